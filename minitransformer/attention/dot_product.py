@@ -1,0 +1,114 @@
+"""Scaled dot-product attention, the core of the book, in its three stages.
+
+    S = scale · Q Kᵀ          scores:     how well does query i match key j
+    A = softmax(S, mask)      normalise:  weights that sum to one along each row
+    Y = A V                   aggregate:  the weighted average of the values
+
+Each stage is a function with its own pullback, so that a later chapter can replace one and keep the others.
+"""
+
+import math
+from typing import NamedTuple
+
+from minitransformer.attention.masks import causal_mask
+from minitransformer.backend import current
+from minitransformer.functional import SoftmaxPullback, fitting, one_dtype, softmax
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class ScoresPullback(NamedTuple):
+    """dS = scale (dQ Kᵀ + Q dKᵀ), so dQ = scale · dS K and dK = scale · dSᵀ Q."""
+
+    Q: Array
+    K: Array
+    scale: float
+
+    def __call__(self, dS: Array) -> tuple[Array, Array]:
+        dS = self.scale * dS
+        return dS @ self.K, dS.mT @ self.Q
+
+
+@checked
+def scores(Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, scale: float | None = None):
+    """S_ij = scale · ⟨q_i, k_j⟩: how well query i matches key j.
+
+    scale    1/√d by default, which keeps the variance of a score at 1 when those of q and k are
+    source   CS224N notes, e_ij; Aalto (3). "Divide by d" in three of the sources means √d (E30, E45, E69)
+    cost     O(n m d)
+    """
+    one_dtype(Q=Q, K=K)
+    s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    return (s * Q) @ K.mT, ScoresPullback(Q, K, s)
+
+
+class AggregatePullback(NamedTuple):
+    """dY = dA V + A dV, so dA = dY Vᵀ and dV = Aᵀ dY."""
+
+    A: Array
+    V: Array
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        return dY @ self.V.mT, self.A.mT @ dY
+
+
+@checked
+def aggregate(A: Float[Array, "*batch n m"], V: Float[Array, "*batch m dv"]):
+    """y_i = Σ_j A_ij v_j: the average of the values, with the weights of row i. Cost O(n m dv)."""
+    one_dtype(A=A, V=V)
+    return A @ V, AggregatePullback(A, V)
+
+
+class AttentionPullback(NamedTuple):
+    """The chain rule through the three stages, last stage first."""
+
+    scores: ScoresPullback
+    softmax: SoftmaxPullback
+    aggregate: AggregatePullback
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrix, (*batch, n, m)."""
+        return self.softmax.A
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        dA, dV = self.aggregate(dY)
+        dS = self.softmax(dA)
+        dQ, dK = self.scores(dS)
+        return dQ, dK, dV
+
+
+@checked
+def dot_product_attention(
+    Q: Float[Array, "*batch n d"],
+    K: Float[Array, "*batch m d"],
+    V: Float[Array, "*batch m dv"],
+    *,
+    causal: bool = False,
+    mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
+) -> tuple[Float[Array, "*batch n dv"], Pullback]:
+    """Every query takes the average of the values, weighted by how well it matches their keys.
+
+        Y = softmax(scale · Q Kᵀ) V
+
+    causal   query i sees keys j ≤ i only; with m ≠ n the queries are the last n of the m positions
+    mask     True where query i sees key j; must broadcast to (*batch, n, m). A query that sees no key gives zeros.
+    scale    1/√d by default, as in the paper
+    source   Borealis II (1); Aalto (3); Lecture notes, scaled dot product; CS224N notes
+    cost     O(n m d) time; O(n m) memory in the tier "numpy", O(n + m) in "numba". Can be causal.
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.A` is the attention matrix
+    raises   TypeError for a wrong shape or dtype, ValueError for a mask that does not fit
+    """
+    one_dtype(Q=Q, K=K, V=V)
+    *batch, n, m = *Q.shape[:-1], K.shape[-2]
+    if current() == "numba":
+        from minitransformer.kernels.attention import tiled_attention
+
+        return tiled_attention(Q, K, V, causal=causal, mask=mask, scale=scale)
+    if causal:
+        mask = causal_mask(n, m) if mask is None else fitting(mask, (*batch, n, m)) & causal_mask(n, m)
+    S, scores_pullback = scores(Q, K, scale=scale)
+    A, softmax_pullback = softmax(S, mask=mask)
+    Y, aggregate_pullback = aggregate(A, V)
+    return Y, AttentionPullback(scores_pullback, softmax_pullback, aggregate_pullback)

@@ -1,0 +1,64 @@
+"""Which tier computes a core: the definition in NumPy, or the compiled loops.
+
+    minitransformer.backend()                  the tier in use
+    minitransformer.backend("numpy")           use this one from now on
+    with minitransformer.backend("numpy"):     ... or inside this block
+    MINITRANSFORMER_BACKEND=numpy              ... or for a whole run, from the shell
+
+All tiers give the same answer to float tolerance, values and gradients. The default is the fastest that the machine
+has. The choice holds for the whole process, for all its threads.
+"""
+
+import importlib.util
+import os
+from typing import Any
+
+TIERS = ("numpy", "numba")  # slowest first
+
+
+def available() -> tuple[str, ...]:
+    """The tiers that this machine can run, slowest first."""
+    return TIERS if importlib.util.find_spec("numba") else TIERS[:1]
+
+
+def _known(name: str, origin: str) -> str:
+    if name not in TIERS:
+        raise ValueError(f"{origin}: no tier {name!r}; there are {', '.join(TIERS)}")
+    if name not in available():
+        raise ValueError(f"{origin}: the tier {name!r} needs Numba, which is not installed (pip install numba)")
+    return name
+
+
+class backend:  # noqa: N801  (reads as a function: backend("numpy"))
+    """Choose a tier, from now on or for a `with` block; `backend()` alone only looks.
+
+    str(backend()) is the name of the tier in use.
+    raises ValueError for an unknown tier, or one that this machine lacks
+    """
+
+    _current: str | None = None
+
+    def __init__(self, name: str | None = None) -> None:
+        self.previous = current()
+        if name is not None:
+            type(self)._current = _known(name, "backend")
+
+    def __enter__(self) -> "backend":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        type(self)._current = self.previous
+
+    def __str__(self) -> str:
+        return current()
+
+    def __repr__(self) -> str:
+        return f"backend({current()!r}), available: {', '.join(available())}"
+
+
+def current() -> str:
+    """Name of the tier in use."""
+    if backend._current is None:
+        wish = os.environ.get("MINITRANSFORMER_BACKEND", "")
+        backend._current = _known(wish, "MINITRANSFORMER_BACKEND") if wish else available()[-1]
+    return backend._current

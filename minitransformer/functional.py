@@ -1,0 +1,334 @@
+"""The small differentiable functions that every model is made of.
+
+Each returns `(Y, pullback)`. Arrays carry any number of batch axes in front; the last axis is the one a function
+works along. Two or three lines over each pullback say where its gradient comes from; chapters 00 to 03 derive them.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import erf
+
+from minitransformer.typing import Array, Bool, Float, Int, checked
+
+
+def _rows(X: Array) -> Array:
+    """All batch axes as one: (..., D) to (N, D)."""
+    return X.reshape(math.prod(X.shape[:-1]), X.shape[-1])
+
+
+def _sum_to(G: Array, shape: tuple[int, ...]) -> Array:
+    """Sum a gradient over the axes along which its array was broadcast."""
+    G = G.sum(axis=tuple(range(G.ndim - len(shape))))
+    stretched = tuple(k for k, (g, s) in enumerate(zip(G.shape, shape, strict=True)) if g != s)
+    return G.sum(axis=stretched, keepdims=True)
+
+
+def one_dtype(**arrays: Array | None) -> None:
+    """Refuse a mixture of float32 and float64, which NumPy would quietly turn into float64."""
+    dtypes = {name: str(a.dtype) for name, a in arrays.items() if a is not None}
+    if len(set(dtypes.values())) > 1:
+        raise TypeError(f"{', '.join(dtypes)}: should have one dtype, got {', '.join(dtypes.values())}")
+
+
+# ---------------------------------------------------------------------------------------------- softmax
+
+
+class SoftmaxPullback(NamedTuple):
+    """∂A_j/∂S_k = A_j (δ_jk − A_k), so dS = A ⊙ (dA − ⟨dA, A⟩), row by row."""
+
+    A: Array
+
+    def __call__(self, dA: Array) -> Array:
+        return self.A * (dA - (dA * self.A).sum(-1, keepdims=True))
+
+
+@checked
+def softmax(S: Float[Array, "*batch n"], *, mask: Bool[Array, "..."] | None = None):
+    """Softmax along the last axis, over the entries that the mask allows.
+
+        A_j = exp S_j / Σ_k exp S_k
+
+    Adding a constant to a row changes nothing; the largest entry is subtracted, so that exp can't overflow.
+    mask     True where an entry takes part; must broadcast to S. A row with no such entry gives zeros.
+    source   Borealis II (1); From GRU to attention, α_i ∝ exp(…)
+    cost     O(size of S)
+    """
+    if mask is not None:
+        S = np.where(fitting(mask, S.shape), S, S.dtype.type(-np.inf))
+    top = S.max(-1, keepdims=True, initial=-np.inf)
+    A = np.exp(S - np.where(top == -np.inf, 0, top))
+    total = A.sum(-1, keepdims=True)
+    A /= np.where(total == 0, 1, total)
+    return A, SoftmaxPullback(A)
+
+
+def fitting(mask: Array, shape: tuple[int, ...]) -> Array:
+    """The mask, if it broadcasts to the shape of the scores without making them larger."""
+    try:
+        fits = np.broadcast_shapes(mask.shape, shape) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"mask: shape {mask.shape} does not broadcast to the shape of the scores, {tuple(shape)}")
+    return mask
+
+
+# ------------------------------------------------------------------------------------------ activations
+
+
+class PointwisePullback(NamedTuple):
+    """y = f(x) entry by entry, so dx = f′(x) dy."""
+
+    slope: Array
+
+    def __call__(self, dY: Array) -> Array:
+        return self.slope * dY
+
+
+@checked
+def relu(X: Float[Array, "..."]):
+    """max(x, 0), entry by entry. The slope at 0 is taken as 0."""
+    return np.maximum(X, 0), PointwisePullback((X > 0).astype(X.dtype))
+
+
+@checked
+def sigmoid(X: Float[Array, "..."]):
+    """σ(x) = 1 / (1 + e^−x), entry by entry; σ′ = σ (1 − σ)."""
+    Y = (0.5 * (1 + np.tanh(0.5 * X))).astype(X.dtype)
+    return Y, PointwisePullback(Y * (1 - Y))
+
+
+@checked
+def tanh(X: Float[Array, "..."]):
+    """tanh x, entry by entry; tanh′ = 1 − tanh²."""
+    Y = np.tanh(X)
+    return Y, PointwisePullback(1 - Y * Y)
+
+
+@checked
+def gelu(X: Float[Array, "..."]):
+    """x Φ(x), with Φ the normal distribution function; the slope is Φ(x) + x φ(x). What BERT uses."""
+    cdf = (0.5 * (1 + erf(X / math.sqrt(2)))).astype(X.dtype)
+    pdf = np.exp(-0.5 * X * X) * X.dtype.type(1 / math.sqrt(2 * math.pi))
+    return X * cdf, PointwisePullback(cdf + X * pdf)
+
+
+@checked
+def gelu_tanh(X: Float[Array, "..."]):
+    """x/2 (1 + tanh u), u = √(2/π) (x + 0.044715 x³): within 5·10⁻⁴ of `gelu`, without erf. What GPT-2 uses."""
+    c, a = math.sqrt(2 / math.pi), 0.044715
+    square = X * X
+    T = np.tanh(c * X * (1 + a * square))
+    half = 0.5 * (1 + T)
+    return X * half, PointwisePullback(half + 0.5 * c * X * (1 - T * T) * (1 + 3 * a * square))
+
+
+# --------------------------------------------------------------------------------- linear and embedding
+
+
+class LinearPullback(NamedTuple):
+    """dY·(dX W + X dW + db) gives dX = dY Wᵀ, dW = Xᵀ dY and db = Σ dY, both summed over every row of the batch."""
+
+    X: Array
+    W: Array
+    b: Array | None
+
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
+        X, dY = _rows(self.X), _rows(dY)
+        dX = (dY @ self.W.T).reshape(self.X.shape)
+        dW = X.T @ dY
+        return (dX, dW) if self.b is None else (dX, dW, dY.sum(0))
+
+
+@checked
+def linear(X: Float[Array, "*batch D"], W: Float[Array, "D E"], b: Float[Array, "E"] | None = None):
+    """Y = X W + b for each row of X.
+
+    cost     O(rows · D · E) time; remembers X
+    raises   TypeError for a wrong shape, or a mixture of dtypes
+    """
+    one_dtype(X=X, W=W, b=b)
+    Y = _rows(X) @ W  # all rows in one product: NumPy would otherwise make one for each sample
+    if b is not None:
+        Y += b
+    return Y.reshape(*X.shape[:-1], W.shape[-1]), LinearPullback(X, W, b)
+
+
+class EmbeddingPullback(NamedTuple):
+    """Row t of Y is row tokens[t] of E, so dE[v] is the sum of the rows of dY where the token was v: a scatter-add."""
+
+    tokens: Array
+    vocabulary: int
+
+    def __call__(self, dY: Array) -> Array:
+        tokens, dY = self.tokens.reshape(-1), _rows(dY)
+        dE = np.zeros((self.vocabulary, dY.shape[-1]), dY.dtype)
+        if tokens.size:
+            order = np.argsort(tokens, kind="stable")  # equal tokens become neighbours, and are summed as one slice
+            values, starts = np.unique(tokens[order], return_index=True)
+            dE[values] = np.add.reduceat(dY[order], starts)
+        return dE
+
+
+@checked
+def embedding(tokens: Int[Array, "*batch"], E: Float[Array, "vocabulary D"]):
+    """Y[t] = E[tokens[t]]: look up a row of the table for each token.
+
+    source   Aalto 2.1.1
+    raises   ValueError for a token outside 0 … vocabulary − 1
+    """
+    if tokens.size and not (0 <= tokens.min() and tokens.max() < len(E)):
+        bad = tokens[(tokens < 0) | (tokens >= len(E))].flat[0]
+        raise ValueError(f"tokens: {bad} is outside the vocabulary 0 … {len(E) - 1}")
+    return E[tokens], EmbeddingPullback(tokens, len(E))
+
+
+# ---------------------------------------------------------------------------------------- normalisation
+
+
+class LayerNormPullback(NamedTuple):
+    """x̂ = (x − μ)/√(σ² + ε) depends on x directly, through μ and through σ. With G = dY ⊙ γ,
+
+    dX = (G − mean G − x̂ · mean(G ⊙ x̂)) / √(σ² + ε): what is left of G without its parts along 1 and x̂.
+    """
+
+    Xhat: Array
+    gamma: Array
+    root: Array
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        G = dY * self.gamma
+        dX = G - G.mean(-1, keepdims=True) - self.Xhat * (G * self.Xhat).mean(-1, keepdims=True)
+        return dX / self.root, _rows(dY * self.Xhat).sum(0), _rows(dY).sum(0)
+
+
+@checked
+def layer_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Float[Array, "D"], *, eps: float = 1e-5):
+    """Give each row mean 0 and variance 1, then a learned gain and bias.
+
+        Y = γ ⊙ (x − μ)/√(σ² + ε) + β,    μ = (1/D) Σ x_j,    σ² = (1/D) Σ (x_j − μ)²
+
+    source   Lecture notes, Layer normalization, where the 1/D of μ, the square of σ, γ and β are missing (E27, E28)
+    """
+    one_dtype(X=X, gamma=gamma, beta=beta)
+    centred = X - X.mean(-1, keepdims=True)
+    root = np.sqrt((centred * centred).mean(-1, keepdims=True) + X.dtype.type(eps))
+    Xhat = centred / root
+    return Xhat * gamma + beta, LayerNormPullback(Xhat, gamma, root)
+
+
+class LayerNormOutsidePullback(NamedTuple):
+    """With c = x − μ and G = dY ⊙ γ:  dc = G/(σ + ε) − c ⟨G, c⟩ / (D σ (σ + ε)²),  dX = dc − mean dc."""
+
+    centred: Array
+    gamma: Array
+    sigma: Array
+    eps: float
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        c, below = self.centred, self.sigma + self.eps
+        G = dY * self.gamma
+        along = (G * c).mean(-1, keepdims=True)
+        sigma = np.where(self.sigma == 0, 1, self.sigma)  # a constant row has c = 0
+        dc = G / below - c * along / (sigma * below**2)
+        return dc - dc.mean(-1, keepdims=True), _rows(dY * c / below).sum(0), _rows(dY).sum(0)
+
+
+@checked
+def layer_norm_outside(
+    X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Float[Array, "D"], *, eps: float = 1e-5
+):
+    """Layer normalisation with ε added to the deviation, outside the root.
+
+        Y = γ ⊙ (x − μ)/(σ + ε) + β
+
+    source   CS224N notes; a legitimate variant with a different gradient (E68)
+    """
+    one_dtype(X=X, gamma=gamma, beta=beta)
+    centred = X - X.mean(-1, keepdims=True)
+    sigma = np.sqrt((centred * centred).mean(-1, keepdims=True))
+    eps_ = X.dtype.type(eps)
+    return centred / (sigma + eps_) * gamma + beta, LayerNormOutsidePullback(centred, gamma, sigma, eps_)
+
+
+class RMSNormPullback(NamedTuple):
+    """As layer norm without the mean: dX = (G − x̂ · mean(G ⊙ x̂)) / √(mean x² + ε), G = dY ⊙ γ."""
+
+    Xhat: Array
+    gamma: Array
+    root: Array
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        G = dY * self.gamma
+        dX = (G - self.Xhat * (G * self.Xhat).mean(-1, keepdims=True)) / self.root
+        return dX, _rows(dY * self.Xhat).sum(0)
+
+
+@checked
+def rms_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], *, eps: float = 1e-6):
+    """Give each row a root mean square of 1, then a learned gain; no mean, no bias.
+
+        Y = γ ⊙ x / √((1/D) Σ x_j² + ε)
+
+    source   the normalisation of T5
+    """
+    one_dtype(X=X, gamma=gamma)
+    root = np.sqrt((X * X).mean(-1, keepdims=True) + X.dtype.type(eps))
+    Xhat = X / root
+    return Xhat * gamma, RMSNormPullback(Xhat, gamma, root)
+
+
+# ------------------------------------------------------------------------------------ dropout and loss
+
+
+@checked
+def dropout(X: Float[Array, "..."], rate: float, rng: np.random.Generator | None):
+    """Set each entry to zero with probability `rate`, and divide the others by 1 − rate; with no generator, do nothing.
+
+    Y = X ⊙ M / (1 − rate), so dX = dY ⊙ M / (1 − rate): the same entries, remembered.
+    raises   ValueError unless 0 ≤ rate < 1
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"rate: {rate} is not in [0, 1)")
+    if rng is None or rate == 0:
+        return X, PointwisePullback(np.ones((), X.dtype))
+    slope = (rng.random(X.shape, np.float32) >= rate).astype(X.dtype) / X.dtype.type(1 - rate)
+    return X * slope, PointwisePullback(slope)
+
+
+class CrossEntropyPullback(NamedTuple):
+    """∂(−log P_t)/∂logits = P − one-hot(t): probability that went to the wrong places. Averaged, as the loss is."""
+
+    P: Array
+    targets: Array
+    weight: Array
+
+    def __call__(self, dloss: Array) -> Array:
+        dlogits = self.P.copy()
+        rows = _rows(dlogits)
+        rows[np.arange(len(rows)), self.targets.reshape(-1)] -= 1
+        dlogits *= (dloss * self.weight)[..., None]
+        return dlogits
+
+
+@checked
+def cross_entropy(
+    logits: Float[Array, "*batch vocabulary"], targets: Int[Array, "*batch"], *, mask: Bool[Array, "*batch"] | None = None
+):
+    """Mean of −log P(target) over the positions that the mask allows, in nats, with P = softmax(logits).
+
+    Divide by ln 2 for bits. If no position is allowed the loss is zero.
+    raises   ValueError for a target outside the vocabulary
+    """
+    if targets.size and not (0 <= targets.min() and targets.max() < logits.shape[-1]):
+        raise ValueError(f"targets: {targets.min()} … {targets.max()} is not within 0 … {logits.shape[-1] - 1}")
+    shifted = logits - logits.max(-1, keepdims=True)
+    P = np.exp(shifted)
+    total = P.sum(-1, keepdims=True)
+    P /= total
+    losses = np.log(total[..., 0]) - np.take_along_axis(shifted, targets[..., None], -1)[..., 0]
+    weight = np.ones(targets.shape, logits.dtype) if mask is None else mask.astype(logits.dtype)
+    weight /= max(weight.sum(), 1)
+    return (losses * weight).sum(), CrossEntropyPullback(P, targets, weight)

@@ -1,0 +1,63 @@
+"""2ˣ for x ≤ 0, in a form that the compiler turns into vector instructions.
+
+    k = round(x)                     so that r = x − k lies in [−½, ½]
+    y = Σ_k (r ln 2)^k / k!          the Taylor series of 2ʳ, to the last bit after 8 terms (float32) or 14 (float64)
+    add k to the exponent of y       2ˣ = 2ᵏ 2ʳ
+
+Why not `math.exp`: it is a call for each number, where this is twenty instructions for eight or sixteen numbers at
+once. Why base 2: the exponent of a float is a power of two, so the last line is one addition of integers; a kernel that
+wants eˣ multiplies its argument by log₂ e beforehand, where that costs nothing.
+
+Adding 1.5 · 2²³ (1.5 · 2⁵² in float64) to x leaves no room for binary places: x is rounded to an integer, which stands in
+the lowest bits of the sum. That trick needs sums in the order in which they are written, so of the "fast-math" licences
+only `contract` is given (a · b + c in one instruction). NaN and −∞ then keep their meaning: 2^NaN is NaN, 2^−∞ is 0.
+"""
+
+import math
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+CONTRACT = {"contract"}
+TAYLOR32 = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(7, -1, -1))
+TAYLOR64 = tuple(math.log(2) ** k / math.factorial(k) for k in range(13, -1, -1))
+ROUND32 = np.float32(1.5 * 2**23)
+ROUND64 = 1.5 * 2.0**52
+
+
+def exp2_float32(x):
+    """2ˣ in float32; below 2⁻¹²⁶, the smallest normal number, zero."""
+    if x < np.float32(-126):
+        return np.float32(0)
+    shifted = np.float32(x + ROUND32)
+    r = x - (shifted - ROUND32)
+    y = TAYLOR32[0]
+    for c in TAYLOR32[1:]:
+        y = y * r + c
+    k = shifted.view(np.int32) << np.int32(23)
+    return np.int32(np.float32(y).view(np.int32) + k).view(np.float32)
+
+
+def exp2_float64(x):
+    """2ˣ in float64; below 2⁻¹⁰²², the smallest normal number, zero."""
+    if x < -1022.0:
+        return 0.0
+    shifted = np.float64(x + ROUND64)
+    r = x - (shifted - ROUND64)
+    y = TAYLOR64[0]
+    for c in TAYLOR64[1:]:
+        y = y * r + c
+    k = shifted.view(np.int64) << np.int64(52)
+    return np.int64(np.float64(y).view(np.int64) + k).view(np.float64)
+
+
+def exp2(x):
+    """2ˣ in the type of x, for x ≤ 0 (and up to 1: a difference of two roundings may end a little above 0)."""
+    return exp2_float32(x) if isinstance(x, np.float32) else exp2_float64(x)
+
+
+@overload(exp2, jit_options={"fastmath": CONTRACT})
+def _compiled_exp2(x):
+    """What compiled code calls under the name `exp2`."""
+    return exp2_float32 if x == types.float32 else exp2_float64

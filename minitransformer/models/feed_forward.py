@@ -1,0 +1,68 @@
+"""The position-wise feed-forward network: two linear layers with a nonlinearity between, the same for every token."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from minitransformer import functional
+from minitransformer.functional import LinearPullback, PointwisePullback, linear
+from minitransformer.typing import Array, Float, checked
+
+
+class FeedForwardParams(NamedTuple):
+    """(D, hidden), (hidden,), (hidden, D), (D,)."""
+
+    W_1: Array
+    b_1: Array
+    W_2: Array
+    b_2: Array
+
+
+class FeedForwardPullback(NamedTuple):
+    """Backwards through the three steps."""
+
+    linear_1: LinearPullback
+    activation: PointwisePullback
+    linear_2: LinearPullback
+
+    def __call__(self, dY: Array) -> tuple[FeedForwardParams, Array]:
+        dhidden, dW_2, db_2 = self.linear_2(dY)
+        dX, dW_1, db_1 = self.linear_1(self.activation(dhidden))
+        return FeedForwardParams(dW_1, db_1, dW_2, db_2), dX
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """FFN(x) = f(x W₁ + b₁) W₂ + b₂ for each row; f is ReLU in the paper.
+
+    source   Lecture notes, m_i = MLP(x_i), whose input is the attention's output (E32); Aalto 2.1.6;
+             CS224N notes, where one of the two linear layers is missing (E71)
+    cost     O(n D · hidden)
+    """
+
+    width: int
+    hidden: int
+    activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.hidden < 1:
+            raise ValueError(f"width and hidden must be at least 1, got {self.width} and {self.hidden}")
+        if self.activation not in ("relu", "gelu", "gelu_tanh"):
+            raise ValueError(f"activation: no {self.activation!r}; there are relu, gelu and gelu_tanh")
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> FeedForwardParams:
+        """Weights uniform with variance 2/D and 1/hidden, which keep the variance of a row through ReLU; biases zero."""
+        a, b = math.sqrt(6 / self.width), math.sqrt(3 / self.hidden)
+        W_1 = rng.uniform(-a, a, (self.width, self.hidden)).astype(dtype)
+        W_2 = rng.uniform(-b, b, (self.hidden, self.width)).astype(dtype)
+        return FeedForwardParams(W_1, np.zeros(self.hidden, dtype), W_2, np.zeros(self.width, dtype))
+
+    @checked
+    def __call__(self, params: FeedForwardParams, X: Float[Array, "*batch {self.width}"]):
+        """Apply it to every row."""
+        U, linear_1 = linear(X, params.W_1, params.b_1)
+        F, activation = getattr(functional, self.activation)(U)
+        Y, linear_2 = linear(F, params.W_2, params.b_2)
+        return Y, FeedForwardPullback(linear_1, activation, linear_2)

@@ -1,0 +1,88 @@
+"""Generation: draw the next token, append it, repeat, with the keys and values of the past kept.
+
+    P = softmax(logits / temperature), restricted to the k most probable tokens (top-k)
+        or to the fewest tokens whose probabilities reach p (top-p), and renormalised
+"""
+
+import numpy as np
+
+from minitransformer.functional import softmax
+from minitransformer.models.language_model import LanguageModel, LanguageModelParams
+from minitransformer.typing import Array, Float, Int, checked
+
+
+@checked
+def next_token_distribution(
+    logits: Float[Array, "*batch vocabulary"], *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+) -> Float[Array, "*batch vocabulary"]:
+    """Probabilities of the next token. Temperature 0 puts everything on the most probable one.
+
+    Tokens as probable as the last one that is kept are kept too, so that ties do not depend on the order of tokens.
+    raises   ValueError for a negative temperature, top_k < 1, top_p outside (0, 1], or logits that are not finite
+    """
+    if not temperature >= 0:
+        raise ValueError(f"temperature: {temperature} is not at least 0")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k: {top_k} is not at least 1")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p: {top_p} is not in (0, 1]")
+    top = logits.max(-1, keepdims=True)
+    if not np.isfinite(top).all():
+        raise ValueError("logits: the largest is not finite; has training diverged?")
+    if temperature == 0:
+        best = logits == top
+        first = best & (best.cumsum(-1) == 1)
+        return first.astype(logits.dtype)
+    P, _ = softmax((logits - top) / logits.dtype.type(temperature))
+    if top_k is not None and top_k < P.shape[-1]:
+        P = _keep(P, np.sort(P, -1)[..., -top_k, None])
+    if top_p is not None and top_p < 1:
+        ordered = -np.sort(-P, -1)
+        before = ordered.cumsum(-1) - ordered  # probability of all that are more probable
+        last = (before < top_p).sum(-1, keepdims=True) - 1
+        P = _keep(P, np.take_along_axis(ordered, last, -1))
+    return P
+
+
+def _keep(P: Array, least: Array) -> Array:
+    P = np.where(P >= least, P, 0)
+    return P / P.sum(-1, keepdims=True)
+
+
+@checked
+def generate(
+    model: LanguageModel,
+    params: LanguageModelParams,
+    prompt: Int[Array, "n"],
+    steps: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    rng: np.random.Generator,
+) -> Int[Array, "steps"]:
+    """Continue a prompt by `steps` tokens; returns only the new ones.
+
+    When the context is full, the second half of it is read again and generation goes on from there.
+    cost     O(steps · context · D) per block, instead of O(steps · context² · D) without the cache
+    raises   ValueError for an empty prompt, a token outside the vocabulary, or a negative number of steps
+    """
+    if steps < 0:
+        raise ValueError(f"steps: {steps} is negative")
+    if len(prompt) == 0:
+        raise ValueError("prompt: a model of the next token needs at least one token to start from")
+    tokens = list(prompt)
+    logits, past = model.decode(params, np.array(tokens[-model.context :]))
+    for k in range(steps):
+        P = next_token_distribution(
+            logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p
+        )
+        tokens.append(int(rng.choice(len(P), p=P / P.sum())))
+        if k == steps - 1:
+            break
+        if past[0].K.shape[-2] >= model.context:
+            recent = np.array(tokens[-max(model.context // 2, 1) :])
+            logits, past = model.decode(params, recent)
+        else:
+            logits, past = model.decode(params, np.array(tokens[-1:]), past)
+    return np.array(tokens[len(prompt) :], dtype=np.int64)

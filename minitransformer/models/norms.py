@@ -1,0 +1,60 @@
+"""The three normalisations as layers: hyper-parameters, parameters, and the function of `functional.py`."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from minitransformer.functional import layer_norm, layer_norm_outside, rms_norm
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array, Float, checked
+
+
+class NormParams(NamedTuple):
+    """Gain γ and bias β, (D,). RMS norm has no bias."""
+
+    gamma: Array
+    beta: Array | None = None
+
+
+class NormPullback(NamedTuple):
+    """dY to (dparams, dX)."""
+
+    norm: Pullback
+
+    def __call__(self, dY: Array) -> tuple[NormParams, Array]:
+        dX, *dparams = self.norm(dY)
+        return NormParams(*dparams), dX
+
+
+@dataclass(frozen=True)
+class Norm:
+    """One of the normalisations, with a learned gain.
+
+    kind   "layer" (ε under the root), "layer, ε outside" (ε beside σ), or "rms" (no mean, no bias)
+    """
+
+    width: int
+    kind: Literal["layer", "layer, ε outside", "rms"] = "layer"
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("layer", "layer, ε outside", "rms"):
+            raise ValueError(f'kind: no normalisation {self.kind!r}; there are "layer", "layer, ε outside" and "rms"')
+        if self.width < 1 or self.eps < 0:
+            raise ValueError(f"a norm needs width ≥ 1 and eps ≥ 0, got {self.width} and {self.eps}")
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NormParams:
+        """Gain one, bias zero."""
+        ones = np.ones(self.width, dtype)
+        return NormParams(ones) if self.kind == "rms" else NormParams(ones, np.zeros(self.width, dtype))
+
+    @checked
+    def __call__(self, params: NormParams, X: Float[Array, "*batch {self.width}"]):
+        """Normalise each row."""
+        if self.kind == "rms":
+            Y, pullback = rms_norm(X, params.gamma, eps=self.eps)
+        else:
+            function = layer_norm if self.kind == "layer" else layer_norm_outside
+            Y, pullback = function(X, params.gamma, params.beta, eps=self.eps)
+        return Y, NormPullback(pullback)

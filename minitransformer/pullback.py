@@ -1,0 +1,155 @@
+"""The one idea of the book: a differentiable function returns its value and its pullback.
+
+    Y, pullback = f(X, W)          the value, and what the backward pass remembers
+    dX, dW = pullback(dY)          gradients of the inputs, in the order of the signature
+
+A pullback is a `NamedTuple`. Its fields are what the backward pass remembers, under the names of the
+equation; calling it maps the gradient of the output to the gradients of the inputs. One gradient is
+returned for each real-valued argument, in order, and bare if there is only one. Arguments that are not
+real (tokens, masks, generators) and options (scale, causal) get none.
+
+Parameters are ordinary inputs: a tree, that is a `NamedTuple`, tuple, list or dict of arrays and further
+trees. The gradient of a tree is a tree of the same type.
+
+Two parts: trees and composition. The checker that every function of the book has passed is in `checker.py`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.typing import Array
+
+Tree = Any  # an array, None, or a (named) tuple, list or dict of trees
+Pullback = Callable[..., Any]
+Layer = Callable[..., tuple[Array, Pullback]]  # layer(params, X) -> (Y, pullback)
+
+# ---------------------------------------------------------------------------------------------- trees
+
+
+def tree_items(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Walk the leaves of a tree: pairs of a readable path and a leaf, such as `("blocks.0.attention.W_q", array)`."""
+    if isinstance(tree, dict):
+        children = list(tree.items())
+    elif hasattr(tree, "_fields"):
+        children = list(zip(tree._fields, tree, strict=True))
+    elif isinstance(tree, (tuple, list)):
+        children = list(enumerate(tree))
+    else:
+        if tree is not None:
+            yield path, tree
+        return
+    for name, child in children:
+        yield from tree_items(child, f"{path}.{name}" if path else str(name))
+
+
+def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """Apply a function to each leaf of one tree, or to the corresponding leaves of several."""
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return {k: tree_map(function, v, *(o[k] for o in others)) for k, v in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        children = (tree_map(function, *leaves) for leaves in zip(tree, *others, strict=True))
+        return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
+    return function(tree, *others)
+
+
+def tree_leaves(tree: Tree) -> list[Any]:
+    """The leaves of a tree, in order."""
+    return [leaf for _, leaf in tree_items(tree)]
+
+
+def tree_add(a: Tree, b: Tree) -> Tree:
+    """Sum of two trees of the same shape. It is what a weight used twice needs."""
+    return tree_map(np.add, a, b)
+
+
+def tree_size(tree: Tree) -> int:
+    """Number of scalars in a tree: of a parameter tree, the number of parameters."""
+    return sum(np.size(leaf) for leaf in tree_leaves(tree))
+
+
+def tree_bytes(tree: Tree) -> int:
+    """Bytes that the arrays of a tree occupy, an array that appears twice counted once.
+
+    Of a pullback this is what backpropagation costs in memory.
+    """
+    owners = {}
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, np.ndarray):
+            while isinstance(leaf.base, np.ndarray):  # a view remembers the array it looks into
+                leaf = leaf.base
+            owners[id(leaf)] = leaf
+    return sum(owner.nbytes for owner in owners.values())
+
+
+def random_like(tree: Tree, rng: np.random.Generator) -> Tree:
+    """A tree of the same shape with standard normal entries: the parameters at which gradients are checked."""
+    return tree_map(lambda leaf: rng.standard_normal(leaf.shape).astype(leaf.dtype), tree)
+
+
+def first_nonfinite(tree: Tree) -> str | None:
+    """Path of the first array in a tree that holds a NaN or an infinity, or None.
+
+    The fields of a pullback stand in the order in which the forward pass made them, so of a pullback this
+    is where the trouble began.
+    """
+    for path, leaf in tree_items(tree):
+        if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
+            return path
+    return None
+
+
+# ---------------------------------------------------------------------------------------- composition
+
+
+class ChainPullback(tuple):
+    """The pullbacks of the steps of a chain, first step first. `pullback[3]` is that of the fourth."""
+
+    def __call__(self, dY: Array) -> tuple[Tree, Array]:
+        grads = []
+        for step in reversed(self):  # the chain rule: backwards through the steps
+            dparams, dY = step(dY)
+            grads.append(dparams)
+        return tuple(reversed(grads)), dY
+
+
+def chain(*layers: Layer) -> Layer:
+    """Do one layer after another: `chain(f, g)((p, q), X)` is `g(q, f(p, X))`.
+
+    A layer is a function of its parameters and its input. The parameters of a chain are the tuple of theirs,
+    and options given by keyword reach every layer.
+    """
+
+    def chained(params: Sequence[Tree], X: Array, **options: Any) -> tuple[Array, ChainPullback]:
+        if len(params) != len(layers):
+            raise ValueError(f"a chain of {len(layers)} layers needs {len(layers)} parameter trees, got {len(params)}")
+        steps = []
+        for layer, p in zip(layers, params, strict=True):
+            X, pullback = layer(p, X, **options)
+            steps.append(pullback)
+        return X, ChainPullback(steps)
+
+    return chained
+
+
+class ResidualPullback(NamedTuple):
+    """Y = X + F(X), so dX = dY + (what F sends back): the gradient has a way around the layer."""
+
+    layer: Pullback
+
+    def __call__(self, dY: Array) -> tuple[Tree, Array]:
+        dparams, dX = self.layer(dY)
+        return dparams, dY + dX
+
+
+def residual(layer: Layer) -> Layer:
+    """Add a layer to its own input: `residual(f)(p, X)` is `X + f(p, X)`."""
+
+    def added(params: Tree, X: Array, **options: Any) -> tuple[Array, ResidualPullback]:
+        F, pullback = layer(params, X, **options)
+        return X + F, ResidualPullback(pullback)
+
+    return added
