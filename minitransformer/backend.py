@@ -9,23 +9,34 @@ All tiers give the same answer to float tolerance, values and gradients. The def
 has. The choice holds for the whole process, for all its threads.
 """
 
-import importlib.util
+import functools
 import os
 from typing import Any
 
 TIERS = ("numpy", "numba")  # slowest first
 
 
+@functools.cache
+def _missing(name: str) -> str:
+    """Why this machine can't run a tier, or nothing. Numba is imported to know, for it refuses a newer NumPy."""
+    try:
+        if name == "numba":
+            import numba  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
 def available() -> tuple[str, ...]:
     """The tiers that this machine can run, slowest first."""
-    return TIERS if importlib.util.find_spec("numba") else TIERS[:1]
+    return tuple(name for name in TIERS if not _missing(name))
 
 
 def _known(name: str, origin: str) -> str:
     if name not in TIERS:
         raise ValueError(f"{origin}: no tier {name!r}; there are {', '.join(TIERS)}")
-    if name not in available():
-        raise ValueError(f"{origin}: the tier {name!r} needs Numba, which is not installed (pip install numba)")
+    if _missing(name):
+        raise ValueError(f"{origin}: the tier {name!r} needs Numba (pip install numba): {_missing(name)}")
     return name
 
 
@@ -39,7 +50,7 @@ class backend:  # noqa: N801  (reads as a function: backend("numpy"))
     _current: str | None = None
 
     def __init__(self, name: str | None = None) -> None:
-        self.previous = current()
+        self.previous = self._current  # None if nobody has asked yet: then the default is found when it is needed
         if name is not None:
             type(self)._current = _known(name, "backend")
 

@@ -82,7 +82,9 @@ def check_pullback(
                 raise GradientError(f"{path}: the gradient should be zero but is {size:.2g}")
             continue
         if size < 1e-7:  # rounding in f, about 1e-16, divided by the step: nothing smaller can be seen
-            raise GradientError(f"{path}: every derivative is zero, so nothing was tested; if it must be, name it in `zero`")
+            raise GradientError(
+                f"{path}: every derivative is zero, so nothing was tested; if it must be, name it in `zero`"
+            )
         errors = np.abs(numeric - analytic) / max(size, 1e-3)
         k = int(errors.argmax())
         if not errors[k] <= tolerance:
@@ -99,14 +101,15 @@ def check_pullback(
 
 
 def _difference(function: Callable, x: dict, path: str, shift: Array, dY: Tree) -> float:
-    """⟨dY, f(x + shift)⟩ − ⟨dY, f(x − shift)⟩, where only the array at `path` moves."""
+    """⟨dY, f(x + shift) − f(x − shift)⟩, where only the array at `path` moves."""
     ends = []
     for moved in (shift, -shift):
         paths = iter([p for p, _ in tree_items(x)])
         there = tree_map(lambda a, paths=paths, moved=moved: a + moved if next(paths) == path else a, x)
         Y, _ = function(*there.values())
-        ends.append(sum(np.vdot(g, y) for g, y in zip(tree_leaves(dY), tree_leaves(Y), strict=True)))
-    return float(ends[0] - ends[1])
+        ends.append(tree_map(np.copy, Y))
+    parts = tree_map(lambda g, after, before: np.vdot(g, after - before), dY, *ends)
+    return float(sum(tree_leaves(parts)))
 
 
 def _directions(shape: tuple, entries: int, rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
@@ -233,7 +236,9 @@ def _check_float32(function: Callable, Y: Tree, dY: Tree, dx: dict, x: dict, zer
     _compare(dx, dx32, "the gradient in float32 is another than in float64", 0.01, 1e-4, zero)
 
 
-def _compare(a: Tree, b: Tree, complaint: str, relative: float = 0, absolute: float = 0, skip: Sequence[str] = ()) -> None:
+def _compare(
+    a: Tree, b: Tree, complaint: str, relative: float = 0, absolute: float = 0, skip: Sequence[str] = ()
+) -> None:
     """Each array of two trees, equal to within a part of its largest entry, or exactly."""
     for (path, old), new in zip(tree_items(a), tree_leaves(b), strict=True):
         allowed = relative * np.abs(old).max(initial=0) + absolute

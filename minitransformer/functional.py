@@ -18,25 +18,18 @@ def _rows(X: Array) -> Array:
     return X.reshape(math.prod(X.shape[:-1]), X.shape[-1])
 
 
-def _sum_to(G: Array, shape: tuple[int, ...]) -> Array:
-    """Sum a gradient over the axes along which its array was broadcast."""
-    G = G.sum(axis=tuple(range(G.ndim - len(shape))))
-    stretched = tuple(k for k, (g, s) in enumerate(zip(G.shape, shape, strict=True)) if g != s)
-    return G.sum(axis=stretched, keepdims=True)
-
-
 def one_dtype(**arrays: Array | None) -> None:
     """Refuse a mixture of float32 and float64, which NumPy would quietly turn into float64."""
-    dtypes = {name: str(a.dtype) for name, a in arrays.items() if a is not None}
+    dtypes = {name: a.dtype for name, a in arrays.items() if a is not None}
     if len(set(dtypes.values())) > 1:
-        raise TypeError(f"{', '.join(dtypes)}: should have one dtype, got {', '.join(dtypes.values())}")
+        raise TypeError(f"{', '.join(dtypes)}: should have one dtype, got {', '.join(map(str, dtypes.values()))}")
 
 
 # ---------------------------------------------------------------------------------------------- softmax
 
 
 class SoftmaxPullback(NamedTuple):
-    """∂A_j/∂S_k = A_j (δ_jk − A_k), so dS = A ⊙ (dA − ⟨dA, A⟩), row by row."""
+    """∂A_j/∂S_k = A_j ([j = k] − A_k), so dS = A ⊙ (dA − ⟨dA, A⟩), row by row."""
 
     A: Array
 
@@ -129,7 +122,7 @@ def gelu_tanh(X: Float[Array, "..."]):
 
 
 class LinearPullback(NamedTuple):
-    """dY·(dX W + X dW + db) gives dX = dY Wᵀ, dW = Xᵀ dY and db = Σ dY, both summed over every row of the batch."""
+    """δY = δX W + X δW + δb, so dX = dY Wᵀ, dW = Xᵀ dY and db = Σ dY, the last two summed over every row of the batch."""
 
     X: Array
     W: Array

@@ -3,10 +3,13 @@
     Y, pullback = f(X, W)          the value, and what the backward pass remembers
     dX, dW = pullback(dY)          gradients of the inputs, in the order of the signature
 
-A pullback is a `NamedTuple`. Its fields are what the backward pass remembers, under the names of the
-equation; calling it maps the gradient of the output to the gradients of the inputs. One gradient is
-returned for each real-valued argument, in order, and bare if there is only one. Arguments that are not
-real (tokens, masks, generators) and options (scale, causal) get none.
+A pullback (elsewhere: vector–Jacobian product, or backward function) is a `NamedTuple`. Its fields are what
+the backward pass remembers, under the names of the equation; calling it maps the gradient of the output to
+the gradients of the inputs. One gradient is returned for each real-valued argument, in order; a single one
+comes as it is, not in a tuple. Arguments that are not real (tokens, masks, generators) and options (scale,
+causal) get none.
+
+In derivations δY is a small change of Y, and dY the gradient ∂L/∂Y: δL = ⟨dY, δY⟩.
 
 Parameters are ordinary inputs: a tree, that is a `NamedTuple`, tuple, list or dict of arrays and further
 trees. The gradient of a tree is a tree of the same type.
@@ -136,7 +139,7 @@ def chain(*layers: Layer) -> Layer:
 
 
 class ResidualPullback(NamedTuple):
-    """Y = X + F(X), so dX = dY + (what F sends back): the gradient has a way around the layer."""
+    """δY = δX + δF, so dX = dY + (what F sends back): the gradient has a way around the layer."""
 
     layer: Pullback
 

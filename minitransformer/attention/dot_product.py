@@ -18,7 +18,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 class ScoresPullback(NamedTuple):
-    """dS = scale (dQ Kᵀ + Q dKᵀ), so dQ = scale · dS K and dK = scale · dSᵀ Q."""
+    """δS = scale (δQ Kᵀ + Q δKᵀ), so dQ = scale · dS K and dK = scale · dSᵀ Q."""
 
     Q: Array
     K: Array
@@ -43,7 +43,7 @@ def scores(Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, scal
 
 
 class AggregatePullback(NamedTuple):
-    """dY = dA V + A dV, so dA = dY Vᵀ and dV = Aᵀ dY."""
+    """δY = δA V + A δV, so dA = dY Vᵀ and dV = Aᵀ dY."""
 
     A: Array
     V: Array
@@ -97,7 +97,8 @@ def dot_product_attention(
     scale    1/√d by default, as in the paper
     source   Borealis II (1); Aalto (3); Lecture notes, scaled dot product; CS224N notes
     cost     O(n m d) time; O(n m) memory in the tier "numpy", O(n + m) in "numba". Can be causal.
-    returns  Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.A` is the attention matrix
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.A` is the attention matrix.
+             In the tier "numpy" the stages are there too: pullback.scores, pullback.softmax, pullback.aggregate
     raises   TypeError for a wrong shape or dtype, ValueError for a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V)

@@ -8,10 +8,11 @@
             P = exp(S − top);  total += Σ P;  Y += Pᵀ V
         Y = Y / total,  L = top + ln total                   L is all that the way back needs to find P again
 
-Why this is fast. A tile of scores (16 kB) stays in the first-level cache: it is made, exponentiated and used up there, where
-the matrix A would go out to memory and come back three times. With the queries side by side, the maximum and the sum over
-keys run down columns, so 8 or 16 queries (as many as a vector register holds) are handled by one instruction. Memory is
-linear in n, and half of the work falls away when attention is causal, because tiles that nobody sees are skipped.
+Why this is fast. A tile of scores (16 kB) stays in the first-level cache: it is made, exponentiated and used up there,
+where the matrix A would go out to memory and come back three times. With the queries side by side, the maximum and the
+sum over keys run down columns, so 8 or 16 queries (as many as a vector register holds) are handled by one instruction.
+Memory is linear in n, and half of the work falls away when attention is causal, because tiles that nobody sees are
+skipped.
 
 The way back makes each tile again from L, P = exp(S − L), now with 64 keys side by side, for each tile of keys:
 
@@ -157,7 +158,7 @@ def forward(Q, K, V, mask, mask_of, causal, m, scale, Y, L):
     tiles = (Y.shape[1] + LANES - 1) // LANES
     for task in prange(len(Y) * tiles):
         b, t = task // tiles, task % tiles
-        t = t // 2 if t % 2 == 0 else tiles - 1 - t // 2  # first, last, second …: a causal tile costs as much as it is late
+        t = t // 2 if t % 2 == 0 else tiles - 1 - t // 2  # first, last, second, …: late tiles cost more when causal
         attend(Q[b], K[b], V[b], mask[mask_of[b]], causal, m, scale, t * LANES, Y[b], L[b])
 
 
@@ -166,7 +167,7 @@ def forward(Q, K, V, mask, mask_of, causal, m, scale, Y, L):
 
 @compiled
 def attend_back(Q, K, V, dY, L, D, mask, causal, scale, j0, dQT, dK, dV):
-    """One tile of keys of one head: rows j0 … j0 + 63 of dK and dV, and what these keys add to dQ (by tiles, transposed)."""
+    """One tile of keys of one head: rows j0 … j0 + 63 of dK and dV, and what they add to dQ (in transposed tiles)."""
     n, m, d, dv = len(L), len(dK), K.shape[1], V.shape[1]
     keys = min(LANES, m - j0)
     one, zero = Q.dtype.type(1), Q.dtype.type(0)
@@ -193,7 +194,7 @@ def attend_back(Q, K, V, dY, L, D, mask, causal, scale, j0, dQT, dK, dV):
         for i in range(rows):
             base = Q.dtype.type(L[i0 + i] * LOG2E) if L[i0 + i] > -np.inf else zero
             for j in range(LANES):
-                P[i, j] = exp2(P[i, j] - base)
+                P[i, j] = exp2(min(P[i, j] - base, zero))  # when scores are huge, rounding may say more than 1
                 dS[i, j] = P[i, j] * (dS[i, j] - D[i0 + i])
         add_product(dY_tile.T, P, dVT)
         add_product(Q_tile.T, dS, dKT)
@@ -251,9 +252,10 @@ def _small_mask(mask: Array | None, batch: tuple[int, ...], n: int, m: int) -> t
 
 
 class TiledAttentionPullback(NamedTuple):
-    """With P = A found again from L:  dV = Aᵀ dY,  dA = dY Vᵀ,  dS = A ⊙ (dA − D),  dQ = scale · dS K,  dK = scale · dSᵀ Q.
+    """dV = Aᵀ dY,  dA = dY Vᵀ,  dS = A ⊙ (dA − D),  dQ = scale · dS K,  dK = scale · dSᵀ Q.
 
-    D_i = Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ needs no row of A. L_i = ln Σ_j exp S_ij; −∞ if i sees no key.
+    A_ij = exp(S_ij − L_i) is found again from L_i = ln Σ_j exp S_ij, which is −∞ if query i sees no key.
+    D_i = Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ needs no row of A.
     """
 
     Q: Array
@@ -267,13 +269,15 @@ class TiledAttentionPullback(NamedTuple):
 
     @property
     def A(self) -> Array:  # noqa: N802
-        """The attention matrix, (*batch, n, m), made again from L: A_ij = exp(S_ij − L_i) where query i sees key j."""
+        """The attention matrix, (*batch, n, m), made again by the definition, in NumPy."""
         n, m = self.Q.shape[-2], self.K.shape[-2]
         sees = np.ones((n, m), bool) if self.mask is None else self.mask
         if self.causal:
             sees = sees & (np.arange(m) <= np.arange(n)[:, None] + (m - n))
         S = np.where(sees, (self.scale * self.Q) @ self.K.mT, self.Q.dtype.type(-np.inf))
-        return np.exp(S - np.where(self.L == -np.inf, 0, self.L)[..., None])
+        top = S.max(-1, keepdims=True, initial=-np.inf)
+        A = np.exp(S - np.where(top == -np.inf, 0, top))
+        return A / np.maximum(A.sum(-1, keepdims=True), 1)  # at least exp(0), except in a row that sees nothing
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         if dY.shape != self.Y.shape:
@@ -282,16 +286,16 @@ class TiledAttentionPullback(NamedTuple):
         (B, n, d), m = Q.shape, K.shape[1]
         mask, mask_of = _small_mask(self.mask, self.Q.shape[:-2], n, m)
         D = np.vecdot(dY, Y)
-        dK, dV = np.empty_like(K), np.empty_like(V)
+        dK, dV = np.empty(K.shape, K.dtype), np.empty(V.shape, V.dtype)
         parts = max(1, min(16 // max(B, 1), -(-m // LANES)))  # few heads: several tasks for each
-        dQT = np.zeros((parts, B, -(-n // LANES), d + -d % 4, LANES), Q.dtype)
-        L = np.require(self.L.reshape(B, n), requirements=["C", "A", "W"])
+        tiles, d_padded = -(-n // LANES), d + -d % 4
+        dQT = np.zeros((parts, B, tiles, d_padded, LANES), Q.dtype)
         with one_parallel_loop:
             backward(
                 *(_padded(X) for X in (Q, K, V, dY)),
-                *(L, D, mask, mask_of, self.causal, self.scale, dQT, dK, dV),
+                *(self.L.reshape(B, n), D, mask, mask_of, self.causal, self.scale, dQT, dK, dV),
             )
-        dQ = self.scale * dQT.sum(0).mT.reshape(B, -1, d + -d % 4)[:, :n, :d]
+        dQ = np.multiply(self.scale, dQT.sum(0).mT.reshape(B, tiles * LANES, d_padded)[:, :n, :d], order="C")
         return dQ.reshape(self.Q.shape), dK.reshape(self.K.shape), dV.reshape(self.V.shape)
 
 

@@ -8,9 +8,10 @@ Why not `math.exp`: it is a call for each number, where this is twenty instructi
 once. Why base 2: the exponent of a float is a power of two, so the last line is one addition of integers; a kernel that
 wants eˣ multiplies its argument by log₂ e beforehand, where that costs nothing.
 
-Adding 1.5 · 2²³ (1.5 · 2⁵² in float64) to x leaves no room for binary places: x is rounded to an integer, which stands in
-the lowest bits of the sum. That trick needs sums in the order in which they are written, so of the "fast-math" licences
-only `contract` is given (a · b + c in one instruction). NaN and −∞ then keep their meaning: 2^NaN is NaN, 2^−∞ is 0.
+Adding 1.5 · 2²³ (1.5 · 2⁵² in float64) to x leaves no room for binary places: x is rounded to an integer, which stands
+in the lowest bits of the sum. That trick needs sums in the order in which they are written, so of the "fast-math"
+licences only `contract` is given (a · b + c in one instruction). NaN and −∞ then keep their meaning: 2^NaN is NaN and
+2^−∞ is 0.
 """
 
 import math
@@ -53,7 +54,7 @@ def exp2_float64(x):
 
 
 def exp2(x):
-    """2ˣ in the type of x, for x ≤ 0 (and up to 1: a difference of two roundings may end a little above 0)."""
+    """2ˣ in the type of x, for x ≤ 0."""
     return exp2_float32(x) if isinstance(x, np.float32) else exp2_float64(x)
 
 

@@ -7,11 +7,11 @@ Numba can run a `prange` on one of three sets of threads. Two of them come with 
     tbb         does neither, but needs a package of its own
 
 The first danger lies with whoever calls us, the second can be removed here: we choose workqueue and let one parallel
-loop run at a time. A loop uses every core, so a second one beside it would gain nothing. The lock is also taken before a
-fork, so that a child never starts with half a loop. Starting a loop costs about 40 µs.
+loop run at a time. A loop uses every core, so a second one beside it would gain nothing. The lock is also taken before
+a fork, so that a child never starts with half a loop. Starting a loop costs about 40 µs.
 
-If a program of yours runs its own parallel Numba loops in several threads, set NUMBA_THREADING_LAYER (to tbb, or to omp if
-nothing forks); that, and a layer already chosen in `numba.config`, is respected.
+If a program of yours runs its own parallel Numba loops in several threads, set NUMBA_THREADING_LAYER (to tbb, or to omp
+if nothing forks); that, and a layer already chosen in `numba.config`, is respected.
 """
 
 import os

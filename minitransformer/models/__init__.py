@@ -1,5 +1,7 @@
 """Whole models: blocks, stacks, the language model, the encoder–decoder, a real BERT."""
 
+from minitransformer.models.bert import BERT, BertParams, sentence_embeddings
+from minitransformer.models.bert_files import BertMissing, WordPiece, load_bert
 from minitransformer.models.block import Block, BlockParams
 from minitransformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderParams
 from minitransformer.models.feed_forward import FeedForward, FeedForwardParams
@@ -9,6 +11,10 @@ from minitransformer.models.norms import Norm, NormParams
 from minitransformer.models.stack import Stack, StackParams
 
 __all__ = [
+    "BERT",
+    "BertMissing",
+    "BertParams",
+    "WordPiece",
     "Block",
     "BlockParams",
     "EncoderDecoder",
@@ -22,5 +28,7 @@ __all__ = [
     "Stack",
     "StackParams",
     "generate",
+    "load_bert",
     "next_token_distribution",
+    "sentence_embeddings",
 ]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BertParams(NamedTuple):
-    """Tables of words E (vocabulary, D), of positions Π (longest, D) and of types T (types, D); their norm; the blocks."""
+    """Tables of words E (vocabulary, D), positions Π (longest, D) and types T (types, D); their norm; the blocks."""
 
     word: Array
     position: LearnedPositionParams
@@ -104,7 +104,8 @@ class BERT:
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> BertParams:
         """A BERT that has read nothing. Entries of the tables have standard deviation 0.02."""
-        word, kind = ((0.02 * rng.standard_normal((rows, self.width))).astype(dtype) for rows in (self.vocabulary, self.types))
+        word: Array = (0.02 * rng.standard_normal((self.vocabulary, self.width))).astype(dtype)
+        kind: Array = (0.02 * rng.standard_normal((self.types, self.width))).astype(dtype)
         position = self._positions.init(rng, dtype)
         return BertParams(word, position, kind, self._norm.init(rng, dtype), self._stack.init(rng, dtype))
 
@@ -124,7 +125,9 @@ class BERT:
         types     0 for the tokens of the first sentence, 1 for those of the second; all 0 by default
         raises    ValueError for a token or type outside its table, a length beyond n, more than `longest` tokens
         """
-        mask = None if lengths is None else padding_mask(lengths, tokens.shape[-1])[..., None, :, :]  # one axis for the heads
+        mask = None
+        if lengths is not None:
+            mask = padding_mask(lengths, tokens.shape[-1])[..., None, :, :]  # one axis more, for the heads
         if types is None:
             types = np.zeros_like(tokens)
         elif types.size and not (0 <= types.min() and types.max() < self.types):

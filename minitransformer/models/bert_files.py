@@ -55,9 +55,10 @@ def load_bert(folder: str | Path | None = None) -> tuple[BERT, BertParams, "Word
 def _installed() -> Path:
     """The folder of the weights in the installed package, found without running any of its code."""
     spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
-    if spec is None or not spec.submodule_search_locations:
-        raise BertMissing(PACKAGE)
-    return Path(spec.submodule_search_locations[0]) / "model"
+    for place in spec.submodule_search_locations or () if spec else ():
+        if (folder := Path(place) / "model").is_dir():
+            return folder
+    raise BertMissing(PACKAGE)
 
 
 def _existing(path: Path, hint: str = "") -> Path:
@@ -163,12 +164,13 @@ def _plain(name: str) -> str:
 
 def _params(model: BERT, path: Path) -> BertParams:
     tensors, D = _Tensors(path), model.width
+    blocks = tuple(_block(tensors, f"encoder.layer.{k}", D, model.hidden) for k in range(model.depth))
     return BertParams(
         word=tensors("embeddings.word_embeddings.weight", model.vocabulary, D),
         position=LearnedPositionParams(tensors("embeddings.position_embeddings.weight", model.longest, D)),
         type=tensors("embeddings.token_type_embeddings.weight", model.types, D),
         norm=tensors.norm("embeddings.LayerNorm", D),
-        stack=StackParams(tuple(_block(tensors, f"encoder.layer.{k}", D, model.hidden) for k in range(model.depth)), None),
+        stack=StackParams(blocks, None),
     )
 
 
@@ -257,7 +259,7 @@ def _tokenizer(model: BERT, folder: Path) -> WordPiece:
 def _from_vocabulary(path: Path) -> Any:
     from tokenizers.implementations import BertWordPieceTokenizer
 
-    pieces = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # not splitlines: a piece may be an odd line break
+    pieces = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # splitlines would break at odd pieces
     vocabulary = {piece.rstrip("\r"): k for k, piece in enumerate(pieces)}
     for special in ("[UNK]", "[CLS]", "[SEP]"):
         if special not in vocabulary:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.functional import one_dtype
 from minitransformer.typing import Array, Float, checked
 
 
@@ -74,7 +75,7 @@ class LearnedPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[LearnedPositionParams, Array]:
         dtable = np.zeros((self.longest, dY.shape[-1]), dY.dtype)
-        dtable[self.first : self.first + dY.shape[-2]] = dY.reshape(-1, *dY.shape[-2:]).sum(0)
+        dtable[self.first : self.first + dY.shape[-2]] = dY.sum(tuple(range(dY.ndim - 2)))
         return LearnedPositionParams(dtable), dY
 
 
@@ -100,6 +101,7 @@ class LearnedPositions:
     def __call__(self, params: LearnedPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
         """Y = X + Π[first : first + n]. Raises ValueError beyond the ends of the table."""
         n = X.shape[-2]
+        one_dtype(table=params.table, X=X)
         if first < 0:
             raise ValueError(f"first: there is no position {first}")
         if first + n > self.longest:

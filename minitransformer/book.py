@@ -1,0 +1,320 @@
+"""Run the book: every notebook from a clean kernel, in order, always in the same surroundings.
+
+`write` puts outputs and figures into the repository; `check` compares a new run with what is there. Both run in a
+temporary copy, so that a notebook that fails, or is interrupted, leaves no trace.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_info
+from tqdm import tqdm
+
+from minitransformer.backend import current
+from minitransformer.compare import STRUCTURE, data_differ, outputs_differ, rule_of
+from minitransformer.data.text import python_docs
+from minitransformer.equations import notebooks
+
+THREADS = 2  # the same number everywhere, since sums over another number of parts differ in the last digits
+LONGEST_CELL = 1800  # seconds
+COPIED = ("minitransformer", "notebooks", "tests", "pyproject.toml")  # what a notebook may look at
+
+
+class BookError(Exception):
+    """The book can't be run, or a cell failed; the message is for the reader."""
+
+
+class Run(NamedTuple):
+    """A notebook with new outputs, and the tags of the cell that wrote each figure."""
+
+    notebook: Any
+    figures: dict[str, list[str]]
+
+
+def repository() -> Path:
+    """The top of the repository: of the one we stand in, or else of the one that this package was installed from.
+
+    raises   BookError outside any repository
+    """
+    for place in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]):
+        if (place / "notebooks").is_dir() and (place / "minitransformer").is_dir():
+            return place
+    raise BookError("no notebooks here: run this in a clone of the repository")
+
+
+def choose(root: Path, names: list[str]) -> list[Path]:
+    """The notebooks that the names begin (`02` means 02_self_attention), or all of them."""
+    chosen = []
+    for name in names:
+        found = [path for path in notebooks(root) if path.name.startswith(Path(name).name)]
+        if not found:
+            raise BookError(f"no notebook {name}; there are {', '.join(path.stem for path in notebooks(root))}")
+        chosen += found
+    return sorted(set(chosen)) if names else notebooks(root)
+
+
+def ground() -> dict[str, str]:
+    """What the last digits of a training depend on. Where it differs, so may the digits, and then the samples."""
+    blas = {
+        f"{pool['internal_api']} {pool.get('architecture')}" for pool in threadpool_info() if pool["user_api"] == "blas"
+    }
+    return {
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "numpy": np.__version__,
+        "text": python_docs().sha256[:16],
+        "blas": ", ".join(sorted(blas)),
+        "vectors": vectors(),
+        "threads": str(min(THREADS, cores())),
+        "tier": current(),
+    }
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def vectors() -> str:
+    """The widest set of vector instructions that NumPy found, such as X86_V3 (AVX2) or X86_V4 (AVX-512)."""
+    simd: Any = np.show_config(mode="dicts").get("SIMD Extensions", {})
+    return (simd.get("found") or simd.get("baseline") or ["none"])[-1]
+
+
+# --------------------------------------------------------------------------------------------- running
+
+
+@contextmanager
+def workspace(root: Path) -> Iterator[Path]:
+    """A temporary copy of what notebooks may look at, with an empty `figures`."""
+    with tempfile.TemporaryDirectory(prefix="minitransformer-", ignore_cleanup_errors=True) as name:
+        copy = Path(name) / "book"
+        for part in COPIED:
+            if (root / part).is_dir():
+                shutil.copytree(root / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            elif (root / part).is_file():
+                shutil.copy(root / part, copy / part)
+        (copy / "figures").mkdir()
+        (copy / ".surroundings").mkdir()
+        yield copy
+
+
+def surroundings(copy: Path) -> dict[str, str]:
+    """The environment of a kernel: nothing of the reader's own settings, and nothing that changes from run to run."""
+    empty = copy / ".surroundings"
+    (empty / "matplotlibrc").touch()
+    ours = {
+        "IPYTHONDIR": str(empty),  # no start-up files, no history
+        "MATPLOTLIBRC": str(empty / "matplotlibrc"),
+        "MINITRANSFORMER_FIGURES": str(copy / "figures"),
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+        "SOURCE_DATE_EPOCH": "1767225600",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_DISABLE": "1",  # a progress bar leaves its times in the outputs
+    }
+    pools = ("OPENBLAS", "OMP", "MKL", "NUMBA")
+    ours |= {f"{pool}_NUM_THREADS": str(THREADS) for pool in pools}
+    return {key: value for key, value in os.environ.items() if key != "MPLBACKEND"} | ours
+
+
+def execute(name: str, copy: Path) -> Run:
+    """Run the notebook of this name in the copy, from a clean kernel.
+
+    raises   BookError for a cell that fails, with the cell and its traceback
+    """
+    nbformat, NotebookClient, AsyncKernelManager, failures = _jupyter()
+    notebook = nbformat.read(copy / "notebooks" / name, as_version=4)
+    _clear(notebook)
+    cells = enumerate(notebook.cells, start=1)
+    code = [(number, cell) for number, cell in cells if cell.cell_type == "code" and cell.source]
+    kernel = AsyncKernelManager(kernel_name="python3", connection_file=str(copy / ".surroundings" / f"{name}.json"))
+    figures: dict[str, list[str]] = {}
+    seen = _written(copy)
+    interrupted = False
+
+    def started(**_: Any) -> None:  # nbclient would take Ctrl-C for a kernel that died
+        with suppress(RuntimeError):  # Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        asyncio.ensure_future(kernel.shutdown_kernel(now=True))  # noqa: RUF006  (its end is the cell's end)
+
+    def executed(cell: Any, **_: Any) -> None:
+        for figure, _time in _written(copy).items() - seen.items():
+            figures[figure] = cell.metadata.get("tags", [])
+        seen.update(_written(copy))
+        bar.update()
+
+    client = NotebookClient(
+        notebook,
+        km=kernel,
+        timeout=LONGEST_CELL,
+        record_timing=False,
+        coalesce_streams=True,
+        store_widget_state=False,
+        extra_arguments=["--IPKernelApp.log_level=40"],
+        resources={"metadata": {"path": str(copy / "notebooks")}},
+        on_notebook_start=started,
+        on_cell_executed=executed,
+    )
+    try:
+        with tqdm(total=len(code), desc=Path(name).stem, unit=" cells", leave=False, disable=None) as bar:
+            client.execute(env=surroundings(copy), cleanup_kc=True)
+    except failures as error:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        number, cell = code[max(client.code_cells_executed, 1) - 1]
+        raise BookError(_account(f"{name}, cell {number}", cell, error)) from None
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    if any("trained" in cell.metadata.get("tags", []) for cell in notebook.cells):
+        notebook.metadata["ground"] = ground()
+    return Run(notebook, figures)
+
+
+def _clear(notebook: Any) -> None:
+    """Leave nothing of an earlier run, nor of the editor."""
+    for cell in notebook.cells:
+        cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+
+
+def _written(copy: Path) -> dict[str, int]:
+    """When each figure was written."""
+    return {path.name: path.stat().st_mtime_ns for path in (copy / "figures").iterdir()}
+
+
+def _jupyter() -> tuple[Any, ...]:
+    """What runs a notebook, imported only now: the rest of the book does not need it."""
+    try:
+        import ipykernel  # noqa: F401  (starts in a process of its own, where its absence would be a riddle)
+        import nbformat
+        from jupyter_client import AsyncKernelManager
+        from nbclient import NotebookClient
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+    except ImportError as error:
+        raise BookError(f"notebooks need {error.name}: `make book`, or pip install nbclient ipykernel") from None
+    return nbformat, NotebookClient, AsyncKernelManager, (CellExecutionError, CellTimeoutError, DeadKernelError)
+
+
+def _account(place: str, cell: Any, error: Exception) -> str:
+    """What happened, where, in which lines."""
+    last: Any = cell.outputs[-1] if cell.outputs else {}
+    traceback = ""
+    if last.get("output_type") == "error":
+        happened = f"{last.ename}: {last.evalue}"
+        traceback = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(last.traceback))
+    elif isinstance(error, TimeoutError):
+        happened = f"took longer than {LONGEST_CELL} seconds"
+    else:
+        happened = "the kernel died (out of memory?)"
+    source = "\n".join(f"    {line}" for line in cell.source.splitlines())
+    return f"{place}: {happened}\n\n{source}\n\n{traceback}".rstrip() + "\n\nThe notebook on disk is as it was."
+
+
+def as_text(notebook: Any) -> str:
+    """The text of a notebook file, the same for the same notebook."""
+    import nbformat
+
+    return nbformat.writes(notebook) + "\n"
+
+
+# --------------------------------------------------------------------------------- writing and checking
+
+
+def _runs(root: Path, chosen: list[Path], copy: Path) -> Iterator[tuple[Path, Run]]:
+    """Run the notebooks one after the other, and say how long each took."""
+    start = time.monotonic()
+    for path in chosen:
+        began = time.monotonic()
+        run = execute(path.name, copy)
+        cells = sum(cell.cell_type == "code" for cell in run.notebook.cells)
+        print(f"{path.stem:<40} {cells:>3} cells {time.monotonic() - began:>7.1f} s", flush=True)
+        yield path, run
+    print(f"{len(chosen)} notebooks in {time.monotonic() - start:.0f} s")
+
+
+def write(root: Path, names: list[str]) -> None:
+    """Run notebooks, and put their outputs and figures into the repository, one notebook after the other."""
+    chosen, made = choose(root, names), set()
+    with workspace(root) as copy:
+        for path, run in _runs(root, chosen, copy):
+            for figure in run.figures:
+                made.add(figure)
+                _replace(root / "figures" / figure, (copy / "figures" / figure).read_bytes())
+            _replace(path, as_text(run.notebook).encode())
+    for orphan in _orphans(root, made) if not names else []:
+        print(orphan)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file in one step, unless it says so already."""
+    if path.is_file() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    new.write_bytes(data)
+    new.replace(path)
+
+
+def check(root: Path, names: list[str]) -> list[str]:
+    """Run notebooks in the copy, and list what in the repository is not what they give now."""
+    nbformat = _jupyter()[0]
+    chosen, made, stale = choose(root, names), set(), []
+    with workspace(root) as copy:
+        for path, run in _runs(root, chosen, copy):
+            old = nbformat.read(path, as_version=4)
+            then, now = old.metadata.get("ground", {}), run.notebook.metadata.get("ground", {})
+            if then and then != now:
+                others = "; ".join(
+                    f"{key} {then.get(key)}, here {now[key]}" for key in now if then.get(key) != now[key]
+                )
+                print(
+                    f"  its trained cells were made on another ground, so only their structure is compared ({others})"
+                )
+            stale += [f"{path.stem}, {problem}" for problem in _cells_differ(old, run.notebook, then == now)]
+            for figure, tags in run.figures.items():
+                made.add(figure)
+                rule = rule_of(tags, then == now)
+                if difference := _figures_differ(root / "figures" / figure, copy / "figures" / figure, rule):
+                    stale.append(f"figures/{figure}: {difference}")
+    return stale + (_orphans(root, made) if not names else [])
+
+
+def _cells_differ(old: Any, new: Any, same_ground: bool) -> Iterator[str]:
+    for number, (before, after) in enumerate(zip(old.cells, new.cells, strict=True), start=1):
+        if after.cell_type == "code":
+            rule = rule_of(after.metadata.get("tags", []), same_ground)
+            if difference := outputs_differ(before.outputs, after.outputs, rule):
+                yield f"cell {number}: {difference}"
+
+
+def _figures_differ(old: Path, new: Path, rule: Any) -> str:
+    if not old.is_file():
+        return "is missing"
+    if rule is STRUCTURE:
+        return ""
+    if new.suffix == ".svg":
+        return data_differ("image/svg+xml", old.read_text(encoding="utf-8"), new.read_text(encoding="utf-8"), rule)
+    return data_differ("image/png", old.read_bytes(), new.read_bytes(), rule)
+
+
+def _orphans(root: Path, made: set[str]) -> list[str]:
+    there = {path.name for path in (root / "figures").glob("*") if not path.name.startswith(".")}
+    return [f"figures/{name}: no notebook writes it" for name in sorted(there - made)]

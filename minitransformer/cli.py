@@ -1,0 +1,120 @@
+"""The command `minitransformer`: what it can do, and one clear line where it can't."""
+
+import argparse
+import inspect
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from minitransformer.training.command import add_generate, add_train
+
+# what a command needs is imported when it runs: `minitransformer --help` should not wait for Matplotlib
+
+
+def book(args: argparse.Namespace) -> int:
+    """Run notebooks and keep what they give, or compare it with what was kept."""
+    from minitransformer import book
+
+    root = book.repository()
+    if not args.check:
+        book.write(root, args.names)
+        return 0
+    stale = book.check(root, args.names)
+    print("\n  ".join(["Not what the notebooks give now:", *stale]) if stale else "All up to date.")
+    return bool(stale)
+
+
+def figures(args: argparse.Namespace) -> int:
+    """Draw the figures anew, without their notebooks."""
+    from minitransformer import figures
+
+    modules = figures.modules()
+    if unknown := [name for name in args.names if name not in modules]:
+        raise ValueError(f"no figure {', '.join(unknown)}; there are {', '.join(modules)}")
+    for name in args.names or modules:
+        needs = [p.name for p in inspect.signature(modules[name].data).parameters.values() if p.default is p.empty]
+        if needs:
+            print(f"{name:<32} needs {', '.join(needs)}: only its notebook can draw it")
+            continue
+        start = time.monotonic()
+        kept_as = "png" if (figures.folder() / f"fig_{name}.png").is_file() else "svg"  # as its notebook keeps it
+        drawn = figures.save(modules[name].draw(modules[name].data()), name, format=kept_as)
+        print(f"{drawn.path.name:<32} {time.monotonic() - start:>6.1f} s", flush=True)
+    return 0
+
+
+def equations(args: argparse.Namespace) -> int:
+    """Print the equation map, check it, or bring README's table of chapters up to date."""
+    from minitransformer import book, equations
+
+    if args.check:
+        root = book.repository()
+        problems = equations.check(root)
+        if equations.readme(root) != (root / "README.md").read_text(encoding="utf-8"):
+            problems.append("README.md: its table of chapters is old: run `minitransformer equations --readme`")
+        print("\n".join(problems) if problems else f"{len(equations.load())} rows, no gap.")
+        return bool(problems)
+    if args.readme:
+        root = book.repository()
+        (root / "README.md").write_text(equations.readme(root), encoding="utf-8")
+        return 0
+    rows = equations.load()
+    print(equations.markdown(rows) if args.markdown else equations.table(rows))
+    return 0
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """Print what the machine has, and what to do where something is missing."""
+    from minitransformer.doctor import report
+
+    print(report())
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser(prog="minitransformer", description="The book on attention that runs.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="command")
+
+    command = commands.add_parser("book", help="run the notebooks", description=book.__doc__)
+    command.add_argument("names", nargs="*", help="chapters, such as 02; all by default")
+    command.add_argument("--check", action="store_true", help="compare with what is there, and change nothing")
+    command.set_defaults(run=book)
+
+    command = commands.add_parser("figures", help="draw the figures", description=figures.__doc__)
+    command.add_argument("names", nargs="*", help="modules of minitransformer.figures; all by default")
+    command.set_defaults(run=figures)
+
+    add_train(commands)
+    add_generate(commands)
+
+    command = commands.add_parser("equations", help="show the equation map", description=equations.__doc__)
+    one = command.add_mutually_exclusive_group()
+    one.add_argument("--check", action="store_true", help="list gaps and dangling names")
+    one.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    one.add_argument("--readme", action="store_true", help="write README's table of chapters")
+    command.set_defaults(run=equations)
+
+    command = commands.add_parser("doctor", help="look at this machine", description=doctor.__doc__)
+    command.set_defaults(run=doctor)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 for trouble, 2 for a wrong call, 130 after Ctrl-C."""
+    from minitransformer.book import BookError
+
+    args = parser().parse_args(argv)
+    try:
+        return args.run(args) or 0
+    except KeyboardInterrupt:
+        print("\nminitransformer: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `minitransformer equations | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (BookError, OSError, ValueError, ImportError) as error:
+        file = error.filename if isinstance(error, OSError) else None
+        print(f"minitransformer: {file}: {error.strerror}" if file else f"minitransformer: {error}", file=sys.stderr)
+        return 1

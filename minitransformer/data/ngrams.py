@@ -1,0 +1,126 @@
+"""Byte n-grams, the honest control of the chapter on language models: counting, and nothing learned.
+
+    P_k(b | c) = (N(c b) + T(c) · P_{k−1}(b | c′)) / (N(c) + T(c)),      P_0(b) = 1/256
+
+c is the context of the last k − 1 bytes and c′ the same without its first. N counts in the training text, and T(c) is
+the number of different bytes that were seen after c: a context that was followed by many kinds of bytes is trusted
+less, and more is left for the shorter one (interpolated Witten–Bell). A context that was never seen adds nothing.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.typing import Array
+
+BYTES = 256
+LONGEST = 8  # bytes that fit in one unsigned 64-bit number
+
+
+class Counts(NamedTuple):
+    """What order k knows. Byte strings are packed in integers and sorted, so that a look-up is a binary search."""
+
+    grams: Array  # the distinct (c, b)
+    occurrences: Array  # N(c b)
+    contexts: Array  # the distinct c
+    total: Array  # N(c)
+    kinds: Array  # T(c)
+
+
+class NGrams(NamedTuple):
+    """Counts of the orders 1, 2, …, order."""
+
+    orders: tuple[Counts, ...]
+
+    @property
+    def order(self) -> int:
+        """The longest gram, in bytes: a trigram model has order 3, and sees two bytes of context."""
+        return len(self.orders)
+
+
+def fit(train: Array, order: int) -> NGrams:
+    """Count the grams of length 1 to `order` in a text.
+
+    train    bytes, as integers 0 … 255
+    cost     O(order · n log n); 2 s for half a megabyte and order 6
+    raises   ValueError for an empty text, for what is not a byte, or an order outside 1 … 8
+    """
+    if not 1 <= order <= LONGEST:
+        raise ValueError(f"order: {order} is not within 1 … {LONGEST}")
+    train = _bytes(train, "train")
+    if not train.size:
+        raise ValueError("train: an empty text has no n-grams")
+    return NGrams(tuple(_count(train, k) for k in range(1, order + 1)))
+
+
+def probabilities(model: NGrams, text: Array) -> Array:
+    """P(text[i] | the bytes before it) of every order at once, (order, n).
+
+    Where fewer than k − 1 bytes come before, order k answers as the longest order that has its context.
+    """
+    text = _bytes(text, "text")
+    P = np.empty((model.order + 1, text.size))
+    P[0] = 1 / BYTES
+    for k, counts in enumerate(model.orders, start=1):
+        P[k] = P[k - 1]
+        grams = _pack(text, k)
+        N, total, kinds = _look_up(counts, grams)
+        P[k, k - 1 :] = (N + kinds * P[k - 1, k - 1 :]) / np.maximum(total + kinds, 1)
+        unseen = np.flatnonzero(total == 0) + k - 1
+        P[k, unseen] = P[k - 1, unseen]
+    return P[1:]
+
+
+def bits_per_byte(model: NGrams, text: Array) -> Array:
+    """−(1/n) Σ log₂ P(text[i] | …), one number for each order 1 … `model.order`."""
+    return -np.log2(probabilities(model, text)).mean(-1)
+
+
+def distribution(model: NGrams, context: bytes) -> Array:
+    """P(b | context) for all 256 bytes b, by the highest order for which the context is long enough."""
+    texts = np.empty((BYTES, len(context) + 1), np.uint8)
+    texts[:, :-1] = np.frombuffer(context, np.uint8)
+    texts[:, -1] = np.arange(BYTES)
+    keep = min(len(context) + 1, model.order)
+    return np.array([probabilities(model, row[-keep:])[-1, -1] for row in texts])
+
+
+def _bytes(text: Array, name: str) -> Array:
+    if text.ndim != 1 or not np.issubdtype(text.dtype, np.integer):
+        raise ValueError(f"{name}: a row of integers is needed, got {text.dtype} of shape {text.shape}")
+    if text.size and not (0 <= text.min() and text.max() < BYTES):
+        raise ValueError(f"{name}: {text.min()} … {text.max()} is not within 0 … {BYTES - 1}")
+    return text.astype(np.uint64)
+
+
+def _pack(text: Array, k: int) -> Array:
+    """The grams text[i : i + k] as numbers, first byte highest, so that gram >> 8 is the context of the last byte."""
+    n = max(text.size - k + 1, 0)
+    packed = np.zeros(n, np.uint64)
+    for j in range(k):
+        packed = packed << np.uint64(8) | text[j : j + n]
+    return packed
+
+
+def _count(train: Array, k: int) -> Counts:
+    grams, occurrences = np.unique(_pack(train, k), return_counts=True)
+    # sorted grams stand in groups of one context each
+    contexts, starts, kinds = np.unique(grams >> np.uint64(8), return_index=True, return_counts=True)
+    total = np.add.reduceat(occurrences, starts) if grams.size else np.zeros(0, np.int64)
+    return Counts(grams, occurrences, contexts, total, kinds)
+
+
+def _look_up(counts: Counts, grams: Array) -> tuple[Array, Array, Array]:
+    """N(c b), N(c) and T(c) for each gram (c, b); zeros for what was never seen."""
+    contexts = grams >> np.uint64(8)
+    (seen_gram, gram), (seen, context) = _find(counts.grams, grams), _find(counts.contexts, contexts)
+    N = np.where(seen_gram, counts.occurrences[gram], 0)
+    return N, np.where(seen, counts.total[context], 0), np.where(seen, counts.kinds[context], 0)
+
+
+def _find(known: Array, wanted: Array) -> tuple[Array, Array]:
+    if not known.size:
+        return np.zeros(wanted.shape, bool), np.zeros(wanted.shape, np.intp)
+    place = np.minimum(np.searchsorted(known, wanted), known.size - 1)
+    return known[place] == wanted, place

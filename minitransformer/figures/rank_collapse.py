@@ -1,0 +1,87 @@
+"""Averages of averages: what a stack of attention layers does to its tokens, alone and with its usual company."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.spatial import ConvexHull
+
+from minitransformer.attention import MultiHeadAttention, unweighted_attention
+from minitransformer.figures.style import figure
+from minitransformer.models import Block, FeedForward
+from minitransformer.pullback import Layer, residual
+from minitransformer.typing import Array
+
+FLOOR = 1e-10  # what is smaller is drawn here: it will soon be nothing but rounding
+
+
+class RankCollapse(NamedTuple):
+    """Points in the plane, (layers + 1, n, 2), and the spread of tokens in four stacks, (seeds, depth + 1) each."""
+
+    points: Array
+    spread: dict[str, Array]
+
+
+def spread(X: Array) -> float:
+    """‖X − 1 x̄‖ / ‖X‖, with x̄ the mean of the rows: 0 when all tokens are the same, at most 1."""
+    return float(np.linalg.norm(X - X.mean(-2, keepdims=True)) / np.linalg.norm(X))
+
+
+def data(depth: int = 24, width: int = 32, heads: int = 4, n: int = 16, seeds: int = 5) -> RankCollapse:
+    """Fresh random parameters in every layer, float64."""
+    attention, ffn = MultiHeadAttention(width, heads, bias=False), FeedForward(width, 4 * width)
+    pre, post = (Block(width, heads, 4 * width, order=order) for order in ("pre", "post"))
+    stacks: dict[str, list[tuple[Any, Layer]]] = {
+        "attention": [(attention, attention)],
+        "attention, FFN": [(attention, attention), (ffn, ffn)],
+        "attention + residual": [(attention, residual(attention))],
+        "block, norm after": [(post, post)],
+        "block, norm first": [(pre, pre)],
+    }
+    spreads = {
+        name: np.array([_spreads(stack, depth, n, width, np.random.default_rng(seed)) for seed in range(seeds)])
+        for name, stack in stacks.items()
+    }
+    return RankCollapse(_points(8, 3), spreads)
+
+
+def _spreads(stack: list[tuple[Any, Layer]], depth: int, n: int, width: int, rng: np.random.Generator) -> list[float]:
+    X = rng.standard_normal((n, width))
+    spreads = [spread(X)]
+    for _ in range(depth):
+        for parameters, layer in stack:
+            X, _ = layer(parameters.init(rng, np.float64), X)
+        spreads.append(max(spread(X), FLOOR))
+    return spreads
+
+
+def _points(n: int, layers: int) -> Array:
+    """The input and what each layer of attention without weights makes of it."""
+    points = [np.random.default_rng(4).standard_normal((n, 2))]
+    for _ in range(layers):
+        points.append(unweighted_attention(points[-1])[0])
+    return np.array(points)
+
+
+def draw(data: RankCollapse) -> Figure:
+    """Left: tokens move to averages of each other. Right: how far from all the same, layer by layer."""
+    fig, (left, right) = figure(1, 2, width=9.5, height=3.9, width_ratios=(1, 1.4))
+    shades = ("0.8", "#7ad151", "#2a788e", "#440154")
+    for layer, (X, shade, marker) in enumerate(zip(data.points, shades, "osD^", strict=True)):
+        corners = X[ConvexHull(X).vertices]
+        left.fill(*corners.T, color=shade, alpha=0.15, linewidth=0)
+        left.plot(*np.vstack([corners, corners[:1]]).T, "-", color=shade, linewidth=0.8)
+        label = f"after layer {layer}" if layer else "input"
+        left.plot(*X.T, marker, color=shade, markersize=5, markeredgecolor="0.3", markeredgewidth=0.5, label=label)
+    left.set(xlabel="channel 1", ylabel="channel 2", aspect="equal", title="eight tokens, no weights")
+    left.legend(fontsize=9, handletextpad=0.1, loc="best")
+
+    for name, values in data.spread.items():
+        (line,) = right.plot(np.median(values, 0), label=name)
+        layers = np.arange(values.shape[1])
+        right.fill_between(layers, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
+    right.set(yscale="log", ylim=(FLOOR / 2, 3))
+    right.set(title="random weights, D = 32", xlabel="layer", ylabel="spread of the tokens")
+    right.text(layers[-1], 2 * FLOOR, "10⁻¹⁰ and below", ha="right", fontsize=9, color="0.35")
+    right.legend(fontsize=9, loc="center right", bbox_to_anchor=(1, 0.42))
+    return fig

@@ -1,0 +1,70 @@
+"""One look for all figures: legible at half size, in grey, and on a dark page; same input, same bytes."""
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+STYLE = {
+    "figure.facecolor": "white",  # opaque, for dark pages
+    "figure.dpi": 100,
+    "savefig.dpi": 110,
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": mpl.cycler(
+        color=["#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b", "#555555"], linestyle=["-", "--", "-.", ":", "-", "--"]
+    ),
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "image.cmap": "viridis",
+    "image.interpolation": "nearest",
+    "svg.fonttype": "path",  # looks the same whatever fonts the reader has
+    "svg.hashsalt": "minitransformer",  # same ids in every run
+    "mathtext.fontset": "dejavusans",
+}
+
+
+def figure(rows: int = 1, columns: int = 1, *, width: float = 7.0, height: float = 3.0, **options: Any) -> tuple[Figure, Any]:
+    """A figure in the style of the book and its axes (one, or an array of them), `width` × `height` inches."""
+    mpl.rcParams.update(STYLE)
+    fig = Figure(figsize=(width, height), layout="constrained")
+    return fig, fig.subplots(rows, columns, **options)
+
+
+class Picture(NamedTuple):
+    """A saved figure, which a notebook shows as it was written."""
+
+    path: Path
+
+    def __repr__(self) -> str:
+        return f"figures/{self.path.name}"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        if self.path.suffix == ".svg":
+            return {"image/svg+xml": self.path.read_text()}
+        return {"image/png": self.path.read_bytes()}
+
+
+def folder() -> Path:
+    """Where figures are written: MINITRANSFORMER_FIGURES, or the `figures` folder beside `notebooks`, or the current one."""
+    if "MINITRANSFORMER_FIGURES" in os.environ:
+        return Path(os.environ["MINITRANSFORMER_FIGURES"])
+    here = Path.cwd()
+    for place in (here, *here.parents):
+        if (place / "notebooks").is_dir() and (place / "pyproject.toml").is_file():
+            return place / "figures"
+    return here
+
+
+def save(fig: Figure, name: str, *, format: str = "svg") -> Picture:
+    """Write `fig_<name>.svg` (or .png, for what would be a heavy SVG or comes from a trained model)."""
+    path = folder() / f"fig_{name}.{format}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Date": None, "Creator": None} if format == "svg" else {"Software": None}
+    with mpl.rc_context(STYLE):
+        fig.savefig(path, format=format, metadata=metadata)
+    return Picture(path)

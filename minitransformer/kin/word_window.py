@@ -1,0 +1,81 @@
+"""The word window: every token sees its neighbours only. A one-dimensional convolution, with a nonlinearity."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.functional import PointwisePullback, tanh
+from minitransformer.kin.rnn import outer_sum, uniform
+from minitransformer.typing import Array, Float, checked
+
+
+class WordWindowParams(NamedTuple):
+    """One matrix for each offset, W (w, D, d), and b (d,)."""
+
+    W: Array
+    b: Array
+
+
+class WordWindowPullback(NamedTuple):
+    """a_i = Σ_k x_{i+k−r} W_k + b, so dW_k = Σ_i x_{i+k−r}ᵀ da_i, db = Σ_i da_i, and a token collects from every window
+
+    that it stands in: dx_j = Σ_k da_{j−k+r} W_kᵀ.
+    """
+
+    padded: Array
+    W: Array
+    activation: PointwisePullback
+
+    def __call__(self, dY: Array) -> tuple[WordWindowParams, Array]:
+        dA = self.activation(dY)
+        n, r = dY.shape[-2], len(self.W) // 2
+        dW = np.empty_like(self.W)
+        dpadded = np.zeros_like(self.padded)
+        for k, W_k in enumerate(self.W):
+            dW[k] = outer_sum(self.padded[..., k : k + n, :], dA)
+            dpadded[..., k : k + n, :] += dA @ W_k.T
+        db = dA.reshape(-1, dA.shape[-1]).sum(0)
+        return WordWindowParams(dW, db), dpadded[..., r : r + n, :]
+
+
+@dataclass(frozen=True)
+class WordWindow:
+    """A new row for each token, made from the w tokens around it.
+
+        y_i = tanh(Σ_k x_{i+k−r} W_k + b),    k = 0 … w − 1,   r = (w − 1)/2,   zeros beyond the ends
+
+    Stacked L times, a row depends on the L·r tokens to each side of it and on no other.
+    inputs, width    D and d, the widths of the rows of X and Y
+    window           w, odd
+    source           Lecture notes A.2, where w = 5
+    cost             O(n w D d), all tokens at once. Not causal.
+    raises           ValueError for a window that is even or below 1
+    """
+
+    inputs: int
+    width: int
+    window: int = 5
+
+    def __post_init__(self) -> None:
+        if min(self.inputs, self.width) < 1:
+            raise ValueError(f"inputs and width must be at least 1, got {self.inputs} and {self.width}")
+        if self.window < 1 or self.window % 2 == 0:
+            raise ValueError(f"window: {self.window} has no token in the middle; it must be odd")
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> WordWindowParams:
+        """Matrices that together keep the variance of a row; b zero."""
+        W = uniform(rng, (1, self.window * self.inputs, self.width), dtype)
+        return WordWindowParams(W.reshape(self.window, self.inputs, self.width), np.zeros(self.width, dtype))
+
+    @checked
+    def __call__(
+        self, params: WordWindowParams, X: Float[Array, "*batch n {self.inputs}"]
+    ) -> tuple[Float[Array, "*batch n {self.width}"], WordWindowPullback]:
+        """All rows at once. Pullback: dY to (dparams, dX)."""
+        n, r = X.shape[-2], self.window // 2
+        padded = np.zeros((*X.shape[:-2], n + 2 * r, self.inputs), X.dtype)
+        padded[..., r : r + n, :] = X
+        A = sum(padded[..., k : k + n, :] @ W_k for k, W_k in enumerate(params.W)) + params.b
+        Y, activation = tanh(A)
+        return Y, WordWindowPullback(padded, params.W, activation)

@@ -1,0 +1,164 @@
+"""Checkpoints: one safetensors file with everything that a run needs to go on. No pickle, so opening one runs no code.
+
+Written next to its final place, flushed to the disk, then renamed over the old one: whatever happens, kill, full disk or
+power cut, the file holds either the old checkpoint or the new one, whole. The same state gives the same bytes.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_bytes
+
+from minitransformer import models
+from minitransformer.pullback import Tree, tree_items
+from minitransformer.training import schedule
+from minitransformer.training.optimiser import AdamW, AdamWState, with_leaves
+from minitransformer.training.record import circumstances
+from minitransformer.training.state import State, Training
+
+KEY, VERSION = "minitransformer", 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint can't be read or written; the message says which and why, in one line."""
+
+
+class Checkpoint(NamedTuple):
+    """The model (its class is one of `minitransformer.models`), the choices of the run, its state, and what names the data."""
+
+    model: Any
+    training: Training
+    state: State
+    data: dict[str, Any]
+
+
+def record(checkpoint: Checkpoint) -> dict[str, Any]:
+    """All but the arrays, ready for JSON: choices, seed, hash of the text, losses, and versions and machine of this process."""
+    model, training, state, data = checkpoint
+    return {
+        "model": {"class": type(model).__name__, **dataclasses.asdict(model)},
+        "training": _plain(training),
+        "data": data,
+        "step": state.step,
+        "losses": state.losses,
+        "held_out": state.held_out,
+        "circumstances": circumstances(),
+    }
+
+
+def save(path: str | Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint in place of the one that may be there.
+
+    raises   CheckpointError if that fails: folder missing, not writable, disk full. The old file is then untouched.
+    """
+    state = checkpoint.state
+    about = {"version": VERSION, "updates": state.optimiser.step, **record(checkpoint)}
+    trees = {"params": state.params, "m": state.optimiser.m, "v": state.optimiser.v}
+    arrays = {name: np.ascontiguousarray(leaf) for name, leaf in tree_items(trees)}
+    try:
+        _replace(Path(path), to_bytes(arrays, {KEY: json.dumps(about)}))
+    except OSError as error:
+        old = "; the one that was there is untouched" if Path(path).exists() else ""
+        raise CheckpointError(f"{path}: the checkpoint can't be written: {error.strerror}{old}") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write all of it or nothing."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # on the disk before the name points to it
+        part.replace(path)
+    except BaseException:  # Ctrl-C too
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def load(path: str | Path, *, data: dict[str, Any] | None = None) -> Checkpoint:
+    """Read a checkpoint.
+
+    data     the data of an objective; if given, the run must have been trained on the same
+    raises   CheckpointError if there is none, or it is truncated, foreign, of another version, does not fit its model,
+             or was trained on something else
+    """
+    arrays, about = _read(path)
+    try:
+        model, training = _model(about["model"]), _training(about["training"])
+        held_out = tuple((step, loss) for step, loss in about["held_out"])
+        losses, step, updates, known = tuple(about["losses"]), about["step"], about["updates"], about["data"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: its description makes no sense: {type(error).__name__}: {error}") from error
+    if data is not None and data != known:
+        raise CheckpointError(f"{path}: trained on {_named(known)}, and this is {_named(data)}")
+    new = model.init(np.random.default_rng(0))
+    params, m, v = (with_leaves(new, _fitting(path, name, new, arrays)) for name in ("params", "m", "v"))
+    return Checkpoint(model, training, State(step, params, AdamWState(updates, m, v), losses, held_out), known)
+
+
+def _named(data: dict[str, Any]) -> str:
+    digest = f" (sha256 {data['sha256'][:12]}…)" if data.get("sha256") else ""
+    return f"{data.get('name')}{digest}"
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        Path(path).open("rb").close()  # names what is wrong more clearly
+        with safe_open(path, framework="np") as file:
+            about = (file.metadata() or {}).get(KEY)
+            arrays = {name: file.get_tensor(name) for name in file.keys()} if about is not None else {}
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: not a checkpoint, or a damaged one ({error})") from error
+    if about is None:
+        raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of minitransformer")
+    try:
+        about = json.loads(about)
+        version = about["version"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{path}: its description can't be read ({error})") from error
+    if version != VERSION:
+        raise CheckpointError(f"{path}: a checkpoint of version {version}; this program reads version {VERSION}")
+    return arrays, about
+
+
+def _fitting(path: str | Path, name: str, new: Tree, arrays: dict[str, Any]) -> Iterator[Any]:
+    for leaf_path, leaf in tree_items(new, name):
+        found = arrays.get(leaf_path)
+        if found is None:
+            raise CheckpointError(f"{path}: the array {leaf_path} is missing")
+        if found.shape != leaf.shape or found.dtype.kind != "f":
+            raise CheckpointError(f"{path}: {leaf_path} is {found.dtype} {found.shape}, the model needs {leaf.dtype} {leaf.shape}")
+        yield found
+
+
+def _model(about: dict[str, Any]) -> Any:
+    about = dict(about)
+    name = about.pop("class")
+    model = getattr(models, name) if name in models.__all__ else None  # nothing else can be named by a file
+    if not dataclasses.is_dataclass(model):
+        raise ValueError(f"there is no model {name!r}")
+    return model(**about)
+
+
+def _plain(training: Training) -> dict[str, Any]:
+    return {**dataclasses.asdict(training), "schedule": [type(training.schedule).__name__, dataclasses.asdict(training.schedule)]}
+
+
+def _training(about: dict[str, Any]) -> Training:
+    kind, choices = about["schedule"]
+    optimiser = {**about["optimiser"], "betas": tuple(about["optimiser"]["betas"])}
+    schedules = {"Noam": schedule.Noam, "Cosine": schedule.Cosine}
+    return Training(**{**about, "schedule": schedules[kind](**choices), "optimiser": AdamW(**optimiser)})

@@ -1,0 +1,44 @@
+"""How good is it? Trained models beside their controls, on what they have not seen."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.data import ngrams
+from minitransformer.data.text import copied
+from minitransformer.pullback import Tree
+from minitransformer.training.objective import NextByte
+from minitransformer.typing import Array
+
+
+class Bits(NamedTuple):
+    """Held-out bits per byte of one predictor: over all bytes, over copies of training passages, over the rest."""
+
+    name: str
+    all: float
+    copies: float
+    new: float
+
+
+def bits_per_byte(objective: NextByte, model: Any, params: Tree, *, order: int = 6) -> list[Bits]:
+    """The model beside the n-grams of orders 1 … `order` that were fitted on the same training text.
+
+    All are judged on the same bytes: the held-out text without its first. N-grams see across the ends of topics, as the
+    model does. A kind of bytes that the text has not gives NaN.
+    """
+    text = objective.text
+    copies = copied(text.held_out, text.train)[1:]
+
+    def row(name: str, bits: Array) -> Bits:
+        parts = (bits, bits[copies], bits[~copies])
+        return Bits(name, *(float(part.mean()) if part.size else float("nan") for part in parts))
+
+    P = ngrams.probabilities(ngrams.fit(text.train, order), text.held_out)[:, 1:]
+    rows = [row(f"{k}-gram", bits) for k, bits in enumerate(-np.log2(P), start=1)]
+    return [*rows, row("transformer", objective.bits(model, params))]
+
+
+def table(rows: list[Bits]) -> str:
+    """As text, one predictor a line."""
+    head = f"{'bits per byte':<14}{'all':>8}{'copies':>8}{'new':>8}"
+    return "\n".join([head, *(f"{name:<14}{a:8.3f}{c:8.3f}{n:8.3f}" for name, a, c, n in rows)])

@@ -1,0 +1,134 @@
+"""The training loop: draw a batch, loss, gradient, clip, update; look at held-out data; save; again.
+
+Everything random in step s comes from `default_rng([seed, s])`, so the state after a step is a function of the choices,
+the data and the state before: a run that was killed and resumed gives the same numbers, bit for bit, as one that was not.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from minitransformer.pullback import Tree, first_nonfinite
+from minitransformer.training.checkpoint import Checkpoint, save
+from minitransformer.training.objective import LossPullback, Objective
+from minitransformer.training.optimiser import accumulate, clip
+from minitransformer.training.state import State, Training
+
+RECENT = 20  # steps over which the bar averages the loss
+
+
+class TrainingDiverged(ValueError):
+    """A NaN or an infinity turned up: `step` says when, `path` in which array it was first seen."""
+
+    def __init__(self, step: int, path: str) -> None:
+        super().__init__(f"step {step}: a NaN or an infinity, first seen in {path}")
+        self.step, self.path = step, path
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C. `state` is that of the last complete step."""
+
+    def __init__(self, state: State, checkpoint: str | Path | None) -> None:
+        saved = f"; the run so far is in {checkpoint}" if checkpoint is not None else ""
+        super().__init__(f"interrupted after step {state.step}{saved}")
+        self.state = state
+
+
+def start(model: Any, training: Training, dtype: type = np.float32) -> State:
+    """The state before the first step."""
+    params = model.init(np.random.default_rng([training.seed, 0]), dtype)
+    return State(0, params, training.optimiser.init(params), (), ())
+
+
+def train(
+    model: Any,
+    objective: Objective,
+    training: Training,
+    *,
+    state: State | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+) -> State:
+    """Train from the given state, or from the start, to step `training.steps`.
+
+    checkpoint   file to write: at the start, every `save_every` steps, at the end, and at Ctrl-C
+    progress     whether to show a bar with speed, time left, loss and held-out loss
+    raises       TrainingDiverged, which names the first array that is not finite; TrainingInterrupted at Ctrl-C, with
+                 the last state; CheckpointError if the file can't be written (what it held before is still there)
+    """
+    state = start(model, training) if state is None else state
+
+    def keep() -> None:
+        if checkpoint is not None:
+            save(checkpoint, Checkpoint(model, training, state, objective.data))
+
+    tokens = training.batch * objective.length  # in one step
+    try:
+        with tqdm(
+            total=training.steps * tokens, initial=state.step * tokens, unit="token", unit_scale=True, disable=not progress
+        ) as bar:
+            keep()  # if it can't be written, better to know before the first step
+            while state.step < training.steps:
+                state = advance(model, objective, training, state)
+                bar.set_postfix_str(_progress(state, training), refresh=False)
+                bar.update(tokens)
+                if state.step % training.save_every == 0 or state.step == training.steps:
+                    keep()
+    except KeyboardInterrupt:
+        keep()
+        raise TrainingInterrupted(state, checkpoint) from None
+    return state
+
+
+def advance(model: Any, objective: Objective, training: Training, state: State) -> State:
+    """One step, and a look at held-out data when it is time for one.
+
+    raises   TrainingDiverged, at the first number that is not finite
+    """
+    step = state.step + 1
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what they would warn of is caught, and named
+        loss, grads = _gradient(model, objective, training, state.params, step)
+        grads, norm = clip(grads, training.clip)
+        if not math.isfinite(norm):
+            raise TrainingDiverged(step, _within("gradients", grads) or "the norm of the gradients")
+        params, optimiser = training.optimiser.update(state.params, grads, state.optimiser, training.schedule(step))
+        held_out = state.held_out
+        if step % training.look_every == 0 or step == training.steps:
+            held_out = (*held_out, (step, objective.look(model, params)))
+            if not math.isfinite(held_out[-1][1]):
+                raise TrainingDiverged(step, _within("params", params) or "the held-out loss")
+    return State(step, params, optimiser, (*state.losses, loss / math.log(2)), held_out)
+
+
+def _gradient(model: Any, objective: Objective, training: Training, params: Tree, step: int) -> tuple[float, Tree]:
+    """Mean loss and gradient over the batch of this step."""
+    batch = objective.batch(training.batch, np.random.default_rng([training.seed, step]))
+
+    def gradient(numbered: tuple[int, Any]) -> tuple[float, Tree]:
+        k, part = numbered
+        loss, pullback = objective.loss(model, params, part, np.random.default_rng([training.seed, step, k]))
+        if not np.isfinite(loss):
+            raise TrainingDiverged(step, _origin(params, pullback))
+        return float(loss), pullback(loss.dtype.type(1))
+
+    return accumulate(gradient, list(enumerate(objective.parts(batch, training.parts))))
+
+
+def _origin(params: Tree, pullback: LossPullback) -> str:
+    """The first array that is not finite: a parameter, else what the forward pass made of them, in its order."""
+    inside = first_nonfinite(pullback.model) or _within("cross_entropy", pullback.cross_entropy)
+    return _within("params", params) or inside or "the loss"
+
+
+def _within(name: str, tree: Tree) -> str | None:
+    path = first_nonfinite(tree)
+    return path and f"{name}.{path}"
+
+
+def _progress(state: State, training: Training) -> str:
+    recent = state.losses[-RECENT:]
+    held_out = f", held-out {state.held_out[-1][1]:.3f}" if state.held_out else ""
+    return f"step {state.step}/{training.steps}, {sum(recent) / len(recent):.3f} bits{held_out}"

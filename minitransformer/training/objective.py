@@ -1,0 +1,168 @@
+"""What a model is trained to do: where its batches come from, its loss, and how it is judged on what it has not seen."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from minitransformer.data import dates, text
+from minitransformer.functional import CrossEntropyPullback, cross_entropy
+from minitransformer.pullback import Pullback, Tree
+from minitransformer.training.parallel import each
+from minitransformer.typing import Array
+
+FEW = 32  # windows in a quick look
+ROWS = 8  # windows in one forward pass
+
+
+class LossPullback(NamedTuple):
+    """The loss is a function of the logits, and these of the parameters: back through both."""
+
+    model: Pullback
+    cross_entropy: CrossEntropyPullback
+
+    def __call__(self, dloss: Array) -> Tree:
+        return self.model(self.cross_entropy(dloss))
+
+
+class Objective(Protocol):
+    """What the training loop has to know about a task."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What names the data in a record: its kind, its name, its hash."""
+
+    @property
+    def length(self) -> int:
+        """Tokens to predict in one sample."""
+
+    def batch(self, size: int, rng: np.random.Generator) -> Any:
+        """Random training samples."""
+
+    def parts(self, batch: Any, count: int) -> list[Any]:
+        """The batch in `count` equal parts."""
+
+    def loss(self, model: Any, params: Tree, batch: Any, rng: np.random.Generator | None = None) -> tuple[Any, LossPullback]:
+        """Mean cross-entropy in nats, and its pullback to the parameters."""
+
+    def look(self, model: Any, params: Tree) -> float:
+        """A quick measure on held-out data, in bits per token."""
+
+
+@dataclass(frozen=True, eq=False)
+class NextByte:
+    """Predict each byte of a text from those before it.
+
+    raises   ValueError if one of the two parts of the text is too short for the context
+    """
+
+    text: text.Text
+    context: int
+
+    def __post_init__(self) -> None:
+        text.long_enough(self.text.train, self.context, f"{self.text.name}, training part")
+        text.long_enough(self.text.held_out, self.context, f"{self.text.name}, held-out part")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Kind, name and hash."""
+        return {"task": "text", "name": self.text.name, "sha256": self.text.sha256}
+
+    @property
+    def length(self) -> int:
+        """A prediction at each position of the context."""
+        return self.context
+
+    def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Inputs and targets, (size, context) each."""
+        return text.batch(self.text.train, self.context, size, rng)
+
+    def parts(self, batch: tuple[Array, Array], count: int) -> list[tuple[Array, Array]]:
+        """The batch in `count` equal parts."""
+        return list(zip(*(np.split(array, count) for array in batch), strict=True))
+
+    def loss(
+        self, model: Any, params: Tree, batch: tuple[Array, Array], rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
+        """Mean of −log P(next byte)."""
+        inputs, targets = batch
+        logits, model_pullback = model(params, inputs, rng=rng)
+        loss, loss_pullback = cross_entropy(logits, targets)
+        return loss, LossPullback(model_pullback, loss_pullback)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits per byte on a few windows, evenly spread over the held-out text."""
+        few = np.linspace(0, len(self._windows.inputs) - 1, min(FEW, len(self._windows.inputs))).astype(int)
+        return float(self._bits(model, params, few).mean())
+
+    def bits(self, model: Any, params: Tree) -> Array:
+        """−log₂ P of every held-out byte but the first, predicted from at least half a context: (m − 1,)."""
+        return self._bits(model, params, np.arange(len(self._windows.inputs)))[self._windows.counts]
+
+    def _bits(self, model: Any, params: Tree, which: Array) -> Array:
+        def part(rows: Array) -> Array:
+            logits = model(params, self._windows.inputs[rows])[0].astype(np.float64)
+            logits -= logits.max(-1, keepdims=True)
+            chosen = np.take_along_axis(logits, self._windows.targets[rows][..., None], -1)[..., 0]
+            return (np.log(np.exp(logits).sum(-1)) - chosen) / math.log(2)
+
+        return np.concatenate(list(each(part, [which[k : k + ROWS] for k in range(0, len(which), ROWS)])))
+
+    @cached_property
+    def _windows(self) -> text.Windows:
+        return text.windows(self.text.held_out, self.context)
+
+
+@dataclass(frozen=True)
+class WriteISO:
+    """Translate a written date into ISO 8601, character by character."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The dates are drawn, not read: the name of the task says it all."""
+        return {"task": "dates", "name": "written dates", "sha256": ""}
+
+    @property
+    def length(self) -> int:
+        """The characters of an ISO date, and its end."""
+        return dates.ISO_LENGTH + 1
+
+    def batch(self, size: int, rng: np.random.Generator) -> dates.Dates:
+        """Random dates of the training side."""
+        return dates.sample(size, rng)
+
+    def parts(self, batch: dates.Dates, count: int) -> list[dates.Dates]:
+        """The batch in `count` equal parts."""
+        return [dates.Dates(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
+
+    def loss(
+        self, model: Any, params: Tree, batch: dates.Dates, rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
+        """Mean of −log P(next character), the right characters before it being given."""
+        logits, model_pullback = model(params, batch.source, batch.target[:, :-1], lengths=batch.lengths, rng=rng)
+        loss, loss_pullback = cross_entropy(logits, batch.target[:, 1:])
+        return loss, LossPullback(model_pullback, loss_pullback)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits per character on a hundred held-out dates."""
+        return float(self.loss(model, params, dates.held_out_set(100))[0]) / math.log(2)
+
+    def translate(self, model: Any, params: Tree, written: Sequence[str]) -> list[str]:
+        """The model's ISO dates, the most probable character at each step. Raises ValueError for an unknown character."""
+
+        def part(texts: Sequence[str]) -> list[str]:
+            source, lengths = dates.to_sources(texts)
+            longest = dates.ISO_LENGTH + 1
+            tokens = model.translate(params, source, begin=dates.BOS, end=dates.EOS, longest=longest, lengths=lengths)
+            return [dates.decode(row) for row in tokens]
+
+        parts = each(part, [written[k : k + FEW] for k in range(0, len(written), FEW)])
+        return [answer for answers in parts for answer in answers]
+
+    def exact_match(self, model: Any, params: Tree, held_out: dates.Dates) -> float:
+        """Fraction of the dates that are translated without a single wrong character."""
+        answers = self.translate(model, params, held_out.written)
+        return float(np.mean([a == b for a, b in zip(answers, held_out.iso, strict=True)]))

@@ -1,0 +1,110 @@
+"""AdamW, clipping and accumulation: functions over trees of parameters and of gradients. Nothing is changed in place."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.pullback import Tree, tree_leaves, tree_map
+from minitransformer.training.parallel import each
+from minitransformer.typing import Array
+
+
+class AdamWState(NamedTuple):
+    """Number of updates so far, and the running means of the gradients and of their squares, trees like the parameters."""
+
+    step: int
+    m: Tree
+    v: Tree
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with the weight decay beside the gradient, not inside it.
+
+        m ← β₁ m + (1 − β₁) g                m̂ = m / (1 − β₁ᵗ)
+        v ← β₂ v + (1 − β₂) g²               v̂ = v / (1 − β₂ᵗ)
+        θ ← θ − rate · (m̂ / (√v̂ + ε) + λ θ)
+
+    weight_decay   λ, for arrays of two axes or more; gains and biases, which have one, are not pulled to zero
+    source         Loshchilov and Hutter 2019; Adam: Kingma and Ba 2015
+    cost           O(parameters); the state is twice as large as they are
+    """
+
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas: {self.betas} are not both in [0, 1)")
+        if self.eps <= 0 or self.weight_decay < 0:
+            raise ValueError(f"eps and weight_decay: {self.eps} and {self.weight_decay} must be > 0 and ≥ 0")
+
+    def init(self, params: Tree) -> AdamWState:
+        """No gradient seen yet."""
+        return AdamWState(0, tree_map(np.zeros_like, params), tree_map(np.zeros_like, params))
+
+    def update(self, params: Tree, grads: Tree, state: AdamWState, rate: float) -> tuple[Tree, AdamWState]:
+        """One step against the gradient, of size about `rate` in each coordinate; returns new parameters and state."""
+        t = state.step + 1
+        beta1, beta2 = self.betas
+        c1, c2 = 1 - beta1**t, 1 - beta2**t
+
+        def step(theta: Array, g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
+            m, v = beta1 * m, beta2 * v
+            work = (1 - beta1) * g  # the one temporary array, used over and over
+            m += work
+            np.multiply(g, g, out=work)
+            work *= 1 - beta2
+            v += work
+            np.sqrt(v, out=work)
+            work *= c2**-0.5
+            work += self.eps
+            np.divide(m, work, out=work)
+            work *= -rate / c1
+            decays = self.weight_decay > 0 and theta.ndim >= 2
+            work += (1 - rate * self.weight_decay) * theta if decays else theta
+            return work, m, v
+
+        leaves = [step(*arrays) for arrays in zip(*map(tree_leaves, (params, grads, state.m, state.v)), strict=True)]
+        params, m, v = (with_leaves(params, [leaf[k] for leaf in leaves]) for k in range(3))
+        return params, AdamWState(t, m, v)
+
+
+def with_leaves(tree: Tree, leaves: Iterable[Any]) -> Tree:
+    """A tree of the same shape with other leaves, given in the order of `tree_leaves`."""
+    rest = iter(leaves)
+    return tree_map(lambda _: next(rest), tree)
+
+
+def global_norm(grads: Tree) -> float:
+    """√ Σ g², over every entry of every array of a tree."""
+    return math.sqrt(sum(float(np.vdot(g, g)) for g in tree_leaves(grads)))
+
+
+def clip(grads: Tree, largest: float) -> tuple[Tree, float]:
+    """Shrink a gradient to the norm `largest` if it is longer, keeping its direction; also returns the norm it had.
+
+    source   Pascanu, Mikolov and Bengio 2013
+    """
+    norm = global_norm(grads)
+    if norm <= largest or not math.isfinite(norm):
+        return grads, norm
+    return tree_map(lambda g: g * g.dtype.type(largest / norm), grads), norm
+
+
+def accumulate(gradient: Callable[[Any], tuple[float, Tree]], parts: Sequence[Any]) -> tuple[float, Tree]:
+    """Mean loss and mean gradient over the parts of a batch; with equal parts, those of the whole batch.
+
+    gradient   part -> (loss, gradient tree)
+    raises     ValueError if there is no part
+    """
+    if not parts:
+        raise ValueError("parts: a mean needs at least one")
+    loss, total = 0.0, None
+    for part_loss, grads in each(gradient, parts):
+        loss, total = loss + part_loss, grads if total is None else tree_map(np.add, total, grads)
+    return loss / len(parts), tree_map(lambda g: g / g.dtype.type(len(parts)), total)

@@ -1,0 +1,39 @@
+"""What made a result: enough to repeat it, or to see why a repetition differs."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from threadpoolctl import threadpool_info
+
+from minitransformer import backend
+from minitransformer.training.parallel import cores
+
+
+def circumstances() -> dict[str, str | int]:
+    """Versions and machine, for the record of a run."""
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("minitransformer", "numpy", "numba")},
+        "blas": ", ".join(sorted({f"{b['internal_api']} {b.get('architecture', '')}" for b in threadpool_info() if b["user_api"] == "blas"})),
+        "machine": f"{processor()}, {platform.system()} {platform.machine()}",
+        "cores": cores(),
+        "tier": str(backend()),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def processor() -> str:
+    """The name that the processor gives itself."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"

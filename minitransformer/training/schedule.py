@@ -1,0 +1,55 @@
+"""Learning rates over time. A schedule is called with the number of the step, the first being 1."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Noam:
+    """The original transformer's: up in a straight line, then down with the root of the step.
+
+        rate(s) = factor · D^−½ · min(s^−½, s · warmup^−3/2)
+
+    The two lines meet at s = warmup, where the rate is largest.
+    source   Vaswani et al. 2017, section 5.3
+    """
+
+    width: int
+    warmup: int = 4000
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.warmup < 1:
+            raise ValueError(f"width and warmup: {self.width} and {self.warmup} are not both at least 1")
+
+    def __call__(self, step: int) -> float:
+        """The rate of this step."""
+        return self.factor * self.width**-0.5 * min(step**-0.5, step * self.warmup**-1.5)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Up in a straight line, then down along half a cosine to `floor`, which is reached at the last step.
+
+    rate(s) = peak · s / warmup,                                            s ≤ warmup
+    rate(s) = floor + ½ (peak − floor) (1 + cos π (s − warmup)/(steps − warmup))
+    """
+
+    peak: float
+    steps: int
+    warmup: int = 0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup <= self.steps:
+            raise ValueError(f"warmup: {self.warmup} is not within 0 … {self.steps}, the number of steps")
+
+    def __call__(self, step: int) -> float:
+        """The rate of this step; `floor` after the last."""
+        if step < self.warmup:
+            return self.peak * step / self.warmup
+        along = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
+        return self.floor + (self.peak - self.floor) * (1 + math.cos(math.pi * along)) / 2
+
+
+Schedule = Noam | Cosine

@@ -1,0 +1,73 @@
+"""Which query sees which key."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitransformer.attention import causal_mask, padding_mask
+
+EXAMPLES = settings(deadline=None, derandomize=True)
+
+
+@EXAMPLES
+@given(st.integers(0, 7), st.integers(0, 7))
+def test_causal_mask_entry_by_entry(n, m):
+    """The n queries are the last n of the m positions: query i stands at position i + m − n."""
+    mask = causal_mask(n, m)
+    assert mask.shape == (n, m)
+    assert mask.dtype == bool
+    for i, j in np.ndindex(n, m):
+        assert mask[i, j] == (j <= i + m - n)
+
+
+def test_causal_mask_is_square_by_default():
+    assert np.array_equal(causal_mask(3), [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+
+
+def test_every_query_sees_itself_and_what_is_cached():
+    """E29: with j ≤ i no row is empty. With two keys cached, the first query sees three."""
+    assert np.diag(causal_mask(5)).all()
+    assert np.array_equal(causal_mask(2, 4), [[1, 1, 1, 0], [1, 1, 1, 1]])
+
+
+def test_more_queries_than_keys():
+    """The first queries stand before every key, and see none."""
+    assert np.array_equal(causal_mask(3, 1), [[0], [0], [1]])
+
+
+@pytest.mark.parametrize("lengths", [(-1,), (-1, 3), (3, -1)])
+def test_negative_lengths_are_refused(lengths):
+    with pytest.raises(ValueError, match="a mask needs lengths of at least 0, got n = "):
+        causal_mask(*lengths)
+
+
+def test_lengths_that_are_no_integers_are_refused():
+    with pytest.raises(TypeError, match="parameter 'n'"):
+        causal_mask(3.0)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_padding_mask_entry_by_entry(batch):
+    lengths = np.random.default_rng(0).integers(0, 5, batch)
+    mask = padding_mask(np.asarray(lengths), 4)
+    assert mask.shape == (*batch, 1, 4)
+    for *index, _, j in np.ndindex(mask.shape):
+        assert mask[(*index, 0, j)] == (j < lengths[tuple(index)])
+
+
+def test_padding_mask_with_an_axis_for_the_heads():
+    mask = padding_mask(np.array([1, 3]), 4)[..., None, :, :]
+    assert np.broadcast_shapes(mask.shape, (2, 5, 6, 4)) == (2, 5, 6, 4)
+
+
+@pytest.mark.parametrize("lengths", [[-1, 2], [2, 5]])
+def test_lengths_outside_the_sequence_are_refused(lengths):
+    with pytest.raises(ValueError, match=rf"lengths: {min(lengths)} … {max(lengths)} is not within 0 … 4"):
+        padding_mask(np.array(lengths), 4)
+
+
+def test_lengths_of_another_type_are_refused():
+    for lengths in (np.array([1.0, 2.0]), [1, 2], np.array([True])):
+        with pytest.raises(TypeError, match="parameter 'lengths'"):
+            padding_mask(lengths, 4)

@@ -1,0 +1,319 @@
+"""Heads: gradients, the equation head by head, the identities that define it, decoding, bad input."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import check_pullback, random_like, tree_map, tree_size
+from minitransformer.attention import (
+    KeysValues,
+    MultiHeadAttention,
+    dot_product_attention,
+    merge_heads,
+    padding_mask,
+    split_heads,
+)
+from minitransformer.backend import available
+
+fixed = np.random.default_rng(0)
+B, N, M, D, H = 2, 4, 5, 6, 3
+LAYER = MultiHeadAttention(D, H)
+PARAMS = random_like(LAYER.init(fixed, np.float64), fixed)
+X, Z = fixed.standard_normal((B, N, D)), fixed.standard_normal((B, M, D))
+PADDING = padding_mask(np.array([M, 3]), M)[..., None, :, :]
+
+
+@pytest.fixture
+def rng():
+    """A generator of its own for each test: the order of tests does not matter."""
+    return np.random.default_rng(1)
+
+
+@pytest.fixture(autouse=True)
+def _tier():
+    with mt.backend("numpy"):
+        yield
+
+
+# ------------------------------------------------------------------------------------------------- heads
+
+
+def test_split_and_merge_are_inverse():
+    parts = split_heads(X, H)
+    assert parts.shape == (B, H, N, D // H)
+    assert np.array_equal(parts[1, 2, 3], X[1, 3, 4:6]), "head 2 of width 2 has columns 4 and 5"
+    assert np.array_equal(merge_heads(parts), X)
+    assert np.array_equal(split_heads(X[0], H), parts[0])
+
+
+def test_each_is_the_gradient_of_the_other():
+    check_pullback(lambda X: (split_heads(X, H), merge_heads), X)
+    check_pullback(lambda X: (merge_heads(X), lambda dY: split_heads(dY, H)), split_heads(X, H))
+
+
+# ---------------------------------------------------------------------------------------------- gradients
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True}, {"mask": PADDING[..., :N]}], ids=["plain", "causal", "padding"]
+)
+@pytest.mark.parametrize("heads", [1, 2, 6])
+def test_self_attention_gradient(heads, options):
+    """b_k adds the same to every score of a row: no effect, no gradient."""
+    layer = MultiHeadAttention(D, heads)
+    check_pullback(partial(layer, **options), PARAMS, X, zero=("params.b_k",), entries=15)
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"mask": PADDING}], ids=["plain", "causal", "padding"])
+def test_cross_attention_gradient(options):
+    """To the queries' side and to the memory's."""
+    check_pullback(partial(LAYER.cross, **options), PARAMS, X, Z, zero=("params.b_k",), entries=15)
+
+
+def test_gradient_without_biases_and_without_batch(rng):
+    layer = MultiHeadAttention(D, H, bias=False)
+    params = random_like(layer.init(rng), rng)
+    assert params.b_q is None
+    check_pullback(layer, params, X[0], entries=15)
+    check_pullback(layer.cross, params, X[0], Z[0], entries=15)
+
+
+def test_gradient_with_a_mask_for_each_head(rng):
+    mask = rng.random((1, H, N, N)) < 0.6
+    mask[..., 0] = True
+    check_pullback(partial(LAYER, mask=mask), PARAMS, X, zero=("params.b_k",), entries=10)
+
+
+# --------------------------------------------------------------------------------------------- identities
+
+
+def test_the_equation_head_by_head():
+    """Σ_h head_h W_o,h + b_o: concatenation and one W_o are a sum over heads, each with its own rows of W_o."""
+    d = D // H
+    Y, pullback = LAYER.cross(PARAMS, X, Z)
+    total = np.zeros_like(Y) + PARAMS.b_o
+    for h in range(H):
+        columns = slice(h * d, (h + 1) * d)
+        Q = X @ PARAMS.W_q[:, columns] + PARAMS.b_q[columns]
+        K = Z @ PARAMS.W_k[:, columns] + PARAMS.b_k[columns]
+        V = Z @ PARAMS.W_v[:, columns] + PARAMS.b_v[columns]
+        S = Q @ K.mT / np.sqrt(d)
+        A = np.exp(S) / np.exp(S).sum(-1, keepdims=True)
+        total += A @ V @ PARAMS.W_o[columns]
+        assert np.allclose(pullback.A[:, h], A, rtol=1e-12)
+    assert np.allclose(Y, total, rtol=1e-11, atol=1e-12)
+
+
+def test_one_head_and_no_output_projection_is_plain_attention():
+    params = PARAMS._replace(W_o=np.eye(D), b_o=np.zeros(D))
+    Y, pullback = MultiHeadAttention(D, 1)(params, X)
+    Q, K, V = (X @ W + b for W, b in ((params.W_q, params.b_q), (params.W_k, params.b_k), (params.W_v, params.b_v)))
+    right, right_pullback = dot_product_attention(Q, K, V)
+    assert np.allclose(Y, right, rtol=1e-12)
+    assert np.allclose(pullback.A[:, 0], right_pullback.A, rtol=1e-12)
+
+
+def test_self_attention_is_cross_attention_with_itself():
+    (Y, self_pullback), (C, cross_pullback) = LAYER(PARAMS, X), LAYER.cross(PARAMS, X, X)
+    assert np.array_equal(Y, C)
+    dparams, dX = self_pullback(Y)
+    dcross, d1, d2 = cross_pullback(Y)
+    assert np.array_equal(dX, d1 + d2)
+    assert all(np.array_equal(a, b) for a, b in zip(dparams, dcross, strict=True))
+
+
+def test_heads_are_decoupled_by_block_diagonal_weights():
+    """If head h reads and writes columns h only, changing the others does not reach them."""
+    d = D // H
+    blocks = np.kron(np.eye(H), np.ones((d, d)))
+    params = PARAMS._replace(**{name: getattr(PARAMS, name) * blocks for name in ("W_q", "W_k", "W_v", "W_o")})
+    changed = X.copy()
+    changed[..., d:] += 1
+    Y, Y_changed = LAYER(params, X)[0], LAYER(params, changed)[0]
+    assert np.allclose(Y[..., :d], Y_changed[..., :d], rtol=1e-12)
+    assert not np.isclose(Y[..., d:], Y_changed[..., d:]).any()
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 6])
+def test_number_of_parameters_does_not_depend_on_heads(heads, rng):
+    """E72: H divides the width, not the output. 4 D² weights, and 4 D biases."""
+    assert tree_size(MultiHeadAttention(D, heads, bias=False).init(rng)) == 4 * D * D
+    assert tree_size(MultiHeadAttention(D, heads).init(rng)) == 4 * D * D + 4 * D
+
+
+def test_gauge_freedom_in_each_head(rng):
+    """A11: W_q,h R and W_k,h R⁻ᵀ give the same scores, for an invertible R of each head."""
+    d, params = D // H, PARAMS._replace(b_q=np.zeros(D), b_k=np.zeros(D))
+    W_q, W_k = params.W_q.copy(), params.W_k.copy()
+    for h in range(H):
+        R, columns = rng.standard_normal((d, d)), slice(h * d, (h + 1) * d)
+        W_q[:, columns] = W_q[:, columns] @ R
+        W_k[:, columns] = W_k[:, columns] @ np.linalg.inv(R).T
+    assert np.allclose(LAYER(params._replace(W_q=W_q, W_k=W_k), X)[0], LAYER(params, X)[0], rtol=1e-9, atol=1e-10)
+
+
+def test_equivariance(rng):
+    order = rng.permutation(N)
+    assert np.allclose(LAYER(PARAMS, X[:, order])[0], LAYER(PARAMS, X)[0][:, order], atol=1e-12)
+    assert np.allclose(LAYER.cross(PARAMS, X, Z[:, rng.permutation(M)])[0], LAYER.cross(PARAMS, X, Z)[0], atol=1e-12)
+
+
+def test_a_mask_of_one_sample_is_for_all_heads():
+    Y, pullback = LAYER.cross(PARAMS, X, Z, mask=PADDING)
+    assert not pullback.A[1, :, :, 3:].any()
+    assert pullback.A[0].all()
+    assert np.allclose(Y[1], LAYER.cross(PARAMS, X[1], Z[1, :3])[0], rtol=1e-11), "as if the padding were not there"
+
+
+def test_a_query_that_sees_nothing_gets_the_output_bias():
+    mask = np.ones((N, M), bool)
+    mask[2] = False
+    Y, pullback = LAYER.cross(PARAMS, X, Z, mask=mask)
+    assert np.array_equal(Y[:, 2], np.broadcast_to(PARAMS.b_o, (B, D)))
+    dY = np.zeros_like(Y)
+    dY[:, 2] = 1
+    dparams, dX, dZ = pullback(dY)
+    assert not dX.any()
+    assert not dZ.any()
+    assert dparams.b_o.tolist() == [B] * D
+
+
+def test_initial_parameters(rng):
+    """Weights have variance 1/D, so that a row of variance 1 keeps it; biases are zero; same seed, same weights."""
+    layer = MultiHeadAttention(200, 4)
+    params = layer.init(np.random.default_rng(1))
+    for W in params[:4]:
+        assert abs(W.var() * 200 - 1) < 0.02
+        assert abs(W.mean()) < 1e-3
+        assert W.dtype == np.float32
+    assert not any(b.any() for b in params[4:])
+    assert all(np.array_equal(a, b) for a, b in zip(params, layer.init(np.random.default_rng(1)), strict=True))
+    assert layer.init(rng, np.float64).W_q.dtype == np.float64
+
+
+# --------------------------------------------------------------------------------------------- invariants
+
+
+@pytest.mark.parametrize("t", range(N))
+def test_causal_outputs_before_t_do_not_change_at_all(t):
+    """Bit by bit: same shapes, same operations, and hidden weights are exactly zero."""
+    changed = X.copy()
+    changed[:, t] += 1
+    before, after = LAYER(PARAMS, X, causal=True)[0], LAYER(PARAMS, changed, causal=True)[0]
+    assert np.array_equal(before[:, :t], after[:, :t])
+    assert not np.isclose(before[:, t:], after[:, t:]).all(-1).any()
+
+
+def test_samples_do_not_see_each_other():
+    changed = X.copy()
+    changed[1] = 7
+    assert np.array_equal(LAYER(PARAMS, X)[0][0], LAYER(PARAMS, changed)[0][0])
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_short_sequences(n):
+    Y, pullback = LAYER(PARAMS, X[:, :n], causal=True)
+    dparams, dX = pullback(Y)
+    assert Y.shape == dX.shape == (B, n, D)
+    assert np.allclose(dparams.W_q, 0), "with one key at most there is nothing to choose"
+    if n == 1:
+        V = X[:, :1] @ PARAMS.W_v + PARAMS.b_v
+        assert np.allclose(Y, V @ PARAMS.W_o + PARAMS.b_o, rtol=1e-12)
+
+
+def test_cross_attention_to_nothing():
+    Y, pullback = LAYER.cross(PARAMS, X, Z[:, :0])
+    assert np.array_equal(Y, np.broadcast_to(PARAMS.b_o, Y.shape))
+    assert pullback(Y)[2].shape == (B, 0, D)
+
+
+# ----------------------------------------------------------------------------------------------- decoding
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("pieces", [(5,), (1, 1, 1, 1, 1), (2, 3), (3, 1, 1)], ids=str)
+def test_decoding_in_pieces_is_the_whole(tier, pieces):
+    """With the keys and values of the past at hand; equal to rounding, as products of other shapes are taken."""
+    with mt.backend(tier):
+        whole, _ = LAYER(PARAMS, Z, causal=True)
+        past, outputs, start = None, [], 0
+        for length in pieces:
+            Y, past = LAYER.decode(PARAMS, Z[:, start : start + length], past)
+            outputs.append(Y)
+            start += length
+            assert past.K.shape == past.V.shape == (B, H, start, D // H)
+    assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-11, atol=1e-12)
+
+
+def test_decoding_leaves_the_past_alone():
+    _, past = LAYER.decode(PARAMS, X)
+    copy = KeysValues(*(A.copy() for A in past))
+    LAYER.decode(PARAMS, Z, past)
+    assert all(np.array_equal(a, b) for a, b in zip(past, copy, strict=True))
+
+
+# ----------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(("width", "heads"), [(6, 4), (6, 0), (6, -1), (0, 1), (-6, 3), (3, 6)])
+def test_heads_must_divide_the_width(width, heads):
+    with pytest.raises(ValueError, match=f"width: {width} is not divisible into {heads} heads"):
+        MultiHeadAttention(width, heads)
+
+
+def test_layers_are_frozen():
+    with pytest.raises(AttributeError):
+        LAYER.heads = 2
+
+
+def test_wrong_shapes_and_types_are_refused():
+    with pytest.raises(TypeError, match=r"(?s)parameter 'X'.*f64\[2,4,5\].*self\.width"):
+        LAYER(PARAMS, X[..., :5])
+    with pytest.raises(TypeError, match="parameter 'Z'"):
+        LAYER.cross(PARAMS, X, Z[:1])
+    with pytest.raises(TypeError, match="parameter 'X'"):
+        LAYER(PARAMS, X.astype(int))
+    with pytest.raises(TypeError, match="parameter 'params'"):
+        LAYER(tuple(PARAMS), X)
+
+
+def test_mixed_dtypes_are_refused():
+    with pytest.raises(TypeError, match="X, W, b: should have one dtype, got float32, float64, float64"):
+        LAYER(PARAMS, X.astype(np.float32))
+    with pytest.raises(TypeError, match="should have one dtype"):
+        LAYER(PARAMS._replace(W_k=PARAMS.W_k.astype(np.float32)), X)
+    with pytest.raises(TypeError, match="should have one dtype"):
+        LAYER.cross(PARAMS, X, Z.astype(np.float32))
+
+
+@pytest.mark.parametrize("shape", [(N, N + 1), (B, 2, N, N), (1, 1, 1, N, N)])
+def test_a_mask_that_does_not_fit_is_refused(shape):
+    with pytest.raises(
+        ValueError, match=r"mask: shape \(.*\) does not broadcast to the shape of the scores, \(2, 3, 4, 4\)"
+    ):
+        LAYER(PARAMS, X, mask=np.ones(shape, bool))
+
+
+@pytest.mark.parametrize("shape", [(B, N, N), (H, N, N), (1, N, N)])
+def test_a_mask_without_an_axis_for_the_heads_is_refused(shape):
+    """(batch, n, n) would be broadcast as (heads, n, n): silently, when there are as many heads as samples."""
+    with pytest.raises(
+        ValueError, match=r"mask: shape \(.*\) has no axis for the heads; mask\[\.\.\., None, :, :\] has"
+    ):
+        LAYER(PARAMS, X, mask=np.ones(shape, bool))
+
+
+def test_masks_that_are_clear_pass():
+    assert np.array_equal(LAYER(PARAMS, X, mask=np.ones((N, N), bool))[0], LAYER(PARAMS, X)[0])
+    assert np.array_equal(LAYER(PARAMS, X, mask=np.ones(N, bool))[0], LAYER(PARAMS, X)[0])
+    for_heads = np.ones((H, N, N), bool)
+    assert np.allclose(LAYER(PARAMS, X[0], mask=for_heads)[0], LAYER(PARAMS, X)[0][0], rtol=1e-12)
+
+
+def test_float32_stays_and_is_close():
+    params = tree_map(lambda a: a.astype(np.float32), PARAMS)
+    Y, _ = LAYER(params, X.astype(np.float32))
+    assert Y.dtype == np.float32
+    assert np.allclose(Y, LAYER(PARAMS, X)[0], rtol=1e-4, atol=1e-4)

@@ -1,0 +1,49 @@
+"""`pytest --equation borealis-18` runs the test that spells out one equation; with `--trace`, step by step."""
+
+import difflib
+import pdb
+from pathlib import Path
+
+import numpy  # noqa: F401  (loads its BLAS, which can then be limited)
+import pytest
+from threadpoolctl import threadpool_limits
+
+from minitransformer import equations
+
+threadpool_limits(1, "blas")  # tests run side by side, one for each core: BLAS threads of several would wait for each other
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--equation", metavar="ID", help="run the test of one row of the equation map, such as borealis-18"
+    )
+
+
+class Debugger(pdb.Pdb):
+    """Stops in the code of the book only: `s` leads into its functions, past the checks of shapes that stand before them."""
+
+    def stop_here(self, frame):
+        file = Path(frame.f_code.co_filename)
+        ours = ROOT / "tests" in file.parents or ROOT / "minitransformer" in file.parents
+        return ours and file.name != "typing.py" and super().stop_here(frame)
+
+
+def pytest_configure(config):
+    if config.getoption("usepdb_cls") is None:
+        config.option.usepdb_cls = (__name__, "Debugger")
+    wish = config.getoption("--equation")
+    if wish is None:
+        return
+    tests = {row.id: row.test for row in equations.load()}
+    if wish not in tests:
+        near = difflib.get_close_matches(wish, tests, cutoff=0.4) or sorted(tests)
+        raise pytest.UsageError(f"no equation {wish!r} in the map; near it: {', '.join(near)}")
+    config.args[:] = [str(ROOT / tests[wish])]
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The top of the repository."""
+    return ROOT

@@ -1,0 +1,480 @@
+"""The compiled loops give what the definition gives: values, gradients and weights, for every shape and every mask."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minitransformer as mt
+from minitransformer.attention import causal_mask, dot_product_attention
+from minitransformer.backend import available
+
+pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+
+TOLERANCE = {"float32": 5e-6, "float64": 2e-14}
+
+
+@pytest.fixture(autouse=True)
+def tier():
+    with mt.backend("numba"):
+        yield
+
+
+def random_inputs(seed=0, batch=(2, 3), n=7, m=9, d=5, dv=4, dtype="float32"):
+    """Q, K, V and dY."""
+    rng = np.random.default_rng(seed)
+    shapes = (n, d), (m, d), (m, dv), (n, dv)
+    return tuple(rng.standard_normal((*batch, *shape)).astype(dtype) for shape in shapes)
+
+
+def everything(tier, Q, K, V, dY, **options):
+    """Y, dQ, dK, dV and A of one tier."""
+    with mt.backend(tier):
+        Y, pullback = dot_product_attention(Q, K, V, **options)
+        return dict(zip(["Y", "dQ", "dK", "dV", "A"], (Y, *pullback(dY), pullback.A), strict=True))
+
+
+def assert_tiers_agree(Q, K, V, dY, **options):
+    want = everything("numpy", Q, K, V, dY, **options)
+    have = everything("numba", Q, K, V, dY, **options)
+    for name, w in want.items():
+        h = have[name]
+        assert h.shape == w.shape, name
+        assert h.dtype == w.dtype == Q.dtype, name
+        assert np.isfinite(h).all(), name
+        error = np.abs(h - w).max(initial=0) / (1 + np.abs(w).max(initial=0))
+        assert error <= TOLERANCE[str(Q.dtype)], f"{name} differs by {error:.2g}"
+
+
+def run(code, **environment):
+    """The output of a script in a fresh Python; what would end the process ends only that one."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "MINITRANSFORMER_"))}
+    script = subprocess.run(
+        [sys.executable, "-c", code], env=clean | environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert script.returncode == 0, script.stdout + script.stderr
+    return script.stdout.split()
+
+
+# ----------------------------------------------------------------------------------------------- agreement
+
+
+lengths = st.integers(0, 70) | st.sampled_from([1, 1, 63, 64, 65, 128, 130, 200])
+widths = st.integers(1, 9) | st.sampled_from([0, 13, 16, 32, 65])
+
+
+@st.composite
+def masks(draw, shape):
+    """A mask that broadcasts to a shape: any of its axes may be 1, leading ones may be missing, whole rows be False."""
+    own = [draw(st.sampled_from([s, s, 1])) for s in shape]
+    own = own[draw(st.integers(0, len(own))) :]
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    mask = np.asarray(rng.random(own) < draw(st.sampled_from([0, 0.1, 0.5, 0.9, 1])))
+    if own and draw(st.booleans()):
+        mask &= rng.random((*own[:-1], 1)) < 0.7  # some queries see nothing
+    if draw(st.booleans()):
+        mask = np.broadcast_to(mask, shape[len(shape) - draw(st.integers(len(own), len(shape))) :])
+    return mask
+
+
+@st.composite
+def problems(draw):
+    batch = tuple(draw(st.lists(st.integers(1, 3) | st.sampled_from([2, 2, 0]), max_size=3)))
+    n, m = draw(lengths), draw(lengths | st.none())
+    m = n if m is None else m
+    arrays = random_inputs(
+        draw(st.integers(0, 99)), batch, n, m, draw(widths), draw(widths), draw(st.sampled_from(["float32", "float64"]))
+    )
+    mask = draw(st.none() | masks((*batch, n, m)))
+    scale = draw(st.sampled_from([None, 1, -0.3, 0.0, 2.5]))
+    return arrays, {"causal": draw(st.booleans()), "mask": mask, "scale": scale}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(problems())
+def test_the_tiers_agree(problem):
+    arrays, options = problem
+    before = [a.copy() for a in arrays]
+    mask_before = None if options["mask"] is None else options["mask"].copy()
+    assert_tiers_agree(*arrays, **options)
+    for old, new in zip(before, arrays, strict=True):
+        np.testing.assert_array_equal(old, new)
+    if mask_before is not None:
+        np.testing.assert_array_equal(mask_before, options["mask"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n", "m"), [(130, 130), (200, 130), (130, 200), (64, 64), (129, 1), (1, 129), (191, 320)])
+def test_several_tiles(n, m, causal, dtype):
+    assert_tiers_agree(*random_inputs(1, (2,), n, m, 24, 19, dtype), causal=causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_way_to_broadcast_a_mask(causal):
+    batch, n, m = (2, 3), 70, 67
+    arrays = random_inputs(2, batch, n, m)
+    rng = np.random.default_rng(3)
+    for kept in np.ndindex(2, 2, 2, 2):
+        shape = [s if k else 1 for s, k in zip((*batch, n, m), kept, strict=True)]
+        mask = rng.random(shape) < 0.7
+        assert_tiers_agree(*arrays, causal=causal, mask=mask)
+        assert_tiers_agree(*arrays, causal=causal, mask=np.broadcast_to(mask, (*batch, n, m)))
+        assert_tiers_agree(*arrays, causal=causal, mask=np.asfortranarray(mask))
+        while mask.ndim and mask.shape[0] == 1:
+            mask = mask[0, ...]
+            assert_tiers_agree(*arrays, causal=causal, mask=mask)
+
+
+def test_many_heads_one_head_and_several_batch_axes_are_cut_differently_but_agree():
+    for batch in [(), (1,), (17,), (2, 2, 2), (5, 1, 2)]:
+        assert_tiers_agree(*random_inputs(4, batch, 150, 210), causal=True)
+
+
+def test_arrays_in_any_memory_order_and_read_only():
+    Q, K, V, dY = random_inputs(5, (2, 3), 12, 16, 8, 4)
+    want = everything("numpy", Q, K, V, dY)
+    fortran = [np.asfortranarray(a) for a in (Q, K, V, dY)]
+    strided = [np.repeat(a, 2, axis=-1)[..., ::2] for a in (Q, K, V, dY)]
+    frozen = [a.copy() for a in (Q, K, V, dY)]
+    for a in frozen:
+        a.flags.writeable = False
+    for arrays in (fortran, strided, frozen):
+        have = everything("numba", *arrays)
+        for name, w in want.items():
+            np.testing.assert_allclose(have[name], w, atol=5e-6, err_msg=name)
+
+
+def test_a_gradient_is_written_row_by_row_whatever_the_order_of_the_arguments():
+    Q, K, V, dY = (np.asfortranarray(a) for a in random_inputs(5))
+    for grad in dot_product_attention(Q, K, V)[1](dY):
+        assert grad.flags.c_contiguous
+
+
+# ----------------------------------------------------------------------------------------------- gradients
+
+
+@pytest.mark.parametrize(
+    ("batch", "n", "m", "options"),
+    [
+        ((2, 3), 5, 7, {}),
+        ((2,), 6, 6, {"causal": True}),
+        ((), 5, 9, {"causal": True, "scale": 0.7}),
+        ((2, 3), 9, 5, {"causal": True}),
+        ((2, 2), 4, 6, {"mask": np.random.default_rng(0).random((2, 1, 4, 6)) < 0.6}),
+        ((2,), 70, 67, {"causal": True, "mask": np.random.default_rng(1).random((2, 1, 67)) < 0.8}),
+    ],
+)
+def test_the_pullback_is_the_derivative(batch, n, m, options):
+    Q, K, V, _ = random_inputs(6, batch, n, m, 5, 3, "float64")
+
+    def attention(Q, K, V):
+        return dot_product_attention(Q, K, V, **options)
+
+    found = mt.check_pullback(attention, Q, K, V)
+    assert found.error < 1e-6
+    assert found.derivatives > 100
+
+
+def test_the_pullback_remembers_what_the_equation_needs_and_no_matrix():
+    Q, K, V, _ = random_inputs(7, (2,), 100, 90)
+    mask = np.random.default_rng(0).random((100, 90)) < 0.5
+    Y, pullback = dot_product_attention(Q, K, V, mask=mask, scale=0.5)
+    assert pullback._fields == ("Q", "K", "V", "Y", "L", "scale", "causal", "mask")
+    assert pullback.Q is Q
+    assert pullback.K is K
+    assert pullback.V is V
+    assert pullback.Y is Y
+    assert pullback.mask is mask
+    assert pullback.scale == np.float32(0.5)
+    assert pullback.causal is False
+    S = np.where(mask, 0.5 * Q @ K.mT, -np.inf)
+    np.testing.assert_allclose(pullback.L, np.log(np.exp(S).sum(-1)), rtol=1e-5)
+
+
+def test_a_gradient_of_another_shape_is_refused():
+    Q, K, V, dY = random_inputs(8, (2,), 4, 4, 4, 4)
+    _, pullback = dot_product_attention(Q, K, V)
+    with pytest.raises(ValueError, match=r"dY: shape \(4, 2, 4\) should be that of Y, \(2, 4, 4\)"):
+        pullback(dY.transpose(1, 0, 2))
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 9), (8,), (3, 2, 3, 7, 9), (7, 1, 1)])
+def test_a_mask_that_does_not_fit_is_the_same_error_in_both_tiers(shape):
+    Q, K, V, _ = random_inputs()
+    said = set()
+    for tier in ("numpy", "numba"):
+        with mt.backend(tier), pytest.raises(ValueError, match=r"^mask: shape .* does not broadcast") as error:
+            dot_product_attention(Q, K, V, mask=np.ones(shape, bool))
+        said.add(str(error.value))
+    assert len(said) == 1
+
+
+# ------------------------------------------------------------------------------------------ masked rows
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_query_that_sees_no_key_gives_zeros_and_no_gradient(dtype):
+    Q, K, V, dY = random_inputs(9, (2, 3), 70, 130, dtype=dtype)
+    mask = np.random.default_rng(0).random((2, 1, 70, 130)) < 0.5
+    blind = [0, 5, 63, 64, 69]
+    mask[:, :, blind] = False
+    mask[1] = False  # and a whole sample
+    mask[0, :, 30, :64] = False  # and a query whose first tile is dark
+    have = everything("numba", Q, K, V, dY, mask=mask)
+    for name, a in have.items():
+        assert np.isfinite(a).all(), name
+        assert not a[1].any(), name
+    for name in ("Y", "dQ", "A"):
+        assert not have[name][:, :, blind].any(), name
+    assert have["Y"][0, :, 30].any()
+    assert_tiers_agree(Q, K, V, dY, mask=mask)
+
+
+def test_a_key_that_no_query_sees_gets_no_gradient():
+    Q, K, V, dY = random_inputs(10, (2,), 66, 66)
+    mask = np.ones((2, 1, 66), bool)
+    mask[0, :, 20:] = False
+    have = everything("numba", Q, K, V, dY, mask=mask, causal=True)
+    assert not have["dK"][0, 20:].any()
+    assert not have["dV"][0, 20:].any()
+    assert have["dK"][1, 20:].any()
+
+
+def test_more_queries_than_keys_leave_the_first_queries_without_any_when_causal():
+    Q, K, V, dY = random_inputs(11, (2,), 200, 70)
+    have = everything("numba", Q, K, V, dY, causal=True)
+    assert not have["Y"][:, :130].any()
+    assert not have["dQ"][:, :130].any()
+    assert have["Y"][:, 130:].all()
+
+
+@pytest.mark.parametrize("size", [10.0, 1e3])
+def test_large_scores(size):
+    Q, K, V, dY = random_inputs(12, (2,), 40, 50)
+    largest = size * np.abs(Q @ K.mT).max()
+    want = everything("numpy", size * Q, K, V, dY, scale=1.0)
+    have = everything("numba", size * Q, K, V, dY, scale=1.0)
+    for name, w in want.items():  # a score s is known to about s · 2⁻²³, and so is the logarithm of a weight
+        atol = 4 * largest * 2**-23 * (1 + np.abs(w).max())
+        np.testing.assert_allclose(have[name], w, rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("size", [1e18, 1e36])
+def test_scores_so_large_that_one_key_takes_all(size):
+    Q, K, V, dY = random_inputs(12, (2,), 40, 50)
+    have = everything("numba", np.float32(size) * Q, K, V, dY, scale=1.0)
+    winner = (Q @ K.mT).argmax(-1)
+    np.testing.assert_array_equal(have["Y"], np.take_along_axis(V, winner[..., None], -2))
+    for name, a in have.items():
+        assert np.isfinite(a).all(), name
+
+
+def test_a_nan_is_not_swept_under_the_carpet():
+    Q, K, V, _ = random_inputs(13, (2,), 70, 70)
+    Q[0, 3, 1] = np.nan
+    Y, _ = dot_product_attention(Q, K, V, causal=True)
+    assert np.isnan(Y[0, 3]).all()
+    assert np.isfinite(Y[0, :3]).all()
+    assert np.isfinite(Y[0, 4:]).all()
+    assert np.isfinite(Y[1]).all()
+
+
+# -------------------------------------------------------------------------------- what does not change Y
+
+
+def test_the_future_does_not_change_a_bit_of_the_past():
+    Q, K, V, _ = random_inputs(14, (2,), 140, 140)
+    Y, _ = dot_product_attention(Q, K, V, causal=True)
+    for t in (1, 63, 64, 100, 139):
+        changed = [a.copy() for a in (Q, K, V)]
+        for a in changed:
+            a[:, t] += 100
+        Z, _ = dot_product_attention(*changed, causal=True)
+        np.testing.assert_array_equal(Z[:, :t], Y[:, :t])
+        assert (Z[:, t] != Y[:, t]).any()
+
+
+def test_a_sample_does_not_depend_on_its_neighbours():
+    Q, K, V, dY = random_inputs(15, (3, 2), 70, 90)
+    together = everything("numba", Q, K, V, dY)
+    for b in range(3):
+        alone = everything("numba", Q[b], K[b], V[b], dY[b])
+        np.testing.assert_array_equal(alone["Y"], together["Y"][b])
+        for name in ("dQ", "dK", "dV"):
+            np.testing.assert_allclose(alone[name], together[name][b], atol=1e-6)
+
+
+def test_the_same_bits_every_time_with_any_number_of_threads():
+    numba = pytest.importorskip("numba")
+    arrays = random_inputs(16, (3,), 300, 300)
+    all_threads = numba.get_num_threads()
+    try:
+        want = everything("numba", *arrays, causal=True)
+        numba.set_num_threads(1)
+        have = everything("numba", *arrays, causal=True)
+    finally:
+        numba.set_num_threads(all_threads)
+    for name, w in want.items():
+        np.testing.assert_array_equal(have[name], w, err_msg=name)
+
+
+def test_an_explicit_causal_mask_is_the_same_as_causal():
+    Q, K, V, dY = random_inputs(17, (2,), 100, 150)
+    a = everything("numba", Q, K, V, dY, causal=True)
+    b = everything("numba", Q, K, V, dY, mask=causal_mask(100, 150))
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], atol=1e-6, err_msg=name)
+
+
+# ------------------------------------------------------------------------------------------------- memory
+
+
+def peak_of(n):
+    """Bytes that one forward and one backward pass need at their worst moment, with what they return."""
+    Q, K, V, dY = random_inputs(18, (1,), n, n, 8, 8)
+    tracemalloc.start()
+    _, pullback = dot_product_attention(Q, K, V, causal=True, mask=np.ones((1, n), bool))
+    pullback(dY)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_is_linear_in_the_length():
+    peak_of(128)
+    small, large = peak_of(2048), peak_of(4096)
+    assert large < 2.3 * small
+    assert large < 4096 * 4096 / 4  # a sixteenth of one matrix
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the resident memory of Linux")
+def test_the_whole_process_stays_far_below_one_matrix():
+    code = """
+import resource, numpy as np
+from minitransformer.attention import dot_product_attention as attention
+def pass_through(n):
+    Q = np.ones((1, n, 8), np.float32)
+    Y, pullback = attention(Q, Q, Q, causal=True)
+    pullback(Y)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before = pass_through(256)
+print(pass_through(8192) - before)
+"""
+    grown = int(run(code, MINITRANSFORMER_BACKEND="numba")[0])
+    assert grown < 64  # MiB; one matrix of 8192 × 8192 has 256
+
+
+# ------------------------------------------------------------------------------- processes and threads
+
+SETUP = """
+import numpy as np, minitransformer as mt
+from minitransformer.attention import dot_product_attention as attention
+mt.backend("numba")
+rng = np.random.default_rng(0)
+Q, K, V, dY = rng.standard_normal((4, 2, 3, 150, 8)).astype(np.float32)
+def both_ways(_=None):
+    Y, pullback = attention(Q, K, V, causal=True)
+    return Y, *pullback(dY)
+want = both_ways()
+def same(have):
+    return all(np.array_equal(h, w) for h, w in zip(have, want))
+"""
+
+
+def test_two_python_threads_at_once():
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(4) as pool:
+    print(all(same(have) for have in pool.map(both_ways, range(200))))
+"""
+    assert run(SETUP + code) == ["True"]
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_a_process_pool_after_a_parallel_loop(how, tmp_path):
+    if how != "spawn" and not hasattr(os, "fork"):
+        pytest.skip("this system does not fork")
+    script = tmp_path / "pool.py"
+    code = f"""
+import multiprocessing
+if __name__ == "__main__":
+    with multiprocessing.get_context({how!r}).Pool(2) as pool:
+        print(all(same(have) for have in pool.map(both_ways, range(6))))
+    print(same(both_ways()))
+"""
+    script.write_text(SETUP + code)
+    assert run(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") == ["True", "True"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_fork_while_another_thread_is_in_a_loop():
+    code = """
+import os, threading
+done = []
+def work():
+    while not done:
+        both_ways()
+thread = threading.Thread(target=work)
+thread.start()
+results = []
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if same(both_ways()) else 1)
+    results.append(os.waitpid(child, 0)[1])
+done.append(True)
+thread.join()
+print(results == [0] * 10, same(both_ways()))
+"""
+    assert run(SETUP + code) == ["True", "True"]
+
+
+def test_the_layer_of_threads_that_was_chosen():
+    code = "import numba; print(numba.threading_layer())"
+    assert run(SETUP + code) == ["workqueue"]
+    set_before = "import numba; numba.config.THREADING_LAYER = 'threadsafe'\nimport minitransformer.kernels.threads\n"
+    assert run(set_before + "print(numba.config.THREADING_LAYER)") == ["threadsafe"]
+
+
+def test_the_loops_run_as_plain_python():
+    code = """
+import numba, numpy as np, minitransformer as mt
+from minitransformer.attention import dot_product_attention as attention
+from minitransformer.kernels.attention import add_product
+print(type(add_product).__name__)
+rng = np.random.default_rng(0)
+for dtype, bound in ((np.float32, 2e-6), (np.float64, 1e-14)):
+    Q, K, V, dY = (rng.standard_normal(s).astype(dtype) for s in ((2, 5, 3), (2, 6, 3), (2, 6, 2), (2, 5, 2)))
+    mask = rng.random((5, 6)) < 0.6
+    mask[2] = False
+    results = []
+    for tier in ("numpy", "numba"):
+        with mt.backend(tier):
+            Y, pullback = attention(Q, K, V, causal=True, mask=mask)
+            results.append((Y, *pullback(dY)))
+    print(all(h.dtype == dtype and np.abs(h - w).max() < bound for w, h in zip(*results)))
+"""
+    assert run("import warnings; warnings.simplefilter('error')" + code, NUMBA_DISABLE_JIT="1") == [
+        "function",
+        "True",
+        "True",
+    ]
+
+
+def test_without_numba_the_package_imports_and_attends():
+    code = """
+import sys
+sys.modules["numba"] = None
+import numpy as np, minitransformer as mt
+from minitransformer.attention import dot_product_attention
+Q = np.eye(3, 4)
+Y, pullback = dot_product_attention(Q, Q, Q, causal=True)
+print(mt.backend(), Y.shape, type(pullback).__name__)
+"""
+    assert " ".join(run(code)) == "numpy (3, 4) AttentionPullback"

@@ -1,0 +1,261 @@
+"""Blocks: gradients in every form, both orders by hand, invariants, decoding, bad input."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import check_pullback, random_like, tree_map
+from minitransformer.attention import MultiHeadAttention, padding_mask
+from minitransformer.backend import available
+from minitransformer.models import Block, FeedForward, Norm
+
+fixed = np.random.default_rng(0)
+B, N, M, D = 2, 4, 5, 6
+X, MEMORY = fixed.standard_normal((B, N, D)), fixed.standard_normal((B, M, D))
+KINDS = ["layer", "layer, ε outside", "rms"]
+ACTIVATIONS = ["relu", "gelu", "gelu_tanh"]
+PADDING = padding_mask(np.array([N, 2]), N)[..., None, :, :]
+MEMORY_PADDING = padding_mask(np.array([3, M]), M)[..., None, :, :]
+NO_EFFECT = ("params.attention.b_k", "params.cross.b_k")
+
+
+@pytest.fixture
+def rng():
+    """A generator of its own for each test: the order of tests does not matter."""
+    return np.random.default_rng(1)
+
+
+def some(block, *, decoder=False):
+    """Parameters at which nothing hides: random gains and biases; not too large, or softmax has made up its mind."""
+    rng = np.random.default_rng(2)
+    params = (block.init_decoder if decoder else block.init)(rng, np.float64)
+    return tree_map(lambda a: 0.7 * a, random_like(params, rng))
+
+
+@pytest.fixture(autouse=True)
+def _tier():
+    with mt.backend("numpy"):
+        yield
+
+
+# ---------------------------------------------------------------------------------------------- gradients
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("norm", KINDS)
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_gradient(order, norm, activation):
+    """ε = 0.1, so that it would be missed anywhere."""
+    block = Block(D, 2, 7, order, norm, 0.1, activation)
+    check_pullback(block, some(block), X, zero=NO_EFFECT, entries=4)
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+@pytest.mark.parametrize("options", [{"causal": True}, {"mask": PADDING}, {"causal": True, "mask": PADDING}], ids=str)
+def test_gradient_with_masks(order, options):
+    block = Block(D, 3, 7, order)
+    check_pullback(partial(block, **options), some(block), X, zero=NO_EFFECT, entries=4)
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_gradient_with_dropout(order):
+    """The same generator each time, so that the same entries are dropped."""
+    block = Block(D, 2, 7, order, dropout=0.3)
+    check_pullback(
+        lambda params, X: block(params, X, rng=np.random.default_rng(4)), some(block), X, zero=NO_EFFECT, entries=4
+    )
+
+
+@pytest.mark.parametrize("norm", KINDS)
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_gradient_of_a_decoder_block(order, norm):
+    """To the parameters of all three steps, to the input and to the memory."""
+    block = Block(D, 2, 7, order, norm, 0.1)
+    check_pullback(
+        partial(block.decoder, memory_mask=MEMORY_PADDING),
+        *(some(block, decoder=True), X, MEMORY),
+        zero=NO_EFFECT,
+        entries=4,
+    )
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_gradient_of_a_decoder_block_with_dropout(order):
+    block = Block(D, 2, 7, order, dropout=0.3)
+    check_pullback(
+        lambda params, X, memory: block.decoder(params, X, memory, rng=np.random.default_rng(4)),
+        *(some(block, decoder=True), X, MEMORY),
+        zero=NO_EFFECT,
+        entries=4,
+    )
+
+
+def test_gradient_without_batch():
+    block = Block(D, 2, 7)
+    check_pullback(block, some(block), X[0], zero=NO_EFFECT, entries=3)
+
+
+# --------------------------------------------------------------------------------------------- both orders
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_the_equation(order):
+    """X + F(LN(X)) and LN(X + F(X)), written out with the layers themselves."""
+    block = Block(D, 2, 7, order, eps=0.1)
+    params = some(block, decoder=True)
+    attention, ffn, norm = MultiHeadAttention(D, 2), FeedForward(D, 7), Norm(D, eps=0.1)
+
+    def step(norm_params, F, X):
+        if order == "pre":
+            return X + F(norm(norm_params, X)[0])
+        return norm(norm_params, X + F(X))[0]
+
+    Y = step(params.attention_norm, lambda X: attention(params.attention, X, mask=PADDING)[0], X)
+    Y = step(params.ffn_norm, lambda X: ffn(params.ffn, X)[0], Y)
+    encoder_params = params._replace(cross_norm=None, cross=None)
+    assert np.allclose(block(encoder_params, X, mask=PADDING)[0], Y, rtol=1e-12)
+
+    Y = step(params.attention_norm, lambda X: attention(params.attention, X, causal=True)[0], X)
+    Y = step(params.cross_norm, lambda X: attention.cross(params.cross, X, MEMORY, mask=MEMORY_PADDING)[0], Y)
+    Y = step(params.ffn_norm, lambda X: ffn(params.ffn, X)[0], Y)
+    assert np.allclose(block.decoder(params, X, MEMORY, memory_mask=MEMORY_PADDING)[0], Y, rtol=1e-12)
+
+
+def test_a_pre_norm_block_that_adds_nothing_is_the_identity(rng):
+    """W_o = W₂ = 0: the residual path is clean, forwards and backwards. Post-norm still normalises."""
+    pre, post = Block(D, 2, 7, "pre"), Block(D, 2, 7, "post")
+    params = some(pre)
+    params = params._replace(
+        attention=params.attention._replace(W_o=np.zeros((D, D)), b_o=np.zeros(D)),
+        ffn=params.ffn._replace(W_2=np.zeros((7, D)), b_2=np.zeros(D)),
+    )
+    Y, pullback = pre(params, X)
+    assert np.array_equal(Y, X)
+    dY = rng.standard_normal(X.shape)
+    assert np.array_equal(pullback(dY)[1], dY)
+    assert not np.allclose(post(params, X)[0], X, atol=0.1)
+
+
+def test_the_pullback_can_be_opened():
+    block = Block(D, 2, 7)
+    _, pullback = block(some(block), X, causal=True)
+    A = pullback.attention.A
+    assert A.shape == (B, 2, N, N)
+    assert np.allclose(A.sum(-1), 1)
+    assert not np.triu(A, 1).any()
+    _, pullback = block.decoder(some(block, decoder=True), X, MEMORY)
+    assert pullback.attention.A.shape == (B, 2, N, N)
+    assert pullback.cross.A.shape == (B, 2, N, M)
+
+
+# --------------------------------------------------------------------------------------------- invariants
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+@pytest.mark.parametrize("t", range(N))
+def test_causal_outputs_before_t_do_not_change_at_all(order, t):
+    """Bit by bit: same shapes, same operations; so also in a decoder block."""
+    block = Block(D, 2, 7, order)
+    params, decoder_params = some(block), some(block, decoder=True)
+    changed = X.copy()
+    changed[:, t, 0] += 1
+    for run in (lambda X: block(params, X, causal=True)[0], lambda X: block.decoder(decoder_params, X, MEMORY)[0]):
+        before, after = run(X), run(changed)
+        assert np.array_equal(before[:, :t], after[:, :t])
+        assert not np.isclose(before[:, t:], after[:, t:]).all(-1).any()
+
+
+def test_padding_does_not_change_what_is_real(rng):
+    """Three rows of nonsense appended and masked. Other shapes: equal to rounding, not to the bit."""
+    block = Block(D, 2, 7)
+    params, longer = some(block), np.concatenate([X, 50 * rng.standard_normal((B, 3, D))], 1)
+    mask = padding_mask(np.array([N, N]), N + 3)[..., None, :, :]
+    assert np.allclose(block(params, longer, mask=mask)[0][:, :N], block(params, X)[0], rtol=1e-11, atol=1e-12)
+
+
+def test_samples_do_not_see_each_other(rng):
+    block = Block(D, 2, 7)
+    params, changed = some(block), X.copy()
+    changed[1] = 9 * rng.standard_normal((N, D))
+    assert np.array_equal(block(params, X)[0][0], block(params, changed)[0][0])
+
+
+def test_dropout_needs_a_generator():
+    """Without one a block does not drop anything, whatever its rate; with one it follows the seed."""
+    block = Block(D, 2, 7, dropout=0.5)
+    params = some(block)
+    assert np.array_equal(block(params, X)[0], Block(D, 2, 7)(params, X)[0])
+    one = block(params, X, rng=np.random.default_rng(1))[0]
+    assert np.array_equal(one, block(params, X, rng=np.random.default_rng(1))[0])
+    assert not np.allclose(one, block(params, X, rng=np.random.default_rng(2))[0])
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_short_sequences(n):
+    block = Block(D, 2, 7)
+    Y, pullback = block(some(block), X[:, :n], causal=True)
+    _, dX = pullback(Y)
+    assert Y.shape == dX.shape == (B, n, D)
+    assert np.isfinite(Y).all()
+
+
+# ----------------------------------------------------------------------------------------------- decoding
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_decoding_is_the_whole(order, tier):
+    block = Block(D, 2, 7, order)
+    params, past, outputs = some(block), None, []
+    with mt.backend(tier):
+        whole, _ = block(params, X, causal=True)
+        for start, stop in ((0, 2), (2, 3), (3, 4)):
+            Y, past = block.decode(params, X[:, start:stop], past)
+            outputs.append(Y)
+    assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-10, atol=1e-11)
+
+
+# ----------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 4}, "width: 6 is not divisible into 4 heads"),
+        ({"hidden": 0}, "width and hidden must be at least 1"),
+        ({"order": "sandwich"}, 'order: no \'sandwich\'; there are "pre" and "post"'),
+        ({"norm": "batch"}, "kind: no normalisation 'batch'"),
+        ({"eps": -1.0}, "eps ≥ 0"),
+        ({"activation": "swish"}, "activation: no 'swish'"),
+        ({"dropout": 1.0}, r"dropout: 1.0 is not in \[0, 1\)"),
+        ({"dropout": -0.1}, r"dropout: -0.1 is not in \[0, 1\)"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Block(**({"width": D, "heads": 2, "hidden": 7} | options))
+
+
+def test_bad_input_is_refused(rng):
+    block = Block(D, 2, 7)
+    params = block.init(rng, np.float64)
+    with pytest.raises(TypeError, match="parameter 'X'"):
+        block(params, X[..., :5])
+    with pytest.raises(TypeError, match="parameter 'rng'"):
+        block(params, X, rng=0)
+    with pytest.raises(TypeError, match="parameter 'memory'"):
+        block.decoder(block.init_decoder(rng, np.float64), X, MEMORY[:1])
+    with pytest.raises(TypeError, match="should have one dtype"):
+        block(params, X.astype(np.float32))
+    with pytest.raises(ValueError, match=r"mask: shape \(4, 5\) does not broadcast"):
+        block(params, X, mask=np.ones((N, N + 1), bool))
+    with pytest.raises(ValueError, match="has no axis for the heads"):
+        block(params, X, mask=np.ones((B, N, N), bool))
+
+
+def test_a_decoder_block_needs_cross_attention(rng):
+    block = Block(D, 2, 7)
+    with pytest.raises(ValueError, match=r"params: a decoder block has cross-attention.*`init_decoder`"):
+        block.decoder(block.init(rng, np.float64), X, MEMORY)

@@ -1,0 +1,233 @@
+"""Sequence to sequence: gradients, padding, causality, translation, bad input."""
+
+import math
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
+from minitransformer.attention import padding_mask
+from minitransformer.models import EncoderDecoder
+from minitransformer.positions import sinusoids
+
+VOCABULARY, D = 9, 6
+SOURCE = np.array([[1, 5, 1, 2, 8], [4, 3, 3, 0, 0]])
+TARGET = np.array([[6, 2, 7], [6, 5, 6]])
+LENGTHS = np.array([5, 3])
+
+
+def model(**options):
+    defaults = {"vocabulary": VOCABULARY, "longest": 7, "width": D, "depth": 2, "heads": 2}
+    return EncoderDecoder(**(defaults | options))
+
+
+def some(model, size=0.5):
+    """Parameters at which nothing hides: random gains and biases; not too large, or softmax has made up its mind."""
+    rng = np.random.default_rng(3)
+    return tree_map(lambda a: size * a, random_like(model.init(rng, np.float64), rng))
+
+
+def without_effect(params):
+    return [path for path, _ in tree_items(params, "params") if path.endswith("b_k")]
+
+
+@pytest.fixture(autouse=True)
+def _tier():
+    with mt.backend("numpy"):
+        yield
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "learned", "order": "pre", "depth": 1, "activation": "gelu"},
+        {"positions": "sinusoidal", "order": "post", "depth": 1, "norm": "rms"},
+        {"positions": "learned", "dropout": 0.2, "depth": 2, "activation": "gelu"},
+    ],
+    ids=lambda options: " ".join(map(str, options.values())),
+)
+def test_gradient(options):
+    """One table used three times, positions used twice, a memory that every block looked at; sources are padded."""
+    ed = model(**options)
+    params = some(ed)
+    check_pullback(
+        lambda params: ed(params, SOURCE, TARGET, lengths=LENGTHS, rng=np.random.default_rng(4)),
+        params,
+        zero=without_effect(params),
+        entries=1,
+    )
+
+
+def test_gradient_of_every_entry_of_the_shared_table():
+    ed = model(depth=1, activation="gelu")
+    params = some(ed)
+
+    def tied(E):
+        here = tree_map(lambda a: a.astype(E.dtype), params._replace(E=E))
+        logits, pullback = ed(here, SOURCE, TARGET, lengths=LENGTHS)
+        return logits, lambda dlogits: pullback(dlogits).E
+
+    check_pullback(tied, params.E, entries=params.E.size)
+
+
+def test_the_equation():
+    """Encoder, decoder and the two embeddings, put together by hand."""
+    ed = model()
+    params, mask = some(ed), padding_mask(LENGTHS, 5)[:, None]
+    memory, _ = ed._stack(params.encoder, math.sqrt(D) * params.E[SOURCE] + sinusoids(5, D), mask=mask)
+    N, _ = ed._stack.decoder(
+        params.decoder, math.sqrt(D) * params.E[TARGET] + sinusoids(3, D), memory, memory_mask=mask
+    )
+    logits, pullback = ed(params, SOURCE, TARGET, lengths=LENGTHS)
+    assert np.allclose(logits, N @ params.E.T, rtol=1e-12)
+    assert pullback.decoder.blocks[1].cross.A.shape == (2, 2, 3, 5)
+    assert not pullback.decoder.blocks[1].cross.A[1, :, :, 3:].any()
+    assert not pullback.encoder.blocks[0].attention.A[1, :, :, 3:].any()
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_padding_of_the_source_does_not_matter(positions):
+    """Neither what stands there, bit by bit, nor (to rounding, the shapes differ) whether anything stands there."""
+    ed = model(positions=positions)
+    params = some(ed)
+    logits, _ = ed(params, SOURCE, TARGET, lengths=LENGTHS)
+    other = SOURCE.copy()
+    other[1, 3:] = [7, 8]
+    assert np.array_equal(ed(params, other, TARGET, lengths=LENGTHS)[0], logits)
+    assert np.allclose(ed(params, SOURCE[1, :3], TARGET[1])[0], logits[1], rtol=1e-11, atol=1e-12)
+    assert not np.allclose(ed(params, SOURCE, TARGET)[0][1], logits[1]), "without lengths, zeros are tokens"
+
+
+def test_the_source_reaches_every_output_and_the_target_only_later_ones():
+    ed = model()
+    params = some(ed)
+    logits, _ = ed(params, SOURCE, TARGET)
+    changed = SOURCE.copy()
+    changed[:, 4] = 6
+    assert not np.isclose(ed(params, changed, TARGET)[0], logits).all(-1).any()
+    for t in range(3):
+        changed = TARGET.copy()
+        changed[:, t] = 8
+        after, _ = ed(params, SOURCE, changed)
+        assert np.array_equal(after[:, :t], logits[:, :t])
+        assert not np.isclose(after[:, t:], logits[:, t:]).all(-1).any()
+
+
+def test_samples_do_not_see_each_other():
+    ed = model()
+    params, source, target = some(ed), SOURCE.copy(), TARGET.copy()
+    source[1], target[1] = 7, 7
+    logits, _ = ed(params, SOURCE, TARGET, lengths=LENGTHS)
+    assert np.array_equal(ed(params, source, target, lengths=LENGTHS)[0][0], logits[0])
+    assert np.allclose(ed(params, SOURCE[0], TARGET[0])[0], logits[0], rtol=1e-11), "and a batch is not needed"
+
+
+def test_an_empty_source():
+    """Length 0: the decoder has nothing to look at, gets zeros from there, and still answers."""
+    ed = model()
+    params = some(ed)
+    empty, pullback = ed(params, SOURCE, TARGET, lengths=np.array([5, 0]))
+    assert np.isfinite(empty).all()
+    assert all(np.isfinite(leaf).all() for _, leaf in tree_items(pullback(empty)))
+    assert np.allclose(ed(params, SOURCE[1, :0], TARGET[1])[0], empty[1], rtol=1e-11)
+    assert ed(params, SOURCE, TARGET[:, :0])[0].shape == (2, 0, VOCABULARY)
+
+
+def test_number_of_parameters():
+    """Encoder block 12 D² + 13 D; decoder block 4 D² + 4 D more for cross-attention, 2 D for its norm."""
+    ed = model(width=8, depth=3)
+    encoder = 3 * (12 * 64 + 13 * 8) + 16
+    assert tree_size(ed.init(np.random.default_rng(0))) == 9 * 8 + 2 * encoder + 3 * (4 * 64 + 4 * 8 + 2 * 8)
+
+
+# -------------------------------------------------------------------------------------------- translation
+
+BEGIN, END = 6, 7
+
+
+def plain_translation(ed, params, source, length, longest):
+    """One sentence, one token after another, everything computed anew each time."""
+    target = [BEGIN]
+    for _ in range(longest):
+        logits, _ = ed(params, source[:length], np.array(target))
+        target.append(int(logits[-1].argmax()))
+        if target[-1] == END:
+            break
+    return target[1:]
+
+
+def test_translation_is_one_sentence_at_a_time():
+    """In a batch, sentences end at different times; what follows an end is filled with ends."""
+    ed, written = model(depth=1), set()
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        params = random_like(ed.init(rng, np.float64), rng)
+        source, lengths = rng.integers(0, VOCABULARY, (5, 5)), np.array([5, 1, 3, 4, 2])
+        found = ed.translate(params, source, begin=BEGIN, end=END, longest=6, lengths=lengths)
+        for sample in range(5):
+            expected = plain_translation(ed, params, source[sample], lengths[sample], 6)
+            assert found[sample].tolist() == expected + [END] * (found.shape[1] - len(expected))
+            written.add(len(expected))
+    assert len(written) > 2, "some ended early and some did not, or this would test little"
+
+
+def test_translation_stops_when_all_have_ended():
+    """Tokens that look alike all say `end`: nothing but it is written, and once is enough."""
+    ed = model(depth=1)
+    params = some(ed)
+    params = params._replace(E=np.where(np.arange(VOCABULARY)[:, None] == END, 1.0, -1.0) * np.abs(params.E))
+    params = params._replace(
+        decoder=params.decoder._replace(norm=params.decoder.norm._replace(gamma=np.zeros(D), beta=np.ones(D)))
+    )
+    assert ed.translate(params, SOURCE, begin=BEGIN, end=END, longest=6).tolist() == [[END], [END]]
+
+
+@pytest.mark.parametrize("longest", [0, 1, 7])
+def test_translation_has_at_most_longest_tokens(longest):
+    """Also with a learned table of seven positions: the token `begin` takes one, the last one written takes none."""
+    ed = model(positions="learned", depth=1)
+    found = ed.translate(some(ed), SOURCE, begin=BEGIN, end=VOCABULARY + 1, longest=longest)  # an end that never comes
+    assert found.shape == (2, longest)
+
+
+# ----------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocabulary": 0}, "vocabulary and longest must be at least 1, got 0 and 7"),
+        ({"longest": 0}, "vocabulary and longest must be at least 1, got 9 and 0"),
+        ({"heads": 4}, "width: 6 is not divisible into 4 heads"),
+        ({"depth": 0}, "depth: a stack needs at least one block"),
+        ({"hidden": 0}, "width and hidden must be at least 1"),
+        ({"positions": "rotary"}, "positions: no 'rotary'"),
+        ({"width": 3, "heads": 1}, "width: sines and cosines come in pairs"),
+        ({"dropout": -1}, "dropout: -1 is not in"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        model(**options)
+
+
+def test_bad_input_is_refused():
+    ed = model(positions="learned")
+    params = some(ed)
+    with pytest.raises(ValueError, match="tokens: 9 is outside the vocabulary 0 … 8"):
+        ed(params, SOURCE + 1, TARGET)
+    with pytest.raises(ValueError, match="tokens: -1 is outside the vocabulary"):
+        ed(params, SOURCE, TARGET - 7)
+    with pytest.raises(ValueError, match="lengths: 5 … 6 is not within 0 … 5"):
+        ed(params, SOURCE, TARGET, lengths=np.array([5, 6]))
+    with pytest.raises(ValueError, match="X: position 7 is beyond the learned table, which ends at 6"):
+        ed(params, SOURCE, np.zeros((2, 8), int))
+    with pytest.raises(TypeError, match="parameter 'target'"):
+        ed(params, SOURCE, TARGET[:1])
+    with pytest.raises(TypeError, match="parameter 'lengths'"):
+        ed(params, SOURCE, TARGET, lengths=LENGTHS[:1])
+    with pytest.raises(TypeError, match="parameter 'source'"):
+        ed(params, SOURCE.astype(float), TARGET)
+    with pytest.raises(ValueError, match="tokens: 100 is outside the vocabulary"):
+        ed.translate(params, SOURCE, begin=100, end=END, longest=3)

@@ -1,0 +1,240 @@
+"""Generation: distributions against plain loops, the cache against reading everything again, bad input."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minitransformer as mt
+from minitransformer import random_like
+from minitransformer.backend import available
+from minitransformer.models import LanguageModel, generate, next_token_distribution
+
+EXAMPLES = settings(deadline=None, derandomize=True)
+LM = LanguageModel(vocabulary=7, context=6, width=8, depth=2, heads=2)
+PARAMS = random_like(LM.init(np.random.default_rng(0), np.float64), np.random.default_rng(1))
+PROMPT = np.array([3, 1, 4])
+
+
+@pytest.fixture(autouse=True)
+def _tier():
+    with mt.backend("numpy"):
+        yield
+
+
+def seeded(seed=0):
+    return np.random.default_rng(seed)
+
+
+# ------------------------------------------------------------------------------------- the distribution
+
+
+def plain_distribution(logits, temperature, top_k, top_p):
+    """Sorted lists and running sums. Tokens as probable as the last one that is kept are kept too."""
+    weights = [math.exp((s - max(logits)) / temperature) for s in logits]
+    P = [w / sum(weights) for w in weights]
+    if top_k is not None:
+        least = sorted(P, reverse=True)[min(top_k, len(P)) - 1]
+        P = [p if p >= least else 0.0 for p in P]
+        P = [p / sum(P) for p in P]
+    if top_p is not None:
+        kept, total = [], 0.0
+        for p in sorted(P, reverse=True):
+            kept.append(p)
+            total += p
+            if total >= top_p:
+                break
+        P = [p if p >= kept[-1] else 0.0 for p in P]
+        P = [p / sum(P) for p in P]
+    return P
+
+
+@EXAMPLES
+@given(
+    st.lists(st.integers(-40, 40).map(lambda k: k / 10), min_size=1, max_size=8),
+    st.sampled_from([0.1, 0.5, 1.0, 3.0]),
+    st.none() | st.integers(1, 10),
+    st.none() | st.sampled_from([0.05, 0.31, 0.5, 0.77, 0.93]),
+)
+def test_distribution_against_a_plain_loop(logits, temperature, top_k, top_p):
+    P = next_token_distribution(np.array(logits), temperature=temperature, top_k=top_k, top_p=top_p)
+    assert np.allclose(P, plain_distribution(logits, temperature, top_k, top_p), rtol=1e-9, atol=1e-15)
+    assert math.isclose(P.sum(), 1, rel_tol=1e-12)
+
+
+LOGITS = np.log(np.array([0.1, 0.4, 0.3, 0.2]))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.1, 0.4, 0.3, 0.2]),
+        ({"temperature": 0.0}, [0, 1, 0, 0]),
+        ({"temperature": 0.5}, np.array([0.01, 0.16, 0.09, 0.04]) / 0.3),
+        ({"top_k": 1}, [0, 1, 0, 0]),
+        ({"top_k": 2}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_k": 9}, [0.1, 0.4, 0.3, 0.2]),
+        ({"top_p": 0.39}, [0, 1, 0, 0]),
+        ({"top_p": 0.41}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_p": 0.75}, [0, 4 / 9, 3 / 9, 2 / 9]),
+        ({"top_p": 1.0}, [0.1, 0.4, 0.3, 0.2]),
+        ({"top_k": 3, "top_p": 0.5}, [0, 4 / 7, 3 / 7, 0]),
+    ],
+    ids=str,
+)
+def test_distribution_by_hand(options, expected):
+    assert np.allclose(next_token_distribution(LOGITS, **options), expected, rtol=1e-12)
+
+
+def test_ties():
+    """Temperature 0 decides for the first; top-k and top-p keep all that are as probable as the last one kept."""
+    logits = np.array([0.0, 1.0, 1.0, 1.0])
+    assert next_token_distribution(logits, temperature=0).tolist() == [0, 1, 0, 0]
+    assert np.allclose(next_token_distribution(logits, top_k=2), [0, 1 / 3, 1 / 3, 1 / 3])
+    assert np.allclose(next_token_distribution(logits, top_p=0.3), [0, 1 / 3, 1 / 3, 1 / 3])
+
+
+def test_distribution_of_a_batch_and_of_float32():
+    logits = seeded().standard_normal((2, 3, 7)).astype(np.float32)
+    for options in ({}, {"temperature": 0}, {"top_k": 2}, {"top_p": 0.6}):
+        P = next_token_distribution(logits, **options)
+        assert P.dtype == np.float32
+        for index in np.ndindex(2, 3):
+            assert np.array_equal(P[index], next_token_distribution(logits[index], **options))
+
+
+@pytest.mark.parametrize("temperature", [1e-8, 1e-3, 1e6])
+def test_extreme_temperatures(temperature):
+    """Near zero: the most probable token. Very high: all the same. Never NaN, however large the logits."""
+    P = next_token_distribution(1000 * LOGITS, temperature=temperature)
+    assert np.allclose(P, [0, 1, 0, 0] if temperature < 1 else 0.25, atol=1e-3)
+
+
+def test_forbidden_tokens():
+    """A logit of −∞ forbids a token."""
+    logits = np.array([0.0, -np.inf, 0.0])
+    for options in ({}, {"top_k": 3}, {"top_p": 0.9}, {"temperature": 0.5}):
+        assert np.allclose(next_token_distribution(logits, **options), [0.5, 0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -0.1}, "temperature: -0.1 is not at least 0"),
+        ({"temperature": float("nan")}, "temperature: nan is not at least 0"),
+        ({"top_k": 0}, "top_k: 0 is not at least 1"),
+        ({"top_p": 0.0}, r"top_p: 0.0 is not in \(0, 1\]"),
+        ({"top_p": 1.1}, r"top_p: 1.1 is not in \(0, 1\]"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    for run in (
+        lambda: next_token_distribution(LOGITS, **options),
+        lambda: generate(LM, PARAMS, PROMPT, 2, rng=seeded(), **options),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_of_a_model_that_has_diverged(bad, temperature):
+    with pytest.raises(ValueError, match="logits: the largest is not finite; has training diverged"):
+        next_token_distribution(np.array([0.0, bad, 1.0]), temperature=temperature)
+
+
+# --------------------------------------------------------------------------------------------- generation
+
+
+def plain_generation(steps, prompt, rng=None, **options):
+    """Without a cache: read everything again for each token. What is read is what `generate` says it reads.
+
+    The context is read up to its end; then its second half is, and grows again.
+    """
+    tokens = list(prompt)
+    start = max(len(tokens) - LM.context, 0)
+    for _ in range(steps):
+        if len(tokens) - start > LM.context:
+            start = len(tokens) - LM.context // 2
+        logits, _ = LM(PARAMS, np.array(tokens[start:]))
+        P = next_token_distribution(logits[-1], **options)
+        tokens.append(int(P.argmax()) if rng is None else int(rng.choice(len(P), p=P / P.sum())))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("length", [1, 3, 6, 11])
+def test_the_cache_changes_nothing(length, tier):
+    """Twenty tokens from a context of six, from short prompts, full ones and too long ones."""
+    prompt = seeded(5).integers(0, 7, length)
+    with mt.backend(tier):
+        found = generate(LM, PARAMS, prompt, 20, rng=seeded(9))
+        assert found.tolist() == plain_generation(20, prompt, seeded(9))
+        assert found.dtype == np.int64
+
+
+def test_temperature_zero_is_the_most_probable_token():
+    """Whatever the seed."""
+    expected = plain_generation(20, PROMPT)
+    for seed in range(3):
+        assert generate(LM, PARAMS, PROMPT, 20, temperature=0.0, rng=seeded(seed)).tolist() == expected
+    assert generate(LM, PARAMS, PROMPT, 20, top_k=1, rng=seeded()).tolist() == expected
+
+
+def test_options_are_those_of_the_distribution():
+    for options in ({"temperature": 3.0}, {"temperature": 3.0, "top_k": 3}, {"temperature": 3.0, "top_p": 0.5}):
+        found = generate(LM, PARAMS, PROMPT, 20, rng=seeded(2), **options)
+        assert found.tolist() == plain_generation(20, PROMPT, seeded(2), **options)
+
+
+def test_same_seed_same_text():
+    runs = [generate(LM, PARAMS, PROMPT, 30, temperature=3.0, rng=seeded(seed)).tolist() for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_tokens_come_as_often_as_they_are_probable():
+    """500 first tokens against their probabilities; bounds of five standard errors."""
+    P = next_token_distribution(LM(PARAMS, PROMPT)[0][-1], temperature=4.0)
+    rng = seeded()
+    drawn = [int(generate(LM, PARAMS, PROMPT, 1, temperature=4.0, rng=rng)[0]) for _ in range(500)]
+    share = np.bincount(drawn, minlength=7) / 500
+    assert (np.abs(share - P) <= 5 * np.sqrt(P * (1 - P) / 500)).all()
+    assert P.max() < 0.9, "otherwise this would test nothing"
+
+
+def test_a_context_of_one_token():
+    lm = LanguageModel(vocabulary=7, context=1, width=8, depth=1, heads=2)
+    params = random_like(lm.init(seeded(), np.float64), seeded(1))
+    found = generate(lm, params, PROMPT, 5, temperature=0.0, rng=seeded())
+    last = PROMPT[-1]
+    for token in found:
+        assert token == lm(params, np.array([last]))[0][-1].argmax()
+        last = token
+
+
+def test_no_steps_no_tokens():
+    found = generate(LM, PARAMS, PROMPT, 0, rng=seeded())
+    assert found.shape == (0,)
+    assert found.dtype == np.int64
+
+
+def test_nothing_is_changed():
+    prompt = PROMPT.copy()
+    generate(LM, PARAMS, prompt, 3, rng=seeded())
+    assert np.array_equal(prompt, PROMPT)
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="prompt: a model of the next token needs at least one token"):
+        generate(LM, PARAMS, PROMPT[:0], 3, rng=seeded())
+    with pytest.raises(ValueError, match="tokens: 7 is outside the vocabulary 0 … 6"):
+        generate(LM, PARAMS, np.array([1, 7]), 3, rng=seeded())
+    with pytest.raises(ValueError, match="steps: -1 is negative"):
+        generate(LM, PARAMS, PROMPT, -1, rng=seeded())
+    for prompt in (PROMPT.astype(float), PROMPT.tolist(), PROMPT[None], "text"):
+        with pytest.raises(TypeError, match="parameter 'prompt'"):
+            generate(LM, PARAMS, prompt, 3, rng=seeded())
+    with pytest.raises(TypeError, match="parameter 'rng'"):
+        generate(LM, PARAMS, PROMPT, 3, rng=0)

@@ -1,0 +1,61 @@
+"""The three normalisations as layers."""
+
+import numpy as np
+import pytest
+
+from minitransformer import check_pullback, random_like
+from minitransformer.functional import layer_norm, layer_norm_outside, rms_norm
+from minitransformer.models import Norm, NormParams
+
+fixed = np.random.default_rng(0)
+X = fixed.standard_normal((2, 3, 5))
+KINDS = ["layer", "layer, ε outside", "rms"]
+
+
+@pytest.fixture
+def rng():
+    """A generator of its own for each test: the order of tests does not matter."""
+    return np.random.default_rng(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("eps", [0.3, 1e-5])
+def test_gradient(kind, eps, rng):
+    norm = Norm(5, kind, eps)
+    check_pullback(norm, random_like(norm.init(rng), rng), X)
+
+
+def test_each_kind_is_its_function(rng):
+    params = NormParams(*rng.standard_normal((2, 5)))
+    assert np.array_equal(Norm(5, "layer", 0.1)(params, X)[0], layer_norm(X, *params, eps=0.1)[0])
+    assert np.array_equal(Norm(5, "layer, ε outside", 0.1)(params, X)[0], layer_norm_outside(X, *params, eps=0.1)[0])
+    params = NormParams(params.gamma)
+    assert np.array_equal(Norm(5, "rms", 0.1)(params, X)[0], rms_norm(X, params.gamma, eps=0.1)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_initial_parameters_do_nothing_but_normalise(kind, rng):
+    params = Norm(5, kind).init(rng)
+    assert params.gamma.tolist() == [1] * 5
+    assert params.gamma.dtype == np.float32
+    assert (params.beta is None) == (kind == "rms")
+    assert Norm(5, kind).init(rng, np.float64).gamma.dtype == np.float64
+    Y, _ = Norm(5, kind)(Norm(5, kind).init(rng, np.float64), X)
+    assert np.allclose((Y**2).mean(-1), 1, rtol=1e-3)
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ValueError, match="kind: no normalisation 'batch'; there are \"layer\""):
+        Norm(5, "batch")
+    with pytest.raises(ValueError, match="a norm needs width ≥ 1 and eps ≥ 0, got 0 and"):
+        Norm(0)
+    with pytest.raises(ValueError, match=r"got 5 and -0.1"):
+        Norm(5, eps=-0.1)
+
+
+def test_bad_input_is_refused(rng):
+    norm = Norm(5)
+    with pytest.raises(TypeError, match="parameter 'X'"):
+        norm(norm.init(rng, np.float64), X[..., :4])
+    with pytest.raises(TypeError, match="X, gamma, beta: should have one dtype, got float64, float32, float32"):
+        norm(norm.init(rng), X)

@@ -1,0 +1,123 @@
+"""Shapes as types: errors that name the argument, and a check that is paid once."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from minitransformer.typing import Array, Bool, Float, Int, checked
+
+
+@pytest.fixture
+def rng():
+    """A generator of its own for each test: the order of tests does not matter."""
+    return np.random.default_rng(1)
+
+
+@checked
+def product(
+    A: Float[Array, "*batch n d"], B: Float[Array, "*batch d m"], *, scale: float = 1.0
+) -> Float[Array, "*batch n m"]:
+    return A.dtype.type(scale) * A @ B
+
+
+def test_float32_and_float64_pass(rng):
+    for dtype in (np.float32, np.float64):
+        A = rng.standard_normal((2, 3, 4)).astype(dtype)
+        assert product(A, A.mT).dtype == dtype
+
+
+def test_wrong_shape_names_argument_shape_and_expectation(rng):
+    A, B = rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 5, 6))
+    with pytest.raises(TypeError, match=r"(?s)parameter 'B'.*f64\[2,5,6\].*'\*batch d m'.*d=4"):
+        product(A, B)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool, np.float16, np.complex128, object])
+def test_other_types_are_refused(dtype):
+    A = np.ones((3, 4))
+    with pytest.raises(TypeError, match="parameter 'A'"):
+        product(A.astype(dtype), A.T)
+
+
+@pytest.mark.parametrize("A", [[[1.0, 2.0]], 3.0, None, "text"], ids=str)
+def test_other_things_than_arrays_are_refused(A):
+    with pytest.raises(TypeError, match="parameter 'A'"):
+        product(A, np.ones((2, 2)))
+
+
+def test_an_integer_is_a_fine_number(rng):
+    A = rng.standard_normal((3, 4))
+    assert np.array_equal(product(A, A.T, scale=2), product(A, A.T, scale=2.0))
+    with pytest.raises(TypeError, match="parameter 'scale'"):
+        product(A, A.T, scale="2")
+
+
+def test_the_result_is_checked_too():
+    @checked
+    def wrong(A: Float[Array, "n d"]) -> Float[Array, "d n"]:
+        return A
+
+    with pytest.raises(TypeError, match="return value"):
+        wrong(np.ones((2, 3)))
+
+
+def test_tokens_and_masks():
+    @checked
+    def look(tokens: Int[Array, "*batch n"], mask: Bool[Array, "*batch n"]):
+        return tokens[mask]
+
+    assert look(np.arange(3), np.array([True, False, True])).tolist() == [0, 2]
+    with pytest.raises(TypeError, match="parameter 'tokens'"):
+        look(np.arange(3.0), np.ones(3, bool))
+    with pytest.raises(TypeError, match="parameter 'mask'"):
+        look(np.arange(3), np.ones(3, int))
+
+
+def test_the_check_is_paid_at_the_door_only():
+    """What a checked function calls is not checked again; after it has returned, or raised, the door is there again."""
+
+    @checked
+    def outer(A: Float[Array, "n d"], fails: bool = False):
+        inside = product(A.astype(np.int64), A.T.astype(np.int64))  # product alone would refuse these
+        if fails:
+            raise RuntimeError
+        return inside
+
+    A = np.ones((2, 3))
+    assert outer(A).tolist() == [[3, 3], [3, 3]]
+    with pytest.raises(TypeError):
+        product(A.astype(np.int64), A.T)
+    with pytest.raises(RuntimeError):
+        outer(A, fails=True)
+    with pytest.raises(TypeError):
+        product(A.astype(np.int64), A.T)
+
+
+def test_every_thread_has_its_own_door():
+    """While one thread is inside a checked function, another one is still checked."""
+    refused = []
+
+    @checked
+    def outer(A: Float[Array, "n d"]):
+        def other():
+            try:
+                product(A.astype(np.int64), A.T)
+            except TypeError:
+                refused.append(True)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    outer(np.ones((2, 3)))
+    assert refused == [True]
+
+
+def test_name_and_docstring_stay():
+    @checked
+    def function(A: Float[Array, "n"]):
+        """What it does."""
+
+    assert function.__name__ == "function"
+    assert function.__doc__ == "What it does."
