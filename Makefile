@@ -1,0 +1,59 @@
+# Two commands do everything, on a machine with make and Python 3.11 or newer:
+#   make book     every notebook from a clean kernel, and every figure
+#   make test     every test
+# Without make, README says which lines do the same.
+
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
+
+.DEFAULT_GOAL := help
+.PHONY: help book test check lint environment lock clean
+
+help:  ## list these commands
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
+
+book: $(READY)  ## run every notebook in order, and keep outputs and figures
+	@$(RUN) -m minitransformer book
+	@$(RUN) -m minitransformer equations --readme
+
+test: $(READY)  ## run every test, on two cores
+	@OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -q -n 2 --dist loadfile
+
+check: $(READY)  ## run the notebooks in a copy, and compare; find gaps in the equation map
+	@$(RUN) -m minitransformer equations --check
+	@$(RUN) -m minitransformer book --check
+
+lint: $(READY)  ## style, types, spelling, and that imports go downwards
+	@$(RUN) -m ruff check
+	@$(RUN) -m ruff format --check
+	@$(RUN) -m mypy
+	@$(VENV)/bin/codespell
+	@$(VENV)/bin/lint-imports --no-logo
+
+environment: $(READY)  ## make .venv from requirements.lock, if it is not there or out of date
+
+lock:  ## choose versions anew (needs uv)
+	@uv lock --quiet
+	@uv export --quiet --locked --all-groups --no-emit-project --no-header --no-annotate -o requirements.lock
+	@rm uv.lock  # it holds the address of every file
+
+clean:  ## remove .venv and everything that was cached
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The first Python that is new enough and can make environments; where there is none, one line that says so.
+FOUND   = $(shell for p in $(PYTHON) python3.11 python3.12 python3.13 python3.14; do \
+            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+CAPABLE = $(shell $(FOUND) -c 'import ensurepip, venv' 2>/dev/null && echo yes)
+
+$(READY): requirements.lock pyproject.toml
+	$(if $(FOUND),,$(error Python 3.11 or newer is needed; if yours has another name: make PYTHON=its-name))
+	$(if $(CAPABLE),,$(error $(FOUND) can't make environments; on Debian and Ubuntu: apt install python3-venv))
+	@echo "Environment in $(VENV), from requirements.lock (the first time takes a minute) ..."
+	@$(RUN) -m pip --version >/dev/null 2>&1 || $(FOUND) -m venv --clear $(VENV)
+	@$(PIP) --require-hashes -r requirements.lock
+	@$(PIP) --no-build-isolation -e .
+	@touch $@

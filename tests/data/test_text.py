@@ -1,0 +1,144 @@
+import hashlib
+import zlib
+
+import numpy as np
+import pytest
+from pydoc_data import topics
+
+from minitransformer.data.text import batch, copied, decode, encode, python_docs, read_text, windows
+
+
+@pytest.fixture(scope="module")
+def docs():
+    return python_docs()
+
+
+def test_the_documentation_is_split_by_topic(docs):
+    held_out = {name for name in topics.topics if zlib.crc32(name.encode()) % 10 == 2}
+    assert 0.05 < len(held_out) / len(topics.topics) < 0.15
+    train, rest = (bytes(part).decode() for part in (docs.train, docs.held_out))
+    for name, topic in topics.topics.items():
+        assert topic.strip() in (rest if name in held_out else train)
+    assert len(rest) == sum(len(topics.topics[name].strip()) + 3 for name in held_out)
+
+
+def test_the_documentation_is_text_of_half_a_megabyte(docs):
+    assert docs.train.dtype == docs.held_out.dtype == np.uint8
+    assert 400_000 < len(docs.train) + len(docs.held_out) < 700_000
+    assert 0.08 < len(docs.held_out) / len(docs.train) < 0.25
+    assert docs.sha256 == hashlib.sha256(bytes(docs.train) + bytes(docs.held_out)).hexdigest()
+
+
+def test_a_file_is_cut_at_nine_tenths(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_bytes(("äöü€" * 100).encode())
+    text = read_text(path)
+    assert text.name == "mine.txt"
+    assert bytes(text.train) + bytes(text.held_out) == path.read_bytes()
+    assert len(text.held_out) == 900 // 10
+
+
+def test_another_text_has_another_hash(tmp_path):
+    for name, content in (("a", "text " * 50), ("b", "next " * 50)):
+        (tmp_path / name).write_text(content)
+    assert read_text(tmp_path / "a").sha256 != read_text(tmp_path / "b").sha256
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\n \t"])
+def test_an_empty_file_is_refused(tmp_path, content):
+    (tmp_path / "empty.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"empty\.txt: the text is empty"):
+        read_text(tmp_path / "empty.txt")
+
+
+def test_a_file_that_is_not_utf8_is_refused_with_the_offset(tmp_path):
+    (tmp_path / "latin1.txt").write_bytes("für".encode() * 7 + "für".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"latin1\.txt: not UTF-8 \(byte 0xfc at offset 29"):
+        read_text(tmp_path / "latin1.txt")
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.txt"):
+        read_text(tmp_path / "none.txt")
+    with pytest.raises(OSError, match=str(tmp_path)):
+        read_text(tmp_path)
+
+
+def test_a_batch_holds_passages_and_the_same_one_byte_later():
+    tokens = np.arange(50, dtype=np.uint8)
+    inputs, targets = batch(tokens, 7, 200, np.random.default_rng(0))
+    assert inputs.shape == targets.shape == (200, 7)
+    assert inputs.dtype == targets.dtype == np.int64
+    assert np.array_equal(targets, inputs + 1)
+    assert np.array_equal(inputs, inputs[:, :1] + np.arange(7))
+    assert set(inputs[:, 0]) == set(range(43))  # every start, the first and the last too
+
+
+def test_a_batch_depends_on_the_generator_alone():
+    tokens = np.arange(100, dtype=np.uint8)
+    first, again, other = (batch(tokens, 5, 4, np.random.default_rng(s))[0] for s in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("length", [9, 10, 11, 12, 13, 14, 40, 41])
+@pytest.mark.parametrize("stride", [None, 1, 3, 8])
+def test_windows_count_every_byte_but_the_first_once(length, stride):
+    tokens = np.arange(length, dtype=np.uint8)
+    w = windows(tokens, 8, stride)
+    assert np.array_equal(w.targets, w.inputs + 1)
+    assert np.array_equal(np.sort(w.targets[w.counts]), np.arange(1, length))
+    least = 8 - (4 if stride is None else stride)
+    context = np.broadcast_to(np.arange(1, 9), w.targets.shape)  # bytes that a prediction sees
+    assert (context[1:][w.counts[1:]] > least).all()
+
+
+def test_windows_cover_a_text_in_order():
+    """So the counted predictions are those of bytes 1, 2, 3, … and can be compared with an n-gram's, byte by byte."""
+    w = windows(np.arange(100, dtype=np.uint8), 8)
+    assert np.array_equal(w.targets[w.counts], np.arange(1, 100))
+
+
+@pytest.mark.parametrize("function", [lambda t: windows(t, 8), lambda t: batch(t, 8, 2, np.random.default_rng(0))])
+def test_a_text_shorter_than_the_context_is_refused(function):
+    with pytest.raises(ValueError, match="8 bytes are too short for a context of 8, which needs 9"):
+        function(np.zeros(8, np.uint8))
+
+
+def test_a_context_or_stride_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="context: 0"):
+        windows(np.zeros(8, np.uint8), 0)
+    for stride in (0, 5):
+        with pytest.raises(ValueError, match=f"stride: {stride} is not within 1 … 4"):
+            windows(np.zeros(8, np.uint8), 4, stride)
+
+
+def test_copied_passages_are_found():
+    rng = np.random.default_rng(0)
+    source, text = rng.integers(0, 256, 1000).astype(np.uint8), rng.integers(0, 256, 500).astype(np.uint8)
+    text[100:200] = source[300:400]  # long enough
+    text[300:363] = source[10:73]  # one byte short of 64
+    text[400:464] = source[936:]  # exactly 64, at the end
+    expected = np.zeros(500, bool)
+    expected[100:200] = expected[400:464] = True
+    found = copied(text, source)
+    assert np.array_equal(found[expected], np.ones(164, bool))
+    assert found.sum() == 164
+
+
+@pytest.mark.parametrize("sizes", [(0, 100), (100, 0), (63, 100), (100, 63)])
+def test_short_texts_have_no_copies(sizes):
+    text, source = (np.full(size, 65, np.uint8) for size in sizes)
+    assert np.array_equal(copied(text, source), np.zeros(sizes[0], bool))
+
+
+def test_a_third_of_the_held_out_documentation_is_copied(docs):
+    """The default text leaks, and says so: a topic quotes another."""
+    assert 0.2 < copied(docs.held_out, docs.train).mean() < 0.6
+
+
+def test_text_to_bytes_and_back():
+    text = "naïve Σ 🙂"
+    assert decode(encode(text)) == text
+    assert encode(text).dtype == np.int64
+    assert decode(encode("é")[:1]) == "\N{REPLACEMENT CHARACTER}"

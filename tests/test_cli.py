@@ -1,0 +1,105 @@
+"""The command: what it prints, how it ends, and one clear line where it can't."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from minitransformer import book, cli, equations, figures
+
+
+def command(*args, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "minitransformer", *args], capture_output=True, text=True, env=os.environ | environment
+    )
+
+
+def test_it_is_a_module_and_a_script(root):
+    run = command("--help")
+    assert run.returncode == 0
+    for name in ("book", "figures", "train", "generate", "equations", "doctor"):
+        assert name in run.stdout
+
+
+@pytest.mark.parametrize("args", [(), ("nothing",), ("equations", "--check", "--markdown"), ("book", "--chek")])
+def test_a_wrong_call_ends_with_2_and_the_usage(args, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(args)
+    assert end.value.code == 2
+    assert "usage: minitransformer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "code"),
+    [
+        (ValueError("text: empty"), "minitransformer: text: empty\n", 1),
+        (FileNotFoundError(2, "No such file or directory", "x.txt"), "minitransformer: x.txt: No such file or directory\n", 1),
+        (book.BookError("02, cell 1: x"), "minitransformer: 02, cell 1: x\n", 1),
+        (KeyboardInterrupt(), "\nminitransformer: interrupted\n", 130),
+    ],
+)
+def test_trouble_is_one_line_and_a_code(error, line, code, monkeypatch, capsys):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(equations, "load", fail)
+    assert cli.main(["equations"]) == code
+    assert capsys.readouterr().err.startswith(line)
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(equations, "load", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["equations"])
+
+
+def test_a_reader_who_closes_the_pipe_is_no_error():
+    run = subprocess.run(
+        f"{sys.executable} -m minitransformer equations --markdown | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout.startswith("| source |")
+    assert run.stderr == ""
+
+
+def test_equations_are_printed_and_checked(capsys, monkeypatch):
+    assert cli.main(["equations"]) == 0
+    assert "Borealis II" in capsys.readouterr().out
+    monkeypatch.setattr(equations, "check", lambda root: ["borealis-1: no figure fig_x"])
+    assert cli.main(["equations", "--check"]) == 1
+    assert "borealis-1: no figure fig_x" in capsys.readouterr().out
+
+
+def test_readme_is_brought_up_to_date(tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("old")
+    monkeypatch.setattr(book, "repository", lambda: tmp_path)
+    monkeypatch.setattr(equations, "readme", lambda root: "new")
+    assert cli.main(["equations", "--readme"]) == 0
+    assert (tmp_path / "README.md").read_text() == "new"
+
+
+def test_check_lists_what_is_stale(monkeypatch, capsys):
+    monkeypatch.setattr(book, "check", lambda root, names: [])
+    assert cli.main(["book", "--check"]) == 0
+    monkeypatch.setattr(book, "check", lambda root, names: [f"{names[0]}, cell 1: changed"])
+    assert cli.main(["book", "--check", "02"]) == 1
+    assert "02, cell 1: changed" in capsys.readouterr().out
+
+
+def test_figures_are_drawn_without_their_notebooks(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINITRANSFORMER_FIGURES", str(tmp_path))
+    assert cli.main(["figures", "scale_by_sqrt_d"]) == 0
+    assert "<svg" in (tmp_path / "fig_scale_by_sqrt_d.svg").read_text()
+    (tmp_path / "fig_scale_by_sqrt_d.png").touch()  # its notebook keeps it as PNG
+    assert cli.main(["figures", "scale_by_sqrt_d"]) == 0
+    assert (tmp_path / "fig_scale_by_sqrt_d.png").read_bytes().startswith(b"\x89PNG")
+    assert cli.main(["figures", "no_such"]) == 1
+    assert "no figure no_such; there are" in capsys.readouterr().err
+
+
+def test_every_module_of_figures_draws():
+    assert {"scale_by_sqrt_d", "difference_step"} <= set(figures.modules())
+    assert "style" not in figures.modules()

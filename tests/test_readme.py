@@ -1,0 +1,175 @@
+"""Every listing in README.md and CONTRIBUTING.md works.
+
+python    the blocks of a document run in order, in one namespace, in an empty folder; but a block whose first line
+          names a file is a part of the walk-through, which is carried out in a copy of the repository
+toml      is a part of the walk-through
+sh        line by line; what takes seconds and changes nothing is run, of the rest everything it names must exist:
+              make x                      x is a target (`make -n`)
+              minitransformer x           is run if it only looks; else its options must be options
+              pytest ...                  is run if it asks for one equation; else its files must exist
+              git, cd, conda, pip, venv   the files they name must exist
+          A line of any other kind fails: it would be a listing that nobody has tried.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from minitransformer import cli
+
+DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"# ((?:minitransformer|tests|notebooks)/\S+\.(?:py|toml|ipynb))")
+ONLY_LOOKING = ("doctor", "equations", "figures")
+MADE_ON_THE_WAY = ("tests/attention/test_temperature.py",)  # by the walk-through
+
+
+def blocks(root, document, *languages):
+    return [text for kind, text in BLOCK.findall((root / document).read_text(encoding="utf-8")) if kind in languages]
+
+
+def shell_lines(root):
+    for document in DOCUMENTS:
+        for block in blocks(root, document, "sh"):
+            for line in block.replace("\\\n", " ").splitlines():
+                if words := shlex.split(line, comments=True):
+                    yield f"{document}: {line}", words
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_fences_are_of_known_kinds(document, root):
+    fences = re.findall(r"^```(.*)$", (root / document).read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(fences[::2]) <= {"python", "sh", "toml", "bibtex", "text"}
+    assert set(fences[1::2]) <= {""}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_python_listings_run(document, root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    for block in blocks(root, document, "python"):
+        if not FILE.match(block):
+            exec(compile(block, document, "exec"), namespace)
+
+
+def test_shell_listings_run(root, tmp_path):
+    for where, words in shell_lines(root):
+        while "=" in words[0]:  # VARIABLE=value command
+            variable = words.pop(0).partition("=")[0]
+            sources = (root / "minitransformer").rglob("*.py")
+            assert any(variable in source.read_text(encoding="utf-8") for source in sources), where
+        words[0] = os.path.basename(words[0])
+        if words[0].startswith("python") and words[1] == "-m":
+            words = words[2:]
+        try_line(where, words, root, tmp_path)
+
+
+def try_line(where, words, root, tmp_path):
+    name, *rest = words
+    if name == "make":
+        if shutil.which("make"):
+            subprocess.run(["make", "-n", *rest], cwd=root, check=True, capture_output=True)
+    elif name == "minitransformer":
+        args = cli.parser().parse_args(rest)
+        if rest[0] in ONLY_LOOKING and not {"--check", "--readme"} & set(rest):
+            run([sys.executable, "-m", *words], tmp_path, MINITRANSFORMER_FIGURES=str(tmp_path))
+        assert callable(args.run), where
+    elif name == "pytest":
+        if "--equation" in rest:
+            assert "1 passed" in run([sys.executable, "-m", *words], root, say="continue\n"), where
+        for file in (word.partition("::")[0] for word in rest if ".py" in word):
+            assert (root / file).is_file() or file in MADE_ON_THE_WAY, where
+    elif name in ("git", "cd", "source", "conda", "pip", "venv", "jupyter"):
+        for file in (word for word in rest if word.endswith((".lock", ".yml", ".toml", ".ipynb"))):
+            assert (root / file).is_file(), where
+    else:
+        pytest.fail(f"{where}: nobody has tried this")
+
+
+def run(command, folder, say="", **environment):
+    done = subprocess.run(command, cwd=folder, input=say, capture_output=True, text=True, env=os.environ | environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# ------------------------------------------------------------------------------------ the walk-through
+
+
+@pytest.fixture(scope="module")
+def parts(root):
+    """The files of the walk-through, by the path in their first line."""
+    found = blocks(root, "CONTRIBUTING.md", "python", "toml")
+    return {FILE.match(block)[1]: block.partition("\n")[2] for block in found if FILE.match(block)}
+
+
+@pytest.fixture(scope="module")
+def copy(root, parts, tmp_path_factory):
+    """A copy of the repository in which the walk-through was carried out."""
+    copy = tmp_path_factory.mktemp("walk") / "repository"
+    for part in ("minitransformer", "notebooks", "tests"):
+        shutil.copytree(root / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("pyproject.toml", "README.md"):
+        shutil.copy(root / part, copy / part)
+    for name, text in parts.items():
+        path = copy / name
+        if path.suffix == ".py":
+            assert not path.exists()
+            path.write_text(text, encoding="utf-8")
+        elif path.suffix == ".toml":
+            path.write_text(path.read_text(encoding="utf-8") + "\n" + text, encoding="utf-8")
+        else:
+            notebook = json.loads(path.read_text(encoding="utf-8"))
+            notebook["cells"].append({"source": text, "metadata": {"tags": ["eq-contributing-temperature"]}})
+            path.write_text(json.dumps(notebook), encoding="utf-8")
+    return copy
+
+
+def in_copy(copy, *command):
+    environment = os.environ | {"PYTHONPATH": str(copy), "MINITRANSFORMER_BACKEND": "numpy"}  # no wait for compilers
+    return subprocess.run([sys.executable, "-m", *command], cwd=copy, capture_output=True, text=True, env=environment)
+
+
+def test_the_walk_through_is_one_file_one_test_one_row_one_cell(parts):
+    assert [name.partition("/")[0] + "/" + name.rpartition(".")[2] for name in parts] == [
+        "minitransformer/py",
+        "tests/py",
+        "minitransformer/toml",
+        "notebooks/ipynb",
+    ]
+
+
+def test_the_walk_through_passes_its_test(copy):
+    done = in_copy(copy, "pytest", "-q", "tests/attention/test_temperature.py")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    done = in_copy(copy, "pytest", "-q", "--equation", "contributing-temperature")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_walk_through_leaves_no_gap_in_the_map(copy):
+    done = in_copy(copy, "minitransformer", "equations", "--check")
+    assert "contributing-temperature" not in done.stdout + done.stderr
+    assert "contributing-temperature" in in_copy(copy, "minitransformer", "equations").stdout
+
+
+def test_a_slip_in_the_walk_through_would_be_caught(copy):
+    file = copy / "minitransformer" / "attention" / "temperature.py"
+    text = file.read_text(encoding="utf-8")
+    slip = text.replace("return self.beta[:, None, None] * dQ_scaled,", "return dQ_scaled,")
+    assert slip != text
+    file.write_text(slip, encoding="utf-8")
+    done = in_copy(copy, "pytest", "-q", "tests/attention/test_temperature.py")
+    file.write_text(text, encoding="utf-8")
+    assert "GradientError" in done.stdout
+
+
+def test_the_cell_of_the_walk_through_runs(copy, parts):
+    text = next(text for name, text in parts.items() if name.endswith(".ipynb"))
+    done = in_copy(copy, "timeit", "-n1", "-r1", "import numpy as np\n" + text)
+    assert done.returncode == 0, done.stderr
+    assert "β = 10.0: the largest weight of a row is 0." in done.stdout

@@ -1,0 +1,109 @@
+"""What is committed is finished, tidy, and says nothing about the machine it was made on."""
+
+import json
+import re
+import subprocess
+
+import pytest
+
+TOP = {
+    *("README.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", "LICENSE-TEXT", ".gitignore", ".ci"),
+    *("Makefile", "environment.yml", "pyproject.toml", "requirements.lock"),
+    *("minitransformer", "notebooks", "tests", "figures"),
+}
+TEXT = {".md", ".py", ".toml", ".yml", ".cff", ".lock", ".json", ".svg", ".ipynb", ""}
+UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|NotImplemented" + "Error")
+MACHINE = re.compile(r"(?<![\w.~/-])/(?:home|root|tmp|work|Users|opt|mnt)/|\b[A-Z]:\\Users|pypi\.org|python" + "hosted")
+
+
+@pytest.fixture(scope="module")
+def committed(root):
+    """The committed files."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=False)
+    files = [root / name for name in listed.stdout.split("\0") if name]
+    if not files:
+        pytest.skip("not a clone")
+    return [file for file in files if file.exists()]
+
+
+@pytest.fixture(scope="module")
+def texts(committed):
+    """Path and text of every committed text file; of a notebook its sources and what they printed."""
+    return [(file, _text(file)) for file in committed if file.suffix in TEXT]
+
+
+@pytest.fixture(scope="module")
+def chapters(root):
+    return {
+        path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted((root / "notebooks").glob("*.ipynb"))
+    }
+
+
+def _text(file):
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".svg":
+        return re.sub(r"base64,[^\"]*", "", text)
+    if file.suffix != ".ipynb":
+        return text
+    cells = json.loads(text)["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    printed = [output.get("text", "") for output in outputs]
+    shown = [output.get("data", {}).get(kind, "") for output in outputs for kind in ("text/plain", "text/html")]
+    return "\n".join("".join(part) for part in [*(cell["source"] for cell in cells), *printed, *shown])
+
+
+def test_the_top_level_is_small(committed, root):
+    assert {file.relative_to(root).parts[0] for file in committed} <= TOP
+
+
+def test_no_file_is_huge(committed):
+    assert [file for file in committed if file.stat().st_size > 1_500_000] == []
+
+
+@pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE])
+def test_nothing_is_unfinished_and_no_machine_is_named(pattern, texts):
+    found = [
+        f"{file.name}: {text[max(m.start() - 30, 0) : m.end() + 30]!r}"
+        for file, text in texts
+        for m in [pattern.search(text)]
+        if m
+    ]
+    assert found == []
+
+
+def test_the_patterns_find_what_they_should():
+    assert UNFINISHED.search("# TO" + "DO: later")
+    for path in ("/ho" + "me/me/x", "open('/tm" + "p/x')", "https://pypi" + ".org/simple"):
+        assert MACHINE.search(path)
+    assert not MACHINE.search("figures/home/x and https://example.com/work/x and ~/tmp/")
+
+
+def test_notebooks_were_run_from_top_to_bottom(chapters):
+    for name, notebook in chapters.items():
+        counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        assert counts == list(range(1, len(counts) + 1)), name
+
+
+def test_notebooks_hold_no_error_and_no_warning(chapters):
+    for name, notebook in chapters.items():
+        for cell in notebook["cells"]:
+            for output in cell.get("outputs", []):
+                assert output["output_type"] != "error", name
+                assert output.get("name") != "stderr", (name, output["text"])
+
+
+def test_cells_are_short(chapters):
+    long = [
+        (name, "".join(cell["source"]).splitlines()[0])
+        for name, notebook in chapters.items()
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code" and len("".join(cell["source"]).splitlines()) >= 15
+    ]
+    assert long == []
+
+
+def test_tags_are_known(chapters):
+    tags = {
+        tag for notebook in chapters.values() for cell in notebook["cells"] for tag in cell["metadata"].get("tags", [])
+    }
+    assert {tag for tag in tags if not tag.startswith("eq-")} <= {"clock", "trained"}

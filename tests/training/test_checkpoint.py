@@ -1,0 +1,281 @@
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors.numpy import load as arrays_in
+from safetensors.numpy import save as to_bytes
+
+import minitransformer as mt
+from minitransformer.models import EncoderDecoder, LanguageModel
+from minitransformer.training import checkpoint as module
+from minitransformer.training.checkpoint import KEY, Checkpoint, CheckpointError, load, record, save
+from minitransformer.training.loop import start
+from minitransformer.training.optimiser import AdamW
+from minitransformer.training.schedule import Cosine, Noam
+from minitransformer.training.state import Training
+
+DATA = {"task": "text", "name": "mine.txt", "sha256": "ab" * 32}
+TRAINING = Training(steps=20, batch=4, schedule=Cosine(1e-3, 20, 2), optimiser=AdamW((0.8, 0.9), 1e-7, 0.2), seed=3)
+MODEL = LanguageModel(context=6, width=8, depth=2, heads=2)
+
+
+def made(model=MODEL, training=TRAINING, seed=0, dtype=np.float32):
+    """A checkpoint of a run in the middle, with every array different."""
+    rng = np.random.default_rng(seed)
+    state = start(model, training, dtype)
+    m, v = mt.random_like(state.params, rng), mt.random_like(state.params, rng)
+    optimiser = state.optimiser._replace(step=7, m=m, v=v)
+    state = state._replace(step=7, optimiser=optimiser, losses=(3.25, 1 / 3, 0.1), held_out=((5, 2 / 3),))
+    return Checkpoint(model, training, state, DATA)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.safetensors"
+
+
+def assert_same(a, b):
+    assert a._replace(state=None) == b._replace(state=None)
+    for (p, x), (q, y) in zip(mt.tree_items(a.state), mt.tree_items(b.state), strict=True):
+        assert p == q
+        assert type(x) is type(y), p
+        assert np.array_equal(x, y), p
+        assert np.asarray(x).dtype == np.asarray(y).dtype, p
+
+
+@pytest.mark.parametrize(
+    "checkpoint",
+    [
+        made(),
+        made(dtype=np.float64),
+        made(LanguageModel(width=8, depth=1, heads=2, positions="sinusoidal", order="post", norm="rms")),
+        made(EncoderDecoder(11, width=8, depth=1, heads=2), Training(schedule=Noam(64, 100))),
+    ],
+    ids=["language model", "float64", "post-norm", "encoder-decoder"],
+)
+def test_what_is_saved_is_what_is_loaded(path, checkpoint):
+    save(path, checkpoint)
+    assert_same(load(path), checkpoint)
+
+
+def test_the_same_state_gives_the_same_bytes(path, tmp_path):
+    save(path, made())
+    save(tmp_path / "other", made())
+    assert path.read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_the_file_is_safetensors_with_readable_names(path):
+    save(path, made())
+    names = set(arrays_in(path.read_bytes()))
+    assert {"params.E", "m.stack.blocks.1.attention.W_q", "v.positions.table"} <= names
+
+
+def test_only_the_checkpoint_is_left_in_the_folder(path):
+    for seed in range(3):
+        save(path, made(seed=seed))
+        assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert_same(load(path), made(seed=2))
+
+
+def test_a_record_is_json_and_says_how_to_repeat_the_run():
+    said = json.loads(json.dumps(record(made())))
+    assert said["model"]["class"] == "LanguageModel"
+    assert said["model"]["width"] == 8
+    assert said["training"]["seed"] == 3
+    assert said["training"]["schedule"] == ["Cosine", {"peak": 1e-3, "steps": 20, "warmup": 2, "floor": 0.0}]
+    assert said["data"] == DATA
+    assert said["losses"] == [3.25, 1 / 3, 0.1]
+    assert {"python", "numpy", "numba", "blas", "machine", "cores", "tier"} <= set(said["circumstances"])
+
+
+# ------------------------------------------------------------------------------------- what can't be written
+
+
+def assert_the_old_one_survives(path, error):
+    """Saving fails with one line, and the folder is as before."""
+    with pytest.raises(CheckpointError, match=error) as caught:
+        save(path, made(seed=1))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "the one that was there is untouched" in str(caught.value)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert_same(load(path), made(seed=0))
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(path):
+    """A limit on the size of files stands for the full disk: the write stops in the middle."""
+    resource = pytest.importorskip("resource")
+    save(path, made())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size // 2, hard))
+    try:
+        with pytest.raises(CheckpointError) as caught:
+            save(path, made(seed=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.strerror(errno.EFBIG) in str(caught.value)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert_same(load(path), made(seed=0))
+
+
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_no_space_left_leaves_the_old_checkpoint(path, monkeypatch, where):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    save(path, made())
+    monkeypatch.setattr(module.os, where, full)
+    assert_the_old_one_survives(path, "can't be written: No space left on device")
+
+
+def test_ctrl_c_while_saving_leaves_the_old_checkpoint(path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    save(path, made())
+    monkeypatch.setattr(module.os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(path, made(seed=1))
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert_same(load(path), made(seed=0))
+
+
+def test_what_a_killed_save_has_left_does_not_disturb(path):
+    (path.parent / f"{path.name}.part").write_bytes(b"half a checkpo")
+    save(path, made())
+    assert_same(load(path), made())
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(CheckpointError, match=r"run\.safetensors: the checkpoint can't be written: No such file or directory$"):
+        save(tmp_path / "none" / "run.safetensors", made())
+
+
+def test_a_folder_that_is_not_writable(path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    path.parent.chmod(0o500)
+    try:
+        with pytest.raises(CheckpointError, match="can't be written: Permission denied"):
+            save(path, made())
+    finally:
+        path.parent.chmod(0o700)
+
+
+def test_a_folder_in_the_place_of_the_checkpoint(path):
+    path.mkdir()
+    with pytest.raises(CheckpointError, match="can't be written: Is a directory"):
+        save(path, made())
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+# ---------------------------------------------------------------------------------------- what can't be read
+
+
+def altered(path, change):
+    """A checkpoint in which the description (or the arrays) were changed, and the file written anew."""
+    save(path, made())
+    arrays = arrays_in(path.read_bytes())
+    with module.safe_open(path, framework="np") as file:
+        about = json.loads(file.metadata()[KEY])
+    change(about, arrays)
+    path.write_bytes(to_bytes(arrays, {KEY: json.dumps(about)}))
+
+
+def assert_refused(path, message):
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file(path):
+    assert_refused(path, "there is no such file")
+
+
+def test_a_folder(tmp_path):
+    assert_refused(tmp_path, "can't be read: Is a directory")
+
+
+def test_a_file_that_may_not_be_read(path):
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    save(path, made())
+    path.chmod(0)
+    assert_refused(path, "can't be read: Permission denied")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"Once upon a time there was a file. " * 40, b"\x80\x04\x95" + bytes(100)])
+def test_a_foreign_file(path, content):
+    path.write_bytes(content)
+    assert_refused(path, "not a checkpoint, or a damaged one")
+
+
+@pytest.mark.parametrize("keep", [0.001, 0.3, 0.9, 0.9999])
+def test_a_truncated_checkpoint(path, keep):
+    save(path, made())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole))])
+    assert_refused(path, "not a checkpoint, or a damaged one")
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+def test_safetensors_of_someone_else(path, metadata):
+    path.write_bytes(to_bytes({"weight": np.ones(3, np.float32)}, metadata))
+    assert_refused(path, "a safetensors file, but not a checkpoint of minitransformer")
+
+
+@pytest.mark.parametrize("text", ["not json", "[]", "{}", '"text"'])
+def test_a_description_that_is_none(path, text):
+    path.write_bytes(to_bytes({"weight": np.ones(3, np.float32)}, {KEY: text}))
+    assert_refused(path, "its description can't be read")
+
+
+def test_another_version(path):
+    altered(path, lambda about, _: about.update(version=2))
+    assert_refused(path, "a checkpoint of version 2; this program reads version 1")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda about, _: about["model"].update({"class": "Oracle"}), "there is no model 'Oracle'"),
+        (lambda about, _: about["model"].update({"class": "generate"}), "there is no model 'generate'"),
+        (lambda about, _: about["model"].update(colour="red"), "colour"),
+        (lambda about, _: about["model"].update(heads=3), "not divisible"),
+        (lambda about, _: about["training"].update(steps=0), "steps: 0"),
+        (lambda about, _: about["training"].update(schedule=["Linear", {}]), "Linear"),
+        (lambda about, _: about.pop("losses"), "losses"),
+    ],
+)
+def test_a_description_that_makes_no_sense(path, change, message):
+    altered(path, change)
+    assert_refused(path, f"its description makes no sense: .*{message}")
+
+
+@pytest.mark.parametrize("tree", ["params", "m", "v"])
+def test_a_missing_array(path, tree):
+    altered(path, lambda _, arrays: arrays.pop(f"{tree}.stack.norm.gamma"))
+    assert_refused(path, f"the array {tree}.stack.norm.gamma is missing")
+
+
+def test_an_array_of_the_wrong_shape(path):
+    altered(path, lambda _, arrays: arrays.update({"params.E": arrays["params.E"][:, :4].copy()}))
+    assert_refused(path, r"params.E is float32 \(256, 4\), the model needs float32 \(256, 8\)")
+
+
+def test_an_array_of_the_wrong_type(path):
+    altered(path, lambda _, arrays: arrays.update({"params.E": arrays["params.E"].astype(np.int64)}))
+    assert_refused(path, r"params.E is int64 \(256, 8\), the model needs float32")
+
+
+def test_a_run_on_another_text(path):
+    save(path, made())
+    assert_same(load(path, data=DATA), made())
+    other = {"task": "text", "name": "yours.txt", "sha256": "cd" * 32}
+    message = r"trained on mine\.txt \(sha256 abababababab…\), and this is yours\.txt \(sha256 cdcdcdcdcdcd…\)"
+    with pytest.raises(CheckpointError, match=message):
+        load(path, data=other)

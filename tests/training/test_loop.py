@@ -1,0 +1,260 @@
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer.data.text import read_text
+from minitransformer.models import LanguageModel
+from minitransformer.training.checkpoint import load
+from minitransformer.training.loop import TrainingDiverged, TrainingInterrupted, advance, start, train
+from minitransformer.training.objective import LossPullback, NextByte
+from minitransformer.training.schedule import Cosine
+from minitransformer.training.state import Training
+
+MODEL = LanguageModel(context=8, width=8, depth=2, heads=2, dropout=0.1)
+TRAINING = Training(steps=12, batch=4, schedule=Cosine(1e-2, 12, 2), parts=2, look_every=4, save_every=3)
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("the cat sat on the mat, and that was that. " * 30)
+    return path
+
+
+@pytest.fixture(scope="module")
+def objective(text_file):
+    return NextByte(read_text(text_file), MODEL.context)
+
+
+@pytest.fixture(scope="module")
+def finished(objective):
+    return train(MODEL, objective, TRAINING, progress=False)
+
+
+def same(a, b):
+    pairs = zip(mt.tree_items(a), mt.tree_items(b), strict=True)
+    return all(p == q and np.array_equal(x, y) and type(x) is type(y) for (p, x), (q, y) in pairs)
+
+
+def test_training_learns(objective):
+    training = Training(steps=150, batch=8, schedule=Cosine(1e-2, 150, 15), parts=2, look_every=75)
+    state = train(LanguageModel(context=8, width=16, depth=1, heads=2), objective, training, progress=False)
+    assert state.losses[0] > 5
+    assert state.losses[-1] < 1.5
+    assert state.held_out[-1][1] < 1.5  # bits per byte; eight without learning anything
+
+
+def test_the_state_says_what_happened(finished):
+    assert finished.step == len(finished.losses) == finished.optimiser.step == 12
+    assert [step for step, _ in finished.held_out] == [4, 8, 12]
+    assert all(math.isfinite(loss) for loss in finished.losses)
+
+
+def test_the_same_seed_gives_the_same_result(objective, finished):
+    assert same(finished, train(MODEL, objective, TRAINING, progress=False))
+
+
+def test_another_seed_gives_another(objective, finished):
+    other = train(MODEL, objective, Training(**{**vars(TRAINING), "seed": 1}), progress=False)
+    assert not same(finished.params, other.params)
+
+
+def test_a_step_changes_no_argument(objective):
+    state = start(MODEL, TRAINING)
+    before = mt.tree_map(np.copy, (state.params, state.optimiser))
+    advance(MODEL, objective, TRAINING, state)
+    pairs = zip(mt.tree_items(before), mt.tree_items((state.params, state.optimiser)), strict=True)
+    assert all(np.array_equal(a, b) for (_, a), (_, b) in pairs)
+
+
+def test_the_gradient_of_the_parts_is_that_of_the_batch(objective):
+    """In float64, one step with one part, two and four ends at the same parameters."""
+    model = LanguageModel(context=8, width=8, depth=1, heads=2)
+    ends = []
+    for parts in (1, 2, 4):
+        training = Training(steps=1, batch=4, schedule=Cosine(1e-2, 1), parts=parts)
+        with mt.backend("numpy"):
+            ends.append(advance(model, objective, training, start(model, training, np.float64)))
+    for end in ends[1:]:
+        assert math.isclose(end.losses[0], ends[0].losses[0], rel_tol=1e-13)
+        for (path, a), (_, b) in zip(mt.tree_items(ends[0].optimiser.m), mt.tree_items(end.optimiser.m), strict=True):
+            assert a.dtype == np.float64
+            assert np.allclose(a, b, rtol=0, atol=1e-13 * max(np.abs(a).max(), 1e-3)), path
+
+
+def test_a_run_in_two_halves_is_the_run(objective, finished, tmp_path):
+    path = tmp_path / "run.safetensors"
+    state = start(MODEL, TRAINING)
+    for _ in range(6):
+        state = advance(MODEL, objective, TRAINING, state)
+    train(MODEL, objective, TRAINING, state=state, checkpoint=path, progress=False)
+    assert same(finished, load(path).state)
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from test_loop import MODEL, TRAINING
+from minitransformer.data.text import read_text
+from minitransformer.training.checkpoint import load
+from minitransformer.training.loop import train
+from minitransformer.training.objective import NextByte
+
+class Slow(NextByte):
+    def batch(self, size, rng):
+        time.sleep(float(sys.argv[3]))
+        return super().batch(size, rng)
+
+objective = Slow(read_text(sys.argv[1]), MODEL.context)
+state = load(sys.argv[2]).state if Path(sys.argv[2]).exists() else None
+train(MODEL, objective, TRAINING, state=state, checkpoint=sys.argv[2], progress=False)
+"""
+
+
+def launch(text_file, path, pause):
+    here = os.path.dirname(__file__)
+    command = [sys.executable, "-c", PROGRAM, str(text_file), str(path), str(pause)]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_step(path, step, process):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.exists() and load(path).state.step >= step:
+            return
+        time.sleep(0.05)
+    process.kill()
+    pytest.fail(f"no checkpoint of step {step}: {process.stderr.read()}")
+
+
+def test_a_killed_and_resumed_run_is_bit_identical_to_one_that_was_not(text_file, tmp_path):
+    path, whole = tmp_path / "killed.safetensors", tmp_path / "whole.safetensors"
+    killed = launch(text_file, path, pause=0.3)
+    wait_for_step(path, 3, killed)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert 3 <= load(path).state.step < TRAINING.steps
+    processes = [launch(text_file, p, pause=0) for p in (path, whole)]
+    assert [(p.communicate(timeout=60)[1], p.returncode) for p in processes] == [("", 0)] * 2
+    assert path.read_bytes() == whole.read_bytes()
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_says_where(text_file, tmp_path):
+    path = tmp_path / "run.safetensors"
+    process = launch(text_file, path, pause=0.3)
+    wait_for_step(path, 3, process)
+    time.sleep(0.4)  # beyond the checkpoint of step 3
+    process.send_signal(signal.SIGINT)
+    stderr = process.communicate(timeout=60)[1]
+    step = load(path).state.step
+    assert 3 < step < TRAINING.steps
+    assert f"TrainingInterrupted: interrupted after step {step}; the run so far is in {path}" in stderr
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+class Interrupting:
+    """An objective whose third batch is a Ctrl-C."""
+
+    def __init__(self, objective):
+        self.objective, self.calls = objective, 0
+
+    def __getattr__(self, name):
+        return getattr(self.objective, name)
+
+    def batch(self, size, rng):
+        self.calls += 1
+        if self.calls == 3:
+            raise KeyboardInterrupt
+        return self.objective.batch(size, rng)
+
+
+def test_ctrl_c_without_a_checkpoint_hands_over_the_state(objective, finished):
+    with pytest.raises(TrainingInterrupted, match="interrupted after step 2$") as caught:
+        train(MODEL, Interrupting(objective), TRAINING, progress=False)
+    assert caught.value.state.step == 2
+    assert same(finished, train(MODEL, objective, TRAINING, state=caught.value.state, progress=False))
+
+
+def broken(params, value):
+    """The same parameters with one huge or undefined entry in the queries of the second block."""
+    first, second = params.stack.blocks
+    W_q = second.attention.W_q.copy()
+    W_q[0, 0] = value
+    second = second._replace(attention=second.attention._replace(W_q=W_q))
+    return params._replace(stack=params.stack._replace(blocks=(first, second)))
+
+
+@pytest.mark.parametrize("tier", ["numpy", "numba"])
+def test_an_overflow_is_reported_by_the_name_of_the_first_array_that_holds_it(objective, tier):
+    if tier == "numba":
+        pytest.importorskip("numba")
+    state = start(MODEL, TRAINING)
+    attention = state.params.stack.blocks[1].attention._replace(W_q=np.full((8, 8), 3e38, np.float32))
+    second = state.params.stack.blocks[1]._replace(attention=attention)
+    stack = state.params.stack._replace(blocks=(state.params.stack.blocks[0], second))
+    state = state._replace(params=state.params._replace(stack=stack))
+    with mt.backend(tier), pytest.raises(TrainingDiverged) as caught:
+        advance(MODEL, objective, TRAINING, state)
+    place = "attention.scores.Q" if tier == "numpy" else "attention.Q"
+    assert caught.value.path == f"stack.blocks.1.attention.layer.cross.{place}"
+    assert caught.value.step == 1
+    assert str(caught.value) == f"step 1: a NaN or an infinity, first seen in {caught.value.path}"
+
+
+def test_a_broken_parameter_is_named_rather_than_what_follows_from_it(objective):
+    state = start(MODEL, TRAINING)
+    with pytest.raises(TrainingDiverged, match=r"step 1: .* params\.stack\.blocks\.1\.attention\.W_q"):
+        advance(MODEL, objective, TRAINING, state._replace(params=broken(state.params, np.nan)))
+
+
+class BadGradient:
+    """An objective with a fine loss and a gradient that is not."""
+
+    def __init__(self, objective):
+        self.objective = objective
+
+    def __getattr__(self, name):
+        return getattr(self.objective, name)
+
+    def loss(self, model, params, batch, rng=None):
+        loss, pullback = self.objective.loss(model, params, batch, rng)
+        return loss, LossPullback(lambda dlogits: broken(pullback.model(dlogits), np.inf), pullback.cross_entropy)
+
+
+def test_a_broken_gradient_is_named(objective):
+    with pytest.raises(TrainingDiverged, match=r"gradients\.stack\.blocks\.1\.attention\.W_q"):
+        advance(MODEL, BadGradient(objective), TRAINING, start(MODEL, TRAINING))
+
+
+def test_a_diverged_run_keeps_its_last_good_checkpoint(objective, tmp_path):
+    path = tmp_path / "run.safetensors"
+    wild = Training(steps=12, batch=4, schedule=Cosine(1e30, 12), parts=2, save_every=1, look_every=100)
+    with pytest.raises(TrainingDiverged, match="step [23]: "):
+        train(MODEL, objective, wild, checkpoint=path, progress=False)
+    assert load(path).state.step in (1, 2)
+
+
+def test_a_held_out_loss_that_is_not_finite_ends_the_run(objective):
+    wild = Training(steps=1, batch=4, schedule=Cosine(1e38, 1, 1), parts=2)
+    with pytest.raises(TrainingDiverged, match="step 1"):
+        train(MODEL, objective, wild, progress=False)
+
+
+def test_the_bar_shows_loss_speed_and_time_left(objective, capsys):
+    train(MODEL, objective, TRAINING)
+    shown = capsys.readouterr().err
+    assert "token/s" in shown
+    assert "step 12/12" in shown
+    assert "bits, held-out" in shown
+
+
+def test_no_bar_if_none_is_wanted(objective, capsys):
+    train(MODEL, objective, TRAINING, progress=False)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,124 @@
+import math
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer.data import dates
+from minitransformer.data.text import read_text
+from minitransformer.models import EncoderDecoder, LanguageModel
+from minitransformer.training.objective import NextByte, WriteISO
+
+MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)
+TRANSLATOR = EncoderDecoder(dates.VOCABULARY, width=8, depth=1, heads=2)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "short.txt"
+    path.write_text("".join(chr(65 + k * k % 26) for k in range(400)))
+    return read_text(path)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return MODEL.init(np.random.default_rng(0), np.float64)
+
+
+def test_the_loss_is_the_mean_surprise_at_the_next_byte(text, params):
+    objective = NextByte(text, 6)
+    inputs, targets = batch = objective.batch(3, np.random.default_rng(0))
+    logits, _ = MODEL(params, inputs)
+    surprises = [
+        math.log(sum(math.exp(z) for z in logits[b, i])) - logits[b, i, targets[b, i]] for b in range(3) for i in range(6)
+    ]
+    loss, _ = objective.loss(MODEL, params, batch)
+    assert math.isclose(loss, sum(surprises) / 18, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_the_loss_of_a_batch_is_the_mean_over_its_parts(text, params, part):
+    objective = NextByte(text, 6)
+    batch = objective.batch(12, np.random.default_rng(0))
+    parts = objective.parts(batch, 3)
+    assert np.array_equal(parts[part][0], batch[0][4 * part : 4 * part + 4])
+    losses = [objective.loss(MODEL, params, p)[0] for p in parts]
+    assert math.isclose(objective.loss(MODEL, params, batch)[0], np.mean(losses), rel_tol=1e-12)
+
+
+def test_the_gradient_of_the_text_loss(text, params):
+    objective = NextByte(text, 6)
+    batch = objective.batch(2, np.random.default_rng(1))
+    shaken = mt.tree_map(lambda leaf: leaf + 0.1 * np.random.default_rng(2).standard_normal(leaf.shape), params)
+    mt.check_pullback(lambda p: objective.loss(MODEL, p, batch), shaken, entries=4, zero=["p.stack.blocks.0.attention.b_k"])
+
+
+def test_the_gradient_of_the_date_loss():
+    objective = WriteISO()
+    batch = objective.batch(3, np.random.default_rng(1))
+    params = TRANSLATOR.init(np.random.default_rng(0), np.float64)
+    shaken = mt.tree_map(lambda leaf: leaf + 0.1 * np.random.default_rng(2).standard_normal(leaf.shape), params)
+    zero = ["p.encoder.blocks.0.attention.b_k", "p.decoder.blocks.0.attention.b_k", "p.decoder.blocks.0.cross.b_k"]
+    mt.check_pullback(lambda p: objective.loss(TRANSLATOR, p, batch), shaken, entries=4, zero=zero)
+
+
+def test_held_out_bits_are_those_of_each_byte_in_its_window(text, params):
+    bits = NextByte(text, 6).bits(MODEL, params)
+    held_out = text.held_out.astype(np.int64)
+    assert bits.shape == (len(held_out) - 1,)
+    for target in (1, 5, 6, 7, 20, len(held_out) - 1):  # byte 7 is the first that the second window, from byte 3, counts
+        start = 0 if target <= 6 else min(3 * math.ceil((target - 6) / 3), len(held_out) - 7)
+        logits = MODEL(params, held_out[start:target])[0][-1]
+        expected = (np.log(np.exp(logits).sum()) - logits[held_out[target]]) / math.log(2)
+        assert math.isclose(bits[target - 1], expected, rel_tol=1e-9), target
+
+
+def test_a_quick_look_is_near_the_whole(text, params):
+    objective = NextByte(text, 6)
+    assert math.isclose(objective.look(MODEL, params), objective.bits(MODEL, params).mean(), rel_tol=0.1)
+
+
+def test_the_data_is_named(text):
+    assert NextByte(text, 6).data == {"task": "text", "name": "short.txt", "sha256": text.sha256}
+    assert WriteISO().data["task"] == "dates"
+
+
+@pytest.mark.parametrize(("context", "part"), [(40, "held-out"), (360, "training")])
+def test_a_text_that_is_too_short_for_the_context_is_refused(text, context, part):
+    with pytest.raises(ValueError, match=rf"short\.txt, {part} part: \d+ bytes are too short for a context of {context}"):
+        NextByte(text, context)
+
+
+def test_padding_changes_no_loss():
+    params = TRANSLATOR.init(np.random.default_rng(0), np.float64)
+    batch = WriteISO().batch(4, np.random.default_rng(1))
+    longer = batch._replace(source=np.pad(batch.source, ((0, 0), (0, 5)), constant_values=7))
+    losses = [WriteISO().loss(TRANSLATOR, params, b)[0] for b in (batch, longer)]
+    assert math.isclose(*losses, rel_tol=1e-12)
+
+
+def test_translations_are_those_of_one_date_at_a_time():
+    params = mt.random_like(TRANSLATOR.init(np.random.default_rng(0)), np.random.default_rng(1))
+    written = dates.held_out_set(40).written
+    together = WriteISO().translate(TRANSLATOR, params, written)
+    assert together == [WriteISO().translate(TRANSLATOR, params, [text])[0] for text in written]
+    assert len(set(together)) > 10
+
+
+def test_exact_match_counts_whole_dates():
+    class Clerk:
+        """Translates the first three of four dates, and makes one wrong digit in the last."""
+
+        def translate(self, params, source, *, begin, end, longest, lengths):
+            iso = held_out.target[:, 1:].copy()
+            iso[-1, -2] ^= 1
+            assert (begin, end, longest) == (dates.BOS, dates.EOS, 11)
+            return iso
+
+    held_out = dates.held_out_set(4)
+    assert WriteISO().exact_match(Clerk(), None, held_out) == 0.75
+
+
+def test_an_unknown_character_is_refused():
+    with pytest.raises(ValueError, match="no token for 'é'"):
+        WriteISO().translate(TRANSLATOR, TRANSLATOR.init(np.random.default_rng(0)), ["3 décembre 2021"])

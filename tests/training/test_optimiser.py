@@ -1,0 +1,149 @@
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from minitransformer import tree_items, tree_map
+from minitransformer.training.optimiser import AdamW, accumulate, clip, global_norm, with_leaves
+
+
+class Params(NamedTuple):
+    W: np.ndarray
+    layers: tuple
+    b: np.ndarray | None = None
+
+
+def tree(rng, dtype=np.float64):
+    def draw(*shape):
+        return rng.standard_normal(shape).astype(dtype)
+
+    return Params(draw(3, 4), ({"gamma": draw(4)}, None), draw(2, 3, 5))
+
+
+def adamw_by_hand(theta, gradients, rates, beta1, beta2, eps, decay):
+    """One number at a time, as the equations stand."""
+    m = v = 0.0
+    for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g**2
+        m_hat = m / (1 - beta1**t)
+        v_hat = v / (1 - beta2**t)
+        theta = theta - rate * (m_hat / (math.sqrt(v_hat) + eps) + decay * theta)
+    return theta
+
+
+def test_adamw_is_the_equation_number_by_number():
+    rng = np.random.default_rng(0)
+    optimiser = AdamW(betas=(0.8, 0.95), eps=1e-3, weight_decay=0.3)
+    start = params = tree(rng)
+    state = optimiser.init(params)
+    gradients, rates = [tree(rng) for _ in range(7)], [0.1, 0.2, 0.1, 0.05, 0.3, 0.1, 0.2]
+    for g, rate in zip(gradients, rates, strict=True):
+        params, state = optimiser.update(params, g, state, rate)
+    assert state.step == 7
+    for (path, theta), (_, found), *gs in zip(*(tree_items(t) for t in (start, params, *gradients)), strict=True):
+        decay = 0.3 if theta.ndim >= 2 else 0.0
+        for index in np.ndindex(theta.shape):
+            expected = adamw_by_hand(theta[index], [g[index] for _, g in gs], rates, 0.8, 0.95, 1e-3, decay)
+            assert math.isclose(found[index], expected, rel_tol=1e-12), (path, index)
+
+
+def test_the_first_step_is_as_long_as_the_rate_in_every_coordinate():
+    params = {"b": np.zeros(4)}
+    optimiser = AdamW()
+    g = {"b": np.array([1e-3, -5.0, 100.0, -1e-2])}
+    new, _ = optimiser.update(params, g, optimiser.init(params), 0.01)
+    assert np.allclose(new["b"], -0.01 * np.sign(g["b"]), rtol=1e-4)
+
+
+def test_only_matrices_decay():
+    params = {"W": np.ones((2, 2)), "gamma": np.ones(2)}
+    optimiser = AdamW(weight_decay=0.5)
+    zero = tree_map(np.zeros_like, params)
+    new, _ = optimiser.update(params, zero, optimiser.init(params), 0.1)
+    assert np.allclose(new["W"], 0.95)
+    assert np.array_equal(new["gamma"], params["gamma"])
+
+
+def test_an_update_changes_no_argument_and_keeps_float32():
+    rng = np.random.default_rng(0)
+    optimiser = AdamW()
+    params, grads = tree(rng, np.float32), tree(rng, np.float32)
+    _, state = optimiser.update(params, grads, optimiser.init(params), 0.1)
+    everything = (params, grads, state)
+    before = tree_map(np.copy, everything)
+    new, new_state = optimiser.update(params, grads, state, 0.1)
+    for (path, a), (_, b) in zip(tree_items(before), tree_items(everything), strict=True):
+        assert np.array_equal(a, b), path
+    for path, leaf in tree_items((new, new_state.m, new_state.v)):
+        assert leaf.dtype == np.float32, path
+    assert type(new) is Params
+    assert new.layers[1] is None
+
+
+def test_adamw_finds_the_bottom_of_a_bowl():
+    params, optimiser = np.array([3.0, -2.0]), AdamW(weight_decay=0)
+    state = optimiser.init(params)
+    for step in range(500):
+        params, state = optimiser.update(params, np.array([1, 100]) * params, state, 0.1 * 0.99**step)
+    assert np.abs(params).max() < 1e-3
+
+
+@pytest.mark.parametrize("wrong", [{"betas": (0.9, 1.0)}, {"betas": (-0.1, 0.9)}, {"eps": 0.0}, {"weight_decay": -1.0}])
+def test_a_senseless_optimiser_is_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        AdamW(**wrong)
+
+
+def test_the_norm_is_over_every_entry_of_every_array():
+    assert global_norm({"a": np.array([3.0]), "b": (np.array([[0.0, 4.0]]), None)}) == 5
+    grads = tree(np.random.default_rng(0))
+    assert math.isclose(global_norm(grads), math.sqrt(sum((leaf**2).sum() for _, leaf in tree_items(grads))))
+
+
+def test_clipping_keeps_the_direction():
+    grads = tree(np.random.default_rng(0), np.float32)
+    clipped, norm = clip(grads, 0.5)
+    assert math.isclose(norm, global_norm(grads))
+    assert math.isclose(global_norm(clipped), 0.5, rel_tol=1e-6)
+    for (path, a), (_, b) in zip(tree_items(clipped), tree_items(grads), strict=True):
+        assert np.allclose(a, b * (0.5 / norm), rtol=1e-6), path
+        assert a.dtype == np.float32
+
+
+def test_a_short_gradient_is_left_alone():
+    grads = tree(np.random.default_rng(0))
+    clipped, _ = clip(grads, 100.0)
+    assert all(a is b for (_, a), (_, b) in zip(tree_items(clipped), tree_items(grads), strict=True))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_is_handed_on(bad):
+    grads, norm = clip({"W": np.array([1.0, bad])}, 1.0)
+    assert not math.isfinite(norm)
+    assert np.array_equal(grads["W"], [1.0, bad], equal_nan=True)
+
+
+def test_accumulation_is_the_mean_over_the_parts():
+    def gradient(part):
+        return float(part), {"W": np.array([part, 2 * part])}
+
+    loss, grads = accumulate(gradient, [1.0, 2.0, 6.0])
+    assert loss == 3
+    assert np.array_equal(grads["W"], [3, 6])
+    with pytest.raises(ValueError, match="at least one"):
+        accumulate(gradient, [])
+
+
+def test_accumulation_changes_no_gradient():
+    kept = [np.ones(2), np.ones(2)]
+    accumulate(lambda k: (0.0, kept[k]), [0, 1])
+    assert all(np.array_equal(g, [1, 1]) for g in kept)
+
+
+def test_a_tree_with_other_leaves():
+    old = tree(np.random.default_rng(0))
+    new = with_leaves(old, range(3))
+    assert list(tree_items(new)) == [("W", 0), ("layers.0.gamma", 1), ("b", 2)]
+    assert type(new) is Params

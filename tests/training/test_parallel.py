@@ -1,0 +1,66 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from minitransformer.training.parallel import cores, each
+
+
+def blas_threads():
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2, 5])
+def test_results_come_in_the_order_of_the_parts(threads):
+    def slow_first(part):
+        time.sleep(0.02 / (part + 1))
+        return part**2
+
+    assert list(each(slow_first, range(5), threads)) == [0, 1, 4, 9, 16]
+    assert list(each(slow_first, [], threads)) == []
+
+
+def test_parts_run_side_by_side():
+    meeting = threading.Barrier(2, timeout=5)
+    assert sorted(each(lambda _: meeting.wait(), range(2), threads=2)) == [0, 1]  # would time out one after the other
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_blas_keeps_to_one_thread_inside_and_gets_its_own_back(threads):
+    before = blas_threads()
+    assert all(set(inside) <= {1} for inside in each(lambda _: blas_threads(), range(3), threads))
+    assert blas_threads() == before
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_in_a_part_comes_out(threads):
+    def fails(part):
+        if part == 1:
+            raise ValueError("part 1")
+        return part
+
+    before = blas_threads()
+    with pytest.raises(ValueError, match="part 1"):
+        list(each(fails, range(3), threads))
+    assert blas_threads() == before
+
+
+def test_the_number_of_threads_changes_no_bit():
+    rng = np.random.default_rng(0)
+    A, parts = rng.standard_normal((300, 300)).astype(np.float32), rng.standard_normal((4, 300, 300)).astype(np.float32)
+    one, two = (list(each(lambda B: A @ B, parts, threads)) for threads in (1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_numpy_warns_of_is_the_callers_choice(threads):
+    with np.errstate(over="ignore"):
+        assert [float(x) for x in each(lambda _: np.float32(1e38) * np.float32(10), range(2), threads)] == [np.inf] * 2
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        list(each(lambda _: np.float32(1e38) * np.float32(10), range(2), threads))
+
+
+def test_there_is_a_core():
+    assert cores() >= 1
