@@ -20,7 +20,7 @@ book: $(READY)  ## run every notebook in order, and keep outputs and figures
 	@$(RUN) -m minitransformer equations --readme
 
 test: $(READY)  ## run every test, on two cores
-	@OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -q -n 2 --dist loadfile
+	@$(RUN) -m pytest -q -n 2 --dist loadfile
 
 check: $(READY)  ## run the notebooks in a copy, and compare; find gaps in the equation map
 	@$(RUN) -m minitransformer equations --check

@@ -128,6 +128,32 @@ def surroundings(copy: Path) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key != "MPLBACKEND"} | ours
 
 
+class _Watch:
+    """Follows the run of a notebook: who writes which figure, and whether Ctrl-C was pressed."""
+
+    def __init__(self, copy: Path, kernel: Any, bar: tqdm) -> None:
+        self.copy, self.kernel, self.bar = copy, kernel, bar
+        self.figures: dict[str, list[str]] = {}
+        self.seen = _written(copy)
+        self.interrupted = False
+
+    def started(self, **_: Any) -> None:
+        with suppress(RuntimeError):  # on Windows
+            for signal_ in (signal.SIGINT, signal.SIGTERM):  # nbclient would take both for a kernel that died
+                asyncio.get_running_loop().add_signal_handler(signal_, self.interrupt)
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+        asyncio.ensure_future(self.kernel.shutdown_kernel(now=True))  # noqa: RUF006  (its end is the cell's end)
+
+    def executed(self, cell: Any, **_: Any) -> None:
+        now = _written(self.copy)
+        for figure, _time in now.items() - self.seen.items():
+            self.figures[figure] = cell.metadata.get("tags", [])
+        self.seen = now
+        self.bar.update()
+
+
 def execute(name: str, copy: Path) -> Run:
     """Run the notebook of this name in the copy, from a clean kernel.
 
@@ -139,52 +165,36 @@ def execute(name: str, copy: Path) -> Run:
     cells = enumerate(notebook.cells, start=1)
     code = [(number, cell) for number, cell in cells if cell.cell_type == "code" and cell.source]
     kernel = AsyncKernelManager(kernel_name="python3", connection_file=str(copy / ".surroundings" / f"{name}.json"))
-    figures: dict[str, list[str]] = {}
-    seen = _written(copy)
-    interrupted = False
-
-    def started(**_: Any) -> None:  # nbclient would take Ctrl-C for a kernel that died
-        with suppress(RuntimeError):  # Windows
-            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
-
-    def interrupt() -> None:
-        nonlocal interrupted
-        interrupted = True
-        asyncio.ensure_future(kernel.shutdown_kernel(now=True))  # noqa: RUF006  (its end is the cell's end)
-
-    def executed(cell: Any, **_: Any) -> None:
-        for figure, _time in _written(copy).items() - seen.items():
-            figures[figure] = cell.metadata.get("tags", [])
-        seen.update(_written(copy))
-        bar.update()
-
-    client = NotebookClient(
-        notebook,
-        km=kernel,
-        timeout=LONGEST_CELL,
-        record_timing=False,
-        coalesce_streams=True,
-        store_widget_state=False,
-        extra_arguments=["--IPKernelApp.log_level=40"],
-        resources={"metadata": {"path": str(copy / "notebooks")}},
-        on_notebook_start=started,
-        on_cell_executed=executed,
-    )
-    try:
-        with tqdm(total=len(code), desc=Path(name).stem, unit=" cells", leave=False, disable=None) as bar:
+    with tqdm(total=len(code), desc=Path(name).stem, unit=" cells", leave=False, disable=None) as bar:
+        watch = _Watch(copy, kernel, bar)
+        client = NotebookClient(
+            notebook,
+            km=kernel,
+            timeout=LONGEST_CELL,
+            record_timing=False,
+            coalesce_streams=True,
+            store_widget_state=False,
+            extra_arguments=["--IPKernelApp.log_level=40"],
+            resources={"metadata": {"path": str(copy / "notebooks")}},
+            on_notebook_start=watch.started,
+            on_cell_executed=watch.executed,
+        )
+        try:
             client.execute(env=surroundings(copy), cleanup_kc=True)
-    except failures as error:
-        if interrupted:
-            raise KeyboardInterrupt from None
-        number, cell = code[max(client.code_cells_executed, 1) - 1]
-        raise BookError(_account(f"{name}, cell {number}", cell, error)) from None
+        except failures as error:
+            if watch.interrupted:
+                raise KeyboardInterrupt from None
+            number, cell = code[max(client.code_cells_executed, 1) - 1]
+            raise BookError(_account(f"{name}, cell {number}", cell, error)) from None
+        except RuntimeError as error:
+            raise BookError(f"{name}: its kernel did not start: {error}") from None
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
     if any("trained" in cell.metadata.get("tags", []) for cell in notebook.cells):
         notebook.metadata["ground"] = ground()
-    return Run(notebook, figures)
+    return Run(notebook, watch.figures)
 
 
 def _clear(notebook: Any) -> None:

@@ -134,10 +134,11 @@ def _run(function: Callable, x: dict, cotangent: Callable[[Tree], Tree]) -> tupl
     Y, pullback = function(*x.values())
     _refuse_changes(before, x, "the forward pass")
     dY = cotangent(Y)
-    before_dY = _copies(dY)
+    others = {"dY": dY, "the value": Y}
+    before_others = _copies(others)
     dx = _gradients(pullback, dY, x)
     _refuse_changes(before, x, "the backward pass")
-    _refuse_changes(before_dY, dY, "the backward pass, though it is its argument dY")
+    _refuse_changes(before_others, others, "the backward pass")
 
     dtype = next(a.dtype for a in tree_leaves(x) if _is_real(a))
     for path, y in tree_items(Y, "the value"):
@@ -198,7 +199,7 @@ def _refuse_changes(before: list[tuple[str, Array]], tree: Tree, who: str) -> No
     now = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, np.ndarray)]
     for (path, old), new in zip(before, now, strict=True):
         if not np.array_equal(old, new, equal_nan=old.dtype.kind == "f"):
-            raise GradientError(f"{path or 'the argument'}: changed by {who}")
+            raise GradientError(f"{path}: changed by {who}")
 
 
 # --------------------------------------------------------------------- what a comparison alone would not notice

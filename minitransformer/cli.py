@@ -114,7 +114,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `minitransformer equations | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (BookError, OSError, ValueError, ImportError) as error:
-        file = error.filename if isinstance(error, OSError) else None
-        print(f"minitransformer: {file}: {error.strerror}" if file else f"minitransformer: {error}", file=sys.stderr)
+    except OSError as error:
+        line = f"{error.filename}: {error.strerror}" if error.filename else error
+        print(f"minitransformer: {line}", file=sys.stderr)
+        return 1
+    except (BookError, ValueError, ImportError, MemoryError) as error:
+        print(f"minitransformer: {error}", file=sys.stderr)
         return 1

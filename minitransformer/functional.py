@@ -308,7 +308,10 @@ class CrossEntropyPullback(NamedTuple):
 
 @checked
 def cross_entropy(
-    logits: Float[Array, "*batch vocabulary"], targets: Int[Array, "*batch"], *, mask: Bool[Array, "*batch"] | None = None
+    logits: Float[Array, "*batch vocabulary"],
+    targets: Int[Array, "*batch"],
+    *,
+    mask: Bool[Array, "*batch"] | None = None,
 ):
     """Mean of −log P(target) over the positions that the mask allows, in nats, with P = softmax(logits).
 

@@ -25,7 +25,7 @@ import numpy as np
 from minitransformer.typing import Array
 
 Tree = Any  # an array, None, or a (named) tuple, list or dict of trees
-Pullback = Callable[..., Any]
+Pullback = Any  # called with the gradient of the output, it returns those of the inputs
 Layer = Callable[..., tuple[Array, Pullback]]  # layer(params, X) -> (Y, pullback)
 
 # ---------------------------------------------------------------------------------------------- trees

@@ -8,7 +8,8 @@ once, at the door: what a checked function calls is not checked again.
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from beartype import BeartypeConf, beartype
@@ -25,7 +26,7 @@ else:
     class Float(AbstractDtype):
         """float32 or float64: the two types that the book computes in."""
 
-        dtypes = ["float32", "float64"]
+        dtypes: ClassVar = ["float32", "float64"]
 
 
 class _Door(threading.local):
@@ -35,7 +36,10 @@ class _Door(threading.local):
 _door = _Door()
 
 
-def checked(function: Any) -> Any:
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def checked(function: Function) -> Function:
     """Check the arguments and the result against the signature, unless a checked function is calling."""
     strict = jaxtyped(function, typechecker=_accepts_ints)
 
@@ -49,7 +53,7 @@ def checked(function: Any) -> Any:
         finally:
             _door.inside = False
 
-    return call
+    return cast(Function, call)
 
 
 __all__ = ["Array", "Bool", "Float", "Int", "checked"]

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from minitransformer import equations
 
-threadpool_limits(1, "blas")  # tests run side by side, one for each core: BLAS threads of several would wait for each other
+threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,7 +22,7 @@ def pytest_addoption(parser):
 
 
 class Debugger(pdb.Pdb):
-    """Stops in the code of the book only: `s` leads into its functions, past the checks of shapes that stand before them."""
+    """Stops in the code of the book only: `s` leads into its functions, past the checks of shapes before them."""
 
     def stop_here(self, frame):
         file = Path(frame.f_code.co_filename)

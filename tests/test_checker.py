@@ -337,7 +337,7 @@ def backward_changes_argument(X, W):
     return X @ W, backward
 
 
-@wrong(r"changed by the backward pass, though it is its argument dY", X)
+@wrong(r"dY: changed by the backward pass", X)
 def backward_changes_dY(X):
     """The caller may need dY again: in a residual step it goes two ways."""
 
@@ -346,6 +346,13 @@ def backward_changes_dY(X):
         return dY
 
     return 2 * X, backward
+
+
+@wrong(r"the value: changed by the backward pass", X)
+def backward_changes_value(X):
+    """Saves an allocation: the gradient is written where the value was. Right, and the value is gone."""
+    Y = 2 * X
+    return Y, lambda dY: np.multiply(2, dY, out=Y)
 
 
 @wrong(r"tokens: changed by the backward pass", TOKENS, TABLE)

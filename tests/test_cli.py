@@ -34,7 +34,7 @@ def test_a_wrong_call_ends_with_2_and_the_usage(args, capsys):
     ("error", "line", "code"),
     [
         (ValueError("text: empty"), "minitransformer: text: empty\n", 1),
-        (FileNotFoundError(2, "No such file or directory", "x.txt"), "minitransformer: x.txt: No such file or directory\n", 1),
+        (FileNotFoundError(2, "No such file", "x.txt"), "minitransformer: x.txt: No such file", 1),
         (book.BookError("02, cell 1: x"), "minitransformer: 02, cell 1: x\n", 1),
         (KeyboardInterrupt(), "\nminitransformer: interrupted\n", 130),
     ],

@@ -353,6 +353,16 @@ def test_norm_of_a_constant_row_is_finite(norm, rng):
     assert all(np.isfinite(g).all() for g in pullback(rng.standard_normal((2, 5))))
 
 
+def test_default_epsilons():
+    """10⁻⁵ for the layer norms, 10⁻⁶ for RMS (T5), seen at rows that are no larger than that."""
+    small = 1e-3 * X
+    assert np.array_equal(layer_norm(small, GAMMA, BETA)[0], layer_norm(small, GAMMA, BETA, eps=1e-5)[0])
+    assert np.array_equal(
+        layer_norm_outside(small, GAMMA, BETA)[0], layer_norm_outside(small, GAMMA, BETA, eps=1e-5)[0]
+    )
+    assert np.array_equal(rms_norm(small, GAMMA)[0], rms_norm(small, GAMMA, eps=1e-6)[0])
+
+
 def test_norms_refuse_what_does_not_fit():
     with pytest.raises(TypeError, match=r"(?s)parameter 'gamma'.*f64\[4\].*'D'"):
         layer_norm(X, b, BETA)
@@ -398,7 +408,10 @@ def test_dropout_remembers_the_same_entries():
 
 @pytest.mark.parametrize(("rate", "generator"), [(0.0, np.random.default_rng(0)), (0.5, None), (0, None)])
 def test_dropout_does_nothing_without_rate_or_generator(rate, generator):
+    """Not even draw: what the generator is used for next does not depend on it."""
+    state = generator and generator.bit_generator.state
     Y, pullback = dropout(X, rate, generator)
+    assert state == (generator and generator.bit_generator.state)
     assert np.array_equal(Y, X)
     assert np.array_equal(pullback(X), X)
 

@@ -23,7 +23,9 @@ class UnweightedPullback(NamedTuple):
 
 
 @checked
-def unweighted_attention(X: Float[Array, "*batch n D"], *, causal: bool = False, mask: Bool[Array, "..."] | None = None):
+def unweighted_attention(
+    X: Float[Array, "*batch n D"], *, causal: bool = False, mask: Bool[Array, "..."] | None = None
+):
     """Each row becomes an average of all rows, weighted by how alike they are.
 
         Y = softmax(X Xᵀ) X

@@ -1,0 +1,1 @@
+"""Texts and tasks to learn from, and n-grams to compare with."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from minitransformer.typing import Array
 
-with calendar.different_locale("C"):  # English names, whatever the reader's language
+with calendar.different_locale("C"):  # type: ignore[arg-type]  # English names, whatever the reader's language
     MONTHS, WEEKDAYS = tuple(calendar.month_name), tuple(calendar.day_name)
     MON, WKD = tuple(calendar.month_abbr), tuple(calendar.day_abbr)
 

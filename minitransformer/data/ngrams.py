@@ -7,7 +7,6 @@ the number of different bytes that were seen after c: a context that was followe
 less, and more is left for the shorter one (interpolated Witten–Bell). A context that was never seen adds nothing.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np

@@ -8,10 +8,10 @@ held-out bytes also stand in the training text. `copied` finds them, and losses 
 import hashlib
 import zlib
 from pathlib import Path
+from pydoc_data import topics
 from typing import NamedTuple
 
 import numpy as np
-from pydoc_data import topics
 
 from minitransformer.typing import Array
 
@@ -107,7 +107,9 @@ def long_enough(tokens: Array, context: int, name: str = "text") -> None:
     if context < 1:
         raise ValueError(f"context: {context} is not at least 1")
     if len(tokens) <= context:
-        raise ValueError(f"{name}: {len(tokens)} bytes are too short for a context of {context}, which needs {context + 1}")
+        raise ValueError(
+            f"{name}: {len(tokens)} bytes are too short for a context of {context}, which needs {context + 1}"
+        )
 
 
 def copied(text: Array, source: Array) -> Array:

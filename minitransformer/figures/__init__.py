@@ -1,6 +1,6 @@
-"""The figures of the book. Each module has `data(...)`, which computes, and `draw(data)`, which draws; `save` keeps one.
+"""The figures of the book. Each module has `data(...)`, which computes, and `draw(data)`, which draws.
 
-What a caption claims about a figure is asserted on its data, in tests/figures/.
+`save` keeps what was drawn. What a caption claims about a figure is asserted on its data, in tests/figures/.
 """
 
 import importlib

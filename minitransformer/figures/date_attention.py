@@ -24,7 +24,9 @@ class DateAttention(NamedTuple):
 def data(model: EncoderDecoder, params: Any, sources: tuple[str, ...]) -> DateAttention:
     """Translate each source with a trained model, then run the model once over what it wrote, and open the pullback."""
     tokens, lengths = dates.to_sources(sources)
-    answer = model.translate(params, tokens, begin=dates.BOS, end=dates.EOS, longest=dates.ISO_LENGTH + 1, lengths=lengths)
+    answer = model.translate(
+        params, tokens, begin=dates.BOS, end=dates.EOS, longest=dates.ISO_LENGTH + 1, lengths=lengths
+    )
     target = np.concatenate([np.full((len(sources), 1), dates.BOS), answer], 1)
     _, pullback = model(params, tokens, target, lengths=lengths)
     A = np.mean([block.cross.A.mean(1) for block in pullback.decoder.blocks], axis=0)

@@ -43,7 +43,9 @@ def data(depth: int = 3, seed: int = 0) -> EncoderDecoderData:
         for block in (params.encoder.blocks[0], params.decoder.blocks[0])
     ]
     norms = np.array([np.linalg.norm(d) for d in reversed(memories)])
-    return EncoderDecoderData(*sizes, depth, norms, float(np.linalg.norm(sum(memories))), float(np.linalg.norm(received)))
+    return EncoderDecoderData(
+        *sizes, depth, norms, float(np.linalg.norm(sum(memories))), float(np.linalg.norm(received))
+    )
 
 
 PARTS = {"attention": "self-attention", "cross": "cross-attention", "ffn": "feed-forward"}
@@ -94,6 +96,8 @@ def _column(
             ax.add_patch(box)
             ax.text(x, y + height / 2, f"{PARTS[name]}  {sizes[name]:,}", ha="center", va="center", fontsize=9)
             places[name].append(y + height / 2)
-        ax.annotate("", (x, bottom + step - 0.01), (x, bottom + step - 0.42), arrowprops={"arrowstyle": "-|>", "color": "0.3"})
+        ax.annotate(
+            "", (x, bottom + step - 0.01), (x, bottom + step - 0.42), arrowprops={"arrowstyle": "-|>", "color": "0.3"}
+        )
     ax.text(x, 9.95, f"{title}, {depth} blocks", ha="center", fontsize=11, weight="bold")
     return places

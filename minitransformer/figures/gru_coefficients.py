@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from threadpoolctl import threadpool_limits
 
 from minitransformer.data.text import python_docs
 from minitransformer.figures.style import figure
@@ -81,6 +82,7 @@ class Maps(NamedTuple):
     parameters: Array  # (2,)
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # products this small are slower on two threads
 def data(steps: int = 500, seed: int = 0, text: str = TEXT) -> Maps:
     """Train both on the Python documentation, in the same way, and let them read the text."""
     objective = NextByte(python_docs(), CONTEXT)

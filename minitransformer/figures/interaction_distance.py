@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from threadpoolctl import threadpool_limits
 
 from minitransformer.figures.style import figure
 from minitransformer.kin import GRU, RNN, Attend, WordWindow
@@ -40,6 +41,7 @@ class Distances(NamedTuple):
     field: Array  # (layers, tokens): reach of the middle row after 1, 2, … layers of windows
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # products this small are slower on two threads
 def data(draws: int = 7, layers: int = 8) -> Distances:
     """Random networks of width 16 on random tokens."""
     drawn = [_draw(np.random.default_rng(seed), layers) for seed in range(draws)]
@@ -86,8 +88,8 @@ def draw(data: Distances) -> Figure:
     floor = 1e-9
     for line, L, marker in zip(data.windows, DEPTHS, "ov^", strict=True):
         middle.plot(data.short, np.maximum(line, floor), marker=marker, markersize=4, label=f"L = {L}", clip_on=False)
-    middle.set(xticks=range(0, 41, 8), title=f"L layers of word windows, w = {WINDOW}", ylim=(floor, 30))
-    middle.legend(fontsize=8.5, loc="upper right", ncols=3, columnspacing=1)
+    middle.set(xticks=range(0, 41, 8), title=f"L layers of word windows, w = {WINDOW}", ylim=(floor, 10))
+    middle.legend(fontsize=8.5, loc="upper right")
     for ax in (left, middle):
         ax.set(xlabel="n", yscale="log")
         ax.minorticks_off()

@@ -16,7 +16,8 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.prop_cycle": mpl.cycler(
-        color=["#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b", "#555555"], linestyle=["-", "--", "-.", ":", "-", "--"]
+        color=["#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b", "#555555"],
+        linestyle=["-", "--", "-.", ":", "-", "--"],
     ),
     "lines.linewidth": 1.8,
     "legend.frameon": False,
@@ -28,7 +29,9 @@ STYLE = {
 }
 
 
-def figure(rows: int = 1, columns: int = 1, *, width: float = 7.0, height: float = 3.0, **options: Any) -> tuple[Figure, Any]:
+def figure(
+    rows: int = 1, columns: int = 1, *, width: float = 7.0, height: float = 3.0, **options: Any
+) -> tuple[Figure, Any]:
     """A figure in the style of the book and its axes (one, or an array of them), `width` × `height` inches."""
     mpl.rcParams.update(STYLE)
     fig = Figure(figsize=(width, height), layout="constrained")
@@ -50,7 +53,7 @@ class Picture(NamedTuple):
 
 
 def folder() -> Path:
-    """Where figures are written: MINITRANSFORMER_FIGURES, or the `figures` folder beside `notebooks`, or the current one."""
+    """Where figures are written: MINITRANSFORMER_FIGURES, or the `figures` folder beside `notebooks`, or right here."""
     if "MINITRANSFORMER_FIGURES" in os.environ:
         return Path(os.environ["MINITRANSFORMER_FIGURES"])
     here = Path.cwd()

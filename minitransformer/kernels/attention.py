@@ -36,6 +36,7 @@ from minitransformer.typing import Array
 
 LANES = 64  # queries (forwards) or keys (backwards) side by side in a tile
 LOG2E = math.log2(math.e)
+# contract and no other licence: exp2 needs its order of sums, and −∞ and NaN keep their meaning
 compiled = njit(cache=True, fastmath=CONTRACT, error_model="numpy")
 compiled_parallel = njit(cache=True, fastmath=CONTRACT, error_model="numpy", parallel=True)
 
@@ -44,7 +45,7 @@ compiled_parallel = njit(cache=True, fastmath=CONTRACT, error_model="numpy", par
 
 @compiled
 def add_product(A, B, C):
-    """C += A B, four rows of A by four rows of B at a time: 64 multiply-adds for 12 loads and stores of a register.
+    """C += A B, four rows of A by four rows of B at a time: 16 multiply-adds for 12 loads and stores of a register.
 
     B and C are LANES wide; rows and columns of A are multiples of four. B and C are taken as one long row, because the
     compiler then sees how their rows lie to each other, and need not ask each time whether they overlap.
@@ -148,8 +149,9 @@ def attend(Q, K, V, mask, causal, m, scale, i0, Y, L):
         add_product(V[j0 : j0 + len(S), :dv].T, S, YT)
     for i in range(rows):
         L[i0 + i] = (top[i] + np.log2(total[i])) / LOG2E if total[i] != 0 else -np.inf
+        share = Y.dtype.type(1 / total[i] if total[i] != 0 else 0)
         for c in range(Y.shape[1]):
-            Y[i0 + i, c] = YT[c, i] / total[i] if total[i] != 0 else 0
+            Y[i0 + i, c] = YT[c, i] * share
 
 
 @compiled_parallel
@@ -193,9 +195,11 @@ def attend_back(Q, K, V, dY, L, D, mask, causal, scale, j0, dQT, dK, dV):
             hide(P[:rows, : m - j0], mask, i0, j0)
         for i in range(rows):
             base = Q.dtype.type(L[i0 + i] * LOG2E) if L[i0 + i] > -np.inf else zero
+            D_i = D[i0 + i]
             for j in range(LANES):
-                P[i, j] = exp2(min(P[i, j] - base, zero))  # when scores are huge, rounding may say more than 1
-                dS[i, j] = P[i, j] * (dS[i, j] - D[i0 + i])
+                p = exp2(min(P[i, j] - base, zero))  # when scores are huge, rounding may say more than 1
+                P[i, j] = p
+                dS[i, j] = p * (dS[i, j] - D_i)
         add_product(dY_tile.T, P, dVT)
         add_product(Q_tile.T, dS, dKT)
         transpose_into(dST, dS, one)

@@ -1,7 +1,7 @@
 """Part III: the relatives of attention. Here the recurrent side, from which the book sets out."""
 
 from minitransformer.kin.gru import GRU, GRUParams, UnrolledGRU, gru_coefficients
-from minitransformer.kin.ladder import After, Alike, Attend, Candidates, FreeWeights, ladder
+from minitransformer.kin.ladder import After, Alike, Attend, Candidates, FreeWeights, rungs
 from minitransformer.kin.rnn import RNN, RNNParams
 from minitransformer.kin.word_window import WordWindow, WordWindowParams
 
@@ -19,5 +19,5 @@ __all__ = [
     "WordWindow",
     "WordWindowParams",
     "gru_coefficients",
-    "ladder",
+    "rungs",
 ]

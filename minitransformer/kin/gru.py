@@ -13,6 +13,7 @@ import numpy as np
 
 from minitransformer.functional import LinearPullback, linear, sigmoid
 from minitransformer.kin.rnn import first_state, outer_sum, uniform
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 
@@ -104,7 +105,7 @@ class GRU:
         params: GRUParams,
         X: Float[Array, "*batch n {self.inputs}"],
         h_0: Float[Array, "*batch {self.width}"] | None = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], GRUPullback]:
+    ) -> tuple[Float[Array, "*batch n {self.width}"], Pullback]:
         """All states h_1 … h_n; h_0 is zero if not given. Pullback: dH to (dparams, dX), and dh_0 if it was given."""
         p = params
         XW_c, input_c = linear(X, p.W_c, p.b_c)

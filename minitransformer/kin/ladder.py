@@ -10,7 +10,7 @@
     8  add positions             f(x_i) + p(i) for f(x_i), in keys, queries and values
     9  a nonlinearity after      g([h_t¹; …; h_tᴺ]), or [g(h_t¹); …; g(h_tᴺ)]
 
-Throughout, ATT(k, q) = ⟨k, q⟩/√width and f(x) = tanh(x W + b). A rung is a chain of layers: `ladder` lists them.
+Throughout, ATT(k, q) = ⟨k, q⟩/√width and f(x) = tanh(x W + b). A rung is a chain of layers: `rungs` lists them.
 Every step but the second changes the model: the weights of a GRU are vectors, one number per coordinate, those of
 attention are one number per head.
 source   From GRU to attention
@@ -60,7 +60,7 @@ class FreeWeightsPullback(NamedTuple):
         n = len(self.attention)
         A = np.zeros((*self.C.shape[:-1], n), self.C.dtype)
         for t, step in enumerate(self.attention):
-            A[..., t : t + 1, : t + 1] = step.A  # type: ignore[attr-defined]
+            A[..., t : t + 1, : t + 1] = step.A
         return A
 
     def __call__(self, dH: Array) -> tuple[FreeWeightsParams, Array]:
@@ -165,7 +165,7 @@ class AlikePullback(NamedTuple):
     @property
     def A(self) -> Array:  # noqa: N802
         """The weights α, (*batch, n, n)."""
-        return self.attention.A  # type: ignore[attr-defined]
+        return self.attention.A
 
     def __call__(self, dH: Array) -> tuple[tuple[()], Array]:
         dQ, dK, dV = self.attention(dH)
@@ -214,7 +214,7 @@ class AttendPullback(NamedTuple):
     @property
     def A(self) -> Array:  # noqa: N802
         """The weights α of the heads, (*batch, N, n, n)."""
-        return self.attention.A  # type: ignore[attr-defined]
+        return self.attention.A
 
     def __call__(self, dH: Array) -> tuple[AttendParams, Array]:
         dQ, dK, dV = (merge_heads(d) for d in self.attention(split_heads(dH, self.heads)))
@@ -322,7 +322,7 @@ class After:
 # ------------------------------------------------------------------------------------------- the whole ladder
 
 
-def ladder(inputs: int, width: int, *, heads: int, longest: int, hidden: int) -> dict[int, tuple[Layer, ...]]:
+def rungs(inputs: int, width: int, *, heads: int, longest: int, hidden: int) -> dict[int, tuple[Layer, ...]]:
     """The layers of each rung: `chain(*layers)(params, X)`, with `params = tuple(layer.init(rng) for layer in layers)`.
 
     inputs, width    D and d        longest    number of positions that have a vector p(i), used from rung 8 on

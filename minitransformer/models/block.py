@@ -33,7 +33,7 @@ class PreNormPullback(NamedTuple):
     @property
     def A(self) -> Array:  # noqa: N802
         """The attention matrices, if the layer is attention."""
-        return self.layer.A  # type: ignore[attr-defined]
+        return self.layer.A
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dlayer, dN, *dmemory = self.layer(self.dropout(dY))
@@ -51,7 +51,7 @@ class PostNormPullback(NamedTuple):
     @property
     def A(self) -> Array:  # noqa: N802
         """The attention matrices, if the layer is attention."""
-        return self.layer.A  # type: ignore[attr-defined]
+        return self.layer.A
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dnorm, dS = self.norm(dY)
@@ -197,12 +197,14 @@ class Block:
         raises   ValueError for the parameters of a block without cross-attention
         """
         if params.cross_norm is None or params.cross is None:
-            raise ValueError("params: a decoder block has cross-attention, these (made by `init`) have none; see `init_decoder`")
+            raise ValueError(
+                "params: a decoder block has cross-attention, these (made by `init`) have none; see `init_decoder`"
+            )
         X, attention = self._step(
             params.attention_norm, partial(self._attention, causal=True), params.attention, X, rng
         )
         look = partial(self._look, memory=memory, mask=memory_mask)
-        X, cross = self._step(params.cross_norm, look, params.cross, X, rng)  # type: ignore[arg-type]
+        X, cross = self._step(params.cross_norm, look, params.cross, X, rng)
         X, ffn = self._step(params.ffn_norm, self._ffn, params.ffn, X, rng)
         return X, DecoderBlockPullback(attention, cross, ffn)
 
@@ -218,6 +220,6 @@ class Block:
             grown.append(kv)
             return Y, None
 
-        X, _ = self._step(params.attention_norm, attend, params.attention, X, None)  # type: ignore[arg-type]
+        X, _ = self._step(params.attention_norm, attend, params.attention, X, None)
         X, _ = self._step(params.ffn_norm, self._ffn, params.ffn, X, None)
         return X, grown[0]

@@ -87,13 +87,19 @@ class EncoderDecoder:
 
     @property
     def _positions(self) -> LearnedPositions | SinusoidalPositions:
-        return SinusoidalPositions(self.width) if self.positions == "sinusoidal" else LearnedPositions(self.width, self.longest)
+        return (
+            SinusoidalPositions(self.width)
+            if self.positions == "sinusoidal"
+            else LearnedPositions(self.width, self.longest)
+        )
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> EncoderDecoderParams:
         """Entries of E are normal with variance 1/D."""
         E = (rng.standard_normal((self.vocabulary, self.width)) / math.sqrt(self.width)).astype(dtype)
         positions = self._positions.init(rng, dtype)
-        return EncoderDecoderParams(E, positions, self._stack.init(rng, dtype), self._stack.init(rng, dtype, cross=True))
+        return EncoderDecoderParams(
+            E, positions, self._stack.init(rng, dtype), self._stack.init(rng, dtype, cross=True)
+        )
 
     @checked
     def __call__(
@@ -124,7 +130,14 @@ class EncoderDecoder:
         return padding_mask(lengths, source.shape[-1])[..., None, :, :]  # one axis more, for the heads
 
     def translate(
-        self, params: EncoderDecoderParams, source: Array, *, begin: int, end: int, longest: int, lengths: Array | None = None
+        self,
+        params: EncoderDecoderParams,
+        source: Array,
+        *,
+        begin: int,
+        end: int,
+        longest: int,
+        lengths: Array | None = None,
     ) -> Array:
         """Write the most probable next token until `end` or `longest` tokens; (batch, ≤ longest), `end` repeated after the end.
 

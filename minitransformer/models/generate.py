@@ -1,7 +1,7 @@
 """Generation: draw the next token, append it, repeat, with the keys and values of the past kept.
 
-    P = softmax(logits / temperature), restricted to the k most probable tokens (top-k)
-        or to the fewest tokens whose probabilities reach p (top-p), and renormalised
+P = softmax(logits / temperature), restricted to the k most probable tokens (top-k)
+    or to the fewest tokens whose probabilities reach p (top-p), and renormalised
 """
 
 import numpy as np
@@ -13,7 +13,11 @@ from minitransformer.typing import Array, Float, Int, checked
 
 @checked
 def next_token_distribution(
-    logits: Float[Array, "*batch vocabulary"], *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+    logits: Float[Array, "*batch vocabulary"],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
 ) -> Float[Array, "*batch vocabulary"]:
     """Probabilities of the next token. Temperature 0 puts everything on the most probable one.
 
@@ -74,9 +78,7 @@ def generate(
     tokens = list(prompt)
     logits, past = model.decode(params, np.array(tokens[-model.context :]))
     for k in range(steps):
-        P = next_token_distribution(
-            logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p
-        )
+        P = next_token_distribution(logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p)
         tokens.append(int(rng.choice(len(P), p=P / P.sum())))
         if k == steps - 1:
             break

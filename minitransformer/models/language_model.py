@@ -34,7 +34,13 @@ class EmbeddedPullback(NamedTuple):
 
 
 def embed(
-    E: Array, positions: LearnedPositions | SinusoidalPositions, params: Tree, tokens: Array, rate: float, rng: np.random.Generator | None, first: int = 0
+    E: Array,
+    positions: LearnedPositions | SinusoidalPositions,
+    params: Tree,
+    tokens: Array,
+    rate: float,
+    rng: np.random.Generator | None,
+    first: int = 0,
 ) -> tuple[Array, EmbeddedPullback]:
     """√D · E[tokens] + Π: with entries of E of size 1/√D, tokens and positions start equally loud."""
     scale = E.dtype.type(math.sqrt(E.shape[-1]))
@@ -91,7 +97,7 @@ class LanguageModel:
     depth: int = 4
     heads: int = 4
     hidden: int | None = None
-    positions: Literal["sinusoidal", "learned"] = "learned"
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     order: Literal["pre", "post"] = "pre"
     norm: str = "layer"
     activation: str = "gelu_tanh"
@@ -112,7 +118,11 @@ class LanguageModel:
 
     @property
     def _positions(self) -> LearnedPositions | SinusoidalPositions:
-        return SinusoidalPositions(self.width) if self.positions == "sinusoidal" else LearnedPositions(self.width, self.context)
+        return (
+            SinusoidalPositions(self.width)
+            if self.positions == "sinusoidal"
+            else LearnedPositions(self.width, self.context)
+        )
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LanguageModelParams:
         """Entries of E are normal with variance 1/D."""

@@ -31,16 +31,16 @@ class NormPullback(NamedTuple):
 class Norm:
     """One of the normalisations, with a learned gain.
 
-    kind   "layer" (ε under the root), "layer, ε outside" (ε beside σ), or "rms" (no mean, no bias)
+    kind   "layer" (ε under the root), "layer_eps_outside" (ε beside σ), or "rms" (no mean, no bias)
     """
 
     width: int
-    kind: Literal["layer", "layer, ε outside", "rms"] = "layer"
+    kind: Literal["layer", "layer_eps_outside", "rms"] = "layer"
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        if self.kind not in ("layer", "layer, ε outside", "rms"):
-            raise ValueError(f'kind: no normalisation {self.kind!r}; there are "layer", "layer, ε outside" and "rms"')
+        if self.kind not in ("layer", "layer_eps_outside", "rms"):
+            raise ValueError(f'kind: no normalisation {self.kind!r}; there are "layer", "layer_eps_outside" and "rms"')
         if self.width < 1 or self.eps < 0:
             raise ValueError(f"a norm needs width ≥ 1 and eps ≥ 0, got {self.width} and {self.eps}")
 
@@ -54,6 +54,8 @@ class Norm:
         """Normalise each row."""
         if self.kind == "rms":
             Y, pullback = rms_norm(X, params.gamma, eps=self.eps)
+        elif params.beta is None:
+            raise ValueError("params: a layer norm has a bias β, these (of an RMS norm?) have none")
         else:
             function = layer_norm if self.kind == "layer" else layer_norm_outside
             Y, pullback = function(X, params.gamma, params.beta, eps=self.eps)

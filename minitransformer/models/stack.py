@@ -90,7 +90,7 @@ class Stack:
         blocks = chain(*[partial(self.block, causal=causal, mask=mask, rng=rng)] * self.depth)
         X, blocks_pullback = blocks(self._blocks(params), X)
         X, norm_pullback = self._last_norm(params, X)
-        return X, StackPullback(blocks_pullback, norm_pullback)  # type: ignore[arg-type]
+        return X, StackPullback(blocks_pullback, norm_pullback)
 
     @checked
     def decoder(

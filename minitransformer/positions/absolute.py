@@ -105,5 +105,7 @@ class LearnedPositions:
         if first < 0:
             raise ValueError(f"first: there is no position {first}")
         if first + n > self.longest:
-            raise ValueError(f"X: position {first + n - 1} is beyond the learned table, which ends at {self.longest - 1}")
+            raise ValueError(
+                f"X: position {first + n - 1} is beyond the learned table, which ends at {self.longest - 1}"
+            )
         return X + params.table[first : first + n], LearnedPullback(first, self.longest)

@@ -1,0 +1,1 @@
+"""Optimiser, schedules, loop, checkpoints, and the two commands that use them."""

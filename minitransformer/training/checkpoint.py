@@ -84,25 +84,27 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
-def load(path: str | Path, *, data: dict[str, Any] | None = None) -> Checkpoint:
+def load(path: str | Path) -> Checkpoint:
     """Read a checkpoint.
 
-    data     the data of an objective; if given, the run must have been trained on the same
-    raises   CheckpointError if there is none, or it is truncated, foreign, of another version, does not fit its model,
-             or was trained on something else
+    raises   CheckpointError if there is none, or it is truncated, foreign, of another version, or does not fit its model
     """
     arrays, about = _read(path)
     try:
         model, training = _model(about["model"]), _training(about["training"])
         held_out = tuple((step, loss) for step, loss in about["held_out"])
-        losses, step, updates, known = tuple(about["losses"]), about["step"], about["updates"], about["data"]
+        losses, step, updates, data = tuple(about["losses"]), about["step"], about["updates"], about["data"]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: its description makes no sense: {type(error).__name__}: {error}") from error
-    if data is not None and data != known:
-        raise CheckpointError(f"{path}: trained on {_named(known)}, and this is {_named(data)}")
     new = model.init(np.random.default_rng(0))
     params, m, v = (with_leaves(new, _fitting(path, name, new, arrays)) for name in ("params", "m", "v"))
-    return Checkpoint(model, training, State(step, params, AdamWState(updates, m, v), losses, held_out), known)
+    return Checkpoint(model, training, State(step, params, AdamWState(updates, m, v), losses, held_out), data)
+
+
+def refuse_other_data(path: str | Path, checkpoint: Checkpoint, data: dict[str, Any]) -> None:
+    """Raise CheckpointError unless the run was trained on the data that an objective names: its name and its hash."""
+    if checkpoint.data != data:
+        raise CheckpointError(f"{path}: trained on {_named(checkpoint.data)}, and this is {_named(data)}")
 
 
 def _named(data: dict[str, Any]) -> str:
@@ -115,7 +117,8 @@ def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
         Path(path).open("rb").close()  # names what is wrong more clearly
         with safe_open(path, framework="np") as file:
             about = (file.metadata() or {}).get(KEY)
-            arrays = {name: file.get_tensor(name) for name in file.keys()} if about is not None else {}
+            names = file.keys() if about is not None else []
+            arrays = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
     except OSError as error:
@@ -140,21 +143,24 @@ def _fitting(path: str | Path, name: str, new: Tree, arrays: dict[str, Any]) -> 
         if found is None:
             raise CheckpointError(f"{path}: the array {leaf_path} is missing")
         if found.shape != leaf.shape or found.dtype.kind != "f":
-            raise CheckpointError(f"{path}: {leaf_path} is {found.dtype} {found.shape}, the model needs {leaf.dtype} {leaf.shape}")
+            raise CheckpointError(
+                f"{path}: {leaf_path} is {found.dtype} {found.shape}, the model needs {leaf.dtype} {leaf.shape}"
+            )
         yield found
 
 
 def _model(about: dict[str, Any]) -> Any:
-    about = dict(about)
-    name = about.pop("class")
-    model = getattr(models, name) if name in models.__all__ else None  # nothing else can be named by a file
-    if not dataclasses.is_dataclass(model):
-        raise ValueError(f"there is no model {name!r}")
-    return model(**about)
+    name = about["class"]
+    if name not in models.__all__ or not dataclasses.is_dataclass(getattr(models, name)):
+        raise ValueError(f"there is no model {name!r}")  # and a file can name nothing else
+    return getattr(models, name)(**{field: value for field, value in about.items() if field != "class"})
 
 
 def _plain(training: Training) -> dict[str, Any]:
-    return {**dataclasses.asdict(training), "schedule": [type(training.schedule).__name__, dataclasses.asdict(training.schedule)]}
+    return {
+        **dataclasses.asdict(training),
+        "schedule": [type(training.schedule).__name__, dataclasses.asdict(training.schedule)],
+    }
 
 
 def _training(about: dict[str, Any]) -> Training:

@@ -59,28 +59,32 @@ def train(
     raises       TrainingDiverged, which names the first array that is not finite; TrainingInterrupted at Ctrl-C, with
                  the last state; CheckpointError if the file can't be written (what it held before is still there)
     """
-    state = start(model, training) if state is None else state
+    now = start(model, training) if state is None else state
 
     def keep() -> None:
         if checkpoint is not None:
-            save(checkpoint, Checkpoint(model, training, state, objective.data))
+            save(checkpoint, Checkpoint(model, training, now, objective.data))
 
     tokens = training.batch * objective.length  # in one step
     try:
         with tqdm(
-            total=training.steps * tokens, initial=state.step * tokens, unit="token", unit_scale=True, disable=not progress
+            total=training.steps * tokens,
+            initial=now.step * tokens,
+            unit="token",
+            unit_scale=True,
+            disable=not progress,
         ) as bar:
             keep()  # if it can't be written, better to know before the first step
-            while state.step < training.steps:
-                state = advance(model, objective, training, state)
-                bar.set_postfix_str(_progress(state, training), refresh=False)
+            while now.step < training.steps:
+                now = advance(model, objective, training, now)
+                bar.set_postfix_str(_progress(now, training), refresh=False)
                 bar.update(tokens)
-                if state.step % training.save_every == 0 or state.step == training.steps:
+                if now.step % training.save_every == 0 or now.step == training.steps:
                     keep()
     except KeyboardInterrupt:
         keep()
-        raise TrainingInterrupted(state, checkpoint) from None
-    return state
+        raise TrainingInterrupted(now, checkpoint) from None
+    return now
 
 
 def advance(model: Any, objective: Objective, training: Training, state: State) -> State:

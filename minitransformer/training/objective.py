@@ -8,7 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from minitransformer.data import dates, text
+from minitransformer.data import dates
+from minitransformer.data.text import Text, Windows, long_enough, windows
+from minitransformer.data.text import batch as draw
 from minitransformer.functional import CrossEntropyPullback, cross_entropy
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.training.parallel import each
@@ -45,7 +47,9 @@ class Objective(Protocol):
     def parts(self, batch: Any, count: int) -> list[Any]:
         """The batch in `count` equal parts."""
 
-    def loss(self, model: Any, params: Tree, batch: Any, rng: np.random.Generator | None = None) -> tuple[Any, LossPullback]:
+    def loss(
+        self, model: Any, params: Tree, batch: Any, rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
         """Mean cross-entropy in nats, and its pullback to the parameters."""
 
     def look(self, model: Any, params: Tree) -> float:
@@ -59,12 +63,12 @@ class NextByte:
     raises   ValueError if one of the two parts of the text is too short for the context
     """
 
-    text: text.Text
+    text: Text
     context: int
 
     def __post_init__(self) -> None:
-        text.long_enough(self.text.train, self.context, f"{self.text.name}, training part")
-        text.long_enough(self.text.held_out, self.context, f"{self.text.name}, held-out part")
+        long_enough(self.text.train, self.context, f"{self.text.name}, training part")
+        long_enough(self.text.held_out, self.context, f"{self.text.name}, held-out part")
 
     @property
     def data(self) -> dict[str, Any]:
@@ -78,7 +82,7 @@ class NextByte:
 
     def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Inputs and targets, (size, context) each."""
-        return text.batch(self.text.train, self.context, size, rng)
+        return draw(self.text.train, self.context, size, rng)
 
     def parts(self, batch: tuple[Array, Array], count: int) -> list[tuple[Array, Array]]:
         """The batch in `count` equal parts."""
@@ -112,8 +116,8 @@ class NextByte:
         return np.concatenate(list(each(part, [which[k : k + ROWS] for k in range(0, len(which), ROWS)])))
 
     @cached_property
-    def _windows(self) -> text.Windows:
-        return text.windows(self.text.held_out, self.context)
+    def _windows(self) -> Windows:
+        return windows(self.text.held_out, self.context)
 
 
 @dataclass(frozen=True)

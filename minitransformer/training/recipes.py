@@ -4,6 +4,7 @@ Every choice has a default that suits two cores and a few minutes; steps are cou
 repeated to the last bit.
 """
 
+import math
 from typing import Any
 
 from minitransformer.data import dates
@@ -11,37 +12,43 @@ from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training.schedule import Cosine
 from minitransformer.training.state import Training
 
+PARTS = 2  # of a batch, side by side
 TEXT: dict[str, Any] = {
-    "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 32, "steps": 600, "rate": 3e-3, "seed": 0,
+    "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2600, "lr": 4e-3, "seed": 0,
 }  # fmt: skip
 DATES: dict[str, Any] = {
-    "width": 64, "depth": 2, "heads": 4, "batch": 64, "steps": 600, "rate": 3e-3, "seed": 0,
+    "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1500, "lr": 5e-3, "seed": 0,
 }  # fmt: skip
 
 
 def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
-    """Model and training for a text: width, depth, heads, context, batch, steps, rate, seed."""
-    c = {**TEXT, **choices}
-    model = LanguageModel(
-        context=c["context"], width=c["width"], depth=c["depth"], heads=c["heads"], activation="relu"
-    )
+    """Model and training for a text: width, depth, heads, context, batch, steps, lr, seed."""
+    c = _with(TEXT, choices)
+    model = LanguageModel(context=c["context"], width=c["width"], depth=c["depth"], heads=c["heads"], activation="relu")
     return model, _training(c)
 
 
 def date_translator(**choices: Any) -> tuple[EncoderDecoder, Training]:
-    """Model and training for dates: width, depth, heads, batch, steps, rate, seed."""
-    c = {**DATES, **choices}
+    """Model and training for dates: width, depth, heads, batch, steps, lr, seed."""
+    c = _with(DATES, choices)
     model = EncoderDecoder(dates.VOCABULARY, width=c["width"], depth=c["depth"], heads=c["heads"])
     return model, _training(c)
 
 
+def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
+    for name in choices:
+        if name not in defaults:
+            raise ValueError(f"no choice {name!r}; there are {', '.join(defaults)}")
+    return {**defaults, **choices}
+
+
 def _training(c: dict[str, Any]) -> Training:
-    schedule = Cosine(c["rate"], c["steps"], warmup=c["steps"] // 10)
-    return Training(c["steps"], c["batch"], schedule, seed=c["seed"])
+    schedule = Cosine(c["lr"], c["steps"], warmup=c["steps"] // 10)
+    return Training(c["steps"], c["batch"], schedule, parts=math.gcd(c["batch"], PARTS), seed=c["seed"])
 
 
 def choices(model: Any, training: Training) -> dict[str, Any]:
     """The choices that made a model and a training: the inverse of the two functions above."""
     sizes = {name: getattr(model, name) for name in ("width", "depth", "heads", "context") if hasattr(model, name)}
-    rate = training.schedule.peak if isinstance(training.schedule, Cosine) else None
-    return {**sizes, "batch": training.batch, "steps": training.steps, "rate": rate, "seed": training.seed}
+    lr = training.schedule.peak if isinstance(training.schedule, Cosine) else None
+    return {**sizes, "batch": training.batch, "steps": training.steps, "lr": lr, "seed": training.seed}

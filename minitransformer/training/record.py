@@ -12,10 +12,12 @@ from minitransformer.training.parallel import cores
 
 def circumstances() -> dict[str, str | int]:
     """Versions and machine, for the record of a run."""
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    blas = {f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip() for pool in pools}
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in ("minitransformer", "numpy", "numba")},
-        "blas": ", ".join(sorted({f"{b['internal_api']} {b.get('architecture', '')}" for b in threadpool_info() if b["user_api"] == "blas"})),
+        "blas": ", ".join(sorted(blas)) or "unknown",
         "machine": f"{processor()}, {platform.system()} {platform.machine()}",
         "cores": cores(),
         "tier": str(backend()),

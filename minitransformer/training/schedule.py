@@ -41,6 +41,8 @@ class Cosine:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.peak < math.inf:
+            raise ValueError(f"peak: a largest rate of {self.peak} is not positive")
         if not 0 <= self.warmup <= self.steps:
             raise ValueError(f"warmup: {self.warmup} is not within 0 … {self.steps}, the number of steps")
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from minitransformer.pullback import Tree
 from minitransformer.training.optimiser import AdamW, AdamWState
-from minitransformer.training.schedule import Cosine, Schedule
+from minitransformer.training.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Training:
     save_every     steps between two checkpoints
     """
 
-    steps: int = 1000
-    batch: int = 32
-    schedule: Schedule = field(default_factory=lambda: Cosine(3e-3, 1000, 100))
-    optimiser: AdamW = AdamW()
+    steps: int
+    batch: int
+    schedule: Schedule
+    optimiser: AdamW = field(default_factory=AdamW)
     clip: float = 1.0
     parts: int = 4
     seed: int = 0

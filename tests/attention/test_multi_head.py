@@ -263,6 +263,12 @@ def test_heads_must_divide_the_width(width, heads):
         MultiHeadAttention(width, heads)
 
 
+def test_the_smallest_layer():
+    layer = MultiHeadAttention(1, 1)
+    params = layer.init(np.random.default_rng(0), np.float64)
+    assert layer(params, X[..., :1])[0].shape == (B, N, 1)
+
+
 def test_layers_are_frozen():
     with pytest.raises(AttributeError):
         LAYER.heads = 2

@@ -23,7 +23,9 @@ def _tier():
         yield
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"mask": padding_mask(np.array([4, 2]), 4)}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True}, {"mask": padding_mask(np.array([4, 2]), 4)}], ids=["plain", "causal", "padding"]
+)
 def test_gradient(options):
     """X is query, key and value at once: three gradients add up."""
     check_pullback(lambda X: unweighted_attention(X, **options), X)

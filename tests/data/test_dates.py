@@ -62,7 +62,7 @@ def test_names_are_those_of_the_calendar():
 
 def test_ordinals():
     assert [ordinal(d) for d in (1, 2, 3, 4, 10, 11, 12, 13, 20, 21, 22, 23, 30, 31)] == (
-        "1st 2nd 3rd 4th 10th 11th 12th 13th 20th 21st 22nd 23rd 30th 31st".split()
+        ["1st", "2nd", "3rd", "4th", "10th", "11th", "12th", "13th", "20th", "21st", "22nd", "23rd", "30th", "31st"]
     )
 
 
@@ -132,7 +132,10 @@ def test_the_held_out_set_is_the_same_every_time():
 
 
 def test_all_formats_are_drawn():
-    shapes = {"".join("9" if c.isdigit() else c for c in w if not c.islower()) for w in sample(2000, np.random.default_rng(0)).written}
+    shapes = {
+        "".join("9" if c.isdigit() else c for c in w if not c.islower())
+        for w in sample(2000, np.random.default_rng(0)).written
+    }
     assert len(shapes) > len(FORMATS)
 
 

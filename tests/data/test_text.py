@@ -1,9 +1,9 @@
 import hashlib
 import zlib
+from pydoc_data import topics
 
 import numpy as np
 import pytest
-from pydoc_data import topics
 
 from minitransformer.data.text import batch, copied, decode, encode, python_docs, read_text, windows
 

@@ -11,7 +11,8 @@ def data():
 
 
 def test_every_decoder_block_sends_a_gradient_back_and_the_encoder_gets_their_sum(data):
-    assert len(data.sent_back) == data.depth and (data.sent_back > 1).all()
+    assert len(data.sent_back) == data.depth
+    assert (data.sent_back > 1).all()
     assert data.sum == pytest.approx(data.received, rel=1e-12)
 
 

@@ -5,11 +5,11 @@ import pytest
 
 from minitransformer import chain, check_pullback, random_like, tree_size
 from minitransformer.attention import MultiHeadAttention, MultiHeadParams, unweighted_attention
-from minitransformer.kin import GRU, After, Alike, Attend, Candidates, FreeWeights, ladder
+from minitransformer.kin import GRU, After, Alike, Attend, Candidates, FreeWeights, rungs
 
 rng = np.random.default_rng(0)
 D, d, n, N = 3, 6, 5, 2
-RUNGS = ladder(D, d, heads=N, longest=n + 2, hidden=7)
+RUNGS = rungs(D, d, heads=N, longest=n + 2, hidden=7)
 X = rng.standard_normal((2, n, D))
 F = rng.standard_normal((2, n, d))
 

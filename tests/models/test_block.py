@@ -14,7 +14,7 @@ from minitransformer.models import Block, FeedForward, Norm
 fixed = np.random.default_rng(0)
 B, N, M, D = 2, 4, 5, 6
 X, MEMORY = fixed.standard_normal((B, N, D)), fixed.standard_normal((B, M, D))
-KINDS = ["layer", "layer, ε outside", "rms"]
+KINDS = ["layer", "layer_eps_outside", "rms"]
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh"]
 PADDING = padding_mask(np.array([N, 2]), N)[..., None, :, :]
 MEMORY_PADDING = padding_mask(np.array([3, M]), M)[..., None, :, :]
@@ -53,7 +53,11 @@ def test_gradient(order, norm, activation):
 
 
 @pytest.mark.parametrize("order", ["pre", "post"])
-@pytest.mark.parametrize("options", [{"causal": True}, {"mask": PADDING}, {"causal": True, "mask": PADDING}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"causal": True}, {"mask": PADDING}, {"causal": True, "mask": PADDING}],
+    ids=["causal", "padding", "causal and padding"],
+)
 def test_gradient_with_masks(order, options):
     block = Block(D, 3, 7, order)
     check_pullback(partial(block, **options), some(block), X, zero=NO_EFFECT, entries=4)

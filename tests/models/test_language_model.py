@@ -48,7 +48,7 @@ def _tier():
     [
         {"positions": "learned", "order": "pre", "norm": "layer"},
         {"positions": "sinusoidal", "order": "post", "norm": "rms", "activation": "gelu"},
-        {"positions": "learned", "order": "post", "norm": "layer, ε outside", "activation": "relu", "hidden": 5},
+        {"positions": "learned", "order": "post", "norm": "layer_eps_outside", "activation": "relu", "hidden": 5},
     ],
     ids=lambda options: " ".join(map(str, options.values())),
 )

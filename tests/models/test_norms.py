@@ -9,7 +9,7 @@ from minitransformer.models import Norm, NormParams
 
 fixed = np.random.default_rng(0)
 X = fixed.standard_normal((2, 3, 5))
-KINDS = ["layer", "layer, ε outside", "rms"]
+KINDS = ["layer", "layer_eps_outside", "rms"]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_gradient(kind, eps, rng):
 def test_each_kind_is_its_function(rng):
     params = NormParams(*rng.standard_normal((2, 5)))
     assert np.array_equal(Norm(5, "layer", 0.1)(params, X)[0], layer_norm(X, *params, eps=0.1)[0])
-    assert np.array_equal(Norm(5, "layer, ε outside", 0.1)(params, X)[0], layer_norm_outside(X, *params, eps=0.1)[0])
+    assert np.array_equal(Norm(5, "layer_eps_outside", 0.1)(params, X)[0], layer_norm_outside(X, *params, eps=0.1)[0])
     params = NormParams(params.gamma)
     assert np.array_equal(Norm(5, "rms", 0.1)(params, X)[0], rms_norm(X, params.gamma, eps=0.1)[0])
 

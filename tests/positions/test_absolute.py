@@ -48,6 +48,13 @@ def test_dot_products_of_sinusoids_depend_on_the_distance_only():
     assert np.allclose(np.diag(gram), 8)
 
 
+def test_positions_start_at_zero_and_layers_are_frozen():
+    for layer, params in ((SinusoidalPositions(4), NoPositionParams()), (LearnedPositions(4, 6), TABLE)):
+        assert np.array_equal(layer(params, X)[0], layer(params, X, first=0)[0])
+        with pytest.raises(AttributeError):
+            layer.width = 6
+
+
 def test_a_part_of_the_table():
     assert np.array_equal(sinusoids(3, 4, first=2), sinusoids(5, 4)[2:])
 

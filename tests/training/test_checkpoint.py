@@ -10,7 +10,7 @@ from safetensors.numpy import save as to_bytes
 import minitransformer as mt
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training import checkpoint as module
-from minitransformer.training.checkpoint import KEY, Checkpoint, CheckpointError, load, record, save
+from minitransformer.training.checkpoint import KEY, Checkpoint, CheckpointError, load, record, refuse_other_data, save
 from minitransformer.training.loop import start
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Cosine, Noam
@@ -51,7 +51,7 @@ def assert_same(a, b):
         made(),
         made(dtype=np.float64),
         made(LanguageModel(width=8, depth=1, heads=2, positions="sinusoidal", order="post", norm="rms")),
-        made(EncoderDecoder(11, width=8, depth=1, heads=2), Training(schedule=Noam(64, 100))),
+        made(EncoderDecoder(11, width=8, depth=1, heads=2), Training(20, 4, Noam(64, 100))),
     ],
     ids=["language model", "float64", "post-norm", "encoder-decoder"],
 )
@@ -69,7 +69,7 @@ def test_the_same_state_gives_the_same_bytes(path, tmp_path):
 def test_the_file_is_safetensors_with_readable_names(path):
     save(path, made())
     names = set(arrays_in(path.read_bytes()))
-    assert {"params.E", "m.stack.blocks.1.attention.W_q", "v.positions.table"} <= names
+    assert {"params.E", "m.stack.blocks.1.attention.W_q", "v.E"} <= names
 
 
 def test_only_the_checkpoint_is_left_in_the_folder(path):
@@ -150,7 +150,9 @@ def test_what_a_killed_save_has_left_does_not_disturb(path):
 
 
 def test_a_folder_that_does_not_exist(tmp_path):
-    with pytest.raises(CheckpointError, match=r"run\.safetensors: the checkpoint can't be written: No such file or directory$"):
+    with pytest.raises(
+        CheckpointError, match=r"run\.safetensors: the checkpoint can't be written: No such file or directory$"
+    ):
         save(tmp_path / "none" / "run.safetensors", made())
 
 
@@ -208,7 +210,9 @@ def test_a_file_that_may_not_be_read(path):
     assert_refused(path, "can't be read: Permission denied")
 
 
-@pytest.mark.parametrize("content", [b"", b"text", b"Once upon a time there was a file. " * 40, b"\x80\x04\x95" + bytes(100)])
+@pytest.mark.parametrize(
+    "content", [b"", b"text", b"Once upon a time there was a file. " * 40, b"\x80\x04\x95" + bytes(100)]
+)
 def test_a_foreign_file(path, content):
     path.write_bytes(content)
     assert_refused(path, "not a checkpoint, or a damaged one")
@@ -273,9 +277,8 @@ def test_an_array_of_the_wrong_type(path):
 
 
 def test_a_run_on_another_text(path):
-    save(path, made())
-    assert_same(load(path, data=DATA), made())
+    refuse_other_data(path, made(), DATA)
     other = {"task": "text", "name": "yours.txt", "sha256": "cd" * 32}
     message = r"trained on mine\.txt \(sha256 abababababab…\), and this is yours\.txt \(sha256 cdcdcdcdcdcd…\)"
     with pytest.raises(CheckpointError, match=message):
-        load(path, data=other)
+        refuse_other_data(path, made(), other)

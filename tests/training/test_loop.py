@@ -176,7 +176,7 @@ class Interrupting:
 
 
 def test_ctrl_c_without_a_checkpoint_hands_over_the_state(objective, finished):
-    with pytest.raises(TrainingInterrupted, match="interrupted after step 2$") as caught:
+    with pytest.raises(TrainingInterrupted, match=r"interrupted after step 2$") as caught:
         train(MODEL, Interrupting(objective), TRAINING, progress=False)
     assert caught.value.state.step == 2
     assert same(finished, train(MODEL, objective, TRAINING, state=caught.value.state, progress=False))
@@ -236,7 +236,7 @@ def test_a_broken_gradient_is_named(objective):
 def test_a_diverged_run_keeps_its_last_good_checkpoint(objective, tmp_path):
     path = tmp_path / "run.safetensors"
     wild = Training(steps=12, batch=4, schedule=Cosine(1e30, 12), parts=2, save_every=1, look_every=100)
-    with pytest.raises(TrainingDiverged, match="step [23]: "):
+    with pytest.raises(TrainingDiverged, match=r"step [23]: "):
         train(MODEL, objective, wild, checkpoint=path, progress=False)
     assert load(path).state.step in (1, 2)
 

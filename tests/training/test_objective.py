@@ -30,7 +30,9 @@ def test_the_loss_is_the_mean_surprise_at_the_next_byte(text, params):
     inputs, targets = batch = objective.batch(3, np.random.default_rng(0))
     logits, _ = MODEL(params, inputs)
     surprises = [
-        math.log(sum(math.exp(z) for z in logits[b, i])) - logits[b, i, targets[b, i]] for b in range(3) for i in range(6)
+        math.log(sum(math.exp(z) for z in logits[b, i])) - logits[b, i, targets[b, i]]
+        for b in range(3)
+        for i in range(6)
     ]
     loss, _ = objective.loss(MODEL, params, batch)
     assert math.isclose(loss, sum(surprises) / 18, rel_tol=1e-12)
@@ -50,7 +52,9 @@ def test_the_gradient_of_the_text_loss(text, params):
     objective = NextByte(text, 6)
     batch = objective.batch(2, np.random.default_rng(1))
     shaken = mt.tree_map(lambda leaf: leaf + 0.1 * np.random.default_rng(2).standard_normal(leaf.shape), params)
-    mt.check_pullback(lambda p: objective.loss(MODEL, p, batch), shaken, entries=4, zero=["p.stack.blocks.0.attention.b_k"])
+    mt.check_pullback(
+        lambda p: objective.loss(MODEL, p, batch), shaken, entries=4, zero=["p.stack.blocks.0.attention.b_k"]
+    )
 
 
 def test_the_gradient_of_the_date_loss():
@@ -66,7 +70,14 @@ def test_held_out_bits_are_those_of_each_byte_in_its_window(text, params):
     bits = NextByte(text, 6).bits(MODEL, params)
     held_out = text.held_out.astype(np.int64)
     assert bits.shape == (len(held_out) - 1,)
-    for target in (1, 5, 6, 7, 20, len(held_out) - 1):  # byte 7 is the first that the second window, from byte 3, counts
+    for target in (
+        1,
+        5,
+        6,
+        7,
+        20,
+        len(held_out) - 1,
+    ):  # byte 7 is the first that the second window, from byte 3, counts
         start = 0 if target <= 6 else min(3 * math.ceil((target - 6) / 3), len(held_out) - 7)
         logits = MODEL(params, held_out[start:target])[0][-1]
         expected = (np.log(np.exp(logits).sum()) - logits[held_out[target]]) / math.log(2)
@@ -85,7 +96,9 @@ def test_the_data_is_named(text):
 
 @pytest.mark.parametrize(("context", "part"), [(40, "held-out"), (360, "training")])
 def test_a_text_that_is_too_short_for_the_context_is_refused(text, context, part):
-    with pytest.raises(ValueError, match=rf"short\.txt, {part} part: \d+ bytes are too short for a context of {context}"):
+    with pytest.raises(
+        ValueError, match=rf"short\.txt, {part} part: \d+ bytes are too short for a context of {context}"
+    ):
         NextByte(text, context)
 
 

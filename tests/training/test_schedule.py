@@ -45,3 +45,9 @@ def test_a_warmup_longer_than_the_run_is_refused(warmup):
 def test_a_senseless_noam_is_refused(wrong):
     with pytest.raises(ValueError, match="at least 1"):
         Noam(**wrong)
+
+
+@pytest.mark.parametrize("peak", [0.0, -1.0, math.nan, math.inf])
+def test_a_senseless_rate_is_refused(peak):
+    with pytest.raises(ValueError, match="peak: a largest rate"):
+        Cosine(peak, 10)

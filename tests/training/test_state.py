@@ -21,10 +21,10 @@ from minitransformer.training.state import Training
 )
 def test_senseless_choices_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
-        Training(**wrong)
+        Training(**{"steps": 10, "batch": 4, "schedule": Cosine(1e-3, 10), **wrong})
 
 
 def test_choices_do_not_change():
-    training = Training(schedule=Cosine(1e-3, 10))
+    training = Training(10, 4, Cosine(1e-3, 10))
     with pytest.raises(dataclasses.FrozenInstanceError):
         training.steps = 5

@@ -1,0 +1,51 @@
+"""The fast 2ˣ: as exact as the type allows, and right at the edges that attention leans on."""
+
+import numpy as np
+import pytest
+
+from minitransformer.backend import available
+
+pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+
+
+@pytest.fixture(scope="module")
+def tiers():
+    """The function as plain Python, and a compiled loop around it."""
+    from numba import njit
+
+    from minitransformer.kernels.exp2 import CONTRACT, exp2
+
+    @njit(fastmath=CONTRACT)
+    def compiled(x):
+        y = np.empty_like(x)
+        for i in range(len(x)):
+            y[i] = exp2(x[i])
+        return y
+
+    def plain(x):
+        return np.array([exp2(x_i) for x_i in x], x.dtype)
+
+    return {"compiled": compiled, "plain": plain}
+
+
+@pytest.mark.parametrize("how", ["compiled", "plain"])
+@pytest.mark.parametrize(("dtype", "lowest"), [(np.float32, -126), (np.float64, -1022)])
+def test_it_is_exact_to_the_last_bit_or_so(tiers, how, dtype, lowest):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(lowest, 0, 5000), rng.uniform(-1, 0, 5000), np.arange(lowest, 1.0)]).astype(dtype)
+    y = tiers[how](x)
+    want = np.exp2(x.astype(np.longdouble))
+    assert np.abs(y / want - 1).max() < 1.5 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("how", ["compiled", "plain"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_edges(tiers, how, dtype):
+    x = np.array([0, -0.0, -1, -2, -1100, -1e30, -np.inf, np.nan], dtype)
+    np.testing.assert_array_equal(tiers[how](x), np.array([1, 1, 0.5, 0.25, 0, 0, 0, np.nan], dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_and_plain_agree(tiers, dtype):
+    x = -np.random.default_rng(1).exponential(10, 2000).astype(dtype)
+    np.testing.assert_allclose(tiers["compiled"](x), tiers["plain"](x), rtol=3 * np.finfo(dtype).eps)
