@@ -28,17 +28,15 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
-from minitransformer.kernels.exp2 import CONTRACT, exp2
+from minitransformer.kernels.compiling import compiled, compiled_parallel
+from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import one_parallel_loop
 from minitransformer.typing import Array
 
 LANES = 64  # queries (forwards) or keys (backwards) side by side in a tile
 LOG2E = math.log2(math.e)
-# contract and no other licence: exp2 needs its order of sums, and −∞ and NaN keep their meaning
-compiled = njit(cache=True, fastmath=CONTRACT, error_model="numpy")
-compiled_parallel = njit(cache=True, fastmath=CONTRACT, error_model="numpy", parallel=True)
 
 # ------------------------------------------------------------------------------------- the parts of a tile
 

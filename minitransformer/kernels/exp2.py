@@ -9,9 +9,8 @@ once. Why base 2: the exponent of a float is a power of two, so the last line is
 wants eˣ multiplies its argument by log₂ e beforehand, where that costs nothing.
 
 Adding 1.5 · 2²³ (1.5 · 2⁵² in float64) to x leaves no room for binary places: x is rounded to an integer, which stands
-in the lowest bits of the sum. That trick needs sums in the order in which they are written, so of the "fast-math"
-licences only `contract` is given (a · b + c in one instruction). NaN and −∞ then keep their meaning: 2^NaN is NaN and
-2^−∞ is 0.
+in the lowest bits of the sum. That trick needs sums in the order in which they are written: of the liberties called
+"fast-math" only `contract` is given. So NaN and −∞ also keep their meaning: 2^NaN is NaN and 2^−∞ is 0.
 """
 
 import math
@@ -20,7 +19,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-CONTRACT = {"contract"}
+from minitransformer.kernels.compiling import CONTRACT
+
 TAYLOR32 = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(7, -1, -1))
 TAYLOR64 = tuple(math.log(2) ** k / math.factorial(k) for k in range(13, -1, -1))
 ROUND32 = np.float32(1.5 * 2**23)

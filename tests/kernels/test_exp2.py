@@ -13,7 +13,8 @@ def tiers():
     """The function as plain Python, and a compiled loop around it."""
     from numba import njit
 
-    from minitransformer.kernels.exp2 import CONTRACT, exp2
+    from minitransformer.kernels.compiling import CONTRACT
+    from minitransformer.kernels.exp2 import exp2
 
     @njit(fastmath=CONTRACT)
     def compiled(x):

@@ -1,0 +1,21 @@
+"""How the loops are compiled: two decorators that all kernels share.
+
+    contract     a · b + c may be one instruction. No other liberty with arithmetic is given: sums are taken in the order
+                 in which they are written (`exp2` needs it), and −∞ and NaN keep their meaning (masks need it).
+    numpy        a division by zero gives what NumPy gives, without a test of every divisor
+    cache        compiled once per machine (10 s for attention), then read from the disk (0.2 s)
+
+LLVM leaves half of a 512-bit register unused on Intel's servers, because their first generation slowed its clock for the
+full width. Today that costs these loops a third of their speed, so unless NUMBA_CPU_FEATURES is set the preference is
+switched off. On other machines the line changes nothing.
+"""
+
+import numba
+from numba.core.codegen import get_host_cpu_features
+
+if numba.config.CPU_FEATURES is None and "+avx512f" in get_host_cpu_features():
+    numba.config.CPU_FEATURES = get_host_cpu_features() + ",-prefer-256-bit"
+
+CONTRACT = {"contract"}
+compiled = numba.njit(cache=True, fastmath=CONTRACT, error_model="numpy")
+compiled_parallel = numba.njit(cache=True, fastmath=CONTRACT, error_model="numpy", parallel=True)
