@@ -13,7 +13,7 @@ switched off. On other machines the line changes nothing.
 import numba
 from numba.core.codegen import get_host_cpu_features
 
-if numba.config.CPU_FEATURES is None and "+avx512f" in get_host_cpu_features():
+if numba.config.CPU_FEATURES is None and "+avx512f" in get_host_cpu_features().split(","):
     numba.config.CPU_FEATURES = get_host_cpu_features() + ",-prefer-256-bit"
 
 CONTRACT = {"contract"}

@@ -115,7 +115,7 @@ def test_the_equation(order, positions):
 
 def test_number_of_parameters():
     """Per block 12 D² weights and 13 D for biases and norms (hidden = 4 D); one last norm; two tables."""
-    lm = LanguageModel(vocabulary=50, context=9, width=8, depth=3, heads=2)
+    lm = LanguageModel(vocabulary=50, context=9, width=8, depth=3, heads=2, positions="learned")
     assert tree_size(lm.init(np.random.default_rng(0))) == 3 * (12 * 8**2 + 13 * 8) + 2 * 8 + 50 * 8 + 9 * 8
 
 
@@ -258,7 +258,7 @@ def test_a_token_outside_the_vocabulary_is_refused(bad):
 
 
 def test_more_tokens_than_learned_positions_are_refused():
-    lm = model()
+    lm = model(positions="learned")
     with pytest.raises(ValueError, match="X: position 5 is beyond the learned table, which ends at 4"):
         lm(some(lm), np.zeros((1, 6), int))
     _, past = lm.decode(some(lm), TOKENS)

@@ -1,0 +1,40 @@
+"""The settings of the compiler are ours only where the reader has made none."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from minitransformer.backend import available
+
+pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+
+
+def features(**environment):
+    """What Numba is told about the processor, in a fresh Python."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+    code = "import minitransformer.kernels.compiling, numba; print(numba.config.CPU_FEATURES)"
+    script = [sys.executable, "-c", code]
+    return subprocess.run(script, env=clean | environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_reader_s_choice_of_processor_is_kept():
+    assert features(NUMBA_CPU_FEATURES="+sse2") == "+sse2"
+
+
+def test_wide_registers_are_used_in_full_where_there_are_any():
+    from numba.core.codegen import get_host_cpu_features
+
+    host = get_host_cpu_features()
+    assert features() == (f"{host},-prefer-256-bit" if "+avx512f" in host.split(",") else "None")
+
+
+def test_every_loop_is_kept_on_disk_and_gives_up_no_rule_of_arithmetic_but_one():
+    import minitransformer.kernels.attention as kernels
+
+    loops = [f for f in vars(kernels).values() if hasattr(f, "py_func")]
+    assert len(loops) >= 8
+    for loop in loops:
+        assert loop._cache is not None
+        assert loop.targetoptions["fastmath"] == {"contract"}
