@@ -17,7 +17,7 @@ TEXT: dict[str, Any] = {
     "width": 96, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2500, "lr": 6e-3, "seed": 0,
 }  # fmt: skip
 DATES: dict[str, Any] = {
-    "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1500, "lr": 5e-3, "seed": 0,
+    "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1200, "lr": 5e-3, "seed": 0,
 }  # fmt: skip
 
 
