@@ -25,6 +25,7 @@ from minitransformer.backend import current
 from minitransformer.compare import STRUCTURE, data_differ, outputs_differ, rule_of
 from minitransformer.data.text import python_docs
 from minitransformer.equations import notebooks
+from minitransformer.training.parallel import cores
 
 THREADS = 2  # the same number everywhere, since sums over another number of parts differ in the last digits
 LONGEST_CELL = 1800  # seconds
@@ -78,11 +79,6 @@ def ground() -> dict[str, str]:
         "threads": str(min(THREADS, cores())),
         "tier": current(),
     }
-
-
-def cores() -> int:
-    """The processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def vectors() -> str:
