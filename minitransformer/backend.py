@@ -1,4 +1,4 @@
-"""Which tier computes a core: the definition in NumPy, or the compiled loops.
+"""Which tier computes a core: the definition in NumPy, the compiled loops, or the loops around a micro-kernel.
 
     minitransformer.backend()                  the tier in use
     minitransformer.backend("numpy")           use this one from now on
@@ -13,17 +13,31 @@ import functools
 import os
 from typing import Any
 
-TIERS = ("numpy", "numba")  # slowest first
+TIERS = ("numpy", "numba", "micro")  # slowest first
+
+
+def has(*instructions: str) -> bool:
+    """Whether compiled code may use these: what the processor has, or what NUMBA_CPU_FEATURES says. Needs Numba."""
+    from numba import config
+    from numba.core.codegen import get_host_cpu_features
+
+    return {f"+{name}" for name in instructions} <= set((config.CPU_FEATURES or get_host_cpu_features()).split(","))
 
 
 @functools.cache
 def _missing(name: str) -> str:
     """Why this machine can't run a tier, or nothing. Numba is imported to know, for it refuses a newer NumPy."""
+    if name == "numpy":
+        return ""
     try:
-        if name == "numba":
-            import numba  # noqa: F401
+        import numba
     except ImportError as error:
-        return str(error)
+        return f"the tier {name!r} needs Numba (pip install numba): {error}"
+    if name == "micro":
+        if numba.config.DISABLE_JIT:
+            return "the tier 'micro' is made of vector instructions, and NUMBA_DISABLE_JIT asks for plain Python"
+        if not (has("avx512f") or has("avx2", "fma")):
+            return "the tier 'micro' needs a processor with AVX-512, or AVX2 and FMA"
     return ""
 
 
@@ -36,7 +50,7 @@ def _known(name: str, origin: str) -> str:
     if name not in TIERS:
         raise ValueError(f"{origin}: no tier {name!r}; there are {', '.join(TIERS)}")
     if _missing(name):
-        raise ValueError(f"{origin}: the tier {name!r} needs Numba (pip install numba): {_missing(name)}")
+        raise ValueError(f"{origin}: {_missing(name)}")
     return name
 
 

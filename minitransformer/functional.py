@@ -57,14 +57,14 @@ def softmax(S: Float[Array, "*batch n"], *, mask: Bool[Array, "..."] | None = No
     return A, SoftmaxPullback(A)
 
 
-def fitting(mask: Array, shape: tuple[int, ...]) -> Array:
-    """The mask, if it broadcasts to the shape of the scores without making them larger."""
+def fitting(mask: Array, shape: tuple[int, ...], name: str = "mask", what: str = "the scores") -> Array:
+    """The mask (or another array), if it broadcasts to the shape of the scores without making them larger."""
     try:
         fits = np.broadcast_shapes(mask.shape, shape) == tuple(shape)
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"mask: shape {mask.shape} does not broadcast to the shape of the scores, {tuple(shape)}")
+        raise ValueError(f"{name}: shape {mask.shape} does not broadcast to the shape of {what}, {tuple(shape)}")
     return mask
 
 

@@ -14,7 +14,10 @@ from minitransformer.attention.masks import causal_mask
 from minitransformer.backend import current
 from minitransformer.functional import SoftmaxPullback, fitting, one_dtype, softmax
 from minitransformer.pullback import Pullback
+from minitransformer.sharing import by_offset, for_each_head, heads_fit, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.typing import Array, Bool, Float, checked
+
+FEW = 4  # up to so many queries, as in generation, the definition is faster than tiles of 64
 
 
 class ScoresPullback(NamedTuple):
@@ -60,29 +63,36 @@ def aggregate(A: Float[Array, "*batch n m"], V: Float[Array, "*batch m dv"]):
 
 
 class AttentionPullback(NamedTuple):
-    """The chain rule through the three stages, last stage first."""
+    """The chain rule through the stages, last stage first.
+
+    What is used in several places gets the sum: keys and values shared by heads, the bias along its diagonals.
+    """
 
     scores: ScoresPullback
     softmax: SoftmaxPullback
     aggregate: AggregatePullback
+    shapes: tuple[tuple[int, ...], ...]  # of K, of V, and of the bias if there is one
 
     @property
     def A(self) -> Array:  # noqa: N802
         """The attention matrix, (*batch, n, m)."""
         return self.softmax.A
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
         dA, dV = self.aggregate(dY)
         dS = self.softmax(dA)
         dQ, dK = self.scores(dS)
-        return dQ, dK, dV
+        K_shape, V_shape, *bias_shape = self.shapes
+        dbias = (unbroadcast(sum_by_offset(dS), shape) for shape in bias_shape)
+        return dQ, sum_over_heads(dK, K_shape), sum_over_heads(dV, V_shape), *dbias
 
 
 @checked
 def dot_product_attention(
     Q: Float[Array, "*batch n d"],
-    K: Float[Array, "*batch m d"],
-    V: Float[Array, "*batch m dv"],
+    K: Float[Array, "*shared m d"],
+    V: Float[Array, "*shared m dv"],
+    bias: Float[Array, "*some o"] | None = None,
     *,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
@@ -90,26 +100,40 @@ def dot_product_attention(
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Every query takes the average of the values, weighted by how well it matches their keys.
 
-        Y = softmax(scale · Q Kᵀ) V
+        Y = softmax(scale · Q Kᵀ + B) V,    B_ij = bias_{j − i + n − 1}
 
+    K, V     (*batch, m, …); or one for each group of neighbouring heads: (…, G, m, …) for Q of (…, H, n, …), G a divisor of H
+    bias     one number for each offset j − i, from −(n − 1) to m − 1: (H, n + m − 1) or what broadcasts to (*batch, n + m − 1)
     causal   query i sees keys j ≤ i only; with m ≠ n the queries are the last n of the m positions
     mask     True where query i sees key j; must broadcast to (*batch, n, m). A query that sees no key gives zeros.
     scale    1/√d by default, as in the paper
     source   Borealis II (1); Aalto (3); Lecture notes, scaled dot product; CS224N notes
-    cost     O(n m d) time; O(n m) memory in the tier "numpy", O(n + m) in "numba". Can be causal.
-    returns  Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.A` is the attention matrix.
+    cost     O(n m d) time; O(n m) memory in the tier "numpy", O(n + m) in the others. Can be causal.
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dbias if there is a bias; `pullback.A` is the attention matrix.
              In the tier "numpy" the stages are there too: pullback.scores, pullback.softmax, pullback.aggregate
-    raises   TypeError for a wrong shape or dtype, ValueError for a mask that does not fit
+    raises   TypeError for a wrong shape or dtype, ValueError for a mask or a bias that does not fit
     """
-    one_dtype(Q=Q, K=K, V=V)
-    *batch, n, m = *Q.shape[:-1], K.shape[-2]
-    if current() == "numba":
+    one_dtype(Q=Q, K=K, V=V, bias=bias)
+    batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
+    if not heads_fit(K, batch):
+        raise TypeError(
+            f"parameter 'K': batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last"
+        )
+    if mask is not None:
+        fitting(mask, (*batch, n, m))
+    if bias is not None:
+        fitting(bias, (*batch, n + m - 1), "bias", "one number for each offset")
+    scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    if current() != "numpy" and n > FEW:
         from minitransformer.kernels.attention import tiled_attention
 
-        return tiled_attention(Q, K, V, causal=causal, mask=mask, scale=scale)
+        return tiled_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale)
     if causal:
-        mask = causal_mask(n, m) if mask is None else fitting(mask, (*batch, n, m)) & causal_mask(n, m)
-    S, scores_pullback = scores(Q, K, scale=scale)
+        mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
+    S, scores_pullback = scores(Q, for_each_head(K, batch), scale=scale)
+    if bias is not None:
+        S += by_offset(bias, n, m)
     A, softmax_pullback = softmax(S, mask=mask)
-    Y, aggregate_pullback = aggregate(A, V)
-    return Y, AttentionPullback(scores_pullback, softmax_pullback, aggregate_pullback)
+    Y, aggregate_pullback = aggregate(A, for_each_head(V, batch))
+    shapes = (K.shape, V.shape) if bias is None else (K.shape, V.shape, bias.shape)
+    return Y, AttentionPullback(scores_pullback, softmax_pullback, aggregate_pullback, shapes)

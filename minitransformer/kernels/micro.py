@@ -1,0 +1,118 @@
+"""The micro-kernel: four rows of a matrix product, held in registers. The only place where the book leaves plain Python.
+
+    for each k:                                       c₀ … c₃: four rows of C, several vectors each, all in registers
+        b = row k of B, as vectors                    read once, used four times
+        for r in 0 … 3:
+            c_r += A[r, k] · b                        one fused multiply-add for each vector
+
+Why this is fast. A core can start two fused multiply-adds in a cycle, and each takes four cycles: to keep it busy there
+must be eight or more that don't wait for each other. The plain loop of `attention.add_product` reads and writes C again
+at every step, and leaves half of that unused; here C stays in registers from the first k to the last, so that a step of
+AVX-512 is 16 multiply-adds for 4 vectors of B and 4 numbers of A. A compiler does not find this form by itself: the
+function below writes down LLVM's instructions, one by one, as a Python loop over rows and vectors.
+
+A vector is as wide as the registers of this machine are. With 32 registers four vectors to a row (16 for C), with 16
+registers two (8 for C), which is enough on a core that has only those.
+
+If this file were deleted, the loops would be slower and nothing else would change.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from minitransformer.backend import has
+
+ROWS = 4
+REGISTER = 64 if has("avx512f") else 32 if has("avx2", "fma") else 16  # bytes
+WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
+NARROW = 2  # ... for what is left of a row that is no multiple of WIDE vectors
+_i64 = ir.IntType(64)
+
+
+def _four_rows(vectors_in_row, accumulate):
+    """Code for C[r:r+4, c:c+w] = (or +=) A[r:r+4] B[:, c:c+w], w being that many vectors; rows of B, C are contiguous."""
+
+    def typing(typingctx, A, B, C, r, c):
+        def code(context, builder, signature, arguments):
+            number = context.get_value_type(signature.args[0].dtype)
+            size = context.get_abi_sizeof(number)
+            vector = ir.VectorType(number, REGISTER // size)
+            array_A, array_B, array_C = (
+                context.make_array(kind)(context, builder, value)
+                for kind, value in zip(signature.args[:3], arguments, strict=False)
+            )
+            (A_row, A_step), (B_row, _), (C_row, _) = (
+                [builder.extract_value(array.strides, axis) for axis in (0, 1)] for array in (array_A, array_B, array_C)
+            )
+            inner = builder.extract_value(array_A.shape, 1)
+            r, c = arguments[3:]
+
+            def fixed(value):
+                return ir.Constant(_i64, value)
+
+            def read(address, kind):
+                load = builder.load(builder.inttoptr(address, kind.as_pointer()))
+                load.align = size
+                return load
+
+            def vectors(address):
+                return [builder.add(address, fixed(v * REGISTER)) for v in range(vectors_in_row)]
+
+            left = builder.mul(c, fixed(size))
+            A0 = builder.add(builder.ptrtoint(array_A.data, _i64), builder.mul(r, A_row))
+            B0 = builder.add(builder.ptrtoint(array_B.data, _i64), left)
+            C0 = builder.add(builder.add(builder.ptrtoint(array_C.data, _i64), left), builder.mul(r, C_row))
+            A_rows = [builder.mul(A_row, fixed(row)) for row in range(ROWS)]
+            places = [vectors(builder.add(C0, builder.mul(C_row, fixed(row)))) for row in range(ROWS)]
+            nothing = ir.Constant(vector, [0.0] * vector.count)
+            start = [[read(place, vector) if accumulate else nothing for place in row] for row in places]
+
+            # The loop over k. What changes from step to step is a "phi": first what it was before, then what a step made.
+            before, loop, after = builder.block, builder.append_basic_block("k"), builder.append_basic_block("end")
+            some = builder.icmp_signed("<", fixed(0), inner)
+            builder.cbranch(some, loop, after)
+            builder.position_at_end(loop)
+            first = [fixed(0), A0, B0, *(total for row in start for total in row)]
+            now = [builder.phi(value.type) for value in first]
+            k, a, b, *totals = now
+            B_k = [read(place, vector) for place in vectors(b)]
+            name = f"llvm.fma.v{vector.count}f{8 * size}"
+            fma = builder.module.globals.get(name) or ir.Function(
+                builder.module, ir.FunctionType(vector, [vector] * 3), name
+            )
+            following = [builder.add(k, fixed(1)), builder.add(a, A_step), builder.add(b, B_row)]
+            for row, offset in enumerate(A_rows):
+                everywhere = _spread(builder, read(builder.add(a, offset), number), vector)
+                for v, B_kv in enumerate(B_k):
+                    following.append(builder.call(fma, [everywhere, B_kv, totals[row * vectors_in_row + v]]))
+            for phi, value, changed in zip(now, first, following, strict=True):
+                phi.add_incoming(value, before)
+                phi.add_incoming(changed, loop)
+            builder.cbranch(builder.icmp_signed("<", following[0], inner), loop, after)
+
+            builder.position_at_end(after)
+            last = [builder.phi(vector) for _ in totals]
+            for phi, value, changed in zip(last, first[3:], following[3:], strict=True):
+                phi.add_incoming(value, before)
+                phi.add_incoming(changed, loop)
+            for value, place in zip(last, (place for row in places for place in row), strict=True):
+                builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
+            return context.get_dummy_value()
+
+        return types.void(A, B, C, types.intp, types.intp), code
+
+    return typing
+
+
+def _spread(builder, value, vector):
+    """A vector with the same number in every place."""
+    places = ir.VectorType(ir.IntType(32), vector.count)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(places.element, 0))
+    return builder.shuffle_vector(first, first, ir.Constant(places, [0] * vector.count))
+
+
+four_rows = intrinsic(_four_rows(WIDE, accumulate=False))
+add_four_rows = intrinsic(_four_rows(WIDE, accumulate=True))
+four_rows_narrow = intrinsic(_four_rows(NARROW, accumulate=False))
+add_four_rows_narrow = intrinsic(_four_rows(NARROW, accumulate=True))

@@ -1,0 +1,46 @@
+"""One array used in several places: the gradient is the sum over the places. In pairs, there and back."""
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from minitransformer.typing import Array
+
+
+def by_offset(bias: Array, n: int, m: int) -> Array:
+    """B_ij = bias_{j − i + n − 1}: one number for each offset, (…, n + m − 1), as a matrix (…, n, m), without a copy."""
+    bias = np.broadcast_to(bias, (*bias.shape[:-1], n + m - 1))
+    return sliding_window_view(bias, m, axis=-1)[..., n - 1 :: -1, :] if n and m else np.zeros((n, m), bias.dtype)
+
+
+def sum_by_offset(dB: Array) -> Array:
+    """dbias_o = Σ_{j − i + n − 1 = o} dB_ij: the sums along the diagonals, (…, n, m) to (…, n + m − 1)."""
+    *batch, n, m = dB.shape
+    dbias = np.zeros((*batch, max(n + m - 1, 0)), dB.dtype)
+    for i in range(n):
+        dbias[..., n - 1 - i : n - 1 - i + m] += dB[..., i, :]
+    return dbias
+
+
+def for_each_head(K: Array, batch: tuple[int, ...]) -> Array:
+    """Keys of G heads for H = G r heads of queries: head h has the keys of h // r. (…, G, m, d) to (…, H, m, d)."""
+    return K if K.shape[:-2] == batch else np.repeat(K, batch[-1] // K.shape[-3], axis=-3)
+
+
+def sum_over_heads(dK: Array, shape: tuple[int, ...]) -> Array:
+    """The sum over the r heads that share their keys: (…, H, m, d) to (…, G, m, d)."""
+    return dK if dK.shape == shape else dK.reshape(*shape[:-2], dK.shape[-3] // shape[-3], *shape[-2:]).sum(-3)
+
+
+def heads_fit(K: Array, batch: tuple[int, ...]) -> bool:
+    """Whether these keys are one for each head, or one for each group of r neighbouring heads."""
+    own = K.shape[:-2]
+    if own == batch or len(own) != len(batch) or not own:
+        return own == batch
+    return own[:-1] == batch[:-1] and own[-1] > 0 and batch[-1] % own[-1] == 0
+
+
+def unbroadcast(dX: Array, shape: tuple[int, ...]) -> Array:
+    """The sum over the axes along which NumPy had repeated an array of this shape."""
+    dX = dX.sum(tuple(range(dX.ndim - len(shape))))
+    repeated = tuple(axis for axis, length in enumerate(shape) if length == 1 and dX.shape[axis] != 1)
+    return dX.sum(repeated, keepdims=True)
