@@ -5,15 +5,16 @@
 
 PYTHON ?= python3
 VENV   := .venv
+PEERS  := .venv-bench
 RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check lint environment lock clean
+.PHONY: help book test check lint environment lock bench bench-quick clean
 
 help:  ## list these commands
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
 
 book: $(READY)  ## run every notebook in order, and keep outputs and figures
 	@$(RUN) -m minitransformer book
@@ -40,8 +41,14 @@ lock:  ## choose versions anew (needs uv)
 	@uv export --quiet --locked --all-groups --no-emit-project --no-header --no-annotate -o requirements.lock
 	@rm uv.lock  # it holds the address of every file
 
-clean:  ## remove .venv and everything that was cached
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+bench: $(READY) $(PEERS)/.ready  ## measure every core beside PyTorch, which gets an environment of its own (an hour)
+	@$(RUN) -m benchmarks.run --peer-python $(PEERS)/bin/python
+
+bench-quick: $(READY) $(PEERS)/.ready  ## ... only what has a target (five minutes)
+	@$(RUN) -m benchmarks.run --peer-python $(PEERS)/bin/python --quick
+
+clean:  ## remove .venv, .venv-bench and everything that was cached
+	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough and can make environments; where there is none, one line that says so.
@@ -56,4 +63,11 @@ $(READY): requirements.lock pyproject.toml
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(FOUND) -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-build-isolation -e .
+	@touch $@
+
+$(PEERS)/.ready: benchmarks/requirements.txt
+	$(if $(CAPABLE),,$(error Python 3.11 or newer with venv is needed for PyTorch's environment))
+	@echo "Environment in $(PEERS), with PyTorch (the first time takes some minutes) ..."
+	@$(FOUND) -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python -m pip --disable-pip-version-check -qq install -r benchmarks/requirements.txt
 	@touch $@

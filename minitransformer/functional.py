@@ -4,12 +4,15 @@ Each returns `(Y, pullback)`. Arrays carry any number of batch axes in front; th
 works along. Two or three lines over each pullback say where its gradient comes from; chapters 00 to 03 derive them.
 """
 
+import importlib
 import math
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import erf
 
+from minitransformer.backend import current
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
@@ -18,11 +21,21 @@ def _rows(X: Array) -> Array:
     return X.reshape(math.prod(X.shape[:-1]), X.shape[-1])
 
 
+def loops_in(name: str) -> ModuleType | None:
+    """A module of compiled loops; None in the tier "numpy", where a function goes on to its definition."""
+    return None if current() == "numpy" else importlib.import_module(f"minitransformer.kernels.{name}")
+
+
 def one_dtype(**arrays: Array | None) -> None:
     """Refuse a mixture of float32 and float64, which NumPy would quietly turn into float64."""
     dtypes = {name: a.dtype for name, a in arrays.items() if a is not None}
     if len(set(dtypes.values())) > 1:
         raise TypeError(f"{', '.join(dtypes)}: should have one dtype, got {', '.join(map(str, dtypes.values()))}")
+
+
+def inverse(D: Array) -> Array:
+    """1 / D, and 0 where D is 0: a query whose weights sum to zero gives zeros."""
+    return np.divide(1, D, out=np.zeros_like(D), where=D != 0)
 
 
 # ---------------------------------------------------------------------------------------------- softmax
@@ -83,6 +96,8 @@ class PointwisePullback(NamedTuple):
 @checked
 def relu(X: Float[Array, "..."]):
     """max(x, 0), entry by entry. The slope at 0 is taken as 0."""
+    if loops := loops_in("pointwise"):
+        return loops.relu(X)
     return np.maximum(X, 0), PointwisePullback((X > 0).astype(X.dtype))
 
 
@@ -102,7 +117,9 @@ def tanh(X: Float[Array, "..."]):
 
 @checked
 def gelu(X: Float[Array, "..."]):
-    """x Φ(x), with Φ the normal distribution function; the slope is Φ(x) + x φ(x). What BERT uses."""
+    """x Φ(x), with Φ the normal distribution function; the slope is Φ(x) + x φ(x). What BERT uses. Float64 is for NumPy."""
+    if X.dtype == np.float32 and (loops := loops_in("pointwise")):
+        return loops.gelu(X)
     cdf = (0.5 * (1 + erf(X / math.sqrt(2)))).astype(X.dtype)
     pdf = np.exp(-0.5 * X * X) * X.dtype.type(1 / math.sqrt(2 * math.pi))
     return X * cdf, PointwisePullback(cdf + X * pdf)
@@ -111,6 +128,8 @@ def gelu(X: Float[Array, "..."]):
 @checked
 def gelu_tanh(X: Float[Array, "..."]):
     """x/2 (1 + tanh u), u = √(2/π) (x + 0.044715 x³): within 5·10⁻⁴ of `gelu`, without erf. What GPT-2 uses."""
+    if loops := loops_in("pointwise"):
+        return loops.gelu_tanh(X)
     c, a = math.sqrt(2 / math.pi), 0.044715
     square = X * X
     T = np.tanh(c * X * (1 + a * square))
@@ -119,6 +138,11 @@ def gelu_tanh(X: Float[Array, "..."]):
 
 
 # --------------------------------------------------------------------------------- linear and embedding
+
+
+def _in_tiles(X: Array) -> bool:
+    """Whether a product with these rows is one for the micro-kernel: for a few rows it is not worth the start."""
+    return current() == "micro" and len(X) >= 64
 
 
 class LinearPullback(NamedTuple):
@@ -130,9 +154,14 @@ class LinearPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         X, dY = _rows(self.X), _rows(dY)
-        dX = (dY @ self.W.T).reshape(self.X.shape)
-        dW = X.T @ dY
-        return (dX, dW) if self.b is None else (dX, dW, dY.sum(0))
+        if _in_tiles(X):
+            from minitransformer.kernels.matmul import times, transposed_times
+
+            dX, (dW, db) = times(dY, self.W.T), transposed_times(X, dY)
+        else:
+            dX, dW, db = dY @ self.W.T, X.T @ dY, dY.sum(0)
+        dX = dX.reshape(self.X.shape)
+        return (dX, dW) if self.b is None else (dX, dW, db)
 
 
 @checked
@@ -143,9 +172,15 @@ def linear(X: Float[Array, "*batch D"], W: Float[Array, "D E"], b: Float[Array, 
     raises   TypeError for a wrong shape, or a mixture of dtypes
     """
     one_dtype(X=X, W=W, b=b)
-    Y = _rows(X) @ W  # all rows in one product: NumPy would otherwise make one for each sample
-    if b is not None:
-        Y += b
+    rows = _rows(X)  # all rows in one product: NumPy would otherwise make one for each sample
+    if _in_tiles(rows):
+        from minitransformer.kernels.matmul import times
+
+        Y = times(rows, W, b)
+    else:
+        Y = rows @ W
+        if b is not None:
+            Y += b
     return Y.reshape(*X.shape[:-1], W.shape[-1]), LinearPullback(X, W, b)
 
 
@@ -156,6 +191,8 @@ class EmbeddingPullback(NamedTuple):
     vocabulary: int
 
     def __call__(self, dY: Array) -> Array:
+        if loops := loops_in("pointwise"):
+            return loops.scatter_add(self.tokens, dY, self.vocabulary)
         tokens, dY = self.tokens.reshape(-1), _rows(dY)
         dE = np.zeros((self.vocabulary, dY.shape[-1]), dY.dtype)
         if tokens.size:
@@ -206,6 +243,8 @@ def layer_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Floa
     source   Lecture notes, Layer normalization, where the 1/D of μ, the square of σ, γ and β are missing (E27, E28)
     """
     one_dtype(X=X, gamma=gamma, beta=beta)
+    if loops := loops_in("rows"):
+        return loops.layer_norm(X, gamma, beta, eps)
     centred = X - X.mean(-1, keepdims=True)
     root = np.sqrt((centred * centred).mean(-1, keepdims=True) + X.dtype.type(eps))
     Xhat = centred / root
@@ -268,6 +307,8 @@ def rms_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], *, eps: floa
     source   the normalisation of T5
     """
     one_dtype(X=X, gamma=gamma)
+    if loops := loops_in("rows"):
+        return loops.rms_norm(X, gamma, eps)
     root = np.sqrt((X * X).mean(-1, keepdims=True) + X.dtype.type(eps))
     Xhat = X / root
     return Xhat * gamma, RMSNormPullback(Xhat, gamma, root)
@@ -320,11 +361,13 @@ def cross_entropy(
     """
     if targets.size and not (0 <= targets.min() and targets.max() < logits.shape[-1]):
         raise ValueError(f"targets: {targets.min()} … {targets.max()} is not within 0 … {logits.shape[-1] - 1}")
+    weight = np.ones(targets.shape, logits.dtype) if mask is None else mask.astype(logits.dtype)
+    weight /= max(weight.sum(), 1)
+    if loops := loops_in("rows"):
+        return loops.cross_entropy(logits, targets, weight)
     shifted = logits - logits.max(-1, keepdims=True)
     P = np.exp(shifted)
     total = P.sum(-1, keepdims=True)
     P /= total
     losses = np.log(total[..., 0]) - np.take_along_axis(shifted, targets[..., None], -1)[..., 0]
-    weight = np.ones(targets.shape, logits.dtype) if mask is None else mask.astype(logits.dtype)
-    weight /= max(weight.sum(), 1)
     return (losses * weight).sum(), CrossEntropyPullback(P, targets, weight)

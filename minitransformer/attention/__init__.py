@@ -1,6 +1,22 @@
 """Part II: attention. The cores, and one file per variant."""
 
+from minitransformer.attention.block_sparse import (
+    BlockPattern,
+    bigbird_pattern,
+    block_pattern,
+    block_sparse_attention,
+    strided_pattern,
+    window_pattern,
+)
+from minitransformer.attention.delta_rule import delta_rule, delta_rule_step
 from minitransformer.attention.dot_product import aggregate, dot_product_attention, scores
+from minitransformer.attention.kernel_attention import (
+    KernelState,
+    elu_features,
+    kernel_attention,
+    kernel_attention_step,
+    kernel_state,
+)
 from minitransformer.attention.masks import causal_mask, padding_mask
 from minitransformer.attention.multi_head import (
     KeysValues,
@@ -12,15 +28,28 @@ from minitransformer.attention.multi_head import (
 from minitransformer.attention.unweighted import unweighted_attention
 
 __all__ = [
+    "BlockPattern",
+    "KernelState",
     "KeysValues",
     "MultiHeadAttention",
     "MultiHeadParams",
     "aggregate",
+    "bigbird_pattern",
+    "block_pattern",
+    "block_sparse_attention",
     "causal_mask",
+    "delta_rule",
+    "delta_rule_step",
     "dot_product_attention",
+    "elu_features",
+    "kernel_attention",
+    "kernel_attention_step",
+    "kernel_state",
     "merge_heads",
     "padding_mask",
     "scores",
     "split_heads",
+    "strided_pattern",
     "unweighted_attention",
+    "window_pattern",
 ]

@@ -44,13 +44,16 @@ LOG2E = math.log2(math.e)
 
 
 @compiled
-def hide(S, mask, i0, j0):
-    """S[i, j] = −∞ where mask[i0 + i, j0 + j] is False. An axis of length 1 is broadcast: all read its only entry."""
-    along_i, along_j = int(mask.shape[0] > 1), int(mask.shape[1] > 1)
-    for i in range(S.shape[0]):
-        for j in range(S.shape[1]):
-            if not mask[(i0 + i) * along_i, (j0 + j) * along_j]:
-                S[i, j] = -np.inf
+def hide(S, mask, r0, c0):
+    """S[r, c] = −∞ where mask[r0 + r, c0 + c] is False. An axis of length 1 is broadcast: all read its only entry."""
+    for r in range(S.shape[0]):
+        row = mask[r0 + r if mask.shape[0] > 1 else 0]
+        if len(row) > 1:
+            seen = row[c0 : c0 + S.shape[1]]
+            for c in range(S.shape[1]):
+                S[r, c] = S[r, c] if seen[c] else -np.inf
+        elif not row[0]:
+            S[r] = -np.inf
 
 
 @compiled
@@ -100,7 +103,7 @@ def exponentiate(S, YT, top, total):
 
 @compiled
 def attend(Q, K, V, bias, mask, causal, m, scale, i0, micro, Y, L):
-    """One tile of queries of one head: rows i0 … i0 + 63 of Y and L."""
+    """One tile of queries of one head: rows i0 … i0 + 63 of Y and L. The mask has keys on its rows, as S has."""
     n, d, dv = len(L), K.shape[1], V.shape[1]
     rows = min(LANES, n - i0)
     QT, space, YT = tile(d, Q), tile(LANES, Q), tile(dv, Q)
@@ -117,7 +120,7 @@ def attend(Q, K, V, bias, mask, causal, m, scale, i0, micro, Y, L):
             for i in range(min(first, LANES) if j0 + j < m else LANES):
                 S[j, i] = -np.inf
         if mask.size:
-            hide(S[: m - j0, : n - i0].T, mask, i0, j0)
+            hide(S[: m - j0, :rows], mask, j0, i0)
         exponentiate(S, YT, top, total)
         add_product(V[j0 : j0 + len(S), :dv].T, S, YT, rows, micro)
     write_rows(YT, top, total, i0, Y, L)
@@ -172,6 +175,23 @@ def weights_and_slopes(P, dS, L, D):
 
 
 @compiled
+def collect(Q, dY, K_panels, keys, P, dS, micro, dQ, dKT, dVT):
+    """dV += Pᵀ dY,  dK += dSᵀ Q (both as columns),  dQ += dS K (in panels), from one tile of weights and their slopes."""
+    add_product(dY.T, P, dVT, LANES, micro)
+    add_product(Q.T, dS, dKT, LANES, micro)
+    for p in range(len(dQ)):
+        add_product(dS[:, :keys], K_panels[p, :keys], dQ[p], min(LANES, Q.shape[1] - p * LANES), micro)
+
+
+@compiled
+def write_columns(XT, factor, X):
+    """X = factor · XTᵀ, for as many rows and columns as X has."""
+    for r in range(X.shape[0]):
+        for c in range(X.shape[1]):
+            X[r, c] = factor * XT[c, r]
+
+
+@compiled
 def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, micro, dQ, dK, dV, dbias):
     """One tile of keys of one head: rows j0 … j0 + 63 of dK and dV, and what they add to dQ (in panels) and dbias."""
     n, m, d, dv = len(L), len(dK), K.shape[1], V.shape[1]
@@ -197,19 +217,13 @@ def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, micro, dQ, dK,
         if mask.size:
             hide(P[:rows, : m - j0], mask, i0, j0)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
-        add_product(dY_tile.T, P, dVT, LANES, micro)
-        add_product(Q_tile.T, dS, dKT, LANES, micro)
-        for p in range(panels):
-            add_product(dS[:, : fours(keys)], K_panels[p], dQ[i0 // LANES, p], min(LANES, d - p * LANES), micro)
+        collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, micro, dQ[i0 // LANES], dKT, dVT)
         for i in range(rows if dbias.size else 0):
             b = dbias[j0 - i0 - i + n - 1 + LANES : j0 - i0 - i + n - 1 + 2 * LANES]
             for j in range(LANES):
                 b[j] += dS[i, j]
-    for j in range(keys):
-        for c in range(dK.shape[1]):
-            dK[j0 + j, c] = scale * dKT[c, j]
-        for c in range(dV.shape[1]):
-            dV[j0 + j, c] = dVT[c, j]
+    write_columns(dKT, scale, dK[j0 : j0 + keys])
+    write_columns(dVT, 1, dV[j0 : j0 + keys])
 
 
 @compiled_parallel
@@ -273,6 +287,25 @@ def _of(Q: Array, K: Array, mask: Array | None, bias: Array | None) -> tuple[Arr
     return masks, biases, np.stack([kv_of, bias_of, mask_of], axis=1)
 
 
+def matrix(Q: Array, K: Array, scale: float, sees: Array, bias: Array | None = None) -> Array:
+    """The attention matrix A, (*batch, n, m), in NumPy: what the loops never hold."""
+    S = (scale * Q) @ for_each_head(K, Q.shape[:-2]).mT
+    if bias is not None:
+        S += by_offset(bias, *S.shape[-2:])
+    S = np.where(sees, S, S.dtype.type(-np.inf))
+    top = S.max(-1, keepdims=True, initial=-np.inf)
+    A = np.exp(S - np.where(top == -np.inf, 0, top))
+    return A / np.maximum(A.sum(-1, keepdims=True), 1)  # at least exp(0), except in a row that sees nothing
+
+
+def from_panels(dQ: Array, scale: float, shape: tuple[int, ...]) -> Array:
+    """scale · the sum of the parts of dQ, (parts, B, tiles, panels, LANES, LANES), in the shape of Q."""
+    B, n, d = math.prod(shape[:-2]), *shape[-2:]
+    whole = (dQ[0] if len(dQ) == 1 else dQ.sum(0)).swapaxes(-3, -2)
+    whole = whole.reshape(B, whole.shape[1] * LANES, whole.shape[3] * LANES)[:, :n, :d]
+    return np.multiply(scale, whole, order="C").reshape(shape)
+
+
 class TiledAttentionPullback(NamedTuple):
     """dV = Aᵀ dY,  dA = dY Vᵀ,  dS = A ⊙ (dA − D),  dQ = scale · dS K,  dK = scale · dSᵀ Q,  dbias = diagonal sums of dS.
 
@@ -297,13 +330,7 @@ class TiledAttentionPullback(NamedTuple):
         sees = np.ones((n, m), bool) if self.mask is None else self.mask
         if self.causal:
             sees = sees & (np.arange(m) <= np.arange(n)[:, None] + (m - n))
-        S = (self.scale * self.Q) @ for_each_head(self.K, self.Q.shape[:-2]).mT
-        if self.bias is not None:
-            S += by_offset(self.bias, n, m)
-        S = np.where(sees, S, S.dtype.type(-np.inf))
-        top = S.max(-1, keepdims=True, initial=-np.inf)
-        A = np.exp(S - np.where(top == -np.inf, 0, top))
-        return A / np.maximum(A.sum(-1, keepdims=True), 1)  # at least exp(0), except in a row that sees nothing
+        return matrix(self.Q, self.K, self.scale, sees, self.bias)
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         if dY.shape != self.Y.shape:
@@ -323,9 +350,7 @@ class TiledAttentionPullback(NamedTuple):
                 *(self.L.reshape(B, n), D, biases, masks, of, self.causal, self.scale, current() == "micro"),
                 *(dQ, dK, dV, dbias),
             )
-        whole = dQ[0] if parts == 1 else dQ.sum(0)
-        whole = whole.swapaxes(-3, -2).reshape(B, -(-n // LANES) * LANES, -(-d // LANES) * LANES)
-        gradients = [np.multiply(self.scale, whole[:, :n, :d], order="C").reshape(self.Q.shape)]
+        gradients = [from_panels(dQ, self.scale, self.Q.shape)]
         gradients += [
             sum_over_heads(dX.reshape(*batch, *dX.shape[1:]), X.shape) for dX, X in ((dK, self.K), (dV, self.V))
         ]
@@ -349,7 +374,15 @@ def tiled_attention(
     with one_parallel_loop:
         forward(
             *(padded(X) for X in (Q, K, V)),
-            *(np.ascontiguousarray(biases[:, ::-1]), masks, of, causal, m, scale, current() == "micro"),
+            *(
+                np.ascontiguousarray(biases[:, ::-1]),
+                np.ascontiguousarray(masks.mT),
+                of,
+                causal,
+                m,
+                scale,
+                current() == "micro",
+            ),
             *(heads(Y), L.reshape(len(of), n)),
         )
     return Y, TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias)

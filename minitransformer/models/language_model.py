@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention.multi_head import KeysValues
-from minitransformer.functional import EmbeddingPullback, PointwisePullback, dropout, embedding
+from minitransformer.functional import EmbeddingPullback, LinearPullback, PointwisePullback, dropout, embedding, linear
 from minitransformer.models.block import Block
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.positions import LearnedPositions, SinusoidalPositions
@@ -63,8 +63,7 @@ class LanguageModelPullback(NamedTuple):
 
     embedded: EmbeddedPullback
     stack: StackPullback
-    N: Array
-    E: Array
+    head: LinearPullback
 
     @property
     def blocks(self) -> tuple[Pullback, ...]:
@@ -72,11 +71,10 @@ class LanguageModelPullback(NamedTuple):
         return self.stack.blocks
 
     def __call__(self, dlogits: Array) -> LanguageModelParams:
-        flat = dlogits.reshape(-1, dlogits.shape[-1])
-        dE_write = flat.T @ self.N.reshape(-1, self.N.shape[-1])
-        dstack, dX = self.stack(dlogits @ self.E)
+        dN, dE_write = self.head(dlogits)
+        dstack, dX = self.stack(dN)
         dE_read, dpositions = self.embedded(dX)
-        return LanguageModelParams(dE_write + dE_read, dpositions, dstack)
+        return LanguageModelParams(dE_write.T + dE_read, dpositions, dstack)
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,8 @@ class LanguageModel:
         """
         X, embedded = embed(params.E, self._positions, params.positions, tokens, self.dropout, rng)
         N, stack = self._stack(params.stack, X, causal=True, rng=rng)
-        return N @ params.E.T, LanguageModelPullback(embedded, stack, N, params.E)
+        logits, head = linear(N, params.E.T)
+        return logits, LanguageModelPullback(embedded, stack, head)
 
     def decode(
         self, params: LanguageModelParams, tokens: Array, past: tuple[KeysValues, ...] | None = None

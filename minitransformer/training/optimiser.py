@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.functional import loops_in
 from minitransformer.pullback import Tree, tree_leaves, tree_map
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
@@ -52,8 +53,13 @@ class AdamW:
         t = state.step + 1
         beta1, beta2 = self.betas
         c1, c2 = 1 - beta1**t, 1 - beta2**t
+        loops = loops_in("pointwise")
 
         def step(theta: Array, g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
+            decays = self.weight_decay > 0 and theta.ndim >= 2
+            keep = 1 - rate * self.weight_decay if decays else 1.0
+            if loops is not None:
+                return loops.adamw(theta, g, m, v, betas=self.betas, t=t, eps=self.eps, rate=rate, keep=keep)
             m, v = beta1 * m, beta2 * v
             work = (1 - beta1) * g  # the one temporary array, used over and over
             m += work
@@ -65,8 +71,7 @@ class AdamW:
             work += self.eps
             np.divide(m, work, out=work)
             work *= -rate / c1
-            decays = self.weight_decay > 0 and theta.ndim >= 2
-            work += (1 - rate * self.weight_decay) * theta if decays else theta
+            work += keep * theta if decays else theta
             return work, m, v
 
         leaves = [step(*arrays) for arrays in zip(*map(tree_leaves, (params, grads, state.m, state.v)), strict=True)]

@@ -1,0 +1,154 @@
+"""Our side: for each kind of work a function of its size, which makes the inputs and returns what is to be timed.
+
+The functions of the book are imported inside, so that one which is missing costs only its own rows.
+"""
+
+import functools
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from benchmarks.rows import BATCH, MODEL, STEPS, WINDOW, arrays, bigbird, features, unit
+
+Job = Callable[[], Any]
+
+
+def machine() -> dict[str, Any]:
+    """Versions, and how BLAS and Numba are set up."""
+    from minitransformer.backend import available, current
+
+    blas = [
+        {key: pool.get(key) for key in ("internal_api", "version", "architecture", "num_threads")}
+        for pool in threadpool_info()
+        if pool["user_api"] == "blas"
+    ]
+    found = {name: version(name) for name in ("numpy", "numba", "llvmlite", "scipy")}
+    return {**found, "tier": current(), "tiers": available(), "blas": blas}
+
+
+def _timed(function: Callable[..., Any], *inputs: np.ndarray, dY: np.ndarray | None = None, **options: Any) -> Job:
+    """Forward, or with a dY forward and backward; a tuple of arrays."""
+
+    def job() -> tuple[np.ndarray, ...]:
+        Y, pullback = function(*inputs, **options)
+        return (Y,) if dY is None else (Y, *pullback(dY))
+
+    return job
+
+
+def attention(n: int, H: int, d: int, causal: bool, backward: bool) -> Job:
+    """Softmax attention, (1, H, n, d)."""
+    from minitransformer.attention import dot_product_attention
+
+    Q, K, V, dY = arrays(*[(1, H, n, d)] * 4)
+    return _timed(dot_product_attention, Q, K, V, dY=dY if backward else None, causal=causal)
+
+
+def masked_attention(n: int, backward: bool) -> Job:
+    """A mask without structure, shared by the heads."""
+    from minitransformer.attention import dot_product_attention
+
+    Q, K, V, dY, noise = arrays(*[(1, 8, n, 64)] * 4, (n, n))
+    return _timed(dot_product_attention, Q, K, V, dY=dY if backward else None, mask=noise > 0)
+
+
+def biased_attention(n: int, backward: bool) -> Job:
+    """A number for each head and offset is added to the scores; it has a gradient too."""
+    from minitransformer.attention import dot_product_attention
+
+    Q, K, V, dY, bias = arrays(*[(1, 8, n, 64)] * 4, (8, 2 * n - 1))
+    return _timed(functools.partial(dot_product_attention, bias=bias), Q, K, V, dY=dY if backward else None)
+
+
+def one_query(n: int) -> Job:
+    """A step of generation: one query against n keys."""
+    from minitransformer.attention import dot_product_attention
+
+    Q, K, V = arrays((1, 8, 1, 64), *[(1, 8, n, 64)] * 2)
+    return _timed(dot_product_attention, Q, K, V, causal=True)
+
+
+def block_sparse(pattern: str, n: int, backward: bool) -> Job:
+    """Attention within ± 256, or between the blocks of BigBird."""
+    from minitransformer.attention import block_sparse_attention
+
+    Q, K, V, dY = arrays(*[(1, 8, n, 64)] * 4)
+    return _timed(block_sparse_attention, Q, K, V, _pattern(pattern, n), dY=dY if backward else None)
+
+
+def _pattern(pattern: str, n: int) -> Any:
+    from minitransformer.attention import block_pattern, window_pattern
+
+    if pattern == "window":
+        return window_pattern(n, WINDOW)
+    return block_pattern(n, n, lambda i, j: np.True_, bigbird(n))
+
+
+def linear_attention(n: int, backward: bool) -> Job:
+    """Causal kernel attention; the features of queries and keys are given."""
+    from minitransformer.attention.kernel_attention import kernel_attention
+
+    Q, K, V, dY = arrays(*[(1, 8, n, 64)] * 4)
+    return _timed(kernel_attention, features(Q), features(K), V, dY=dY if backward else None, causal=True)
+
+
+def delta_rule(n: int, backward: bool) -> Job:
+    """A memory that is corrected by each key and value; keys have length one."""
+    from minitransformer.attention import delta_rule
+
+    Q, K, V, dY, beta = arrays(*[(1, 8, n, 64)] * 4, (1, 8, n))
+    return _timed(delta_rule, Q, unit(K), V, 1 / (1 + np.exp(-beta)), dY=dY if backward else None)
+
+
+def copy_of_V(n: int) -> Job:  # noqa: N802
+    """What any attention must at least do: write as many numbers as V has."""
+    V, Y = arrays(*[(1, 8, n, 64)] * 2)
+    return lambda: np.copyto(Y, V)
+
+
+def linear_layer(n: int, D: int, E: int, backward: bool) -> Job:
+    """A linear layer of the training step: one matrix product, or all three."""
+    from minitransformer.functional import linear
+
+    X, W, dY = arrays((n, D), (D, E), (n, E))
+    return _timed(lambda X, W: linear(X, W), X, W, dY=dY if backward else None)
+
+
+def training_step() -> Job:
+    """Forward, backward, clipping and AdamW, as `minitransformer train` does it."""
+    from minitransformer.data.text import Text
+    from minitransformer.models import LanguageModel
+    from minitransformer.training.loop import advance, start
+    from minitransformer.training.objective import NextByte
+    from minitransformer.training.schedule import Cosine
+    from minitransformer.training.state import Training
+
+    noise = np.random.default_rng(0).integers(0, 256, 2**16).astype(np.uint8)
+    never = 10**9
+    objective = NextByte(Text(noise, noise[:1024], "noise", ""), MODEL["context"])
+    training = Training(never, BATCH, Cosine(3e-4, never), look_every=never, save_every=never)
+    model = LanguageModel(**MODEL)
+    state = start(model, training)
+
+    def job() -> None:
+        nonlocal state
+        state = advance(model, objective, training, state)
+        state = state._replace(losses=())
+
+    return job
+
+
+def generate() -> Job:
+    """Continue a prompt of 16 bytes, with keys and values kept."""
+    from minitransformer.models import LanguageModel, generate
+
+    model = LanguageModel(**MODEL)
+    params = model.init(np.random.default_rng(0))
+
+    def job() -> None:
+        generate(model, params, np.arange(16), STEPS, rng=np.random.default_rng(0))
+
+    return job

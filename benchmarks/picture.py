@@ -1,0 +1,48 @@
+"""The picture of a run: ratios with their quartiles and targets, and time against n with the copy of V as the limit."""
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from minitransformer.figures.style import figure
+
+
+def draw(record: dict[str, Any]) -> Figure:
+    """Left a line for each row that has a target, right a line for each core."""
+    judged = [row for row in record["rows"] if row["best"] is not None and row["target"] is not None]
+    fig, (left, right) = figure(1, 2, width=13, height=max(4.5, 0.21 * len(judged) + 1.2), width_ratios=(1, 1.1))
+    _ratios(left, judged)
+    _lengths(right, record["slopes"])
+    fig.suptitle(f"{record['machine']['processor']}, {record['machine']['cores']} cores")
+    return fig
+
+
+def _ratios(axis: Any, judged: list[dict[str, Any]]) -> None:
+    for y, row in enumerate(reversed(judged)):
+        ratio = row["ratios"][row["best"]]
+        axis.plot([ratio["q1"], ratio["q3"]], [y, y], color="#20639b", linestyle="-", linewidth=3)
+        axis.plot(ratio["median"], y, "o", color="#20639b", markersize=5)
+        axis.plot(row["target"], y, "|", color="#c8553d", markersize=10, markeredgewidth=2)
+    axis.axvline(1, color="#555555", linewidth=0.8, linestyle="-")
+    axis.set(ylim=(-0.7, len(judged) - 0.3), xlabel="best of the peers / ours (● median, — quartiles, | target)")
+    axis.set_xscale("log")
+    axis.set_xticks([1, 2, 4, 8], labels=["1", "2", "4", "8"], minor=False)
+    axis.xaxis.set_minor_formatter("")
+    axis.set_yticks(range(len(judged)), [row["label"] for row in reversed(judged)], fontsize=7.5)
+
+
+def _lengths(axis: Any, slopes: list[dict[str, Any]]) -> None:
+    markers = "osv^D<>pPX*h"
+    fits = [
+        fit for fit in slopes if fit["by"] == "ours" and " H=1 " not in fit["core"] and "(loops)" not in fit["core"]
+    ]
+    for k, fit in enumerate(fits):
+        n, seconds = zip(*fit["points"], strict=True)
+        limit = fit["core"].startswith("copy")
+        look = (
+            {"color": "#555555", "linestyle": "-", "linewidth": 3} if limit else {"marker": markers[k % len(markers)]}
+        )
+        axis.loglog(n, [1e3 * s for s in seconds], markersize=4, label=f"{fit['core']}: n^{fit['slope']:.2f}", **look)
+    axis.set(xlabel="length n", ylabel="time of ours in ms")
+    if fits:
+        axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -1,0 +1,170 @@
+"""Kernel attention: the weight of a key is a product of features, so the sums over keys can be made before anyone asks.
+
+    W_ij = ⟨φ(q_i), φ(k_j)⟩                       instead of exp ⟨q_i, k_j⟩
+    y_i  = Σ_j W_ij v_j / Σ_j W_ij
+
+      = Σ_j (φ(q_i)ᵀ φ(k_j)) v_jᵀ / …             as a matrix W:      O(n m (r + dv))
+      = φ(q_i)ᵀ (Σ_j φ(k_j) v_jᵀ) / …             sums first:         O((n + m) r dv)
+      = φ(q_i)ᵀ S_i / φ(q_i)ᵀ z_i                 as a recurrence:    S_i = S_{i−1} + φ(k_i) v_iᵀ,  z_i = z_{i−1} + φ(k_i)
+
+The functions here are given the features, FQ for φ(Q) and FK for φ(K), whatever made them: `elu_features` (the linear
+transformer) is one choice, random features are another, none at all a third. A key whose features are zero is not there:
+that is how padding is left out.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.masks import causal_mask
+from minitransformer.backend import current
+from minitransformer.functional import inverse, one_dtype
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array, Float, checked
+
+
+class EluFeaturesPullback(NamedTuple):
+    """φ' is 1 for x > 0, where φ = x + 1 > 1, and eˣ = φ ≤ 1 otherwise: the smaller of φ and 1."""
+
+    Y: Array
+
+    def __call__(self, dY: Array) -> Array:
+        return dY * np.minimum(self.Y, 1)
+
+
+@checked
+def elu_features(X: Float[Array, "*batch n d"]) -> tuple[Float[Array, "*batch n d"], Pullback]:
+    """φ(x) = elu(x) + 1 = x + 1 for x > 0, eˣ otherwise: positive features, of the same number.
+
+    source   Borealis II (19), (20); Aalto (13) to (15)
+    cost     O(n d)
+    """
+    if current() != "numpy":
+        from minitransformer.kernels.kernel_attention import compiled_elu_features
+
+        Y = compiled_elu_features(X)
+    else:
+        Y = np.where(X > 0, X + 1, np.exp(np.minimum(X, 0)))
+    return Y, EluFeaturesPullback(Y)
+
+
+class KernelAttentionPullback(NamedTuple):
+    """Y = N / D with N = W V and D = Σ_j W_ij + ε:  dN = dY / D,  dD_i = −⟨dN_i, y_i⟩.
+
+    δN = δW V + W δV and δD = Σ_j δW_ij:  dW_ij = ⟨dN_i, v_j⟩ + dD_i where i sees j,  dV = Wᵀ dN.
+    W = FQ FKᵀ:  dFQ = dW FK,  dFK = dWᵀ FQ.  Without normalisation D = 1 and dD = 0.
+    """
+
+    FQ: Array
+    FK: Array
+    V: Array
+    Y: Array
+    W: Array
+    D: Array
+    sees: Array
+    normalise: bool
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The weights W / D, (*batch, n, m)."""
+        return self.W * inverse(self.D)[..., None]
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        dN = dY * inverse(self.D)[..., None]
+        dW = dN @ self.V.mT
+        if self.normalise:
+            dW -= np.vecdot(dN, self.Y)[..., None]
+        dW = np.where(self.sees, dW, 0)
+        return dW @ self.FK, dW.mT @ self.FQ, self.W.mT @ dN
+
+
+@checked
+def kernel_attention(
+    FQ: Float[Array, "*batch n r"],
+    FK: Float[Array, "*batch m r"],
+    V: Float[Array, "*batch m dv"],
+    *,
+    causal: bool = False,
+    normalise: bool = True,
+    eps: float = 0.0,
+) -> tuple[Float[Array, "*batch n dv"], Pullback]:
+    """Attention whose weights are products of features.
+
+        y_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ v_j / (Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε)
+
+    causal      query i sees keys j ≤ i only; with m ≠ n the queries are the last n of the m positions
+    normalise   False leaves out the denominator: the sum rule of fast weights
+    eps         ε, to keep from zero a denominator of features that can cancel. 0 leaves weights that sum to one
+    source      Borealis II (18) to (21); Aalto (13) to (15)
+    cost        O((n + m) r dv) time, O(n + m) memory; in the tier "numpy", the definition, O(n m). Can be causal.
+    returns     Y and a pullback: dFQ, dFK, dV = pullback(dY); `pullback.A` is the matrix of weights.
+                A query whose denominator is zero gives zeros, and sends back zeros.
+    raises      TypeError for a wrong shape or dtype, ValueError for a negative ε
+    """
+    one_dtype(FQ=FQ, FK=FK, V=V)
+    if not eps >= 0:
+        raise ValueError(f"eps = {eps} is added to a denominator: it should be at least 0")
+    if current() != "numpy":
+        from minitransformer.kernels.kernel_attention import tiled_kernel_attention
+
+        return tiled_kernel_attention(FQ, FK, V, causal=causal, normalise=normalise, eps=eps)
+    n, m = FQ.shape[-2], FK.shape[-2]
+    sees = causal_mask(n, m) if causal else np.ones((n, m), bool)
+    W = np.where(sees, FQ @ FK.mT, 0)
+    D = W.sum(-1) + W.dtype.type(eps) if normalise else np.ones(W.shape[:-1], W.dtype)
+    Y = (W @ V) * inverse(D)[..., None]
+    return Y, KernelAttentionPullback(FQ, FK, V, Y, W, D, sees, normalise)
+
+
+# ------------------------------------------------------------------------------------------- generation
+
+
+class KernelState(NamedTuple):
+    """All that kernel attention remembers of the past, whatever its length: S = Σ_j φ(k_j) v_jᵀ and z = Σ_j φ(k_j)."""
+
+    S: Array
+    z: Array
+
+
+@checked
+def kernel_state(FK: Float[Array, "*batch m r"], V: Float[Array, "*batch m dv"]) -> KernelState:
+    """What is left of m positions: S (*batch, r, dv) and z (*batch, r). Of no position (m = 0): zeros.
+
+    source   Borealis II (20)
+    cost     O(m r dv)
+    """
+    one_dtype(FK=FK, V=V)
+    return KernelState(FK.mT @ V, FK.sum(-2))
+
+
+@checked
+def kernel_attention_step(
+    FQ: Float[Array, "*batch n r"],
+    FK: Float[Array, "*batch n r"],
+    V: Float[Array, "*batch n dv"],
+    state: KernelState,
+    *,
+    normalise: bool = True,
+    eps: float = 0.0,
+) -> tuple[Float[Array, "*batch n dv"], KernelState]:
+    """Attention of n new positions, most often one, to the past that is in the state and to each other, causally.
+
+        S_i = S_{i−1} + φ(k_i) v_iᵀ,   z_i = z_{i−1} + φ(k_i),   y_i = φ(q_i)ᵀ S_i / (φ(q_i)ᵀ z_i + ε)
+
+    source   Borealis II (19) to (21): a decoder that is a recurrent network
+    cost     O(n r dv + n² (r + dv)), the past is not read again
+    returns  Y and the state after the new positions; the old state is not changed
+    raises   TypeError for a wrong shape or dtype, ValueError for a state of another shape
+    """
+    one_dtype(FQ=FQ, FK=FK, V=V, S=state.S, z=state.z)
+    *batch, n, r = FQ.shape
+    if state.S.shape != (*batch, r, V.shape[-1]) or state.z.shape != (*batch, r):
+        shapes = f"S {state.S.shape} and z {state.z.shape}"
+        raise ValueError(f"state: {shapes} should be {(*batch, r, V.shape[-1])} and {(*batch, r)}")
+    W = np.where(causal_mask(n), FQ @ FK.mT, 0)
+    Y = FQ @ state.S + W @ V
+    if normalise:
+        D = np.vecdot(FQ, state.z[..., None, :]) + W.sum(-1) + W.dtype.type(eps)
+        Y *= inverse(D)[..., None]
+    new = kernel_state(FK, V)
+    return Y, KernelState(state.S + new.S, state.z + new.z)

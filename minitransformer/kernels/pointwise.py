@@ -1,0 +1,273 @@
+"""The loops of a training step that go through an array entry by entry: activations, scatter-add, AdamW.
+
+    for each of 32 parts of the array, in parallel:          one part, without threads, if the array is small
+        for each entry x of the part:
+            y = f(x)                                         8 or 16 entries to an instruction
+    on the way back
+            dx = f′(x) dy                                    f′ is found again from x; nothing else is remembered
+
+Why this is fast. An array that does not fit into the cache is read and written at the speed of memory, which is far
+below that of arithmetic. NumPy goes through memory once for each operation, and once more for each intermediate result;
+here an entry is read once, all is done with it in registers, and the result is written once. There is no call to `tanh`
+or `erf`, which take one number at a time: both are made of `exp2` (minitransformer/kernels/exp2.py).
+
+The number of parts depends on the size of the array only, so the same input gives the same bits with any number of
+threads. Entries are counted from the start of a slice, so that the compiler sees that no index is negative.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numba import prange
+from numpy.polynomial import chebyshev
+from scipy.special import erfcx
+
+from minitransformer.kernels.compiling import CONTRACT, compiled, compiled_parallel
+from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.threads import one_parallel_loop
+from minitransformer.typing import Array
+
+PARTS = 32
+SMALL = 16_384  # entries: below this, starting the threads would take longer than the loop
+LOG2E = math.log2(math.e)
+serial = numba.njit(cache=True, fastmath=CONTRACT, error_model="numpy", nogil=True)  # other Python threads go on
+
+
+def for_loops(X: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    """X in the form that the loops take: contiguous, of one dtype, and broadcast to the shape."""
+    if X.shape == shape and X.dtype == dtype and X.flags.carray:
+        return X
+    return np.require(np.broadcast_to(X, shape), dtype, requirements=["C", "A", "W"])
+
+
+def run(loop: Callable, parallel_loop: Callable, size: int, *arguments: object) -> None:
+    """A loop over its one part, or over all of them by the threads."""
+    if size < SMALL:
+        loop(*arguments, 0, 1)
+    else:
+        with one_parallel_loop:
+            parallel_loop(*arguments)
+
+
+# ------------------------------------------------------------------------------------------ activations
+
+RELU, GELU, GELU_TANH = 0, 1, 2
+K = 3.0  # Φ(−a) = e^(−a²/2) R(t), t = (a − K)/(a + K): where a goes from 0 to ∞, t goes from −1 to 1 and R is smooth
+
+
+def _mills(t: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return erfcx(K * (1 + t) / (1 - t) / math.sqrt(2)) / 2
+
+
+R = tuple(np.float32(c) for c in chebyshev.cheb2poly(chebyshev.chebinterpolate(_mills, 10))[::-1])  # type: ignore[type-var, arg-type]
+TWO_K, K32, SQRT_TAU = np.float32(2 * K), np.float32(K), np.float32(1 / math.sqrt(2 * math.pi))
+SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+HALF_LOG2E, ONE32 = np.float32(-0.5 * LOG2E), np.float32(1)
+
+
+@compiled
+def normal(x):
+    """Φ(x) and x φ(x) in float32, with one exponential for both."""
+    a = abs(x)
+    e = exp2(x * x * HALF_LOG2E)
+    t = ONE32 - TWO_K / (a + K32)
+    r = R[0]
+    for c in R[1:]:
+        r = r * t + c
+    tail = e * r
+    return (tail if x < 0 else ONE32 - tail), x * e * SQRT_TAU
+
+
+@compiled
+def half_tanh(x, c, a, one, base):
+    """(1 + tanh u)/2 = 1/(1 + e^−2u) with u = c (x + a x³), and its slope; e^−2|u| = 2^(base |u|) gives both."""
+    square = x * x
+    u = c * x * (one + a * square)
+    e = exp2(base * abs(u))
+    s = one / (one + e)
+    slope = (one + one) * c * (one + (one + one + one) * a * square) * e * s * s
+    return (s if u >= 0 else e * s), slope
+
+
+@serial
+def activate(kind, X, Y, part, parts):
+    """One part of Y = f(X)."""
+    start, stop = part * len(X) // parts, (part + 1) * len(X) // parts
+    x, y = X[start:stop], Y[start:stop]
+    zero, one, base = X.dtype.type(0), X.dtype.type(1), X.dtype.type(-2 * LOG2E)
+    c, a = X.dtype.type(SQRT_2_OVER_PI), X.dtype.type(0.044715)
+    if kind == RELU:
+        for i in range(len(x)):
+            y[i] = zero if x[i] <= zero else x[i]  # NaN stays NaN
+    elif kind == GELU:
+        for i in range(len(x)):
+            y[i] = x[i] * normal(x[i])[0]
+    else:
+        for i in range(len(x)):
+            y[i] = x[i] * half_tanh(x[i], c, a, one, base)[0]
+
+
+@serial
+def activate_back(kind, X, dY, dX, part, parts):
+    """One part of dX = f′(X) ⊙ dY."""
+    start, stop = part * len(X) // parts, (part + 1) * len(X) // parts
+    x, dy, dx = X[start:stop], dY[start:stop], dX[start:stop]
+    zero, one, base = X.dtype.type(0), X.dtype.type(1), X.dtype.type(-2 * LOG2E)
+    c, a = X.dtype.type(SQRT_2_OVER_PI), X.dtype.type(0.044715)
+    if kind == RELU:
+        for i in range(len(x)):
+            dx[i] = (one if x[i] > zero else zero) * dy[i]
+    elif kind == GELU:
+        for i in range(len(x)):
+            cdf, x_pdf = normal(x[i])
+            dx[i] = (cdf + x_pdf) * dy[i]
+    else:
+        for i in range(len(x)):
+            half, slope = half_tanh(x[i], c, a, one, base)
+            dx[i] = (half + x[i] * slope) * dy[i]
+
+
+@compiled_parallel
+def activate_all(kind, X, Y):
+    """`activate`, all parts."""
+    for part in prange(PARTS):
+        activate(kind, X, Y, part, PARTS)
+
+
+@compiled_parallel
+def activate_back_all(kind, X, dY, dX):
+    """`activate_back`, all parts."""
+    for part in prange(PARTS):
+        activate_back(kind, X, dY, dX, part, PARTS)
+
+
+class ActivationPullback(NamedTuple):
+    """y = f(x) entry by entry, so dx = f′(x) dy, with f′ found again from x.
+
+    ReLU remembers its value in place of x, which has the same sign and is remembered by the next layer anyway.
+    """
+
+    X: Array
+    kind: int
+
+    @property
+    def slope(self) -> Array:
+        """f′(x), made again."""
+        return self(np.ones((), self.X.dtype))
+
+    def __call__(self, dY: Array) -> Array:
+        X = self.X
+        dX = np.empty(X.shape, X.dtype)
+        arrays = *(for_loops(A, X.dtype, X.shape).reshape(-1) for A in (X, dY)), dX.reshape(-1)
+        run(activate_back, activate_back_all, X.size, self.kind, *arrays)
+        return dX
+
+
+def _activation(kind: int, X: Array) -> tuple[Array, ActivationPullback]:
+    Y = np.empty(X.shape, X.dtype)
+    run(activate, activate_all, X.size, kind, for_loops(X, X.dtype, X.shape).reshape(-1), Y.reshape(-1))
+    return Y, ActivationPullback(Y if kind == RELU else X, kind)
+
+
+def relu(X: Array) -> tuple[Array, ActivationPullback]:
+    """max(x, 0)."""
+    return _activation(RELU, X)
+
+
+def gelu(X: Array) -> tuple[Array, ActivationPullback]:
+    """x Φ(x), float32 only: the polynomial has eleven terms, and float64 would take more than twice as many."""
+    return _activation(GELU, X)
+
+
+def gelu_tanh(X: Array) -> tuple[Array, ActivationPullback]:
+    """x/2 (1 + tanh u)."""
+    return _activation(GELU_TANH, X)
+
+
+# ------------------------------------------------------------------------------------------- scatter-add
+
+COLUMNS = 64  # columns to a task: no two tasks write to the same place, and rows are added in their order
+
+
+@serial
+def scatter(tokens, dY, dE, part, parts):
+    """dE[tokens[t]] += dY[t], in one part of the columns."""
+    start = part * COLUMNS if parts > 1 else 0
+    stop = min(start + COLUMNS, dE.shape[1]) if parts > 1 else dE.shape[1]
+    for t in range(len(tokens)):
+        de, dy = dE[tokens[t], start:stop], dY[t, start:stop]
+        for j in range(len(de)):
+            de[j] += dy[j]
+
+
+@compiled_parallel
+def scatter_all(tokens, dY, dE):
+    """`scatter`, all columns."""
+    parts = (dE.shape[1] + COLUMNS - 1) // COLUMNS
+    for part in prange(parts):
+        scatter(tokens, dY, dE, part, max(parts, 2))
+
+
+def scatter_add(tokens: Array, dY: Array, vocabulary: int) -> Array:
+    """dE (vocabulary, D): the sum of the rows of dY that belong to each token."""
+    rows = for_loops(dY, dY.dtype, (*tokens.shape, dY.shape[-1])).reshape(tokens.size, dY.shape[-1])
+    flat = for_loops(tokens.reshape(-1), np.dtype(np.int64), (tokens.size,))
+    dE = np.zeros((vocabulary, dY.shape[-1]), dY.dtype)
+    run(scatter, scatter_all, rows.size, flat, rows, dE)
+    return dE
+
+
+# ------------------------------------------------------------------------------------------------ AdamW
+
+BLOCK = 2048  # entries that are used three times while they are in the cache
+
+
+@serial
+def adamw_part(theta, g, m, v, numbers, new_theta, new_m, new_v, part, parts):
+    """One part of one array. Three short loops: each has few enough arrays for the compiler to prove them apart."""
+    beta1, rest1, beta2, rest2, root_c2, eps, rate, keep = numbers
+    start, stop = part * len(theta) // parts, (part + 1) * len(theta) // parts
+    for i0 in range(start, stop, BLOCK):
+        i1 = min(i0 + BLOCK, stop)
+        g_, m_, v_, theta_ = g[i0:i1], new_m[i0:i1], new_v[i0:i1], new_theta[i0:i1]
+        old_m, old_v, old_theta = m[i0:i1], v[i0:i1], theta[i0:i1]
+        for i in range(len(m_)):
+            m_[i] = beta1 * old_m[i] + rest1 * g_[i]
+        for i in range(len(v_)):
+            v_[i] = beta2 * old_v[i] + rest2 * (g_[i] * g_[i])
+        for i in range(len(theta_)):
+            theta_[i] = keep * old_theta[i] - rate * (m_[i] / (np.sqrt(v_[i]) * root_c2 + eps))
+
+
+@compiled_parallel
+def adamw_all(theta, g, m, v, numbers, new_theta, new_m, new_v):
+    """`adamw_part`, all parts."""
+    for part in prange(PARTS):
+        adamw_part(theta, g, m, v, numbers, new_theta, new_m, new_v, part, PARTS)
+
+
+def adamw(
+    theta: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    *,
+    betas: tuple[float, float],
+    t: int,
+    eps: float,
+    rate: float,
+    keep: float,
+) -> tuple[Array, Array, Array]:
+    """Step t of AdamW for one array: new θ, m and v. `keep` is 1 − rate · λ."""
+    beta1, beta2 = betas
+    dtype = np.result_type(theta, g, m, v)
+    factors = beta1, 1 - beta1, beta2, 1 - beta2, (1 - beta2**t) ** -0.5, eps, rate / (1 - beta1**t), keep
+    old = [for_loops(a, dtype, theta.shape).reshape(-1) for a in (theta, g, m, v)]
+    new = [np.empty(theta.shape, dtype) for _ in range(3)]
+    numbers = tuple(dtype.type(number) for number in factors)
+    run(adamw_part, adamw_all, theta.size, *old, numbers, *(a.reshape(-1) for a in new))
+    return new[0], new[1], new[2]

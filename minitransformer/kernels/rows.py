@@ -1,0 +1,269 @@
+"""The loops of a training step that go through an array row by row: layer norm, RMS norm, cross-entropy.
+
+    for each of 32 parts of the rows, in parallel:           one part, without threads, if the array is small
+        for each row x of the part:
+            numbers of the row: its mean, deviation, top …   a pass over a row that is in the first-level cache
+            y = what the definition makes of x and these     another pass, while it is still there
+    on the way back
+            x̂ or P is found again from x and the numbers;  dx = …;  what all rows add to a gain is added up for each part
+
+Why this is fast. A row comes from memory once and its result goes there once, where NumPy writes and reads an array for
+every step of the formula. All that is remembered beside the argument are two numbers for each row.
+
+A sum along a row may be taken in any order (`reassoc`), because the compiler can then keep 16 sums side by side in a
+register. The loops that may do so hold no `exp2`, whose rounding trick needs the written order. The order is fixed when
+they are compiled, the number of parts by the size of the array, so bits don't depend on the number of threads.
+"""
+
+import math
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numba import prange
+
+from minitransformer.kernels.compiling import CONTRACT, compiled_parallel
+from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.pointwise import LOG2E, PARTS, SMALL, for_loops, run, serial
+from minitransformer.typing import Array
+
+any_order = numba.njit(cache=True, fastmath=CONTRACT | {"reassoc"}, error_model="numpy")
+LANES = 16  # largest entries side by side
+
+
+def _rows(X: Array) -> Array:
+    """All batch axes as one, and the form that the loops take."""
+    return for_loops(X, X.dtype, X.shape).reshape(math.prod(X.shape[:-1]), X.shape[-1])
+
+
+@any_order
+def total(x):
+    """Σ x_j."""
+    s = x.dtype.type(0)
+    for j in range(len(x)):
+        s += x[j]
+    return s
+
+
+# ----------------------------------------------------------------------------------------- normalisation
+
+
+@any_order
+def squares(x, mu):
+    """Σ (x_j − μ)²."""
+    s = x.dtype.type(0)
+    for j in range(len(x)):
+        s += (x[j] - mu) * (x[j] - mu)
+    return s
+
+
+@any_order
+def along(dy, gamma, x, mu):
+    """Σ G and Σ G ⊙ (x − μ), with G = dy ⊙ γ."""
+    s, t = x.dtype.type(0), x.dtype.type(0)
+    for j in range(len(x)):
+        G = dy[j] * gamma[j]
+        s += G
+        t += G * (x[j] - mu)
+    return s, t
+
+
+@serial
+def norm(centre, X, gamma, beta, eps, Y, mu, root, part, parts):
+    """Some rows of y = γ ⊙ (x − μ)/√(mean (x − μ)² + ε) + β; with `centre` = False, μ is 0."""
+    one, D = X.dtype.type(1), X.dtype.type(X.shape[1])
+    for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
+        x, y = X[i], Y[i]
+        m = total(x) / D if centre else X.dtype.type(0)
+        below = np.sqrt(squares(x, m) / D + eps)
+        mu[i], root[i] = m, below
+        r = one / below
+        for j in range(len(x)):
+            y[j] = (x[j] - m) * r * gamma[j] + beta[j]
+
+
+@serial
+def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, part, parts):
+    """Some rows of dx = (G − mean G − x̂ mean(G ⊙ x̂))/root, and what they add to row `part` of dγ and dβ."""
+    one, zero, D = X.dtype.type(1), X.dtype.type(0), X.dtype.type(X.shape[1])
+    dg, db = dgamma[part], dbeta[part]
+    for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
+        x, dy, dx = X[i], dY[i], dX[i]
+        m, r = mu[i], one / root[i]
+        sum_G, sum_Gx = along(dy, gamma, x, m)
+        mean_G, slope = sum_G / D if centre else zero, sum_Gx * r * r / D
+        for j in range(len(x)):
+            dx[j] = (dy[j] * gamma[j] - mean_G - (x[j] - m) * slope) * r
+        for j in range(len(x)):
+            dg[j] += dy[j] * ((x[j] - m) * r)
+            db[j] += dy[j]
+
+
+@compiled_parallel
+def norm_all(centre, X, gamma, beta, eps, Y, mu, root):
+    """`norm`, all rows."""
+    for part in prange(PARTS):
+        norm(centre, X, gamma, beta, eps, Y, mu, root, part, PARTS)
+
+
+@compiled_parallel
+def norm_back_all(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta):
+    """`norm_back`, all rows."""
+    for part in prange(PARTS):
+        norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, part, PARTS)
+
+
+def _norm(centre: bool, X: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array, Array]:
+    """Y, μ and root, the last two (*batch, 1)."""
+    rows, Y = _rows(X), np.empty(X.shape, X.dtype)
+    mu, root = (np.empty((*X.shape[:-1], 1), X.dtype) for _ in range(2))
+    gains = (for_loops(a, X.dtype, X.shape[-1:]) for a in (gamma, beta))
+    arrays = Y.reshape(rows.shape), mu.reshape(-1), root.reshape(-1)
+    run(norm, norm_all, X.size, centre, rows, *gains, X.dtype.type(eps), *arrays)
+    return Y, mu, root
+
+
+def _norm_back(centre: bool, X: Array, gamma: Array, mu: Array, root: Array, dY: Array) -> tuple[Array, Array, Array]:
+    """dX, dγ and dβ."""
+    rows, dX = _rows(X), np.empty(X.shape, X.dtype)
+    dY = for_loops(dY, X.dtype, X.shape).reshape(rows.shape)
+    shape = 1 if X.size < SMALL else PARTS, X.shape[-1]
+    dgamma, dbeta = np.zeros(shape, X.dtype), np.zeros(shape, X.dtype)
+    known = rows, for_loops(gamma, X.dtype, X.shape[-1:]), mu.reshape(-1), root.reshape(-1)
+    run(norm_back, norm_back_all, X.size, centre, *known, dY, dX.reshape(rows.shape), dgamma, dbeta)
+    return dX, dgamma.sum(0), dbeta.sum(0)
+
+
+class LayerNormLoopPullback(NamedTuple):
+    """With G = dY ⊙ γ, dX = (G − mean G − x̂ mean(G ⊙ x̂))/root, where x̂ = (x − μ)/root is found again from x."""
+
+    X: Array
+    gamma: Array
+    mu: Array
+    root: Array
+
+    @property
+    def Xhat(self) -> Array:  # noqa: N802
+        """(x − μ)/root, made again."""
+        return (self.X - self.mu) / self.root
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        return _norm_back(True, *self, dY)
+
+
+def layer_norm(X: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, LayerNormLoopPullback]:
+    """Y = γ ⊙ (x − μ)/√(σ² + ε) + β."""
+    Y, mu, root = _norm(True, X, gamma, beta, eps)
+    return Y, LayerNormLoopPullback(X, gamma, mu, root)
+
+
+class RMSNormLoopPullback(NamedTuple):
+    """With G = dY ⊙ γ, dX = (G − x̂ mean(G ⊙ x̂))/root, where x̂ = x/root is found again from x."""
+
+    X: Array
+    gamma: Array
+    root: Array
+
+    @property
+    def Xhat(self) -> Array:  # noqa: N802
+        """x/root, made again."""
+        return self.X / self.root
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        return _norm_back(False, self.X, self.gamma, np.zeros_like(self.root), self.root, dY)[:2]
+
+
+def rms_norm(X: Array, gamma: Array, eps: float) -> tuple[Array, RMSNormLoopPullback]:
+    """Y = γ ⊙ x/√(mean x² + ε)."""
+    Y, _, root = _norm(False, X, gamma, np.zeros_like(gamma), eps)
+    return Y, RMSNormLoopPullback(X, gamma, root)
+
+
+# ----------------------------------------------------------------------------------------- cross-entropy
+
+
+@serial
+def entropy(logits, targets, top, totals, losses, part, parts):
+    """Some rows of top = max x, total = Σ exp(x − top) and −log P(target) = ln total − (x_target − top)."""
+    log2e = logits.dtype.type(LOG2E)
+    lanes, e = np.empty(LANES, logits.dtype), np.empty(logits.shape[1], logits.dtype)
+    whole = logits.shape[1] // LANES * LANES
+    for i in range(part * len(logits) // parts, (part + 1) * len(logits) // parts):
+        x = logits[i]
+        lanes[:] = -np.inf
+        for j in range(0, whole, LANES):
+            for k in range(LANES):
+                lanes[k] = max(lanes[k], x[j + k])
+        largest = logits.dtype.type(-np.inf)
+        for k in range(LANES):
+            largest = max(largest, lanes[k])
+        for j in range(whole, len(x)):
+            largest = max(largest, x[j])
+        for j in range(len(x)):
+            e[j] = exp2((x[j] - largest) * log2e)
+        top[i], totals[i] = largest, total(e)
+        losses[i] = np.log(totals[i]) - (x[targets[i]] - largest)
+
+
+@serial
+def entropy_back(logits, targets, top, totals, weight, dlogits, part, parts):
+    """Some rows of (P − one-hot(target)) · weight, with P = exp(x − top)/total."""
+    log2e = logits.dtype.type(LOG2E)
+    for i in range(part * len(logits) // parts, (part + 1) * len(logits) // parts):
+        x, dx, largest, share = logits[i], dlogits[i], top[i], weight[i] / totals[i]
+        for j in range(len(x)):
+            dx[j] = exp2((x[j] - largest) * log2e) * share
+        dx[targets[i]] -= weight[i]
+
+
+@compiled_parallel
+def entropy_all(logits, targets, top, totals, losses):
+    """`entropy`, all rows."""
+    for part in prange(PARTS):
+        entropy(logits, targets, top, totals, losses, part, PARTS)
+
+
+@compiled_parallel
+def entropy_back_all(logits, targets, top, totals, weight, dlogits):
+    """`entropy_back`, all rows."""
+    for part in prange(PARTS):
+        entropy_back(logits, targets, top, totals, weight, dlogits, part, PARTS)
+
+
+class CrossEntropyLoopPullback(NamedTuple):
+    """∂(−log P_t)/∂logits = P − one-hot(t), averaged as the loss is; P = exp(x − top)/total is found again."""
+
+    logits: Array
+    targets: Array
+    weight: Array
+    top: Array
+    total: Array
+
+    @property
+    def P(self) -> Array:  # noqa: N802
+        """The probabilities, made again."""
+        return np.exp(self.logits - self.top[..., None]) / self.total[..., None]
+
+    def __call__(self, dloss: Array) -> Array:
+        rows, dlogits = _rows(self.logits), np.empty(self.logits.shape, self.logits.dtype)
+        weight = for_loops((dloss * self.weight).reshape(-1), rows.dtype, rows.shape[:1])
+        targets = for_loops(self.targets.reshape(-1), np.dtype(np.int64), rows.shape[:1])
+        arrays = self.top.reshape(-1), self.total.reshape(-1), weight, dlogits.reshape(rows.shape)
+        run(entropy_back, entropy_back_all, rows.size, rows, targets, *arrays)
+        return dlogits
+
+
+def cross_entropy(logits: Array, targets: Array, weight: Array) -> tuple[Array, CrossEntropyLoopPullback]:
+    """Σ −log P(target) · weight, with P = softmax(logits)."""
+    rows = _rows(logits)
+    top, totals, losses = (np.empty(targets.shape, logits.dtype) for _ in range(3))
+    numbers = top.reshape(-1), totals.reshape(-1), losses.reshape(-1)
+    run(
+        entropy,
+        entropy_all,
+        rows.size,
+        rows,
+        for_loops(targets.reshape(-1), np.dtype(np.int64), top.reshape(-1).shape),
+        *numbers,
+    )
+    return (losses * weight).sum(), CrossEntropyLoopPullback(logits, targets, weight, top, totals)

@@ -1,0 +1,184 @@
+"""The delta rule: the definition against loops, its chunk form, its limiting cases, and the checker."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import check_pullback
+from minitransformer.attention import delta_rule, delta_rule_step, kernel_attention
+
+B, N, R, DV = 2, 6, 3, 5
+
+
+def random_inputs(seed=0, batch=(B,), n=N, r=R, dv=DV):
+    """Q, K of norm one, V, and β between 0 and 1."""
+    rng = np.random.default_rng(seed)
+    Q, K, V = (rng.standard_normal((*batch, n, d)) for d in (r, r, dv))
+    return Q, K / np.linalg.norm(K, axis=-1, keepdims=True), V, rng.random((*batch, n))
+
+
+@pytest.fixture(autouse=True)
+def _tier():
+    with mt.backend("numpy"):
+        yield
+
+
+def loops(Q, K, V, beta):
+    """W_t = W_{t−1} + β_t (v_t − W_{t−1} k_t) k_tᵀ, y_t = W_t q_t, entry by entry; W = Sᵀ as the papers print it."""
+    (n, r), dv = Q.shape, V.shape[1]
+    W, Y = np.zeros((dv, r)), np.zeros((n, dv))
+    for t in range(n):
+        held = [sum(W[i, j] * K[t, j] for j in range(r)) for i in range(dv)]
+        for i in range(dv):
+            for j in range(r):
+                W[i, j] += beta[t] * (V[t, i] - held[i]) * K[t, j]
+        for i in range(dv):
+            Y[t, i] = sum(W[i, j] * Q[t, j] for j in range(r))
+    return Y
+
+
+def test_against_loops():
+    arrays = random_inputs()
+    Y, _ = delta_rule(*arrays)
+    for b in range(B):
+        assert np.allclose(Y[b], loops(*(a[b] for a in arrays)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_gradient(batch):
+    check_pullback(delta_rule, *random_inputs(1, batch), entries=30)
+
+
+def test_gradient_across_chunks():
+    """Longer than a chunk of 64: states inside a chunk are made again on the way back."""
+    check_pullback(delta_rule, *random_inputs(2, (2,), n=130), entries=20)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_no_position_and_one(n):
+    arrays = random_inputs(3, n=n)
+    Y, pullback = delta_rule(*arrays)
+    Q, K, V, beta = arrays
+    assert np.allclose(Y, (beta * np.vecdot(Q, K))[..., None] * V)
+    assert [g.shape for g in pullback(Y)] == [a.shape for a in arrays]
+
+
+# ------------------------------------------------------------------------------------------- the same, otherwise
+
+
+def test_the_chunk_form_is_the_same():
+    """H15: with T = (I + strict lower part of diag(β) K Kᵀ)⁻¹ the steps of a chunk become a few products of matrices."""
+    Q, K, V, beta = random_inputs(4, n=12)
+    Y, _ = delta_rule(Q, K, V, beta)
+    S = np.zeros((B, R, DV))
+    for chunk in (slice(0, 5), slice(5, 9), slice(9, 12)):
+        q, k, v, b = Q[:, chunk], K[:, chunk], V[:, chunk], beta[:, chunk, None]
+        T = np.linalg.inv(np.eye(k.shape[1]) + np.tril(b * k @ k.mT, -1))
+        U = T @ (b * v) - T @ (b * k) @ S
+        assert np.allclose(Y[:, chunk], q @ S + np.tril(q @ k.mT) @ U, rtol=1e-10)
+        S = S + k.mT @ U
+
+
+@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6), (0, 4, 6), (0, 6), (0, 0, 1, 6)])
+def test_generation_is_the_same(edges):
+    Q, K, V, beta = random_inputs(5)
+    Y, _ = delta_rule(Q, K, V, beta)
+    S = np.zeros((B, R, DV))
+    for a, b in itertools.pairwise(edges):
+        before = S.copy()
+        y, new = delta_rule_step(Q[:, a:b], K[:, a:b], V[:, a:b], beta[:, a:b], S)
+        assert np.allclose(y, Y[:, a:b], rtol=1e-12)
+        assert np.array_equal(S, before), "the old state is not changed"
+        S = new
+
+
+# ----------------------------------------------------------------------------------------------- what it means
+
+
+def test_a_closed_gate_writes_nothing():
+    Q, K, V, beta = random_inputs(6)
+    assert not delta_rule(Q, K, V, 0 * beta)[0].any()
+    beta[:, 3] = 0
+    Y, _ = delta_rule(Q, K, V, beta)
+    V[:, 3] += 100
+    assert np.array_equal(delta_rule(Q, K, V, beta)[0], Y)
+    _, pullback = delta_rule(Q, K, V, beta)
+    _, dK, dV, dbeta = pullback(np.ones_like(Y))
+    assert not dV[:, 3].any()
+    assert not dK[:, 3].any()
+    assert dbeta[:, 3].all(), "but the gate learns what opening it would have done"
+
+
+def test_as_many_orthonormal_keys_as_there_are_dimensions_are_read_exactly():
+    rng = np.random.default_rng(7)
+    K = np.linalg.qr(rng.standard_normal((2, 8, 8)))[0].mT
+    V, beta = rng.standard_normal((2, 8, 5)), np.ones((2, 16))
+    beta[:, 8:] = 0  # first write all of them, then only read
+    twice = [np.concatenate([X, X], 1) for X in (K, K, V)]
+    Y, _ = delta_rule(*twice, beta)
+    assert np.allclose(Y[:, 8:], V, rtol=1e-12, atol=1e-13)
+
+
+def test_a_second_value_under_the_same_key_replaces_the_first_where_a_sum_adds_them():
+    k = np.array([0.6, 0.8, 0.0])
+    K, V = np.stack([k, k]), np.array([[1.0, 2.0], [5.0, -1.0]])
+    assert np.allclose(delta_rule(K, K, V, np.ones(2))[0], V)
+    assert np.allclose(kernel_attention(K, K, V, causal=True, normalise=False)[0], V.cumsum(0))
+
+
+def test_with_orthogonal_keys_it_is_kernel_attention_without_a_denominator():
+    """Then nothing is held yet under any key, and e_t = v_t."""
+    rng = np.random.default_rng(8)
+    K = np.linalg.qr(rng.standard_normal((B, 7, 7)))[0] * rng.random((B, 7, 1))
+    Q, V, beta = rng.standard_normal((B, 7, 7)), rng.standard_normal((B, 7, DV)), rng.random((B, 7))
+    want, _ = kernel_attention(Q, K, beta[..., None] * V, causal=True, normalise=False)
+    assert np.allclose(delta_rule(Q, K, V, beta)[0], want, rtol=1e-10, atol=1e-13)
+
+
+def test_the_past_does_not_depend_on_the_future():
+    arrays = random_inputs(9)
+    Y, _ = delta_rule(*arrays)
+    for t in range(N):
+        changed = [a.copy() for a in arrays]
+        for a in changed:
+            a[:, t] += 1
+        Z, _ = delta_rule(*changed)
+        assert np.array_equal(Z[:, :t], Y[:, :t])
+        assert (Z[:, t] != Y[:, t]).any()
+
+
+def test_what_is_remembered_is_linear_in_the_length():
+    def remembered(n):
+        return mt.pullback.tree_bytes(delta_rule(*random_inputs(10, (1,), n, 16, 16))[1])
+
+    assert remembered(1024) < 2.1 * remembered(512)
+    assert remembered(1024) < 1024 * 16 * 16 * 8 / 2  # far from a state for each position
+
+
+# --------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("position", range(4))
+def test_wrong_shapes_types_and_mixtures_are_refused(position):
+    name = ("Q", "K", "V", "beta")[position]
+    for wrong in (lambda a: a.astype(int), lambda a: a[0, 0]):
+        args = list(random_inputs(11))
+        args[position] = wrong(args[position])
+        with pytest.raises(TypeError, match="parameter '"):
+            delta_rule(*args)
+    args = list(random_inputs(11))
+    args[position] = args[position].astype(np.float32)
+    with pytest.raises(TypeError, match="Q, K, V, beta: should have one dtype"):
+        delta_rule(*args)
+    args = list(random_inputs(11))
+    if position:
+        args[position] = args[position][:, :4]
+        with pytest.raises(TypeError, match=f"parameter '{name}'"):
+            delta_rule(*args)
+
+
+def test_a_state_of_another_shape_is_refused():
+    with pytest.raises(TypeError, match="parameter 'S'"):
+        delta_rule_step(*random_inputs(12), np.zeros((B, DV, R)))

@@ -1,0 +1,254 @@
+"""Kernel attention in chunks gives what the definition gives: values, gradients and weights, for every shape."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minitransformer as mt
+from minitransformer.attention import elu_features, kernel_attention
+from minitransformer.backend import available
+
+TIERS = [tier for tier in ("numba", "micro") if tier in available()]
+pytestmark = pytest.mark.skipif(not TIERS, reason="needs Numba")
+TOLERANCE = {"float32": 5e-6, "float64": 5e-14}
+
+
+@pytest.fixture(params=TIERS, autouse=True)
+def tier(request):
+    with mt.backend(request.param):
+        yield request.param
+
+
+def random_inputs(seed=0, batch=(2, 3), n=7, m=9, r=5, dv=4, dtype="float64"):
+    """FQ and FK, which are positive, V and dY."""
+    rng = np.random.default_rng(seed)
+    features = (rng.random((*batch, length, r)) + 0.05 for length in (n, m))
+    return tuple(a.astype(dtype) for a in (*features, *(rng.standard_normal((*batch, k, dv)) for k in (m, n))))
+
+
+def everything(FQ, FK, V, dY, **options):
+    """Y, dFQ, dFK, dV and A."""
+    Y, pullback = kernel_attention(FQ, FK, V, **options)
+    return dict(zip(["Y", "dFQ", "dFK", "dV", "A"], (Y, *pullback(dY), pullback.A), strict=True))
+
+
+def assert_as_defined(*arrays, **options):
+    have = everything(*arrays, **options)
+    with mt.backend("numpy"):
+        want = everything(*arrays, **options)
+    for name, w in want.items():
+        h = have[name]
+        assert h.shape == w.shape, name
+        assert h.dtype == w.dtype == arrays[0].dtype, name
+        assert np.isfinite(h).all(), name
+        error = np.abs(h - w).max(initial=0) / (1 + np.abs(w).max(initial=0))
+        assert error <= TOLERANCE[str(h.dtype)], f"{name} differs by {error:.2g}"
+
+
+# ----------------------------------------------------------------------------------------------- agreement
+
+
+lengths = st.integers(0, 70) | st.sampled_from([1, 1, 63, 64, 65, 128, 130, 200])
+widths = st.integers(1, 9) | st.sampled_from([0, 13, 16, 63, 64, 65, 130])
+
+
+@st.composite
+def problems(draw):
+    batch = tuple(draw(st.lists(st.integers(1, 3) | st.sampled_from([2, 0]), max_size=2)))
+    n, m = draw(lengths), draw(lengths | st.none())
+    dtype = draw(st.sampled_from(["float32", "float64"]))
+    arrays = random_inputs(draw(st.integers(0, 99)), batch, n, n if m is None else m, draw(widths), draw(widths), dtype)
+    return arrays, {
+        "causal": draw(st.booleans()),
+        "normalise": draw(st.booleans()),
+        "eps": draw(st.sampled_from([0, 0, 0.1])),
+    }
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(problem=problems())
+@pytest.mark.parametrize("tier", TIERS)
+def test_the_tiers_agree(tier, problem):
+    arrays, options = problem
+    before = [a.copy() for a in arrays]
+    with mt.backend(tier):
+        assert_as_defined(*arrays, **options)
+    for old, new in zip(before, arrays, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n", "m"), [(130, 130), (200, 130), (130, 200), (64, 64), (129, 1), (1, 129), (191, 320)])
+def test_several_chunks_and_several_panels(n, m, causal, dtype):
+    assert_as_defined(*random_inputs(1, (2,), n, m, 70, 131, dtype), causal=causal)
+
+
+def test_features_of_both_signs_without_a_denominator():
+    rng = np.random.default_rng(2)
+    args = (rng.standard_normal((2, 150, d)) for d in (20, 20, 33, 33))
+    assert_as_defined(*args, causal=True, normalise=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "normalise": False}, {"eps": 0.2}])
+@pytest.mark.parametrize(("n", "m"), [(5, 7), (7, 5), (70, 67)])
+def test_the_pullback_is_the_derivative(n, m, options):
+    FQ, FK, V, _ = random_inputs(3, (2,), n, m, 3, 5)
+    mt.check_pullback(partial(kernel_attention, **options), FQ, FK, V, entries=20)
+
+
+def test_arrays_in_any_memory_order_and_read_only():
+    arrays = random_inputs(4, (2, 3), 12, 16, 8, 4)
+    fortran = [np.asfortranarray(a) for a in arrays]
+    backwards = [a[:, ::-1, :, ::-1].copy()[:, ::-1, :, ::-1] for a in arrays]
+    frozen = [a.copy() for a in arrays]
+    for a in frozen:
+        a.flags.writeable = False
+    want = everything(*arrays, causal=True)
+    for strange in (fortran, backwards, frozen):
+        for name, a in everything(*strange, causal=True).items():
+            np.testing.assert_array_equal(a, want[name], err_msg=name)
+
+
+# ---------------------------------------------------------------------------------------------- invariants
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_denominator_of_zero_gives_zeros_and_zero_gradients(causal):
+    FQ, FK, V, _ = random_inputs(5, (2,), 100, 100)
+    FQ[1, 70] = 0
+    FK[0] = 0
+    Y, pullback = kernel_attention(FQ, FK, V, causal=causal)
+    assert not Y[0].any()
+    assert not Y[1, 70].any()
+    assert Y[1, 71].all()
+    dY = np.zeros_like(Y)
+    dY[0], dY[1, 70] = 1, 1
+    assert not any(g.any() for g in pullback(dY))
+
+
+def test_more_queries_than_keys_leave_the_first_without_any_when_causal():
+    have = everything(*random_inputs(6, (2,), 200, 70), causal=True)
+    for name in ("Y", "dFQ"):
+        assert not have[name][:, :130].any()
+        assert have[name][:, 131:].all()
+
+
+def test_the_future_does_not_change_a_bit_of_the_past():
+    FQ, FK, V, _ = random_inputs(7, (2,), 140, 140)
+    Y, _ = kernel_attention(FQ, FK, V, causal=True)
+    for t in (1, 15, 16, 63, 64, 100, 139):
+        changed = [a.copy() for a in (FQ, FK, V)]
+        for a in changed:
+            a[:, t] += 100
+        Z, _ = kernel_attention(*changed, causal=True)
+        np.testing.assert_array_equal(Z[:, :t], Y[:, :t])
+        assert (Z[:, t] != Y[:, t]).any()
+
+
+def test_a_nan_stays_where_it_belongs():
+    FQ, FK, V, _ = random_inputs(8, (2,), 140, 140)
+    FQ[0, 3, 1] = np.nan
+    Y, _ = kernel_attention(FQ, FK, V, causal=True)
+    assert np.isnan(Y[0, 3]).all()
+    Y[0, 3] = 0
+    assert np.isfinite(Y).all()
+
+
+def test_the_same_bits_with_any_number_of_threads():
+    import numba
+
+    arrays, all_threads = random_inputs(9, (3,), 150, 150), numba.get_num_threads()
+    try:
+        want = everything(*arrays, causal=True)
+        numba.set_num_threads(1)
+        have = everything(*arrays, causal=True)
+    finally:
+        numba.set_num_threads(all_threads)
+    for name, w in want.items():
+        np.testing.assert_array_equal(have[name], w, err_msg=name)
+
+
+def test_the_pullback_remembers_no_matrix_and_refuses_another_shape():
+    FQ, FK, V, dY = random_inputs(10, (2,), 100, 90)
+    Y, pullback = kernel_attention(FQ, FK, V)
+    assert pullback._fields == ("FQ", "FK", "V", "Y", "D", "causal")
+    assert pullback.FQ is FQ
+    assert pullback.Y is Y
+    np.testing.assert_allclose(pullback.D, (FQ @ FK.mT).sum(-1))
+    with pytest.raises(ValueError, match=r"dY: shape \(2, 4, 100\) should be that of Y, \(2, 100, 4\)"):
+        pullback(dY.mT)
+
+
+def peak_of(n):
+    """Bytes that one forward and one backward pass need at their worst moment, with what they return."""
+    FQ, FK, V, dY = random_inputs(11, (1,), n, n, 32, 32)
+    tracemalloc.start()
+    _, pullback = kernel_attention(FQ, FK, V, causal=True)
+    pullback(dY)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_is_linear_in_the_length():
+    peak_of(128)
+    small, large = peak_of(2048), peak_of(4096)
+    assert large < 2.1 * small
+    assert large < 8 * 4096 * 32 * 8  # Y, dN, three gradients, and little else: no 32 × 32 state for a position
+
+
+# ------------------------------------------------------------------------------------------ features of elu
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (0, 3), (4, 0), (2, 70, 65)])
+def test_elu_features_agree(shape, dtype):
+    X = (5 * np.random.default_rng(12).standard_normal(shape)).astype(dtype)
+    Y, pullback = elu_features(X)
+    with mt.backend("numpy"):
+        want, want_pullback = elu_features(X)
+    assert Y.dtype == want.dtype == X.dtype
+    np.testing.assert_allclose(Y, want, rtol=1e-5 if dtype == "float32" else 1e-13)
+    np.testing.assert_allclose(pullback(X), want_pullback(X), rtol=1e-5 if dtype == "float32" else 1e-13)
+
+
+def test_elu_features_at_the_edges_and_their_gradient():
+    X = np.array([[0, -0.0, np.inf, -np.inf, np.nan, -2000, 1e30]])
+    np.testing.assert_array_equal(elu_features(X)[0], [[1, 1, np.inf, 0, np.nan, 0, 1e30]])
+    mt.check_pullback(elu_features, np.random.default_rng(13).standard_normal((2, 3, 4)))
+
+
+# ------------------------------------------------------------------------------------------- plain Python
+
+
+def test_the_loops_run_as_plain_python():
+    code = """
+import numpy as np, minitransformer as mt
+from minitransformer.attention import elu_features, kernel_attention
+rng = np.random.default_rng(0)
+args = rng.random((1, 5, 3)), rng.random((1, 70, 3)), rng.standard_normal((1, 70, 2))
+results = []
+for tier in ("numpy", "numba"):
+    with mt.backend(tier):
+        Y, pullback = kernel_attention(*args, causal=True)
+        results.append((Y, *pullback(Y), elu_features(args[2])[0]))
+print(all(np.abs(h - w).max() < 1e-13 for w, h in zip(*results)))
+"""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "MINITRANSFORMER_"))}
+    script = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert script.stdout.split() == ["True"], script.stdout + script.stderr
