@@ -1,17 +1,18 @@
 """The matrix products of a linear layer, forwards and backwards, in tiles of 64 around the micro-kernel.
 
     Y = X W + b                                      dW = Xᵀ dY,  db = Σ dY
-    for each 64 rows of X, in parallel:              for each 64 columns of X and of dY, in parallel:
-        for each 64 columns of W:                        for each 64 rows:
-            C = 0                                            C += (tile of X)ᵀ (tile of dY)
-            for each 64 of the inner length:             write C to dW
-                C += (tile of X) (tile of W)
+    for each 64 rows of X, in parallel:              for each part of the rows, in parallel:
+        for each 64 columns of W:                        for each 64 rows of the part:
+            C = 0                                            for each tile of dW:
+            for each 64 of the inner length:                     its part += (tile of X)ᵀ (tile of dY)
+                C += (tile of X) (tile of W)             dW = sum of the parts
             write C + b to Y
 
 Why not BLAS, which is as fast? BLAS brings threads of its own, and when it has done a product they go on spinning for a
 while, on the cores that the next compiled loop wants: a training step that mixes the two is several times slower than either
 (`benchmarks/`). These loops run on the threads of all the others, and the sum with b happens while C is in the cache.
-W is copied once into panels of 64 columns, so that the micro-kernel reads a tile of it from consecutive lines.
+Tiles are copied to a place of their own before they are multiplied. In an array whose rows are 512 or 1024 bytes apart the
+rows of a tile compete for the same few places of the first-level cache; copied, they take 256 bytes each, and all fit.
 """
 
 import numpy as np
@@ -24,33 +25,36 @@ from minitransformer.typing import Array
 
 
 @compiled
-def copy_into(space, X):
-    """X in the corner of a tile, zeros below it up to the next multiple of four rows."""
-    for r in range(X.shape[0]):
-        for c in range(X.shape[1]):
-            space[r, c] = X[r, c]
-    space[X.shape[0] : fours(X.shape[0])] = 0
+def copy_into(space, X, r0, c0):
+    """A tile: rows r0 … and columns c0 … of X, as far as there are any; zeros below them, up to a multiple of four rows."""
+    rows, columns = min(space.shape[0], X.shape[0] - r0), min(LANES, X.shape[1] - c0)
+    for r in range(rows):
+        source, target = X[r0 + r][c0 : c0 + columns], space[r]
+        for c in range(columns):
+            target[c] = source[c]
+    space[rows : fours(rows)] = 0
+    return rows, columns
 
 
 @compiled
-def some_rows(X, panels, b, Y):
-    """Y = X W + b for up to LANES rows."""
-    C, space = tile(LANES, X), tile(LANES, X)
-    rows, inner = X.shape
+def some_rows(X, panels, b, r0, Y):
+    """Y = X W + b for rows r0 … r0 + 63."""
+    A, C = tiles((len(panels[0]) + LANES - 1) // LANES, LANES, X), tile(LANES, X)
+    for k in range(len(A)):
+        rows, _ = copy_into(A[k], X, r0, k * LANES)
     for p in range(len(panels)):
-        columns = min(LANES, Y.shape[1] - p * LANES)
-        for k in range(0, inner, LANES):
-            A = X[:, k : k + LANES]
-            if rows % 4:
-                copy_into(space, A)
-                A = space[: fours(rows), : A.shape[1]]
+        c0 = p * LANES
+        columns = min(LANES, Y.shape[1] - c0)
+        for k in range(len(A)):
+            W = panels[p, k * LANES : (k + 1) * LANES]
             if k == 0:
-                product(A, panels[p, k : k + LANES], C, columns, True)
+                product(A[k, : fours(rows), : len(W)], W, C, columns, True)
             else:
-                add_product(A, panels[p, k : k + LANES], C, columns, True)
+                add_product(A[k, : fours(rows), : len(W)], W, C, columns, True)
         for r in range(rows):
-            for c in range(columns):
-                Y[r, p * LANES + c] = C[r, c] + b[p * LANES + c]
+            y, c, bias = Y[r0 + r][c0 : c0 + columns], C[r], b[c0 : c0 + columns]
+            for i in range(columns):
+                y[i] = c[i] + bias[i]
 
 
 @compiled_parallel
@@ -58,36 +62,46 @@ def rows_times(X, W, b, Y):
     """Y = X W + b."""
     panels = tiles((W.shape[1] + LANES - 1) // LANES, len(W), X)
     for p in prange(len(panels)):
-        copy_into(panels[p], W[:, p * LANES : (p + 1) * LANES])
+        copy_into(panels[p], W, 0, p * LANES)
     for t in prange((len(X) + LANES - 1) // LANES):
-        some_rows(X[t * LANES : (t + 1) * LANES], panels, b, Y[t * LANES : (t + 1) * LANES])
+        some_rows(X, panels, b, t * LANES, Y)
 
 
 @compiled
-def one_tile(X, dY, dW, db):
-    """dW = Xᵀ dY and db = Σ dY for up to LANES columns of X and of dY; columns of X are a multiple of four."""
-    C, space = tile(LANES, X), tile(LANES, X)
-    columns = dY.shape[1]
-    for r in range(0, len(X), LANES):
-        copy_into(space, dY[r : r + LANES])
-        A = X[r : r + LANES]
-        add_product(A.T, space, C, columns, True)
-        for k in range(len(A) if db.size else 0):
-            for c in range(columns):
-                db[c] += space[k, c]
-    for r in range(len(dW)):
-        for c in range(columns):
-            dW[r, c] = C[r, c]
+def columns_of_some_rows(X, dY, start, stop, C, db):
+    """C[c] += Xᵀ (panel c of dY) and db += Σ dY, over the rows start … stop − 1."""
+    A, B = tiles((X.shape[1] + LANES - 1) // LANES, LANES, X), tiles(len(C), LANES, X)
+    for r0 in range(start, stop, LANES):
+        rows = min(LANES, stop - r0)
+        for k in range(len(A)):
+            copy_into(A[k], X[:stop], r0, k * LANES)
+        for c in range(len(C)):
+            c0 = c * LANES
+            copy_into(B[c], dY[:stop], r0, c0)
+            total = db[c0 : c0 + LANES]
+            for r in range(rows):
+                dy = B[c, r]
+                for i in range(len(total)):
+                    total[i] += dy[i]
+            for k in range(len(A)):
+                its = C[c, k * LANES : (k + 1) * LANES]
+                add_product(A[k, :rows, : len(its)].T, B[c], its, len(total), True)
 
 
 @compiled_parallel
-def columns_times(X, dY, dW, db):
-    """dW = Xᵀ dY and db = Σ dY."""
-    across = (dY.shape[1] + LANES - 1) // LANES
-    for task in prange(((X.shape[1] + LANES - 1) // LANES) * across):
-        k, c = task // across * LANES, task % across * LANES
-        first = db[c : c + LANES] if k == 0 else db[:0]
-        one_tile(X[:, k : k + LANES], dY[:, c : c + LANES], dW[k : k + LANES, c : c + LANES], first)
+def columns_times(X, dY, C, dbs, dW):
+    """dW = Xᵀ dY, and the parts of db. Each part of the rows has a C of its own, and they are summed in their order."""
+    parts = len(C)
+    step = (len(X) + parts - 1) // parts
+    for part in prange(parts):
+        columns_of_some_rows(X, dY, min(part * step, len(X)), min((part + 1) * step, len(X)), C[part], dbs[part])
+    for k in prange(len(dW)):
+        for c in range(C.shape[1]):
+            dw = dW[k][c * LANES : (c + 1) * LANES]
+            for part in range(parts):
+                its = C[part, c, k]
+                for i in range(len(dw)):
+                    dw[i] += its[i]
 
 
 def times(X: Array, W: Array, b: Array | None = None) -> Array:
@@ -106,7 +120,10 @@ def transposed_times(X: Array, dY: Array) -> tuple[Array, Array]:
     """Xᵀ dY and the sum of the rows of dY, (rows, D) and (rows, E) to (D, E) and (E,)."""
     if X.shape[1] % 4 or not X.size:
         return X.T @ dY, dY.sum(0)
-    dW, db = np.empty((X.shape[1], dY.shape[1]), X.dtype), np.zeros(dY.shape[1], X.dtype)
+    (rows, D), E = X.shape, dY.shape[1]
+    parts = min(max(rows // 512, 2), 8)  # whatever the number of threads, so that sums have one order
+    C, dbs = np.zeros((parts, -(-E // LANES), D, LANES), X.dtype), np.zeros((parts, E), X.dtype)
+    dW = np.zeros((D, E), X.dtype)
     with one_parallel_loop:
-        columns_times(*(np.require(A, requirements=["C", "A", "W"]) for A in (X, dY)), dW, db)
-    return dW, db
+        columns_times(*(np.require(A, requirements=["C", "A", "W"]) for A in (X, dY)), C, dbs, dW)
+    return dW, dbs.sum(0)
