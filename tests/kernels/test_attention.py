@@ -1,8 +1,5 @@
 """The compiled loops give what the definition gives: values, gradients and weights, for every shape and every mask."""
 
-import os
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
@@ -58,16 +55,6 @@ def assert_tiers_agree(Q, K, V, dY, **options):
         assert np.isfinite(h).all(), name
         error = np.abs(h - w).max(initial=0) / (1 + np.abs(w).max(initial=0))
         assert error <= tolerance, f"{name} differs by {error:.2g}"
-
-
-def run(code, **environment):
-    """The output of a script in a fresh Python; what would end the process ends only that one."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "MINITRANSFORMER_"))}
-    script = subprocess.run(
-        [sys.executable, "-c", code], env=clean | environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert script.returncode == 0, script.stdout + script.stderr
-    return script.stdout.split()
 
 
 # ----------------------------------------------------------------------------------------------- agreement
@@ -382,130 +369,3 @@ def test_memory_is_linear_in_the_length():
     small, large = peak_of(2048), peak_of(4096)
     assert large < 2.3 * small
     assert large < 8 * 4096 * 4096 * 4 / 16  # a sixteenth of the matrices of the eight heads
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the resident memory of Linux")
-def test_the_whole_process_stays_far_below_one_matrix():
-    code = """
-import resource, numpy as np
-from minitransformer.attention import dot_product_attention as attention
-def pass_through(n):
-    Q = np.ones((1, n, 8), np.float32)
-    Y, pullback = attention(Q, Q, Q, causal=True)
-    pullback(Y)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-before = pass_through(256)
-print(pass_through(8192) - before)
-"""
-    grown = int(run(code, MINITRANSFORMER_BACKEND="numba")[0])
-    assert grown < 64  # MiB; one matrix of 8192 × 8192 has 256
-
-
-# ------------------------------------------------------------------------------- processes and threads
-
-SETUP = """
-import numpy as np, minitransformer as mt
-from minitransformer.attention import dot_product_attention as attention
-mt.backend("numba")
-rng = np.random.default_rng(0)
-Q, K, V, dY = rng.standard_normal((4, 2, 3, 150, 8)).astype(np.float32)
-def both_ways(_=None):
-    Y, pullback = attention(Q, K, V, causal=True)
-    return Y, *pullback(dY)
-want = both_ways()
-def same(have):
-    return all(np.array_equal(h, w) for h, w in zip(have, want))
-"""
-
-
-def test_two_python_threads_at_once():
-    code = """
-from concurrent.futures import ThreadPoolExecutor
-with ThreadPoolExecutor(4) as pool:
-    print(all(same(have) for have in pool.map(both_ways, range(200))))
-"""
-    assert run(SETUP + code) == ["True"]
-
-
-@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
-def test_a_process_pool_after_a_parallel_loop(how, tmp_path):
-    if how != "spawn" and not hasattr(os, "fork"):
-        pytest.skip("this system does not fork")
-    script = tmp_path / "pool.py"
-    code = f"""
-import multiprocessing
-if __name__ == "__main__":
-    with multiprocessing.get_context({how!r}).Pool(2) as pool:
-        print(all(same(have) for have in pool.map(both_ways, range(6))))
-    print(same(both_ways()))
-"""
-    script.write_text(SETUP + code)
-    assert run(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") == ["True", "True"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_fork_while_another_thread_is_in_a_loop():
-    code = """
-import os, threading
-done = []
-def work():
-    while not done:
-        both_ways()
-thread = threading.Thread(target=work)
-thread.start()
-results = []
-for _ in range(10):
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if same(both_ways()) else 1)
-    results.append(os.waitpid(child, 0)[1])
-done.append(True)
-thread.join()
-print(results == [0] * 10, same(both_ways()))
-"""
-    assert run(SETUP + code) == ["True", "True"]
-
-
-def test_the_layer_of_threads_that_was_chosen():
-    code = "import numba; print(numba.threading_layer())"
-    assert run(SETUP + code) == ["workqueue"]
-    set_before = "import numba; numba.config.THREADING_LAYER = 'threadsafe'\nimport minitransformer.kernels.threads\n"
-    assert run(set_before + "print(numba.config.THREADING_LAYER)") == ["threadsafe"]
-
-
-def test_the_loops_run_as_plain_python():
-    code = """
-import numba, numpy as np, minitransformer as mt
-from minitransformer.attention import dot_product_attention as attention
-from minitransformer.kernels.attention import add_product
-print(type(add_product).__name__)
-rng = np.random.default_rng(0)
-for dtype, bound in ((np.float32, 2e-6), (np.float64, 1e-14)):
-    Q, K, V, dY = (rng.standard_normal(s).astype(dtype) for s in ((2, 5, 3), (2, 6, 3), (2, 6, 2), (2, 5, 2)))
-    mask = rng.random((5, 6)) < 0.6
-    mask[2] = False
-    results = []
-    for tier in ("numpy", "numba"):
-        with mt.backend(tier):
-            Y, pullback = attention(Q, K, V, causal=True, mask=mask)
-            results.append((Y, *pullback(dY)))
-    print(all(h.dtype == dtype and np.abs(h - w).max() < bound for w, h in zip(*results)))
-"""
-    assert run("import warnings; warnings.simplefilter('error')" + code, NUMBA_DISABLE_JIT="1") == [
-        "function",
-        "True",
-        "True",
-    ]
-
-
-def test_without_numba_the_package_imports_and_attends():
-    code = """
-import sys
-sys.modules["numba"] = None
-import numpy as np, minitransformer as mt
-from minitransformer.attention import dot_product_attention
-Q = np.eye(3, 4)
-Y, pullback = dot_product_attention(Q, Q, Q, causal=True)
-print(mt.backend(), Y.shape, type(pullback).__name__)
-"""
-    assert " ".join(run(code)) == "numpy (3, 4) AttentionPullback"

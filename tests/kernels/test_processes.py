@@ -1,0 +1,177 @@
+"""What happens to the loops in other processes and threads, on other processors, without a compiler, without Numba."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from minitransformer.backend import available, has
+
+pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+
+
+def run(code, **environment):
+    """The output of a script in a fresh Python; what would end the process ends only that one."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "MINITRANSFORMER_"))}
+    script = subprocess.run(
+        [sys.executable, "-c", code], env=clean | environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert script.returncode == 0, script.stdout + script.stderr
+    return script.stdout.split()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the resident memory of Linux")
+def test_the_whole_process_stays_far_below_one_matrix():
+    code = """
+import resource, numpy as np
+from minitransformer.attention import dot_product_attention as attention
+def pass_through(n):
+    Q = np.ones((1, n, 8), np.float32)
+    Y, pullback = attention(Q, Q, Q, causal=True)
+    pullback(Y)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before = pass_through(256)
+print(pass_through(8192) - before)
+"""
+    grown = int(run(code)[0])
+    assert grown < 64  # MiB; one matrix of 8192 × 8192 has 256
+
+
+# ------------------------------------------------------------------------------- processes and threads
+
+SETUP = """
+import numpy as np, minitransformer as mt
+from minitransformer.attention import dot_product_attention as attention
+rng = np.random.default_rng(0)
+Q, K, V, dY = rng.standard_normal((4, 2, 3, 150, 8)).astype(np.float32)
+def both_ways(_=None):
+    Y, pullback = attention(Q, K, V, causal=True)
+    return Y, *pullback(dY)
+want = both_ways()
+def same(have):
+    return all(np.array_equal(h, w) for h, w in zip(have, want))
+"""
+
+
+def test_two_python_threads_at_once():
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(4) as pool:
+    print(all(same(have) for have in pool.map(both_ways, range(200))))
+"""
+    assert run(SETUP + code) == ["True"]
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_a_process_pool_after_a_parallel_loop(how, tmp_path):
+    if how != "spawn" and not hasattr(os, "fork"):
+        pytest.skip("this system does not fork")
+    script = tmp_path / "pool.py"
+    code = f"""
+import multiprocessing
+if __name__ == "__main__":
+    with multiprocessing.get_context({how!r}).Pool(2) as pool:
+        print(all(same(have) for have in pool.map(both_ways, range(6))))
+    print(same(both_ways()))
+"""
+    script.write_text(SETUP + code)
+    assert run(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") == ["True", "True"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_fork_while_another_thread_is_in_a_loop():
+    code = """
+import os, threading
+done = []
+def work():
+    while not done:
+        both_ways()
+thread = threading.Thread(target=work)
+thread.start()
+results = []
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if same(both_ways()) else 1)
+    results.append(os.waitpid(child, 0)[1])
+done.append(True)
+thread.join()
+print(results == [0] * 10, same(both_ways()))
+"""
+    assert run(SETUP + code) == ["True", "True"]
+
+
+def test_the_layer_of_threads_that_was_chosen():
+    code = "import numba; print(numba.threading_layer())"
+    assert run(SETUP + code) == ["workqueue"]
+    set_before = "import numba; numba.config.THREADING_LAYER = 'threadsafe'\nimport minitransformer.kernels.threads\n"
+    assert run(set_before + "print(numba.config.THREADING_LAYER)") == ["threadsafe"]
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names the features of x86 processors")
+@pytest.mark.skipif(not has("avx2", "fma"), reason="this processor has no AVX2")
+def test_the_tiers_of_a_processor_with_narrower_vectors():
+    code = """
+import numpy as np, minitransformer as mt
+from minitransformer.backend import available
+from minitransformer.attention import dot_product_attention as attention
+from minitransformer.kernels.micro import REGISTER
+print(*available(), REGISTER)
+rng = np.random.default_rng(0)
+Q, K, V, dY = (rng.standard_normal(s).astype(np.float32) for s in ((2, 70, 33), (2, 90, 33), (2, 90, 20), (2, 70, 20)))
+results = []
+for tier in ("numpy", "micro"):
+    with mt.backend(tier):
+        Y, pullback = attention(Q, K, V, causal=True)
+        results.append((Y, *pullback(dY)))
+print(all(np.abs(h - w).max() < 5e-6 * (1 + np.abs(w).max()) for w, h in zip(*results)))
+"""
+    said = run(code, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+avx2,+fma,+bmi,+bmi2,+f16c,+popcnt,+sse4.2")
+    assert said == ["numpy", "numba", "micro", "32", "True"]
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names the features of x86 processors")
+def test_a_processor_without_wide_vectors_has_the_loops():
+    code = "from minitransformer.backend import available; print(*available())"
+    said = run(code, NUMBA_CPU_NAME="nehalem", NUMBA_CPU_FEATURES="+popcnt,+sse4.2")
+    assert said == ["numpy", "numba"]
+
+
+def test_the_loops_run_as_plain_python():
+    code = """
+import numba, numpy as np, minitransformer as mt
+from minitransformer.attention import dot_product_attention as attention
+from minitransformer.kernels.tiles import add_product
+print(type(add_product).__name__)
+rng = np.random.default_rng(0)
+for dtype, bound in ((np.float32, 2e-6), (np.float64, 1e-14)):
+    Q, K, V, dY = (rng.standard_normal(s).astype(dtype) for s in ((2, 5, 3), (2, 6, 3), (2, 6, 2), (2, 5, 2)))
+    mask = rng.random((5, 6)) < 0.6
+    mask[2] = False
+    results = []
+    for tier in ("numpy", "numba"):
+        with mt.backend(tier):
+            Y, pullback = attention(Q, K, V, causal=True, mask=mask)
+            results.append((Y, *pullback(dY)))
+    print(all(h.dtype == dtype and np.abs(h - w).max() < bound for w, h in zip(*results)))
+"""
+    assert run("import warnings; warnings.simplefilter('error')" + code, NUMBA_DISABLE_JIT="1") == [
+        "function",
+        "True",
+        "True",
+    ]
+
+
+def test_without_numba_the_package_imports_and_attends():
+    code = """
+import sys
+sys.modules["numba"] = None
+import numpy as np, minitransformer as mt
+from minitransformer.attention import dot_product_attention
+Q = np.eye(3, 4)
+Y, pullback = dot_product_attention(Q, Q, Q, causal=True)
+print(mt.backend(), Y.shape, type(pullback).__name__)
+"""
+    assert " ".join(run(code)) == "numpy (3, 4) AttentionPullback"
