@@ -16,8 +16,8 @@ threads. Entries are counted from the start of a slice, so that the compiler see
 """
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -251,23 +251,35 @@ def adamw_all(theta, g, m, v, numbers, new_theta, new_m, new_v):
 
 
 def adamw(
-    theta: Array,
-    g: Array,
-    m: Array,
-    v: Array,
+    theta: Sequence[Array],
+    g: Sequence[Array],
+    m: Sequence[Array],
+    v: Sequence[Array],
+    kept: Sequence[float],
     *,
     betas: tuple[float, float],
     t: int,
     eps: float,
     rate: float,
-    keep: float,
-) -> tuple[Array, Array, Array]:
-    """Step t of AdamW for one array: new θ, m and v. `keep` is 1 − rate · λ."""
+) -> list[tuple[Array, Array, Array]]:
+    """Step t of AdamW: new θ, m and v of each array, which keeps that much of itself under weight decay.
+
+    A model has many small arrays; those that are treated alike are laid end to end, and a loop goes through them once.
+    """
     beta1, beta2 = betas
-    dtype = np.result_type(theta, g, m, v)
-    factors = beta1, 1 - beta1, beta2, 1 - beta2, (1 - beta2**t) ** -0.5, eps, rate / (1 - beta1**t), keep
-    old = [for_loops(a, dtype, theta.shape).reshape(-1) for a in (theta, g, m, v)]
-    new = [np.empty(theta.shape, dtype) for _ in range(3)]
-    numbers = tuple(dtype.type(number) for number in factors)
-    run(adamw_part, adamw_all, theta.size, *old, numbers, *(a.reshape(-1) for a in new))
-    return new[0], new[1], new[2]
+    new: list[Any] = [None] * len(theta)
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for k, arrays in enumerate(zip(theta, g, m, v, strict=True)):
+        alike.setdefault((np.result_type(*arrays), kept[k]), []).append(k)
+    for (dtype, keep), members in alike.items():
+        factors = beta1, 1 - beta1, beta2, 1 - beta2, (1 - beta2**t) ** -0.5, eps, rate / (1 - beta1**t), keep
+        old = [
+            np.concatenate([np.broadcast_to(X[k], theta[k].shape).reshape(-1) for k in members], dtype=dtype)
+            for X in (theta, g, m, v)
+        ]
+        result = [np.empty_like(old[0]) for _ in range(3)]
+        run(adamw_part, adamw_all, len(old[0]), *old, tuple(dtype.type(number) for number in factors), *result)
+        ends = np.cumsum([theta[k].size for k in members])[:-1]
+        for k, *parts in zip(members, *(np.split(X, ends) for X in result), strict=True):
+            new[k] = tuple(part.reshape(theta[k].shape) for part in parts)
+    return new

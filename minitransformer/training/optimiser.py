@@ -53,13 +53,8 @@ class AdamW:
         t = state.step + 1
         beta1, beta2 = self.betas
         c1, c2 = 1 - beta1**t, 1 - beta2**t
-        loops = loops_in("pointwise")
 
         def step(theta: Array, g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
-            decays = self.weight_decay > 0 and theta.ndim >= 2
-            keep = 1 - rate * self.weight_decay if decays else 1.0
-            if loops is not None:
-                return loops.adamw(theta, g, m, v, betas=self.betas, t=t, eps=self.eps, rate=rate, keep=keep)
             m, v = beta1 * m, beta2 * v
             work = (1 - beta1) * g  # the one temporary array, used over and over
             m += work
@@ -71,12 +66,21 @@ class AdamW:
             work += self.eps
             np.divide(m, work, out=work)
             work *= -rate / c1
-            work += keep * theta if decays else theta
+            work += self._kept(theta, rate) * theta
             return work, m, v
 
-        leaves = [step(*arrays) for arrays in zip(*map(tree_leaves, (params, grads, state.m, state.v)), strict=True)]
+        trees = [tree_leaves(tree) for tree in (params, grads, state.m, state.v)]
+        if loops := loops_in("pointwise"):
+            kept = [self._kept(theta, rate) for theta in trees[0]]
+            leaves = loops.adamw(*trees, kept, betas=self.betas, t=t, eps=self.eps, rate=rate)
+        else:
+            leaves = [step(*arrays) for arrays in zip(*trees, strict=True)]
         params, m, v = (with_leaves(params, [leaf[k] for leaf in leaves]) for k in range(3))
         return params, AdamWState(t, m, v)
+
+    def _kept(self, theta: Array, rate: float) -> float:
+        """What weight decay leaves of a parameter: 1 − rate · λ."""
+        return 1 - rate * self.weight_decay if theta.ndim >= 2 else 1.0
 
 
 def with_leaves(tree: Tree, leaves: Iterable[Any]) -> Tree:
@@ -112,4 +116,4 @@ def accumulate(gradient: Callable[[Any], tuple[float, Tree]], parts: Sequence[An
     loss, total = 0.0, None
     for part_loss, grads in each(gradient, parts):
         loss, total = loss + part_loss, grads if total is None else tree_map(np.add, total, grads)
-    return loss / len(parts), tree_map(lambda g: g / g.dtype.type(len(parts)), total)
+    return loss / len(parts), total if len(parts) == 1 else tree_map(lambda g: g / g.dtype.type(len(parts)), total)

@@ -6,12 +6,13 @@ norms and all the sums between them can't. Parts also fit into the caches, and i
 """
 
 import contextvars
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -22,6 +23,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    """The libraries that have threads of their own; finding them takes longer than many a step."""
+    return ThreadpoolController()
+
+
 def each(function: Callable[[Part], Result], parts: Sequence[Part], threads: int | None = None) -> Iterator[Result]:
     """function(part) for each part, in their order; the same results whatever the number of threads (all cores by default).
 
@@ -30,7 +37,7 @@ def each(function: Callable[[Part], Result], parts: Sequence[Part], threads: int
     threads = min(cores() if threads is None else threads, len(parts))
     # a matrix product that spreads over the cores would stand in the way of the other thread's; and two cores add in another
     # order than one, so the limit holds for a single thread as well
-    with threadpool_limits(1, "blas"):
+    with _libraries().limit(limits=1, user_api="blas"):
         if threads <= 1:
             yield from map(function, parts)
             return
