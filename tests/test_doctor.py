@@ -45,7 +45,7 @@ def test_the_report_names_everything():
 def test_what_the_environment_spoils_is_seen_and_mended(tmp_path):
     text = report(OPENBLAS_CORETYPE="Haswell", MINITRANSFORMER_BACKEND="cuda", MPLBACKEND="agg")
     assert "OPENBLAS_CORETYPE: pins the matrix product" in text
-    assert "tier: MINITRANSFORMER_BACKEND: no tier 'cuda'; there are numpy, numba: set it to" in text
+    assert "tier: MINITRANSFORMER_BACKEND: no tier 'cuda'; there are numpy, numba, micro: set it to" in text
     assert "MPLBACKEND: in a notebook of your own" in text
 
 
@@ -80,9 +80,10 @@ def test_more_blas_threads_than_cores_are_too_many(monkeypatch):
 
 
 def test_a_threading_layer_that_cant_be_loaded_is_named(monkeypatch):
-    pytest.importorskip("numba")
+    threads = pytest.importorskip("minitransformer.kernels.threads")
     monkeypatch.setattr(doctor, "_loads", lambda module: False)
-    assert "Numba threads: the layer workqueue can't be loaded" in doctor.report()
+    layer = threads.numba.config.THREADING_LAYER
+    assert f"Numba threads: the layer {layer} can't be loaded" in doctor.report()
 
 
 def test_a_cache_that_cant_be_written_is_named(monkeypatch):

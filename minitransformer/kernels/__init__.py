@@ -1,1 +1,1 @@
-"""The compiled tiers of the cores: what the definitions compute, tile by tile. Imported only by the tier "numba"."""
+"""The compiled tiers of the cores, "numba" and "micro": what the definitions compute, tile by tile. They alone import it."""

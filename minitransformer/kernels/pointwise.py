@@ -264,22 +264,23 @@ def adamw(
 ) -> list[tuple[Array, Array, Array]]:
     """Step t of AdamW: new θ, m and v of each array, which keeps that much of itself under weight decay.
 
-    A model has many small arrays; those that are treated alike are laid end to end, and a loop goes through them once.
+    A model has many small arrays; those that are treated alike are laid end to end, and one loop goes through them.
     """
     beta1, beta2 = betas
     new: list[Any] = [None] * len(theta)
     alike: dict[tuple[Any, ...], list[int]] = {}
     for k, arrays in enumerate(zip(theta, g, m, v, strict=True)):
-        alike.setdefault((np.result_type(*arrays), kept[k]), []).append(k)
-    for (dtype, keep), members in alike.items():
+        large = k if theta[k].size >= SMALL else None  # alone
+        alike.setdefault((np.result_type(*arrays), kept[k], large), []).append(k)
+    for (dtype, keep, large), members in alike.items():
         factors = beta1, 1 - beta1, beta2, 1 - beta2, (1 - beta2**t) ** -0.5, eps, rate / (1 - beta1**t), keep
-        old = [
-            np.concatenate([np.broadcast_to(X[k], theta[k].shape).reshape(-1) for k in members], dtype=dtype)
-            for X in (theta, g, m, v)
-        ]
+        if large is None:
+            old = [np.concatenate([X[k].reshape(-1) for k in members], dtype=dtype) for X in (theta, g, m, v)]
+        else:
+            old = [for_loops(X[large], dtype, theta[large].shape).reshape(-1) for X in (theta, g, m, v)]
         result = [np.empty_like(old[0]) for _ in range(3)]
         run(adamw_part, adamw_all, len(old[0]), *old, tuple(dtype.type(number) for number in factors), *result)
-        ends = np.cumsum([theta[k].size for k in members])[:-1]
+        ends = np.cumsum([theta[k].size for k in members[:-1]])
         for k, *parts in zip(members, *(np.split(X, ends) for X in result), strict=True):
             new[k] = tuple(part.reshape(theta[k].shape) for part in parts)
     return new
