@@ -280,6 +280,9 @@ def adamw(
             old = [for_loops(X[large], dtype, theta[large].shape).reshape(-1) for X in (theta, g, m, v)]
         result = [np.empty_like(old[0]) for _ in range(3)]
         run(adamw_part, adamw_all, len(old[0]), *old, tuple(dtype.type(number) for number in factors), *result)
+        if large is not None:
+            new[large] = tuple(X.reshape(theta[large].shape) for X in result)
+            continue
         ends = np.cumsum([theta[k].size for k in members[:-1]])
         for k, *parts in zip(members, *(np.split(X, ends) for X in result), strict=True):
             new[k] = tuple(part.reshape(theta[k].shape) for part in parts)

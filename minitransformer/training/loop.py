@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from minitransformer.pullback import Tree, first_nonfinite
 from minitransformer.training.checkpoint import Checkpoint, save
+from minitransformer.training.memory import keep_freed_memory
 from minitransformer.training.objective import LossPullback, Objective
 from minitransformer.training.optimiser import accumulate, clip
 from minitransformer.training.state import State, Training
@@ -92,6 +93,7 @@ def advance(model: Any, objective: Objective, training: Training, state: State) 
 
     raises   TrainingDiverged, at the first number that is not finite
     """
+    keep_freed_memory()
     step = state.step + 1
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what they would warn of is caught, and named
         loss, grads = _gradient(model, objective, training, state.params, step)

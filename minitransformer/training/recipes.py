@@ -7,14 +7,15 @@ repeated to the last bit.
 import math
 from typing import Any
 
+from minitransformer.backend import current
 from minitransformer.data import dates
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training.schedule import Cosine
 from minitransformer.training.state import Training
 
-PARTS = 2  # of a batch, side by side
+PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
 TEXT: dict[str, Any] = {
-    "width": 96, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2500, "lr": 6e-3, "seed": 0,
+    "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2700, "lr": 6e-3, "seed": 0,
 }  # fmt: skip
 DATES: dict[str, Any] = {
     "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1200, "lr": 5e-3, "seed": 0,
@@ -44,7 +45,8 @@ def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
 
 def _training(c: dict[str, Any]) -> Training:
     schedule = Cosine(c["lr"], c["steps"], warmup=c["steps"] // 10)
-    return Training(c["steps"], c["batch"], schedule, parts=math.gcd(c["batch"], PARTS), seed=c["seed"])
+    parts = 1 if current() == "micro" else math.gcd(c["batch"], PARTS)
+    return Training(c["steps"], c["batch"], schedule, parts=parts, seed=c["seed"])
 
 
 def choices(model: Any, training: Training) -> dict[str, Any]:

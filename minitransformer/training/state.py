@@ -30,7 +30,7 @@ class Training:
     clip: float = 1.0
     parts: int = 4
     seed: int = 0
-    look_every: int = 50
+    look_every: int = 100
     save_every: int = 100
 
     def __post_init__(self) -> None:
