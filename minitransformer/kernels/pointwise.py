@@ -145,14 +145,23 @@ def activate_back_all(kind, X, dY, dX):
         activate_back(kind, X, dY, dX, part, PARTS)
 
 
-class ActivationPullback(NamedTuple):
-    """y = f(x) entry by entry, so dx = f′(x) dy, with f′ found again from x.
+def _forward(kind: int, X: Array) -> Array:
+    Y = np.empty(X.shape, X.dtype)
+    run(activate, activate_all, X.size, kind, for_loops(X, X.dtype, X.shape).reshape(-1), Y.reshape(-1))
+    return Y
 
-    ReLU remembers its value in place of x, which has the same sign and is remembered by the next layer anyway.
-    """
+
+def _back(kind: int, X: Array, dY: Array) -> Array:
+    dX = np.empty(X.shape, X.dtype)
+    arrays = *(for_loops(A, X.dtype, X.shape).reshape(-1) for A in (X, dY)), dX.reshape(-1)
+    run(activate_back, activate_back_all, X.size, kind, *arrays)
+    return dX
+
+
+class ReluPullback(NamedTuple):
+    """dx = [x > 0] dy. The value stands in for x: it has the same sign, and the next layer remembers it anyway."""
 
     X: Array
-    kind: int
 
     @property
     def slope(self) -> Array:
@@ -160,32 +169,51 @@ class ActivationPullback(NamedTuple):
         return self(np.ones((), self.X.dtype))
 
     def __call__(self, dY: Array) -> Array:
-        X = self.X
-        dX = np.empty(X.shape, X.dtype)
-        arrays = *(for_loops(A, X.dtype, X.shape).reshape(-1) for A in (X, dY)), dX.reshape(-1)
-        run(activate_back, activate_back_all, X.size, self.kind, *arrays)
-        return dX
+        return _back(RELU, self.X, dY)
 
 
-def _activation(kind: int, X: Array) -> tuple[Array, ActivationPullback]:
-    Y = np.empty(X.shape, X.dtype)
-    run(activate, activate_all, X.size, kind, for_loops(X, X.dtype, X.shape).reshape(-1), Y.reshape(-1))
-    return Y, ActivationPullback(Y if kind == RELU else X, kind)
+class GeluPullback(NamedTuple):
+    """dx = (Φ(x) + x φ(x)) dy, with the slope found again from x."""
+
+    X: Array
+
+    @property
+    def slope(self) -> Array:
+        """f′(x), made again."""
+        return self(np.ones((), self.X.dtype))
+
+    def __call__(self, dY: Array) -> Array:
+        return _back(GELU, self.X, dY)
 
 
-def relu(X: Array) -> tuple[Array, ActivationPullback]:
+class GeluTanhPullback(NamedTuple):
+    """dx = f′(x) dy, with the slope found again from x."""
+
+    X: Array
+
+    @property
+    def slope(self) -> Array:
+        """f′(x), made again."""
+        return self(np.ones((), self.X.dtype))
+
+    def __call__(self, dY: Array) -> Array:
+        return _back(GELU_TANH, self.X, dY)
+
+
+def relu(X: Array) -> tuple[Array, ReluPullback]:
     """max(x, 0)."""
-    return _activation(RELU, X)
+    Y = _forward(RELU, X)
+    return Y, ReluPullback(Y)
 
 
-def gelu(X: Array) -> tuple[Array, ActivationPullback]:
+def gelu(X: Array) -> tuple[Array, GeluPullback]:
     """x Φ(x), float32 only: the polynomial has eleven terms, and float64 would take more than twice as many."""
-    return _activation(GELU, X)
+    return _forward(GELU, X), GeluPullback(X)
 
 
-def gelu_tanh(X: Array) -> tuple[Array, ActivationPullback]:
+def gelu_tanh(X: Array) -> tuple[Array, GeluTanhPullback]:
     """x/2 (1 + tanh u)."""
-    return _activation(GELU_TANH, X)
+    return _forward(GELU_TANH, X), GeluTanhPullback(X)
 
 
 # ------------------------------------------------------------------------------------------- scatter-add
