@@ -9,8 +9,8 @@
             write C + b to Y
 
 Why not BLAS, which is as fast? BLAS brings threads of its own, and when it has done a product they go on spinning for a
-while, on the cores that the next compiled loop wants: a training step that mixes the two is several times slower than either
-(`benchmarks/`). These loops run on the threads of all the others, and the sum with b happens while C is in the cache.
+while, on the cores that the next compiled loop wants. These loops run on the threads of all the others, and the sum with b
+happens while C is in the cache.
 Tiles are copied to a place of their own before they are multiplied. In an array whose rows are 512 or 1024 bytes apart the
 rows of a tile compete for the same few places of the first-level cache; copied, they take 256 bytes each, and all fit.
 """
