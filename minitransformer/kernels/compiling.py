@@ -3,7 +3,7 @@
     contract     a · b + c may be one instruction. No other liberty with arithmetic is given: sums are taken in the order
                  in which they are written (`exp2` needs it), and −∞ and NaN keep their meaning (masks need it).
     numpy        a division by zero gives what NumPy gives, without a test of every divisor
-    cache        compiled once per machine (10 s for attention), then read from the disk (0.2 s)
+    cache        compiled once per machine (half a minute for attention, both ways), then read from the disk (under a second)
 
 LLVM leaves half of a 512-bit register unused on Intel's servers, because their first generation slowed its clock for the
 full width. Today that costs these loops a third of their speed, so unless NUMBA_CPU_FEATURES is set the preference is
