@@ -8,8 +8,9 @@ Numba can run a `prange` on one of three sets of threads:
                 two loops, and on a virtual machine it takes longer to wake one than a small matrix product takes
 
 We choose tbb where it is installed, else workqueue, and let one parallel loop run at a time: a loop uses every core, so
-a second one beside it would gain nothing. The lock is also taken before a fork, so that a child never starts with half
-a loop. Starting a loop costs 10 to 40 µs.
+a second one beside it would gain nothing. No fork happens during a loop. One case is refused: while a second Python
+thread that has run loops is alive, the threads below can't be put to rest, and a forked child could wait for them
+forever. Starting a loop costs 10 to 40 µs.
 
 NUMBA_THREADING_LAYER, or a layer already chosen in `numba.config`, is respected.
 """
@@ -19,6 +20,7 @@ import importlib
 import os
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import numba
@@ -42,11 +44,42 @@ def _has_tbb() -> bool:
 if numba.config.THREADING_LAYER == "default":
     numba.config.THREADING_LAYER = "tbb" if _has_tbb() else "workqueue"
 
-one_parallel_loop = threading.Lock()  # with one_parallel_loop: call a function that holds a prange
+
+
+class OneParallelLoop:
+    """`with one_parallel_loop:` call a function that holds a prange."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.users: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self.forked_beside_users = False
+
+    def __enter__(self):
+        if self.forked_beside_users:
+            raise RuntimeError(
+                "this process was forked while another thread used the compiled loops, and can't run them: start "
+                "processes with multiprocessing.get_context('spawn'), or use minitransformer.backend('numpy') in them"
+            )
+        self.lock.acquire()
+        self.users.add(threading.current_thread())
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+    def before_fork(self):
+        self.lock.acquire()
+        self.others = any(user.is_alive() for user in self.users if user is not threading.current_thread())
+
+    def after_in_child(self):
+        self.forked_beside_users |= self.others
+        self.lock.release()
+
+
+one_parallel_loop = OneParallelLoop()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=one_parallel_loop.acquire,
-        after_in_parent=one_parallel_loop.release,
-        after_in_child=one_parallel_loop.release,
+        before=one_parallel_loop.before_fork,
+        after_in_parent=one_parallel_loop.lock.release,
+        after_in_child=one_parallel_loop.after_in_child,
     )
