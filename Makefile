@@ -63,6 +63,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(FOUND) -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-build-isolation -e .
+	@$(RUN) -m minitransformer compile
 	@touch $@
 
 $(PEERS)/.ready: benchmarks/requirements.txt

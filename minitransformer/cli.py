@@ -44,6 +44,14 @@ def figures(args: argparse.Namespace) -> int:
     return 0
 
 
+def compile_(args: argparse.Namespace) -> int:
+    """Compile the loops that are not compiled yet, on all cores: three minutes on two, and no chapter waits for them."""
+    from minitransformer.compile_loops import compile_loops
+
+    compile_loops()
+    return 0
+
+
 def equations(args: argparse.Namespace) -> int:
     """Print the equation map, check it, or bring README's table of chapters up to date."""
     from minitransformer import book, equations
@@ -88,6 +96,9 @@ def parser() -> argparse.ArgumentParser:
 
     add_train(commands)
     add_generate(commands)
+
+    command = commands.add_parser("compile", help="compile the loops now", description=compile_.__doc__)
+    command.set_defaults(run=compile_)
 
     command = commands.add_parser("equations", help="show the equation map", description=equations.__doc__)
     one = command.add_mutually_exclusive_group()

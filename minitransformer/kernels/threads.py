@@ -45,7 +45,6 @@ if numba.config.THREADING_LAYER == "default":
     numba.config.THREADING_LAYER = "tbb" if _has_tbb() else "workqueue"
 
 
-
 class OneParallelLoop:
     """`with one_parallel_loop:` call a function that holds a prange."""
 

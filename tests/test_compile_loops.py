@@ -1,0 +1,32 @@
+"""Every loop is among those that are compiled ahead."""
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import compile_loops, kernels
+from minitransformer.backend import available
+
+
+@pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_loop_is_forgotten(dtype):
+    from numba.core.dispatcher import Dispatcher
+    from numba.core.types import Array
+
+    for loops in compile_loops.LOOPS:
+        loops(np.random.default_rng(0).standard_normal((2, 100, 16)).astype(dtype))
+    names = {module.name for module in pkgutil.iter_modules(kernels.__path__)} - {"staircase"}  # of one chapter only
+    if mt.backend() != "micro":
+        names.remove("matmul")
+    forgotten = [
+        f"{name}.{loop.__name__}"
+        for name in sorted(names)
+        for loop in vars(importlib.import_module(f"minitransformer.kernels.{name}")).values()
+        if isinstance(loop, Dispatcher) and loop.targetoptions.get("parallel")
+        if not any(isinstance(t, Array) and t.dtype.name == np.dtype(dtype).name for s in loop.signatures for t in s)
+    ]
+    assert forgotten == []
