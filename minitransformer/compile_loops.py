@@ -20,7 +20,7 @@ from minitransformer.training.parallel import cores
 from minitransformer.typing import Array
 
 
-def _both_ways(function: Callable, *inputs: Array, **options: object) -> None:
+def _both_ways(function: Callable, *inputs: object, **options: object) -> None:
     Y, pullback = function(*inputs, **options)
     pullback(Y)
 
