@@ -7,14 +7,16 @@ The H small projections are the columns of one large one. With Z = X it is self-
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.functional import LinearPullback, linear
-from minitransformer.pullback import Pullback
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -31,7 +33,10 @@ def merge_heads(X: Array) -> Array:
 
 
 class MultiHeadParams(NamedTuple):
-    """Projections (D, H·d), output (H·dv, D); biases are None in a model without them."""
+    """Projections (D, H·d), output (H·dv, D); biases are None in a model without them.
+
+    Last what an encoding of positions inside attention has to learn; None without one.
+    """
 
     W_q: Array
     W_k: Array
@@ -41,6 +46,7 @@ class MultiHeadParams(NamedTuple):
     b_k: Array | None = None
     b_v: Array | None = None
     b_o: Array | None = None
+    position: Tree = None
 
 
 class KeysValues(NamedTuple):
@@ -67,11 +73,12 @@ class CrossAttentionPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[MultiHeadParams, Array, Array]:
         dheads, dW_o, *db_o = self.o(dY)
-        dQ, dK, dV = self.attention(split_heads(dheads, self.heads))
+        *dposition, dQ, dK, dV = self.attention(split_heads(dheads, self.heads))
         dX, dW_q, *db_q = self.q(merge_heads(dQ))
         dZ_k, dW_k, *db_k = self.k(merge_heads(dK))
         dZ_v, dW_v, *db_v = self.v(merge_heads(dV))
-        return MultiHeadParams(dW_q, dW_k, dW_v, dW_o, *db_q, *db_k, *db_v, *db_o), dX, dZ_k + dZ_v
+        dparams = MultiHeadParams(dW_q, dW_k, dW_v, dW_o, *db_q, *db_k, *db_v, *db_o)
+        return dparams._replace(position=dposition[0] if dposition else None), dX, dZ_k + dZ_v
 
 
 class SelfAttentionPullback(NamedTuple):
@@ -96,6 +103,7 @@ class MultiHeadAttention:
     width      D, the width of the rows of X
     heads      H, must divide D
     bias       whether the four projections have one
+    position   an encoding that acts inside self-attention (minitransformer/positions/encoding.py); cross-attention has none
     source     Lecture notes, multi-head; Aalto 2.1.4; CS224N notes (H divides the width, not the output: E72)
     cost       O(n D² + n² D) time; 4 D² parameters (4 D more with bias), whatever H is. Can be causal.
     raises     ValueError if D is not divisible by H
@@ -104,6 +112,7 @@ class MultiHeadAttention:
     width: int
     heads: int
     bias: bool = True
+    position: Any = None
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.width < 1 or self.width % self.heads:
@@ -114,7 +123,8 @@ class MultiHeadAttention:
         D = self.width
         W = [rng.uniform(-1, 1, (D, D)).astype(dtype) * dtype(math.sqrt(3 / D)) for _ in range(4)]
         b = [np.zeros(D, dtype) for _ in range(4)] if self.bias else []
-        return MultiHeadParams(*W, *b)
+        params = MultiHeadParams(*W, *b)
+        return params if self.position is None else params._replace(position=self.position.init(rng, dtype))
 
     @checked
     def __call__(
@@ -126,7 +136,7 @@ class MultiHeadAttention:
         mask: Bool[Array, "..."] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], SelfAttentionPullback]:
         """Self-attention. mask broadcasts to (*batch, H, n, n). Pullback: dY to (dparams, dX)."""
-        Y, pullback = self.cross(params, X, X, causal=causal, mask=mask)
+        Y, pullback = self._attend(self._core(params), params, X, X, causal=causal, mask=mask)
         return Y, SelfAttentionPullback(pullback)
 
     @checked
@@ -143,14 +153,21 @@ class MultiHeadAttention:
 
         softmax(X W_q (Z W_k)ᵀ/√d) Z W_v; the Lecture notes transpose the wrong factor (E31).
         """
+        return self._attend(dot_product_attention, params, X, Z, causal=causal, mask=mask)
+
+    def _core(self, params: MultiHeadParams) -> Callable[..., tuple[Array, Pullback]]:
+        """Attention from queries, keys and values, with positions where there are any."""
+        return dot_product_attention if self.position is None else partial(self.position, params.position)
+
+    def _attend(
+        self, core: Callable, params: MultiHeadParams, X: Array, Z: Array, *, causal: bool, mask: Array | None
+    ) -> tuple[Array, CrossAttentionPullback]:
         if mask is not None and 2 < mask.ndim <= X.ndim:  # (batch, n, m) would be taken for (heads, n, m)
             raise ValueError(f"mask: shape {mask.shape} has no axis for the heads; mask[..., None, :, :] has")
         Q, q = linear(X, params.W_q, params.b_q)
         K, k = linear(Z, params.W_k, params.b_k)
         V, v = linear(Z, params.W_v, params.b_v)
-        heads, attention = dot_product_attention(
-            *(split_heads(M, self.heads) for M in (Q, K, V)), causal=causal, mask=mask
-        )
+        heads, attention = core(*(split_heads(M, self.heads) for M in (Q, K, V)), causal=causal, mask=mask)
         Y, o = linear(merge_heads(heads), params.W_o, params.b_o)
         return Y, CrossAttentionPullback(q, k, v, attention, o, self.heads)
 
@@ -165,5 +182,5 @@ class MultiHeadAttention:
         )
         if past is not None:
             K, V = np.concatenate([past.K, K], -2), np.concatenate([past.V, V], -2)
-        heads, _ = dot_product_attention(Q, K, V, causal=True)
+        heads, _ = self._core(params)(Q, K, V, causal=True)
         return linear(merge_heads(heads), params.W_o, params.b_o)[0], KeysValues(K, V)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.functional import one_dtype
+from minitransformer.positions.encoding import NoPositionParams
 from minitransformer.typing import Array, Float, checked
 
 
@@ -29,10 +30,6 @@ def sinusoids(n: int, width: int, *, first: int = 0) -> Float[Array, "n width"]:
         raise ValueError(f"n: a table of {n} rows is not possible")
     angles = np.arange(first, first + n)[:, None] * 10000.0 ** (-np.arange(0, width, 2) / width)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(n, width)
-
-
-class NoPositionParams(NamedTuple):
-    """A fixed table has nothing to learn."""
 
 
 class SinusoidalPullback(NamedTuple):

@@ -1,0 +1,50 @@
+"""ALiBi: the further back a key is, the lower its score, at a slope that each head has for itself. Nothing is learned.
+
+S_ij = ⟨q_i, k_j⟩/√d − m_h |i − j|
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.positions.encoding import NoPositionParams, OffsetBias, offsets
+from minitransformer.typing import Array
+
+
+def alibi_slopes(heads: int) -> Array:
+    """m_h, (H,), falling: for H a power of two m_h = 2^(−8h/H), h = 1 … H.
+
+    For another H the slopes of the power of two below it, and then every second one of the power of two above it.
+    """
+    below = 2 ** int(np.log2(heads))
+    slopes = 2.0 ** (-8 * np.arange(1, below + 1) / below)
+    between = 2.0 ** (-8 * np.arange(1, 2 * below + 1, 2) / (2 * below))
+    return np.concatenate([slopes, between[: heads - below]])
+
+
+class FixedBiasPullback(NamedTuple):
+    """Nothing was learned, so nothing is told what its gradient is."""
+
+    def __call__(self, dbias: Array) -> NoPositionParams:
+        return NoPositionParams()
+
+
+@dataclass(frozen=True)
+class ALiBi(OffsetBias):
+    """A linear penalty on distance.
+
+    heads    H
+    source   Press, Smith and Lewis 2022, for causal attention; both ways, −m_h |i − j| is the usual extension
+    cost     O(H (n + m)) beside attention itself
+    """
+
+    heads: int
+
+    def __post_init__(self) -> None:
+        if self.heads < 1:
+            raise ValueError(f"heads: {self.heads} must be at least 1")
+
+    def bias(self, params: NoPositionParams, n: int, m: int, *, causal: bool) -> tuple[Array, FixedBiasPullback]:
+        """−m_h |o| for each offset o."""
+        return -alibi_slopes(self.heads)[:, None] * np.abs(offsets(n, m)), FixedBiasPullback()

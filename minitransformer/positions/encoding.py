@@ -1,0 +1,203 @@
+"""Where a position encoding acts. An encoding changes one stage of attention and leaves the others as they are.
+
+    on the embeddings         X + Π                                    sinusoids, learned tables
+    on queries and keys       q_i → R_i q_i,  k_j → R_j k_j            rotary
+    on the scores             S_ij = scale · ⟨q_i, k_j⟩ + b_{j−i}      a number for each offset: T5, ALiBi, KERPLE
+                              S_ij = f(q_i, k_j, i, j)                 Shaw, Transformer-XL, TENER, DeBERTa, TUPE, FIRE
+    on the values             y_i = Σ_j A_ij (v_j + r_{j−i})           Shaw
+
+An encoding that acts inside attention is a frozen dataclass, built on one of the classes below. Whoever has queries,
+keys and values of H heads calls it in place of `dot_product_attention`:
+
+    Y, pullback = encoding(params, Q, K, V, causal=…, mask=…)          Y = A V, or what the encoding makes of it
+    dparams, dQ, dK, dV = pullback(dY)
+
+The n queries stand at the last n of the m positions, so the same call serves training (n = m) and generation with a
+cache of keys (n = 1). What is cached are the keys as they were projected; positions are given out at every call.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.dot_product import AggregatePullback, dot_product_attention
+from minitransformer.attention.masks import causal_mask
+from minitransformer.functional import SoftmaxPullback, fitting, one_dtype, softmax
+from minitransformer.pullback import Pullback, Tree, tree_add
+from minitransformer.sharing import for_each_head, heads_fit, sum_over_heads
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class NoPositionParams(NamedTuple):
+    """Nothing to learn."""
+
+
+class Encoding:
+    """What all that act inside attention have in common.
+
+    acts_on   the stages that it changes
+    shared    names of the parameters that all layers of a stack share, in the paper that it is from
+    scale     of the product of content with content; None for 1/√d
+    """
+
+    acts_on: ClassVar[tuple[str, ...]]
+    shared: ClassVar[tuple[str, ...]] = ()
+    scale: float | None = None
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
+        """Parameters of one layer."""
+        return NoPositionParams()
+
+
+def refuse_without_scores(encoding: Encoding) -> None:
+    """Raise ValueError if this encoding can't be used in kernel attention, which never forms a score.
+
+    φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ sums over the keys before it sees a query, so nothing can depend on both i and j. What acts on
+    queries and keys one by one is still possible.
+    """
+    if needs := [stage for stage in encoding.acts_on if stage not in ("embeddings", "queries and keys")]:
+        raise ValueError(
+            f"{type(encoding).__name__} acts on the {' and the '.join(needs)}, and kernel attention has no score for a "
+            "pair (i, j): it sums over the keys before it sees a query"
+        )
+
+
+# ------------------------------------------------------------------------------- a number for each offset
+
+
+class OffsetBiasPullback(NamedTuple):
+    """Back through attention, then from the bias to what it was made of."""
+
+    bias: Pullback
+    attention: Pullback
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
+        dQ, dK, dV, dbias = self.attention(dY)
+        return self.bias(dbias), dQ, dK, dV
+
+
+class OffsetBias(Encoding):
+    """S_ij = scale · ⟨q_i, k_j⟩ + b_{j−i}: one number for each head and offset, in the tiles of the fused core.
+
+    A subclass says what the bias is:    bias(params, n, m, causal) → (H, n + m − 1) from offset −(n − 1) to m − 1,
+    and a pullback from its gradient to dparams.
+    """
+
+    acts_on = ("scores",)
+
+    def bias(self, params: Any, n: int, m: int, *, causal: bool) -> tuple[Array, Pullback]:
+        raise TypeError(f"{type(self).__name__} has no bias")
+
+    @checked
+    def __call__(
+        self,
+        params: Any,
+        Q: Float[Array, "*batch n d"],
+        K: Float[Array, "*shared m d"],
+        V: Float[Array, "*shared m dv"],
+        *,
+        causal: bool = False,
+        mask: Bool[Array, "..."] | None = None,
+    ) -> tuple[Float[Array, "*batch n dv"], OffsetBiasPullback]:
+        """Attention with the bias. Pullback: dY to (dparams, dQ, dK, dV)."""
+        n, m = queries_last(Q, K)
+        bias, bias_pullback = self.bias(params, n, m, causal=causal)
+        Y, attention = dot_product_attention(
+            Q, K, V, bias.astype(Q.dtype, copy=False), causal=causal, mask=mask, scale=self.scale
+        )
+        return Y, OffsetBiasPullback(bias_pullback, attention)
+
+
+def offsets(n: int, m: int) -> Array:
+    """j − i for the n + m − 1 diagonals of a matrix of scores whose queries are the last n of the m positions."""
+    return np.arange(n + m - 1) - (m - 1)
+
+
+def queries_last(Q: Array, K: Array) -> tuple[int, int]:
+    """n and m, if the n queries can be the last of the m positions."""
+    n, m = Q.shape[-2], K.shape[-2]
+    if n > m:
+        raise ValueError(f"Q: {n} queries for {m} keys; an encoding of positions needs every query among the keys")
+    return n, m
+
+
+# ------------------------------------------------------------------------------------ any kind of scores
+
+
+class ScoreEncodingPullback(NamedTuple):
+    """The chain rule through the stages, last stage first. What acts on scores and on values gets the sum."""
+
+    scores: Pullback
+    softmax: SoftmaxPullback
+    aggregate: Pullback
+    shapes: tuple[tuple[int, ...], ...]  # of K and V: heads may share them
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.softmax.A
+
+    def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
+        dvalues, dA, dV = self.aggregate(dY)
+        dparams, dQ, dK = self.scores(self.softmax(dA))
+        if dvalues is not None:
+            dparams = tree_add(dparams, dvalues)
+        return dparams, dQ, sum_over_heads(dK, self.shapes[0]), sum_over_heads(dV, self.shapes[1])
+
+
+class PlainAggregatePullback(NamedTuple):
+    """As without positions, and no parameter to give a gradient to."""
+
+    aggregate: AggregatePullback
+
+    def __call__(self, dY: Array) -> tuple[None, Array, Array]:
+        return None, *self.aggregate(dY)
+
+
+class ScoreEncoding(Encoding):
+    """Scores that depend on both contents and both positions. They are formed: O(n m) memory in every tier.
+
+    A subclass says        scores(params, Q, K) → S (*batch, H, n, m), scaled, and a pullback from dS to (dparams, dQ, dK);
+    if it acts on values   aggregate(params, A, V) → Y, and a pullback from dY to (dparams, dA, dV).
+    """
+
+    acts_on = ("scores",)
+
+    def scores(self, params: Any, Q: Array, K: Array) -> tuple[Array, Pullback]:
+        raise TypeError(f"{type(self).__name__} has no scores")
+
+    def aggregate(self, params: Any, A: Array, V: Array) -> tuple[Array, Pullback]:
+        return A @ V, PlainAggregatePullback(AggregatePullback(A, V))
+
+    @checked
+    def __call__(
+        self,
+        params: Any,
+        Q: Float[Array, "*batch n d"],
+        K: Float[Array, "*shared m d"],
+        V: Float[Array, "*shared m dv"],
+        *,
+        causal: bool = False,
+        mask: Bool[Array, "..."] | None = None,
+    ) -> tuple[Float[Array, "*batch n dv"], ScoreEncodingPullback]:
+        """Attention with these scores. Pullback: dY to (dparams, dQ, dK, dV)."""
+        one_dtype(Q=Q, K=K, V=V)
+        n, m = queries_last(Q, K)
+        batch = Q.shape[:-2]
+        if not heads_fit(K, batch):
+            raise TypeError(
+                f"K: batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last"
+            )
+        if mask is not None:
+            fitting(mask, (*batch, n, m))
+        if causal:
+            mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
+        S, scores = self.scores(params, Q, for_each_head(K, batch))
+        A, normalise = softmax(S, mask=mask)
+        Y, aggregate = self.aggregate(params, A, for_each_head(V, batch))
+        return Y, ScoreEncodingPullback(scores, normalise, aggregate, (K.shape, V.shape))
