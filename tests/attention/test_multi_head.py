@@ -189,7 +189,7 @@ def test_initial_parameters(rng):
         assert abs(W.mean()) < 1e-3
         assert W.dtype == np.float32
     assert not any(b.any() for b in params[4:8])
-        assert params.position is None
+    assert params.position is None
     assert all(np.array_equal(a, b) for a, b in zip(params, layer.init(np.random.default_rng(1)), strict=True))
     assert layer.init(rng, np.float64).W_q.dtype == np.float64
 
