@@ -9,7 +9,7 @@ book already has: post-norm blocks, layer norm with ε = 10⁻¹² under the roo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,8 @@ from minitransformer.functional import EmbeddingPullback, embedding
 from minitransformer.models.block import Block
 from minitransformer.models.norms import Norm, NormParams, NormPullback
 from minitransformer.models.stack import Stack, StackParams, StackPullback
-from minitransformer.positions import LearnedPositions
-from minitransformer.positions.absolute import LearnedPositionParams, LearnedPullback
-from minitransformer.pullback import Pullback
+from minitransformer.positions import Encoding, Placed, place
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Float, Int, checked
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class BertParams(NamedTuple):
     """Tables of words E (vocabulary, D), positions Π (longest, D) and types T (types, D); their norm; the blocks."""
 
     word: Array
-    position: LearnedPositionParams
+    position: Tree
     type: Array
     norm: NormParams
     stack: StackParams
@@ -41,7 +40,7 @@ class BertPullback(NamedTuple):
     """One row of each table was added, so each gets the same gradient, that of the sum, at the rows that were used."""
 
     word: EmbeddingPullback
-    position: LearnedPullback
+    position: Pullback
     type: EmbeddingPullback
     norm: NormPullback
     stack: StackPullback
@@ -67,6 +66,7 @@ class BERT:
     width, depth, heads, hidden    D, number of blocks, H, width of the feed-forward network
     types        kinds of sentence; BERT was trained on pairs, first and second
     eps, activation    of every layer norm, of every feed-forward network
+    positions    as in LanguageModel; BERT's own are "learned"
     source       Borealis II, learned absolute position embeddings; Lecture notes, encoder block
     cost         O(n D² + n² D) per block; 12 D² parameters per block. Not causal.
     """
@@ -80,6 +80,7 @@ class BERT:
     types: int = 2
     eps: float = 1e-12
     activation: str = "gelu"
+    positions: str | Encoding = "learned"
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "longest", "hidden", "types"):
@@ -90,7 +91,13 @@ class BERT:
     @property
     def _stack(self) -> Stack:
         block = Block(
-            self.width, self.heads, self.hidden, order="post", norm="layer", eps=self.eps, activation=self.activation
+            self.width,
+            self.heads,
+            self.hidden,
+            order="post",
+            eps=self.eps,
+            activation=self.activation,
+            position=self._placed.in_attention,
         )
         return Stack(block, self.depth)
 
@@ -99,8 +106,12 @@ class BERT:
         return Norm(self.width, "layer", self.eps)
 
     @property
-    def _positions(self) -> LearnedPositions:
-        return LearnedPositions(self.width, self.longest)
+    def _placed(self) -> Placed:
+        return place(self.positions, width=self.width, heads=self.heads, longest=self.longest)
+
+    @property
+    def _positions(self) -> Any:
+        return self._placed.at_embedding
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> BertParams:
         """A BERT that has read nothing. Entries of the tables have standard deviation 0.02."""

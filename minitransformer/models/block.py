@@ -121,6 +121,7 @@ class Block:
 
     order     "pre" or "post": where the norm stands
     dropout   rate at the output of each step, used only when a generator is given
+    position  an encoding that acts inside self-attention, or None
     source    Lecture notes, encoder block; Aalto 2.1.5; CS224N notes
     cost      O(n D² + n² D) time
     """
@@ -133,6 +134,7 @@ class Block:
     eps: float = 1e-5
     activation: str = "relu"
     dropout: float = 0.0
+    position: Any = None
 
     def __post_init__(self) -> None:
         if self.order not in ("pre", "post"):
@@ -143,6 +145,10 @@ class Block:
 
     @property
     def _attention(self) -> MultiHeadAttention:
+        return MultiHeadAttention(self.width, self.heads, position=self.position)
+
+    @property
+    def _cross(self) -> MultiHeadAttention:
         return MultiHeadAttention(self.width, self.heads)
 
     @property
@@ -161,7 +167,7 @@ class Block:
     def init_decoder(self, rng: np.random.Generator, dtype: type = np.float32) -> BlockParams:
         """Parameters of a block with cross-attention."""
         params = self.init(rng, dtype)
-        return params._replace(cross_norm=self._norm.init(rng, dtype), cross=self._attention.init(rng, dtype))
+        return params._replace(cross_norm=self._norm.init(rng, dtype), cross=self._cross.init(rng, dtype))
 
     def _step(self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any) -> tuple[Array, SublayerPullback]:
         return sublayer(self.order, self._norm, norm, layer, params, X, self.dropout, rng)
@@ -209,7 +215,7 @@ class Block:
         return X, DecoderBlockPullback(attention, cross, ffn)
 
     def _look(self, params: MultiHeadParams, X: Array, *, memory: Array, mask: Array | None) -> tuple[Array, Pullback]:
-        return self._attention.cross(params, X, memory, mask=mask)
+        return self._cross.cross(params, X, memory, mask=mask)
 
     def decode(self, params: BlockParams, X: Array, past: KeysValues | None) -> tuple[Array, KeysValues]:
         """The block on new tokens only, given the keys and values of the past; returns Y and the longer past."""

@@ -5,8 +5,8 @@ collects a gradient from every block of the decoder.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from minitransformer.attention import padding_mask
 from minitransformer.models.block import Block
 from minitransformer.models.language_model import EmbeddedPullback, embed
 from minitransformer.models.stack import DecoderPullback, Stack, StackParams, StackPullback
-from minitransformer.positions import LearnedPositions, SinusoidalPositions
+from minitransformer.positions import Encoding, Placed, place
 from minitransformer.pullback import Tree, tree_add
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -66,7 +66,7 @@ class EncoderDecoder:
     depth: int = 2
     heads: int = 4
     hidden: int | None = None
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    positions: str | Encoding = "sinusoidal"
     order: Literal["pre", "post"] = "pre"
     norm: str = "layer"
     activation: str = "relu"
@@ -75,23 +75,21 @@ class EncoderDecoder:
     def __post_init__(self) -> None:
         if self.vocabulary < 1 or self.longest < 1:
             raise ValueError(f"vocabulary and longest must be at least 1, got {self.vocabulary} and {self.longest}")
-        if self.positions not in ("sinusoidal", "learned"):
-            raise ValueError(f'positions: no {self.positions!r}; there are "sinusoidal" and "learned"')
         _ = self._stack, self._positions  # each refuses what it can't do
 
     @property
     def _stack(self) -> Stack:
         hidden = 4 * self.width if self.hidden is None else self.hidden
         block = Block(self.width, self.heads, hidden, self.order, self.norm, 1e-5, self.activation, self.dropout)
-        return Stack(block, self.depth)
+        return Stack(replace(block, position=self._placed.in_attention), self.depth)
 
     @property
-    def _positions(self) -> LearnedPositions | SinusoidalPositions:
-        return (
-            SinusoidalPositions(self.width)
-            if self.positions == "sinusoidal"
-            else LearnedPositions(self.width, self.longest)
-        )
+    def _placed(self) -> Placed:
+        return place(self.positions, width=self.width, heads=self.heads, longest=self.longest)
+
+    @property
+    def _positions(self) -> Any:
+        return self._placed.at_embedding
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> EncoderDecoderParams:
         """Entries of E are normal with variance 1/D."""

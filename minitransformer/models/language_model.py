@@ -6,8 +6,9 @@ One table E reads the tokens and writes the predictions (tied embeddings), so it
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from minitransformer.attention.multi_head import KeysValues
 from minitransformer.functional import EmbeddingPullback, LinearPullback, PointwisePullback, dropout, embedding, linear
 from minitransformer.models.block import Block
 from minitransformer.models.stack import Stack, StackParams, StackPullback
-from minitransformer.positions import LearnedPositions, SinusoidalPositions
+from minitransformer.positions import Encoding, Placed, place
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -35,7 +36,7 @@ class EmbeddedPullback(NamedTuple):
 
 def embed(
     E: Array,
-    positions: LearnedPositions | SinusoidalPositions,
+    positions: Callable[..., tuple[Array, Pullback]],
     params: Tree,
     tokens: Array,
     rate: float,
@@ -84,7 +85,7 @@ class LanguageModel:
     vocabulary   number of tokens; 256 for bytes
     context      longest sequence it can be trained on (and, with learned positions, can read at all)
     width, depth, heads, hidden    D, number of blocks, H, width of the feed-forward network (4 D if None)
-    positions    "sinusoidal" or "learned"
+    positions    the name of an encoding (minitransformer/positions/choose.py), or one that acts inside attention
     order, norm, activation, dropout    see Block
     cost         O(n D² + n² D) per block; 12 D² parameters per block
     """
@@ -95,7 +96,7 @@ class LanguageModel:
     depth: int = 4
     heads: int = 4
     hidden: int | None = None
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    positions: str | Encoding = "sinusoidal"
     order: Literal["pre", "post"] = "pre"
     norm: str = "layer"
     activation: str = "gelu_tanh"
@@ -104,23 +105,21 @@ class LanguageModel:
     def __post_init__(self) -> None:
         if self.vocabulary < 1 or self.context < 1:
             raise ValueError(f"vocabulary and context must be at least 1, got {self.vocabulary} and {self.context}")
-        if self.positions not in ("sinusoidal", "learned"):
-            raise ValueError(f'positions: no {self.positions!r}; there are "sinusoidal" and "learned"')
         _ = self._stack, self._positions  # each refuses what it can't do
 
     @property
     def _stack(self) -> Stack:
         hidden = 4 * self.width if self.hidden is None else self.hidden
         block = Block(self.width, self.heads, hidden, self.order, self.norm, 1e-5, self.activation, self.dropout)
-        return Stack(block, self.depth)
+        return Stack(replace(block, position=self._placed.in_attention), self.depth)
 
     @property
-    def _positions(self) -> LearnedPositions | SinusoidalPositions:
-        return (
-            SinusoidalPositions(self.width)
-            if self.positions == "sinusoidal"
-            else LearnedPositions(self.width, self.context)
-        )
+    def _placed(self) -> Placed:
+        return place(self.positions, width=self.width, heads=self.heads, longest=self.context)
+
+    @property
+    def _positions(self) -> Any:
+        return self._placed.at_embedding
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LanguageModelParams:
         """Entries of E are normal with variance 1/D."""

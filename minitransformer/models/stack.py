@@ -3,6 +3,7 @@
 A pre-norm stack ends with one more norm, because nothing has normalised the sum that its blocks have built up.
 """
 
+import functools
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -12,15 +13,42 @@ import numpy as np
 from minitransformer.attention.multi_head import KeysValues
 from minitransformer.models.block import Block, BlockParams
 from minitransformer.models.norms import NormParams
-from minitransformer.pullback import ChainPullback, Pullback, chain
+from minitransformer.pullback import ChainPullback, Pullback, Tree, chain, tree_add
 from minitransformer.typing import Array, Bool, Float, checked
 
 
 class StackParams(NamedTuple):
-    """One tree for each block; the last norm is None in a post-norm stack."""
+    """One tree for each block; the last norm is None in a post-norm stack.
+
+    shared   what an encoding of positions has in common for all blocks; theirs have None in its place
+    """
 
     blocks: tuple[BlockParams, ...]
     norm: NormParams | None
+    shared: Tree = None
+
+
+def tie(params: StackParams, names: tuple[str, ...]) -> tuple[BlockParams, ...]:
+    """The blocks, each with the shared parameters of these names."""
+    if not names:
+        return params.blocks
+    shared = {name: getattr(params.shared, name) for name in names}
+    return tuple(_with_position(block, block.attention.position._replace(**shared)) for block in params.blocks)
+
+
+def untie(blocks: tuple[BlockParams, ...], names: tuple[str, ...]) -> tuple[tuple[BlockParams, ...], Tree]:
+    """The gradients of blocks that were tied: each block's own, and the sum over the blocks of what they share."""
+    if not names:
+        return blocks, None
+    nothing = dict.fromkeys(names)
+    positions = [block.attention.position for block in blocks]
+    own = {name: None for name in positions[0]._fields if name not in names}
+    shared = functools.reduce(tree_add, (position._replace(**own) for position in positions))
+    return tuple(_with_position(b, p._replace(**nothing)) for b, p in zip(blocks, positions, strict=True)), shared
+
+
+def _with_position(block: BlockParams, position: Tree) -> BlockParams:
+    return block._replace(attention=block.attention._replace(position=position))
 
 
 class StackPullback(NamedTuple):
@@ -28,11 +56,13 @@ class StackPullback(NamedTuple):
 
     blocks: ChainPullback
     norm: Pullback | None
+    shared: tuple[str, ...] = ()
 
     def __call__(self, dY: Array) -> tuple[StackParams, Array]:
         dnorm, dY = self.norm(dY) if self.norm else (None, dY)
         dblocks, dX = self.blocks(dY)
-        return StackParams(dblocks, dnorm), dX
+        dblocks, dshared = untie(dblocks, self.shared)
+        return StackParams(dblocks, dnorm, dshared), dX
 
 
 class DecoderPullback(NamedTuple):
@@ -40,6 +70,7 @@ class DecoderPullback(NamedTuple):
 
     blocks: tuple[Pullback, ...]
     norm: Pullback | None
+    shared: tuple[str, ...] = ()
 
     def __call__(self, dY: Array) -> tuple[StackParams, Array, Array]:
         dnorm, dX = self.norm(dY) if self.norm else (None, dY)
@@ -48,7 +79,8 @@ class DecoderPullback(NamedTuple):
             dblock, dX, dmemory = block(dX)
             dblocks.append(dblock)
             dmemories.append(dmemory)
-        return StackParams(tuple(reversed(dblocks)), dnorm), dX, np.sum(dmemories, axis=0)
+        blocks, dshared = untie(tuple(reversed(dblocks)), self.shared)
+        return StackParams(blocks, dnorm, dshared), dX, np.sum(dmemories, axis=0)
 
 
 @dataclass(frozen=True)
@@ -66,12 +98,18 @@ class Stack:
         """Parameters of the blocks, with cross-attention or without, and of the last norm."""
         init = self.block.init_decoder if cross else self.block.init
         norm = self.block._norm.init(rng, dtype) if self.block.order == "pre" else None
-        return StackParams(tuple(init(rng, dtype) for _ in range(self.depth)), norm)
+        blocks = tuple(init(rng, dtype) for _ in range(self.depth))
+        _, shared = untie(blocks[:1], self._shared)
+        return StackParams(untie(blocks, self._shared)[0], norm, shared)
+
+    @property
+    def _shared(self) -> tuple[str, ...]:
+        return () if self.block.position is None else self.block.position.shared
 
     def _blocks(self, params: StackParams) -> tuple[BlockParams, ...]:
         if len(params.blocks) != self.depth:
             raise ValueError(f"params: {len(params.blocks)} blocks for a stack of {self.depth}")
-        return params.blocks
+        return tie(params, self._shared)
 
     def _last_norm(self, params: StackParams, X: Array) -> tuple[Array, Pullback | None]:
         return (X, None) if params.norm is None else self.block._norm(params.norm, X)
@@ -90,7 +128,7 @@ class Stack:
         blocks = chain(*[partial(self.block, causal=causal, mask=mask, rng=rng)] * self.depth)
         X, blocks_pullback = blocks(self._blocks(params), X)
         X, norm_pullback = self._last_norm(params, X)
-        return X, StackPullback(blocks_pullback, norm_pullback)
+        return X, StackPullback(blocks_pullback, norm_pullback, self._shared)
 
     @checked
     def decoder(
@@ -108,7 +146,7 @@ class Stack:
             X, pullback = self.block.decoder(block_params, X, memory, memory_mask=memory_mask, rng=rng)
             pullbacks.append(pullback)
         X, norm_pullback = self._last_norm(params, X)
-        return X, DecoderPullback(tuple(pullbacks), norm_pullback)
+        return X, DecoderPullback(tuple(pullbacks), norm_pullback, self._shared)
 
     def decode(
         self, params: StackParams, X: Array, past: tuple[KeysValues, ...] | None

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from minitransformer import models
+from minitransformer import models, positions
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.training import schedule
 from minitransformer.training.optimiser import AdamW, AdamWState, with_leaves
@@ -43,7 +43,10 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
     """All but the arrays, ready for JSON: choices, seed, hash of the text, losses, and versions and machine of this process."""
     model, training, state, data = checkpoint
     return {
-        "model": {"class": type(model).__name__, **dataclasses.asdict(model)},
+        "model": {
+            "class": type(model).__name__,
+            **{f.name: _described(getattr(model, f.name)) for f in dataclasses.fields(model)},
+        },
         "training": _plain(training),
         "data": data,
         "step": state.step,
@@ -153,7 +156,27 @@ def _model(about: dict[str, Any]) -> Any:
     name = about["class"]
     if name not in models.__all__ or not dataclasses.is_dataclass(getattr(models, name)):
         raise ValueError(f"there is no model {name!r}")  # and a file can name nothing else
-    return getattr(models, name)(**{field: value for field, value in about.items() if field != "class"})
+    return getattr(models, name)(**{field: _made(value) for field, value in about.items() if field != "class"})
+
+
+def _described(value: Any) -> Any:
+    """An encoding of positions, or a part of one, as its class and its fields; anything else as it is."""
+    if not dataclasses.is_dataclass(value):
+        return value
+    return {
+        "class": type(value).__name__,
+        **{f.name: _described(getattr(value, f.name)) for f in dataclasses.fields(value)},
+    }
+
+
+def _made(value: Any) -> Any:
+    """The inverse of `_described`, for what the package of positions offers and nothing else."""
+    if not isinstance(value, dict):
+        return tuple(value) if isinstance(value, list) else value
+    name = value["class"]
+    if name not in positions.__all__ or not dataclasses.is_dataclass(getattr(positions, name)):
+        raise ValueError(f"there is no encoding {name!r}")
+    return getattr(positions, name)(**{field: _made(part) for field, part in value.items() if field != "class"})
 
 
 def _plain(training: Training) -> dict[str, Any]:

@@ -236,7 +236,7 @@ def test_decoding_in_float32():
         ({"heads": 4}, "width: 6 is not divisible into 4 heads"),
         ({"depth": 0}, "depth: a stack needs at least one block"),
         ({"hidden": 0}, "width and hidden must be at least 1, got 6 and 0"),
-        ({"positions": "rotary"}, 'positions: no \'rotary\'; there are "sinusoidal" and "learned"'),
+        ({"positions": "rotary"}, "positions: no 'rotary'; there are none, sinusoidal, learned"),
         ({"positions": "sinusoidal", "width": 3, "heads": 1}, "width: sines and cosines come in pairs, and 3 is not"),
         ({"order": "sandwich"}, "order: no 'sandwich'"),
         ({"norm": "batch"}, "kind: no normalisation 'batch'"),

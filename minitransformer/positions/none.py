@@ -1,0 +1,32 @@
+"""No position signal at all. A causal mask still tells early from late; without one, order is invisible (A3)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.positions.encoding import NoPositionParams
+from minitransformer.typing import Array, Float, checked
+
+
+class UnchangedPullback(NamedTuple):
+    """Y = X, so dX = dY."""
+
+    def __call__(self, dY: Array) -> tuple[NoPositionParams, Array]:
+        return NoPositionParams(), dY
+
+
+@dataclass(frozen=True)
+class NoPositions:
+    """What stands at the embeddings when nothing does: in a model without positions, or with positions in attention."""
+
+    width: int
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoPositionParams:
+        """Nothing to learn."""
+        return NoPositionParams()
+
+    @checked
+    def __call__(self, params: NoPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
+        """Y = X."""
+        return X, UnchangedPullback()

@@ -1,0 +1,179 @@
+"""Every encoding of positions in every model: gradients, generation with a cache, checkpoints."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer.models import BERT, EncoderDecoder, LanguageModel
+from minitransformer.models.block import Block
+from minitransformer.models.stack import Stack
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ALiBi, OffsetBias, place
+from minitransformer.pullback import tree_items, tree_leaves
+from minitransformer.typing import Array
+
+NAMES = (*AT_EMBEDDING, *IN_ATTENTION)
+SIZES = {"width": 8, "depth": 2, "heads": 2, "hidden": 6}
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def parameters(model, rng):
+    """Random ones, so that no gain of one and no bias of zero hides a mistake; positions near their start."""
+    start = model.init(rng, np.float64)
+    return mt.pullback.tree_map(lambda p: p + 0.3 * rng.standard_normal(p.shape), start)
+
+
+def without_effect(params, name):
+    """A bias of the keys shifts every score of a row by the same number, unless something is done to each key by itself."""
+    each_key = ("rope", "deberta", "multiplicative")
+    biases = [f"params.{path}" for path, _ in tree_items(params) if path.endswith("b_k")]
+    return [path for path in biases if name not in each_key or "cross" in path]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_language_model_with_it(name, rng):
+    model = LanguageModel(vocabulary=7, context=9, positions=name, **SIZES)
+    params = parameters(model, rng)
+    tokens = rng.integers(7, size=(2, 6))
+    mt.check_pullback(lambda params: model(params, tokens), params, zero=without_effect(params, name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_future_has_no_effect(name, rng):
+    model = LanguageModel(vocabulary=7, context=9, positions=name, **SIZES)
+    params = parameters(model, rng)
+    tokens = rng.integers(7, size=(2, 9))
+    other = tokens.copy()
+    other[:, 5] = (tokens[:, 5] + 1) % 7
+    before, after = model(params, tokens)[0], model(params, other)[0]
+    assert np.array_equal(before[:, :5], after[:, :5])
+    assert not np.allclose(before[:, 5], after[:, 5])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_generation_with_a_cache_gives_the_same_logits(name, rng):
+    model = LanguageModel(vocabulary=7, context=9, positions=name, **SIZES)
+    params = parameters(model, rng)
+    tokens = rng.integers(7, size=(2, 9))
+    whole = model(params, tokens)[0]
+    logits, past = model.decode(params, tokens[:, :4])
+    parts = [logits]
+    for k in range(4, 9):
+        logits, past = model.decode(params, tokens[:, k : k + 1], past)
+        parts.append(logits)
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_translator_with_it(name, rng):
+    model = EncoderDecoder(7, longest=9, positions=name, width=8, depth=1, heads=2, hidden=6)
+    params = parameters(model, rng)
+    source, target = rng.integers(7, size=(2, 5)), rng.integers(7, size=(2, 4))
+    lengths = np.array([5, 3])
+    mt.check_pullback(
+        lambda params: model(params, source, target, lengths=lengths),
+        params,
+        zero=without_effect(params, name),
+        entries=12,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bert_with_it_tells_the_order_of_tokens(name, rng):
+    model = BERT(vocabulary=7, longest=9, positions=name, **SIZES)
+    params = parameters(model, rng)
+    tokens = np.array([1, 2, 3, 4, 5])
+    forwards, backwards = model(params, tokens)[0], model(params, tokens[::-1].copy())[0][::-1]
+    assert np.allclose(forwards, backwards) == (name in ("none", "alibi", "kerple"))  # distance has no direction
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float32_stays_float32(name, rng):
+    model = LanguageModel(vocabulary=7, context=9, positions=name, **SIZES)
+    params = model.init(rng)
+    assert {leaf.dtype for leaf in tree_leaves(params)} == {np.dtype(np.float32)}
+    logits, pullback = model(params, np.arange(6))
+    assert logits.dtype == np.float32
+    assert {leaf.dtype for leaf in tree_leaves(pullback(logits))} == {np.dtype(np.float32)}
+
+
+class Two(NamedTuple):
+    slope: Array
+    table: Array
+
+
+class TwoPullback(NamedTuple):
+    o: Array
+
+    def __call__(self, dbias):
+        return Two((dbias * self.o).sum(-1), dbias.sum(-1))
+
+
+@dataclass(frozen=True)
+class SlopeForAll(OffsetBias):
+    """b_o = slope_h · o + table_h · [o < 0]: the slope is shared by all layers, the table is each layer's own."""
+
+    heads: int
+    shared = ("slope",)
+
+    def init(self, rng, dtype=np.float32):
+        return Two(*rng.standard_normal((2, self.heads)).astype(dtype))
+
+    def bias(self, params, n, m, *, causal):
+        o = np.tanh(np.arange(n + m - 1) - (m - 1.0))
+        return params.slope[:, None] * o + params.table[:, None], TwoPullback(o)
+
+
+def test_what_layers_share_gets_the_sum_of_their_gradients(rng):
+    stack = Stack(Block(8, 2, 6, position=SlopeForAll(2)), depth=3)
+    params = stack.init(rng, np.float64)
+    assert [block.attention.position.slope for block in params.blocks] == [None] * 3
+    assert params.shared.table is None
+    assert params.shared.slope.shape == (2,)
+    X = rng.standard_normal((2, 5, 8))
+    dparams, _ = stack(params, X)[1](X)
+    dslopes = StackApart(stack, params).dslopes(X)
+    assert len(dslopes) == 3
+    np.testing.assert_allclose(dparams.shared.slope, sum(dslopes), rtol=1e-12)
+    assert all(block.attention.position.slope is None for block in dparams.blocks)
+
+
+class StackApart:
+    """The same stack, its blocks called one by one, each with the shared slope."""
+
+    def __init__(self, stack, params):
+        self.stack, self.params = stack, params
+
+    def dslopes(self, X):
+        H, pullbacks = X, []
+        for block in self.params.blocks:
+            own = block.attention.position._replace(slope=self.params.shared.slope)
+            H, pullback = self.stack.block(block._replace(attention=block.attention._replace(position=own)), H)
+            pullbacks.append(pullback)
+        _, norm = self.stack.block._norm(self.params.norm, H)
+        dX, dslopes = norm(X)[1], []
+        for pullback in reversed(pullbacks):
+            dblock, dX = pullback(dX)
+            dslopes.append(dblock.attention.position.slope)
+        return dslopes
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="positions: no 'rotary'; there are none, sinusoidal, learned"):
+        place("rotary", width=8, heads=2, longest=9)
+
+
+def test_an_encoding_of_ones_own(rng):
+    """The same as by its name; and heads that don't fit are refused when the model is called."""
+    named, own = (LanguageModel(vocabulary=7, context=9, positions=p, **SIZES) for p in ("alibi", ALiBi(2)))
+    params = named.init(rng)
+    assert np.array_equal(named(params, np.arange(6))[0], own(params, np.arange(6))[0])
+    wrong = LanguageModel(vocabulary=7, context=9, positions=ALiBi(3), **SIZES)
+    with pytest.raises(ValueError, match="bias: shape"):
+        wrong(params, np.arange(6))
