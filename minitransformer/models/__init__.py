@@ -8,6 +8,7 @@ from minitransformer.models.feed_forward import FeedForward, FeedForwardParams
 from minitransformer.models.generate import generate, next_token_distribution
 from minitransformer.models.language_model import LanguageModel, LanguageModelParams
 from minitransformer.models.norms import Norm, NormParams
+from minitransformer.models.reader import Reader, ReaderParams
 from minitransformer.models.stack import Stack, StackParams
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "LanguageModelParams",
     "Norm",
     "NormParams",
+    "Reader",
+    "ReaderParams",
     "Stack",
     "StackParams",
     "WordPiece",

@@ -1,0 +1,80 @@
+"""The tasks as objectives, and the trials made of them."""
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer.models import LanguageModel, Reader
+from minitransformer.training import position_study as study
+from minitransformer.training.position_objectives import Drawn
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("task", ["copy", "induction", "order", "span"])
+def test_the_loss_and_its_gradient(task, rng):
+    """The mean of −log P(right) over what counts, sample by sample in a loop; and the pullback reaches every parameter."""
+    objective = Drawn(task, 18)
+    if task in ("order", "span"):
+        model = Reader(21, 2, 18, width=4, depth=1, heads=2, hidden=5)
+    else:
+        model = LanguageModel(17, 36, width=4, depth=1, heads=2)
+    params = mt.random_like(model.init(rng, np.float64), rng)
+    batch = objective.batch(3, rng)
+    loss, pullback = objective.loss(model, params, batch)
+    logits = model(params, batch.tokens)[0]
+    terms = []
+    for row, place in np.argwhere(batch.counts):
+        scores = logits[row, :, place] if task == "span" else logits[row, place]
+        terms.append(np.log(np.exp(scores).sum()) - scores[batch.targets[row, place]])
+    np.testing.assert_allclose(loss, np.mean(terms), rtol=1e-12)
+    direction = mt.random_like(params, rng)
+    shifted = [
+        objective.loss(model, mt.pullback.tree_map(lambda p, v, s=s: p + s * v, params, direction), batch)[0]
+        for s in (1e-6, -1e-6)
+    ]
+    dparams = pullback(np.float64(1))
+    along = sum(np.vdot(g, v) for g, v in zip(*map(mt.pullback.tree_leaves, (dparams, direction)), strict=True))
+    np.testing.assert_allclose(along, (shifted[0] - shifted[1]) / 2e-6, rtol=1e-5)
+
+
+def test_parts_of_a_batch(rng):
+    objective = Drawn("span", 12)
+    batch = objective.batch(6, rng)
+    parts = objective.parts(batch, 3)
+    assert np.array_equal(np.concatenate([part.targets for part in parts]), batch.targets)
+
+
+def test_held_out_samples_are_the_same_every_time_and_no_training_samples():
+    objective = Drawn("order", 12)
+    model = Reader(21, 2, 12, width=4, depth=1, heads=2, hidden=5)
+    params = model.init(np.random.default_rng(0))
+    assert objective.look(model, params) == objective.look(model, params)
+    assert objective.right(model, params, 12) == objective.right(model, params, 12)
+
+
+def test_an_unknown_task():
+    with pytest.raises(ValueError, match="task: no 'sort'; there are copy, induction, order, span"):
+        Drawn("sort", 12)
+
+
+def test_a_trial_learns_and_says_where_a_table_ends(monkeypatch):
+    monkeypatch.setitem(study.LENGTHS, "order", (12, 20))
+    monkeypatch.setitem(study.STEPS, "order", 250)
+    trained = []
+    found = study.trial("order", "learned", seed=0, look=trained.append)
+    assert found[:3] == ("order", "learned", 0)
+    assert found.scores[12] > 0.95
+    assert found.scores[20] is None
+    A = study.mean_attention(trained[0], samples=32)
+    assert A.shape == (4, 12, 12)
+    np.testing.assert_allclose(A.sum(-1), 1, rtol=1e-4)
+
+
+def test_order_can_not_be_learned_without_positions(monkeypatch):
+    monkeypatch.setitem(study.LENGTHS, "order", (12,))
+    monkeypatch.setitem(study.STEPS, "order", 100)
+    assert 0.35 < study.trial("order", "none", seed=0).scores[12] < 0.65
