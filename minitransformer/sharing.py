@@ -1,5 +1,7 @@
 """One array used in several places: the gradient is the sum over the places. In pairs, there and back."""
 
+import math
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -8,7 +10,7 @@ from minitransformer.typing import Array
 
 def by_offset(bias: Array, n: int, m: int) -> Array:
     """B_ij = bias_{j − i + n − 1}: one number for each offset, (…, n + m − 1), as a matrix (…, n, m), without a copy."""
-    bias = np.broadcast_to(bias, (*bias.shape[:-1], n + m - 1))
+    bias = np.broadcast_to(bias, (*bias.shape[:-1], max(n + m - 1, 0)))
     return sliding_window_view(bias, m, axis=-1)[..., n - 1 :: -1, :] if n and m else np.zeros((n, m), bias.dtype)
 
 
@@ -19,6 +21,20 @@ def sum_by_offset(dB: Array) -> Array:
     for i in range(n):
         dbias[..., n - 1 - i : n - 1 - i + m] += dB[..., i, :]
     return dbias
+
+
+def sum_by_index(dX: Array, index: Array, size: int) -> Array:
+    """dtable_b = Σ_{index_k = b} dX_k: back through X = table[…, index], (…, *index.shape) to (…, size).
+
+    Batch axes in front are kept; what shares a table is cheaper summed before. If each row i of a matrix has a table of
+    its own, index + size · i is its index into all of them, one after another.
+    """
+    batch = dX.shape[: dX.ndim - index.ndim]
+    flat, rows = index.ravel(), dX.reshape(math.prod(batch), index.size)
+    dtable = np.zeros((len(rows), size), dX.dtype)
+    for row, sums in zip(rows, dtable, strict=True):
+        sums[:] = np.bincount(flat, row, size)
+    return dtable.reshape(*batch, size)
 
 
 def for_each_head(K: Array, batch: tuple[int, ...]) -> Array:
@@ -37,6 +53,12 @@ def heads_fit(K: Array, batch: tuple[int, ...]) -> bool:
     if own == batch or len(own) != len(batch) or not own:
         return own == batch
     return own[:-1] == batch[:-1] and own[-1] > 0 and batch[-1] % own[-1] == 0
+
+
+def refuse_other_heads(Q: Array, heads: int) -> None:
+    """Raise ValueError unless Q is (…, H, n, d) with this H: there is something to share for each head."""
+    if Q.ndim < 3 or Q.shape[-3] != heads:
+        raise ValueError(f"Q: shape {Q.shape} should be (…, {heads}, n, d): the encoding has {heads} heads")
 
 
 def unbroadcast(dX: Array, shape: tuple[int, ...]) -> Array:

@@ -122,7 +122,7 @@ def dot_product_attention(
     if mask is not None:
         fitting(mask, (*batch, n, m))
     if bias is not None:
-        fitting(bias, (*batch, n + m - 1), "bias", "one number for each offset")
+        fitting(bias, (*batch, max(n + m - 1, 0)), "bias", "one number for each offset")
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
     if current() != "numpy" and n > FEW:
         from minitransformer.kernels.attention import tiled_attention

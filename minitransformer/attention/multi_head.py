@@ -77,8 +77,8 @@ class CrossAttentionPullback(NamedTuple):
         dX, dW_q, *db_q = self.q(merge_heads(dQ))
         dZ_k, dW_k, *db_k = self.k(merge_heads(dK))
         dZ_v, dW_v, *db_v = self.v(merge_heads(dV))
-        dparams = MultiHeadParams(dW_q, dW_k, dW_v, dW_o, *db_q, *db_k, *db_v, *db_o)
-        return dparams._replace(position=dposition[0] if dposition else None), dX, dZ_k + dZ_v
+        if_any = (found[0] if found else None for found in (db_q, db_k, db_v, db_o, dposition))
+        return MultiHeadParams(dW_q, dW_k, dW_v, dW_o, *if_any), dX, dZ_k + dZ_v
 
 
 class SelfAttentionPullback(NamedTuple):
@@ -124,7 +124,12 @@ class MultiHeadAttention:
         W = [rng.uniform(-1, 1, (D, D)).astype(dtype) * dtype(math.sqrt(3 / D)) for _ in range(4)]
         b = [np.zeros(D, dtype) for _ in range(4)] if self.bias else []
         params = MultiHeadParams(*W, *b)
-        return params if self.position is None else params._replace(position=self.position.init(rng, dtype))
+        if self.position is None:
+            return params
+        scale, usual = self.position.scale, 1 / math.sqrt(D // self.heads)
+        if scale is not None and scale > usual:  # scores that are not divided by √d: W_q starts as much smaller
+            params = params._replace(W_q=params.W_q * dtype(usual / scale))
+        return params._replace(position=self.position.init(rng, dtype))
 
     @checked
     def __call__(

@@ -1,12 +1,13 @@
-"""Absolute positions, added to the embeddings: a fixed table of sinusoids, or a learned one.
+"""Absolute positions, added to the embeddings: a table of sinusoids, sinusoids that learn, or a table that is learned.
 
     Y_i = X_i + Π_i
 
-Part I of the book is about everything else that one can do. A model needs one of these two to start with.
+Row i says where a token stands, and nothing else in a layer of attention does. A sinusoid can also be moved: multiplied
+by M_j, the row of position i becomes the row of position i + j.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,22 +15,76 @@ from minitransformer.functional import one_dtype
 from minitransformer.positions.encoding import NoPositionParams
 from minitransformer.typing import Array, Float, checked
 
+Layout = Literal["interleaved", "halves"]
 
-@checked
-def sinusoids(n: int, width: int, *, first: int = 0) -> Float[Array, "n width"]:
-    """The table Π of positions first … first + n − 1, in float64.
 
-        Π[i, 2f] = sin(ω_f i),   Π[i, 2f+1] = cos(ω_f i),   ω_f = 10000^(−2f/D)
+def angular_frequencies(width: int, *, layout: Layout = "interleaved", base: float = 10000.0) -> Array:
+    """ω_f, (D/2,), from 1 downwards in equal steps of the logarithm.
 
-    source   Borealis II (3); Aalto (1), (2), where the "even i" that gets the sine is the channel, not the position (E60)
-    raises   ValueError for an odd width, or a negative n
+        interleaved   ω_f = base^(−2f/D)             the wavelength of the last pair is 2π · base^(1 − 2/D)
+        halves        ω_f = base^(−f / (D/2 − 1))    it is 2π · base
+
+    raises   ValueError for an odd width, a base that is not positive, or another layout
     """
     if width < 1 or width % 2:
         raise ValueError(f"width: sines and cosines come in pairs, and {width} is not an even number of columns")
+    if not 0 < base < np.inf:
+        raise ValueError(f"base: {base} is not a positive number")
+    if layout not in ("interleaved", "halves"):
+        raise ValueError(f'layout: no {layout!r}; there are "interleaved" and "halves"')
+    pairs = width // 2
+    steps = pairs if layout == "interleaved" else max(pairs - 1, 1)
+    return base ** (-np.arange(pairs) / steps)
+
+
+@checked
+def sinusoids(
+    n: int, width: int, *, first: int = 0, layout: Layout = "interleaved", base: float = 10000.0
+) -> Float[Array, "n width"]:
+    """The table Π of positions first … first + n − 1, in float64.
+
+        interleaved   Π[i, 2f] = sin(ω_f i),   Π[i, 2f+1] = cos(ω_f i),      ω_f = base^(−2f/D)
+        halves        Π[i, f] = sin(ω_f i),    Π[i, D/2 + f] = cos(ω_f i),   ω_f = base^(−f/(D/2 − 1))
+
+    The two differ in the order of the columns, which a linear layer does not notice, and in the frequencies, which it
+    does: a model trained with one table can't be given the other.
+    source   Borealis II (3); Aalto (1), (2), where the "even i" that gets the sine is the channel, not the position (E60);
+             halves: `get_timing_signal_1d` of tensor2tensor
+    raises   ValueError for an odd width, a negative n, a base that is not positive
+    """
+    omega = angular_frequencies(width, layout=layout, base=base)
     if n < 0:
         raise ValueError(f"n: a table of {n} rows is not possible")
-    angles = np.arange(first, first + n)[:, None] * 10000.0 ** (-np.arange(0, width, 2) / width)
-    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(n, width)
+    angles = np.arange(first, first + n)[:, None] * omega
+    return _in_columns(np.sin(angles), np.cos(angles), layout)
+
+
+def _in_columns(sines: Array, cosines: Array, layout: Layout) -> Array:
+    """Two (n, D/2) as one (n, D): in turns, or one beside the other."""
+    pairs = np.stack([sines, cosines], axis=-1 if layout == "interleaved" else -2)
+    return pairs.reshape(len(sines), 2 * sines.shape[-1])
+
+
+@checked
+def shift_matrix(
+    width: int, offset: int, *, layout: Layout = "interleaved", base: float = 10000.0
+) -> Float[Array, "width width"]:
+    """M_j, which moves every sinusoid by j: M_j π_i = π_{i+j}, or for all rows at once Π M_jᵀ.
+
+        M_j = blockdiag_f [  cos(ω_f j)   sin(ω_f j) ]         M_0 = 1,   M_a M_b = M_{a+b},   M_jᵀ = M_{−j} = M_j⁻¹
+                          [ −sin(ω_f j)   cos(ω_f j) ]
+
+    A rotation in each pair of channels. So ⟨M_j π_i, π_k⟩ is largest at k = i + j.
+    source   Borealis II (4)
+    """
+    omega = angular_frequencies(width, layout=layout, base=base)
+    s, c = np.sin(omega * offset), np.cos(omega * offset)
+    f = np.arange(len(omega))
+    M = np.zeros((len(f), 2, len(f), 2))
+    M[f, :, f, :] = np.array([[c, s], [-s, c]]).transpose(2, 0, 1)
+    if layout == "halves":
+        M = M.transpose(1, 0, 3, 2)
+    return M.reshape(width, width)
 
 
 class SinusoidalPullback(NamedTuple):
@@ -46,7 +101,7 @@ class SinusoidalPositions:
     width: int
 
     def __post_init__(self) -> None:
-        sinusoids(0, self.width)  # refuses what it can't do
+        angular_frequencies(self.width)  # refuses what it can't do
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoPositionParams:
         """Nothing to learn."""
@@ -56,6 +111,58 @@ class SinusoidalPositions:
     def __call__(self, params: NoPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
         """Y = X + Π, where row 0 of X stands at position `first`."""
         return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), SinusoidalPullback()
+
+
+class LearnableSinusoidParams(NamedTuple):
+    """ln ω, (D/2,)."""
+
+    log_omega: Array
+
+
+class LearnableSinusoidPullback(NamedTuple):
+    """δΠ_i = i δω_f · (cos(ω_f i), −sin(ω_f i)) in pair f, and δω_f = ω_f δ ln ω_f, so with g the gradient summed over samples
+
+    d ln ω_f = ω_f Σ_i i (cos(ω_f i) g_{i,2f} − sin(ω_f i) g_{i,2f+1})
+    """
+
+    omega: Array  # (D/2,)
+    i: Array  # (n,), the positions
+    table: Array  # (n, D)
+
+    def __call__(self, dY: Array) -> tuple[LearnableSinusoidParams, Array]:
+        g = dY.sum(tuple(range(dY.ndim - 2)))
+        slope = self.table[:, 1::2] * g[:, ::2] - self.table[:, ::2] * g[:, 1::2]
+        return LearnableSinusoidParams((self.omega * (self.i @ slope)).astype(dY.dtype)), dY
+
+
+@dataclass(frozen=True)
+class LearnableSinusoids:
+    """Add sinusoids whose frequencies are learned, beginning with those of the fixed table. Works for any length.
+
+    What is learned is ln ω: a frequency stays positive, and a step of the optimiser changes fast and slow ones by the
+    same factor. The gradient for ω itself grows with the position, and for the slow ones it is far too large.
+    source   Borealis II, figure 4 (Wang et al. 2021); the caption speaks of a learned base, which is one way to move all ω_f
+    cost     O(n D), and D/2 parameters
+    """
+
+    width: int
+
+    def __post_init__(self) -> None:
+        angular_frequencies(self.width)  # refuses what it can't do
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LearnableSinusoidParams:
+        """The logarithms of ω_f = 10000^(−2f/D)."""
+        return LearnableSinusoidParams(np.log(angular_frequencies(self.width)).astype(dtype))
+
+    @checked
+    def __call__(self, params: LearnableSinusoidParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
+        """Y = X + Π, where row 0 of X stands at position `first`. Pullback: dY to (dparams, dX)."""
+        one_dtype(log_omega=params.log_omega, X=X)
+        omega = np.exp(params.log_omega.astype(np.float64))  # an angle of float32 is off by 10⁻⁴ at position 1000
+        i = np.arange(first, first + X.shape[-2])
+        angles = i[:, None] * omega
+        table = _in_columns(np.sin(angles), np.cos(angles), "interleaved").astype(X.dtype)
+        return X + table, LearnableSinusoidPullback(omega, i, table)
 
 
 class LearnedPositionParams(NamedTuple):

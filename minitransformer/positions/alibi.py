@@ -13,7 +13,7 @@ from minitransformer.typing import Array
 
 
 def alibi_slopes(heads: int) -> Array:
-    """m_h, (H,), falling: for H a power of two m_h = 2^(−8h/H), h = 1 … H.
+    """m_h, (H,): for H a power of two m_h = 2^(−8h/H), h = 1 … H.
 
     For another H the slopes of the power of two below it, and then every second one of the power of two above it.
     """

@@ -88,7 +88,7 @@ class OffsetBias(Encoding):
     and a pullback from its gradient to dparams.
     """
 
-    acts_on = ("scores",)
+    acts_on: ClassVar[tuple[str, ...]] = ("scores",)
 
     def bias(self, params: Any, n: int, m: int, *, causal: bool) -> tuple[Array, Pullback]:
         raise TypeError(f"{type(self).__name__} has no bias")
@@ -166,7 +166,7 @@ class ScoreEncoding(Encoding):
     if it acts on values   aggregate(params, A, V) → Y, and a pullback from dY to (dparams, dA, dV).
     """
 
-    acts_on = ("scores",)
+    acts_on: ClassVar[tuple[str, ...]] = ("scores",)
 
     def scores(self, params: Any, Q: Array, K: Array) -> tuple[Array, Pullback]:
         raise TypeError(f"{type(self).__name__} has no scores")

@@ -324,3 +324,19 @@ def test_float32_stays_and_is_close():
     Y, _ = LAYER(params, X.astype(np.float32))
     assert Y.dtype == np.float32
     assert np.allclose(Y, LAYER(PARAMS, X)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_unscaled_scores_start_as_small_as_scaled_ones():
+    """T5 leaves out 1/√d, and draws W_q smaller by it."""
+    from minitransformer.positions import ALiBi, T5Bias
+
+    usual, unscaled = (MultiHeadAttention(12, 3, position=p).init(np.random.default_rng(0)) for p in (ALiBi(3), T5Bias(3)))
+    np.testing.assert_allclose(unscaled.W_q, usual.W_q / 2, rtol=1e-6)  # d = 4
+    assert np.array_equal(unscaled.W_k, usual.W_k)
+
+
+def test_one_bias_missing(rng):
+    """Some models have no bias of the keys: each gradient must still find its place."""
+    layer = MultiHeadAttention(6, 2)
+    params = mt.random_like(layer.init(rng, np.float64), rng)._replace(b_k=None)
+    mt.check_pullback(layer, params, rng.standard_normal((2, 5, 6)))

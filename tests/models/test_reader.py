@@ -16,9 +16,7 @@ def test_gradient(rng):
     model = Reader(7, 3, longest=6, width=4, depth=1, heads=2, hidden=5)
     params = mt.random_like(model.init(rng, np.float64), rng)
     tokens = rng.integers(7, size=(2, 5))
-    mt.check_pullback(
-        lambda params: model(params, tokens), params, zero=["params.bert.stack.blocks.0.attention.b_k"]
-    )
+    mt.check_pullback(lambda params: model(params, tokens), params, zero=["params.bert.stack.blocks.0.attention.b_k"])
 
 
 def test_it_is_a_bert_and_a_linear_layer(rng):

@@ -1,0 +1,166 @@
+"""Rotary positions: queries and keys are turned, by an angle that grows with their position.
+
+    q_i → R_i q_i,   k_j → R_j k_j,        ⟨R_i q_i, R_j k_j⟩ = ⟨q_i, R_{j−i} k_j⟩
+
+R_i turns each pair of channels (x_a, x_b) by the angle θ_f i, fast in the first pair and slowly in the last. Turning
+changes no length, and the angle between two turned vectors depends on the difference of their positions only. It is the
+M_j that moves a sinusoid (Borealis II (4)), applied to content.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.positions.encoding import Encoding, NoPositionParams, queries_last
+from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array, Bool, Float, checked
+
+Layout = Literal["interleaved", "halves"]
+
+
+def _pairs(count: int, layout: Layout) -> tuple[slice, slice]:
+    """Where the first and the second channels of `count` pairs stand."""
+    if layout == "interleaved":
+        return slice(0, 2 * count, 2), slice(1, 2 * count, 2)
+    if layout == "halves":
+        return slice(0, count), slice(count, 2 * count)
+    raise ValueError(f'layout: no {layout!r}; there are "interleaved" and "halves"')
+
+
+def _turn(X: Array, cos: Array, sin: Array, layout: Layout) -> Array:
+    a, b = _pairs(cos.shape[-1], layout)
+    Y = X.copy()
+    Y[..., a] = X[..., a] * cos - X[..., b] * sin
+    Y[..., b] = X[..., a] * sin + X[..., b] * cos
+    return Y
+
+
+class RotatePullback(NamedTuple):
+    """The inverse of a rotation is its transpose: dX is dY, turned by the opposite angle."""
+
+    cos: Array
+    sin: Array
+    layout: Layout
+
+    def __call__(self, dY: Array) -> Array:
+        return _turn(dY, self.cos, -self.sin, self.layout)
+
+
+@checked
+def rotate(
+    X: Float[Array, "*batch n d"],
+    *,
+    angles: Float[Array, "n pairs"],
+    layout: Layout = "interleaved",
+    magnitude: float = 1.0,
+) -> tuple[Float[Array, "*batch n d"], RotatePullback]:
+    """Turn the pairs of channels of row i by the angles of row i.
+
+        y_a = x_a cos φ_if − x_b sin φ_if
+        y_b = x_a sin φ_if + x_b cos φ_if
+
+    layout      interleaved: pair f is channels 2f and 2f + 1;  halves: channels f and pairs + f
+    magnitude   of the result, for YaRN
+    cost        O(n d). Channels beyond the pairs are left as they are.
+    raises      ValueError for more pairs than channels, or another layout
+    """
+    if 2 * angles.shape[-1] > X.shape[-1]:
+        raise ValueError(f"angles: {angles.shape[-1]} pairs do not fit into {X.shape[-1]} channels")
+    cos, sin = ((magnitude * g(angles)).astype(X.dtype, copy=False) for g in (np.cos, np.sin))
+    return _turn(X, cos, sin, layout), RotatePullback(cos, sin, layout)
+
+
+def change_layout(W: Array, d: int, *, to: Layout, part: int | None = None) -> Array:
+    """Columns of W_q, W_k, b_q or b_k in the order that the other layout needs: the same model, in its other form.
+
+    W       (…, H d), and each head is permuted for itself; also Q or K, (…, d)
+    to      the layout of the result; W is in the other one
+    part    channels that are turned, if not all
+    """
+    first, second = _pairs((d if part is None else part) // 2, "interleaved")
+    channels = np.arange(d)
+    order = np.concatenate([channels[first], channels[second], channels[2 * len(channels[first]) :]])
+    if to != "halves":
+        _pairs(0, to)  # refuses what is no layout
+        order = np.argsort(order)  # the inverse permutation
+    return W.reshape(*W.shape[:-1], -1, d)[..., order].reshape(W.shape)
+
+
+class RoPEPullback(NamedTuple):
+    """Back through attention, then turned back. There is nothing to learn."""
+
+    q: RotatePullback
+    k: RotatePullback
+    attention: Pullback
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[NoPositionParams, Array, Array, Array]:
+        dQ, dK, dV = self.attention(dY)
+        return NoPositionParams(), self.q(dQ), self.k(dK), dV
+
+
+@dataclass(frozen=True)
+class RoPE(Encoding):
+    """Attention with turned queries and keys; values are not turned.
+
+    d         width of a head
+    base      θ_f = base^(−2f/d); the last pair turns once in about 2π · base positions
+    layout    "interleaved" as in the paper and GPT-J, or "halves" as in LLaMA: `change_layout` goes from one to the other
+    part      channels that are turned, an even number; the others say nothing about positions. None for all
+    scaling   for longer texts than in training (rope_scaling.py)
+    source    Su et al. 2021
+    cost      O((n + m) d) beside attention itself, in the fused core. Can be causal.
+    raises    ValueError for an odd number of channels, or more than there are
+    """
+
+    d: int
+    base: float = 10000.0
+    layout: Layout = "interleaved"
+    part: int | None = None
+    scaling: Scaling | None = None
+
+    acts_on = ("queries and keys",)
+
+    def __post_init__(self) -> None:
+        name, turned = ("d", self.d) if self.part is None else ("part", self.part)
+        if turned < 2 or turned % 2 or turned > self.d:
+            raise ValueError(f"{name}: channels are turned in pairs, and {turned} of {self.d} is not possible")
+        if not 1 < self.base < np.inf:
+            raise ValueError(f"base: {self.base} should be more than 1, so that frequencies fall")
+        _pairs(0, self.layout)
+        self.angles(1)  # a scaling refuses what it can't do
+
+    def angles(self, m: int) -> tuple[Array, float]:
+        """φ_if = θ_f i for the positions 0 … m − 1, (m, pairs) in float64, and the magnitude."""
+        turned = self.d if self.part is None else self.part
+        if self.scaling is None:
+            frequencies, magnitude = rope_frequencies(turned, self.base), 1.0
+        else:
+            frequencies, magnitude = self.scaling(turned, self.base, m)
+        return np.arange(m)[:, None] * frequencies, magnitude
+
+    @checked
+    def __call__(
+        self,
+        params: NoPositionParams,
+        Q: Float[Array, "*batch n {self.d}"],
+        K: Float[Array, "*shared m {self.d}"],
+        V: Float[Array, "*shared m dv"],
+        *,
+        causal: bool = False,
+        mask: Bool[Array, "..."] | None = None,
+    ) -> tuple[Float[Array, "*batch n dv"], RoPEPullback]:
+        """Attention with turned queries and keys. Pullback: dY to (dparams, dQ, dK, dV)."""
+        n, m = queries_last(Q, K)
+        angles, magnitude = self.angles(m)
+        Q, q = rotate(Q, angles=angles[m - n :], layout=self.layout, magnitude=magnitude)
+        K, k = rotate(K, angles=angles, layout=self.layout, magnitude=magnitude)
+        Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask, scale=self.scale)
+        return Y, RoPEPullback(q, k, attention)

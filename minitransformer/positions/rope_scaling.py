@@ -1,0 +1,128 @@
+"""Rotary positions beyond the length that a model was trained on: the frequencies are changed, the weights are not.
+
+At positions that were never seen, pairs of channels turn to angles that were never seen. A factor s says how much longer
+the text may be than in training; the four ways to spend it differ in which frequencies pay. With s = 1 nothing changes.
+
+    PositionInterpolation    every frequency divided by s: positions are squeezed into the old range
+    NTK                      the first not at all, the last by s, those between in equal steps of the logarithm
+    DynamicNTK               the same, with an s that grows with the text; none up to the old length
+    YaRN                     those that turn often not at all, those that turn less than once by s, and larger scores
+
+Each is called with (d, base, length) and gives the d/2 frequencies and what queries and keys are multiplied by. One of
+them is passed as RoPE(d, scaling=…).
+source   the formulas are those of `modeling_rope_utils.py` in huggingface/transformers
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitransformer.typing import Array
+
+Scaling = Callable[[int, float, int], tuple[Array, float]]  # (d, base, length) → (frequencies, magnitude)
+
+
+def rope_frequencies(d: int, base: float = 10000.0) -> Array:
+    """θ_f = base^(−2f/d), f = 0 … d/2 − 1: the angle by which pair f turns from one position to the next."""
+    return base ** (-np.arange(0, d, 2) / d)
+
+
+def _refuse(factor: float, d: int = 4, trained: int = 1) -> None:
+    if not 1 <= factor < math.inf:
+        raise ValueError(f"factor: {factor} does not make anything longer; it should be at least 1")
+    if d < 4:
+        raise ValueError(f"d: of {d} channels the highest frequency is also the lowest, and can't stay and be divided")
+    if trained < 1:
+        raise ValueError(f"trained: {trained} should be the length that the model was trained on")
+
+
+@dataclass(frozen=True)
+class PositionInterpolation:
+    """θ_f / s for every f: position i is seen as i/s.
+
+    factor   s
+    source   Chen et al. 2023
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _refuse(self.factor)
+
+    def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
+        return rope_frequencies(d, base) / self.factor, 1.0
+
+
+@dataclass(frozen=True)
+class NTK:
+    """θ_f for the base · s^(d/(d−2)): the highest frequency stays 1, the lowest is divided by exactly s.
+
+    factor   s
+    source   NTK-aware scaling
+    raises   ValueError for d < 4
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _refuse(self.factor)
+
+    def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
+        _refuse(self.factor, d)
+        return rope_frequencies(d, base * self.factor ** (d / (d - 2))), 1.0
+
+
+@dataclass(frozen=True)
+class DynamicNTK:
+    """NTK with the factor s L/L₀ − (s − 1) for a text of length L > L₀, and with 1 up to L₀.
+
+    With s = 1 that is L/L₀, as much as is needed. The frequencies depend on the length of the whole text, so a longer
+    text changes earlier rows too, also in causal attention.
+    factor    s
+    trained   L₀, the length in training
+    source    dynamic NTK scaling
+    raises    ValueError for d < 4
+    """
+
+    factor: float
+    trained: int
+
+    def __post_init__(self) -> None:
+        _refuse(self.factor, trained=self.trained)
+
+    def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
+        stretch = self.factor * max(length, self.trained) / self.trained - (self.factor - 1)
+        return NTK(max(stretch, 1.0))(d, base, length)  # rounding may have left a little less than 1
+
+
+@dataclass(frozen=True)
+class YaRN:
+    """θ_f (1 − r_f) + θ_f r_f / s, and cos and sin times 0.1 ln s + 1, so that scores get its square.
+
+    r_f rises from 0 to 1 between the pair that turns `fast` times within the trained length and that which turns `slow`
+    times. Pair number d ln(L₀/(2π β)) / (2 ln base) turns β times; the first is rounded down, the second up.
+    factor    s
+    trained   L₀, the length in training
+    source    Peng et al. 2023
+    """
+
+    factor: float
+    trained: int
+    fast: float = 32.0
+    slow: float = 1.0
+
+    def __post_init__(self) -> None:
+        _refuse(self.factor, trained=self.trained)
+        if not 0 < self.slow < self.fast:
+            raise ValueError(f"slow and fast: {self.slow} and {self.fast} should be positive, and rise")
+
+    def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
+        low, high = (
+            d * math.log(self.trained / (2 * math.pi * turns)) / (2 * math.log(base))
+            for turns in (self.fast, self.slow)
+        )
+        low, high = np.clip([math.floor(low), math.ceil(high)], 0, d - 1)
+        r = np.clip((np.arange(d // 2) - low) / max(high - low, 0.001), 0, 1)  # a step, if both are the same pair
+        return rope_frequencies(d, base) * (1 - r * (1 - 1 / self.factor)), 0.1 * math.log(self.factor) + 1

@@ -1,0 +1,74 @@
+"""Shaw's vectors of offsets, made of sinusoids: nothing to learn but, if wished, the frequencies.
+
+    S_ij = ⟨q_i, k_j + r_{j−i}⟩ / √d,        r_o = (sin ω_0 o, cos ω_0 o, sin ω_1 o, …)
+
+It stands between Shaw's tables and Transformer-XL: beside the absolute table of learned frequencies it makes the square of
+learned or given, absolute or relative vectors complete.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.dot_product import ScoresPullback, scores
+from minitransformer.functional import one_dtype
+from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoidPullback, LearnableSinusoids
+from minitransformer.positions.encoding import NoPositionParams, ScoreEncoding
+from minitransformer.positions.relative_sinusoids import relative_shift, unshift
+from minitransformer.pullback import Tree
+from minitransformer.sharing import unbroadcast
+from minitransformer.typing import Array
+
+
+class SinusoidalKeysPullback(NamedTuple):
+    """T = scale · Q Rᵀ was shifted into the scores: dT = unshift(dS), dQ gets scale · dT R too, and dR = scale · dTᵀ Q."""
+
+    content: ScoresPullback
+    R: Array
+    table: LearnableSinusoidPullback | None
+
+    def __call__(self, dS: Array) -> tuple[Tree, Array, Array]:
+        dQ, dK = self.content(dS)
+        dT = unshift(self.content.scale * dS)
+        dQ = dQ + dT @ self.R
+        if self.table is None:
+            return NoPositionParams(), dQ, dK
+        dR = unbroadcast(dT.mT @ self.content.Q, self.R.shape)
+        return self.table(dR)[0], dQ, dK
+
+
+@dataclass(frozen=True)
+class SinusoidalKeys(ScoreEncoding):
+    """A sinusoid of the offset, added to the key.
+
+    width    d of a head, even
+    learn    whether the frequencies are learned (their logarithms, shared by the heads), from 10000^(−2f/d) on
+    source   Borealis II, after (12): "pre-defined sinusoidal embeddings have also been used" in (10); figure 4
+    cost     O(n (n + m) d) for each head, O(n (n + m)) memory. Can be causal.
+    """
+
+    width: int
+    learn: bool = False
+
+    def __post_init__(self) -> None:
+        _ = self._table  # refuses an odd width
+
+    @property
+    def _table(self) -> LearnableSinusoids:
+        return LearnableSinusoids(self.width)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LearnableSinusoidParams | NoPositionParams:
+        """The logarithms of the frequencies, or nothing."""
+        return self._table.init(rng, dtype) if self.learn else NoPositionParams()
+
+    def scores(self, params: Tree, Q: Array, K: Array) -> tuple[Array, SinusoidalKeysPullback]:
+        """⟨q_i, k_j⟩ / √d, and ⟨q_i, r_{j−i}⟩ / √d from one product for each query and offset, −(m − 1) … n."""
+        n, m = Q.shape[-2], K.shape[-2]
+        if self.learn:
+            one_dtype(Q=Q, log_omega=params.log_omega)
+        omega = params if self.learn else self._table.init(np.random.default_rng(0), Q.dtype.type)
+        R, table = self._table(omega, np.zeros((n + m, self.width), Q.dtype), first=1 - m)
+        S, content = scores(Q, K, scale=self.scale)
+        S += relative_shift((content.scale * Q) @ R.T)
+        return S, SinusoidalKeysPullback(content, R, table if self.learn else None)

@@ -1,0 +1,197 @@
+"""TUPE: positions have queries and keys of their own, untied from those of the contents.
+
+    S_ij = (⟨x_i W_q, x_j W_k⟩ + ⟨p_i U_q, p_j U_k⟩)/√(2d) + b_bucket(j − i)
+
+Two scores of variance d make a sum of variance 2d: hence √(2d). TUPE-A is without b, TUPE-R has the buckets of T5.
+[CLS], the first token, stands for all of the text and not for a place in it: its row and its column of the positional
+scores are two learned numbers of each head, θ_1 for what it makes of all, itself too, and θ_2 for what others make of it.
+(A row of equal numbers is one that softmax does not see: θ_1 is in the published model, and its gradient is 0.)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.dot_product import ScoresPullback, scores
+from minitransformer.attention.multi_head import merge_heads, split_heads
+from minitransformer.functional import LinearPullback, layer_norm, linear, one_dtype
+from minitransformer.positions.encoding import ScoreEncoding, offsets
+from minitransformer.positions.t5 import t5_buckets
+from minitransformer.pullback import Pullback, Tree
+from minitransformer.sharing import by_offset, refuse_other_heads, sum_by_index, unbroadcast
+from minitransformer.typing import Array
+
+
+class TUPEParams(NamedTuple):
+    """Table p (longest, D), gain and bias of its norm (D,), U_q and U_k (D, D), a block of d columns for each head.
+
+    theta (2, H) if [CLS] is untied; bias (H, buckets), with one bucket more if [CLS] is untied, in TUPE-R.
+    """
+
+    table: Array
+    gamma: Array
+    beta: Array
+    U_q: Array
+    U_k: Array
+    theta: Tree = None
+    bias: Tree = None
+
+
+# --------------------------------------------------------------------------- the scores of the positions
+
+
+class PositionScoresPullback(NamedTuple):
+    """Back through scores, projections and norm. The last n positions were queries too: their rows get both parts."""
+
+    norm: Pullback
+    q: LinearPullback
+    k: LinearPullback
+    scores: ScoresPullback
+    longest: int
+
+    def __call__(self, dB: Array) -> tuple[Array, Array, Array, Array, Array]:
+        dQ, dK = self.scores(dB)
+        dqueries, dU_q = self.q(merge_heads(dQ))
+        dP, dU_k = self.k(merge_heads(dK))
+        dP[len(dP) - len(dqueries) :] += dqueries
+        drows, dgamma, dbeta = self.norm(dP)
+        dtable = np.zeros((self.longest, drows.shape[1]), drows.dtype)
+        dtable[: len(drows)] = drows
+        return dtable, dgamma, dbeta, dU_q, dU_k
+
+
+def position_scores(params: TUPEParams, n: int, m: int, *, heads: int, scale: float):
+    """scale · ⟨p_i U_q, p_j U_k⟩ for each head, (H, n, m), where p are the rows of the table after layer normalisation."""
+    P, norm = layer_norm(params.table[:m], params.gamma, params.beta)
+    Q, q = linear(P[m - n :], params.U_q)
+    K, k = linear(P, params.U_k)
+    B, pullback = scores(split_heads(Q, heads), split_heads(K, heads), scale=scale)
+    return B, PositionScoresPullback(norm, q, k, pullback, len(params.table))
+
+
+class UntiePullback(NamedTuple):
+    """What was overwritten gets no gradient; θ gets that of what it was written to."""
+
+    row: bool
+
+    def __call__(self, dB: Array) -> tuple[Array, Array]:
+        dtheta = np.stack([dB[:, 0].sum(-1) * self.row, dB[:, int(self.row) :, 0].sum(-1)])
+        dB = dB.copy()
+        dB[:, :, 0] = 0
+        dB[:, : int(self.row)] = 0
+        return dB, dtheta
+
+
+def untie(B: Array, theta: Array) -> tuple[Array, UntiePullback]:
+    """θ_2 in the column of [CLS], then θ_1 in its row, if it is among the queries."""
+    n, m = B.shape[1:]
+    B = B.copy()
+    B[:, :, 0] = theta[1][:, None]
+    if n == m:
+        B[:, 0] = theta[0][:, None]
+    return B, UntiePullback(n == m)
+
+
+def tupe_buckets(n: int, m: int, *, buckets: int, distance: int, cls: bool) -> Array:
+    """The buckets of T5 for both directions, (n, m). [CLS] gets the one that T5 leaves unused, others → [CLS] a further one."""
+    bucket = by_offset(t5_buckets(offsets(n, m), buckets=buckets, longest=distance, causal=False), n, m).copy()
+    if cls:
+        bucket[:, :1] = buckets
+        if n == m:
+            bucket[:1] = buckets // 2
+    return bucket
+
+
+# ---------------------------------------------------------------------------------------- the encoding
+
+
+class TUPEPullback(NamedTuple):
+    """S = C + B: dS goes to the contents, and summed over the batch to the positions."""
+
+    content: ScoresPullback
+    positions: PositionScoresPullback
+    untie: UntiePullback | None
+    bucket: Array | None
+    buckets: int
+
+    def __call__(self, dS: Array) -> tuple[TUPEParams, Array, Array]:
+        dB = unbroadcast(dS, dS.shape[-3:])
+        dbias = dtheta = None
+        if self.bucket is not None:
+            dbias = sum_by_index(dB, self.bucket, self.buckets)
+        if self.untie is not None:
+            dB, dtheta = self.untie(dB)
+        return TUPEParams(*self.positions(dB), theta=dtheta, bias=dbias), *self.content(dS)
+
+
+@dataclass(frozen=True)
+class TUPE(ScoreEncoding):
+    """Untied positions: TUPE-A, or with `buckets` TUPE-R. With `cls`, row 0 of the table is there and not used.
+
+    width      D of the table, and H d
+    heads      H, must divide D; d = D/H is the width of Q and K too
+    longest    rows of the table: there is no longer sequence
+    cls        whether the first token is [CLS], and untied
+    buckets    of T5's bias for both directions, 32 in TUPE-R; None for TUPE-A
+    distance   from where T5's last bucket holds all
+    source     Ke, He and Liu 2021; Borealis II (9), without the scale (E1), norm, heads and [CLS]
+    shared     everything: the paper computes these scores once for all layers
+    cost       O(m D²) for the projections of positions, O(n m D) for their scores; O(n m) memory
+    raises     ValueError for more than `longest` keys, or heads of another number or width than d
+    """
+
+    width: int
+    heads: int
+    longest: int
+    cls: bool = True
+    buckets: int | None = None
+    distance: int = 128
+
+    shared = TUPEParams._fields
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        if self.longest < 1:
+            raise ValueError(f"longest: {self.longest} must be at least 1")
+        if self.buckets is not None:
+            t5_buckets(np.zeros(1, int), buckets=self.buckets, longest=self.distance, causal=False)
+
+    @property
+    def scale(self) -> float:  # type: ignore[override]  # a value that depends on the others
+        """1/√(2d), of both parts."""
+        return 1 / math.sqrt(2 * self.width / self.heads)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> TUPEParams:
+        """Small random rows and biases; projections as in `MultiHeadAttention`; θ zero."""
+        D, s = self.width, math.sqrt(3 / self.width)
+        table = (0.02 * rng.standard_normal((self.longest, D))).astype(dtype)
+        U_q, U_k = (rng.uniform(-s, s, (D, D)).astype(dtype) for _ in range(2))
+        params = TUPEParams(table, np.ones(D, dtype), np.zeros(D, dtype), U_q, U_k)
+        if self.cls:
+            params = params._replace(theta=np.zeros((2, self.heads), dtype))
+        if self.buckets is not None:
+            bias = 0.02 * rng.standard_normal((self.heads, self.buckets + self.cls))
+            params = params._replace(bias=bias.astype(dtype))
+        return params
+
+    def scores(self, params: TUPEParams, Q: Array, K: Array) -> tuple[Array, TUPEPullback]:
+        """C + B, where C are the scores of the contents and B those of the positions."""
+        one_dtype(Q=Q, table=params.table)
+        refuse_other_heads(Q, self.heads)
+        n, m, d = Q.shape[-2], K.shape[-2], self.width // self.heads
+        if Q.shape[-1] != d:
+            raise ValueError(f"Q: heads of width {Q.shape[-1]}, and a table of width {self.width} has heads of {d}")
+        if m > self.longest:
+            raise ValueError(f"K: position {m - 1} is beyond the learned table, which ends at {self.longest - 1}")
+        B, positions = position_scores(params, n, m, heads=self.heads, scale=self.scale)
+        untied = bucket = None
+        if self.cls:
+            B, untied = untie(B, params.theta)
+        if self.buckets is not None:
+            bucket = tupe_buckets(n, m, buckets=self.buckets, distance=self.distance, cls=self.cls)
+            B = B + params.bias[:, bucket]
+        C, content = scores(Q, K, scale=self.scale)
+        return C + B, TUPEPullback(content, positions, untied, bucket, (self.buckets or 0) + self.cls)

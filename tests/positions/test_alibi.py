@@ -1,0 +1,145 @@
+"""ALiBi: slopes, and what softmax sees of them."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from minitransformer import check_pullback
+from minitransformer.attention import MultiHeadAttention, causal_mask, dot_product_attention, scores
+from minitransformer.functional import softmax
+from minitransformer.positions import ALiBi, NoPositionParams, alibi_slopes
+
+H, n, m, d, dv = 3, 5, 7, 4, 2
+NONE = NoPositionParams()
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
+def Q(rng):
+    return rng.standard_normal((2, H, n, d))
+
+
+@pytest.fixture
+def K(rng):
+    return rng.standard_normal((2, H, m, d))
+
+
+@pytest.fixture
+def V(rng):
+    return rng.standard_normal((2, H, m, dv))
+
+
+@pytest.fixture
+def mask(rng):
+    """Some pairs hidden, and every key of one query."""
+    mask = rng.random((2, H, n, m)) < 0.8
+    mask[0, 1, 2] = False
+    return mask
+
+
+def test_slopes_of_the_paper():
+    """8 heads: 1/2, 1/4 … 1/256. Another number: those of the power of two below, and every second one of the next."""
+    np.testing.assert_array_equal(alibi_slopes(8), [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256])
+    np.testing.assert_array_equal(alibi_slopes(6), [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8])
+    np.testing.assert_allclose(alibi_slopes(12), [*alibi_slopes(8), 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5], rtol=1e-15)
+    np.testing.assert_array_equal(alibi_slopes(1), [1 / 256])
+    assert [len(alibi_slopes(H)) for H in range(1, 20)] == list(range(1, 20))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_pair_by_pair(Q, K, V, mask, causal):
+    """Query i of n stands at position i + m − n."""
+    Y, pullback = ALiBi(H)(NONE, Q, K, V, causal=causal, mask=mask)
+    S = np.full((2, H, n, m), -np.inf)
+    for b, h, i, j in np.ndindex(S.shape):
+        position = i + m - n
+        if mask[b, h, i, j] and (j <= position or not causal):
+            S[b, h, i, j] = Q[b, h, i] @ K[b, h, j] / np.sqrt(d) - alibi_slopes(H)[h] * abs(position - j)
+    A, _ = softmax(S)
+    np.testing.assert_allclose(pullback.A, A, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(Y, A @ V, rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(Y[0, 1, 2], 0)  # saw no key
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients(Q, K, V, mask, causal):
+    check_pullback(partial(ALiBi(H), causal=causal, mask=mask), NONE, Q, K, V)
+
+
+def test_gradients_with_keys_that_heads_share(Q, K, V):
+    check_pullback(partial(ALiBi(H), causal=True), NONE, Q, K[:, :1], V[:, :1])
+    Y, _ = ALiBi(H)(NONE, Q, K[:, :1], V[:, :1])
+    repeated, _ = ALiBi(H)(NONE, Q, np.repeat(K[:, :1], H, 1), np.repeat(V[:, :1], H, 1))
+    np.testing.assert_allclose(Y, repeated, rtol=0, atol=1e-13)
+
+
+def test_a_shift_of_a_row_is_not_seen(rng):
+    """−m (i − j) = −m i + m j, and softmax does not see the −m i of a row: causally the bias may as well be +m j."""
+    Q, K = rng.standard_normal((2, 2, H, m, d))
+    _, pullback = ALiBi(H)(NONE, Q, K, K, causal=True)
+    S, _ = scores(Q, K)
+    slopes = alibi_slopes(H)[:, None, None]
+    A, _ = softmax(S + slopes * np.arange(m), mask=causal_mask(m))
+    np.testing.assert_allclose(pullback.A, A, rtol=0, atol=1e-13)
+
+    _, both_ways = ALiBi(H)(NONE, Q, K, K)
+    A, _ = softmax(S + slopes * np.arange(m))
+    assert np.abs(both_ways.A - A).max() > 0.1  # with |i − j| it is another bias
+
+
+def test_only_the_offset_counts(rng):
+    """Tokens that come before everything and are hidden change nothing."""
+    Q, K, V = rng.standard_normal((3, 2, H, m, d))
+    before = rng.standard_normal((2, H, 4, d))
+    Y, _ = ALiBi(H)(NONE, Q, K, V)
+    hidden = np.arange(4 + m) >= 4
+    later, _ = ALiBi(H)(NONE, Q, np.concatenate([before, K], -2), np.concatenate([before, V], -2), mask=hidden)
+    np.testing.assert_allclose(Y, later, rtol=0, atol=1e-13)
+
+
+def test_steeper_heads_look_less_far(rng):
+    """With equal scores, the mean distance that a head looks back grows as its slope falls."""
+    Q = np.zeros((8, 200, d))
+    _, pullback = ALiBi(8)(NONE, Q, Q, Q, causal=True)
+    mean = pullback.A[:, -1] @ np.arange(199, -1, -1.0)
+    assert (np.diff(mean) > 0).all()
+    _, plain = dot_product_attention(Q, Q, Q, causal=True)
+    assert mean[-1] < plain.A[-1, -1] @ np.arange(199, -1, -1.0)
+
+
+def test_one_row_from_a_cache_is_the_last_row(rng):
+    Q, K, V = rng.standard_normal((3, 2, H, m, d))
+    Y, _ = ALiBi(H)(NONE, Q, K, V, causal=True)
+    for i in range(m):
+        one, _ = ALiBi(H)(NONE, Q[..., i : i + 1, :], K[..., : i + 1, :], V[..., : i + 1, :], causal=True)
+        np.testing.assert_allclose(one[..., 0, :], Y[..., i, :], rtol=0, atol=1e-13)
+
+
+def test_generation_in_a_layer(rng):
+    attention = MultiHeadAttention(12, 3, position=ALiBi(3))
+    params = attention.init(rng, np.float64)
+    X = rng.standard_normal((2, m, 12))
+    Y, _ = attention(params, X, causal=True)
+    start, past = attention.decode(params, X[:, :4])
+    last, _ = attention.decode(params, X[:, 4:], past)
+    np.testing.assert_allclose(np.concatenate([start, last], 1), Y, rtol=0, atol=1e-12)
+
+
+def test_float32_stays(Q, K, V):
+    Y, pullback = ALiBi(H)(NONE, *(M.astype(np.float32) for M in (Q, K, V)))
+    assert Y.dtype == np.float32
+    assert all(g.dtype == np.float32 for g in pullback(Y)[1:])
+
+
+def test_refusals(Q, K, V):
+    with pytest.raises(ValueError, match="heads: 0 must be at least 1"):
+        ALiBi(0)
+    with pytest.raises(ValueError, match=r"bias: shape \(4, 11\) does not broadcast"):
+        ALiBi(4)(NONE, Q, K, V)
+    with pytest.raises(ValueError, match="Q: 7 queries for 5 keys"):
+        ALiBi(H)(NONE, K, Q, Q)

@@ -1,0 +1,194 @@
+"""What T5, KERPLE, FIRE and TUPE have to promise alike: gradients, masks, shared keys, a cache of keys, dtypes."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from minitransformer import check_pullback, random_like
+from minitransformer.attention import MultiHeadAttention
+from minitransformer.positions.fire import FIRE
+from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
+from minitransformer.positions.t5 import OffsetScalars, T5Bias
+from minitransformer.positions.tupe import TUPE
+from minitransformer.pullback import tree_leaves, tree_map
+
+H, n, m, d, dv = 3, 5, 7, 4, 2
+ENCODINGS = {
+    "T5": T5Bias(H, buckets=8, longest=6),
+    "scalars": OffsetScalars(H, longest=9),
+    "KERPLE log": KerpleLog(H),
+    "KERPLE power": KerplePower(H),
+    "KERPLE weighted": KerpleWeighted(H),
+    "FIRE": FIRE(H, hidden=6),
+    "TUPE-A": TUPE(H * d, H, longest=9, cls=False),
+    "TUPE-A, [CLS]": TUPE(H * d, H, longest=9),
+    "TUPE-R": TUPE(H * d, H, longest=9, cls=False, buckets=8, distance=5),
+    "TUPE-R, [CLS]": TUPE(H * d, H, longest=9, buckets=8, distance=5),
+}
+every_encoding = pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
+
+
+def parameters(encoding, rng):
+    """Random parameters at which everything that is learned can be seen to matter."""
+    params = random_like(encoding.init(rng, np.float64), rng)
+    if isinstance(encoding, (KerpleLog, KerplePower, KerpleWeighted)):
+        return tree_map(lambda x: 0.1 + np.abs(x) % 1.8, params)  # inside the bounds
+    if isinstance(encoding, FIRE):  # some positions before |L| and some beyond, and every unit with its kink in [0, 1]
+        kinks = np.linspace(0.05, 0.9, encoding.hidden)
+        return params._replace(L_mult=np.array([-3.4 / 512]), b_1=-params.W_1[0] * kinks)
+    return params
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
+def Q(rng):
+    return rng.standard_normal((2, H, n, d))
+
+
+@pytest.fixture
+def K(rng):
+    return rng.standard_normal((2, H, m, d))
+
+
+@pytest.fixture
+def V(rng):
+    return rng.standard_normal((2, H, m, dv))
+
+
+@pytest.fixture
+def mask(rng):
+    """Some pairs hidden, and every key of one query."""
+    mask = rng.random((2, H, n, m)) < 0.8
+    mask[0, 1, 2] = False
+    return mask
+
+
+def zero(encoding):
+    """One number for every score of a head: softmax does not see it."""
+    return ["params.b_2"] if isinstance(encoding, FIRE) else []
+
+
+@every_encoding
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients(encoding, Q, K, V, mask, causal, rng):
+    attend = partial(encoding, causal=causal, mask=mask)
+    check_pullback(attend, parameters(encoding, rng), Q, K, V, zero=zero(encoding))
+
+
+@every_encoding
+def test_gradients_of_as_many_queries_as_keys(encoding, K, V, rng):
+    """Where TUPE's [CLS] is among the queries too."""
+    Q = rng.standard_normal(K.shape)
+    check_pullback(encoding, parameters(encoding, rng), Q, K, V, zero=zero(encoding))
+
+
+@every_encoding
+def test_gradients_with_keys_that_heads_share(encoding, Q, K, V, rng):
+    params = parameters(encoding, rng)
+    check_pullback(encoding, params, Q, K[:, :1], V[:, :1], zero=zero(encoding))
+    Y, _ = encoding(params, Q, K[:, :1], V[:, :1])
+    repeated, _ = encoding(params, Q, np.repeat(K[:, :1], H, 1), np.repeat(V[:, :1], H, 1))
+    np.testing.assert_allclose(Y, repeated, rtol=0, atol=1e-13)
+
+
+@every_encoding
+def test_a_query_that_sees_no_key(encoding, Q, K, V, mask, rng):
+    """Gives zeros, and gets no gradient."""
+    Y, pullback = encoding(parameters(encoding, rng), Q, K, V, mask=mask)
+    np.testing.assert_array_equal(Y[0, 1, 2], 0)
+    _, dQ, _, _ = pullback(rng.standard_normal(Y.shape))
+    np.testing.assert_array_equal(dQ[0, 1, 2], 0)
+    np.testing.assert_allclose(pullback.A.sum(-1), mask.any(-1), rtol=0, atol=1e-13)
+
+
+@every_encoding
+def test_positions_matter(encoding, K, V, rng):
+    """Keys in another order are attended to in another way: without positions, the output would be the same."""
+    Q, order = rng.standard_normal(K.shape), [3, 1, 0, 2, 6, 5, 4]
+    params = parameters(encoding, rng)
+    Y, _ = encoding(params, Q, K, V)
+    other, _ = encoding(params, Q, K[..., order, :], V[..., order, :])
+    assert np.abs(Y - other).max() > 0.05
+
+
+@every_encoding
+def test_one_row_from_a_cache_is_the_last_row(encoding, K, V, rng):
+    """Generation: a query alone, at the last position so far, sees what it would see among all."""
+    Q, params = rng.standard_normal(K.shape), parameters(encoding, rng)
+    Y, _ = encoding(params, Q, K, V, causal=True)
+    for i in range(m):
+        one, _ = encoding(params, Q[..., i : i + 1, :], K[..., : i + 1, :], V[..., : i + 1, :], causal=True)
+        np.testing.assert_allclose(one[..., 0, :], Y[..., i, :], rtol=0, atol=1e-12)
+
+
+@every_encoding
+def test_later_tokens_are_not_seen(encoding, K, V, rng):
+    """With `causal`, what changes at position 4 leaves the bits before it as they were."""
+    Q, params = rng.standard_normal(K.shape), parameters(encoding, rng)
+    Y, _ = encoding(params, Q, K, V, causal=True)
+    Q[..., 4, :], K[..., 4, :], V[..., 4, :] = 1, 2, 3
+    changed, _ = encoding(params, Q, K, V, causal=True)
+    np.testing.assert_array_equal(Y[..., :4, :], changed[..., :4, :])
+    assert (Y[..., 4:, :] != changed[..., 4:, :]).any()
+
+
+@every_encoding
+def test_in_a_layer(encoding, rng):
+    """Trained with, saved with and generated with the projections of a layer."""
+    attention = MultiHeadAttention(H * d, H, position=encoding)
+    params = attention.init(rng, np.float64)._replace(position=parameters(encoding, rng))
+    X = rng.standard_normal((2, m, H * d))
+    Y, pullback = attention(params, X, causal=True)
+    dparams, _ = pullback(Y)
+    assert type(dparams.position) is type(params.position)
+    start, past = attention.decode(params, X[:, :4])
+    last, _ = attention.decode(params, X[:, 4:], past)
+    np.testing.assert_allclose(np.concatenate([start, last], 1), Y, rtol=0, atol=1e-12)
+
+
+@every_encoding
+def test_float32_stays(encoding, Q, K, V, rng):
+    """Also that of `init`, whose default it is."""
+    params = encoding.init(rng)
+    assert {x.dtype for x in tree_leaves(params)} == {np.dtype(np.float32)}
+    Y, pullback = encoding(params, *(M.astype(np.float32) for M in (Q, K, V)))
+    assert Y.dtype == np.float32
+    assert {x.dtype for x in tree_leaves(pullback(Y))} == {np.dtype(np.float32)}
+    assert {x.dtype for x in tree_leaves(encoding.init(rng, np.float64))} == {np.dtype(np.float64)}
+
+
+@every_encoding
+def test_refused_at_the_call(encoding, Q, K, V, rng):
+    params = encoding.init(rng, np.float64)
+    with pytest.raises(ValueError, match="Q: 7 queries for 5 keys"):
+        encoding(params, K, Q, Q)
+    with pytest.raises(ValueError, match=r"does not broadcast|should be \(…, 3, n, d\)"):
+        encoding(params, Q[:, :1], K[:, :1], V[:, :1])
+    with pytest.raises(TypeError, match="should have one dtype"):
+        encoding(params, Q.astype(np.float32), K, V)
+
+
+@pytest.mark.parametrize("name", ["KERPLE weighted", "FIRE", "TUPE-A"])
+def test_parameters_of_another_dtype_are_refused(name, Q, K, V, rng):
+    encoding = ENCODINGS[name]
+    with pytest.raises(TypeError, match="should have one dtype"):
+        encoding(encoding.init(rng), Q, K, V)
+
+
+def test_what_a_stack_shares():
+    """T5 and TUPE have one table for all layers; KERPLE and FIRE learn one in each."""
+    assert ENCODINGS["T5"].shared == ENCODINGS["scalars"].shared == ("table",)
+    assert ENCODINGS["TUPE-R"].shared == ("table", "gamma", "beta", "U_q", "U_k", "theta", "bias")
+    assert all(ENCODINGS[name].shared == () for name in ("KERPLE log", "KERPLE power", "KERPLE weighted", "FIRE"))
+
+
+def test_scales_of_the_papers():
+    """None stands for 1/√d."""
+    assert ENCODINGS["T5"].scale == ENCODINGS["scalars"].scale == 1
+    assert ENCODINGS["TUPE-A"].scale == pytest.approx(1 / np.sqrt(2 * d))
+    assert all(ENCODINGS[name].scale is None for name in ("KERPLE log", "KERPLE weighted", "FIRE"))

@@ -1,0 +1,244 @@
+"""Positions inside the product of query and key: against the definitions, published code, and the checker."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from minitransformer import check_pullback, random_like
+from minitransformer.attention import MultiHeadAttention, MultiHeadParams, dot_product_attention
+from minitransformer.positions.encoding import refuse_without_scores
+from minitransformer.positions.multiplicative import Multiplicative, MultiplicativeParams
+from minitransformer.positions.shaw import Shaw, ShawParams
+
+SHAPES = [(5, 5), (3, 7), (1, 6)]  # n, m
+KINDS = ["M1", "M2", "M3", "M4"]
+d = 4
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def some(rng, n, m, heads=3, groups=None):
+    """Queries, keys and values of two samples, and a mask that hides some keys, from one query all of them."""
+    groups = groups or heads
+    Q = rng.standard_normal((2, heads, n, d))
+    K, V = rng.standard_normal((2, 2, groups, m, d))
+    mask = rng.random((2, 1, n, m)) < 0.75
+    mask[0, 0, n // 2] = False
+    mask[1, 0, 0, 0] = True
+    return Q, K, V, mask
+
+
+def setting(rng, kind, k):
+    encoding = Multiplicative(d, k, kind)
+    return encoding, random_like(encoding.init(rng, np.float64), rng)
+
+
+@pytest.mark.parametrize(("n", "m"), SHAPES)
+@pytest.mark.parametrize("k", [0, 1, 2, 9])
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_the_definition(rng, n, m, k, kind):
+    encoding, params = setting(rng, kind, k)
+    Q, K, _, _ = some(rng, n, m)
+    S, _ = encoding.scores(params, Q, K)
+    for b, h, i, j in np.ndindex(S.shape):
+        q, key = Q[b, h, i], K[b, h, j]
+        offset = max(-k, min(k, j - (i + m - n)))
+        a = params.a[abs(offset)] if kind == "M1" else params.a[offset + k]
+        score = {
+            "M1": lambda q=q, key=key, a=a: q @ key * a,
+            "M2": lambda q=q, key=key, a=a: q @ key * a,
+            "M3": lambda q=q, key=key, a=a: (q * key * a).sum(),
+            "M4": lambda q=q, key=key, a=a: q @ key + q @ a + key @ a,
+        }[kind]()
+        assert np.isclose(S[b, h, i, j], score / 2, rtol=0, atol=1e-12)  # √d = 2
+
+
+@pytest.mark.parametrize(("n", "m", "k"), [(5, 5, 2), (3, 7, 2), (1, 6, 2), (4, 6, 0), (4, 6, 9)])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients(rng, n, m, k, kind, causal):
+    encoding, params = setting(rng, kind, k)
+    Q, K, V, mask = some(rng, n, m)
+    check_pullback(lambda params, Q, K, V: encoding(params, Q, K, V, causal=causal, mask=mask), params, Q, K, V)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_with_shared_keys_and_in_a_layer(rng, kind):
+    encoding, params = setting(rng, kind, 2)
+    Q, K, V, mask = some(rng, 4, 6, 4, 2)
+    check_pullback(lambda params, Q, K, V: encoding(params, Q, K, V, mask=mask), params, Q, K, V)
+
+    layer = MultiHeadAttention(12, 3, position=encoding)
+    params = random_like(layer.init(rng), rng)
+    check_pullback(lambda params, X: layer(params, X, causal=True), params, rng.standard_normal((2, 5, 12)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_neutral_factors_are_dense_attention(rng, kind, causal):
+    """Factors of one, as they are at the start, or vectors of zero in M4, where they are added."""
+    Q, K, V, mask = some(rng, 4, 6)
+    encoding = Multiplicative(d, 2, kind)
+    params = encoding.init(rng, np.float64)
+    if kind == "M4":
+        params = MultiplicativeParams(np.zeros_like(params.a))
+    Y, pullback = encoding(params, Q, K, V, causal=causal, mask=mask)
+    dense, dense_pullback = dot_product_attention(Q, K, V, causal=causal, mask=mask)
+    np.testing.assert_allclose(Y, dense, rtol=0, atol=1e-13)
+    for ours, theirs in zip(pullback(Q)[1:], dense_pullback(Q), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-13)
+
+
+def test_each_kind_holds_the_one_before(rng):
+    """M1 in M2 with a symmetric table, M2 in M3 with constant vectors; M4 is Shaw's keys and as much for the queries."""
+    Q, K, _, _ = some(rng, 5, 7)
+    a = rng.standard_normal(4)
+    both_sides = np.concatenate([a[:0:-1], a])
+    M1, _ = Multiplicative(d, 3, "M1").scores(MultiplicativeParams(a), Q, K)
+    M2, _ = Multiplicative(d, 3, "M2").scores(MultiplicativeParams(both_sides), Q, K)
+    M3, _ = Multiplicative(d, 3, "M3").scores(MultiplicativeParams(both_sides[:, None] * np.ones(d)), Q, K)
+    np.testing.assert_allclose(M2, M1, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(M3, M1, rtol=0, atol=1e-13)
+
+    a = rng.standard_normal((7, d))
+    Q, K, _, _ = some(rng, 6, 6)
+    M4, _ = Multiplicative(d, 3, "M4").scores(MultiplicativeParams(a), Q, K)
+    keys, _ = Shaw(d, 3, values=False).scores(ShawParams(a), Q, K)
+    queries, _ = Shaw(d, 3, values=False).scores(ShawParams(a[::-1].copy()), K, Q)  # seen from the keys
+    np.testing.assert_allclose(M4, keys + queries.mT - Q @ K.mT / 2, rtol=0, atol=1e-13)
+
+
+def test_published_numbers():
+    """H = 2, d = 2, n = 4, all projections the identity, X = sin(0²), sin(1²), … Made with transformers 4.46.3:
+
+    BertSelfAttention, "relative_key_query", its table cos 0 … cos 13 with the rows reversed (it counts i − j)
+    """
+    X = np.sin(np.arange(16) ** 2).reshape(1, 4, 4)
+    a = MultiplicativeParams(np.cos(np.arange(14)).reshape(7, 2))
+    params = MultiHeadParams(np.eye(4), np.eye(4), np.eye(4), np.eye(4), position=a)
+    Y, _ = MultiHeadAttention(4, 2, bias=False, position=Multiplicative(2, 3, "M4"))(params, X)
+    np.testing.assert_allclose(
+        Y[0],
+        [
+            [-0.018650380344, 0.478811686158, -0.611940636821, 0.2331319542],
+            [0.029373987074, -0.202583130495, -0.377761421631, 0.131075187406],
+            [0.382558704244, -0.492992733294, -0.579345018104, 0.351524633332],
+            [-0.087322280743, -0.124931602622, 0.018465349149, -0.809515953395],
+        ],
+        rtol=0,
+        atol=1e-11,
+    )
+
+
+def test_a_small_factor_is_no_penalty(rng):
+    """Three keys at one distance each. The far one has the lowest score; a factor of 0.1 for it lifts it above the others."""
+    Q = np.array([[1.0, 0, 0, 0]])
+    K = np.array([[-8.0, 0, 0, 0], [-2.0, 0, 0, 0], [-3.0, 0, 0, 0]])
+    V = np.eye(3, d)
+    dense, _ = dot_product_attention(Q, K, V)
+    Y, _ = Multiplicative(d, 2, "M1")(MultiplicativeParams(np.array([1, 1, 0.1])), Q, K, V)
+    assert dense[0].argmax() == 1
+    assert dense[0, 0] < 0.05
+    assert Y[0].argmax() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_query_with_a_cache_is_a_row_of_all(rng, kind):
+    encoding, params = setting(rng, kind, 2)
+    Q, K, V, _ = some(rng, 6, 6)
+    Y, _ = encoding(params, Q, K, V, causal=True)
+    for t in range(6):
+        row, _ = encoding(params, Q[..., t : t + 1, :], K[..., : t + 1, :], V[..., : t + 1, :], causal=True)
+        np.testing.assert_allclose(row[..., 0, :], Y[..., t, :], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_in_front_move_nothing(rng, kind):
+    encoding, params = setting(rng, kind, 2)
+    Q, K, V, _ = some(rng, 5, 5)
+    longer = [np.concatenate([rng.standard_normal((2, 3, 4, d)), M], -2) for M in (Q, K, V)]
+    Y, _ = encoding(params, Q, K, V)
+    shifted, _ = encoding(params, *longer, mask=np.arange(9) >= 4)
+    np.testing.assert_allclose(shifted[..., 4:, :], Y, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_past_does_not_see_the_future(rng, kind):
+    encoding, params = setting(rng, kind, 2)
+    Q, K, V, _ = some(rng, 6, 6)
+    Y, _ = encoding(params, Q, K, V, causal=True)
+    for t in range(6):
+        moved = [M.copy() for M in (Q, K, V)]
+        for M in moved:
+            M[..., t, :] += 1
+        changed, _ = encoding(params, *moved, causal=True)
+        np.testing.assert_array_equal(changed[..., :t, :], Y[..., :t, :])
+        assert np.abs(changed[..., t, :] - Y[..., t, :]).max() > 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_sees_nothing_gets_zeros(rng, kind):
+    encoding, params = setting(rng, kind, 2)
+    Q, K, V, mask = some(rng, 5, 5)
+    Y, pullback = encoding(params, Q, K, V, mask=mask)
+    assert not Y[0, :, 2].any()
+    assert not pullback(Q)[1][0, :, 2].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_array_of_pairs_and_features(rng, kind):
+    """n · n · d numbers would take 32 MB here, the scores 2 MB each."""
+    n = 512
+    Q, K, V = rng.standard_normal((3, 1, n, 16))
+    encoding = Multiplicative(16, 8, kind)
+    params = random_like(encoding.init(rng, np.float64), rng)
+    tracemalloc.start()
+    try:
+        encoding(params, Q, K, V)[1](Q)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 24e6
+
+
+def test_parameters(rng):
+    shapes = {kind: Multiplicative(d, 3, kind).init(rng).a.shape for kind in KINDS}
+    assert shapes == {"M1": (4,), "M2": (7,), "M3": (7, d), "M4": (7, d)}
+    for kind in KINDS[:3]:
+        assert (Multiplicative(d, 3, kind).init(rng).a == 1).all()
+    a = Multiplicative(d, 3, "M4").init(rng).a
+    assert a.dtype == np.float32
+    assert 0.01 < a.std() < 0.03
+    assert Multiplicative(d, 3) == Multiplicative(d, 3, "M1")
+    assert Multiplicative(d, 3).shared == ()
+    with pytest.raises(AttributeError):
+        Multiplicative(d, 3).clip = 2
+
+
+def test_bad_sizes():
+    with pytest.raises(ValueError, match="kind: 'M5' should be one of M1, M2, M3, M4"):
+        Multiplicative(4, 2, "M5")
+    with pytest.raises(ValueError, match="width: 0 must be at least 1"):
+        Multiplicative(0, 2)
+    with pytest.raises(ValueError, match="clip: -1 must not be negative"):
+        Multiplicative(4, -1)
+    with pytest.raises(ValueError, match="acts on the scores"):
+        refuse_without_scores(Multiplicative(4, 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_arguments(rng, kind):
+    encoding, params = setting(rng, kind, 2)
+    Q, K, V, _ = some(rng, 4, 4)
+    with pytest.raises(TypeError, match=r"a: shape \(.*\) should be \("):
+        Multiplicative(d, 3, kind)(params, Q, K, V)
+    with pytest.raises(TypeError, match="should have one dtype"):
+        encoding(encoding.init(rng), Q, K, V)
+    with pytest.raises(ValueError, match="4 queries for 3 keys"):
+        encoding(params, Q, K[..., :3, :], V[..., :3, :])
+    with pytest.raises(TypeError, match="Q: heads of width 3, but the positions are for heads of width 4"):
+        encoding(params, Q[..., :3], K[..., :3], V)

@@ -1,0 +1,250 @@
+"""Rotary positions: what turning keeps, what attention sees of it, and the two layouts."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import check_pullback
+from minitransformer.attention import MultiHeadAttention, dot_product_attention
+from minitransformer.attention.multi_head import KeysValues
+from minitransformer.backend import available
+from minitransformer.positions.absolute import shift_matrix
+from minitransformer.positions.encoding import NoPositionParams
+from minitransformer.positions.rope import RoPE, change_layout, rotate
+from minitransformer.positions.rope_scaling import NTK, DynamicNTK, PositionInterpolation, YaRN, rope_frequencies
+
+NONE = NoPositionParams()
+LAYOUTS = ("interleaved", "halves")
+ENCODINGS = (
+    RoPE(6),
+    RoPE(6, layout="halves"),
+    RoPE(6, base=50.0, part=4),
+    RoPE(6, layout="halves", part=2),
+    RoPE(6, scaling=PositionInterpolation(2.0)),
+    RoPE(6, scaling=NTK(3.0), part=4, layout="halves"),
+    RoPE(6, scaling=DynamicNTK(2.0, 3)),
+    RoPE(6, scaling=YaRN(4.0, 100)),
+)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def inputs(rng, n=5, m=7, groups=3):
+    """Two samples, three heads; the queries are the last n of m positions."""
+    return [rng.standard_normal(s) for s in ((2, 3, n, 6), (2, groups, m, 6), (2, groups, m, 4))]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("pairs", [1, 2, 3])
+def test_rotate_channel_by_channel(layout, pairs, rng):
+    """Pair f of row i: (x cos φ − y sin φ, x sin φ + y cos φ). The other channels stay."""
+    X, angles = rng.standard_normal((2, 4, 7)), rng.standard_normal((4, pairs))
+    Y, _ = rotate(X, angles=angles, layout=layout)
+    expected = X.copy()
+    for b, i, f in np.ndindex(2, 4, pairs):
+        first, second = (2 * f, 2 * f + 1) if layout == "interleaved" else (f, f + pairs)
+        x, y, c, s = X[b, i, first], X[b, i, second], math.cos(angles[i, f]), math.sin(angles[i, f])
+        expected[b, i, first], expected[b, i, second] = x * c - y * s, x * s + y * c
+    np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_turning_keeps_lengths_and_turning_back_undoes_it(layout, rng):
+    X, angles = rng.standard_normal((2, 4, 6)), rng.standard_normal((4, 3))
+    Y, pullback = rotate(X, angles=angles, layout=layout)
+    np.testing.assert_allclose((Y**2).sum(-1), (X**2).sum(-1), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(rotate(Y, angles=-angles, layout=layout)[0], X, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(pullback(Y), X, rtol=0, atol=1e-14)  # the gradient of a rotation is the rotation back
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_product_depends_on_the_difference_of_positions(layout, rng):
+    """⟨R_i q, R_j k⟩ = ⟨q, R_{j−i} k⟩."""
+    q, k = rng.standard_normal((2, 6))
+
+    def R(i, x):
+        return rotate(x[None], angles=i * rope_frequencies(6)[None], layout=layout)[0][0]
+
+    for i, j in ((3, 8), (8, 3), (0, 5), (100, 1000)):
+        assert math.isclose(R(i, q) @ R(j, k), q @ R(j - i, k), abs_tol=1e-12)
+        assert math.isclose(R(i, q) @ R(j, k), R(i + 7, q) @ R(j + 7, k), abs_tol=1e-12)
+
+
+def test_it_is_the_matrix_that_moves_a_sinusoid(rng):
+    """M_j of Borealis II (4) turns a pair (sin, cos); R_i x = M_{−i} x for the content x."""
+    X = rng.standard_normal((9, 6))
+    Y, _ = rotate(X, angles=RoPE(6).angles(9)[0])
+    for i in range(9):
+        np.testing.assert_allclose(Y[i], shift_matrix(6, -i) @ X[i], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rotate_gradient(layout, rng):
+    X, angles = rng.standard_normal((2, 4, 7)), rng.standard_normal((4, 3))
+    check_pullback(partial(rotate, angles=angles, layout=layout, magnitude=1.3), X)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_row_by_row(layout, causal, rng):
+    """Turned queries and keys in ordinary attention; values as they are."""
+    Q, K, V = inputs(rng)
+    e = RoPE(6, layout=layout)
+    angles, _ = e.angles(7)
+    Y, pullback = e(NONE, Q, K, V, causal=causal)
+    q, k = rotate(Q, angles=angles[2:], layout=layout)[0], rotate(K, angles=angles, layout=layout)[0]
+    expected, dense = dot_product_attention(q, k, V, causal=causal)
+    np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(pullback.A, dense.A, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(pullback.A @ V, Y, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("e", [e for e in ENCODINGS if not isinstance(e.scaling, DynamicNTK)])  # it sees the length
+def test_the_attention_matrix_does_not_change_when_all_is_moved(e, rng):
+    """Identity 27: with four hidden tokens in front, everyone stands four positions later and sees the same."""
+    Q, K, V = inputs(rng)
+    here, _ = e(NONE, Q, K, V)
+    later = [np.concatenate([rng.standard_normal((2, 3, 4, M.shape[-1])), M], -2) for M in (K, V)]
+    mask = np.arange(11) >= 4
+    moved, _ = e(NONE, Q, *later, mask=mask)
+    np.testing.assert_allclose(moved, here, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("e", ENCODINGS)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_gradients(e, causal, groups, rng):
+    mask = rng.random((2, 3, 5, 7)) < 0.7
+    mask[0, 1, 3] = False  # a query that sees nobody
+    for tier in available():
+        with mt.backend(tier):
+            check_pullback(partial(e, causal=causal, mask=mask), NONE, *inputs(rng, groups=groups), entries=12)
+
+
+@pytest.mark.parametrize("e", ENCODINGS)
+def test_with_a_cache_a_row_is_the_same_row(e, rng):
+    """The query is the last of the positions, however few queries there are."""
+    Q, K, V = inputs(rng, n=7)
+    full, _ = e(NONE, Q, K, V, causal=True)
+    for n in (1, 3):
+        np.testing.assert_allclose(e(NONE, Q[..., -n:, :], K, V, causal=True)[0], full[..., -n:, :], rtol=0, atol=1e-13)
+
+
+def test_generation_with_a_cache_is_the_full_forward(rng):
+    """The cache holds keys as they were projected, and they are turned at every call."""
+    layer = MultiHeadAttention(12, 2, position=RoPE(6))
+    params = mt.random_like(layer.init(rng, np.float64), rng)
+    X = rng.standard_normal((2, 8, 12))
+    full, _ = layer(params, X, causal=True)
+    past: KeysValues | None = None
+    for i in range(8):
+        Y, past = layer.decode(params, X[:, i : i + 1], past)
+        np.testing.assert_allclose(Y[:, 0], full[:, i], rtol=0, atol=1e-12)
+
+
+def test_channels_that_are_not_turned_are_dense_attention(rng):
+    Q, K, V = inputs(rng)
+    Q[..., :2] = 0  # nothing in the turned channels
+    Y, _ = RoPE(6, part=2)(NONE, Q, K, V, causal=True)
+    np.testing.assert_allclose(Y, dot_product_attention(Q, K, V, causal=True)[0], rtol=0, atol=1e-14)
+
+
+def test_position_zero_is_not_turned(rng):
+    Q, K, V = inputs(rng, n=1, m=1)
+    np.testing.assert_array_equal(RoPE(6)(NONE, Q, K, V)[0], V)
+    np.testing.assert_array_equal(rotate(Q, angles=RoPE(6).angles(1)[0])[0], Q)
+
+
+@pytest.mark.parametrize("part", [None, 4, 2])
+def test_both_layouts_are_the_same_model(part, rng):
+    """… once the columns of W_q and W_k are permuted. And without that, they are not."""
+    one, other = (MultiHeadAttention(12, 2, position=RoPE(6, layout=layout, part=part)) for layout in LAYOUTS)
+    params = mt.random_like(one.init(rng, np.float64), rng)
+    X = rng.standard_normal((2, 7, 12))
+    changed = params._replace(
+        **{
+            name: change_layout(getattr(params, name), 6, to="halves", part=part)
+            for name in ("W_q", "W_k", "b_q", "b_k")
+        }
+    )
+    Y, pullback = one(params, X, causal=True)
+    same, same_pullback = other(changed, X, causal=True)
+    np.testing.assert_allclose(same, Y, rtol=0, atol=1e-13)
+    assert part == 2 or np.abs(other(params, X, causal=True)[0] - Y).max() > 0.1  # of one pair both have one form
+
+    dY = rng.standard_normal(Y.shape)
+    (dparams, dX), (dchanged, dX_same) = pullback(dY), same_pullback(dY)
+    np.testing.assert_allclose(dX_same, dX, rtol=0, atol=1e-12)
+    for name in ("W_q", "W_k"):  # and they are trained alike
+        back = change_layout(getattr(dchanged, name), 6, to="interleaved", part=part)
+        np.testing.assert_allclose(back, getattr(dparams, name), rtol=0, atol=1e-12)
+
+
+def test_change_layout_there_and_back(rng):
+    W = rng.standard_normal((5, 16))
+    halves = change_layout(W, 8, to="halves", part=6)
+    np.testing.assert_array_equal(halves[:, :8], W[:, [0, 2, 4, 1, 3, 5, 6, 7]])
+    np.testing.assert_array_equal(halves[:, 8:], W[:, 8 + np.array([0, 2, 4, 1, 3, 5, 6, 7])])
+    np.testing.assert_array_equal(change_layout(halves, 8, to="interleaved", part=6), W)
+
+
+def test_yarn_makes_scores_larger_by_the_square_of_its_magnitude(rng):
+    Q, K, V = inputs(rng)
+    scaling = YaRN(4.0, 7)
+    angles, magnitude = RoPE(6, scaling=scaling).angles(7)
+    q, k = rotate(Q, angles=angles[2:])[0], rotate(K, angles=angles)[0]
+    expected, _ = dot_product_attention(q, k, V, scale=magnitude**2 / math.sqrt(6))
+    np.testing.assert_allclose(RoPE(6, scaling=scaling)(NONE, Q, K, V)[0], expected, rtol=0, atol=1e-13)
+    assert magnitude == 0.1 * math.log(4) + 1
+
+
+@pytest.mark.parametrize("e", [RoPE(6), RoPE(6, scaling=YaRN(4.0, 100))])
+def test_float32_stays(e, rng):
+    Q, K, V = (M.astype(np.float32) for M in inputs(rng))
+    Y, pullback = e(NONE, Q, K, V, causal=True)
+    assert {Y.dtype, *(d.dtype for d in pullback(Y)[1:])} == {np.dtype(np.float32)}
+    assert pullback(Y)[0] == NONE
+
+
+def test_what_it_says_about_itself(rng):
+    assert RoPE(6).init(rng) == NONE
+    assert RoPE.acts_on == ("queries and keys",)
+    assert RoPE.shared == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RoPE(5), "d: channels are turned in pairs, and 5 of 5 is not possible"),
+        (lambda: RoPE(0), "d: channels are turned in pairs, and 0 of 0"),
+        (lambda: RoPE(6, part=3), "part: channels are turned in pairs, and 3 of 6"),
+        (lambda: RoPE(6, part=8), "part: channels are turned in pairs, and 8 of 6"),
+        (lambda: RoPE(6, base=1.0), "base: 1.0 should be more than 1"),
+        (lambda: RoPE(6, layout="thirds"), 'layout: no \'thirds\'; there are "interleaved" and "halves"'),
+        (lambda: RoPE(6, part=2, scaling=NTK(2.0)), "d: of 2 channels the highest frequency is also the lowest"),
+        (lambda: change_layout(np.ones((3, 6)), 6, to="thirds"), "layout: no 'thirds'"),
+        (lambda: rotate(np.ones((2, 3)), angles=np.ones((2, 2))), "angles: 2 pairs do not fit into 3 channels"),
+        (lambda: RoPE(6)(NONE, np.ones((1, 3, 6)), np.ones((1, 2, 6)), np.ones((1, 2, 6))), "Q: 3 queries for 2 keys"),
+    ],
+)
+def test_what_it_refuses(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_wrong_shapes_and_types_are_refused(rng):
+    Q, K, V = inputs(rng)
+    with pytest.raises(TypeError, match=r"(?s)parameter 'Q'.*f64\[2,3,5,5\]"):
+        RoPE(6)(NONE, Q[..., :5], K, V)
+    with pytest.raises(TypeError, match=r"Q, K, V.*: should have one dtype, got float32, float64"):
+        RoPE(6)(NONE, Q.astype(np.float32), K, V)
+    with pytest.raises(TypeError, match=r"(?s)parameter 'angles'"):
+        rotate(Q[0, 0], angles=np.ones((4, 3)))
+    with pytest.raises(AttributeError):
+        RoPE(6).d = 8
