@@ -106,7 +106,9 @@ def main(names: list[str]) -> None:
     """Run the trials that are missing."""
     for task, name, seed in wanted():
         record = load()
-        if (names and name not in names and task not in names) or any(t[:3] == (task, name, seed) for t in record["trials"]):
+        if (names and name not in names and task not in names) or any(
+            t[:3] == (task, name, seed) for t in record["trials"]
+        ):
             continue
         found = study.trial(task, name, seed)
         print(found, flush=True)

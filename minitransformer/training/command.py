@@ -17,6 +17,7 @@ CHOICES = {  # option: type, help
     "depth": (int, "number of blocks"),
     "heads": (int, "attention heads in a block"),
     "context": (int, "bytes that the model sees (text only)"),
+    "positions": (str, "how it knows where a byte stands: sinusoidal, learned, rope, alibi, …"),
 }
 PROMPT, SAMPLE, TEMPERATURE = "The ", 400, 0.8
 EXAMPLES = 8

@@ -21,7 +21,7 @@ from minitransformer.training.schedule import Cosine
 from minitransformer.training.state import Training
 
 LENGTHS = {"copy": (16, 32, 64), "induction": (32, 64, 128), "text": (64, 128, 256), "order": (24,), "span": (24,)}
-STEPS = {"copy": 600, "induction": 800, "text": 1000, "order": 200, "span": 200}
+STEPS = {"copy": 1500, "induction": 800, "text": 1000, "order": 200, "span": 200}
 BATCH = {"copy": 32, "induction": 32, "text": 16, "order": 32, "span": 32}
 RATE = {"copy": 3e-3, "induction": 3e-3, "text": 6e-3, "order": 3e-3, "span": 3e-3}
 HELD_OUT = 8192  # bytes of the held-out text on which a language model is judged
@@ -99,7 +99,7 @@ def longer(trained: Trained, positions: Any) -> Trained:
     return trained._replace(model=replace(trained.model, positions=positions))
 
 
-def mean_attention(trained: Trained, *, samples: int = 256) -> np.ndarray:
+def mean_attention(trained: Trained, *, samples: int = 1024) -> np.ndarray:
     """The first block's attention, averaged over random contents, heads apart: (H, n, n). What is left is position."""
     length = trained.objective.longest
     batch = trained.objective.batch(samples, np.random.default_rng(0))

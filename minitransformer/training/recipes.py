@@ -16,23 +16,27 @@ from minitransformer.training.state import Training
 PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
 TEXT: dict[str, Any] = {
     "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2700, "lr": 6e-3, "seed": 0,
+    "positions": "sinusoidal",
 }  # fmt: skip
 DATES: dict[str, Any] = {
     "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1200, "lr": 5e-3, "seed": 0,
+    "positions": "sinusoidal",
 }  # fmt: skip
 
 
 def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
-    """Model and training for a text: width, depth, heads, context, batch, steps, lr, seed."""
+    """Model and training for a text: width, depth, heads, context, batch, steps, lr, seed, positions."""
     c = _with(TEXT, choices)
-    model = LanguageModel(context=c["context"], width=c["width"], depth=c["depth"], heads=c["heads"], activation="relu")
+    sizes = {name: c[name] for name in ("context", "width", "depth", "heads", "positions")}
+    model = LanguageModel(**sizes, activation="relu")
     return model, _training(c)
 
 
 def date_translator(**choices: Any) -> tuple[EncoderDecoder, Training]:
-    """Model and training for dates: width, depth, heads, batch, steps, lr, seed."""
+    """Model and training for dates: width, depth, heads, batch, steps, lr, seed, positions."""
     c = _with(DATES, choices)
-    model = EncoderDecoder(dates.VOCABULARY, width=c["width"], depth=c["depth"], heads=c["heads"])
+    sizes = {name: c[name] for name in ("width", "depth", "heads", "positions")}
+    model = EncoderDecoder(dates.VOCABULARY, **sizes)
     return model, _training(c)
 
 
@@ -51,6 +55,10 @@ def _training(c: dict[str, Any]) -> Training:
 
 def choices(model: Any, training: Training) -> dict[str, Any]:
     """The choices that made a model and a training: the inverse of the two functions above."""
-    sizes = {name: getattr(model, name) for name in ("width", "depth", "heads", "context") if hasattr(model, name)}
+    sizes = {
+        name: getattr(model, name)
+        for name in ("width", "depth", "heads", "context", "positions")
+        if hasattr(model, name)
+    }
     lr = training.schedule.peak if isinstance(training.schedule, Cosine) else None
     return {**sizes, "batch": training.batch, "steps": training.steps, "lr": lr, "seed": training.seed}

@@ -330,7 +330,9 @@ def test_unscaled_scores_start_as_small_as_scaled_ones():
     """T5 leaves out 1/√d, and draws W_q smaller by it."""
     from minitransformer.positions import ALiBi, T5Bias
 
-    usual, unscaled = (MultiHeadAttention(12, 3, position=p).init(np.random.default_rng(0)) for p in (ALiBi(3), T5Bias(3)))
+    usual, unscaled = (
+        MultiHeadAttention(12, 3, position=p).init(np.random.default_rng(0)) for p in (ALiBi(3), T5Bias(3))
+    )
     np.testing.assert_allclose(unscaled.W_q, usual.W_q / 2, rtol=1e-6)  # d = 4
     assert np.array_equal(unscaled.W_k, usual.W_k)
 

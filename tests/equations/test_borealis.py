@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from minitransformer.attention import MultiHeadAttention, MultiHeadParams, dot_product_attention
+from minitransformer import random_like
+from minitransformer.attention import MultiHeadAttention, dot_product_attention
 from minitransformer.functional import softmax
 
 
@@ -60,7 +61,7 @@ def test_borealis_eq_2_equivariance():
         P[i, order[i]] = 1
 
     attention = MultiHeadAttention(D, heads=2)
-    params = MultiHeadParams(*(rng.standard_normal(W.shape) for W in attention.init(rng, np.float64)))
+    params = random_like(attention.init(rng, np.float64), rng)
     Sa_X, _ = attention(params, X)
     Sa_PX, _ = attention(params, P @ X)
 

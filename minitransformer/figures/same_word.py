@@ -1,0 +1,124 @@
+"""What every encoding makes of a sentence that is one word, forty-eight times: all that varies in a score is position."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.attention import scores
+from minitransformer.figures.style import figure
+from minitransformer.positions import (
+    FIRE,
+    TENER,
+    TUPE,
+    ALiBi,
+    DeBERTa,
+    Encoding,
+    KerpleLog,
+    Multiplicative,
+    OffsetBias,
+    RoPE,
+    ScoreEncoding,
+    Shaw,
+    T5Bias,
+    TransformerXLPositions,
+    four_terms,
+    rotate,
+    sinusoids,
+)
+from minitransformer.positions.fire import START
+from minitransformer.pullback import Tree
+from minitransformer.sharing import by_offset
+from minitransformer.typing import Array
+
+N, WIDTH = 48, 32  # words; D = d, one head
+CLIP = 8
+THRESHOLD = 24  # |L| of FIRE
+
+ENCODINGS: dict[str, Encoding] = {
+    "TUPE (9)": TUPE(WIDTH, 1, N, cls=True),
+    f"Shaw (10), k = {CLIP}": Shaw(WIDTH, CLIP),
+    "T5 (11)": T5Bias(1),
+    f"a factor (12), k = {CLIP}": Multiplicative(WIDTH, CLIP),
+    "Transformer-XL": TransformerXLPositions(WIDTH, 1),
+    "TENER": TENER(1, WIDTH),
+    f"DeBERTa (13), k = {CLIP}": DeBERTa(WIDTH, 1, CLIP),
+    "RoPE": RoPE(WIDTH),
+    "ALiBi, slope 1/2": ALiBi(8),
+    "KERPLE, logarithm": KerpleLog(1),
+    f"FIRE, f(z) = −4z, |L| = {THRESHOLD}": FIRE(1, 1),
+}
+
+
+class SameWord(NamedTuple):
+    """Scores of one head for the same word in every place, (n, n), by encoding; the first has positions added."""
+
+    scores: dict[str, Array]
+
+
+def scores_of(encoding: Encoding, params: Tree, Q: Array, K: Array, *, causal: bool = False) -> Array:
+    """The scores before softmax, (*batch, H, n, m), whichever stage the encoding acts on."""
+    n, m = Q.shape[-2], K.shape[-2]
+    if isinstance(encoding, ScoreEncoding):
+        return encoding.scores(params, Q, K)[0]
+    if isinstance(encoding, OffsetBias):
+        bias, _ = encoding.bias(params, n, m, causal=causal)
+        return scores(Q, K, scale=encoding.scale)[0] + by_offset(bias, n, m)
+    if isinstance(encoding, RoPE):
+        angles, magnitude = encoding.angles(m)
+        turned = [
+            rotate(X, angles=angles[m - X.shape[-2] :], layout=encoding.layout, magnitude=magnitude)[0] for X in (Q, K)
+        ]
+        return scores(*turned)[0]
+    raise TypeError(f"{type(encoding).__name__}: no scores known")
+
+
+def with_some_parameters(encoding: Any, rng: np.random.Generator) -> Tree:
+    """Parameters whose effect can be seen: tables and vectors of variance 1, other values as the encoding draws them."""
+    params = encoding.init(rng, np.float64)
+    if isinstance(encoding, FIRE):
+        f = {"W_1": np.ones((1, 1)), "b_1": np.zeros(1), "W_2": np.full((1, 1), -4.0), "b_2": np.zeros(1)}
+        return params._replace(L_mult=np.full(1, THRESHOLD / START), **f)
+    if isinstance(encoding, KerpleLog):
+        return params._replace(p=np.ones(1), a=np.ones(1))
+    drawn = {
+        name: rng.standard_normal(value.shape)
+        for name, value in params._asdict().items()
+        if value is not None and name in ("table", "theta", "a_k", "a_v", "a", "u", "v", "P")
+    }
+    return params._replace(**drawn) if drawn else params
+
+
+def data(seed: int = 1) -> SameWord:
+    """One random query and one random key, repeated."""
+    rng = np.random.default_rng(seed)
+    word, (W_q, W_k) = rng.standard_normal(WIDTH), rng.standard_normal((2, WIDTH, WIDTH)) / np.sqrt(WIDTH)
+    X = np.tile(word, (N, 1))
+    found = {"added sinusoids (8)": four_terms(X, sinusoids(N, WIDTH), W_q, W_k)[0]}
+    for name, encoding in ENCODINGS.items():
+        params = with_some_parameters(encoding, rng)
+        Q, K = (np.broadcast_to(X @ W, (getattr(encoding, "heads", 1), N, WIDTH)) for W in (W_q, W_k))
+        found[name] = scores_of(encoding, params, Q, K)[0]
+    return SameWord(found)
+
+
+def varies_along_diagonals(S: Array) -> float:
+    """0 if S_ij of each head is a function of j − i: the largest range of the scores of one diagonal, in units of that of S."""
+    n = S.shape[-1]
+    return float(max(np.ptp(np.diagonal(S, o, -2, -1), -1).max() for o in range(1 - n, n)) / np.ptp(S))
+
+
+def draw(data: SameWord) -> Figure:
+    """A panel for each encoding, from its lowest score (dark) to its highest (bright)."""
+    fig, axes = figure(3, 4, width=10.5, height=8.4, sharex=True, sharey=True)
+    for ax, (name, S) in zip(axes.flat, data.scores.items(), strict=True):
+        ax.imshow(S)
+        ax.set_title(f"{name}\n" + f"{S.min():.1f} … {S.max():.1f}".replace("-", "−"), fontsize=10)
+        ax.set_xticks([0, 16, 32, 47])
+        ax.set_yticks([0, 16, 32, 47])
+        ax.spines[:].set_visible(False)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("query $i$")
+    for ax in axes[-1]:
+        ax.set_xlabel("key $j$")
+    return fig

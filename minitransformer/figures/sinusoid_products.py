@@ -1,0 +1,58 @@
+"""Dot products of the rows of a table of sinusoids: what two positions have in common is a function of their distance."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.figures.style import figure
+from minitransformer.positions import sinusoids
+from minitransformer.positions.absolute import angular_frequencies
+from minitransformer.typing import Array
+
+
+class SinusoidProducts(NamedTuple):
+    """Gram matrix Π Πᵀ (n, n) for one width; for each width the product at offsets 0, 1, …, over D/2, (widths, offsets)."""
+
+    gram: Array
+    width: int
+    widths: tuple[int, ...]
+    profiles: Array
+    falls_until: tuple[int, ...]  # offset at which each profile first stops falling
+
+
+def profile(width: int, offsets: int) -> Array:
+    """(2/D) Σ_f cos(ω_f o) for o = 0 … offsets − 1."""
+    return np.cos(angular_frequencies(width) * np.arange(offsets)[:, None]).mean(1)
+
+
+def falls_until(profile: Array) -> int:
+    """The offset before the first step that does not go down."""
+    return int(np.flatnonzero(np.diff(profile) >= 0)[0])
+
+
+def data(n: int = 128, width: int = 256, widths: tuple[int, ...] = (64, 128, 256, 512, 1024)) -> SinusoidProducts:
+    """All pairs of 128 positions; profiles up to offset 127."""
+    table = sinusoids(n, width)
+    profiles = np.array([profile(w, n) for w in widths])
+    return SinusoidProducts(table @ table.T, width, widths, profiles, tuple(falls_until(p) for p in profiles))
+
+
+def draw(data: SinusoidProducts) -> Figure:
+    """Left: the Gram matrix. Right: one of its rows for each width, with a dot where it stops falling."""
+    fig, (left, right) = figure(1, 2, width=9.5, height=4.0, width_ratios=(1, 1.35))
+    image = left.imshow(data.gram)
+    left.set(xlabel="position $j$", ylabel="position $i$", title=rf"$\langle\pi_i, \pi_j\rangle$,  D = {data.width}")
+    fig.colorbar(image, ax=left, shrink=0.85, pad=0.03)
+    shades = ("#b9cfe2", "#7fa8cb", "#20639b", "#15466e", "#0a2238")
+    for width, line, until, shade in zip(data.widths, data.profiles, data.falls_until, shades, strict=True):
+        right.plot(line, "-", color=shade, label=f"D = {width}: until {until}", linewidth=1.5)
+        right.plot(until, line[until], "o", color="#c8553d", markersize=6)
+    right.set(
+        xlabel="offset $o = |i - j|$",
+        ylabel=r"$\langle\pi_i, \pi_{i+o}\rangle\;/\;(D/2)$",
+        ylim=(0, 1.02),
+        xlim=(0, 127),
+    )
+    right.legend(title="falls", fontsize=9, title_fontsize=9)
+    return fig

@@ -1,0 +1,59 @@
+"""What all encodings inside attention have in common."""
+
+import numpy as np
+import pytest
+
+from minitransformer.positions import (
+    ALiBi,
+    Encoding,
+    OffsetBias,
+    RoPE,
+    ScoreEncoding,
+    Shaw,
+    T5Bias,
+    offsets,
+    refuse_without_scores,
+)
+
+
+def test_offsets_of_the_last_queries():
+    """Row o of a bias is for the offset j − i of true positions: the 2 queries of 5 positions stand at 3 and 4."""
+    n, m = 2, 5
+    for i in range(n):
+        assert [offsets(n, m)[j - i + n - 1] for j in range(m)] == [j - (i + m - n) for j in range(m)]
+
+
+@pytest.mark.parametrize("encoding", [ALiBi(2), Shaw(4, 3), RoPE(4)])
+def test_more_queries_than_keys_are_refused(encoding):
+    Q, K = np.zeros((2, 5, 4)), np.zeros((2, 3, 4))
+    with pytest.raises(ValueError, match="Q: 5 queries for 3 keys"):
+        encoding(encoding.init(np.random.default_rng(0), np.float64), Q, K, K)
+
+
+def test_kernel_attention_refuses_what_needs_a_score():
+    refuse_without_scores(RoPE(4))
+    with pytest.raises(ValueError, match="T5Bias acts on the scores, and kernel attention has no score for a pair"):
+        refuse_without_scores(T5Bias(2))
+    with pytest.raises(ValueError, match="Shaw acts on the scores and the values, and kernel"):
+        refuse_without_scores(Shaw(4, 3))
+
+
+def test_an_encoding_that_gives_nothing_is_refused():
+    class Bias(OffsetBias):
+        pass
+
+    class Scores(ScoreEncoding):
+        pass
+
+    Q = np.zeros((1, 3, 4))
+    for encoding, lacks in ((Bias(), "bias"), (Scores(), "scores")):
+        with pytest.raises(TypeError, match=f"has no {lacks}"):
+            encoding(Encoding().init(np.random.default_rng(0)), Q, Q, Q)
+
+
+@pytest.mark.parametrize("encoding", [ALiBi(2), Shaw(4, 3)])
+def test_no_tokens(encoding):
+    Q = np.zeros((2, 0, 4))
+    Y, pullback = encoding(encoding.init(np.random.default_rng(0), np.float64), Q, Q, Q)
+    assert Y.shape == (2, 0, 4)
+    assert [d.shape for d in pullback(Y)[1:]] == [Q.shape] * 3
