@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.figures.style import figure
-from minitransformer.figures.which_position import EXTRAPOLATION, load
+from minitransformer.figures.which_position import EXTRAPOLATION, SEEDS, load
 from minitransformer.training.position_study import LENGTHS
 from minitransformer.typing import Array
 
@@ -34,7 +34,7 @@ def data() -> LengthExtrapolation:
         return [
             [NO_SCORE if score is None else score for score in t.scores.values()]
             for t in trials
-            if t[:2] == (task, name)
+            if t[:2] == (task, name) and t.seed in SEEDS[task]
         ]
 
     return LengthExtrapolation(

@@ -31,7 +31,7 @@ GRID = {
     ("relative", "sinusoids"): "relative sinusoids",
     ("relative", "learned frequencies"): "learnable relative sinusoids",
 }
-SEEDS = {"text": (0,), "copy": (0, 1), "induction": (0, 1), "order": (0, 1, 2, 3), "span": (0, 1, 2, 3)}
+SEEDS = {"text": (0,), "copy": (0,), "induction": (0, 1), "order": (0, 1, 2, 3), "span": (0, 1, 2, 3)}
 
 
 def wanted() -> Iterator[tuple[str, str, int]]:
