@@ -117,7 +117,7 @@ def peak(number: int, runs: int = 15) -> float:
 
     A, B = np.ones((4, LANES), np.float32), np.ones((LANES, LANES), np.float32)
     C, times = np.zeros((number, 4, LANES), np.float32), 100_000
-    with on(number), one_parallel_loop:
+    with on(number), one_parallel_loop():
         best = min(seconds(lambda: multiply_adds(A, B, C, times, "micro" in available()), runs))
     return 2 * number * times * A.size * LANES / best / 1e9
 
@@ -128,7 +128,7 @@ def bandwidth(number: int, runs: int = 15) -> float:
     from minitransformer.kernels.threads import one_parallel_loop
 
     X, Y = np.ones(2**26, np.float32), np.zeros(2**26, np.float32)
-    with on(number), one_parallel_loop:
+    with on(number), one_parallel_loop():
         return 2 * X.nbytes / min(seconds(lambda: copy(X, Y, number), runs)) / 1e9
 
 

@@ -344,7 +344,7 @@ class TiledAttentionPullback(NamedTuple):
         parts = max(1, min(-(-8 // max(B, 1)), -(-m // LANES)))  # few heads: several tasks for each
         dQ = np.zeros((parts, B, -(-n // LANES), -(-d // LANES), LANES, LANES), dY.dtype)
         dbias = np.zeros((parts, B, 0 if self.bias is None else biases.shape[-1]), dY.dtype)
-        with one_parallel_loop:
+        with one_parallel_loop():
             backward(
                 *(padded(X) for X in (self.Q, self.K, self.V, dY)),
                 *(self.L.reshape(B, n), D, biases, masks, of, self.causal, self.scale, current() == "micro"),
@@ -371,7 +371,7 @@ def tiled_attention(
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     masks, biases, of = _of(Q, K, mask, bias)
     Y, L = np.empty((*batch, n, V.shape[-1]), Q.dtype), np.empty((*batch, n), Q.dtype)
-    with one_parallel_loop:
+    with one_parallel_loop():
         forward(
             *(padded(X) for X in (Q, K, V)),
             *(

@@ -134,7 +134,7 @@ class TilesAttentionPullback(NamedTuple):
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         order = np.argsort(key_tiles, kind="stable")
         columns = np.searchsorted(key_tiles[order], np.arange(-(-m // LANES) + 1))
-        with one_parallel_loop:
+        with one_parallel_loop():
             backward(
                 *(Q, K, V, dY_, self.L.reshape(B, n), D, columns, rows[order], which[order], masks),
                 *(self.scale, current() == "micro", dQ, dK, dV),
@@ -150,7 +150,7 @@ def tiles_attention(
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
     n, m, starts, key_tiles, which, masks = pattern
     Y, L = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype), np.empty(Q.shape[:-1], Q.dtype)
-    with one_parallel_loop:
+    with one_parallel_loop():
         forward(
             *(padded(X) for X in (Q, K, V)),
             *(starts, key_tiles, which, np.ascontiguousarray(masks.mT), m, scale, current() == "micro"),

@@ -201,7 +201,7 @@ class ChunkedDeltaRulePullback(NamedTuple):
         Q, K, E, dY = (heads(X) for X in (self.Q, self.K, self.E, dY.astype(self.E.dtype, copy=False)))
         beta = heads(self.beta[..., None])[..., 0]
         dQ, dK, dV, dbeta = (np.empty(X.shape, X.dtype) for X in (self.Q, self.K, self.E, self.beta))
-        with one_parallel_loop:
+        with one_parallel_loop():
             backward(
                 *(Q, K, beta, E, self.S_before, dY, current() == "micro"),
                 *(heads(dQ), heads(dK), heads(dV), dbeta.reshape(beta.shape)),
@@ -220,7 +220,7 @@ def chunked_delta_rule(Q: Array, K: Array, V: Array, beta: Array) -> tuple[Array
     Y, E = np.empty(V.shape, V.dtype), np.empty(V.shape, V.dtype)
     chunks, panels, inner = -(-n // LANES), -(-dv // LANES), fours(Q.shape[-1])
     S_before = np.empty((math.prod(batch), chunks, panels, inner, LANES), V.dtype)
-    with one_parallel_loop:
+    with one_parallel_loop():
         forward(
             *(heads(Q), heads(K), heads(V), heads(beta[..., None])[..., 0], current() == "micro"),
             *(S_before, heads(E), heads(Y)),

@@ -154,7 +154,7 @@ def heads(X: Array) -> Array:
 
 def run(A: Array, a: Array, B: Array, b: Array, C: Array, offset: int, reverse: bool, eps: float, Y: Array, D: Array):
     """Fill Y and D: one sweep of every head."""
-    with one_parallel_loop:
+    with one_parallel_loop():
         sweeps(A, a, B, b, C, offset, reverse, Y.dtype.type(eps), current() == "micro", Y, D)
 
 
@@ -220,6 +220,6 @@ def compiled_elu_features(X: Array) -> Array:
     """`elu_features` in the compiled tiers, in one pass."""
     rows = heads(X).reshape(math.prod(X.shape[:-1]), X.shape[-1])
     Y = np.empty(rows.shape, X.dtype)
-    with one_parallel_loop:
+    with one_parallel_loop():
         elu_plus_one(rows, Y)
     return Y.reshape(X.shape)

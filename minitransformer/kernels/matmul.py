@@ -111,7 +111,7 @@ def times(X: Array, W: Array, b: Array | None = None) -> Array:
         Y[:] = 0 if b is None else b
     else:
         b = np.zeros(W.shape[1], X.dtype) if b is None else np.require(b, requirements=["C", "W"])
-        with one_parallel_loop:
+        with one_parallel_loop():
             rows_times(*(np.require(A, requirements=["A", "W"]) for A in (np.ascontiguousarray(X), W)), b, Y)
     return Y
 
@@ -124,6 +124,6 @@ def transposed_times(X: Array, dY: Array) -> tuple[Array, Array]:
     parts = min(max(rows // 512, 2), 8)  # whatever the number of threads, so that sums have one order
     C, dbs = np.zeros((parts, -(-E // LANES), D, LANES), X.dtype), np.zeros((parts, E), X.dtype)
     dW = np.zeros((D, E), X.dtype)
-    with one_parallel_loop:
+    with one_parallel_loop():
         columns_times(*(np.require(A, requirements=["C", "A", "W"]) for A in (X, dY)), C, dbs, dW)
     return dW, dbs.sum(0)

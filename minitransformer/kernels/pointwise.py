@@ -48,7 +48,7 @@ def run(loop: Callable, parallel_loop: Callable, size: int, *arguments: object) 
     if size < SMALL:
         loop(*arguments, 0, 1)
     else:
-        with one_parallel_loop:
+        with one_parallel_loop():
             parallel_loop(*arguments)
 
 

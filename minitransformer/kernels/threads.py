@@ -20,7 +20,6 @@ import importlib
 import os
 import sys
 import threading
-import weakref
 from pathlib import Path
 
 import numba
@@ -45,40 +44,37 @@ if numba.config.THREADING_LAYER == "default":
     numba.config.THREADING_LAYER = "tbb" if _has_tbb() else "workqueue"
 
 
-class OneParallelLoop:
-    """`with one_parallel_loop:` call a function that holds a prange."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.users: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-        self.forked_beside_users = False
-
-    def __enter__(self):
-        if self.forked_beside_users:
-            raise RuntimeError(
-                "this process was forked while another thread used the compiled loops, and can't run them: start "
-                "processes with multiprocessing.get_context('spawn'), or use minitransformer.backend('numpy') in them"
-            )
-        self.lock.acquire()
-        self.users.add(threading.current_thread())
-
-    def __exit__(self, *_):
-        self.lock.release()
-
-    def before_fork(self):
-        self.lock.acquire()
-        self.others = any(user.is_alive() for user in self.users if user is not threading.current_thread())
-
-    def after_in_child(self):
-        self.forked_beside_users |= self.others
-        self.lock.release()
+_lock = threading.Lock()
+users: dict[
+    int, threading.Thread
+] = {}  # Python threads that have run loops; a new thread may get the number of an old one
+_fork = {"beside users": False, "others": False}  # was this process forked so; did others use loops at the last fork
 
 
-one_parallel_loop = OneParallelLoop()
+def one_parallel_loop() -> threading.Lock:
+    """`with one_parallel_loop():` call a function that holds a prange.
+
+    What is returned is a bare lock: Ctrl-C can't come between taking it and the body that releases it.
+    raises   RuntimeError in a process that was forked while another thread used loops
+    """
+    if _fork["beside users"]:
+        raise RuntimeError(
+            "this process was forked while another thread used the compiled loops, and can't run them: start "
+            "processes with multiprocessing.get_context('spawn'), or use minitransformer.backend('numpy') in them"
+        )
+    users[threading.get_ident()] = threading.current_thread()
+    return _lock
+
+
+def _after_in_child() -> None:
+    _fork["beside users"] |= _fork["others"]
+    _lock.release()
+
+
+def _before_fork() -> None:
+    _lock.acquire()
+    _fork["others"] = any(user.is_alive() for user in users.values() if user is not threading.current_thread())
+
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=one_parallel_loop.before_fork,
-        after_in_parent=one_parallel_loop.lock.release,
-        after_in_child=one_parallel_loop.after_in_child,
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_after_in_child)

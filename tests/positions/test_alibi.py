@@ -14,34 +14,6 @@ H, n, m, d, dv = 3, 5, 7, 4, 2
 NONE = NoPositionParams()
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
-def Q(rng):
-    return rng.standard_normal((2, H, n, d))
-
-
-@pytest.fixture
-def K(rng):
-    return rng.standard_normal((2, H, m, d))
-
-
-@pytest.fixture
-def V(rng):
-    return rng.standard_normal((2, H, m, dv))
-
-
-@pytest.fixture
-def mask(rng):
-    """Some pairs hidden, and every key of one query."""
-    mask = rng.random((2, H, n, m)) < 0.8
-    mask[0, 1, 2] = False
-    return mask
-
-
 def test_slopes_of_the_paper():
     """8 heads: 1/2, 1/4 … 1/256. Another number: those of the power of two below, and every second one of the next."""
     np.testing.assert_array_equal(alibi_slopes(8), [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256])

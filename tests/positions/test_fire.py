@@ -14,26 +14,6 @@ from minitransformer.pullback import tree_bytes
 H, n, m, d, dv = 3, 5, 7, 4, 2
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
-def Q(rng):
-    return rng.standard_normal((2, H, n, d))
-
-
-@pytest.fixture
-def K(rng):
-    return rng.standard_normal((2, H, m, d))
-
-
-@pytest.fixture
-def V(rng):
-    return rng.standard_normal((2, H, m, dv))
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("c", "L_mult"), [(0.1, 1.0), (-0.6, 3.5 / 512), (2.0, -0.5 / 512)])
 def test_pair_by_pair(Q, K, V, causal, c, L_mult, rng):

@@ -20,26 +20,6 @@ H, n, m, d, dv = 3, 5, 7, 4, 2
 P, A_, P_W, A_W = np.array([[0.5, 1.0, 1.9], [0.1, 0.7, 2.5], [0.3, 1.2, 2.0], [0.02, 0.4, 1.1]])
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
-def Q(rng):
-    return rng.standard_normal((2, H, n, d))
-
-
-@pytest.fixture
-def K(rng):
-    return rng.standard_normal((2, H, m, d))
-
-
-@pytest.fixture
-def V(rng):
-    return rng.standard_normal((2, H, m, dv))
-
-
 CURVES = {
     "log": (KerpleLog(H), KerpleParams(P, A_), lambda c, h, t: c - P[h] * math.log(1 + A_[h] * t)),
     "power": (KerplePower(H), KerpleParams(P, A_), lambda c, h, t: c - A_[h] * t ** P[h]),

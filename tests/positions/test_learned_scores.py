@@ -40,34 +40,6 @@ def parameters(encoding, rng):
     return params
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
-def Q(rng):
-    return rng.standard_normal((2, H, n, d))
-
-
-@pytest.fixture
-def K(rng):
-    return rng.standard_normal((2, H, m, d))
-
-
-@pytest.fixture
-def V(rng):
-    return rng.standard_normal((2, H, m, dv))
-
-
-@pytest.fixture
-def mask(rng):
-    """Some pairs hidden, and every key of one query."""
-    mask = rng.random((2, H, n, m)) < 0.8
-    mask[0, 1, 2] = False
-    return mask
-
-
 def zero(encoding):
     """One number for every score of a head: softmax does not see it."""
     return ["params.b_2"] if isinstance(encoding, FIRE) else []

@@ -27,26 +27,6 @@ CAUSAL = [*((t, t) for t in range(16)), (16, 18), (19, 20), (21, 23), (24, 26), 
 CAUSAL += [(46, 51), (52, 58), (59, 66), (67, 76), (77, 86), (87, 98), (99, 112), (113, 3000)]
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
-def Q(rng):
-    return rng.standard_normal((2, H, n, d))
-
-
-@pytest.fixture
-def K(rng):
-    return rng.standard_normal((2, H, m, d))
-
-
-@pytest.fixture
-def V(rng):
-    return rng.standard_normal((2, H, m, dv))
-
-
 def test_buckets_are_those_of_the_published_code():
     distance = np.arange(3001)
     for bounds, causal in ((BOTH_WAYS, False), (CAUSAL, True)):

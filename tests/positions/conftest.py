@@ -1,0 +1,34 @@
+"""Queries, keys, values and a mask: 2 samples, 3 heads, 5 queries at the last of 7 positions, axes all different."""
+
+import numpy as np
+import pytest
+
+H, n, m, d, dv = 3, 5, 7, 4, 2
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
+def Q(rng):
+    return rng.standard_normal((2, H, n, d))
+
+
+@pytest.fixture
+def K(rng):
+    return rng.standard_normal((2, H, m, d))
+
+
+@pytest.fixture
+def V(rng):
+    return rng.standard_normal((2, H, m, dv))
+
+
+@pytest.fixture
+def mask(rng):
+    """Some pairs hidden, and every key of one query."""
+    mask = rng.random((2, H, n, m)) < 0.8
+    mask[0, 1, 2] = False
+    return mask
