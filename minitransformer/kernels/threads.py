@@ -45,9 +45,8 @@ if numba.config.THREADING_LAYER == "default":
 
 
 _lock = threading.Lock()
-users: dict[
-    int, threading.Thread
-] = {}  # Python threads that have run loops; a new thread may get the number of an old one
+# Python threads that have run loops, by number: a new thread may get the number of an old one
+users: dict[int, threading.Thread] = {}
 _fork = {"beside users": False, "others": False}  # was this process forked so; did others use loops at the last fork
 
 
