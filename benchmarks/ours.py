@@ -109,6 +109,25 @@ def copy_of_V(n: int) -> Job:  # noqa: N802
     return lambda: np.copyto(Y, V)
 
 
+def limit(operations: float) -> Job:
+    """So many operations by the micro-kernel on tiles that stay in the first-level cache: what the processor can do now."""
+    from minitransformer.backend import current
+    from minitransformer.kernels.staircase import multiply_adds
+    from minitransformer.kernels.threads import one_parallel_loop
+    from minitransformer.kernels.tiles import tiles
+    from minitransformer.training.parallel import cores
+
+    (A,) = arrays((64, 64))
+    B, C = tiles(1, 64, A)[0], tiles(cores(), 64, A)
+    times = max(1, round(operations / (2 * C.size * 64)))
+
+    def job() -> None:
+        with one_parallel_loop():
+            multiply_adds(A, B, C, times, current() == "micro")
+
+    return job
+
+
 def linear_layer(n: int, D: int, E: int, backward: bool) -> Job:
     """A linear layer of the training step: one matrix product, or all three."""
     from minitransformer.functional import linear
@@ -123,13 +142,15 @@ def training_step() -> Job:
     from minitransformer.models import LanguageModel
     from minitransformer.training.loop import advance, start
     from minitransformer.training.objective import NextByte
+    from minitransformer.training.recipes import parts_of
     from minitransformer.training.schedule import Cosine
     from minitransformer.training.state import Training
 
     noise = np.random.default_rng(0).integers(0, 256, 2**16).astype(np.uint8)
     never = 10**9
     objective = NextByte(Text(noise, noise[:1024], "noise", ""), MODEL["context"])
-    training = Training(never, BATCH, Cosine(3e-4, never), look_every=never, save_every=never)
+    schedule, parts = Cosine(3e-4, never), parts_of(BATCH)
+    training = Training(never, BATCH, schedule, parts=parts, look_every=never, save_every=never)
     model = LanguageModel(**MODEL)
     state = start(model, training)
 

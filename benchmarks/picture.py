@@ -23,8 +23,12 @@ def _ratios(axis: Any, judged: list[dict[str, Any]]) -> None:
         axis.plot([ratio["q1"], ratio["q3"]], [y, y], color="#20639b", linestyle="-", linewidth=3)
         axis.plot(ratio["median"], y, "o", color="#20639b", markersize=5)
         axis.plot(row["target"], y, "|", color="#c8553d", markersize=10, markeredgewidth=2)
+        if row["limit"]:
+            axis.plot(row["limit"]["median"], y, ">", color="#888888", markersize=5)
     axis.axvline(1, color="#555555", linewidth=0.8, linestyle="-")
-    axis.set(ylim=(-0.7, len(judged) - 0.3), xlabel="best of the peers / ours (● median, — quartiles, | target)")
+    axis.set(
+        ylim=(-0.7, len(judged) - 0.3), xlabel="best of the peers / ours (● median, — quartiles, | target, ▸ limit)"
+    )
     axis.set_xscale("log")
     axis.set_xticks([1, 2, 4, 8], labels=["1", "2", "4", "8"], minor=False)
     axis.xaxis.set_minor_formatter("")

@@ -32,14 +32,19 @@ def agree(ours: list[list[float]], peer: list[list[float]]) -> bool:
 
 
 def judge(result: dict[str, Any]) -> dict[str, Any]:
-    """The result of a row with its ratios, the best of its peers, and whether the target is met (None without one)."""
-    ours = result["samples"].get("ours")
-    against = {name: ratios(s, ours) for name, s in result["samples"].items() if ours and name != "ours"}
+    """The result of a row with its ratios, the best of its peers, and whether the target is met (None without one).
+
+    `limit` is the ratio that nothing on this processor can exceed, where the row says how many operations it needs.
+    """
+    samples = dict(result["samples"])
+    ours, fastest = samples.get("ours"), samples.pop("limit", None)
+    against = {name: ratios(s, ours) for name, s in samples.items() if ours and name != "ours"}
     best = min(against, key=lambda name: against[name]["median"], default=None)
     met = None
     if result["target"] is not None:
         met = best is not None and not result["differs"] and against[best]["median"] >= result["target"]
-    return {**result, "ratios": against, "best": best, "met": met}
+    limit = ratios(samples[best], fastest) if best and fastest else None
+    return {**result, "ratios": against, "best": best, "met": met, "limit": limit}
 
 
 def slopes(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -50,6 +55,8 @@ def slopes(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         label = result["label"].replace(f" n={result['case']['n']}", "")
         for name, samples in result["samples"].items():
+            if name == "limit":
+                continue
             groups.setdefault((label, name), []).append((result["case"]["n"], float(np.median(samples))))
     return [
         {"core": label, "by": name, "slope": slope(*zip(*points, strict=True)), "points": sorted(points)}
@@ -86,13 +93,15 @@ def line(result: dict[str, Any]) -> str:
     if result["differs"]:
         parts.append(f"RESULTS DIFFER from {', '.join(result['differs'])}")
     best = f"{result['ratios'][result['best']]['median']:.2f}" if result["best"] else "–"
+    limit = f"{result['limit']['median']:.2f}" if result["limit"] else ""
     target = "" if result["target"] is None else f"{result['target']:.2f}"
     verdict = {None: "", True: "met", False: "not met"}[result["met"]]
-    return f"{result['label']:<66} {best:>6} {target:>7}  {verdict:<8} {'; '.join(parts)}".rstrip()
+    return f"{result['label']:<66} {best:>6} {limit:>6} {target:>7}  {verdict:<8} {'; '.join(parts)}".rstrip()
 
 
 HEADER = (
-    f"{'':<66} {'ratio':>6} {'target':>7}  {'':<8} median of each (× peer/ours, median and quartiles of paired rounds)"
+    f"{'':<66} {'ratio':>6} {'limit':>6} {'target':>7}  {'':<8} "
+    "median of each (× peer/ours, median and quartiles of paired rounds)"
 )
 
 
@@ -103,8 +112,12 @@ def summary(results: list[dict[str, Any]]) -> str:
     for fit in slopes(results):
         by_core.setdefault(fit["core"], []).append(f"{fit['by']} {fit['slope']:.2f}")
     lines += [f"{core:<66} {', '.join(fits)}" for core, fits in by_core.items()]
-    met = [result["met"] for result in results if result["met"] is not None]
-    return "\n".join([*lines, "", f"{sum(met)} of {len(met)} targets met"])
+    judged = [result for result in results if result["met"] is not None]
+    beyond = sum(bool(result["limit"]) and result["limit"]["median"] < result["target"] for result in judged)
+    lines += ["", f"{sum(result['met'] for result in judged)} of {len(judged)} targets met"]
+    if beyond:
+        lines.append(f"{beyond} lie above the limit: the multiply-adds alone take longer than that on this processor")
+    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------- the machine

@@ -49,6 +49,24 @@ class Row(NamedTuple):
         words += [f"{key}={value}" for key, value in self.case.items() if not isinstance(value, bool)]
         return " ".join(words)
 
+    @property
+    def operations(self) -> float | None:
+        """Multiplications and additions that no exact algorithm can do without, where they are most of the work."""
+        if self.measure != "time":
+            return None
+        if self.work == "attention":
+            n, H, d, causal, backward = self.case.values()
+            pairs = n * (n + 1) / 2 if causal else n**2
+            return (14 if backward else 4) * pairs * d * H  # two products forwards, five backwards
+        if self.work == "linear_layer":
+            n, D, E, backward = self.case.values()
+            return (6 if backward else 2) * n * D * E
+        if self.work == "training_step":
+            D, depth, context = (MODEL[name] for name in ("width", "depth", "context"))
+            weights = depth * 12 * D**2 + MODEL["vocabulary"] * D
+            return BATCH * context * (6 * weights + depth * 14 * (context + 1) / 2 * D)
+        return None
+
 
 def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
     """Standard normal float32 arrays, the same in every process."""

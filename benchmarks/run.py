@@ -24,7 +24,11 @@ from benchmarks.rows import Row, rows
 HERE = Path(__file__).resolve().parent
 LIMIT = 900  # seconds that one answer may take
 QUICK, FULL = 1.5, 10.0  # seconds of a row, about
-OURS = {"ours": {}, "loops": {"MINITRANSFORMER_BACKEND": "numba"}}  # and what their environment has in addition
+OURS = {
+    "ours": {},
+    "limit": {},
+    "loops": {"MINITRANSFORMER_BACKEND": "numba"},
+}  # and what is added to their environment
 IMPORTS = {"ours": "minitransformer.attention", "eager": "torch"}
 
 
@@ -103,8 +107,13 @@ class Team:
 
 
 def measure(row: Row, team: Team, seconds: float) -> dict[str, Any]:
-    """All rounds of a row. `samples` has a number for each implementation and round, ours under "ours"."""
+    """All rounds of a row. `samples` has a number for each implementation and round, ours under "ours".
+
+    "limit" is no implementation: it takes as long as the bare multiply-adds of the row.
+    """
     names = {"ours": row.ours, **{peer: peer for peer in row.peers if team.peer_python}}
+    if row.operations:
+        names["limit"] = "limit"
     take = {"time": _times, "import": _imports}.get(row.measure, _fresh)
     samples, unavailable, differs = take(row, names, team, seconds)
     missing = {peer: "no interpreter for the peers" for peer in row.peers if not team.peer_python}
@@ -121,7 +130,8 @@ def _times(row: Row, names: dict[str, str], team: Team, seconds: float) -> Taken
     """Rounds in alternating order; each sample is the mean of enough calls to last a while."""
     answers = {}
     for label, name in names.items():
-        answers[label] = team[name].ask("setup", work=row.work, case=row.case)
+        work, case = ("limit", {"operations": row.operations}) if label == "limit" else (row.work, row.case)
+        answers[label] = team[name].ask("setup", work=work, case=case)
         if label == "ours" and "error" in answers[label]:
             break
     unavailable = {label: answer["error"] for label, answer in answers.items() if "error" in answer}

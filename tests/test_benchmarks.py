@@ -61,7 +61,7 @@ def test_results_are_compared():
 
 def test_a_line_hides_nothing():
     line = report.line(report.judge(result()))
-    assert "2.50    2.00  met" in line
+    assert "2.50           2.00  met" in line
     for part in ("ours 2000 ms", "fast 5000 ms ×2.50 [2.50, 2.50]", "slow 9000 ms ×4.50"):
         assert part in line
     assert "not met" in report.line(report.judge(result(target=2.6)))

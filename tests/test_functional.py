@@ -52,7 +52,7 @@ def rng():
         (layer_norm, (X, GAMMA, BETA)),
         (layer_norm_outside, (X, GAMMA, BETA)),
         (rms_norm, (X, GAMMA)),
-        (dropout, (X, 0.3, None)),
+        (dropout, (X, 0.3, np.random.default_rng(0))),
         (cross_entropy, (X, TOKENS % 5)),
         *[(f, (X,)) for f in POINTWISE],
     ],

@@ -17,7 +17,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.sharing import by_offset, for_each_head, heads_fit, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.typing import Array, Bool, Float, checked
 
-FEW = 4  # up to so many queries, as in generation, the definition is faster than tiles of 64
+SMALL = 16  # up to so many scores, as in an example, the definition is as fast as loops, and its stages can be looked at
 
 
 class ScoresPullback(NamedTuple):
@@ -124,7 +124,7 @@ def dot_product_attention(
     if bias is not None:
         fitting(bias, (*batch, max(n + m - 1, 0)), "bias", "one number for each offset")
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
-    if current() != "numpy" and n > FEW:
+    if current() != "numpy" and n * m > SMALL:
         from minitransformer.kernels.attention import tiled_attention
 
         return tiled_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale)

@@ -33,12 +33,14 @@ from numba import prange
 from minitransformer.backend import current
 from minitransformer.kernels.compiling import compiled, compiled_parallel
 from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.few_queries import forward_few
 from minitransformer.kernels.threads import one_parallel_loop
 from minitransformer.kernels.tiles import LANES, add_product, fours, product, tile, tiles, transpose_into
 from minitransformer.sharing import by_offset, for_each_head, sum_over_heads, unbroadcast
 from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
+FEW = 4  # up to so many queries, a tile of 64 would be mostly empty
 
 # ------------------------------------------------------------------------------------- the parts of a tile
 
@@ -371,18 +373,12 @@ def tiled_attention(
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     masks, biases, of = _of(Q, K, mask, bias)
     Y, L = np.empty((*batch, n, V.shape[-1]), Q.dtype), np.empty((*batch, n), Q.dtype)
+    out = heads(Y), L.reshape(len(of), n)
     with one_parallel_loop():
-        forward(
-            *(padded(X) for X in (Q, K, V)),
-            *(
-                np.ascontiguousarray(biases[:, ::-1]),
-                np.ascontiguousarray(masks.mT),
-                of,
-                causal,
-                m,
-                scale,
-                current() == "micro",
-            ),
-            *(heads(Y), L.reshape(len(of), n)),
-        )
+        if n <= FEW:
+            arrays = (np.require(heads(X), requirements=["C", "A", "W"]) for X in (Q, K, V))
+            forward_few(*arrays, biases, masks, of, causal, scale, *out)
+        else:
+            turned = np.ascontiguousarray(biases[:, ::-1]), np.ascontiguousarray(masks.mT)
+            forward(*(padded(X) for X in (Q, K, V)), *turned, of, causal, m, scale, current() == "micro", *out)
     return Y, TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias)

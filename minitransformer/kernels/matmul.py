@@ -19,8 +19,9 @@ import numpy as np
 from numba import prange
 
 from minitransformer.kernels.compiling import compiled, compiled_parallel
+from minitransformer.kernels.pointwise import for_loops
 from minitransformer.kernels.threads import one_parallel_loop
-from minitransformer.kernels.tiles import LANES, add_product, fours, product, tile, tiles
+from minitransformer.kernels.tiles import LANES, add_product, fours, product, product_from, room, tile, tiles
 from minitransformer.typing import Array
 
 
@@ -37,39 +38,54 @@ def copy_into(space, X, r0, c0):
 
 
 @compiled
-def some_rows(X, panels, b, r0, Y):
-    """Y = X W + b for rows r0 … r0 + 63."""
-    A, C = tiles((len(panels[0]) + LANES - 1) // LANES, LANES, X), tile(LANES, X)
-    for k in range(len(A)):
-        rows, _ = copy_into(A[k], X, r0, k * LANES)
+def some_rows(X, panels, r0, Y):
+    """Y = X W + b for rows r0 … r0 + 63. A panel has 64 columns of W, and below them those of b."""
+    D, rows = X.shape[1], min(LANES, len(X) - r0)
+    A, space = X[r0 : r0 + rows, :D], tile(LANES, X)
+    if rows % 4:
+        A = np.zeros((fours(rows), D), X.dtype)[:, :D]
+        A[:rows] = X[r0 : r0 + rows]
     for p in range(len(panels)):
         c0 = p * LANES
-        columns = min(LANES, Y.shape[1] - c0)
-        for k in range(len(A)):
-            W = panels[p, k * LANES : (k + 1) * LANES]
+        y = Y[r0 : r0 + rows, c0 : c0 + LANES]
+        whole = rows % 4 == 0 and y.shape[1] == LANES
+        C = y if whole else space[: len(A), :LANES]
+        for k in range(0, D, LANES):
+            W = panels[p, k : min(k + LANES, D)]
             if k == 0:
-                product(A[k, : fours(rows), : len(W)], W, C, columns, True)
+                product_from(panels[p, D], A[:, : len(W)], W, C, y.shape[1])
             else:
-                add_product(A[k, : fours(rows), : len(W)], W, C, columns, True)
-        for r in range(rows):
-            y, c, bias = Y[r0 + r][c0 : c0 + columns], C[r], b[c0 : c0 + columns]
-            for i in range(columns):
-                y[i] = c[i] + bias[i]
+                product_from(C, A[:, k : k + len(W)], W, C, y.shape[1])
+        if not whole:
+            y[:] = C[:rows, : y.shape[1]]
 
 
 @compiled_parallel
-def rows_times(X, W, b, Y):
+def rows_times(X, panels, Y):
     """Y = X W + b."""
-    panels = tiles((W.shape[1] + LANES - 1) // LANES, len(W), X)
-    for p in prange(len(panels)):
-        copy_into(panels[p], W, 0, p * LANES)
     for t in prange((len(X) + LANES - 1) // LANES):
-        some_rows(X, panels, b, t * LANES, Y)
+        some_rows(X, panels, t * LANES, Y)
+
+
+@compiled
+def in_panels(W, b):
+    """W cut into panels of 64 columns, each with those of b as one more row below."""
+    D, E = W.shape
+    panels = room((E + LANES - 1) // LANES, D + 1, W)
+    for p in range(len(panels)):
+        c0 = p * LANES
+        columns = min(LANES, E - c0)
+        for k in range(D):
+            source, target = W[k, c0:], panels[p, k]
+            for c in range(columns):
+                target[c] = source[c]
+        panels[p, D, :columns] = b[c0 : c0 + columns]
+    return panels
 
 
 @compiled
 def columns_of_some_rows(X, dY, start, stop, C, db):
-    """C[c] += Xᵀ (panel c of dY) and db += Σ dY, over the rows start … stop − 1."""
+    """C[c] = Xᵀ (panel c of dY) and db += Σ dY, over the rows start … stop − 1, of which there is at least one."""
     A, B = tiles((X.shape[1] + LANES - 1) // LANES, LANES, X), tiles(len(C), LANES, X)
     for r0 in range(start, stop, LANES):
         rows = min(LANES, stop - r0)
@@ -85,7 +101,10 @@ def columns_of_some_rows(X, dY, start, stop, C, db):
                     total[i] += dy[i]
             for k in range(len(A)):
                 its = C[c, k * LANES : (k + 1) * LANES]
-                add_product(A[k, :rows, : len(its)].T, B[c], its, len(total), True)
+                if r0 == start:
+                    product(A[k, :rows, : len(its)].T, B[c], its, len(total), True)
+                else:
+                    add_product(A[k, :rows, : len(its)].T, B[c], its, len(total), True)
 
 
 @compiled_parallel
@@ -98,7 +117,8 @@ def columns_times(X, dY, C, dbs, dW):
     for k in prange(len(dW)):
         for c in range(C.shape[1]):
             dw = dW[k][c * LANES : (c + 1) * LANES]
-            for part in range(parts):
+            dw[:] = C[0, c, k, : len(dw)]
+            for part in range(1, parts):
                 its = C[part, c, k]
                 for i in range(len(dw)):
                     dw[i] += its[i]
@@ -110,9 +130,10 @@ def times(X: Array, W: Array, b: Array | None = None) -> Array:
     if W.shape[0] == 0:
         Y[:] = 0 if b is None else b
     else:
-        b = np.zeros(W.shape[1], X.dtype) if b is None else np.require(b, requirements=["C", "W"])
+        b = np.zeros(W.shape[1], X.dtype) if b is None else b
+        W = W if W.flags.behaved else np.require(W, requirements=["A", "W"])
         with one_parallel_loop():
-            rows_times(*(np.require(A, requirements=["A", "W"]) for A in (np.ascontiguousarray(X), W)), b, Y)
+            rows_times(for_loops(X, X.dtype, X.shape), in_panels(W, for_loops(b, b.dtype, b.shape)), Y)
     return Y
 
 
@@ -122,8 +143,8 @@ def transposed_times(X: Array, dY: Array) -> tuple[Array, Array]:
         return X.T @ dY, dY.sum(0)
     (rows, D), E = X.shape, dY.shape[1]
     parts = min(max(rows // 512, 2), 8)  # whatever the number of threads, so that sums have one order
-    C, dbs = np.zeros((parts, -(-E // LANES), D, LANES), X.dtype), np.zeros((parts, E), X.dtype)
-    dW = np.zeros((D, E), X.dtype)
+    C, dbs = np.empty((parts, -(-E // LANES), D, LANES), X.dtype), np.zeros((parts, E), X.dtype)
+    dW = np.empty((D, E), X.dtype)
     with one_parallel_loop():
-        columns_times(*(np.require(A, requirements=["C", "A", "W"]) for A in (X, dY)), C, dbs, dW)
+        columns_times(*(for_loops(A, A.dtype, A.shape) for A in (X, dY)), C, dbs, dW)
     return dW, dbs.sum(0)

@@ -1,9 +1,11 @@
 """The micro-kernel: four rows of a matrix product, held in registers. The only place where the book leaves plain Python.
 
-    for each k:                                       c₀ … c₃: four rows of C, several vectors each, all in registers
+    c₀ … c₃ = 0, or four rows of another array        several vectors each, all in registers
+    for each k:
         b = row k of B, as vectors                    read once, used four times
         for r in 0 … 3:
             c_r += A[r, k] · b                        one fused multiply-add for each vector
+    write c₀ … c₃ to C                                once
 
 Why this is fast. A core can start two fused multiply-adds in a cycle, and each takes four cycles: to keep it busy there
 must be eight or more that don't wait for each other. The plain loop of `attention.add_product` reads and writes C again
@@ -30,23 +32,26 @@ NARROW = 2  # ... for what is left of a row that is no multiple of WIDE vectors
 _i64 = ir.IntType(64)
 
 
-def _four_rows(vectors_in_row, accumulate):
-    """Code for C[r:r+4, c:c+w] = (or +=) A[r:r+4] B[:, c:c+w], w being that many vectors; rows of B, C are contiguous."""
+def _four_rows(vectors_in_row):
+    """Code for C[r:r+4, c:c+w] = S + A[r:r+4] B[:, c:c+w], w being that many vectors; rows of B, S, C are contiguous.
 
-    def typing(typingctx, A, B, C, r, c):
+    S is None, or S[r:r+4, c:c+w], or S[c:c+w], the same for each row.
+    """
+
+    def typing(typingctx, A, B, S, C, r, c):
         def code(context, builder, signature, arguments):
             number = context.get_value_type(signature.args[0].dtype)
             size = context.get_abi_sizeof(number)
             vector = ir.VectorType(number, REGISTER // size)
-            array_A, array_B, array_C = (
-                context.make_array(kind)(context, builder, value)
-                for kind, value in zip(signature.args[:3], arguments, strict=False)
+            array_A, array_B, array_S, array_C = (
+                kind if kind is types.none else context.make_array(kind)(context, builder, value)
+                for kind, value in zip(signature.args[:4], arguments, strict=False)
             )
             (A_row, A_step), (B_row, _), (C_row, _) = (
                 [builder.extract_value(array.strides, axis) for axis in (0, 1)] for array in (array_A, array_B, array_C)
             )
             inner = builder.extract_value(array_A.shape, 1)
-            r, c = arguments[3:]
+            r, c = arguments[4:]
 
             def fixed(value):
                 return ir.Constant(_i64, value)
@@ -62,11 +67,17 @@ def _four_rows(vectors_in_row, accumulate):
             left = builder.mul(c, fixed(size))
             A0 = builder.add(builder.ptrtoint(array_A.data, _i64), builder.mul(r, A_row))
             B0 = builder.add(builder.ptrtoint(array_B.data, _i64), left)
-            C0 = builder.add(builder.add(builder.ptrtoint(array_C.data, _i64), left), builder.mul(r, C_row))
             A_rows = [builder.mul(A_row, fixed(row)) for row in range(ROWS)]
-            places = [vectors(builder.add(C0, builder.mul(C_row, fixed(row)))) for row in range(ROWS)]
-            nothing = ir.Constant(vector, [0.0] * vector.count)
-            start = [[read(place, vector) if accumulate else nothing for place in row] for row in places]
+
+            def places(array, its_row):
+                first = builder.add(builder.add(builder.ptrtoint(array.data, _i64), left), builder.mul(r, its_row))
+                return [vectors(builder.add(first, builder.mul(its_row, fixed(row)))) for row in range(ROWS)]
+
+            if array_S is types.none:
+                start = [[ir.Constant(vector, [0.0] * vector.count)] * vectors_in_row] * ROWS
+            else:
+                S_row = builder.extract_value(array_S.strides, 0) if signature.args[2].ndim == 2 else fixed(0)
+                start = [[read(place, vector) for place in row] for row in places(array_S, S_row)]
 
             # The loop over k. What changes from step to step is a "phi": first what it was before, then what a step made.
             before, loop, after = builder.block, builder.append_basic_block("k"), builder.append_basic_block("end")
@@ -96,11 +107,11 @@ def _four_rows(vectors_in_row, accumulate):
             for phi, value, changed in zip(last, first[3:], following[3:], strict=True):
                 phi.add_incoming(value, before)
                 phi.add_incoming(changed, loop)
-            for value, place in zip(last, (place for row in places for place in row), strict=True):
+            for value, place in zip(last, (place for row in places(array_C, C_row) for place in row), strict=True):
                 builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
             return context.get_dummy_value()
 
-        return types.void(A, B, C, types.intp, types.intp), code
+        return types.void(A, B, S, C, types.intp, types.intp), code
 
     return typing
 
@@ -112,7 +123,5 @@ def _spread(builder, value, vector):
     return builder.shuffle_vector(first, first, ir.Constant(places, [0] * vector.count))
 
 
-four_rows = intrinsic(_four_rows(WIDE, accumulate=False))
-add_four_rows = intrinsic(_four_rows(WIDE, accumulate=True))
-four_rows_narrow = intrinsic(_four_rows(NARROW, accumulate=False))
-add_four_rows_narrow = intrinsic(_four_rows(NARROW, accumulate=True))
+four_rows = intrinsic(_four_rows(WIDE))
+four_rows_narrow = intrinsic(_four_rows(NARROW))

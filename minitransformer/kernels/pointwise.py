@@ -311,7 +311,9 @@ def adamw(
         if large is not None:
             new[large] = tuple(X.reshape(theta[large].shape) for X in result)
             continue
-        ends = np.cumsum([theta[k].size for k in members[:-1]])
-        for k, *parts in zip(members, *(np.split(X, ends) for X in result), strict=True):
-            new[k] = tuple(part.reshape(theta[k].shape) for part in parts)
+        start = 0
+        for k in members:
+            shape, stop = theta[k].shape, start + theta[k].size
+            new[k] = tuple(X[start:stop].reshape(shape) for X in result)
+            start = stop
     return new

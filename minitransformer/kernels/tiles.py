@@ -15,27 +15,27 @@ With `micro` the same product is made by the micro-kernel, which keeps its part 
 import numpy as np
 
 from minitransformer.kernels.compiling import compiled
-from minitransformer.kernels.micro import (
-    NARROW,
-    REGISTER,
-    WIDE,
-    add_four_rows,
-    add_four_rows_narrow,
-    four_rows,
-    four_rows_narrow,
-)
+from minitransformer.kernels.micro import NARROW, REGISTER, WIDE, four_rows, four_rows_narrow
 
 LANES = 64  # columns of a tile
 LINE = 64  # bytes in a line of the cache; a vector that straddles two of them is read twice
 
 
 @compiled
-def tiles(number, rows, like):
-    """Tiles of zeros, (number, rows, LANES), in the type of `like`, that begin with a line of the cache."""
+def room(number, rows, like):
+    """Room for tiles, (number, rows, LANES), in the type of `like`, that begins with a line of the cache."""
     size, line = number * rows * LANES, LINE // like.itemsize
-    space = np.zeros(size + line, like.dtype)
+    space = np.empty(size + line, like.dtype)
     skip = (-space.ctypes.data // like.itemsize) % line
     return space[skip : skip + size].reshape(number, rows, LANES)
+
+
+@compiled
+def tiles(number, rows, like):
+    """The same, filled with zeros."""
+    space = room(number, rows, like)
+    space[:] = 0
+    return space
 
 
 @compiled
@@ -47,35 +47,33 @@ def tile(rows, like):
 @compiled
 def product(A, B, C, columns, micro):
     """C = A B, in the first `columns` columns at least. Rows of A are a multiple of four; B and C are LANES wide."""
-    if not micro:
+    if micro:
+        product_from(None, A, B, C, columns)
+    else:
         C[: len(A)] = 0
-        add_product(A, B, C, columns, micro)
-        return
-    wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
-    for r in range(0, len(A), 4):
-        c = 0
-        while c + wide <= columns:
-            four_rows(A, B, C, r, c)
-            c += wide
-        while c < columns:
-            four_rows_narrow(A, B, C, r, c)
-            c += narrow
+        add_product_by_loops(A, B.reshape(-1), C.reshape(-1))
 
 
 @compiled
 def add_product(A, B, C, columns, micro):
     """C += A B, in the first `columns` columns at least. Without `micro`, columns of A are a multiple of four as well."""
-    if not micro:
+    if micro:
+        product_from(C, A, B, C, columns)
+    else:
         add_product_by_loops(A, B.reshape(-1), C.reshape(-1))
-        return
+
+
+@compiled
+def product_from(S, A, B, C, columns):
+    """C = S + A B by the micro-kernel; S is None, or like C, or one row that is added to each row of A B."""
     wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
     for r in range(0, len(A), 4):
         c = 0
         while c + wide <= columns:
-            add_four_rows(A, B, C, r, c)
+            four_rows(A, B, S, C, r, c)
             c += wide
         while c < columns:
-            add_four_rows_narrow(A, B, C, r, c)
+            four_rows_narrow(A, B, S, C, r, c)
             c += narrow
 
 

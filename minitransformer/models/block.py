@@ -14,7 +14,7 @@ import numpy as np
 
 from minitransformer.attention import MultiHeadAttention, MultiHeadParams
 from minitransformer.attention.multi_head import KeysValues
-from minitransformer.functional import PointwisePullback, dropout
+from minitransformer.functional import dropout
 from minitransformer.models.feed_forward import FeedForward, FeedForwardParams
 from minitransformer.models.norms import Norm, NormParams
 from minitransformer.pullback import Layer, Pullback, Tree
@@ -28,7 +28,7 @@ class PreNormPullback(NamedTuple):
 
     norm: Pullback
     layer: Pullback
-    dropout: PointwisePullback
+    dropout: Pullback
 
     @property
     def A(self) -> Array:  # noqa: N802
@@ -45,7 +45,7 @@ class PostNormPullback(NamedTuple):
     """Y = LN(X + F(X)): first back through the norm, then around the layer and through it."""
 
     layer: Pullback
-    dropout: PointwisePullback
+    dropout: Pullback
     norm: Pullback
 
     @property

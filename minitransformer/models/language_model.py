@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention.multi_head import KeysValues
-from minitransformer.functional import EmbeddingPullback, LinearPullback, PointwisePullback, dropout, embedding, linear
+from minitransformer.functional import EmbeddingPullback, LinearPullback, dropout, embedding, linear
 from minitransformer.models.block import Block
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.positions import Encoding, Placed, place
@@ -26,7 +26,7 @@ class EmbeddedPullback(NamedTuple):
 
     embedding: EmbeddingPullback
     positions: Pullback
-    dropout: PointwisePullback
+    dropout: Pullback
     scale: float
 
     def __call__(self, dX: Array) -> tuple[Array, Tree]:

@@ -49,8 +49,12 @@ def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
 
 def _training(c: dict[str, Any]) -> Training:
     schedule = Cosine(c["lr"], c["steps"], warmup=c["steps"] // 10)
-    parts = 1 if current() == "micro" else math.gcd(c["batch"], PARTS)
-    return Training(c["steps"], c["batch"], schedule, parts=parts, seed=c["seed"])
+    return Training(c["steps"], c["batch"], schedule, parts=parts_of(c["batch"]), seed=c["seed"])
+
+
+def parts_of(batch: int) -> int:
+    """Parts that a batch is best cut into in this tier."""
+    return 1 if current() == "micro" else math.gcd(batch, PARTS)
 
 
 def choices(model: Any, training: Training) -> dict[str, Any]:

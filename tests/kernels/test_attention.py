@@ -11,17 +11,21 @@ import minitransformer as mt
 from minitransformer.attention import causal_mask, dot_product, dot_product_attention
 from minitransformer.backend import available
 
+kernels = pytest.importorskip("minitransformer.kernels.attention")
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
 TOLERANCE = {"float32": 5e-6, "float64": 2e-14}
 
 
-@pytest.fixture(autouse=True, params=["numba", "micro"])
+@pytest.fixture(autouse=True, params=["numba", "micro", "few"])
 def tier(request, monkeypatch):
-    if request.param not in available():
-        pytest.skip(f"this machine has no tier {request.param!r}")
-    monkeypatch.setattr(dot_product, "FEW", 0)  # tiles for a single query too
-    with mt.backend(request.param):
+    """Tiles for a single query too, in both tiers; and the loop for a few queries, for as many as there are."""
+    name = "numba" if request.param == "few" else request.param
+    if name not in available():
+        pytest.skip(f"this machine has no tier {name!r}")
+    monkeypatch.setattr(dot_product, "SMALL", 0)
+    monkeypatch.setattr(kernels, "FEW", 10**9 if request.param == "few" else 0)
+    with mt.backend(name):
         yield
 
 
