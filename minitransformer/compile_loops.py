@@ -15,6 +15,7 @@ from minitransformer.attention import block_sparse_attention, delta_rule, dot_pr
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
 from minitransformer.backend import available
 from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
+from minitransformer.positions.rope import rotate
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.parallel import cores
 from minitransformer.typing import Array
@@ -27,6 +28,7 @@ def _both_ways(function: Callable, *inputs: object, **options: object) -> None:
 
 def _attention(X: Array) -> None:
     _both_ways(dot_product_attention, X, X, X)
+    dot_product_attention(X[:, :1], X, X)
 
 
 def _sparse(X: Array) -> None:
@@ -50,6 +52,7 @@ def _pointwise(X: Array) -> None:
         for function in (relu, gelu, gelu_tanh):
             _both_ways(function, Y)
         _both_ways(embedding, np.arange(len(Y)) % 9, Y[:9])
+        _both_ways(rotate, Y, angles=Y[:, :3])
         AdamW().update(Y, Y, AdamW().init(Y), rate=1e-3)
 
 

@@ -17,7 +17,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.sharing import by_offset, for_each_head, heads_fit, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.typing import Array, Bool, Float, checked
 
-SMALL = 16  # up to so many scores, as in an example, the definition is as fast as loops, and its stages can be looked at
+SMALL = 16  # up to so many scores, as in an example, the definition is as fast, and its stages can be looked at
 
 
 class ScoresPullback(NamedTuple):

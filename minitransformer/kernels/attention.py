@@ -41,6 +41,7 @@ from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
 FEW = 4  # up to so many queries, a tile of 64 would be mostly empty
+FAINT = -64  # a weight below 2⁻⁶⁴ has no slope, see `weights_and_slopes`
 
 # ------------------------------------------------------------------------------------- the parts of a tile
 
@@ -165,13 +166,19 @@ def in_panels(X, space):
 
 @compiled
 def weights_and_slopes(P, dS, L, D):
-    """From scores P (in base 2) and dS = dP: P = exp(S − L) and dS = P ⊙ (dP − D), row by row."""
-    zero = P.dtype.type(0)
+    """From scores P (in base 2) and dS = dP: P = exp(S − L) and dS = P ⊙ (dP − D), row by row.
+
+    Faint weights count as zero. Beside a row's sum of one they are less than half a last digit, but what they are
+    multiplied with would make them smaller than 2⁻¹²⁶, and a processor takes a hundred times longer over such numbers:
+    the attention of a trained model is full of them.
+    """
+    zero, faint = P.dtype.type(0), P.dtype.type(FAINT)
     for i in range(len(L)):
         base = P.dtype.type(L[i] * LOG2E) if L[i] > -np.inf else zero
         D_i = D[i]
         for j in range(LANES):
-            p = exp2(min(P[i, j] - base, zero))  # when scores are huge, rounding may say more than 1
+            x = min(P[i, j] - base, zero)  # when scores are huge, rounding may say more than 0
+            p = zero if x < faint else exp2(x)
             P[i, j] = p
             dS[i, j] = p * (dS[i, j] - D_i)
 

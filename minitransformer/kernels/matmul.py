@@ -3,16 +3,15 @@
     Y = X W + b                                      dW = Xᵀ dY,  db = Σ dY
     for each 64 rows of X, in parallel:              for each part of the rows, in parallel:
         for each 64 columns of W:                        for each 64 rows of the part:
-            C = 0                                            for each tile of dW:
-            for each 64 of the inner length:                     its part += (tile of X)ᵀ (tile of dY)
-                C += (tile of X) (tile of W)             dW = sum of the parts
-            write C + b to Y
+            for each 64 of the inner length:                 for each tile of dW:
+                tile of Y = b, or what is there                  its part += (tile of X)ᵀ (tile of dY)
+                            + (tile of X) (tile of W)        dW = sum of the parts
 
 Why not BLAS, which is as fast? BLAS brings threads of its own, and when it has done a product they go on spinning for a
-while, on the cores that the next compiled loop wants. These loops run on the threads of all the others, and the sum with b
-happens while C is in the cache.
-Tiles are copied to a place of their own before they are multiplied. In an array whose rows are 512 or 1024 bytes apart the
-rows of a tile compete for the same few places of the first-level cache; copied, they take 256 bytes each, and all fit.
+while, on the cores that the next compiled loop wants. These loops run on the threads of all the others.
+What is used many times is copied to a place of its own first: W forwards, the tiles of X and dY backwards. In an array whose
+rows are 512 or 1024 bytes apart the rows of a tile compete for the same few places of the first-level cache; copied, they
+take 256 bytes each, and all fit. Y is written where it belongs, while the next product is under way: memory is slow here.
 """
 
 import numpy as np

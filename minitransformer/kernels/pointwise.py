@@ -1,4 +1,4 @@
-"""The loops of a training step that go through an array entry by entry: activations, scatter-add, AdamW.
+"""The loops of a training step that go through an array entry by entry: activations, scatter-add, rotations, AdamW.
 
     for each of 32 parts of the array, in parallel:          one part, without threads, if the array is small
         for each entry x of the part:
@@ -247,6 +247,53 @@ def scatter_add(tokens: Array, dY: Array, vocabulary: int) -> Array:
     dE = np.zeros((vocabulary, dY.shape[-1]), dY.dtype)
     run(scatter, scatter_all, rows.size, flat, rows, dE)
     return dE
+
+
+# --------------------------------------------------------------------------------------------- rotations
+
+
+@serial
+def turn_part(X, cos, sin, interleaved, Y, part, parts):
+    """One part of the rows; row t stands at position t mod n. Pair f is channels 2f and 2f + 1, or f and pairs + f.
+
+    A row is copied first and turned in place: with few arrays the compiler can prove them apart.
+    """
+    n, pairs = cos.shape
+    start = part * len(X) // parts
+    position = start % n
+    for t in range(start, (part + 1) * len(X) // parts):
+        x, y, c, s = X[t], Y[t], cos[position], sin[position]
+        position = position + 1 if position + 1 < n else 0
+        for k in range(len(x)):
+            y[k] = x[k]
+        if interleaved:
+            for f in range(pairs):
+                a, b = y[2 * f], y[2 * f + 1]
+                y[2 * f] = a * c[f] - b * s[f]
+                y[2 * f + 1] = a * s[f] + b * c[f]
+        else:
+            first, second = y[:pairs], y[pairs : 2 * pairs]
+            for f in range(pairs):
+                a, b = first[f], second[f]
+                first[f] = a * c[f] - b * s[f]
+                second[f] = a * s[f] + b * c[f]
+
+
+@compiled_parallel
+def turn_all(X, cos, sin, interleaved, Y):
+    """`turn_part`, all parts."""
+    for part in prange(PARTS):
+        turn_part(X, cos, sin, interleaved, Y, part, PARTS)
+
+
+def turn(X: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+    """Each pair of channels of (*batch, n, d), turned by the angle of its position; other channels as they are."""
+    Y = np.empty(X.shape, X.dtype)
+    if X.size:
+        x, y = (A.reshape(-1, X.shape[-1]) for A in (for_loops(X, X.dtype, X.shape), Y))
+        c, s = (for_loops(a, X.dtype, cos.shape) for a in (cos, sin))
+        run(turn_part, turn_all, X.size, x, c, s, interleaved, y)
+    return Y
 
 
 # ------------------------------------------------------------------------------------------------ AdamW

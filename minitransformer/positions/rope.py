@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.functional import loops_in
 from minitransformer.positions.encoding import Encoding, NoPositionParams, queries_last
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
 from minitransformer.pullback import Pullback
@@ -32,6 +33,8 @@ def _pairs(count: int, layout: Layout) -> tuple[slice, slice]:
 
 def _turn(X: Array, cos: Array, sin: Array, layout: Layout) -> Array:
     a, b = _pairs(cos.shape[-1], layout)
+    if loops := loops_in("pointwise"):
+        return loops.turn(X, cos, sin, layout == "interleaved")
     Y = X.copy()
     Y[..., a] = X[..., a] * cos - X[..., b] * sin
     Y[..., b] = X[..., a] * sin + X[..., b] * cos

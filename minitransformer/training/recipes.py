@@ -15,8 +15,8 @@ from minitransformer.training.state import Training
 
 PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
 TEXT: dict[str, Any] = {
-    "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2700, "lr": 6e-3, "seed": 0,
-    "positions": "sinusoidal",
+    "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2400, "lr": 6e-3, "seed": 0,
+    "positions": "rope",
 }  # fmt: skip
 DATES: dict[str, Any] = {
     "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1200, "lr": 5e-3, "seed": 0,

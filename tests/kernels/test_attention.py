@@ -297,6 +297,24 @@ def test_scores_so_large_that_one_key_takes_all(size):
         assert np.isfinite(a).all(), name
 
 
+def test_faint_weights_make_no_subnormal_numbers():
+    """On them a processor takes a hundred times longer; the attention of a trained model would be full of them."""
+    _, _, V, dY = random_inputs(m=200, n=70)
+    Q = np.ones((2, 3, 70, 1), "float32")
+    K = -np.linspace(0, 126 * np.log(2), 200, dtype="float32")[:, None] * np.ones((2, 3, 1, 1), "float32")
+    dY *= np.float32(2.0**-26)  # as small as in a training; the weights go from 1 down to 2⁻¹²⁶
+    want = everything("numpy", Q, K, V, dY, scale=1)
+    have = everything(None, Q, K, V, dY, scale=1)
+
+    def subnormal(X):
+        return (X != 0) & (np.abs(X) < np.finfo("float32").tiny)
+
+    assert subnormal(want["dK"]).any(), "else there is nothing to be tested"
+    for name in ("Y", "dQ", "dK", "dV"):
+        assert not subnormal(have[name]).any(), name
+        np.testing.assert_allclose(have[name], want[name], rtol=1e-4, atol=2e-6 * np.abs(want[name]).max())
+
+
 def test_a_nan_is_not_swept_under_the_carpet():
     Q, K, V, _ = random_inputs(13, (2,), 70, 70)
     Q[0, 3, 1] = np.nan

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer.backend import available
 from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, relu, rms_norm
+from minitransformer.positions.rope import rotate
 from minitransformer.training.optimiser import AdamW, AdamWState
 
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
@@ -299,3 +300,22 @@ def test_the_same_bits_every_time_with_any_number_of_threads():
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+# --------------------------------------------------------------------------------------------- rotations
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize(
+    ("shape", "pairs"), [((7, 6), 3), ((2, 3, 5, 8), 3), ((5, 5), 0), ((0, 4, 4), 2), ((2, 0, 4), 2), ((9, 700, 8), 4)]
+)
+def test_rotations(shape, pairs, layout, dtype):
+    rng = np.random.default_rng(pairs)
+    X = rng.standard_normal(shape).astype(dtype)
+    X.flags.writeable = False
+    angles = rng.standard_normal((shape[-2], pairs)).astype(dtype)
+    want, have = both(lambda X: rotate(X, angles=angles.astype(X.dtype), layout=layout, magnitude=1.5), X)
+    assert_close(want, have, dtype)
+    X = np.asfortranarray(X)
+    assert_close(want[:1], (rotate(X, angles=angles, layout=layout, magnitude=1.5)[0],), dtype)
