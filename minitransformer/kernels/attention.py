@@ -169,7 +169,7 @@ def weights_and_slopes(P, dS, L, D):
     """From scores P (in base 2) and dS = dP: P = exp(S − L) and dS = P ⊙ (dP − D), row by row.
 
     Faint weights count as zero. Beside a row's sum of one they are less than half a last digit, but what they are
-    multiplied with would make them smaller than 2⁻¹²⁶, and a processor takes a hundred times longer over such numbers:
+    multiplied with would make them smaller than 2⁻¹²⁶, and a processor takes ten times longer over such numbers, or more:
     the attention of a trained model is full of them.
     """
     zero, faint = P.dtype.type(0), P.dtype.type(FAINT)

@@ -32,9 +32,9 @@ def _pairs(count: int, layout: Layout) -> tuple[slice, slice]:
 
 
 def _turn(X: Array, cos: Array, sin: Array, layout: Layout) -> Array:
-    a, b = _pairs(cos.shape[-1], layout)
     if loops := loops_in("pointwise"):
         return loops.turn(X, cos, sin, layout == "interleaved")
+    a, b = _pairs(cos.shape[-1], layout)
     Y = X.copy()
     Y[..., a] = X[..., a] * cos - X[..., b] * sin
     Y[..., b] = X[..., a] * sin + X[..., b] * cos

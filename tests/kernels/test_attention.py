@@ -298,7 +298,7 @@ def test_scores_so_large_that_one_key_takes_all(size):
 
 
 def test_faint_weights_make_no_subnormal_numbers():
-    """On them a processor takes a hundred times longer; the attention of a trained model would be full of them."""
+    """On them a processor takes ten times longer, or more; the attention of a trained model would be full of them."""
     _, _, V, dY = random_inputs(m=200, n=70)
     Q = np.ones((2, 3, 70, 1), "float32")
     K = -np.linspace(0, 126 * np.log(2), 200, dtype="float32")[:, None] * np.ones((2, 3, 1, 1), "float32")
