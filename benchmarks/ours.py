@@ -111,10 +111,9 @@ def copy_of_V(n: int) -> Job:  # noqa: N802
 
 def limit(operations: float) -> Job:
     """So many operations by the micro-kernel on tiles that stay in the first-level cache: what the processor can do now."""
-    from minitransformer.backend import current
     from minitransformer.kernels.staircase import multiply_adds
     from minitransformer.kernels.threads import one_parallel_loop
-    from minitransformer.kernels.tiles import tiles
+    from minitransformer.kernels.tiles import plain_loops, tiles
     from minitransformer.training.parallel import cores
 
     (A,) = arrays((64, 64))
@@ -123,7 +122,7 @@ def limit(operations: float) -> Job:
 
     def job() -> None:
         with one_parallel_loop():
-            multiply_adds(A, B, C, times, current() == "micro")
+            multiply_adds(A, B, C, times, plain_loops())
 
     return job
 

@@ -28,9 +28,9 @@ def loops_in(name: str) -> ModuleType | None:
 
 def one_dtype(**arrays: Array | None) -> None:
     """Refuse a mixture of float32 and float64, which NumPy would quietly turn into float64."""
-    dtypes = {name: a.dtype for name, a in arrays.items() if a is not None}
-    if len(set(dtypes.values())) > 1:
-        raise TypeError(f"{', '.join(dtypes)}: should have one dtype, got {', '.join(map(str, dtypes.values()))}")
+    if len({a.dtype for a in arrays.values() if a is not None}) > 1:
+        dtypes = {name: str(a.dtype) for name, a in arrays.items() if a is not None}
+        raise TypeError(f"{', '.join(dtypes)}: should have one dtype, got {', '.join(dtypes.values())}")
 
 
 def inverse(D: Array) -> Array:

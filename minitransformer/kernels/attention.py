@@ -30,12 +30,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import prange
 
-from minitransformer.backend import current
 from minitransformer.kernels.compiling import compiled, compiled_parallel
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.few_queries import forward_few
 from minitransformer.kernels.threads import one_parallel_loop
-from minitransformer.kernels.tiles import LANES, add_product, fours, product, tile, tiles, transpose_into
+from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.sharing import by_offset, for_each_head, sum_over_heads, unbroadcast
 from minitransformer.typing import Array
 
@@ -105,7 +104,7 @@ def exponentiate(S, YT, top, total):
 
 
 @compiled
-def attend(Q, K, V, bias, mask, causal, m, scale, i0, micro, Y, L):
+def attend(Q, K, V, bias, mask, causal, m, scale, i0, loops, Y, L):
     """One tile of queries of one head: rows i0 … i0 + 63 of Y and L. The mask has keys on its rows, as S has."""
     n, d, dv = len(L), K.shape[1], V.shape[1]
     rows = min(LANES, n - i0)
@@ -115,7 +114,7 @@ def attend(Q, K, V, bias, mask, causal, m, scale, i0, micro, Y, L):
     end = i0 + rows + m - n if causal else m  # the keys from here on are seen by no query of the tile
     for j0 in range(0, end, LANES):
         S = space[: min(LANES, fours(end - j0))]
-        product(K[j0 : j0 + len(S), :d], QT, S, rows, micro)
+        product(K[j0 : j0 + len(S), :d], QT, S, rows, loops)
         if bias.size:
             add_bias(S, bias, i0 - j0 + m - 1 + LANES, -1)
         for j in range(len(S)):
@@ -125,7 +124,7 @@ def attend(Q, K, V, bias, mask, causal, m, scale, i0, micro, Y, L):
         if mask.size:
             hide(S[: m - j0, :rows], mask, j0, i0)
         exponentiate(S, YT, top, total)
-        add_product(V[j0 : j0 + len(S), :dv].T, S, YT, rows, micro)
+        add_product(V[j0 : j0 + len(S), :dv].T, S, YT, rows, loops)
     write_rows(YT, top, total, i0, Y, L)
 
 
@@ -140,7 +139,7 @@ def write_rows(YT, top, total, i0, Y, L):
 
 
 @compiled_parallel
-def forward(Q, K, V, bias, mask, of, causal, m, scale, micro, Y, L):
+def forward(Q, K, V, bias, mask, of, causal, m, scale, loops, Y, L):
     """Y and L. One task for each tile of queries of each head b, whose keys, bias and mask have the numbers of[b]."""
     number = (Y.shape[1] + LANES - 1) // LANES
     for task in prange(len(Y) * number):
@@ -149,7 +148,7 @@ def forward(Q, K, V, bias, mask, of, causal, m, scale, micro, Y, L):
         kv, its_bias, its_mask = of[b]
         attend(
             *(Q[b], K[kv], V[kv], bias[its_bias], mask[its_mask]),
-            *(causal, m, scale, t * LANES, micro, Y[b], L[b]),
+            *(causal, m, scale, t * LANES, loops, Y[b], L[b]),
         )
 
 
@@ -184,12 +183,12 @@ def weights_and_slopes(P, dS, L, D):
 
 
 @compiled
-def collect(Q, dY, K_panels, keys, P, dS, micro, dQ, dKT, dVT):
+def collect(Q, dY, K_panels, keys, P, dS, loops, dQ, dKT, dVT):
     """dV += Pᵀ dY,  dK += dSᵀ Q (both as columns),  dQ += dS K (in panels), from one tile of weights and their slopes."""
-    add_product(dY.T, P, dVT, LANES, micro)
-    add_product(Q.T, dS, dKT, LANES, micro)
+    add_product(dY.T, P, dVT, LANES, loops)
+    add_product(Q.T, dS, dKT, LANES, loops)
     for p in range(len(dQ)):
-        add_product(dS[:, :keys], K_panels[p, :keys], dQ[p], min(LANES, Q.shape[1] - p * LANES), micro)
+        add_product(dS[:, :keys], K_panels[p, :keys], dQ[p], min(LANES, Q.shape[1] - p * LANES), loops)
 
 
 @compiled
@@ -201,7 +200,7 @@ def write_columns(XT, factor, X):
 
 
 @compiled
-def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, micro, dQ, dK, dV, dbias):
+def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, loops, dQ, dK, dV, dbias):
     """One tile of keys of one head: rows j0 … j0 + 63 of dK and dV, and what they add to dQ (in panels) and dbias."""
     n, m, d, dv = len(L), len(dK), K.shape[1], V.shape[1]
     keys, panels = min(LANES, m - j0), dQ.shape[1]
@@ -215,8 +214,8 @@ def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, micro, dQ, dK,
         rows = min(LANES, n - i0)
         P, dS = space[0, : fours(rows)], space[1, : fours(rows)]
         Q_tile, dY_tile = Q[i0 : i0 + len(P), :d], dY[i0 : i0 + len(P), :dv]
-        product(Q_tile, KT, P, LANES, micro)  # scores, in base 2
-        product(dY_tile, VT, dS, LANES, micro)  # dP
+        product(Q_tile, KT, P, LANES, loops)  # scores, in base 2
+        product(dY_tile, VT, dS, LANES, loops)  # dP
         if bias.size:
             add_bias(P, bias, j0 - i0 + n - 1 + LANES, -1)
         for i in range(rows):
@@ -226,7 +225,7 @@ def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, micro, dQ, dK,
         if mask.size:
             hide(P[:rows, : m - j0], mask, i0, j0)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
-        collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, micro, dQ[i0 // LANES], dKT, dVT)
+        collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[i0 // LANES], dKT, dVT)
         for i in range(rows if dbias.size else 0):
             b = dbias[j0 - i0 - i + n - 1 + LANES : j0 - i0 - i + n - 1 + 2 * LANES]
             for j in range(LANES):
@@ -236,7 +235,7 @@ def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, micro, dQ, dK,
 
 
 @compiled_parallel
-def backward(Q, K, V, dY, L, D, bias, mask, of, causal, scale, micro, dQ, dK, dV, dbias):
+def backward(Q, K, V, dY, L, D, bias, mask, of, causal, scale, loops, dQ, dK, dV, dbias):
     """dQ, dK, dV and dbias. One task for each part of the keys of each head, with a dQ and a dbias of its own."""
     parts = len(dQ)
     for task in prange(len(dK) * parts):
@@ -244,7 +243,7 @@ def backward(Q, K, V, dY, L, D, bias, mask, of, causal, scale, micro, dQ, dK, dV
         kv, its_bias, its_mask = of[b]
         for j0 in range(part * LANES, dK.shape[1], parts * LANES):
             attend_back(
-                *(Q[b], K[kv], V[kv], dY[b], L[b], D[b], bias[its_bias], mask[its_mask], causal, scale, j0, micro),
+                *(Q[b], K[kv], V[kv], dY[b], L[b], D[b], bias[its_bias], mask[its_mask], causal, scale, j0, loops),
                 *(dQ[part, b], dK[b], dV[b], dbias[part, b]),
             )
 
@@ -284,16 +283,19 @@ def _of(Q: Array, K: Array, mask: Array | None, bias: Array | None) -> tuple[Arr
     The last is (B, 3): for each of the B heads the number of its keys and values, of its bias and of its mask.
     """
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
-    none = np.zeros(math.prod(batch), np.int64)
-    masks, mask_of = (np.empty((1, 0, 0), bool), none) if mask is None else _distinct(mask, batch, 2)
-    biases, bias_of = (np.empty((1, 0), Q.dtype), none) if bias is None else _distinct(bias, batch, 1)
+    of = np.zeros((math.prod(batch), 3), np.int64)
+    of[:, 0] = np.arange(len(of)) // max(
+        1, len(of) // max(math.prod(K.shape[:-2]), 1)
+    )  # neighbours share keys and values
+    masks, biases = np.empty((1, 0, 0), bool), np.empty((1, 0), Q.dtype)
     if bias is not None:
-        few = np.broadcast_to(biases, (len(biases), n + m - 1))
-        biases = np.zeros((len(biases), n + m - 1 + 2 * LANES), Q.dtype)
+        few, of[:, 1] = _distinct(bias, batch, 1)
+        biases = np.zeros((len(few), n + m - 1 + 2 * LANES), Q.dtype)
+        few = np.broadcast_to(few, (len(few), n + m - 1))
         np.multiply(few, LOG2E, out=biases[:, LANES:-LANES], casting="same_kind")
-    B_kv = math.prod(K.shape[:-2])
-    kv_of = np.arange(len(none)) // max(1, len(none) // max(B_kv, 1))  # neighbouring heads share keys and values
-    return masks, biases, np.stack([kv_of, bias_of, mask_of], axis=1)
+    if mask is not None:
+        masks, of[:, 2] = _distinct(mask, batch, 2)
+    return masks, biases, of
 
 
 def matrix(Q: Array, K: Array, scale: float, sees: Array, bias: Array | None = None) -> Array:
@@ -356,7 +358,7 @@ class TiledAttentionPullback(NamedTuple):
         with one_parallel_loop():
             backward(
                 *(padded(X) for X in (self.Q, self.K, self.V, dY)),
-                *(self.L.reshape(B, n), D, biases, masks, of, self.causal, self.scale, current() == "micro"),
+                *(self.L.reshape(B, n), D, biases, masks, of, self.causal, self.scale, plain_loops()),
                 *(dQ, dK, dV, dbias),
             )
         gradients = [from_panels(dQ, self.scale, self.Q.shape)]
@@ -387,5 +389,5 @@ def tiled_attention(
             forward_few(*arrays, biases, masks, of, causal, scale, *out)
         else:
             turned = np.ascontiguousarray(biases[:, ::-1]), np.ascontiguousarray(masks.mT)
-            forward(*(padded(X) for X in (Q, K, V)), *turned, of, causal, m, scale, current() == "micro", *out)
+            forward(*(padded(X) for X in (Q, K, V)), *turned, of, causal, m, scale, plain_loops(), *out)
     return Y, TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import prange
 
-from minitransformer.backend import current
 from minitransformer.functional import one_dtype
 from minitransformer.kernels.attention import (
     LOG2E,
@@ -33,12 +32,12 @@ from minitransformer.kernels.attention import (
 )
 from minitransformer.kernels.compiling import compiled, compiled_parallel
 from minitransformer.kernels.threads import one_parallel_loop
-from minitransformer.kernels.tiles import LANES, add_product, fours, product, tile, tiles, transpose_into
+from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
 
 @compiled
-def attend(Q, K, V, key_tiles, which, seen, m, scale, i0, micro, Y, L):
+def attend(Q, K, V, key_tiles, which, seen, m, scale, i0, loops, Y, L):
     """One tile of queries of one head: rows i0 … i0 + 63 of Y and L. seen[w] has the keys on its rows."""
     d, dv = K.shape[1], V.shape[1]
     QT, space, YT = tile(d, Q), tile(LANES, Q), tile(dv, Q)
@@ -47,26 +46,26 @@ def attend(Q, K, V, key_tiles, which, seen, m, scale, i0, micro, Y, L):
     for t in range(len(key_tiles)):
         j0 = key_tiles[t] * LANES
         S = space[: min(LANES, fours(m - j0))]
-        product(K[j0 : j0 + len(S), :d], QT, S, LANES, micro)
+        product(K[j0 : j0 + len(S), :d], QT, S, LANES, loops)
         if which[t] >= 0:
             hide(S, seen[which[t]], 0, 0)
         exponentiate(S, YT, top, total)
-        add_product(V[j0 : j0 + len(S), :dv].T, S, YT, LANES, micro)
+        add_product(V[j0 : j0 + len(S), :dv].T, S, YT, LANES, loops)
     write_rows(YT, top, total, i0, Y, L)
 
 
 @compiled_parallel
-def forward(Q, K, V, starts, key_tiles, which, seen, m, scale, micro, Y, L):
+def forward(Q, K, V, starts, key_tiles, which, seen, m, scale, loops, Y, L):
     """Y and L. One task for each tile of queries of each head."""
     number = len(starts) - 1
     for task in prange(len(Y) * number):
         b, t = task // number, task % number
         its = slice(starts[t], starts[t + 1])
-        attend(Q[b], K[b], V[b], key_tiles[its], which[its], seen, m, scale, t * LANES, micro, Y[b], L[b])
+        attend(Q[b], K[b], V[b], key_tiles[its], which[its], seen, m, scale, t * LANES, loops, Y[b], L[b])
 
 
 @compiled
-def attend_back(Q, K, V, dY, L, D, query_tiles, which, seen, scale, j0, micro, dQ, dK, dV):
+def attend_back(Q, K, V, dY, L, D, query_tiles, which, seen, scale, j0, loops, dQ, dK, dV):
     """One tile of keys of one head: rows j0 … j0 + 63 of dK and dV, and what they add to dQ. seen[w]: queries on rows."""
     n, d, dv = len(L), K.shape[1], V.shape[1]
     keys = min(LANES, len(dK) - j0)
@@ -80,18 +79,18 @@ def attend_back(Q, K, V, dY, L, D, query_tiles, which, seen, scale, j0, micro, d
         rows = min(LANES, n - i0)
         P, dS = space[0, : fours(rows)], space[1, : fours(rows)]
         Q_tile, dY_tile = Q[i0 : i0 + len(P), :d], dY[i0 : i0 + len(P), :dv]
-        product(Q_tile, KT, P, LANES, micro)  # scores, in base 2
-        product(dY_tile, VT, dS, LANES, micro)  # dP
+        product(Q_tile, KT, P, LANES, loops)  # scores, in base 2
+        product(dY_tile, VT, dS, LANES, loops)  # dP
         if which[t] >= 0:
             hide(P[:rows], seen[which[t]], 0, 0)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
-        collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, micro, dQ[query_tiles[t]], dKT, dVT)
+        collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[query_tiles[t]], dKT, dVT)
     write_columns(dKT, scale, dK[j0 : j0 + keys])
     write_columns(dVT, 1, dV[j0 : j0 + keys])
 
 
 @compiled_parallel
-def backward(Q, K, V, dY, L, D, starts, query_tiles, which, seen, scale, micro, dQ, dK, dV):
+def backward(Q, K, V, dY, L, D, starts, query_tiles, which, seen, scale, loops, dQ, dK, dV):
     """dQ, dK and dV. One task for each part of the key tiles of each head, with a dQ of its own."""
     parts = len(dQ)
     for task in prange(len(dK) * parts):
@@ -99,7 +98,7 @@ def backward(Q, K, V, dY, L, D, starts, query_tiles, which, seen, scale, micro, 
         for t in range(part, len(starts) - 1, parts):
             its = slice(starts[t], starts[t + 1])
             attend_back(
-                *(Q[b], K[b], V[b], dY[b], L[b], D[b], query_tiles[its], which[its], seen, scale, t * LANES, micro),
+                *(Q[b], K[b], V[b], dY[b], L[b], D[b], query_tiles[its], which[its], seen, scale, t * LANES, loops),
                 *(dQ[part, b], dK[b], dV[b]),
             )
 
@@ -137,7 +136,7 @@ class TilesAttentionPullback(NamedTuple):
         with one_parallel_loop():
             backward(
                 *(Q, K, V, dY_, self.L.reshape(B, n), D, columns, rows[order], which[order], masks),
-                *(self.scale, current() == "micro", dQ, dK, dV),
+                *(self.scale, plain_loops(), dQ, dK, dV),
             )
         return from_panels(dQ, self.scale, self.Q.shape), dK.reshape(self.K.shape), dV.reshape(self.V.shape)
 
@@ -153,7 +152,7 @@ def tiles_attention(
     with one_parallel_loop():
         forward(
             *(padded(X) for X in (Q, K, V)),
-            *(starts, key_tiles, which, np.ascontiguousarray(masks.mT), m, scale, current() == "micro"),
+            *(starts, key_tiles, which, np.ascontiguousarray(masks.mT), m, scale, plain_loops()),
             *(heads(Y), L.reshape(math.prod(L.shape[:-1]), n)),
         )
     return Y, TilesAttentionPullback(Q, K, V, Y, L, scale, pattern)

@@ -30,20 +30,19 @@ from typing import NamedTuple
 import numpy as np
 from numba import prange
 
-from minitransformer.backend import current
 from minitransformer.kernels.compiling import compiled, compiled_parallel
 from minitransformer.kernels.kernel_attention import STRIP, heads, take
 from minitransformer.kernels.threads import one_parallel_loop
-from minitransformer.kernels.tiles import LANES, add_product, fours, product, tile, tiles, transpose_into
+from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
 
 @compiled
-def triangles(Q, K, KT, sign, L, P, micro):
+def triangles(Q, K, KT, sign, L, P, loops):
     """L = sign · strict lower part of K Kᵀ, P = tril(Q Kᵀ). KT becomes Kᵀ."""
     transpose_into(KT, K, K.dtype.type(1))
-    product(K, KT, L, LANES, micro)
-    product(Q, KT, P, LANES, micro)
+    product(K, KT, L, LANES, loops)
+    product(Q, KT, P, LANES, loops)
     for t in range(LANES):
         for s in range(LANES):
             L[t, s] = sign * L[t, s] if s < t else L.dtype.type(0)
@@ -51,7 +50,7 @@ def triangles(Q, K, KT, sign, L, P, micro):
 
 
 @compiled
-def write(K, Q, V, beta, micro, S_before, E, Y):
+def write(K, Q, V, beta, loops, S_before, E, Y):
     """One head: E and Y, and in S_before (chunks, panels, r, LANES) the state before each chunk."""
     n, dv, like = len(K), V.shape[1], V
     inner, one, nothing = S_before.shape[2], V.dtype.type(1), beta[:0]
@@ -61,7 +60,7 @@ def write(K, Q, V, beta, micro, S_before, E, Y):
     for t0 in range(0, n, LANES):
         take(Q, nothing, t0, n, False, 0, Q_tile)
         take(K, nothing, t0, n, False, 0, K_tile)
-        triangles(Q_tile, K_tile, KT, -one, L, P, micro)
+        triangles(Q_tile, K_tile, KT, -one, L, P, loops)
         rows = min(LANES, n - t0)
         for p in range(len(S)):
             c0 = p * LANES
@@ -69,12 +68,12 @@ def write(K, Q, V, beta, micro, S_before, E, Y):
             S_before[t0 // LANES, p] = S[p]
             e[:] = 0
             take(V, nothing, t0, n, False, c0, e)
-            product(K_tile, S[p], U, width, micro)
+            product(K_tile, S[p], U, width, loops)
             for t in range(LANES):
                 for c in range(width):
                     e[t, c] -= U[t, c]
             for a in range(0, LANES, STRIP):
-                add_product(L[a : a + STRIP, :a], U[:a], e[a : a + STRIP], width, micro)
+                add_product(L[a : a + STRIP, :a], U[:a], e[a : a + STRIP], width, loops)
                 for t in range(a, a + STRIP):
                     for s in range(a, t):
                         overlap = L[t, s]
@@ -83,11 +82,11 @@ def write(K, Q, V, beta, micro, S_before, E, Y):
                     gate = beta[t0 + t] if t < rows else V.dtype.type(0)
                     for c in range(LANES):
                         U[t, c] = gate * e[t, c]
-            product(Q_tile, S[p], y, width, micro)
+            product(Q_tile, S[p], y, width, loops)
             for a in range(0, LANES, STRIP):
                 seen = a + STRIP
-                add_product(P[a:seen, :seen], U[:seen], y[a:seen], width, micro)
-            add_product(K_tile.T, U, S[p], width, micro)
+                add_product(P[a:seen, :seen], U[:seen], y[a:seen], width, loops)
+            add_product(K_tile.T, U, S[p], width, loops)
             for t in range(rows):
                 row_E, row_Y = E[t0 + t, c0:], Y[t0 + t, c0:]
                 for c in range(width):
@@ -95,7 +94,7 @@ def write(K, Q, V, beta, micro, S_before, E, Y):
 
 
 @compiled
-def write_back(Q, K, beta, E, S_before, dY, micro, dQ, dK, dV, dbeta):
+def write_back(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta):
     """One head: the four gradients, last chunk first."""
     n, dv, like = len(K), E.shape[1], E
     panels, inner = S_before.shape[1:3]
@@ -110,7 +109,7 @@ def write_back(Q, K, beta, E, S_before, dY, micro, dQ, dK, dV, dbeta):
         rows = min(LANES, n - t0)
         take(Q, nothing, t0, n, False, 0, Q_tile)
         take(K, nothing, t0, n, False, 0, K_tile)
-        triangles(Q_tile, K_tile, KT, one, L, P, micro)
+        triangles(Q_tile, K_tile, KT, one, L, P, loops)
         dL[:], dP[:], dQT[:], dKT[:] = 0, 0, 0, 0
         dbeta[t0 : t0 + rows] = 0
         for p in range(panels):
@@ -119,11 +118,11 @@ def write_back(Q, K, beta, E, S_before, dY, micro, dQ, dK, dV, dbeta):
             e[:], dy[:] = 0, 0
             take(E, nothing, t0, n, False, c0, e)
             take(dY, nothing, t0, n, False, c0, dy)
-            product(K_tile, G[p], W, LANES, micro)
-            add_product(P.T, dy, W, width, micro)
+            product(K_tile, G[p], W, LANES, loops)
+            add_product(P.T, dy, W, width, loops)
             for a in range(LANES - STRIP, -1, -STRIP):
                 after = a + STRIP
-                add_product(L[after:, a:after].T, H[after:], W[a:after], width, micro)
+                add_product(L[after:, a:after].T, H[after:], W[a:after], width, loops)
                 for s in range(after - 1, a - 1, -1):
                     for t in range(s + 1, after):
                         overlap = L[t, s]
@@ -143,13 +142,13 @@ def write_back(Q, K, beta, E, S_before, dY, micro, dQ, dK, dV, dbeta):
             transpose_into(UT, U, one)
             transpose_into(HT, H, one)
             transpose_into(dyT, dy, one)
-            add_product(dy, UT, dP, LANES, micro)
-            add_product(H, UT, dL, LANES, micro)
-            add_product(S, dyT, dQT, LANES, micro)
-            add_product(S, HT, dKT, LANES, micro)
-            add_product(G[p], UT, dKT, LANES, micro)
-            add_product(Q_tile.T, dy, G[p], width, micro)
-            add_product(K_tile.T, H, G[p], width, micro)
+            add_product(dy, UT, dP, LANES, loops)
+            add_product(H, UT, dL, LANES, loops)
+            add_product(S, dyT, dQT, LANES, loops)
+            add_product(S, HT, dKT, LANES, loops)
+            add_product(G[p], UT, dKT, LANES, loops)
+            add_product(Q_tile.T, dy, G[p], width, loops)
+            add_product(K_tile.T, H, G[p], width, loops)
         for t in range(LANES):
             for s in range(t + 1, LANES):
                 dP[t, s] = 0
@@ -157,9 +156,9 @@ def write_back(Q, K, beta, E, S_before, dY, micro, dQ, dK, dV, dbeta):
                 dL[s, t] = dL[t, s]  # dL + dLᵀ, with nothing on the diagonal
             dL[t, t] = 0
         transpose_into(dPT, dP, one)
-        add_product(K_tile.T, dPT, dQT, LANES, micro)
-        add_product(Q_tile.T, dP, dKT, LANES, micro)
-        add_product(K_tile.T, dL, dKT, LANES, micro)
+        add_product(K_tile.T, dPT, dQT, LANES, loops)
+        add_product(Q_tile.T, dP, dKT, LANES, loops)
+        add_product(K_tile.T, dL, dKT, LANES, loops)
         for t in range(rows):
             for c in range(K.shape[1]):
                 dQ[t0 + t, c] = dQT[c, t]
@@ -167,17 +166,17 @@ def write_back(Q, K, beta, E, S_before, dY, micro, dQ, dK, dV, dbeta):
 
 
 @compiled_parallel
-def forward(Q, K, V, beta, micro, S_before, E, Y):
+def forward(Q, K, V, beta, loops, S_before, E, Y):
     """`write` for all heads, a task for each."""
     for h in prange(len(K)):
-        write(K[h], Q[h], V[h], beta[h], micro, S_before[h], E[h], Y[h])
+        write(K[h], Q[h], V[h], beta[h], loops, S_before[h], E[h], Y[h])
 
 
 @compiled_parallel
-def backward(Q, K, beta, E, S_before, dY, micro, dQ, dK, dV, dbeta):
+def backward(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta):
     """`write_back` for all heads, a task for each."""
     for h in prange(len(K)):
-        write_back(Q[h], K[h], beta[h], E[h], S_before[h], dY[h], micro, dQ[h], dK[h], dV[h], dbeta[h])
+        write_back(Q[h], K[h], beta[h], E[h], S_before[h], dY[h], loops, dQ[h], dK[h], dV[h], dbeta[h])
 
 
 # ------------------------------------------------------------------------------------------- in and out
@@ -203,7 +202,7 @@ class ChunkedDeltaRulePullback(NamedTuple):
         dQ, dK, dV, dbeta = (np.empty(X.shape, X.dtype) for X in (self.Q, self.K, self.E, self.beta))
         with one_parallel_loop():
             backward(
-                *(Q, K, beta, E, self.S_before, dY, current() == "micro"),
+                *(Q, K, beta, E, self.S_before, dY, plain_loops()),
                 *(heads(dQ), heads(dK), heads(dV), dbeta.reshape(beta.shape)),
             )
         return dQ, dK, dV, dbeta
@@ -222,7 +221,7 @@ def chunked_delta_rule(Q: Array, K: Array, V: Array, beta: Array) -> tuple[Array
     S_before = np.empty((math.prod(batch), chunks, panels, inner, LANES), V.dtype)
     with one_parallel_loop():
         forward(
-            *(heads(Q), heads(K), heads(V), heads(beta[..., None])[..., 0], current() == "micro"),
+            *(heads(Q), heads(K), heads(V), heads(beta[..., None])[..., 0], plain_loops()),
             *(S_before, heads(E), heads(Y)),
         )
     return Y, ChunkedDeltaRulePullback(Q, K, beta, E, S_before)

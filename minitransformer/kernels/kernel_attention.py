@@ -29,12 +29,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import prange
 
-from minitransformer.backend import current
 from minitransformer.functional import inverse
 from minitransformer.kernels.compiling import compiled, compiled_parallel
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import one_parallel_loop
-from minitransformer.kernels.tiles import LANES, add_product, fours, product, tile, tiles, transpose_into
+from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
 STRIP = 16  # rows of P that are multiplied at once: what is above its diagonal is left out in steps of this
@@ -60,7 +59,7 @@ def take(X, x, start, end, reverse, c0, into):
 
 
 @compiled
-def sweep(A, a, B, b, C, offset, reverse, eps, micro, Y, D):
+def sweep(A, a, B, b, C, offset, reverse, eps, loops, Y, D):
     """Y_i = Σ_j (⟨a_i, b_j⟩ + a_i b_j) c_j over j ≤ i + offset, for one head; divided by D_i if there is a D.
 
     The vectors a and b are a further column of A and B, or have no entry. If `reverse`, positions count from the last.
@@ -75,7 +74,7 @@ def sweep(A, a, B, b, C, offset, reverse, eps, micro, Y, D):
         take(B, b, j0, past, reverse, 0, B_tile)
         for p in range(len(S)):
             take(C, nothing, j0, past, reverse, p * LANES, C_tile)
-            add_product(B_tile.T, C_tile, S[p], min(LANES, dv - p * LANES), micro)
+            add_product(B_tile.T, C_tile, S[p], min(LANES, dv - p * LANES), loops)
         add_rows(B_tile, z)
     for i0 in range(0, n, LANES):
         j0 = i0 + offset
@@ -84,7 +83,7 @@ def sweep(A, a, B, b, C, offset, reverse, eps, micro, Y, D):
         transpose_into(AT, A_tile, one)
         if new:
             take(B, b, j0, m, reverse, 0, B_tile)
-            product(B_tile, AT, PT, LANES, micro)
+            product(B_tile, AT, PT, LANES, loops)
             for j in range(LANES):
                 for i in range(j):
                     PT[j, i] = 0
@@ -97,13 +96,13 @@ def sweep(A, a, B, b, C, offset, reverse, eps, micro, Y, D):
                 add_rows(PT, total)
         for p in range(len(S)):
             width = min(LANES, dv - p * LANES)
-            product(A_tile, S[p], N, width, micro)
+            product(A_tile, S[p], N, width, loops)
             if new:
                 take(C, nothing, j0, m, reverse, p * LANES, C_tile)
                 for i in range(0, LANES, STRIP):
                     seen = i + STRIP
-                    add_product(PT[:seen, i:seen].T, C_tile[:seen], N[i:seen], width, micro)
-                add_product(B_tile.T, C_tile, S[p], width, micro)
+                    add_product(PT[:seen, i:seen].T, C_tile[:seen], N[i:seen], width, loops)
+                add_product(B_tile.T, C_tile, S[p], width, loops)
             for i in range(min(LANES, n - i0)):
                 row = n - 1 - i0 - i if reverse else i0 + i
                 share = one
@@ -127,10 +126,10 @@ def add_rows(X, total):
 
 
 @compiled_parallel
-def sweeps(A, a, B, b, C, offset, reverse, eps, micro, Y, D):
+def sweeps(A, a, B, b, C, offset, reverse, eps, loops, Y, D):
     """`sweep` for all heads, a task for each."""
     for h in prange(len(A)):
-        sweep(A[h], a[h], B[h], b[h], C[h], offset, reverse, eps, micro, Y[h], D[h])
+        sweep(A[h], a[h], B[h], b[h], C[h], offset, reverse, eps, loops, Y[h], D[h])
 
 
 @compiled_parallel
@@ -155,7 +154,7 @@ def heads(X: Array) -> Array:
 def run(A: Array, a: Array, B: Array, b: Array, C: Array, offset: int, reverse: bool, eps: float, Y: Array, D: Array):
     """Fill Y and D: one sweep of every head."""
     with one_parallel_loop():
-        sweeps(A, a, B, b, C, offset, reverse, Y.dtype.type(eps), current() == "micro", Y, D)
+        sweeps(A, a, B, b, C, offset, reverse, Y.dtype.type(eps), plain_loops(), Y, D)
 
 
 class TiledKernelAttentionPullback(NamedTuple):

@@ -3,15 +3,15 @@
     Y = X W + b                                      dW = Xᵀ dY,  db = Σ dY
     for each 64 rows of X, in parallel:              for each part of the rows, in parallel:
         for each 64 columns of W:                        for each 64 rows of the part:
-            for each 64 of the inner length:                 for each tile of dW:
+            for each 128 of the inner length:                for each tile of dW:
                 tile of Y = b, or what is there                  its part += (tile of X)ᵀ (tile of dY)
                             + (tile of X) (tile of W)        dW = sum of the parts
 
 Why not BLAS, which is as fast? BLAS brings threads of its own, and when it has done a product they go on spinning for a
 while, on the cores that the next compiled loop wants. These loops run on the threads of all the others.
-What is used many times is copied to a place of its own first: W forwards, the tiles of X and dY backwards. In an array whose
-rows are 512 or 1024 bytes apart the rows of a tile compete for the same few places of the first-level cache; copied, they
-take 256 bytes each, and all fit. Y is written where it belongs, while the next product is under way: memory is slow here.
+What is used many times is copied to a place of its own first: W forwards, a tile of dY backwards. In an array whose rows
+are 512 or 1024 bytes apart the rows of a tile compete for the same few places of the first-level cache; copied, they take
+256 bytes each, and all fit. Y is written where it belongs, while the next product is under way: memory is slow here.
 """
 
 import numpy as np
@@ -23,17 +23,7 @@ from minitransformer.kernels.threads import one_parallel_loop
 from minitransformer.kernels.tiles import LANES, add_product, fours, product, product_from, room, tile, tiles
 from minitransformer.typing import Array
 
-
-@compiled
-def copy_into(space, X, r0, c0):
-    """A tile: rows r0 … and columns c0 … of X, as far as there are any; zeros below them, up to a multiple of four rows."""
-    rows, columns = min(space.shape[0], X.shape[0] - r0), min(LANES, X.shape[1] - c0)
-    for r in range(rows):
-        source, target = X[r0 + r][c0 : c0 + columns], space[r]
-        for c in range(columns):
-            target[c] = source[c]
-    space[rows : fours(rows)] = 0
-    return rows, columns
+INNER = 128  # rows of W at a time: half of the first-level cache, or all of it
 
 
 @compiled
@@ -49,8 +39,8 @@ def some_rows(X, panels, r0, Y):
         y = Y[r0 : r0 + rows, c0 : c0 + LANES]
         whole = rows % 4 == 0 and y.shape[1] == LANES
         C = y if whole else space[: len(A), :LANES]
-        for k in range(0, D, LANES):
-            W = panels[p, k : min(k + LANES, D)]
+        for k in range(0, D, INNER):
+            W = panels[p, k : min(k + INNER, D)]
             if k == 0:
                 product_from(panels[p, D], A[:, : len(W)], W, C, y.shape[1])
             else:
@@ -85,25 +75,23 @@ def in_panels(W, b):
 @compiled
 def columns_of_some_rows(X, dY, start, stop, C, db):
     """C[c] = Xᵀ (panel c of dY) and db += Σ dY, over the rows start … stop − 1, of which there is at least one."""
-    A, B = tiles((X.shape[1] + LANES - 1) // LANES, LANES, X), tiles(len(C), LANES, X)
+    B = tiles(len(C), LANES, X)
     for r0 in range(start, stop, LANES):
         rows = min(LANES, stop - r0)
-        for k in range(len(A)):
-            copy_into(A[k], X[:stop], r0, k * LANES)
-        for c in range(len(C)):
-            c0 = c * LANES
-            copy_into(B[c], dY[:stop], r0, c0)
-            total = db[c0 : c0 + LANES]
-            for r in range(rows):
-                dy = B[c, r]
-                for i in range(len(total)):
+        for r in range(rows):
+            for c in range(len(C)):
+                its = slice(c * LANES, (c + 1) * LANES)
+                dy, b, total = dY[r0 + r][its], B[c, r], db[its]
+                for i in range(len(dy)):
+                    b[i] = dy[i]
                     total[i] += dy[i]
-            for k in range(len(A)):
-                its = C[c, k * LANES : (k + 1) * LANES]
+        for c in range(len(C)):
+            for k in range(0, X.shape[1], LANES):
+                A, its = X[r0 : r0 + rows, k : k + LANES].T, C[c, k : k + LANES]
                 if r0 == start:
-                    product(A[k, :rows, : len(its)].T, B[c], its, len(total), True)
+                    product(A, B[c], its, LANES, None)
                 else:
-                    add_product(A[k, :rows, : len(its)].T, B[c], its, len(total), True)
+                    add_product(A, B[c], its, LANES, None)
 
 
 @compiled_parallel

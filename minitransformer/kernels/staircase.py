@@ -126,9 +126,9 @@ def tiles_by_lanes(Q, K, V):
         top, total, YT[:] = np.full(LANES, -np.inf, Q.dtype), np.zeros(LANES, Q.dtype), 0
         transpose_into(QT, Q[i : i + LANES], Q.dtype.type(1 / math.sqrt(Q.shape[1])))
         for j in range(0, len(K), LANES):
-            product(K[j : j + LANES], QT, S, LANES, False)
+            product(K[j : j + LANES], QT, S, LANES, True)
             online_by_lanes(S, YT, top, total)
-            add_product(V[j : j + LANES].T, S, YT, LANES, False)
+            add_product(V[j : j + LANES].T, S, YT, LANES, True)
         Y[i : i + LANES] = (YT / total).T
     return Y
 
@@ -137,11 +137,11 @@ def tiles_by_lanes(Q, K, V):
 
 
 @compiled_parallel
-def multiply_adds(A, B, C, times, micro):
+def multiply_adds(A, B, C, times, loops):
     """C[t] += A B, so many times over, on each thread t: what a core reaches if nothing has to be fetched."""
     for t in prange(len(C)):
         for _ in range(times):
-            add_product(A, B, C[t], LANES, micro)
+            add_product(A, B, C[t], LANES, loops)
 
 
 @compiled_parallel

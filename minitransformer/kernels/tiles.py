@@ -9,13 +9,14 @@ Why this order is fast. The innermost loop runs along rows of 64 numbers that st
 compiler knows: it becomes vector instructions. Four rows by four make 16 multiply-adds for 12 loads and stores of a
 register. Three tiles of float32 fit into the first-level cache (16 kB each), or stream from the second.
 
-With `micro` the same product is made by the micro-kernel, which keeps its part of C in registers.
+In the tier "micro" the same product is made by the micro-kernel, which keeps its part of C in registers.
 """
 
 import numpy as np
 
+from minitransformer.backend import current
 from minitransformer.kernels.compiling import compiled
-from minitransformer.kernels.micro import NARROW, REGISTER, WIDE, four_rows, four_rows_narrow
+from minitransformer.kernels.micro import NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
 
 LANES = 64  # columns of a tile
 LINE = 64  # bytes in a line of the cache; a vector that straddles two of them is read twice
@@ -44,10 +45,18 @@ def tile(rows, like):
     return tiles(1, rows, like)[0]
 
 
+def plain_loops():
+    """The last word on how tiles are multiplied: None by the micro-kernel, True by plain loops.
+
+    A value of None is known before a function is compiled, and with it that the branch of the loops is not needed.
+    """
+    return None if current() == "micro" else True
+
+
 @compiled
-def product(A, B, C, columns, micro):
+def product(A, B, C, columns, loops):
     """C = A B, in the first `columns` columns at least. Rows of A are a multiple of four; B and C are LANES wide."""
-    if micro:
+    if loops is None:
         product_from(None, A, B, C, columns)
     else:
         C[: len(A)] = 0
@@ -55,9 +64,9 @@ def product(A, B, C, columns, micro):
 
 
 @compiled
-def add_product(A, B, C, columns, micro):
-    """C += A B, in the first `columns` columns at least. Without `micro`, columns of A are a multiple of four as well."""
-    if micro:
+def add_product(A, B, C, columns, loops):
+    """C += A B, in the first `columns` columns at least. For plain loops, columns of A are a multiple of four as well."""
+    if loops is None:
         product_from(C, A, B, C, columns)
     else:
         add_product_by_loops(A, B.reshape(-1), C.reshape(-1))
@@ -67,14 +76,18 @@ def add_product(A, B, C, columns, micro):
 def product_from(S, A, B, C, columns):
     """C = S + A B by the micro-kernel; S is None, or like C, or one row that is added to each row of A B."""
     wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
-    for r in range(0, len(A), 4):
-        c = 0
-        while c + wide <= columns:
+    sixes = len(A) // 12 * 12
+    c = 0
+    while c + wide <= columns:
+        for r in range(0, sixes, 6):
+            six_rows(A, B, S, C, r, c)
+        for r in range(sixes, len(A), 4):
             four_rows(A, B, S, C, r, c)
-            c += wide
-        while c < columns:
+        c += wide
+    while c < columns:
+        for r in range(0, len(A), 4):
             four_rows_narrow(A, B, S, C, r, c)
-            c += narrow
+        c += narrow
 
 
 @compiled
