@@ -109,14 +109,14 @@ def intensity(stair: Stair, n: int = LONG) -> float:
     return 4 * n**2 * WIDTH / (4 * (4 * n * WIDTH + stair.passes * n**2))
 
 
-def peak(number: int, runs: int = 15) -> float:
-    """GFLOP/s of the micro-kernel on tiles that stay in the first-level cache, on so many cores. A ceiling: the best run."""
+def peak(number: int, runs: int = 15, rows: int = 12) -> float:
+    """GFLOP/s of the micro-kernel on so many cores, on rows that stay in the first-level cache. A ceiling: the best run."""
     from minitransformer.kernels.staircase import multiply_adds
     from minitransformer.kernels.threads import one_parallel_loop
     from minitransformer.kernels.tiles import LANES
 
-    A, B = np.ones((12, LANES), np.float32), np.ones((LANES, LANES), np.float32)
-    C, times = np.zeros((number, 12, LANES), np.float32), 33_000
+    A, B = np.ones((rows, LANES), np.float32), np.ones((LANES, LANES), np.float32)
+    C, times = np.zeros((number, rows, LANES), np.float32), 400_000 // rows
     loops = None if "micro" in available() else True
     with on(number), one_parallel_loop():
         best = min(seconds(lambda: multiply_adds(A, B, C, times, loops), runs))
