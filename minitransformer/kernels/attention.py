@@ -46,16 +46,17 @@ FAINT = -64  # a weight below 2⁻⁶⁴ has no slope, see `weights_and_slopes`
 
 
 @compiled
-def hide(S, mask, r0, c0):
-    """S[r, c] = −∞ where mask[r0 + r, c0 + c] is False. An axis of length 1 is broadcast: all read its only entry."""
-    for r in range(S.shape[0]):
-        row = mask[r0 + r if mask.shape[0] > 1 else 0]
+def hide(S, columns, mask, r0, c0):
+    """S[r, c] = −∞ where mask[r0 + r, c0 + c] is False, for so many c. An axis of length 1 is broadcast."""
+    hidden = S.dtype.type(-np.inf)
+    for r in range(len(S)):
+        s, row = S[r][:columns], mask[r0 + r if len(mask) > 1 else 0]
         if len(row) > 1:
-            seen = row[c0 : c0 + S.shape[1]]
-            for c in range(S.shape[1]):
-                S[r, c] = S[r, c] if seen[c] else -np.inf
+            seen = row[c0 : c0 + columns]
+            for c in range(len(s)):
+                s[c] = s[c] if seen[c] else hidden
         elif not row[0]:
-            S[r] = -np.inf
+            s[:] = hidden
 
 
 @compiled
@@ -122,7 +123,7 @@ def attend(Q, K, V, bias, mask, causal, m, scale, i0, loops, Y, L):
             for i in range(min(first, LANES) if j0 + j < m else LANES):
                 S[j, i] = -np.inf
         if mask.size:
-            hide(S[: m - j0, :rows], mask, j0, i0)
+            hide(S[: m - j0], rows, mask, j0, i0)
         exponentiate(S, YT, top, total)
         add_product(V[j0 : j0 + len(S), :dv].T, S, YT, rows, loops)
     write_rows(YT, top, total, i0, Y, L)
@@ -223,7 +224,7 @@ def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, loops, dQ, dK,
             for j in range(max(0, seen - j0), LANES):
                 P[i, j] = -np.inf
         if mask.size:
-            hide(P[:rows, : m - j0], mask, i0, j0)
+            hide(P[:rows], min(LANES, m - j0), mask, i0, j0)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
         collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[i0 // LANES], dKT, dVT)
         for i in range(rows if dbias.size else 0):

@@ -48,7 +48,7 @@ def attend(Q, K, V, key_tiles, which, seen, m, scale, i0, loops, Y, L):
         S = space[: min(LANES, fours(m - j0))]
         product(K[j0 : j0 + len(S), :d], QT, S, LANES, loops)
         if which[t] >= 0:
-            hide(S, seen[which[t]], 0, 0)
+            hide(S, LANES, seen[which[t]], 0, 0)
         exponentiate(S, YT, top, total)
         add_product(V[j0 : j0 + len(S), :dv].T, S, YT, LANES, loops)
     write_rows(YT, top, total, i0, Y, L)
@@ -82,7 +82,7 @@ def attend_back(Q, K, V, dY, L, D, query_tiles, which, seen, scale, j0, loops, d
         product(Q_tile, KT, P, LANES, loops)  # scores, in base 2
         product(dY_tile, VT, dS, LANES, loops)  # dP
         if which[t] >= 0:
-            hide(P[:rows], seen[which[t]], 0, 0)
+            hide(P[:rows], LANES, seen[which[t]], 0, 0)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
         collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[query_tiles[t]], dKT, dVT)
     write_columns(dKT, scale, dK[j0 : j0 + keys])
