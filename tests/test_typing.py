@@ -74,6 +74,40 @@ def test_tokens_and_masks():
         look(np.arange(3), np.ones(3, int))
 
 
+def test_a_call_that_looks_like_one_that_passed_is_not_checked_again():
+    """Other shapes, dtypes, options or kinds of arguments are."""
+    answers = [np.ones((2, 3)), np.ones((9, 9)), np.ones((9, 9)), np.ones((9, 9))]
+
+    @checked
+    def answer(A: Float[Array, "n d"], scale: float = 1.0, *, how: str | None = None) -> Float[Array, "n d"]:
+        return answers.pop(0)
+
+    answer(np.ones((2, 3)))
+    assert answer(np.zeros((2, 3))).shape == (9, 9)  # what nobody looked at
+    for args, options in (
+        ((np.ones((2, 3)), 2.0), {}),
+        ((np.ones((2, 3)),), {"how": "so"}),
+    ):
+        with pytest.raises(TypeError, match="return value"):
+            answer(*args, **options)
+    for wrong in (np.ones((2, 3), int), np.ones(3), [[1.0, 2.0, 3.0]]):
+        with pytest.raises(TypeError, match="parameter 'A'"):
+            answer(wrong)
+
+
+@pytest.mark.parametrize("call", [(1,), (True,), (None,), ("1",)], ids=str)
+def test_one_and_true_are_not_taken_for_each_other(call):
+    @checked
+    def look(x: bool):
+        return x
+
+    assert look(True)
+    if call == (True,):
+        return
+    with pytest.raises(TypeError, match="parameter 'x'"):
+        look(*call)
+
+
 def test_the_check_is_paid_at_the_door_only():
     """What a checked function calls is not checked again; after it has returned, or raised, the door is there again."""
 
