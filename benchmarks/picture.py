@@ -26,27 +26,34 @@ def _ratios(axis: Any, judged: list[dict[str, Any]]) -> None:
         if row["limit"]:
             axis.plot(row["limit"]["median"], y, ">", color="#888888", markersize=5)
     axis.axvline(1, color="#555555", linewidth=0.8, linestyle="-")
-    axis.set(
-        ylim=(-0.7, len(judged) - 0.3), xlabel="best of the peers / ours (● median, — quartiles, | target, ▸ limit)"
-    )
+    axis.set(ylim=(-0.7, len(judged) - 0.3), xlabel="best of the peers / ours")
+    axis.set_title("● median  — quartiles  | target  ▸ limit", loc="left")
     axis.set_xscale("log")
     axis.set_xticks([1, 2, 4, 8], labels=["1", "2", "4", "8"], minor=False)
     axis.xaxis.set_minor_formatter("")
     axis.set_yticks(range(len(judged)), [row["label"] for row in reversed(judged)], fontsize=7.5)
 
 
+# A colour for each core, a dash for the way back, a marker for each line.
+COLOURS = {"attention": "#20639b", "block": "#c8553d", "linear": "#3b8554", "delta": "#8a5a9e", "one": "#b8860b"}
+MARKERS = "osv^D<>pPX*h"
+
+
 def _lengths(axis: Any, slopes: list[dict[str, Any]]) -> None:
-    markers = "osv^D<>pPX*h"
     fits = [
         fit for fit in slopes if fit["by"] == "ours" and " H=1 " not in fit["core"] and "(loops)" not in fit["core"]
     ]
     for k, fit in enumerate(fits):
+        core = fit["core"]
         n, seconds = zip(*fit["points"], strict=True)
-        limit = fit["core"].startswith("copy")
-        look = (
-            {"color": "#555555", "linestyle": "-", "linewidth": 3} if limit else {"marker": markers[k % len(markers)]}
-        )
-        axis.loglog(n, [1e3 * s for s in seconds], markersize=4, label=f"{fit['core']}: n^{fit['slope']:.2f}", **look)
+        if core.startswith("copy"):
+            look = {"color": "#555555", "linestyle": "-", "linewidth": 3}
+        else:
+            colour, style = COLOURS.get(core.split()[0]), "--" if "backward" in core else "-"
+            look = {"color": colour, "linestyle": style, "marker": MARKERS[k % len(MARKERS)]}
+        axis.loglog(n, [1e3 * s for s in seconds], markersize=4, label=f"{core}: n^{fit['slope']:.2f}", **look)
     axis.set(xlabel="length n", ylabel="time of ours in ms")
+    axis.set_box_aspect(1.2)
+    axis.set_anchor("N")
     if fits:
-        axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.11))
