@@ -3,8 +3,8 @@
 `Float[Array, "*batch n d"]` reads "a float32 or float64 array whose last two axes are n and d".
 `@checked` on a public function turns the signature into a test: a wrong shape or dtype is an error
 that names the argument, its shape and the shape expected. A check takes longer than many a function,
-so it is paid at the door only, where what a checked function calls is not checked again, and there
-once: a call with the dtypes, shapes and options of one that has passed goes through.
+so only the outermost call pays, not what it calls, and only the first of its kind: a call with the
+dtypes, shapes and options of one that has passed, in the same tier, goes through, and its result too.
 """
 
 import functools
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 import numpy as np
 from beartype import BeartypeConf, beartype
 from jaxtyping import Bool, Int, jaxtyped
+
+from minitransformer.backend import current
 
 Array = np.ndarray
 _accepts_ints = beartype(conf=BeartypeConf(is_pep484_tower=True))  # scale=1 is a fine float
@@ -54,15 +56,15 @@ def _seen(value: Any) -> Any:
 
 
 def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What the arguments look like to a check, or None if that can't be said."""
+    """What a call looks like to a check (each tier has a result of its own), or None if that can't be said."""
     try:
-        return (*map(_seen, args), *kwargs, *map(_seen, kwargs.values()))
+        return (current(), *map(_seen, args), *kwargs, *map(_seen, kwargs.values()))
     except TypeError:
         return None
 
 
 def checked(function: Function) -> Function:
-    """Check the arguments and the result against the signature, unless a checked function is calling."""
+    """Check arguments and result against the signature, unless a checked function is calling or the like has passed."""
     strict = jaxtyped(function, typechecker=_accepts_ints)
     passed: set[tuple[Any, ...]] = set()
 

@@ -11,7 +11,7 @@ Why this is fast. Step by step, S (16 kB) is read twice and written once for eac
 each other, 16 at a time; all else is products of small matrices. (The inverse of I + L diag(β) is the product of the 64
 steps, I − β k kᵀ: its "WY form".)
 
-The way back starts from the last chunk, with G = ∂L/∂S after it, and goes through the same lines upwards:
+The way back starts from the last chunk, with G = dS after it, and goes through the same lines upwards:
 
         W = tril(Q Kᵀ)ᵀ dY + K G                         dU, as far as it comes from Y and S
         solve  W = … + Lᵀ H,  H = −β ⊙ W                 and from the rows of E below; H = −dV

@@ -10,8 +10,8 @@
 With A = φ(Q), B = φ(K) and C = V this is N_i = Σ_j≤i ⟨a_i, b_j⟩ c_j: attention before the division, Y = N / D.
 
 Why this is fast. The plain recurrence reads and writes the whole of S for each position; in chunks of 64 it does so once
-for 64 of them, and everything is a product of small matrices, which is what a core does best. It costs O(n · 64) extra
-work for P, and no memory.
+for 64 of them, and everything is a product of small matrices, which is what a core does best. It costs
+O(64 n (r + dv)) extra work for P, and no memory.
 
 The gradients are sweeps too, because each is a sum of the same form, over the same pairs (i, j):
 

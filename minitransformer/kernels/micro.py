@@ -1,6 +1,6 @@
 """The micro-kernel: six rows of a matrix product, held in registers. The only place where the book leaves plain Python.
 
-    c₀ … c₅ = 0, or six rows of another array         several vectors each, all in registers
+    c₀ … c₅ = 0, or six rows of another array, or one row for all six; several vectors each, all in registers
     for each k:
         b = row k of B, as vectors                    read once, used six times
         for r in 0 … 5:
@@ -9,15 +9,15 @@
 
 Why this is fast. A core can start two fused multiply-adds in a cycle, and each takes four cycles: to keep it busy there
 must be eight or more that don't wait for each other. The plain loop `tiles.add_product_by_loops` reads and writes C again
-at every step, and leaves half of that unused; here C stays in registers from the first k to the last, so that a step of
+at every fourth k, and leaves half of that unused; here C stays in registers from the first k to the last, so that a step of
 AVX-512 is 24 multiply-adds for 4 vectors of B and 6 numbers of A. A compiler does not find this form by itself: the
 function below writes down LLVM's instructions, one by one, as a Python loop over rows and vectors.
 
 A vector is as wide as the registers of this machine are. With 32 registers there are four vectors to a row (24 for C),
-with 16 registers two (12 for C). More rows mean fewer reads for each multiply-add, and a core that shares its caches with
-somebody else has no reads to spare: six rows are up to a quarter faster than four. Four are for what six leave over.
+with 16 registers two (12 for C). More rows mean fewer reads for each multiply-add: chapter 17 measures what six are worth
+against four. Four are for what six leave over.
 
-If this file were deleted, the loops would be slower and nothing else would change.
+No result depends on this file: in the tier "numba" the loops of tiles.py make the same products, more slowly.
 """
 
 from llvmlite import ir

@@ -93,10 +93,10 @@ def tiles_by_rows(Q, K, V):
         top, total, y[:] = np.full(LANES, -np.inf, Q.dtype), np.zeros(LANES, Q.dtype), 0
         for j in range(0, len(K), LANES):
             transpose_into(KT, K[j : j + LANES], Q.dtype.type(1))
-            product(Q[i : i + LANES], KT, S, LANES, False)
+            product(Q[i : i + LANES], KT, S, LANES, True)
             online_by_rows(S, y, top, total)
             V_tile[:] = V[j : j + LANES]
-            add_product(S, V_tile, y, LANES, False)
+            add_product(S, V_tile, y, LANES, True)
         Y[i : i + LANES] = y / total.reshape(LANES, 1)
     return Y
 

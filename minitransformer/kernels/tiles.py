@@ -6,8 +6,8 @@
                 C[r + 0 … 3, i] += A[r + 0 … 3, k + 0 … 3] B[k + 0 … 3, i]
 
 Why this order is fast. The innermost loop runs along rows of 64 numbers that stand side by side, with a length that the
-compiler knows: it becomes vector instructions. Four rows by four make 16 multiply-adds for 12 loads and stores of a
-register. Three tiles of float32 fit into the first-level cache (16 kB each), or stream from the second.
+compiler knows: it becomes vector instructions. Four rows by four make 16 multiply-adds for 12 loads and stores of C
+and B, and four loads of A. Three tiles of float32 fit into the first-level cache (16 kB each), or stream from the second.
 
 In the tier "micro" the same product is made by the micro-kernel, which keeps its part of C in registers.
 """
@@ -46,7 +46,7 @@ def tile(rows, like):
 
 
 def plain_loops():
-    """The last word on how tiles are multiplied: None by the micro-kernel, True by plain loops.
+    """What `loops`, the last argument of a product, should be: None for the micro-kernel, True for plain loops.
 
     A value of None is known before a function is compiled, and with it that the branch of the loops is not needed.
     """
@@ -55,7 +55,7 @@ def plain_loops():
 
 @compiled
 def product(A, B, C, columns, loops):
-    """C = A B, in the first `columns` columns at least. Rows of A are a multiple of four; B and C are LANES wide."""
+    """C = A B, in the first `columns` columns at least. Rows of A (for plain loops columns, too) are a multiple of four."""
     if loops is None:
         product_from(None, A, B, C, columns)
     else:
