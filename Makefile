@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check lint environment lock bench bench-quick clean
+.PHONY: help book test check experiments lint environment lock bench bench-quick clean
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -26,6 +26,9 @@ test: $(READY)  ## run every test, on two cores
 check: $(READY)  ## run the notebooks in a copy, and compare; find gaps in the equation map
 	@$(RUN) -m minitransformer equations --check
 	@$(RUN) -m minitransformer book --check
+
+experiments: $(READY)  ## run what the records of the experiments lack, one core a trial
+	@$(RUN) -m minitransformer experiment --all
 
 lint: $(READY)  ## style, types, spelling, and that imports go downwards
 	@$(RUN) -m ruff check

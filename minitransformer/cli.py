@@ -44,6 +44,20 @@ def figures(args: argparse.Namespace) -> int:
     return 0
 
 
+def experiment(args: argparse.Namespace) -> int:
+    """Run the trials that a record lacks, on the cores of this machine or on a cluster; without names, list what there is."""
+    from minitransformer import experiments
+    from minitransformer.experiments.run import run
+
+    if not (args.names or args.all):
+        for name, module in experiments.modules().items():
+            print(f"{name:<24} {len(module.trials()):>4} trials   {(module.__doc__ or '').splitlines()[0]}")
+        return 0
+    for module in [experiments.find(name) for name in args.names or experiments.modules()]:
+        print(run(module, scheduler=args.scheduler, workers=args.workers, renew=args.renew))
+    return 0
+
+
 def compile_(args: argparse.Namespace) -> int:
     """Compile the loops that are not compiled yet, on all cores: three minutes on two, and no chapter waits for them."""
     from minitransformer.compile_loops import compile_loops
@@ -80,6 +94,12 @@ def doctor(args: argparse.Namespace) -> int:
     return 0
 
 
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError
+    return number
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = argparse.ArgumentParser(prog="minitransformer", description="The book on attention that runs.")
@@ -93,6 +113,18 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("figures", help="draw the figures", description=figures.__doc__)
     command.add_argument("names", nargs="*", help="modules of minitransformer.figures; all by default")
     command.set_defaults(run=figures)
+
+    command = commands.add_parser(
+        "experiment", help="train, sweep or time for a record", description=experiment.__doc__
+    )
+    command.add_argument("names", nargs="*", help="experiments; without a name they are listed")
+    command.add_argument("--all", action="store_true", help="every experiment")
+    command.add_argument(
+        "--scheduler", metavar="ADDRESS", help="of a Dask cluster (default: the cores of this machine)"
+    )
+    command.add_argument("--workers", type=_positive, help="processes on this machine (default: one for each core)")
+    command.add_argument("--renew", action="store_true", help="run all trials again, not only those that are missing")
+    command.set_defaults(run=experiment)
 
     add_train(commands)
     add_generate(commands)

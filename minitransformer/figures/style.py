@@ -11,15 +11,19 @@ STYLE = {
     "figure.facecolor": "white",  # opaque, for dark pages
     "figure.dpi": 100,
     "savefig.dpi": 110,
-    "font.size": 11,
-    "axes.titlesize": 11,
+    "font.size": 18,  # 9 at half the size, on a phone; nothing in a figure is smaller
+    "axes.titlesize": 18,
+    "axes.labelsize": 18,
+    "xtick.labelsize": 18,
+    "ytick.labelsize": 18,
+    "legend.fontsize": 18,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.prop_cycle": mpl.cycler(
         color=["#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b", "#555555"],
         linestyle=["-", "--", "-.", ":", "-", "--"],
     ),
-    "lines.linewidth": 1.8,
+    "lines.linewidth": 2.6,
     "legend.frameon": False,
     "image.cmap": "viridis",
     "image.interpolation": "nearest",
@@ -30,7 +34,7 @@ STYLE = {
 
 
 def figure(
-    rows: int = 1, columns: int = 1, *, width: float = 7.0, height: float = 3.0, **options: Any
+    rows: int = 1, columns: int = 1, *, width: float = 10.0, height: float = 4.5, **options: Any
 ) -> tuple[Figure, Any]:
     """A figure in the style of the book and its axes (one, or an array of them), `width` × `height` inches."""
     mpl.rcParams.update(STYLE)

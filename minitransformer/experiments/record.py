@@ -1,0 +1,112 @@
+"""The record of an experiment: what came of each trial, on which machine, in a file that a diff can show.
+
+    {"experiment": "positions", "digest": "…", "machines": [{"machine": …, "numpy": …}, …],
+    "trials": [
+    {"trial": {"task": "copy", "seed": 0}, "machine": 0, "result": {"right": 0.98}},
+    …
+
+The digest is that of machines, trials and results: a record that was changed by hand, or cut short, is not read.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+RECORDS = Path(__file__).with_name("records")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Record(Generic[T]):
+    """Trials, their results and the machines they were run on, side by side. Iterating gives pairs of the first two."""
+
+    trials: list[T]
+    results: list[dict[str, Any]]
+    machines: list[dict[str, Any]]
+
+    def __iter__(self) -> Iterator[tuple[T, dict[str, Any]]]:
+        return iter(zip(self.trials, self.results, strict=True))
+
+    def only(self) -> dict[str, Any]:
+        """The result of an experiment of one trial."""
+        (result,) = self.results
+        return result
+
+    @property
+    def made_on(self) -> str:
+        """One line for the reader: whose numbers these are."""
+        return " and ".join(dict.fromkeys(map(_said, self.machines)))
+
+
+def _said(about: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {about[name]}" for name in ("python", "numpy", "numba"))
+    return f"{about['machine']}, {about['cores']} core(s), tier {about['tier']}; {versions}"
+
+
+def digest(value: Any) -> str:
+    """Sixteen digits that change with any of the plain values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def plain(trial: Any) -> dict[str, Any]:
+    """The fields of a trial as a file holds them."""
+    return json.loads(json.dumps(asdict(trial)))
+
+
+def write(path: Path, name: str, record: Record[Any]) -> None:
+    """Write a record in one step, one trial a line.
+
+    raises   ValueError for a result that is not plain, such as a NumPy array or a NaN
+    """
+    machines: list[Any] = []
+    for machine in record.machines:
+        if machine not in machines:
+            machines.append(machine)
+    rows = [
+        {"trial": plain(trial), "machine": machines.index(machine), "result": result}
+        for trial, result, machine in zip(record.trials, record.results, record.machines, strict=True)
+    ]
+    try:
+        lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: a result can't be kept: {error}") from None
+    head = {"experiment": name, "digest": digest([machines, rows]), "machines": machines}
+    text = f'{json.dumps(head, ensure_ascii=False)[:-1]},\n"trials": [\n{lines}\n]}}\n'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    with open(new, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def read(path: Path, trial: type[T]) -> Record[T]:
+    """Read a record of such trials.
+
+    raises   ValueError, with what to do, for a file that is missing or is not a whole record
+    """
+    again = f"`minitransformer experiment {path.stem.removesuffix('.part').lstrip('.')}` makes it"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        rows, machines = content["trials"], content["machines"]
+        if digest([machines, rows]) != content["digest"]:
+            raise ValueError("its digest is that of other results")
+        return Record(
+            [trial(**{name: _frozen(value) for name, value in row["trial"].items()}) for row in rows],
+            [row["result"] for row in rows],
+            [machines[row["machine"]] for row in rows],
+        )
+    except FileNotFoundError:
+        raise ValueError(f"{path.name}: there is no such record; {again}") from None
+    except (ValueError, TypeError, LookupError) as error:
+        raise ValueError(f"{path.name} is not a whole record ({error}); {again}") from None
+
+
+def _frozen(value: Any) -> Any:
+    """JSON has lists only; in a trial they are tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

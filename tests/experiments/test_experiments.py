@@ -1,0 +1,49 @@
+"""Every experiment: its record is whole and of today's trials, and its first steps still run and give what a record holds."""
+
+import json
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+from minitransformer import experiments
+
+NAMES = list(experiments.modules())
+PLAIN = (bool, int, float, str, type(None))
+
+
+def plain(value):
+    return all(map(plain, value)) if isinstance(value, tuple) else isinstance(value, PLAIN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trials_are_plain_and_all_different(name):
+    module = experiments.find(name)
+    trials = list(module.trials())
+    assert trials
+    assert len(set(trials)) == len(trials)
+    assert is_dataclass(module.Trial)
+    assert all(plain(getattr(trial, field.name)) for trial in trials for field in fields(trial))
+    assert module.__doc__.splitlines()[0].endswith(("?", "."))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_record_is_whole_small_and_names_its_machine(name):
+    record = experiments.load(name)  # refuses other trials than those of today
+    assert len(record.results) == len(record.trials)
+    assert "core(s)" in record.made_on
+    path = experiments.record.RECORDS / f"{name}.json"
+    assert path.stat().st_size < 300_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_steps_give_what_a_record_holds(name):
+    module, record = experiments.find(name), experiments.load(name)
+    first = record.trials[0]
+    found = json.loads(json.dumps(module.run(module.small(first)), allow_nan=False))
+    kept = record.results[0]
+    assert {key: type(value) for key, value in found.items()} == {key: type(value) for key, value in kept.items()}
+
+
+def test_an_unknown_experiment_is_refused_by_name():
+    with pytest.raises(ValueError, match="no experiment 'dice'; there are "):
+        experiments.load("dice")
