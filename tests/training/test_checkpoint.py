@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load as arrays_in
 from safetensors.numpy import save as to_bytes
 
@@ -181,7 +182,7 @@ def altered(path, change):
     """A checkpoint in which the description (or the arrays) were changed, and the file written anew."""
     save(path, made())
     arrays = arrays_in(path.read_bytes())
-    with module.safe_open(path, framework="np") as file:
+    with safe_open(path, framework="np") as file:
         about = json.loads(file.metadata()[KEY])
     change(about, arrays)
     path.write_bytes(to_bytes(arrays, {KEY: json.dumps(about)}))

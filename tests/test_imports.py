@@ -1,0 +1,95 @@
+"""What the package imports, and when: a reader in a browser has a NumPy and little else."""
+
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT_THEM = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"numba", "safetensors", "scipy", "tokenizers"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run(code):
+    """What a script prints in a fresh Python."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_everything_but_the_compiled_loops_imports_without_them():
+    run(f"""{WITHOUT_THEM}
+import importlib, pkgutil, minitransformer
+
+names = [module.name for module in pkgutil.walk_packages(minitransformer.__path__, "minitransformer.")]
+assert len(names) > 100
+for name in names:
+    if not name.startswith("minitransformer.kernels.") and name != "minitransformer.__main__":
+        importlib.import_module(name)
+""")
+
+
+def test_a_model_is_differentiated_and_trained_without_them():
+    run(f"""{WITHOUT_THEM}
+import numpy as np
+import minitransformer as mt
+from minitransformer.data.text import python_docs
+from minitransformer.models import LanguageModel
+from minitransformer.training.loop import train
+from minitransformer.training.objective import NextByte
+from minitransformer.training.schedule import Cosine
+from minitransformer.training.state import Training
+
+assert str(mt.backend()) == "numpy"
+model = LanguageModel(256, context=16, width=8, depth=2, heads=2, hidden=16)
+params = model.init(np.random.default_rng(0))
+logits, pullback = model(params, np.arange(32).reshape(2, 16))
+dparams = pullback(np.ones_like(logits))
+assert [path for path, _ in mt.tree_items(dparams)] == [path for path, _ in mt.tree_items(params)]
+training = Training(steps=2, batch=4, schedule=Cosine(1e-3, steps=2), parts=2)
+state = train(model, NextByte(python_docs(), 16), training, progress=False)
+assert len(state.losses) == 2 and np.isfinite(state.losses).all()
+""")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("functional.gelu(X)", "gelu needs scipy (pip install scipy)"),
+        ("checkpoint.load(__file__)", "a checkpoint needs safetensors (pip install safetensors)"),
+        ("mt.backend('numba')", "the tier 'numba' needs Numba (pip install numba)"),
+    ],
+)
+def test_what_needs_one_says_so(call, message, tmp_path):
+    said = run(f"""{WITHOUT_THEM}
+import numpy as np
+import minitransformer as mt
+from minitransformer import functional
+from minitransformer.training import checkpoint
+
+X, __file__ = np.ones((3, 4)), {str(tmp_path / "x")!r}
+try:
+    {call}
+except (ImportError, ValueError) as error:
+    print(error)
+""")
+    assert message in said
+
+
+def test_what_a_reader_imports_first_loads_little():
+    """Numba alone takes longer than everything else; Beartype as long as NumPy, and waits for the first call."""
+    late = {"distributed", "matplotlib", "numba", "safetensors", "scipy", "tokenizers"}
+    for code, absent in (
+        ("import minitransformer", late | {"beartype"}),
+        ("from minitransformer.models import LanguageModel", late | {"beartype"}),
+        ("import minitransformer.cli", late),
+    ):
+        loaded = run(f"{code}\nimport sys\nprint(*sys.modules)").split()
+        assert absent & set(loaded) == set(), code
