@@ -111,7 +111,7 @@ def copy_of_V(n: int) -> Job:  # noqa: N802
 
 def limit(operations: float) -> Job:
     """So many operations by the micro-kernel on tiles that stay in the first-level cache: what the processor can do now."""
-    from minitransformer.kernels.staircase import multiply_adds
+    from minitransformer.kernels.compiled_stairs import multiply_adds
     from minitransformer.kernels.threads import one_parallel_loop
     from minitransformer.kernels.tiles import plain_loops, tiles
     from minitransformer.training.parallel import cores

@@ -1,22 +1,15 @@
-"""The lower stairs of chapter 17: attention in forms that teach something, from loops in Python to tiles.
+"""The stairs of chapter 17 that need no compiler: attention in loops of Python, and tile by tile in NumPy.
 
-    three_loops      the definition, one number at a time; dot_order is the same function, compiled
-    saxpy_order      the same sums with the loops in another order
+    three_loops      the definition, one number at a time
     tiles_in_numpy   the online softmax: A is never whole, and the products are still made by BLAS
-    tiles_by_rows    the same compiled, each query on a row of a tile of scores
-    tiles_by_lanes   each query in a column, so that a vector instruction serves many of them
 
-Each computes Y = softmax(Q Kᵀ / √d) V for one head: Q (n, d), K (m, d), V (m, dv). The compiled tiles want n and m in
-multiples of 64, d in multiples of four and dv = 64. The upper stairs are `attention.py`, which wants nothing of the kind.
+Each computes Y = softmax(Q Kᵀ / √d) V for one head: Q (n, d), K (m, d), V (m, dv). The stairs between them and the loops
+of the package are in `compiled_stairs.py`.
 """
 
 import math
 
 import numpy as np
-from numba import prange
-
-from minitransformer.kernels.compiling import compiled, compiled_parallel
-from minitransformer.kernels.tiles import LANES, add_product, product, tile, transpose_into
 
 
 def three_loops(Q, K, V):
@@ -35,26 +28,6 @@ def three_loops(Q, K, V):
     return Y
 
 
-dot_order = compiled(three_loops)
-
-
-@compiled
-def saxpy_order(Q, K, V):
-    """The innermost loop adds a multiple of one row to another (y += a x): its steps know nothing of each other."""
-    KT, Y = np.ascontiguousarray(K.T), np.zeros((len(Q), V.shape[1]), Q.dtype)
-    for i in range(len(Q)):
-        s, y = np.zeros(len(K), Q.dtype), Y[i]
-        for c in range(Q.shape[1]):
-            for j in range(len(K)):
-                s[j] += Q[i, c] * KT[c, j]
-        w = np.exp((s - s.max()) / math.sqrt(Q.shape[1]))
-        for j in range(len(V)):
-            for c in range(V.shape[1]):
-                y[c] += w[j] * V[j, c]
-        y /= w.sum()
-    return Y
-
-
 def tiles_in_numpy(Q, K, V, rows=256, keys=512):
     """The online softmax in NumPy: all that is kept of the keys so far is their top, their total and their sum."""
     Y, Q = np.empty((len(Q), V.shape[1]), Q.dtype), Q * Q.dtype.type(1 / math.sqrt(Q.shape[1]))
@@ -67,86 +40,3 @@ def tiles_in_numpy(Q, K, V, rows=256, keys=512):
             top, total, y = new, shrink * total + P.sum(1, keepdims=True), shrink * y + P @ V[j : j + keys]
         Y[i : i + rows] = y / total
     return Y
-
-
-@compiled
-def online_by_rows(S, Y, top, total):
-    """From scores to weights exp(S − top), a query a row; what was summed before shrinks if top has grown."""
-    for i in range(LANES):
-        s, before = S[i], top[i]
-        for j in range(LANES):
-            top[i] = max(top[i], s[j])
-        shrink = math.exp(before - top[i])
-        total[i] *= shrink
-        Y[i] *= shrink
-        for j in range(LANES):
-            s[j] = math.exp(s[j] - top[i])
-            total[i] += s[j]
-
-
-@compiled
-def tiles_by_rows(Q, K, V):
-    """Tiles of 64 × 64; the products are the plain loops of `tiles.py`."""
-    Q, Y, KT = Q * Q.dtype.type(1 / math.sqrt(Q.shape[1])), np.empty((len(Q), LANES), Q.dtype), tile(Q.shape[1], Q)
-    S, V_tile, y = tile(LANES, Q), tile(LANES, Q), tile(LANES, Q)
-    for i in range(0, len(Q), LANES):
-        top, total, y[:] = np.full(LANES, -np.inf, Q.dtype), np.zeros(LANES, Q.dtype), 0
-        for j in range(0, len(K), LANES):
-            transpose_into(KT, K[j : j + LANES], Q.dtype.type(1))
-            product(Q[i : i + LANES], KT, S, LANES, True)
-            online_by_rows(S, y, top, total)
-            V_tile[:] = V[j : j + LANES]
-            add_product(S, V_tile, y, LANES, True)
-        Y[i : i + LANES] = y / total.reshape(LANES, 1)
-    return Y
-
-
-@compiled
-def online_by_lanes(S, YT, top, total):
-    """The same for scores with a key on each row: the inner loops run along queries, which don't wait for each other."""
-    before = top.copy()
-    for j in range(LANES):
-        for i in range(LANES):
-            top[i] = max(top[i], S[j, i])
-    for i in range(LANES):
-        before[i] = math.exp(before[i] - top[i])
-        total[i] *= before[i]
-    YT *= before
-    for j in range(LANES):
-        for i in range(LANES):
-            S[j, i] = math.exp(S[j, i] - top[i])
-            total[i] += S[j, i]
-
-
-@compiled
-def tiles_by_lanes(Q, K, V):
-    """S = K Qᵀ instead of Q Kᵀ, and so Yᵀ = Vᵀ P; no other change."""
-    Y, QT, S, YT = np.empty((len(Q), LANES), Q.dtype), tile(Q.shape[1], Q), tile(LANES, Q), tile(LANES, Q)
-    for i in range(0, len(Q), LANES):
-        top, total, YT[:] = np.full(LANES, -np.inf, Q.dtype), np.zeros(LANES, Q.dtype), 0
-        transpose_into(QT, Q[i : i + LANES], Q.dtype.type(1 / math.sqrt(Q.shape[1])))
-        for j in range(0, len(K), LANES):
-            product(K[j : j + LANES], QT, S, LANES, True)
-            online_by_lanes(S, YT, top, total)
-            add_product(V[j : j + LANES].T, S, YT, LANES, True)
-        Y[i : i + LANES] = (YT / total).T
-    return Y
-
-
-# ------------------------------------------------------------------------------------------- the ceilings
-
-
-@compiled_parallel
-def multiply_adds(A, B, C, times, loops):
-    """C[t] += A B, so many times over, on each thread t: what a core reaches if nothing has to be fetched."""
-    for t in prange(len(C)):
-        for _ in range(times):
-            add_product(A, B, C[t], LANES, loops)
-
-
-@compiled_parallel
-def copy(X, Y, parts):
-    """Y = X, in so many parts at once."""
-    length = len(X) // parts
-    for p in prange(parts):
-        Y[p * length : (p + 1) * length] = X[p * length : (p + 1) * length]
