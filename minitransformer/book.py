@@ -1,7 +1,8 @@
 """Run the book: every notebook from a clean kernel, in order, always in the same surroundings.
 
-`write` puts outputs and figures into the repository; `check` compares a new run with what is there. Both run in a
-temporary copy, so that a notebook that fails, or is interrupted, leaves no trace.
+`write` puts outputs and figures into the repository, where they differ from what is there; `check` only says where they do.
+Both run in a temporary copy, so that a notebook that fails, or is interrupted, leaves no trace. A cell with the tag `live` is
+run like any other, and nothing that it shows is kept: its numbers are those of one machine in one minute.
 """
 
 import asyncio
@@ -9,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,17 +17,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from threadpoolctl import threadpool_info
 from tqdm import tqdm
 
-from minitransformer.backend import current
-from minitransformer.compare import STRUCTURE, data_differ, outputs_differ, rule_of
-from minitransformer.data.text import python_docs
+from minitransformer.compare import data_differ, outputs_differ
 from minitransformer.equations import notebooks
-from minitransformer.training.parallel import cores
 
-THREADS = 2  # the same number everywhere, since sums over another number of parts differ in the last digits
+LIVE = "live"
 LONGEST_CELL = 1800  # seconds
 COPIED = ("minitransformer", "notebooks", "tests", "pyproject.toml")  # what a notebook may look at
 
@@ -37,10 +32,10 @@ class BookError(Exception):
 
 
 class Run(NamedTuple):
-    """A notebook with new outputs, and the tags of the cell that wrote each figure."""
+    """A notebook with new outputs, and the names of the figures that it wrote."""
 
     notebook: Any
-    figures: dict[str, list[str]]
+    figures: list[str]
 
 
 def repository() -> Path:
@@ -63,28 +58,6 @@ def choose(root: Path, names: list[str]) -> list[Path]:
             raise BookError(f"no notebook {name}; there are {', '.join(path.stem for path in notebooks(root))}")
         chosen += found
     return sorted(set(chosen)) if names else notebooks(root)
-
-
-def ground() -> dict[str, str]:
-    """What the last digits of a training depend on. Where it differs, so may the digits, and then the samples."""
-    blas = {
-        f"{pool['internal_api']} {pool.get('architecture')}" for pool in threadpool_info() if pool["user_api"] == "blas"
-    }
-    return {
-        "python": ".".join(map(str, sys.version_info[:2])),
-        "numpy": np.__version__,
-        "text": python_docs().sha256[:16],
-        "blas": ", ".join(sorted(blas)),
-        "vectors": vectors(),
-        "threads": str(min(THREADS, cores())),
-        "tier": current(),
-    }
-
-
-def vectors() -> str:
-    """The widest set of vector instructions that NumPy found, such as X86_V3 (AVX2) or X86_V4 (AVX-512)."""
-    simd: Any = np.show_config(mode="dicts").get("SIMD Extensions", {})
-    return (simd.get("found") or simd.get("baseline") or ["none"])[-1]
 
 
 # --------------------------------------------------------------------------------------------- running
@@ -119,8 +92,6 @@ def surroundings(copy: Path) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "TQDM_DISABLE": "1",  # a progress bar leaves its times in the outputs
     }
-    pools = ("OPENBLAS", "OMP", "MKL", "NUMBA")
-    ours |= {f"{pool}_NUM_THREADS": str(THREADS) for pool in pools}
     return {key: value for key, value in os.environ.items() if key != "MPLBACKEND"} | ours
 
 
@@ -129,9 +100,10 @@ class _Watch:
 
     def __init__(self, copy: Path, kernel: Any, bar: tqdm) -> None:
         self.copy, self.kernel, self.bar = copy, kernel, bar
-        self.figures: dict[str, list[str]] = {}
+        self.figures: list[str] = []
         self.seen = _written(copy)
         self.interrupted = False
+        self.refused = ""
 
     def started(self, **_: Any) -> None:
         with suppress(RuntimeError):  # on Windows
@@ -144,8 +116,10 @@ class _Watch:
 
     def executed(self, cell: Any, **_: Any) -> None:
         now = _written(self.copy)
-        for figure, _time in now.items() - self.seen.items():
-            self.figures[figure] = cell.metadata.get("tags", [])
+        written = sorted({figure for figure, _time in now.items() - self.seen.items()})
+        if written and _is_live(cell):
+            self.refused = f"figures/{written[0]}: a cell that is live can't keep a figure"
+        self.figures += written
         self.seen = now
         self.bar.update()
 
@@ -188,9 +162,16 @@ def execute(name: str, copy: Path) -> Run:
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
-    if any("trained" in cell.metadata.get("tags", []) for cell in notebook.cells):
-        notebook.metadata["ground"] = ground()
+    if watch.refused:
+        raise BookError(f"{name}: {watch.refused}")
+    for cell in notebook.cells:
+        if _is_live(cell):
+            cell.outputs, cell.execution_count = [], None
     return Run(notebook, watch.figures)
+
+
+def _is_live(cell: Any) -> bool:
+    return cell.cell_type == "code" and LIVE in cell.metadata.get("tags", [])
 
 
 def _clear(notebook: Any) -> None:
@@ -257,13 +238,23 @@ def _runs(root: Path, chosen: list[Path], copy: Path) -> Iterator[tuple[Path, Ru
 
 
 def write(root: Path, names: list[str]) -> None:
-    """Run notebooks, and put their outputs and figures into the repository, one notebook after the other."""
+    """Run notebooks, and put what is new in their outputs and figures into the repository, one after the other."""
+    nbformat = _jupyter()[0]
     chosen, made = choose(root, names), set()
     with workspace(root) as copy:
         for path, run in _runs(root, chosen, copy):
+            old = nbformat.read(path, as_version=4)
+            for before, after in zip(old.cells, run.notebook.cells, strict=True):
+                if (
+                    after.cell_type == "code"
+                    and not _is_live(after)
+                    and not outputs_differ(before.outputs, after.outputs)
+                ):
+                    after.outputs = before.outputs
             for figure in run.figures:
                 made.add(figure)
-                _replace(root / "figures" / figure, (copy / "figures" / figure).read_bytes())
+                if _figures_differ(root / "figures" / figure, copy / "figures" / figure):
+                    _replace(root / "figures" / figure, (copy / "figures" / figure).read_bytes())
             _replace(path, as_text(run.notebook).encode())
     for orphan in _orphans(root, made) if not names else []:
         print(orphan)
@@ -286,39 +277,25 @@ def check(root: Path, names: list[str]) -> list[str]:
     with workspace(root) as copy:
         for path, run in _runs(root, chosen, copy):
             old = nbformat.read(path, as_version=4)
-            then, now = old.metadata.get("ground", {}), run.notebook.metadata.get("ground", {})
-            if then and then != now:
-                others = "; ".join(
-                    f"{key} {then.get(key)}, here {now[key]}" for key in now if then.get(key) != now[key]
-                )
-                print(
-                    f"  its trained cells were made on another ground, so only their structure is compared ({others})"
-                )
-            stale += [f"{path.stem}, {problem}" for problem in _cells_differ(old, run.notebook, then == now)]
-            for figure, tags in run.figures.items():
+            stale += [f"{path.stem}, {problem}" for problem in _cells_differ(old, run.notebook)]
+            for figure in run.figures:
                 made.add(figure)
-                rule = rule_of(tags, then == now)
-                if difference := _figures_differ(root / "figures" / figure, copy / "figures" / figure, rule):
+                if difference := _figures_differ(root / "figures" / figure, copy / "figures" / figure):
                     stale.append(f"figures/{figure}: {difference}")
     return stale + (_orphans(root, made) if not names else [])
 
 
-def _cells_differ(old: Any, new: Any, same_ground: bool) -> Iterator[str]:
+def _cells_differ(old: Any, new: Any) -> Iterator[str]:
     for number, (before, after) in enumerate(zip(old.cells, new.cells, strict=True), start=1):
-        if after.cell_type == "code":
-            rule = rule_of(after.metadata.get("tags", []), same_ground)
-            if difference := outputs_differ(before.outputs, after.outputs, rule):
-                yield f"cell {number}: {difference}"
+        if after.cell_type == "code" and (difference := outputs_differ(before.outputs, after.outputs)):
+            yield f"cell {number}: {difference}"
 
 
-def _figures_differ(old: Path, new: Path, rule: Any) -> str:
+def _figures_differ(old: Path, new: Path) -> str:
     if not old.is_file():
         return "is missing"
-    if rule is STRUCTURE:
-        return ""
-    if new.suffix == ".svg":
-        return data_differ("image/svg+xml", old.read_text(encoding="utf-8"), new.read_text(encoding="utf-8"), rule)
-    return data_differ("image/png", old.read_bytes(), new.read_bytes(), rule)
+    kind = "image/png" if new.suffix == ".png" else "image/svg+xml"
+    return data_differ(kind, old.read_bytes(), new.read_bytes())
 
 
 def _orphans(root: Path, made: set[str]) -> list[str]:

@@ -1,47 +1,33 @@
 """Do two runs of a notebook agree? Byte for byte where floats allow, and within a tolerance where they do not.
 
-A tag on a cell chooses the rule, for the cell's outputs and for the figures that it writes:
+    text       equal, but for numbers, which may differ in the last place that is printed, or in the seventh digit
+    SVG        equal, but for coordinates within a hundredth of a point
+    PNG        pixels within 2 of 255, in the root mean square
+    pictures of another Matplotlib    draw the same data with other letters and margins: they are not compared
 
-    no tag      text is equal but for numbers that agree to six digits, pictures but for traces
-    trained     the cell shows a trained model, in which the last digits of a sum come back as larger differences:
-                numbers agree to a hundredth, pictures roughly. Made on another ground (`book.ground`): as `clock`
-    clock       the cell shows times: only the structure counts, that is the number and the kinds of its outputs
+Another processor adds in another order, and so the last digits of a sum are nobody's. What they grow into where numbers are
+printed in full, or in a training, is no difference that is let pass: a chapter prints what every machine gives.
 """
 
 import base64
 import io
 import re
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-
-class Rule(NamedTuple):
-    """How far two outputs may lie apart. What cannot be compared with a tolerance must be equal."""
-
-    numbers: float  # relative error of a number in a text
-    drawing: float  # distance of a coordinate in an SVG, in points
-    pixels: float  # root mean square distance of the pixels of a PNG, which run from 0 to 255
-
-
-PLAIN = Rule(numbers=1e-6, drawing=0.01, pixels=2)
-TRAINED = Rule(numbers=1e-2, drawing=0.5, pixels=8)
-STRUCTURE = None  # a rule, too: anything goes, as long as it is there
+RELATIVE = 1e-6  # of a number in a text
+POINTS = 0.01  # of a coordinate in an SVG
+PIXELS = 2.0  # root mean square of their differences
 
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 EMBEDDED = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")  # what imshow leaves in an SVG
 SVG_ID = re.compile(r"\b(?:[mph]|image|C[0-9a-f]+_[0-9a-f]+_)[0-9a-f]{10}\b")  # names that are hashes of shapes
+DRAWN_BY = re.compile(rb"Matplotlib [\d.]+\w*")  # `figures.save` writes it into every picture
 
 
-def rule_of(tags: list[str], same_ground: bool) -> Rule | None:
-    """The rule for a cell with these tags, on the ground that made its outputs or on another."""
-    if "clock" in tags or ("trained" in tags and not same_ground):
-        return STRUCTURE
-    return TRAINED if "trained" in tags else PLAIN
-
-
-def outputs_differ(old: list[Any], new: list[Any], rule: Rule | None) -> str:
+def outputs_differ(old: list[Any], new: list[Any]) -> str:
     """In what two lists of outputs of a cell differ, or "" if they agree."""
     kinds = [[_kind(output) for output in outputs] for outputs in (old, new)]
     if kinds[0] != kinds[1]:
@@ -50,7 +36,7 @@ def outputs_differ(old: list[Any], new: list[Any], rule: Rule | None) -> str:
         if before["output_type"] == "stream":
             before, after = ({"data": {"text/plain": output["text"]}} for output in (before, after))
         for mime in before.get("data", {}):
-            if difference := data_differ(mime, before["data"][mime], after["data"][mime], rule):
+            if difference := data_differ(mime, before["data"][mime], after["data"][mime]):
                 return difference
     return ""
 
@@ -63,22 +49,44 @@ def _listed(kinds: list[str]) -> str:
     return " + ".join(kinds) or "none"
 
 
-def data_differ(mime: str, old: Any, new: Any, rule: Rule | None) -> str:
+def data_differ(mime: str, old: Any, new: Any) -> str:
     """In what two pieces of data of one kind differ, or "" if they agree."""
-    if rule is STRUCTURE or old == new:
+    if old == new:
         return ""
-    if mime == "image/png":
-        return _png_differ(_bytes(old), _bytes(new), rule)
-    if mime == "image/svg+xml":
-        return _svg_differ("".join(old), "".join(new), rule)
+    if mime.startswith("image/"):
+        before, after = (_bytes(data, mime) for data in (old, new))
+        if drawn_by(before) != drawn_by(after):
+            return ""
+        return (_png_differ if mime == "image/png" else _svg_differ)(before, after)
     if mime.startswith("text/"):
-        return _text_differ("".join(old), "".join(new), lambda a, b: abs(a - b) <= rule.numbers * max(abs(a), abs(b)))
+        return _text_differ("".join(old), "".join(new), _same_number)
     return f"{mime} changed"
 
 
-def _bytes(data: str | bytes) -> bytes:
-    """The bytes of a picture: a notebook holds them in base64, a file as they are."""
-    return base64.b64decode(data) if isinstance(data, str) else data
+def drawn_by(picture: bytes) -> bytes:
+    """The Matplotlib that made a picture, if it says so."""
+    found = DRAWN_BY.search(picture)
+    return found.group() if found else b""
+
+
+def _bytes(data: Any, mime: str) -> bytes:
+    """The bytes of a picture: a file holds them as they are, a notebook a PNG in base64 and an SVG as text."""
+    if isinstance(data, bytes):
+        return data
+    return base64.b64decode(data) if mime == "image/png" else "".join(data).encode()
+
+
+def _same_number(a: str, b: str) -> bool:
+    """... to the seventh digit, or up to one unit in the last place that both print."""
+    distance, size = abs(float(a) - float(b)), max(abs(float(a)), abs(float(b)))
+    return distance <= max(RELATIVE * size, 1.001 * min(_unit(a), _unit(b)))
+
+
+def _unit(number: str) -> float:
+    """The size of one in the last place: 0.01 in 3.14; nothing in an integer, which is exact."""
+    mantissa, _, exponent = number.partition("e")
+    places = len(mantissa.partition(".")[2])
+    return 10.0 ** (int(exponent or 0) - places) if places or exponent else 0.0
 
 
 def _text_differ(old: str, new: str, close: Any) -> str:
@@ -86,7 +94,7 @@ def _text_differ(old: str, new: str, close: Any) -> str:
     if words[0] != words[1]:
         return _first_line(old, new)
     for a, b in zip(NUMBER.findall(old), NUMBER.findall(new), strict=True):
-        if a != b and not close(float(a), float(b)):
+        if a != b and not close(a, b):
             return f"the number {a} became {b}"
     return ""
 
@@ -97,12 +105,13 @@ def _first_line(old: str, new: str) -> str:
     return f"the line {a[:60]!r} became {b[:60]!r}"
 
 
-def _svg_differ(old: str, new: str, rule: Rule) -> str:
+def _svg_differ(before: bytes, after: bytes) -> str:
+    old, new = before.decode(), after.decode()
     for a, b in zip(EMBEDDED.findall(old), EMBEDDED.findall(new), strict=False):
-        if difference := _png_differ(_bytes(a), _bytes(b), rule):
+        if difference := _png_differ(base64.b64decode(a), base64.b64decode(b)):
             return difference
     old, new = (_numbered(EMBEDDED.sub("", svg)) for svg in (old, new))
-    difference = _text_differ(old, new, lambda a, b: abs(a - b) <= rule.drawing)
+    difference = _text_differ(old, new, lambda a, b: abs(float(a) - float(b)) <= POINTS)
     return f"the drawing changed ({difference})" if difference else ""
 
 
@@ -112,11 +121,11 @@ def _numbered(svg: str) -> str:
     return SVG_ID.sub(lambda name: order.setdefault(name.group(), "name" + "i" * len(order)), svg)
 
 
-def _png_differ(old: bytes, new: bytes, rule: Rule) -> str:
+def _png_differ(old: bytes, new: bytes) -> str:
     from PIL import Image
 
     a, b = (np.asarray(Image.open(io.BytesIO(data)).convert("RGBA"), np.float64) for data in (old, new))
     if a.shape != b.shape:
         return f"the picture's size was {a.shape[1]} × {a.shape[0]}, is {b.shape[1]} × {b.shape[0]}"
     distance = float(np.sqrt(np.mean((a - b) ** 2)))
-    return f"the picture changed (distance {distance:.3g} of 255)" if distance > rule.pixels else ""
+    return f"the picture changed (distance {distance:.3g} of 255)" if distance > PIXELS else ""

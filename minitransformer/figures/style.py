@@ -68,10 +68,11 @@ def folder() -> Path:
 
 
 def save(fig: Figure, name: str, *, format: str = "svg") -> Picture:
-    """Write `fig_<name>.svg` (or .png, for what would be a heavy SVG or comes from a trained model)."""
+    """Write `fig_<name>.svg` (or .png, for what would be a heavy SVG). The picture says which Matplotlib drew it."""
     path = folder() / f"fig_{name}.{format}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"Date": None, "Creator": None} if format == "svg" else {"Software": None}
+    drawn_by = f"Matplotlib {mpl.__version__}"
+    metadata = {"Date": None, "Creator": drawn_by} if format == "svg" else {"Software": drawn_by}
     with mpl.rc_context(STYLE):
         fig.savefig(path, format=format, metadata=metadata)
     return Picture(path)

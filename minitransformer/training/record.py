@@ -3,7 +3,9 @@
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from threadpoolctl import threadpool_info
 
 from minitransformer import backend
@@ -39,3 +41,9 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or "unknown processor"
+
+
+def vectors() -> str:
+    """The widest set of vector instructions that NumPy found, such as X86_V3 (AVX2) or X86_V4 (AVX-512)."""
+    simd: Any = np.show_config(mode="dicts").get("SIMD Extensions", {})
+    return (simd.get("found") or simd.get("baseline") or ["none"])[-1]
