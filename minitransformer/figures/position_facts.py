@@ -1,6 +1,13 @@
-"""A table of all encodings of positions, made by asking the code: nothing in it is typed."""
+"""The table of chapter 05, one row for each encoding: what each term of a score is, and what the code says of it.
 
-from collections.abc import Callable
+    S_ij · divisor  =  content–content + content–position + position–content + position–position
+
+The terms are typed here, in the letters of the chapter; a test holds them against `terms_of`, which asks the code. All else
+in the table is asked.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,66 +18,118 @@ from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, Encoding, Scor
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.typing import Array
 
+ADDED = ("q·k", "q·π[j]", "π[i]·k", "π[i]·π[j]", "v + π[j]")
+WRITTEN = {  # cc, cp, pc, pp, and what is averaged; o = j − i, and [o] means: one for each offset
+    "sinusoidal": ADDED,
+    "learned": ADDED,
+    "learnable sinusoids": ADDED,
+    "tupe": ("q·k", "–", "–", "π[i]·π[j]", "v"),
+    "t5": ("q·k", "–", "–", "b[o]", "v"),
+    "alibi": ("q·k", "–", "–", "−λ|o|", "v"),
+    "kerple": ("q·k", "–", "–", "−p ln(1+λ|o|)", "v"),
+    "fire": ("q·k", "–", "–", "net(|o|, [i])", "v"),
+    "shaw": ("q·k", "q·a[o]", "–", "–", "v + a[o]"),
+    "relative keys": ("q·k", "q·a[o]", "–", "–", "v"),
+    "relative sinusoids": ("q·k", "q·r[o]", "–", "–", "v"),
+    "learnable relative sinusoids": ("q·k", "q·r[o]", "–", "–", "v"),
+    "transformer-xl": ("q·k", "q·r[o]", "u·k", "u′·r[o]", "v"),
+    "tener": ("q·k", "q·r[o]", "u·k", "u′·r[o]", "v"),
+    "deberta": ("q·k", "q·k[o]", "q[o]·k", "–", "v"),
+    "multiplicative": ("g[o] q·k", "–", "–", "–", "v"),
+    "rope": ("q·R[o]k", "–", "–", "–", "v"),
+}
+
 
 class Facts(NamedTuple):
     """What is known of one encoding, in a model of a given size.
 
-    acts_on       the stages that it changes
+    kinds         of its four terms: "nothing", "words", or with positions in them "offset" or "places"
+    divisor       of the scores, squared and over d: 1, 2 or 3; 0 where nothing is divided
+    values        whether positions are in the values too
     numbers       how many it learns, in all layers together
     shared        the parameters that all layers have in common
-    offset_only   whether scores of a sentence of one word are a function of j − i
     longer        whether it can be called on one token more than the model was made for
-    fused         whether scores are made tile by tile; if not, the n × n matrix is formed
+    forms_scores  whether it needs the n × n matrix of scores in every tier
     """
 
     name: str
-    acts_on: tuple[str, ...]
+    kinds: tuple[str, ...]
+    divisor: int
+    values: bool
     numbers: int
     shared: tuple[str, ...]
-    offset_only: bool
     longer: bool
-    fused: bool
+    forms_scores: bool
+
+    @property
+    def offset_only(self) -> bool:
+        """Whether the scores know of positions only how far apart they are."""
+        return "places" not in self.kinds
 
 
-def data(*, width: int = 64, heads: int = 4, longest: int = 128, layers: int = 6, seed: int = 0) -> list[Facts]:
+def terms_of(S: Callable[[Array, Array], Array], Q: Array, K: Array) -> tuple[Array, Array, Array, Array]:
+    """cc, cp, pc and pp of any scores S(Q, K) that are linear in each: silence the keys, the queries, both."""
+    pp = S(0 * Q, 0 * K)
+    cp = S(Q, 0 * K) - pp
+    pc = S(0 * Q, K) - pp
+    return S(Q, K) - cp - pc - pp, cp, pc, pp
+
+
+def kind_of(term: Array) -> str:
+    """What a term of a sentence of one word, in all places, depends on."""
+    size = np.abs(term).max()
+    if size < 1e-12:
+        return "nothing"
+    if np.ptp(term, (-2, -1)).max() < 1e-9 * size:
+        return "words"
+    return "offset" if varies_along_diagonals(term) < 1e-9 else "places"
+
+
+def data(*, width: int = 64, heads: int = 4, longest: int = 128, layers: int = 6, seed: int = 0) -> dict[str, Facts]:
     """The facts of every encoding that a model can be given by name."""
     rng = np.random.default_rng(seed)
-    found = []
+    found = {}
     with backend("numpy"):  # the tier that keeps A
         for name, added in AT_EMBEDDING.items():
             if name != "none":
-                found.append(_of_added(name, added(width, longest), rng, width, longest))
+                found[name] = _of_added(name, added(width, longest), rng, width, longest)
         for name, make in IN_ATTENTION.items():
             e = make(width, heads, longest)
-            found.append(_of_attention(name, e, rng, heads, width // heads, longest, layers))
+            found[name] = _of_attention(name, e, rng, heads, width // heads, longest, layers)
     return found
 
 
 def _of_added(name: str, added: Any, rng: np.random.Generator, width: int, longest: int) -> Facts:
-    X = np.tile(rng.standard_normal(width), (longest + 1, 1))
     params = added.init(rng, np.float64)
-    Y, _ = added(params, X[:longest])
-    offset_only = varies_along_diagonals(Y @ Y.T) < 1e-9
-    return Facts(name, ("embeddings",), _count(params), (), offset_only, _runs(added, params, X), True)
+    X = np.tile(rng.standard_normal(width), (longest + 1, 1))
+    W_q, W_k = rng.standard_normal((2, width, width))
+
+    def added_scores(X: Array, Z: Array) -> Array:
+        return added(params, X)[0] @ W_q @ (added(params, Z)[0] @ W_k).T
+
+    kinds = tuple(map(kind_of, terms_of(added_scores, X[:longest], X[:longest])))
+    return Facts(name, kinds, 1, True, _count(params), (), _runs(added, params, X), False)
 
 
 def _of_attention(
     name: str, e: Encoding, rng: np.random.Generator, heads: int, d: int, longest: int, layers: int
 ) -> Facts:
-    words = np.tile(rng.standard_normal((2, heads, 1, d)), (1, 1, longest + 1, 1))  # q and k, the same for all
+    Q, K = words = np.tile(rng.standard_normal((2, heads, 1, d)), (1, 1, longest + 1, 1))  # the same for all
     V = rng.standard_normal((heads, longest + 1, d))
     initial, params = e.init(rng, np.float64), with_some_parameters(e, rng)
     parts = initial._asdict().items()
     Y, pullback = e(params, *words[:, :, :longest], V[:, :longest])
-    plain = np.allclose(Y, pullback.A @ V[:, :longest])  # values are averaged as they are
+    cc = terms_of(lambda Q, K: scores_of(e, initial, Q, K), Q[:, :1], K[:, :1])[0]
+    divisor = (Q[0, 0] @ K[0, 0]) / cc[0, 0, 0]
     return Facts(
         name,
-        tuple(stage for stage in e.acts_on if stage != "values" or not plain),
+        tuple(map(kind_of, terms_of(lambda Q, K: scores_of(e, params, Q, K), *words[:, :, :longest]))),
+        0 if math.isclose(divisor, 1) else round(divisor**2 / d),
+        not np.allclose(Y, pullback.A @ V[:, :longest]),
         sum(_count(value) * (1 if part in e.shared else layers) for part, value in parts),
         tuple(part for part, value in parts if part in e.shared and value is not None),
-        varies_along_diagonals(scores_of(e, params, *words[:, :, :longest])) < 1e-9,
         _runs(e, params, *words, V),
-        not isinstance(e, ScoreEncoding),
+        isinstance(e, ScoreEncoding),
     )
 
 
@@ -86,12 +145,15 @@ def _runs(call: Callable, *inputs: Tree | Array) -> bool:
     return True
 
 
-def table(facts: list[Facts], longest: int = 128) -> str:
-    """The facts as lines of text."""
-    longer = f"{longest + 1}?"
-    lines = [f"{'':28} {'acts on':17} numbers  j−i only  {longer:5}  fused  shared by all layers"]
-    for f in facts:
-        only, more, fused = ("yes" if flag else "no" for flag in (f.offset_only, f.longer, f.fused))
-        acts_on, shared = " and ".join(f.acts_on), ", ".join(f.shared)
-        lines.append(f"{f.name:28} {acts_on:17} {f.numbers:7,}  {only:8}  {more:5}  {fused:5}  {shared}".rstrip())
-    return "\n".join(lines)
+def table(facts: dict[str, Facts], names: Sequence[str], new: Sequence[str] = (), longest: int = 128) -> str:
+    """The rows of these names as lines of text, with a mark at those that are new."""
+    widths = (2, max(map(len, names)), 3, 8, 7, 7, 14, 8, 7, 6, 4, 7)
+    head = ("", "", "÷", "cc", "cp", "pc", "pp", "values", "learns", "o only", f"{longest + 1}?", "forms S")
+    rows = [head]
+    for name in names:
+        f = facts[name]
+        yes_no = ("yes" if flag else "no" for flag in (f.offset_only, f.longer, f.forms_scores))
+        divided = ("1", "√d", "√2d", "√3d")[f.divisor]
+        rows.append(("→" if name in new else "", name, divided, *WRITTEN[name], f"{f.numbers:>6,}", *yes_no))
+    lines = (" ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

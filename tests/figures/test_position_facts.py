@@ -1,4 +1,4 @@
-"""The table of encodings: what the chapter says of it, and that the answers are those of the code."""
+"""The table of encodings: its terms are those of the code, and what the chapter says of it holds."""
 
 import numpy as np
 import pytest
@@ -7,27 +7,61 @@ import minitransformer as mt
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.backend import available
 from minitransformer.figures import position_facts
-from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, place
+from minitransformer.figures.position_facts import WRITTEN, kind_of, terms_of
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, four_terms, place
 
 
 @pytest.fixture(scope="module")
 def facts():
-    return {f.name: f for f in position_facts.data()}
+    return position_facts.data()
+
+
+def kind_written(term):
+    if term == "–":
+        return "nothing"
+    if "[i]" in term or "[j]" in term:
+        return "places"
+    return "offset" if "[o]" in term or "|o|" in term else "words"
 
 
 def test_every_name_is_there(facts):
-    assert set(facts) == {*AT_EMBEDDING, *IN_ATTENTION} - {"none"}
+    assert set(facts) == set(WRITTEN) == {*AT_EMBEDDING, *IN_ATTENTION} - {"none"}
 
 
-def test_where_they_act(facts):
-    assert facts["shaw"].acts_on == ("scores", "values")
-    assert facts["relative keys"].acts_on == ("scores",)
-    assert facts["rope"].acts_on == ("queries and keys",)
-    assert {f.acts_on for name, f in facts.items() if name in AT_EMBEDDING} == {("embeddings",)}
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_is_what_the_code_does(facts, name):
+    *terms, values = WRITTEN[name]
+    assert tuple(map(kind_written, terms)) == facts[name].kinds
+    assert facts[name].values == (values != "v")
+
+
+def test_silencing_takes_the_four_terms_apart():
+    rng = np.random.default_rng(0)
+    Q, K, Pi_q, Pi_k = rng.standard_normal((4, 5, 3))
+    found = terms_of(lambda Q, K: (Q + Pi_q) @ (K + Pi_k).T, Q, K)
+    for term, expected in zip(found, (Q @ K.T, Q @ Pi_k.T, Pi_q @ K.T, Pi_q @ Pi_k.T), strict=True):
+        np.testing.assert_allclose(term, expected, atol=1e-13)
+    X, Pi = rng.standard_normal((2, 5, 3))
+    S, pullback = four_terms(X, Pi, np.eye(3), np.eye(3), scale=1.0)
+    found = terms_of(lambda Q, K: (Q + Pi) @ (K + Pi).T, X, X)
+    np.testing.assert_allclose(found, [pullback.cc, pullback.cp, pullback.pc, pullback.pp], atol=1e-13)
+    np.testing.assert_allclose(sum(found), S, atol=1e-13)
+
+
+def test_the_kind_of_a_term():
+    i, j = np.indices((4, 4))
+    for term, kind in ((0 * i, "nothing"), (0 * i + 2, "words"), (j - i, "offset"), (i * j, "places")):
+        assert kind_of(term.astype(float)) == kind
+
+
+def test_what_scores_are_divided_by(facts):
+    """√d as a rule; T5 and TENER by nothing, two terms of variance d by √2d, three by √3d."""
+    others = {name: f.divisor for name, f in facts.items() if f.divisor != 1}
+    assert others == {"t5": 0, "tener": 0, "tupe": 2, "deberta": 3}
 
 
 def test_who_knows_the_offset_only(facts):
-    """At |L| = 24, and 128 tokens: FIRE squeezes."""
+    """At n₀ = 24, and 128 tokens: FIRE squeezes."""
     places = {name for name, f in facts.items() if not f.offset_only}
     assert places == {"sinusoidal", "learnable sinusoids", "learned", "tupe", "fire"}
 
@@ -36,13 +70,14 @@ def test_who_has_a_table_that_ends(facts):
     assert {name for name, f in facts.items() if not f.longer} == {"learned", "tupe"}
 
 
-def test_who_is_fused(facts):
-    assert {name for name, f in facts.items() if f.fused} == {*AT_EMBEDDING, "t5", "alibi", "kerple", "rope"} - {"none"}
+def test_who_does_not_form_the_scores(facts):
+    formed = {name for name, f in facts.items() if f.forms_scores}
+    assert set(facts) - formed == {*AT_EMBEDDING, "t5", "alibi", "kerple", "rope"} - {"none"}
 
 
 @pytest.mark.skipif("numba" not in available(), reason="needs the fused loops")
 @pytest.mark.parametrize("name", IN_ATTENTION)
-def test_what_the_fused_ones_remember_grows_with_n(facts, name):
+def test_what_is_remembered_grows_with_n_unless_scores_are_formed(facts, name):
     """From 128 tokens to 1024 it is eight times as much; where scores are formed it grows faster."""
     e, rng = place(name, width=64, heads=4, longest=1024).in_attention, np.random.default_rng(0)
     remembered = []
@@ -52,7 +87,7 @@ def test_what_the_fused_ones_remember_grows_with_n(facts, name):
             _, pullback = e(e.init(rng), Q, K, V)
         remembered.append(mt.tree_bytes(pullback))
     growth = remembered[1] / remembered[0]
-    assert growth < 8.1 if facts[name].fused else growth > 12
+    assert growth > 12 if facts[name].forms_scores else growth < 8.1
 
 
 @pytest.mark.parametrize("name", ["shaw", "t5", "kerple", "transformer-xl", "deberta", "tupe", "rope", "fire"])
@@ -67,16 +102,9 @@ def test_numbers_are_those_of_the_layers(facts, name):
     assert facts[name].numbers == 6 * one - 5 * shared
 
 
-def test_the_table_has_a_line_for_each(facts):
-    lines = position_facts.table(list(facts.values())).split("\n")
-    assert len(lines) == 1 + len(facts)
+def test_the_table_has_a_line_for_each_and_marks_what_is_new(facts):
+    lines = position_facts.table(facts, ["sinusoidal", "t5"], new=["t5"]).split("\n")
+    assert len(lines) == 3
     assert "129?" in lines[0]
-    assert next(line for line in lines if line.startswith("t5 ")).split() == [
-        "t5",
-        "scores",
-        "128",
-        "yes",
-        "yes",
-        "yes",
-        "table",
-    ]
+    assert lines[1].split()[:2] == ["sinusoidal", "√d"]
+    assert lines[2].split() == "→ t5 1 q·k – – b[o] v 128 yes yes no".split()  # noqa: SIM905
