@@ -65,16 +65,14 @@ def _points(n: int, layers: int) -> Array:
 
 def draw(data: RankCollapse) -> Figure:
     """Left: tokens move to averages of each other. Right: how far from all the same, layer by layer."""
-    fig, (left, right) = figure(1, 2, width=9.5, height=3.9, width_ratios=(1, 1.4))
+    fig, (left, right) = figure(1, 2, width=12, height=8)
     shades = ("0.8", "#7ad151", "#2a788e", "#440154")
     for layer, (X, shade, marker) in enumerate(zip(data.points, shades, "osD^", strict=True)):
         corners = X[late("scipy.spatial", "a convex hull").ConvexHull(X).vertices]
-        left.fill(*corners.T, color=shade, alpha=0.15, linewidth=0)
-        left.plot(*np.vstack([corners, corners[:1]]).T, "-", color=shade, linewidth=0.8)
-        label = f"after layer {layer}" if layer else "input"
-        left.plot(*X.T, marker, color=shade, markersize=5, markeredgecolor="0.3", markeredgewidth=0.5, label=label)
+        left.fill(*corners.T, facecolor=shade, edgecolor=shade, linestyle="-", linewidth=0.8, alpha=0.3)
+        label = f"layer {layer}" if layer else "input"
+        left.plot(*X.T, marker, color=shade, markersize=9, markeredgecolor="0.3", markeredgewidth=0.7, label=label)
     left.set(xlabel="channel 1", ylabel="channel 2", aspect="equal", title="eight tokens, no weights")
-    left.legend(fontsize=9, handletextpad=0.1, loc="best")
 
     for name, values in data.spread.items():
         (line,) = right.plot(np.median(values, 0), label=name)
@@ -82,6 +80,7 @@ def draw(data: RankCollapse) -> Figure:
         right.fill_between(layers, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
     right.set(yscale="log", ylim=(FLOOR / 2, 3))
     right.set(title="random weights, D = 32", xlabel="layer", ylabel="spread of the tokens")
-    right.text(layers[-1], 2 * FLOOR, "10⁻¹⁰ and below", ha="right", fontsize=9, color="0.35")
-    right.legend(fontsize=9, loc="center right", bbox_to_anchor=(1, 0.42))
+    right.text(layers[-1], 2 * FLOOR, "10⁻¹⁰ and below", ha="right", color="0.35")
+    for ax, columns in ((left, 2), (right, 1)):
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
     return fig
