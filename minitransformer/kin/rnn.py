@@ -20,13 +20,13 @@ def first_state(X: Array, width: int, h_0: Array | None) -> Array:
     return np.zeros((*X.shape[:-2], width), X.dtype) if h_0 is None else h_0
 
 
-def outer_sum(X: Array, dA: Array) -> Array:
-    """Σ x_tᵀ da_t over tokens and batch: the gradient of W in a = x W."""
-    return X.reshape(-1, X.shape[-1]).T @ dA.reshape(-1, dA.shape[-1])
+def outer_sum(X: Array, da: Array) -> Array:
+    """Σ x_iᵀ da_i over tokens and batch: the gradient of W in a = x W."""
+    return X.reshape(-1, X.shape[-1]).T @ da.reshape(-1, da.shape[-1])
 
 
 class RNNParams(NamedTuple):
-    """W (D, d) reads the input, U (d, d) the state before, b (d,)."""
+    """W (D, E) reads the input, U (E, E) the state before, b (E,)."""
 
     W: Array
     U: Array
@@ -34,10 +34,10 @@ class RNNParams(NamedTuple):
 
 
 class RNNPullback(NamedTuple):
-    """h_t = tanh a_t with a_t = x_t W + h_{t−1} U + b. State t reaches the loss as an output, and through step t + 1:
+    """h_i = tanh a_i with a_i = x_i W + h_{i−1} U + b. State i reaches the loss as y_i = h_i, and through step i + 1:
 
-    dh_t = dH_t + da_{t+1} Uᵀ,   da_t = dh_t ⊙ (1 − h_t²),   from the last t to the first. Then
-    dU = Σ h_{t−1}ᵀ da_t, and W, b and X are those of a linear layer.
+    dh_i = dy_i + da_{i+1} Uᵀ,   da_i = dh_i ⊙ (1 − h_i²),   from the last i to the first. Then
+    dU = Σ h_{i−1}ᵀ da_i, and W, b and X are those of a linear layer.
     """
 
     input: LinearPullback
@@ -45,27 +45,27 @@ class RNNPullback(NamedTuple):
     U: Array
     started: bool  # was h_0 an argument?
 
-    def __call__(self, dH: Array) -> tuple:
-        dA = np.empty_like(dH)
-        dh = np.zeros_like(self.states[..., 0, :])
-        for t in reversed(range(dH.shape[-2])):
-            dA[..., t, :] = (dH[..., t, :] + dh) * (1 - self.states[..., t + 1, :] ** 2)
-            dh = dA[..., t, :] @ self.U.T
-        dX, dW, db = self.input(dA)
-        dparams = RNNParams(dW, outer_sum(self.states[..., :-1, :], dA), db)
-        return (dparams, dX, dh) if self.started else (dparams, dX)
+    def __call__(self, dY: Array) -> tuple:
+        da, from_next = np.empty_like(dY), np.zeros_like(self.states[..., 0, :])
+        for i in reversed(range(1, dY.shape[-2] + 1)):  # token i stands in row i − 1
+            dh = dY[..., i - 1, :] + from_next
+            da[..., i - 1, :] = dh * (1 - self.states[..., i, :] ** 2)
+            from_next = da[..., i - 1, :] @ self.U.T
+        dX, dW, db = self.input(da)
+        dparams = RNNParams(dW, outer_sum(self.states[..., :-1, :], da), db)
+        return (dparams, dX, from_next) if self.started else (dparams, dX)
 
 
 @dataclass(frozen=True)
 class RNN:
     """The state is made anew at every token, from the token and the state before.
 
-        h_t = tanh(x_t W + h_{t−1} U + b)
+        h_i = tanh(x_i W + h_{i−1} U + b),    y_i = h_i
 
     inputs   D, the width of the rows of X
-    width    d, the width of the state
+    width    E, the width of the state
     source   Lecture notes A.1; CS224N notes, linear interaction distance
-    cost     O(n (D d + d²)) time in n steps that cannot be done at once; remembers X and H. Causal.
+    cost     O(n (D E + E²)) time in n steps that cannot be done at once; remembers X and the states. Causal.
     raises   ValueError for a width below 1
     """
 
@@ -78,8 +78,8 @@ class RNN:
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> RNNParams:
         """Matrices that keep the variance of a row; b zero."""
-        D, d = self.inputs, self.width
-        return RNNParams(uniform(rng, (D, d), dtype), uniform(rng, (d, d), dtype), np.zeros(d, dtype))
+        D, E = self.inputs, self.width
+        return RNNParams(uniform(rng, (D, E), dtype), uniform(rng, (E, E), dtype), np.zeros(E, dtype))
 
     @checked
     def __call__(
@@ -88,10 +88,10 @@ class RNN:
         X: Float[Array, "*batch n {self.inputs}"],
         h_0: Float[Array, "*batch {self.width}"] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], RNNPullback]:
-        """All states h_1 … h_n; h_0 is zero if not given. Pullback: dH to (dparams, dX), and dh_0 if it was given."""
+        """All states h_1 … h_n; h_0 is zero if not given. Pullback: dY to (dparams, dX), and dh_0 if it was given."""
         XW, input = linear(X, params.W, params.b)
         states = [first_state(X, self.width, h_0)]
-        for t in range(X.shape[-2]):
-            states.append(np.tanh(XW[..., t, :] + states[-1] @ params.U))
-        H = np.stack(states, axis=-2)
-        return H[..., 1:, :], RNNPullback(input, H, params.U, h_0 is not None)
+        for i in range(X.shape[-2]):
+            states.append(np.tanh(XW[..., i, :] + states[-1] @ params.U))
+        all_states = np.stack(states, axis=-2)
+        return all_states[..., 1:, :], RNNPullback(input, all_states, params.U, h_0 is not None)

@@ -11,7 +11,7 @@ from minitransformer.typing import Array, Float, checked
 
 
 class WordWindowParams(NamedTuple):
-    """One matrix for each offset, W (w, D, d), and b (d,)."""
+    """One matrix for each offset, W (w, D, E), and b (E,)."""
 
     W: Array
     b: Array
@@ -28,14 +28,14 @@ class WordWindowPullback(NamedTuple):
     activation: PointwisePullback
 
     def __call__(self, dY: Array) -> tuple[WordWindowParams, Array]:
-        dA = self.activation(dY)
+        da = self.activation(dY)
         n, r = dY.shape[-2], len(self.W) // 2
         dW = np.empty_like(self.W)
         dpadded = np.zeros_like(self.padded)
         for k, W_k in enumerate(self.W):
-            dW[k] = outer_sum(self.padded[..., k : k + n, :], dA)
-            dpadded[..., k : k + n, :] += dA @ W_k.T
-        db = dA.reshape(-1, dA.shape[-1]).sum(0)
+            dW[k] = outer_sum(self.padded[..., k : k + n, :], da)
+            dpadded[..., k : k + n, :] += da @ W_k.T
+        db = da.reshape(-1, da.shape[-1]).sum(0)
         return WordWindowParams(dW, db), dpadded[..., r : r + n, :]
 
 
@@ -45,11 +45,11 @@ class WordWindow:
 
         y_i = tanh(Σ_k x_{i+k−r} W_k + b),    k = 0 … w − 1,   r = (w − 1)/2,   zeros beyond the ends
 
-    Stacked L times, a row depends on the L·r tokens to each side of it and on no other.
-    inputs, width    D and d, the widths of the rows of X and Y
+    Stacked, each layer lets a row depend on r more tokens to each side of it, and on no other.
+    inputs, width    D and E, the widths of the rows of X and Y
     window           w, odd
     source           Lecture notes A.2, where w = 5
-    cost             O(n w D d), all tokens at once. Not causal.
+    cost             O(n w D E), all tokens at once. Not causal.
     raises           ValueError for a window that is even or below 1
     """
 
@@ -76,6 +76,6 @@ class WordWindow:
         n, r = X.shape[-2], self.window // 2
         padded = np.zeros((*X.shape[:-2], n + 2 * r, self.inputs), X.dtype)
         padded[..., r : r + n, :] = X
-        A = sum(padded[..., k : k + n, :] @ W_k for k, W_k in enumerate(params.W)) + params.b
-        Y, activation = tanh(A)
+        a = sum(padded[..., k : k + n, :] @ W_k for k, W_k in enumerate(params.W)) + params.b
+        Y, activation = tanh(a)
         return Y, WordWindowPullback(padded, params.W, activation)

@@ -208,7 +208,7 @@ def test_bad_input():
         Attend(d, N)(draw(RUNGS[6])[1], X)
     with pytest.raises(TypeError, match="'F'"):
         Alike(d)((), X)
-    with pytest.raises(TypeError, match="'H'"):
+    with pytest.raises(TypeError, match="'X'"):
         After(d, 7)(draw(RUNGS[9])[3], X)
     with pytest.raises(ValueError, match="not divisible into 4 heads"):
         Attend(6, 4)
