@@ -65,17 +65,21 @@ def data() -> Heads:
 
 def draw(data: Heads) -> Figure:
     """Rows look at columns; the number in a cell is the weight."""
-    fig, axes = figure(1, 4, width=10, height=3.2)
+    fig, axes = figure(2, 2, width=10, height=10, sharex=True, sharey=True)
     titles = ("without weights", "head 1", "head 2", "one head, both wishes")
-    for ax, title, A in zip(axes, titles, data[1:], strict=True):
+    places = range(len(data.words))
+    for ax, title, A in zip(axes.flat, titles, data[1:], strict=True):
         ax.imshow(A, vmin=0, vmax=1)
         for (i, j), a in np.ndenumerate(A):
             ink = "black" if a > 0.6 else "white"
-            ax.text(j, i, f"{a:.2f}".lstrip("0"), ha="center", va="center", fontsize=9, color=ink)
-        ax.set_title(title, pad=8)
-        ax.set_xticks(range(len(data.words)), data.words, rotation=45)
-        ax.set_yticks(range(len(data.words)), data.words)
-        ax.set_xlabel("key: looked at")
+            ax.text(j, i, f"{a:.2f}".lstrip("0"), ha="center", va="center", color=ink)
+        ax.set_title(title)
+        ax.set_xticks(places, data.words, rotation=45)
+        ax.set_yticks(places, data.words)
+        ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
-    axes[0].set_ylabel("query: looks")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("query: looks")
+    for ax in axes[1]:
+        ax.set_xlabel("key: looked at")
     return fig

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from minitransformer.attention import causal_mask, padding_mask, scores
 from minitransformer.figures.style import figure
@@ -23,9 +24,9 @@ def data(n: int = 8, cached: int = 5, length: int = 6, seed: int = 0) -> Masks:
     sentence = np.array([0] * 3 + [1] * (n - 3))
     masks = {
         "causal": causal_mask(n),
-        "causal, five keys cached": causal_mask(n - cached, n),
-        "padding, six real tokens": np.broadcast_to(padding_mask(np.array(length), n), (n, n)),
-        "two sentences, causal": (sentence[:, None] == sentence) & causal_mask(n),
+        "the last three rows of it": causal_mask(n - cached, n),
+        "two tokens of padding": np.broadcast_to(padding_mask(np.array(length), n), (n, n)),
+        "causal, two sentences": (sentence[:, None] == sentence) & causal_mask(n),
     }
     rng = np.random.default_rng(seed)
     S, _ = scores(*rng.standard_normal((2, n, 16)))
@@ -34,15 +35,20 @@ def data(n: int = 8, cached: int = 5, length: int = 6, seed: int = 0) -> Masks:
 
 def draw(data: Masks) -> Figure:
     """One panel for each pattern: colour is weight, hatched is hidden."""
-    fig, axes = figure(1, len(data.masks), width=10, height=2.7)
-    for ax, (name, mask) in zip(axes, data.masks.items(), strict=True):
+    fig, axes = figure(2, 2, width=10, height=10.5, sharex=True, sharey=True)
+    for ax, (name, mask) in zip(axes.flat, data.masks.items(), strict=True):
         n, m = mask.shape
-        ax.patch.set(facecolor="white", edgecolor="0.75", hatch="////", linewidth=0)  # seen where nothing is drawn
-        image = ax.imshow(np.ma.masked_where(~mask, data.weights[name]), vmin=0, vmax=1)
-        ax.set(title=name, xlabel="key j", anchor="N")
-        ax.set_xticks(range(m), range(1, m + 1))
-        ax.set_yticks(range(n), range(m - n + 1, m + 1))
+        edges = (0.5, m + 0.5, m + 0.5, m - n + 0.5)  # the n queries are the last n of the m positions
+        hidden = {"facecolor": "white", "edgecolor": "0.75", "hatch": "////", "linewidth": 0, "zorder": -1}
+        ax.add_patch(Rectangle((0.5, m - n + 0.5), m, n, **hidden))  # seen where nothing is drawn
+        image = ax.imshow(np.ma.masked_where(~mask, data.weights[name]), vmin=0, vmax=1, extent=edges)
+        ax.set_title(name)
+        ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
-    axes[0].set_ylabel("query i")
-    fig.colorbar(image, ax=list(axes), label="weight A", shrink=0.7)
+    axes[0, 0].set(xticks=range(1, m + 1), yticks=range(1, m + 1), ylim=(m + 0.5, 0.5))
+    for ax in axes[:, 0]:
+        ax.set_ylabel("query $i$")
+    for ax in axes[1]:
+        ax.set_xlabel("key $j$")
+    fig.colorbar(image, ax=axes, label="weight $A_{ij}$", location="bottom", shrink=0.6, aspect=30)
     return fig

@@ -65,7 +65,7 @@ def _points(n: int, layers: int) -> Array:
 
 def draw(data: RankCollapse) -> Figure:
     """Left: tokens move to averages of each other. Right: how far from all the same, layer by layer."""
-    fig, (left, right) = figure(1, 2, width=12, height=8)
+    fig, (left, right) = figure(1, 2, width=12, height=6.4)
     shades = ("0.8", "#7ad151", "#2a788e", "#440154")
     for layer, (X, shade, marker) in enumerate(zip(data.points, shades, "osD^", strict=True)):
         corners = X[late("scipy.spatial", "a convex hull").ConvexHull(X).vertices]
@@ -81,6 +81,6 @@ def draw(data: RankCollapse) -> Figure:
     right.set(yscale="log", ylim=(FLOOR / 2, 3))
     right.set(title="random weights, D = 32", xlabel="layer", ylabel="spread of the tokens")
     right.text(layers[-1], 2 * FLOOR, "10⁻¹⁰ and below", ha="right", color="0.35")
-    for ax, columns in ((left, 2), (right, 1)):
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    right.legend(loc="center right", bbox_to_anchor=(1.02, 0.38))
     return fig

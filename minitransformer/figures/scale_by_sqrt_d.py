@@ -45,18 +45,16 @@ def _of_rows(S: Array) -> tuple[float, float, float]:
 
 
 def draw(data: Scales) -> Figure:
-    """Three panels against d: how large a score gets, how large the largest weight, how much gradient goes through."""
-    fig, axes = figure(1, 3, width=9.5, height=3.1)
-    titles = ("variance of a score", "largest weight of a row", "gradient through softmax")
-    labels = ("Var[S]", "max A, mean", "‖∂A/∂S‖, median")
-    measures = (data.variance, data.largest, data.passed)
-    for ax, title, label, lines in zip(axes, titles, labels, measures, strict=True):
+    """Against d: how large the largest weight of a row gets, and how much gradient goes through softmax."""
+    fig, (left, right) = figure(1, 2, width=11, height=5.2)
+    for ax, lines in ((left, data.largest), (right, data.passed)):
         for line, marker in zip(lines, "so^", strict=True):
-            ax.plot(data.d, line, marker=marker, markersize=5)
-        ax.set(title=title, xscale="log", yscale="log", xlabel="width d", ylabel=label)
+            ax.plot(data.d, line, marker=marker, markersize=9)
+        ax.set(xscale="log", yscale="log", xlabel="width $d$")
         ax.set_xticks(data.d, data.d)
         ax.minorticks_off()
-    axes[1].set_ylim(0.01, 1.3)
-    axes[1].set_yticks([1 / data.keys, 0.1, 0.5, 1], [f"1/{data.keys}", "0.1", "0.5", "1"])
-    fig.legend(axes[0].lines, SCALES, loc="outside lower center", ncols=3)
+    left.set(title="largest weight of a row", ylabel="mean of 500 rows", ylim=(0.012, 1.3))
+    left.set_yticks([1 / data.keys, 0.1, 0.5, 1], [f"1/{data.keys}", "0.1", "0.5", "1"])
+    right.set(title="gradient through softmax", ylabel="‖∂A/∂S‖, median row")
+    fig.legend(left.lines, SCALES, loc="outside lower center", ncols=3)
     return fig
