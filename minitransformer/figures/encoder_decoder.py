@@ -1,12 +1,13 @@
-"""The original transformer, drawn from a model: every box is a parameter tree, every arrow into the decoder a gradient."""
+"""The original transformer, drawn from a model: every box is a parameter tree, every plus a residual connection."""
 
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch
 
+from minitransformer.figures.block_diagram import COLOURS, arrow, box, circle
 from minitransformer.figures.style import figure
 from minitransformer.models import EncoderDecoder
 from minitransformer.pullback import tree_size
@@ -14,10 +15,18 @@ from minitransformer.typing import Array
 
 
 class EncoderDecoderData(NamedTuple):
-    """Parameters in each part of a block; the norm of what each decoder block sends back to the encoder, and of the sum."""
+    """Parameters of each part of a block, of a last norm, of E and of the whole model; gradients that go to the memory.
+
+    sent_back   norm of what each block of the decoder sends back to the encoder
+    sum         norm of the sum of that
+    received    norm of the gradient that the encoder is called with
+    """
 
     encoder: dict[str, int]
     decoder: dict[str, int]
+    last_norm: int
+    table: int
+    whole: int
     depth: int
     sent_back: Array
     sum: float
@@ -25,7 +34,7 @@ class EncoderDecoderData(NamedTuple):
 
 
 def data(depth: int = 3, seed: int = 0) -> EncoderDecoderData:
-    """One backward pass of a fresh model; `received` is the norm of the gradient that the encoder is called with."""
+    """One backward pass of a fresh model."""
     rng = np.random.default_rng(seed)
     model = EncoderDecoder(vocabulary=40, width=64, heads=4, depth=depth)
     params = model.init(rng, np.float64)
@@ -42,62 +51,60 @@ def data(depth: int = 3, seed: int = 0) -> EncoderDecoderData:
         {name: tree_size(part) for name, part in zip(block._fields, block, strict=True) if part is not None}
         for block in (params.encoder.blocks[0], params.decoder.blocks[0])
     ]
+    counts = tree_size(params.decoder.norm), tree_size(params.E), tree_size(params)
     norms = np.array([np.linalg.norm(d) for d in reversed(memories)])
     return EncoderDecoderData(
-        *sizes, depth, norms, float(np.linalg.norm(sum(memories))), float(np.linalg.norm(received))
+        *sizes, *counts, depth, norms, float(np.linalg.norm(sum(memories))), float(np.linalg.norm(received))
     )
 
 
-PARTS = {"attention": "self-attention", "cross": "cross-attention", "ffn": "feed-forward"}
-COLOURS = {"attention": "#cfe0ee", "cross": "#f3d6ce", "ffn": "#e4e4e4"}
+NAMES = {"attention": "attention", "cross": "cross-attention", "ffn": "feed-forward"}
+RED = "#b03a20"
+BRANCH = 2.35  # height of a norm, a layer, and the way back to the stream
 
 
 def draw(data: EncoderDecoderData) -> Figure:
-    """Two columns of blocks, input at the bottom."""
-    fig, ax = figure(width=7.5, height=5.6)
-    ax.set(xlim=(0, 10), ylim=(-0.9, 10.3))
+    """Two stacks, one block of each drawn in full; both have their boxes inside, so that the memory has a short way."""
+    fig, ax = figure(width=11.0, height=9.6)
+    ax.set(xlim=(-0.9, 11.1), ylim=(-1.15, 9.35))
     ax.axis("off")
-    _column(ax, 2.2, ["attention", "ffn"], data.encoder, data.depth, "source tokens", "encoder")
-    decoder = _column(ax, 7.2, ["attention", "cross", "ffn"], data.decoder, data.depth, "target tokens", "decoder")
-    share = data.sent_back / data.sent_back.max()
-    for block, (y, width) in enumerate(zip(decoder["cross"], share, strict=True)):
-        arrow = FancyArrowPatch(
-            (2.95, 9.35), (5.7, y), connectionstyle="angle3,angleA=0,angleB=-70", arrowstyle="-|>", mutation_scale=13,
-            linewidth=0.8 + 2.2 * width, color="#c8553d", shrinkA=0, shrinkB=0,
-        )  # fmt: skip
-        ax.add_patch(arrow)
-        ax.text(9.0, y, f"sends back\n{data.sent_back[block]:.1f}", va="center", fontsize=9, color="#c8553d")
-    ax.text(2.2, 9.35, "memory", ha="center", va="center", fontsize=10, color="#c8553d")
-    ax.text(7.2, 9.35, "logits = N Eᵀ", ha="center", va="center", fontsize=10)
+    top, _ = _stack(ax, 0.3, 1, data.encoder, data, "encoder", "source (m)")
+    end, middle = _stack(ax, 9.9, -1, data.decoder, data, "decoder", "target (n)")
+    ax.plot([0.3, 0.3, 5.1, 5.1], [top, top + 0.5, top + 0.5, middle], color=RED, linewidth=2.6, linestyle="-")
+    arrow(ax, (5.1, middle), (5.73, middle), RED, 2.6)
+    ax.text(0.3, top + 0.65, f"memory M (m, D), the\nsame for all {data.depth} blocks", color=RED, va="bottom")
+    arrow(ax, (9.9, end), (9.9, end + 0.4), "0.2")
+    ax.text(11.0, end + 0.5, "logits = N Eᵀ", ha="right", va="bottom")
     return fig
 
 
-def _column(
-    ax: Axes, x: float, parts: list[str], sizes: dict[str, int], depth: int, foot: str, title: str
-) -> dict[str, list[float]]:
-    places: dict = {name: [] for name in parts}
-    step = 9.0 / depth
-    height = 0.62
-    ax.text(x, -0.7, f"{foot} → √D·E + Π", ha="center", fontsize=10)
-    for block in range(depth):
-        bottom = block * step
-        frame = FancyBboxPatch(
-            (x - 1.65, bottom), 3.3, step - 0.45, boxstyle="round,pad=0.02,rounding_size=0.12", facecolor="white",
-            edgecolor="0.6", linewidth=0.9,
-        )  # fmt: skip
-        ax.add_patch(frame)
-        gap = (step - 0.45 - height * len(parts)) / (len(parts) + 1)
-        for k, name in enumerate(parts):
-            y = bottom + gap * (k + 1) + height * k
-            box = FancyBboxPatch(
-                (x - 1.45, y), 2.9, height, boxstyle="round,pad=0.0,rounding_size=0.1", facecolor=COLOURS[name],
-                edgecolor="0.35", linewidth=0.9,
-            )  # fmt: skip
-            ax.add_patch(box)
-            ax.text(x, y + height / 2, f"{PARTS[name]}  {sizes[name]:,}", ha="center", va="center", fontsize=9)
-            places[name].append(y + height / 2)
-        ax.annotate(
-            "", (x, bottom + step - 0.01), (x, bottom + step - 0.42), arrowprops={"arrowstyle": "-|>", "color": "0.3"}
-        )
-    ax.text(x, 9.95, f"{title}, {depth} blocks", ha="center", fontsize=11, weight="bold")
-    return places
+def _stack(
+    ax: Axes, x: float, side: int, sizes: dict[str, int], data: EncoderDecoderData, name: str, foot: str
+) -> tuple[float, float]:
+    """A stack with its stream at x and its boxes on one side; the height of its top, and of its cross-attention."""
+    layers = [layer for layer in ("attention", "cross", "ffn") if layer in sizes]
+    height, cross = BRANCH * len(layers) + 0.3, 0.0
+    corner = (x - 0.55 if side == 1 else x - 4.3, -0.1)
+    frame = {"boxstyle": "round,pad=0,rounding_size=0.2", "facecolor": "0.965", "edgecolor": "0.5", "zorder": 0}
+    ax.add_patch(FancyBboxPatch(corner, 4.85, height, **frame))
+    ax.plot([x, x], [-0.5, height + 0.15], color="0.2", linewidth=5, linestyle="-", solid_capstyle="butt", zorder=1)
+    ax.text(corner[0] + 2.42, -0.62, f"{foot}: √D · E[tokens] + Π", ha="center", va="top")
+    for k, layer in enumerate(layers):
+        y, middle = BRANCH * k + 0.1, x + side * 2.35
+        box(ax, (middle - 1.8, y + 0.25), (3.6, 0.55), f"norm  {sizes[layer + '_norm']:,}", COLOURS["norm"])
+        box(ax, (middle - 1.8, y + 1.0), (3.6, 0.6), f"{NAMES[layer]}  {sizes[layer]:,}", COLOURS[layer])
+        line = {"color": "0.35", "linewidth": 2.2, "linestyle": "-", "zorder": 0.5}
+        ax.plot([x, middle, middle, x + side * 0.5], [y, y, y + 1.9, y + 1.9], **line)
+        arrow(ax, (x + side * 0.6, y + 1.9), (x + side * 0.2, y + 1.9), "0.35")
+        circle(ax, x, y + 1.9)
+        cross = y + 1.3 if layer == "cross" else cross
+    box(
+        ax,
+        (x - 0.75 if side == 1 else x - 1.35, height + 0.15),
+        (2.1, 0.55),
+        f"norm  {data.last_norm}",
+        COLOURS["norm"],
+    )
+    place = (corner[0] + 4.8, "right") if side == 1 else (corner[0], "left")
+    ax.text(place[0], height + 0.4, f"{name}, × {data.depth}", ha=place[1], va="center", fontweight="bold")
+    return height + 0.7, cross

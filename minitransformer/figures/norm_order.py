@@ -37,13 +37,15 @@ def data(depth: int = 24, width: int = 64, seeds: int = 5) -> NormOrder:
 
 def draw(data: NormOrder) -> Figure:
     """Both orders on one logarithmic axis; the band is the range over seeds."""
-    fig, ax = figure(width=6.0, height=3.2)
+    fig, ax = figure(height=5.6)
     blocks = np.arange(1, data.pre.shape[1] + 1)
     for values, label in ((data.pre, "pre-norm:  X + F(LN(X))"), (data.post, "post-norm:  LN(X + F(X))")):
         (line,) = ax.plot(blocks, np.median(values, 0), label=label)
         ax.fill_between(blocks, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
-    ax.set(yscale="log", xlabel="block (1 = next to the input)", ylabel="gradient norm / last block's")
-    ax.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
+    ax.set(
+        yscale="log", xlabel="block (1 = next to the input)", ylabel="gradient norm\n÷ that of block 24", ylim=(0.2, 11)
+    )
+    ax.set_yticks([0.25, 0.5, 1, 2, 4, 8], ["¼", "½", "1", "2", "4", "8"])
     ax.minorticks_off()
     ax.set_xticks([1, 6, 12, 18, 24])
     ax.axhline(1, color="0.7", linewidth=0.8, linestyle="-", zorder=0)
