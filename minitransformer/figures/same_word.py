@@ -33,20 +33,20 @@ from minitransformer.typing import Array
 
 N, WIDTH = 48, 32  # words; D = d, one head
 CLIP = 8
-THRESHOLD = 24  # |L| of FIRE
+THRESHOLD = 24  # n₀ of FIRE, |L| in its paper
 
 ENCODINGS: dict[str, Encoding] = {
     "TUPE (9)": TUPE(WIDTH, 1, N, cls=True),
-    f"Shaw (10), k = {CLIP}": Shaw(WIDTH, CLIP),
+    f"Shaw (10), c = {CLIP}": Shaw(WIDTH, CLIP),
     "T5 (11)": T5Bias(1),
-    f"a factor (12), k = {CLIP}": Multiplicative(WIDTH, CLIP),
+    f"a factor (12), c = {CLIP}": Multiplicative(WIDTH, CLIP),
     "Transformer-XL": TransformerXLPositions(WIDTH, 1),
     "TENER": TENER(1, WIDTH),
-    f"DeBERTa (13), k = {CLIP}": DeBERTa(WIDTH, 1, CLIP),
+    f"DeBERTa (13), c = {CLIP}": DeBERTa(WIDTH, 1, CLIP),
     "RoPE": RoPE(WIDTH),
     "ALiBi, slope 1/2": ALiBi(8),
     "KERPLE, logarithm": KerpleLog(1),
-    f"FIRE, f(z) = −4z, |L| = {THRESHOLD}": FIRE(1, 1),
+    f"FIRE, net(z) = −4z, n₀ = {THRESHOLD}": FIRE(1, 1),
 }
 
 
@@ -108,12 +108,16 @@ def varies_along_diagonals(S: Array) -> float:
     return float(max(np.ptp(np.diagonal(S, o, -2, -1), -1).max() for o in range(1 - n, n)) / np.ptp(S))
 
 
+DRAWN = ("added sinusoids (8)", "TUPE (9)", "T5 (11)", "FIRE", "Shaw (10)", "DeBERTa (13)", "a factor (12)", "RoPE")
+
+
 def draw(data: SameWord) -> Figure:
-    """A panel for each encoding, from its lowest score (dark) to its highest (bright)."""
-    fig, axes = figure(3, 4, width=10.5, height=8.4, sharex=True, sharey=True)
-    for ax, (name, S) in zip(axes.flat, data.scores.items(), strict=True):
+    """A panel for each idea, from its lowest score (dark) to its highest (bright)."""
+    fig, axes = figure(4, 2, width=10, height=19, sharex=True, sharey=True)
+    for ax, idea in zip(axes.flat, DRAWN, strict=True):
+        name, S = next(found for found in data.scores.items() if found[0].startswith(idea))
         ax.imshow(S)
-        ax.set_title(f"{name}\n" + f"{S.min():.1f} … {S.max():.1f}".replace("-", "−"), fontsize=10)
+        ax.set_title(f"{name}\n" + f"{S.min():.1f} … {S.max():.1f}".replace("-", "−"))
         ax.set_xticks([0, 16, 32, 47])
         ax.set_yticks([0, 16, 32, 47])
         ax.spines[:].set_visible(False)
