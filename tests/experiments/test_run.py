@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 import types
 from dataclasses import dataclass
 
@@ -21,6 +23,12 @@ class Trial:
     seed: int
     notes: str = ""
     sizes: tuple[int, ...] = (1, 2)
+
+
+@dataclass(frozen=True)
+class Nap:
+    seed: int
+    folder: str
 
 
 def throw(trial):
@@ -107,6 +115,50 @@ def test_a_worker_that_dies_costs_nothing_but_its_trial(go):
     record = read(go(work=dies_once), Trial)
     assert [result["seed"] for result in record.results] == [0, 1, 2, 3]
     assert go.runs() == 1  # the note "died"
+
+
+SLOW = """
+import sys, time, types
+from dataclasses import dataclass
+from pathlib import Path
+from minitransformer.experiments.run import run
+
+@dataclass(frozen=True)
+class Trial:
+    seed: int
+    folder: str
+
+def nap(trial):
+    time.sleep(0.2)
+    with open(trial.folder + "/done", "a") as file:
+        file.write(f"{trial.seed}\\n")
+    return {"seed": trial.seed}
+
+if __name__ == "__main__":
+    module = types.ModuleType("minitransformer.experiments.dice")
+    module.Trial, module.run, module.trials = Trial, nap, lambda: [Trial(seed, sys.argv[2]) for seed in range(30)]
+    run(module, scheduler=sys.argv[1], records=Path(sys.argv[2]), progress=False)
+"""
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
+def test_what_was_done_before_it_was_stopped_is_not_done_again(tmp_path, cluster, blow):
+    script, part = tmp_path / "slow.py", tmp_path / ".dice.part.json"
+    script.write_text(SLOW)
+    command = [sys.executable, str(script), cluster, str(tmp_path)]
+    first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not (part.exists() and len(read(part, Nap).trials) > 3) and first.poll() is None:
+        time.sleep(0.05)
+    first.send_signal(blow)
+    assert first.wait(30) != 0
+    before = read(part, Nap).results
+    assert 3 < len(before) < 30
+    assert not (tmp_path / "dice.json").exists()
+    subprocess.run(command, check=True)
+    record = read(tmp_path / "dice.json", Nap)
+    assert [result["seed"] for result in record.results] == list(range(30))
+    assert not part.exists()
+    assert len((tmp_path / "done").read_text().split()) <= 30 + 2  # on each worker one trial was under way
 
 
 def test_timed_trials_keep_their_threads(go):
