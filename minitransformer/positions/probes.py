@@ -5,12 +5,11 @@ rows say which comes first?
 """
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from minitransformer.typing import Array, Bool, Float, checked
 
 FOLDS = 5
+STEPS = 50  # of Newton's; ten are enough as a rule
 
 
 @checked
@@ -67,17 +66,28 @@ def logistic_regression(
     """w and c of P(y) = σ(⟨w, x⟩ + c): the minimum of ½‖w‖² + C Σ_k ln(1 + exp(−s_k (⟨w, x_k⟩ + c))),  s_k = ±1.
 
     The constant c is not pulled to zero. It is what scikit-learn's LogisticRegression minimises, with the same C.
-    cost     O(n D) for each step of L-BFGS
+    Found by Newton's steps, halved where a whole one leads uphill: θ ← θ − H⁻¹ g, with p_k the probability of being wrong,
+
+        g = θ° − C Σ_k s_k p_k x_k,     H = 1° + C Σ_k p_k (1 − p_k) x_k x_kᵀ     (°: without the constant)
+
+    cost     O(n r²) for each of some ten steps, r = min(n, D)
     """
-    X = X.astype(np.float64)
-    s = np.where(y, 1.0, -1.0)
+    span = np.linalg.qr(X.T.astype(np.float64))[0]  # w is a sum of rows of X, so it lies in their span: (D, r)
+    X = np.column_stack([X @ span, np.ones(len(X))])
+    s, pulled = np.where(y, 1.0, -1.0), np.append(np.ones(X.shape[1] - 1), 0.0)
 
-    def loss(theta: Array) -> tuple[float, Array]:
-        w, c = theta[:-1], theta[-1]
-        margin = s * (X @ w + c)
-        dz = -C * s * expit(-margin)
-        return 0.5 * (w @ w) + C * np.logaddexp(0, -margin).sum(), np.append(w + X.T @ dz, dz.sum())
+    def loss(theta: Array) -> float:
+        return 0.5 * (pulled * theta) @ theta + C * np.logaddexp(0, -s * (X @ theta)).sum()
 
-    start = np.zeros(X.shape[1] + 1)
-    theta = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "gtol": 1e-6}).x
-    return theta[:-1], float(theta[-1])
+    theta = np.zeros(X.shape[1])
+    for _ in range(STEPS):
+        p = (1 - np.tanh(s * (X @ theta) / 2)) / 2
+        gradient = pulled * theta - C * X.T @ (s * p)
+        if np.abs(gradient).max() < 1e-9:
+            break
+        H = np.diag(pulled) + C * (X.T * (p * (1 - p))) @ X
+        step, now = np.linalg.solve(H, gradient), loss(theta)
+        while loss(theta - step) > now and np.abs(step).max() > 1e-12:
+            step = step / 2
+        theta = theta - step
+    return span @ theta[:-1], float(theta[-1])

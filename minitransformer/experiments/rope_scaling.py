@@ -1,0 +1,50 @@
+"""A model with RoPE meets texts four times as long as in training: which change of its frequencies helps?"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minitransformer.experiments.positions import LENGTHS, STEPS, Trained, fit, score
+from minitransformer.positions import NTK, DynamicNTK, PositionInterpolation, RoPE, YaRN
+
+FACTOR, TRAINED = 4, LENGTHS["text"][0]
+SCALINGS = {
+    "as trained": None,
+    "interpolation": PositionInterpolation(FACTOR),
+    "NTK": NTK(FACTOR),
+    "dynamic NTK": DynamicNTK(1, TRAINED),
+    "YaRN": YaRN(FACTOR, TRAINED),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The language model of the experiment `positions`, on text, with RoPE."""
+
+    seed: int
+    steps: int = STEPS["text"]
+
+
+def trials() -> list[Trial]:
+    """Three seeds."""
+    return [Trial(seed) for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps."""
+    return replace(trial, steps=2)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Bits per byte at each length, for each set of frequencies, with the same weights."""
+    trained = fit("text", "rope", trial.seed, steps=trial.steps)
+    width = trained.model.width // trained.model.heads
+    return {name: _bits(_with(trained, RoPE(width, scaling=scaling))) for name, scaling in SCALINGS.items()}
+
+
+def _with(trained: Trained, positions: Any) -> Trained:
+    """The same parameters under another encoding."""
+    return trained._replace(model=replace(trained.model, positions=positions))
+
+
+def _bits(trained: Trained) -> list[float]:
+    return [round(score(trained, "text", length), 4) for length in LENGTHS["text"]]

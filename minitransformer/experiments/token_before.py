@@ -1,0 +1,119 @@
+"""Can attention name the token before, without positions and with them, and how do its weights do it?"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.backend import backend
+from minitransformer.functional import cross_entropy
+from minitransformer.models.tagger import Tagger
+from minitransformer.positions import LearnableSinusoids, NoPositions, SinusoidalPositions
+from minitransformer.pullback import Tree
+from minitransformer.training.loop import train
+from minitransformer.training.objective import LossPullback
+from minitransformer.training.schedule import Cosine
+from minitransformer.training.state import Training
+from minitransformer.typing import Array
+
+START, WIDTH = 0, 32
+POSITIONS = {"none": NoPositions, "sinusoidal": SinusoidalPositions, "learnable sinusoids": LearnableSinusoids}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A tagger of one block with one head, on sequences of 16 tokens."""
+
+    positions: str
+    seed: int
+    steps: int = 400
+
+
+def trials() -> list[Trial]:
+    """Three seeds each."""
+    return [Trial(name, seed) for name in POSITIONS for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Twenty steps."""
+    return replace(trial, steps=20)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Fractions right, on 16 tokens and on 32; mean attention, W_q W_kᵀ and frequencies where there are any."""
+    task = TokenBefore()
+    model, params = fit(trial.positions, trial.seed, steps=trial.steps)
+    found: dict[str, Any] = {"right": round(task.right(model, params), 4)}
+    tokens, targets = TokenBefore(length=32).batch(200, np.random.default_rng(1))
+    right = model(params, tokens)[0].argmax(-1) == targets
+    found |= {"32, first half": round(right[:, 1:16].mean(), 4), "32, second half": round(right[:, 16:].mean(), 4)}
+    if trial.positions == "learnable sinusoids":
+        found["omega"] = np.exp(params.positions.log_omega).round(5).tolist()
+    if trial.positions == "sinusoidal":
+        with backend("numpy"):  # the tier that keeps A
+            _, pullback = model(params, task.batch(100, np.random.default_rng(5))[0])
+        head = params.stack.blocks[0].attention
+        found["attention"] = pullback.blocks[0].attention.A[:, 0].mean(0).round(3).tolist()
+        found["form"] = (head.W_q @ head.W_k.T).round(3).tolist()
+    return found
+
+
+def fit(positions: str, seed: int = 0, *, steps: int = 400) -> tuple[Tagger, Tree]:
+    """Model and parameters after so many steps of 32 sequences."""
+    model = Tagger(TokenBefore.vocabulary, WIDTH, heads=1, hidden=32, positions=POSITIONS[positions](WIDTH))
+    training = Training(steps, 32, Cosine(1e-2, steps, steps // 10), parts=1, seed=seed, look_every=steps)
+    return model, train(model, TokenBefore(), training, progress=False).params
+
+
+@dataclass(frozen=True)
+class TokenBefore:
+    """A sequence is the start token and then `length` − 1 different others, in random order.
+
+        tokens    0  7  2  9  4
+        targets   0  0  7  2  9
+
+    No token says anything about another, so a model that is blind to order can only guess.
+    """
+
+    vocabulary: int = 33
+    length: int = 16
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.length <= self.vocabulary:
+            raise ValueError(f"length: {self.length} is not within 2 … {self.vocabulary}, the vocabulary")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Sequences are drawn, not read."""
+        return {"task": "token before", "name": f"{self.length} of {self.vocabulary}", "sha256": ""}
+
+    def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Tokens and targets, (size, length) each."""
+        others = rng.permuted(np.tile(np.arange(START + 1, self.vocabulary), (size, 1)), axis=1)[:, : self.length - 1]
+        start = np.full((size, 1), START)
+        tokens = np.concatenate([start, others], axis=1)
+        return tokens, np.concatenate([start, tokens[:, :-1]], axis=1)
+
+    def parts(self, batch: tuple[Array, Array], count: int) -> list[tuple[Array, Array]]:
+        """The batch in `count` equal parts."""
+        return list(zip(*(np.split(array, count) for array in batch), strict=True))
+
+    def loss(
+        self, model: Any, params: Tree, batch: tuple[Array, Array], rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
+        """Mean of −log P(token before)."""
+        tokens, targets = batch
+        logits, model_pullback = model(params, tokens)
+        loss, loss_pullback = cross_entropy(logits, targets)
+        return loss, LossPullback(model_pullback, loss_pullback)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits per token on a hundred sequences that are the same each time."""
+        return float(self.loss(model, params, self.batch(100, np.random.default_rng(0)))[0]) / math.log(2)
+
+    def right(self, model: Any, params: Tree, size: int = 200) -> float:
+        """Fraction of the tokens after the start that name the one before them."""
+        tokens, targets = self.batch(size, np.random.default_rng(1))
+        named = model(params, tokens)[0].argmax(-1)
+        return float((named == targets)[:, 1:].mean())
