@@ -8,6 +8,7 @@ VENV   := .venv
 PEERS  := .venv-bench
 RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
+LOOPS  := $(VENV)/.loops
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
@@ -20,14 +21,14 @@ book: $(READY)  ## run every notebook in order, and keep outputs and figures
 	@$(RUN) -m minitransformer book
 	@$(RUN) -m minitransformer equations --readme
 
-test: $(READY)  ## run every test, on two cores
+test: $(LOOPS)  ## run every test, on two cores
 	@$(RUN) -m pytest -q -n 2 --dist loadfile
 
 check: $(READY)  ## run the notebooks in a copy, and compare; find gaps in the equation map
 	@$(RUN) -m minitransformer equations --check
 	@$(RUN) -m minitransformer book --check
 
-experiments: $(READY)  ## run what the records of the experiments lack, one core a trial
+experiments: $(LOOPS)  ## run what the records of the experiments lack, one core a trial
 	@$(RUN) -m minitransformer experiment --all
 
 lint: $(READY)  ## style, types, spelling, and that imports go downwards
@@ -66,6 +67,10 @@ $(READY): requirements.lock pyproject.toml
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(FOUND) -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-build-isolation -e .
+	@touch $@
+
+# every loop at once on all cores, before many tests would each wait for a compiler
+$(LOOPS): $(READY) $(wildcard minitransformer/kernels/*.py)
 	@$(RUN) -m minitransformer compile
 	@touch $@
 
