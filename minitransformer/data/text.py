@@ -114,7 +114,7 @@ def long_enough(tokens: Array, context: int, name: str = "text") -> None:
 
 def copied(text: Array, source: Array) -> Array:
     """True for each byte of `text` that lies in a passage of 64 bytes which also stands, word for word, in `source`."""
-    there = np.isin(_fingerprints(text), _fingerprints(source))
+    there = np.isin(_fingerprints(text), _fingerprints(source), kind="sort")  # NumPy 2.0.0 fails at tables of uint64
     covered = np.zeros(len(text) + 1, np.int64)
     starts = np.flatnonzero(there)
     np.add.at(covered, starts, 1)
