@@ -12,7 +12,7 @@ LOOPS  := $(VENV)/.loops
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check experiments lint environment lock bench bench-quick clean
+.PHONY: help book test check corners experiments lint environment lock bench bench-quick clean
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -30,6 +30,9 @@ check: $(READY)  ## run the notebooks in a copy, and compare; find gaps in the e
 
 experiments: $(LOOPS)  ## run what the records of the experiments lack, one core a trial
 	@$(RUN) -m minitransformer experiment --all
+
+corners:  ## the three above in fresh clones: with and without AVX-512, Numba, the newest versions ... (hours)
+	@$(FOUND) tests/corners.py
 
 lint: $(READY)  ## style, types, spelling, and that imports go downwards
 	@$(RUN) -m ruff check
