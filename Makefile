@@ -31,7 +31,7 @@ check: $(READY)  ## run the notebooks in a copy, and compare; find gaps in the e
 experiments: $(LOOPS)  ## run what the records of the experiments lack, one core a trial
 	@$(RUN) -m minitransformer experiment --all
 
-corners:  ## the three above in fresh clones: with and without AVX-512, Numba, the newest versions ... (hours)
+corners:  ## book, test and check in fresh clones: without AVX-512, without Numba, lower bounds ... (hours)
 	@$(FOUND) tests/corners.py
 
 lint: $(READY)  ## style, types, spelling, and that imports go downwards
