@@ -109,7 +109,7 @@ def first_layer(params: BertParams, tokens: Array, *, eps: float) -> tuple[Array
 
     A norm is linear once μ and σ of the sum are known:
 
-    LN(e + π) = γ (e − mean(e))/σ + β    and    γ (π − mean(π))/σ        σ is that of e + π
+    LN(w + π) = γ (w − mean(w))/σ + β    and    γ (π − mean(π))/σ        σ is that of w + π
     """
     word = params.word[tokens].astype(np.float64) + params.type[0]
     place = np.broadcast_to(params.position.table[: tokens.shape[-1]], word.shape)

@@ -20,6 +20,7 @@ from minitransformer.typing import Array
 
 ADDED = ("q·k", "q·π[j]", "π[i]·k", "π[i]·π[j]", "v + π[j]")
 WRITTEN = {  # cc, cp, pc, pp, and what is averaged; o = j − i, and [o] means: one for each offset
+    "none": ("q·k", "–", "–", "–", "v"),
     "sinusoidal": ADDED,
     "learned": ADDED,
     "learnable sinusoids": ADDED,
@@ -91,8 +92,7 @@ def data(*, width: int = 64, heads: int = 4, longest: int = 128, layers: int = 6
     found = {}
     with backend("numpy"):  # the tier that keeps A
         for name, added in AT_EMBEDDING.items():
-            if name != "none":
-                found[name] = _of_added(name, added(width, longest), rng, width, longest)
+            found[name] = _of_added(name, added(width, longest), rng, width, longest)
         for name, make in IN_ATTENTION.items():
             e = make(width, heads, longest)
             found[name] = _of_attention(name, e, rng, heads, width // heads, longest, layers)
@@ -108,7 +108,8 @@ def _of_added(name: str, added: Any, rng: np.random.Generator, width: int, longe
         return added(params, X)[0] @ W_q @ (added(params, Z)[0] @ W_k).T
 
     kinds = tuple(map(kind_of, terms_of(added_scores, X[:longest], X[:longest])))
-    return Facts(name, kinds, 1, True, _count(params), (), _runs(added, params, X), False)
+    values = not np.array_equal(added(params, X[:longest])[0], X[:longest])
+    return Facts(name, kinds, 1, values, _count(params), (), _runs(added, params, X), False)
 
 
 def _of_attention(
@@ -152,7 +153,9 @@ def table(facts: dict[str, Facts], names: Sequence[str], new: Sequence[str] = ()
     rows = [head]
     for name in names:
         f = facts[name]
-        yes_no = ("yes" if flag else "no" for flag in (f.offset_only, f.longer, f.forms_scores))
+        yes_no = ["yes" if flag else "no" for flag in (f.offset_only, f.longer, f.forms_scores)]
+        if name == "none":
+            yes_no[0] = "–"
         divided = ("1", "√d", "√2d", "√3d")[f.divisor]
         rows.append(("→" if name in new else "", name, divided, *WRITTEN[name], f"{f.numbers:>6,}", *yes_no))
     lines = (" ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)

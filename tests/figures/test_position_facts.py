@@ -25,7 +25,7 @@ def kind_written(term):
 
 
 def test_every_name_is_there(facts):
-    assert set(facts) == set(WRITTEN) == {*AT_EMBEDDING, *IN_ATTENTION} - {"none"}
+    assert set(facts) == set(WRITTEN) == {*AT_EMBEDDING, *IN_ATTENTION}
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -72,7 +72,7 @@ def test_who_has_a_table_that_ends(facts):
 
 def test_who_does_not_form_the_scores(facts):
     formed = {name for name, f in facts.items() if f.forms_scores}
-    assert set(facts) - formed == {*AT_EMBEDDING, "t5", "alibi", "kerple", "rope"} - {"none"}
+    assert set(facts) - formed == {*AT_EMBEDDING, "t5", "alibi", "kerple", "rope"}
 
 
 @pytest.mark.skipif("numba" not in available(), reason="needs the fused loops")
