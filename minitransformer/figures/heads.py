@@ -26,12 +26,12 @@ def sentence() -> Array:
 
 
 def two_heads() -> MultiHeadParams:
-    """Each line is a wish: dimension a of the query is what a word asks for, dimension a of the key who answers."""
+    """A line is a wish: in dimension a the query says who asks, and the key who answers."""
     wishes = [
-        (0, VERB, PERSON),  # head 1, dimensions 0 … 2: a verb asks who does it
+        (0, VERB, PERSON),  # head 1 has dimensions 0 to 2: a verb asks who does it
         (1, DETERMINER, NOUN),  # ... a determiner asks for its noun
         (2, NOUN, VERB),  # ... a noun asks what happens
-        (3, VERB, FOOD),  # head 2, dimensions 3 … 5: a verb asks what is eaten
+        (3, VERB, FOOD),  # head 2 has dimensions 3 to 5: a verb asks what is eaten
         (4, NOUN, DETERMINER),  # ... a noun asks for its determiner
     ]
     W_q, W_k, W_v = np.zeros((3, 6, 6))
