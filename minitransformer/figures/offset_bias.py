@@ -52,7 +52,7 @@ def draw(data: OffsetBias) -> Figure:
     for (name, curve), width in zip(data.curves.items(), (2.6, 2.6, 2.6, 4, 4), strict=True):
         below.plot(data.behind, curve, label=name, linewidth=width)
     below.set(
-        xlabel="offset $o = j − i$", ylabel="added to the score", title="formulas: what is added", ylim=(-6.7, 0.2)
+        xlabel="offset $o = j − i$", ylabel="added to the score", title="formulas: what is added", ylim=(-7.6, 0.2)
     )
     below.legend(loc="lower right")
     return fig
