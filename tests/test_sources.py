@@ -1,0 +1,84 @@
+"""The page of sources: every paper that a chapter names is in its bibliography, and no other."""
+
+import json
+import re
+
+import pytest
+
+from minitransformer import equations
+
+NAME = r"[^\W\d_a-z][\w’-]+"
+YEAR = r"(?P<year>(?:19|20)\d\d)"
+PAPER = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu (2021); Bell (1991)
+    rf"(?P<first>{NAME})(?:(?: et al\.|(?:, {NAME})* and {NAME}),? \(?{YEAR}(?!\d)| \({YEAR.replace('year', 'alone')}\))"
+)
+ENTRY = re.compile(r"^- \*\*(?P<names>.+) \((?P<year>\d{4})\)\.\*\* (?P<authors>.+?): \*.+\*\. .+\.$", re.MULTILINE)
+
+
+def words(notebook):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def papers(text):
+    """First author and year of each paper that a text names."""
+    return {(found["first"], found["year"] or found["alone"]) for found in PAPER.finditer(text)}
+
+
+@pytest.fixture(scope="module")
+def page(root):
+    return words(root / "notebooks" / "99_sources.ipynb")
+
+
+@pytest.fixture(scope="module")
+def entries(page):
+    return list(ENTRY.finditer(page.partition("## Papers")[2]))
+
+
+def test_the_bibliography_has_what_chapters_name_and_nothing_else(root, entries):
+    chapters = [path for path in equations.notebooks(root) if path.stem != "99_sources"]
+    named = set().union(*(papers(words(chapter)) for chapter in chapters))
+    listed = {(entry["names"].split()[0], entry["year"]) for entry in entries}
+    assert named - listed == set(), "not in the bibliography"
+    assert listed - named == set(), "named by no chapter"
+
+
+def test_every_line_of_the_bibliography_is_an_entry_in_order(page, entries):
+    lines = [line for line in page.partition("## Papers")[2].splitlines() if line.startswith("-")]
+    assert len(lines) == len(entries) > 20
+    assert lines == sorted(lines)
+
+
+def test_an_entry_is_called_after_its_authors(entries):
+    for entry in entries:
+        surnames = [author.split()[-1] for author in re.split(r", | and ", entry["authors"])]
+        expected = f"{surnames[0]} et al." if len(surnames) > 2 else " and ".join(surnames)
+        assert entry["names"] == expected
+
+
+def test_links_lead_to_the_numbers_they_show(page):
+    links = re.findall(r"\[`(.+?)`\]\(https://arxiv\.org/abs/(.+?)\)", page)
+    assert len(links) > 10
+    for shown, address in links:
+        assert shown == address
+        assert re.fullmatch(r"\d{4}\.\d{4,5}", shown)
+
+
+def test_all_five_sources_are_introduced(page):
+    for source in equations.SOURCES:
+        assert f"\n**{source}.** " in page
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("by Shaw et al. (2018).", {("Shaw", "2018")}),
+        ("T5 (Raffel et al. 2020) and (Dao et al., 2022)", {("Raffel", "2020"), ("Dao", "2022")}),
+        ("Ke, He and Liu (2021), and Kingma and Ba (2015)", {("Ke", "2021"), ("Kingma", "2015")}),
+        ("(Williams, Waterman and Patterson, 2009)", {("Williams", "2009")}),
+        ("Witten (1991)", {("Witten", "1991")}),
+        ("in April 2024, and Chapter 2019", set()),
+    ],
+)
+def test_the_search_would_notice(text, found):
+    assert papers(text) == found
