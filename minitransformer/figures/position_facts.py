@@ -148,8 +148,8 @@ def _runs(call: Callable, *inputs: Tree | Array) -> bool:
 
 def table(facts: dict[str, Facts], names: Sequence[str], new: Sequence[str] = (), longest: int = 128) -> str:
     """The rows of these names as lines of text, with a mark at those that are new."""
-    widths = (2, max(map(len, names)), 3, 8, 7, 7, 14, 8, 7, 6, 4, 7)
-    head = ("", "", "÷", "cc", "cp", "pc", "pp", "values", "learns", "o only", f"{longest + 1}?", "forms S")
+    widths = (1, max(map(len, names)), 3, 8, 6, 6, 13, 8, 6, 3, 4, 3)
+    head = ("", "", "÷", "cc", "cp", "pc", "pp", "values", "learns", "o?", f"{longest + 1}?", "n²?")
     rows = [head]
     for name in names:
         f = facts[name]
