@@ -91,8 +91,9 @@ def _stack(
     ax.text(corner[0] + 2.42, -0.62, f"{foot}: √D · E[tokens] + Π", ha="center", va="top")
     for k, layer in enumerate(layers):
         y, middle = BRANCH * k + 0.1, x + side * 2.35
+        before = "causal " if layer == "attention" and "cross" in sizes else ""
         box(ax, (middle - 1.8, y + 0.25), (3.6, 0.55), f"norm  {sizes[layer + '_norm']:,}", COLOURS["norm"])
-        box(ax, (middle - 1.8, y + 1.0), (3.6, 0.6), f"{NAMES[layer]}  {sizes[layer]:,}", COLOURS[layer])
+        box(ax, (middle - 1.8, y + 1.0), (3.6, 0.6), f"{before}{NAMES[layer]}  {sizes[layer]:,}", COLOURS[layer])
         line = {"color": "0.35", "linewidth": 2.2, "linestyle": "-", "zorder": 0.5}
         ax.plot([x, middle, middle, x + side * 0.5], [y, y, y + 1.9, y + 1.9], **line)
         arrow(ax, (x + side * 0.6, y + 1.9), (x + side * 0.2, y + 1.9), "0.35")
