@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from minitransformer import experiments
+from minitransformer.models.bert_files import BertMissing
 
 NAMES = list(experiments.modules())
 PLAIN = (bool, int, float, str, type(None))
@@ -38,8 +39,11 @@ def test_the_record_is_whole_small_and_names_its_machine(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_steps_give_what_a_record_holds(name):
     module, record = experiments.find(name), experiments.load(name)
-    first = record.trials[0]
-    found = json.loads(json.dumps(module.run(module.small(first)), allow_nan=False))
+    try:
+        result = module.run(module.small(record.trials[0]))
+    except BertMissing as missing:
+        pytest.skip(str(missing))
+    found = json.loads(json.dumps(result, allow_nan=False))
     kept = record.results[0]
     assert {key: type(value) for key, value in found.items()} == {key: type(value) for key, value in kept.items()}
 
