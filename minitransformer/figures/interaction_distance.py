@@ -12,23 +12,23 @@ from minitransformer.pullback import Layer, Tree, chain
 from minitransformer.typing import Array
 
 WIDTH, WINDOW = 16, 5
-NETWORKS = ("RNN", "RNN, 3U", "GRU, $b_u$ = 3", "attention", "attention, $x_n = x_1$")
+NETWORKS = ("RNN", "RNN, 3U", "GRU", "attention", "attention, first = last")
 DEPTHS = (2, 8, 16)
 LENGTHS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 SHORT = (2, 3, 4, 5, 6, 8, 12, 16, 17, 18, 24, 28, 32, 33, 34, 40)  # 2, 8 and 16 layers span 5, 17 and 33 tokens
 
 
 def reach(layer: Layer, params: Tree, X: Array, i: int) -> Array:
-    """‖∂y_i/∂x_j‖/√d for every j, (n,): the size of the change in row i of Y when row j of X changes.
+    """‖∂y_i/∂x_j‖/√D for every j, (n,): by how much row i of Y, of width D, changes when row j of X does.
 
-    A pullback gives one row of a Jacobian for each cotangent, so X (n, D) is copied d times, and copy k asks for row k.
+    A pullback gives one row of a Jacobian for each dY, so X is copied D times, and copy k asks for row k.
     """
-    d = layer(params, X)[0].shape[-1]
-    Y, pullback = layer(params, np.repeat(X[None], d, axis=0))
+    D = layer(params, X)[0].shape[-1]
+    Y, pullback = layer(params, np.repeat(X[None], D, axis=0))
     dY = np.zeros_like(Y)
-    dY[np.arange(d), i, np.arange(d)] = 1
+    dY[np.arange(D), i, np.arange(D)] = 1
     _, dX = pullback(dY)
-    return np.sqrt((dX**2).sum((0, 2)) / d)
+    return np.sqrt((dX**2).sum((0, 2)) / D)
 
 
 class Distances(NamedTuple):
@@ -58,12 +58,12 @@ def _draw(rng: np.random.Generator, layers: int) -> tuple[Array, Array, Array]:
     for row, (name, layer, params) in enumerate(networks):
         for column, length in enumerate(LENGTHS):
             X = tokens[:length].copy()
-            if "x_n" in name:
+            if "first = last" in name:
                 X[-1] = X[0]
             first[row, column] = reach(layer, params, X, -1)[0]
-    through = [[reach(chain(*[window] * L), stack[:L], tokens[:n], -1)[0] for n in SHORT] for L in DEPTHS]
+    through = [[reach(chain(*[window] * k), stack[:k], tokens[:n], -1)[0] for n in SHORT] for k in DEPTHS]
     middle = 2 * layers + 2
-    field = [reach(chain(*[window] * L), stack[:L], tokens[: 2 * middle + 1], middle) for L in range(1, layers + 1)]
+    field = [reach(chain(*[window] * k), stack[:k], tokens[: 2 * middle + 1], middle) for k in range(1, layers + 1)]
     return first, np.array(through), np.array(field)
 
 
@@ -71,37 +71,52 @@ def _networks(rng: np.random.Generator) -> list[tuple[str, Any, Tree]]:
     """As they are initialised; with 3U for U; with gates that start at σ(3) = 0.95; with keys that find their like."""
     rnn, gru, attend = RNN(WIDTH, WIDTH), GRU(WIDTH, WIDTH), Attend(WIDTH)
     r, g, a = (layer.init(rng, np.float64) for layer in (rnn, gru, attend))
-    r = r._replace(W=r.W / 2)  # tanh far from its flat ends, so that U alone decides
     alike = a._replace(W_q=3 * np.eye(WIDTH), W_k=3 * np.eye(WIDTH))
     params = (r, r._replace(U=3 * r.U), g._replace(b_u=g.b_u + 3), a, alike)
     return list(zip(NETWORKS, (rnn, rnn, gru, attend, attend), params, strict=True))
 
 
 def draw(data: Distances) -> Figure:
-    """Left: networks against n. Middle: stacked windows against n. Right: the receptive field grows layer by layer."""
-    fig, (left, middle, right) = figure(1, 3, width=10.5, height=3.7, width_ratios=(1.15, 1, 1))
-    for line, name, marker in zip(data.networks, NETWORKS, "ov^sD", strict=True):
-        left.plot(data.n, line, marker=marker, markersize=4, label=name)
-    left.set(title="one layer", ylim=(1e-18, 1e13), ylabel="‖∂$y_n$/∂$x_1$‖ / √d")
-    left.set_xticks(range(0, 129, 32))
-    left.legend(fontsize=8.5, loc="lower left")
-    floor = 1e-9
-    for line, L, marker in zip(data.windows, DEPTHS, "ov^", strict=True):
-        middle.plot(data.short, np.maximum(line, floor), marker=marker, markersize=4, label=f"L = {L}", clip_on=False)
-    middle.set(xticks=range(0, 41, 8), title=f"L layers of word windows, w = {WINDOW}", ylim=(floor, 10))
-    middle.legend(fontsize=8.5, loc="upper right")
-    for ax in (left, middle):
-        ax.set(xlabel="n", yscale="log")
-        ax.minorticks_off()
-    middle.set_yticks([floor, 1e-6, 1e-3, 1], ["0", *(f"$10^{{{k}}}$" for k in (-6, -3, 0))])
-    _draw_field(right, data.field)
+    """Above, networks against n. Below, stacked windows against n, and the field that grows layer by layer."""
+    fig, axes = figure(2, 2, width=11, height=11, height_ratios=(1, 0.9))
+    grid = axes[0, 0].get_gridspec()
+    for ax in axes[0]:
+        ax.remove()
+    _draw_networks(fig.add_subplot(grid[0, :]), data)
+    _draw_windows(axes[1, 0], data)
+    _draw_field(axes[1, 1], data.field)
     return fig
+
+
+def _draw_networks(ax: Any, data: Distances) -> None:
+    for line, name, marker, up in zip(data.networks, NETWORKS, "ov^sD", (0, 0, -13, -2, 11), strict=True):
+        (drawn,) = ax.plot(data.n, line, marker=marker, markersize=7)
+        end = (data.n[-1], line[-1])
+        ax.annotate(name, end, (14, up), textcoords="offset points", va="center", color=drawn.get_color())
+    ax.set(title="one layer", xlabel="number of tokens n", ylabel="‖∂$y_n$/∂$x_1$‖ / √D")
+    ax.set(yscale="log", ylim=(1e-30, 1e9), xlim=(-3, 190))
+    ax.set_xticks(range(0, 129, 32))
+    ax.set_yticks([1e-30, 1e-20, 1e-10, 1])
+    ax.minorticks_off()
+
+
+def _draw_windows(ax: Any, data: Distances) -> None:
+    floor = 1e-8
+    for line, layers, marker in zip(data.windows, DEPTHS, "ov^", strict=True):
+        ax.plot(
+            data.short, np.maximum(line, floor), marker=marker, markersize=7, label=f"{layers} layers", clip_on=False
+        )
+    ax.set(title="stacked word windows", xlabel="number of tokens n", ylabel="‖∂$y_n$/∂$x_1$‖ / √D")
+    ax.set(yscale="log", ylim=(floor, 1e4), xticks=range(0, 41, 8))
+    ax.minorticks_off()
+    ax.set_yticks([floor, 1e-6, 1e-3, 1], ["0", *(f"$10^{{{k}}}$" for k in (-6, -3, 0))])
+    ax.legend(loc="upper right")
 
 
 def _draw_field(ax: Any, field: Array) -> None:
     layers, n = field.shape
     seen = np.log10(np.where(field > 0, field, np.nan))
     picture = ax.imshow(seen, aspect="auto", extent=(-(n / 2), n / 2, layers + 0.5, 0.5), cmap="viridis")
-    ax.set(title="what the middle row sees", xlabel="j − i", ylabel="layers L", facecolor="white")
+    ax.set(title="seen by the middle row", xlabel="offset j − i", ylabel="layers of windows", facecolor="white")
     ax.set_yticks(range(1, layers + 1))
-    ax.figure.colorbar(picture, ax=ax, label="log₁₀ ‖∂$y_i$/∂$x_j$‖ / √d; white: 0")
+    ax.figure.colorbar(picture, ax=ax, label="log₁₀; white: exactly 0")

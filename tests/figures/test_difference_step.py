@@ -43,7 +43,18 @@ def test_the_best_central_step_is_near_1e_5_and_beats_the_best_one_sided_step_hu
 def test_the_step_of_the_checker_leaves_room_below_its_tolerance(d):
     options = inspect.signature(check_pullback).parameters
     assert difference_step.CHECKER == options["step"].default
-    assert at(d, d.central, options["step"].default) < options["tolerance"].default / 100
+    assert at(d, d.central, options["step"].default) < options["tolerance"].default / 1000
+
+
+def test_the_function_is_a_network_with_a_right_pullback():
+    rng = np.random.default_rng(1)
+    W = rng.standard_normal((6, 4))
+    assert (
+        check_pullback(lambda X: difference_step.rounded(X, W.astype(X.dtype)), rng.standard_normal((2, 3, 6))).error
+        < 1e-7
+    )
+    X = rng.standard_normal((5, 6))
+    np.testing.assert_allclose(difference_step.rounded(X, W)[0], X @ W / np.sqrt(1 + (X @ W) ** 2), rtol=1e-13)
 
 
 def test_in_float32_no_step_reaches_the_tolerance_of_the_checker(d):

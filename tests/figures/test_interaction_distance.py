@@ -59,7 +59,7 @@ def test_reach_is_the_norm_of_the_jacobian():
         return Y, lambda dY: pullback(dY)[::-1]
 
     expected = np.zeros(5)
-    expected[2] = np.linalg.norm(W) / 2  # √d = 2
+    expected[2] = np.linalg.norm(W) / 2  # √D = 2
     np.testing.assert_allclose(reach(layer, W, X, 2), expected, rtol=1e-14)
 
     rnn = RNN(3, 4)
@@ -75,6 +75,6 @@ def test_reach_is_the_norm_of_the_jacobian():
 
 
 def test_it_is_drawn(data):
-    left, middle, right, _ = interaction_distance.draw(data).axes
-    assert left.get_yscale() == middle.get_yscale() == "log"
-    assert right.get_xlabel()
+    panels = {ax.get_title(): ax for ax in interaction_distance.draw(data).axes}
+    assert panels["one layer"].get_yscale() == panels["stacked word windows"].get_yscale() == "log"
+    assert panels["seen by the middle row"].get_xlabel()

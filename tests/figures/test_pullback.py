@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from minitransformer import check_pullback
+from minitransformer import backend, check_pullback, tree_bytes
+from minitransformer.backend import available
 from minitransformer.figures import pullback
 from minitransformer.models import FeedForward
 
@@ -44,11 +45,38 @@ def test_the_steps_back_are_those_on_the_arrows(d):
     assert np.allclose(d.dparams.W_2, two.X.T @ dY)
 
 
-def test_the_pullback_drawn_is_a_right_one(d):
-    params = d.dparams._replace(
-        W_1=d.pullback.linear_1.W, b_1=d.pullback.linear_1.b, W_2=d.pullback.linear_2.W, b_2=d.pullback.linear_2.b
-    )
-    assert check_pullback(FeedForward(3, 5), params, d.forward["X"]).error < 1e-6
+def test_every_number_of_the_drawing_is_whole_and_small(d):
+    for array in (*d.forward.values(), *d.backward.values()):
+        assert np.array_equal(array, np.round(array))
+        assert np.abs(array).max() < 10
+
+
+def test_the_pullback_drawn_is_a_right_one():
+    rng = np.random.default_rng(0)
+    params = pullback.PARAMS._replace(b_1=rng.standard_normal(4), b_2=rng.standard_normal(2))  # no U near the corner
+    assert check_pullback(FeedForward(2, 4), params, pullback.X).error < 1e-6
+
+
+def test_it_is_that_of_every_tier(d):
+    for tier in available():
+        with backend(tier):
+            Y, other = FeedForward(2, 4)(pullback.PARAMS, pullback.X)
+            assert np.array_equal(Y, d.forward["Y"])
+            assert np.array_equal(other.activation.slope, d.pullback.activation.slope)
+            assert np.array_equal(other(d.backward["Y"])[1], d.backward["X"])
+
+
+def test_bytes_for_each_token():
+    """X, slope and F in the definition; the compiled ReLU keeps no slope, it points to F."""
+    network = FeedForward(width=64, hidden=256)
+    params = network.init(np.random.default_rng(0))
+
+    def remembered(n):
+        return tree_bytes(network(params, np.ones((n, 64), np.float32))[1])
+
+    for tier in available():
+        with backend(tier):
+            assert (remembered(200) - remembered(100)) / 100 == (2304 if tier == "numpy" else 1280)
 
 
 def test_a_drawing(d):
