@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array  # as in `typing`, without waiting for Jaxtyping
 
 from minitransformer.pullback import Pullback, Tree, tree_items, tree_leaves, tree_map
-from minitransformer.typing import Array
 
 
 class GradientError(AssertionError):

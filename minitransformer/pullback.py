@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from minitransformer.typing import Array
+from numpy import ndarray as Array  # as in `typing`, without waiting for Jaxtyping
 
 Tree = Any  # an array, None, or a (named) tuple, list or dict of trees
 Pullback = Any  # called with the gradient of the output, it returns those of the inputs

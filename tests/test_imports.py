@@ -84,10 +84,10 @@ except (ImportError, ValueError) as error:
 
 
 def test_what_a_reader_imports_first_loads_little():
-    """Numba alone takes longer than everything else; Beartype as long as NumPy, and waits for the first call."""
+    """Numba alone takes longer than everything else; Beartype as long as NumPy, and it waits for the first call."""
     late = {"distributed", "matplotlib", "numba", "safetensors", "scipy", "tokenizers"}
     for code, absent in (
-        ("import minitransformer", late | {"beartype"}),
+        ("import minitransformer", late | {"beartype", "jaxtyping"}),
         ("from minitransformer.models import LanguageModel", late | {"beartype"}),
         ("import minitransformer.cli", late),
     ):
