@@ -73,7 +73,7 @@ def run(trial: Trial) -> dict[str, Any]:
     """The score at each length of the task: the fraction right, or bits per byte. None: a table of positions has ended."""
     trained = fit(trial.task, trial.positions, trial.seed, steps=trial.steps)
     scores = [score(trained, trial.task, length) for length in LENGTHS[trial.task]]
-    return {"scores": [None if score is None else round(score, 4) for score in scores]}
+    return {"scores": [None if math.isnan(score) else round(score, 4) for score in scores]}
 
 
 # ------------------------------------------------------------------------------------------ the recipe
@@ -118,15 +118,15 @@ def fit(task: str, positions: Any, seed: int, *, steps: int | None = None) -> Tr
     return Trained(model, train(model, objective, training, progress=False).params, objective)
 
 
-def score(trained: Trained, task: str, length: int) -> float | None:
-    """Fraction of right answers, or bits per byte; None where a table of positions has ended."""
+def score(trained: Trained, task: str, length: int) -> float:
+    """Fraction of right answers, or bits per byte; NaN where a table of positions has ended."""
     try:
         if task == "text":
             return float(NextByte(trained.objective.text, length).bits(trained.model, trained.params).mean())
         return trained.objective.right(trained.model, trained.params, length)
     except ValueError as error:
         if "beyond" in str(error):
-            return None
+            return math.nan
         raise
 
 

@@ -5,47 +5,55 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from minitransformer import experiments
+from minitransformer.experiments.learned_tables import BERT, SHORT, cosines
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
 
 class LearnedTables(NamedTuple):
-    """By name: cosines of all pairs of rows (n, n), of rows i and i + 1 (n − 1,), and the row at which a phase began."""
+    """By name: cosines of pairs of rows (of the real table, means over 4 × 4); of rows i and i + 1; lengths; a place."""
 
     cosines: dict[str, Array]
     neighbours: dict[str, Array]
-    breaks: dict[str, int | None]
+    lengths: dict[str, Array]
+    marked: dict[
+        str, int
+    ]  # where longer sequences were first used, for our two tables and, it may be, for the real one
 
 
-def cosines(table: Array) -> Array:
-    """⟨π_i, π_j⟩ / (‖π_i‖ ‖π_j‖) for all pairs of rows."""
-    rows = table.astype(np.float64)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows @ rows.T
+def data() -> LearnedTables:
+    """The real table and the two of the first seed, from the record."""
+    record = {(trial.table, trial.seed): result for trial, result in experiments.load("learned_tables")}
+    found = LearnedTables({}, {}, {}, {})
+    real = record[BERT, 0]
+    _add(found, BERT, np.array(real["percent"]) / 100, np.array(real["neighbours"]), np.array(real["lengths"]))
+    for name in ("two phases", "long from the start"):
+        table = np.array(record[name, 0]["table"])
+        C = cosines(table)
+        _add(found, name, C, np.diagonal(C, 1), np.linalg.norm(table, axis=1))
+    found.marked.update({BERT: 128, "two phases": SHORT, "long from the start": SHORT})
+    return found
 
 
-def data(tables: dict[str, Array], breaks: dict[str, int]) -> LearnedTables:
-    """Of any tables; `breaks` names the row at which longer sequences were first used, for those where it is known."""
-    all_pairs = {name: cosines(table) for name, table in tables.items()}
-    neighbours = {name: np.diagonal(C, 1).copy() for name, C in all_pairs.items()}
-    return LearnedTables(all_pairs, neighbours, {name: breaks.get(name) for name in tables})
+def _add(to: LearnedTables, name: str, *parts: Array) -> None:
+    for field, part in zip(to[:3], parts, strict=True):
+        field[name] = part
 
 
 def draw(data: LearnedTables) -> Figure:
-    """One column for each table: above, the cosines of all pairs; below, those of neighbours."""
+    """A row for each table. Left: cosines of pairs of rows. Right: those of neighbours."""
     count = len(data.cosines)
-    fig, axes = figure(2, count, width=3.5 * count + 0.4, height=5.4, height_ratios=(3, 1.1), squeeze=False)
-    for (above, below), (name, C) in zip(axes.T, data.cosines.items(), strict=True):
-        image = above.imshow(C, vmin=-1, vmax=1)
-        above.set(title=name, xlabel="position $j$")
-        below.plot(data.neighbours[name], "-", color="#20639b", linewidth=1.2)
-        below.set(xlabel="position $i$", xlim=(0, len(C) - 1), ylim=(-0.4, 1.05), yticks=(0, 0.5, 1))
-        if (row := data.breaks[name]) is not None:
-            below.axvline(row - 0.5, color="#c8553d", linewidth=1, linestyle="--", zorder=0)
-            above.set_xticks([0, row, len(C)])
-            above.set_yticks([0, row, len(C)])
-    axes[0, 0].set_ylabel("position $i$")
-    axes[1, 0].set_ylabel(r"$\cos(\pi_i, \pi_{i+1})$")
-    bar = fig.colorbar(image, ax=axes[0], shrink=0.8, aspect=25, ticks=(-1, 0, 1))
+    fig, axes = figure(count, 2, width=10, height=4.3 * count, width_ratios=(1, 1.15))
+    for (left, right), (name, C) in zip(axes, data.cosines.items(), strict=True):
+        n, row = len(data.lengths[name]), data.marked[name]
+        image = left.imshow(C, vmin=-1, vmax=1, extent=(0, n, n, 0))
+        left.set(title=name, ylabel="position $i$", xticks=(0, row, n), yticks=(0, row, n))
+        right.plot(data.neighbours[name], "-", color="#20639b")
+        right.axvline(row - 1, color="#c8553d", linewidth=2, linestyle="--", zorder=0)
+        right.set(title=r"$\cos(\pi_i, \pi_{i+1})$", xlim=(0, n - 1), ylim=(-0.55, 1.05), xticks=(0, row, n))
+    axes[-1, 0].set_xlabel("position $j$")
+    axes[-1, 1].set_xlabel("position $i$")
+    bar = fig.colorbar(image, ax=axes[:, 0], location="bottom", shrink=0.9, aspect=25, pad=0.02, ticks=(-1, 0, 1))
     bar.set_label(r"$\cos(\pi_i, \pi_j)$")
     return fig

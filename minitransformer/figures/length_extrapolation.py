@@ -5,13 +5,14 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from minitransformer import experiments
+from minitransformer.experiments.positions import LENGTHS, LONGER
 from minitransformer.figures.style import figure
-from minitransformer.figures.which_position import EXTRAPOLATION, SEEDS, load
-from minitransformer.training.position_study import LENGTHS
 from minitransformer.typing import Array
 
 TASKS = ("copy", "induction", "text")
 NO_SCORE = np.nan  # a table of positions has ended
+WORST = {"copy": -0.1, "induction": -0.1, "text": 5.9}  # beyond every score, at the bad end: where "no score" is drawn
 
 
 class LengthExtrapolation(NamedTuple):
@@ -21,53 +22,56 @@ class LengthExtrapolation(NamedTuple):
     lengths: dict[str, tuple[int, ...]]
     scores: dict[str, Array]
 
+    def of(self, task: str, name: str) -> Array:
+        """The scores of one encoding, (seeds, lengths)."""
+        return self.scores[task][self.names.index(name)]
+
     def mean(self, task: str, name: str) -> Array:
         """Mean over the seeds, at each length."""
-        return self.scores[task][self.names.index(name)].mean(0)
+        return self.of(task, name).mean(0)
 
 
 def data() -> LengthExtrapolation:
     """The part of the record that has several lengths."""
-    trials = load()["trials"]
+    record = experiments.load("positions")
 
     def rows(task: str, name: str) -> list[list[float]]:
         return [
-            [NO_SCORE if score is None else score for score in t.scores.values()]
-            for t in trials
-            if t[:2] == (task, name) and t.seed in SEEDS[task]
+            [NO_SCORE if score is None else score for score in result["scores"]]
+            for trial, result in record
+            if (trial.task, trial.positions) == (task, name)
         ]
 
-    return LengthExtrapolation(
-        EXTRAPOLATION,
-        {task: LENGTHS[task] for task in TASKS},
-        {task: np.array([rows(task, name) for name in EXTRAPOLATION]) for task in TASKS},
-    )
+    scores = {task: np.array([rows(task, name) for name in LONGER]) for task in TASKS}
+    return LengthExtrapolation(LONGER, {task: LENGTHS[task] for task in TASKS}, scores)
 
 
 def draw(data: LengthExtrapolation) -> Figure:
-    """A row for each encoding; from left to right the trained length, twice and four times that. Dots are trainings."""
-    fig, axes = figure(1, 3, width=9.5, height=5.4, sharey=True)
-    places = np.arange(len(data.names))
-    colours = ("#9fb8cf", "#20639b", "#0b2740")
-    markers = ("o", "s", "D")
-    titles = {"copy": "copy", "induction": "induction", "text": "text"}
-    for ax, task in zip(axes, TASKS, strict=True):
-        for k, (length, colour, marker) in enumerate(zip(data.lengths[task], colours, markers, strict=True)):
-            scores = data.scores[task][..., k]
-            y = places + 0.24 * (k - 1)
-            mean = scores.mean(1)
-            ax.plot(mean, y, marker, color=colour, markersize=5, linestyle="none", label=f"n = {length}")
-            ax.hlines(y, scores.min(1), scores.max(1), color=colour, linewidth=1.4)
-            for place in places[np.isnan(mean)]:
-                ax.text(0.02, y[place], "×", color=colour, fontsize=9, va="center", transform=ax.get_yaxis_transform())
+    """A row for each encoding, the best on text first. Marks are means at a length, lines reach from worst to best seed."""
+    fig, axes = figure(2, 2, width=12, height=15, sharey=True)
+    order = np.argsort([data.mean("text", name)[0] for name in data.names])
+    places = np.arange(len(order))
+    looks = (
+        ("#7fa8cb", "o", "as in training"),
+        ("#20639b", "s", "twice as long"),
+        ("#0b2740", "D", "four times as long"),
+    )
+    for ax, task in zip(axes.flat, TASKS, strict=False):
+        for k, (colour, marker, label) in enumerate(looks):
+            scores, y = data.scores[task][order, :, k], places + 0.25 * (k - 1)
+            ax.plot(scores.mean(1), y, marker, color=colour, markersize=9, linestyle="none", label=label)
+            ax.hlines(y, scores.min(1), scores.max(1), color=colour, linewidth=2.5)
+            ended = y[np.isnan(scores.mean(1))]
+            ax.plot(np.full(len(ended), WORST[task]), ended, "x", color=colour, markersize=9, markeredgewidth=2.5)
         for place in places[::2]:
             ax.axhspan(place - 0.5, place + 0.5, color="0.955", zorder=0)
-        ax.set(title=titles[task], ylim=(len(places) - 0.5, -0.5))
-        ax.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=3, handletextpad=0.1, columnspacing=0.8, fontsize=9
-        )
-    axes[0].set_yticks(places, data.names)
-    for ax in axes[:2]:
-        ax.set(xlabel="fraction of right answers", xlim=(-0.03, 1.03))
-    axes[2].set(xlabel="bits per byte (less is better)")
+        ax.set(title=f"{task}: {' / '.join(map(str, data.lengths[task]))}", ylim=(len(places) - 0.5, -0.5))
+    axes[0, 0].set_yticks(places, [data.names[k] for k in order])
+    for ax in axes[0]:
+        ax.set(xlabel="fraction right", xlim=(-0.17, 1.04), xticks=(0, 0.5, 1))
+    axes[1, 0].set(xlabel="bits per byte: left is better", xlim=(1.7, 6.15), xticks=(2, 3, 4, 5))
+    handles, labels = axes[1, 0].get_legend_handles_labels()
+    cross = axes[1, 0].plot([], [], "x", color="0.2", markersize=9, markeredgewidth=2.5, linestyle="none")
+    axes[1, 1].axis("off")
+    axes[1, 1].legend([*handles, *cross], [*labels, "no score: its table has ended"], loc="center", labelspacing=0.8)
     return fig

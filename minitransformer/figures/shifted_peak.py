@@ -27,22 +27,22 @@ def data(n: int = 65, width: int = 64, shifts: tuple[int, ...] = (0, 8, -20), qu
 
 
 def draw(data: ShiftedPeak) -> Figure:
-    """Left and middle: all pairs, as they are and with the queries shifted. Right: the row of one query, for each shift."""
-    fig, (left, middle, right) = figure(1, 3, width=10.5, height=3.5, width_ratios=(1, 1, 1.35))
+    """Above: all pairs, as they are and with the queries shifted. Below: the row of one query, for each shift."""
+    fig, axes = figure(2, 2, width=10, height=10.5, height_ratios=(1.45, 1))
     high = data.products.max()
-    for ax, j, products in zip((left, middle), data.shifts, data.products, strict=False):
+    for ax, j, products in zip(axes[0], data.shifts, data.products, strict=False):
         ax.imshow(products, vmin=data.products.min(), vmax=high)
-        ax.axhline(data.query, color="white", linewidth=1, linestyle=":")
+        ax.axhline(data.query, color="white", linewidth=2, linestyle=":")
         ax.set(xlabel="key at $k$", title=f"queries shifted by {j}" if j else "not shifted")
-    left.set_ylabel("query at $i$")
+        ax.set(xticks=(0, 32, 64), yticks=(0, 32, 64))
+    axes[0, 0].set_ylabel("query at $i$")
+    for ax in axes[1]:
+        ax.remove()
+    row = fig.add_subplot(axes[1, 0].get_gridspec()[1, :])
     for j, products in zip(data.shifts, data.products, strict=True):
-        right.plot(np.arange(len(products)) - data.query, products[data.query], label=f"$j = {j}$")
-        right.plot(j, products[data.query, data.query + j], "o", color="0.2", markersize=5)
-    right.set(
-        xlabel="$k - i$",
-        ylabel=r"$\langle M_j\pi_i, \pi_k\rangle$",
-        title=f"row $i = {data.query}$",
-        ylim=(None, 1.2 * high),
-    )
-    right.legend(ncols=3, fontsize=9, loc="upper center", handlelength=1.5, columnspacing=1)
+        row.plot(np.arange(len(products)) - data.query, products[data.query], label=f"$j = {j}$")
+        row.plot(j, products[data.query, data.query + j], "o", color="0.2", markersize=9)
+    row.set(xlabel="$k - i$", ylabel=r"$\langle M_j\pi_i, \pi_k\rangle$", title=f"the row of query $i = {data.query}$")
+    row.set(ylim=(None, 1.06 * high), xlim=(-33, 33))
+    row.legend(loc="upper right", borderaxespad=0, labelspacing=0.3)
     return fig

@@ -26,17 +26,17 @@ def data(n: int = 100, width: int = 64, pairs: tuple[int, ...] = (2, 6, 12)) -> 
 
 def draw(data: SinusoidTable) -> Figure:
     """Left: the whole table. Right: three pairs of its columns, sine and cosine."""
-    fig, (whole, right) = figure(1, 2, width=9.5, height=4.2, width_ratios=(1.25, 1))
+    fig, (whole, right) = figure(1, 2, width=12, height=7, width_ratios=(1.2, 1))
     image = whole.imshow(data.table, vmin=-1, vmax=1, aspect="auto")
     whole.set(xlabel="channel", ylabel="position $i$", title=r"$\Pi_{i,c}$")
-    fig.colorbar(image, ax=whole, ticks=(-1, 0, 1), pad=0.02)
+    fig.colorbar(image, ax=whole, ticks=(-1, 0, 1), pad=0.02, aspect=30)
     right.set_visible(False)
-    lines = right.get_subplotspec().subgridspec(len(data.pairs), 1, hspace=0.12).subplots(sharex=True)
+    lines = right.get_subplotspec().subgridspec(len(data.pairs), 1, hspace=0.08).subplots(sharex=True)
     for ax, f in zip(lines, data.pairs, strict=True):
         ax.plot(data.table[:, 2 * f], label="sine")
         ax.plot(data.table[:, 2 * f + 1], label="cosine")
         ax.set(ylim=(-1.15, 1.15), yticks=(-1, 0, 1), xlim=(0, len(data.table)))
-        ax.set_title(f"channels {2 * f} and {2 * f + 1}: wavelength {data.wavelengths[f]:.0f}", fontsize=10)
+        ax.set_title(f"channels {2 * f}, {2 * f + 1}: wavelength {data.wavelengths[f]:.0f}")
     lines[-1].set_xlabel("position $i$")
-    lines[-1].legend(loc="lower left", fontsize=9, borderaxespad=0.1, labelspacing=0.2)
+    fig.legend(*lines[-1].get_legend_handles_labels(), loc="outside lower right", ncols=2)
     return fig

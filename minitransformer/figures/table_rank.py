@@ -30,22 +30,16 @@ def data(lengths: tuple[int, ...] = (128, 512, 2048), width: int = 768, seed: in
 
 
 def draw(data: TableRank) -> Figure:
-    """Singular values on a logarithmic axis, down to where they are nothing but rounding."""
-    fig, ax = figure(width=7.2, height=3.6)
+    """Singular values on a logarithmic axis, down to a thousandth of what counts; below lies rounding."""
+    fig, ax = figure(height=5.4)
     for name, sizes in data.sizes.items():
-        (line,) = ax.plot(np.arange(1, len(sizes) + 1), np.maximum(sizes, 1e-13), label=name)
+        real = sizes[sizes > SMALL / 1000]
+        (line,) = ax.plot(np.arange(1, len(real) + 1), real, label=name)
         if (rank := data.rank[name]) < len(sizes):
-            ax.plot(rank, sizes[rank - 1], "o", color=line.get_color(), markersize=6)
-            ax.annotate(f"{rank}", (rank, sizes[rank - 1]), (6, 4), textcoords="offset points", fontsize=9)
-    ax.axhline(SMALL, color="0.6", linewidth=0.8, linestyle="-", zorder=0)
-    ax.axvline(data.width, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-    ax.text(data.width - 6, 3e-13, f"D = {data.width}", ha="right", fontsize=9, color="0.35")
-    ax.set(
-        yscale="log",
-        ylim=(1e-13, 2e3),
-        xlim=(0, data.width * 1.01),
-        xlabel="number $r$",
-        ylabel="singular value $\\sigma_r$",
-    )
-    ax.legend(fontsize=9, loc="upper right", bbox_to_anchor=(1, 0.82))
+            ax.plot(rank, sizes[rank - 1], "o", color=line.get_color(), markersize=9)
+            ax.annotate(f"{rank}", (rank, sizes[rank - 1]), (9, 8), textcoords="offset points")
+    ax.axhline(SMALL, color="0.6", linewidth=1, linestyle="-", zorder=0)
+    ax.set(yscale="log", ylim=(SMALL / 1000, 2e3), xlim=(0, data.width), xlabel="number $r$", ylabel=r"$\sigma_r$")
+    ax.set_xticks([0, 200, 400, 600, data.width])
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 0.34))
     return fig

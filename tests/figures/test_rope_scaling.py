@@ -1,18 +1,14 @@
-"""RoPE on longer texts: which angles each method reaches."""
+"""RoPE on longer texts: which angles each method reaches, and what it does to the models of the record."""
 
 import numpy as np
 import pytest
 
 from minitransformer.figures import rope_scaling
-from minitransformer.training import position_study as study
 
 
 @pytest.fixture(scope="module")
 def data():
-    trained = study.fit("text", "rope", seed=0, steps=1)
-    short = trained.objective.text._replace(held_out=trained.objective.text.held_out[:600])
-    objective = study.NextByte(short, 64)
-    return rope_scaling.data(trained._replace(objective=objective))
+    return rope_scaling.data()
 
 
 def test_the_angles_that_training_has_seen(data):
@@ -25,12 +21,27 @@ def test_the_angles_that_training_has_seen(data):
         assert data.turns[name][-1] <= 1.02 * seen[-1]
 
 
+def test_one_line_for_two_that_coincide(data):
+    np.testing.assert_allclose(data.turns["NTK"], data.turns["dynamic NTK"])
+    labels = [line.get_label() for line in rope_scaling.draw(data).axes[0].lines]
+    assert labels == ["as trained", "interpolation", "NTK, dynamic NTK", "YaRN"]
+
+
 def test_nothing_changes_at_the_old_length_for_dynamic_ntk_alone(data):
-    same = [name for name, bits in data.bits.items() if bits[0] == data.bits["as trained"][0]]
+    same = [name for name, bits in data.bits.items() if (bits[:, 0] == data.bits["as trained"][:, 0]).all()]
     assert same == ["as trained", "dynamic NTK"]
 
 
-def test_the_picture(data):
-    fig = rope_scaling.draw(data)
-    assert len(fig.axes) == 2
-    assert fig.axes[0].get_yscale() == "log"
+def test_what_the_chapter_says_in_every_seed(data):
+    long = {name: bits[:, -1] for name, bits in data.bits.items()}
+    assert len(long["as trained"]) == 3
+    for name in ("NTK", "dynamic NTK", "YaRN"):
+        assert (long[name] < long["as trained"] - 1).all()
+    assert (data.bits["interpolation"][:, 0] > data.bits["as trained"][:, 0] + 1).all()
+
+
+def test_the_record_is_of_heads_as_wide_as_those_that_are_drawn():
+    from minitransformer.experiments.positions import prepare
+
+    model, _ = prepare("text", "rope")
+    assert model.width // model.heads == rope_scaling.WIDTH

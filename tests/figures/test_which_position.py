@@ -1,39 +1,38 @@
 """The record of the grid: absolute and relative, learned, fixed, and with learned frequencies."""
 
+import pytest
+
+from minitransformer.experiments.positions import SEEDS
 from minitransformer.figures import which_position
-from minitransformer.training.position_study import Trial
 
 
-def test_the_record_is_complete():
-    data = which_position.data()
+@pytest.fixture(scope="module")
+def data():
+    return which_position.data()
+
+
+def test_the_record_is_complete(data):
     assert data.kinds == ("absolute", "relative")
     assert data.forms == ("learned", "sinusoids", "learned frequencies")
     for task, right in data.right.items():
-        assert right.shape == (2, 3, len(which_position.SEEDS[task]))
+        assert right.shape == (2, 3, SEEDS[task])
         assert ((right >= 0) & (right <= 1)).all()
-    assert len(which_position.draw(data).axes) == 2
 
 
-def test_a_record_survives_writing_and_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr(which_position, "RECORD", tmp_path / "positions.json")
-    assert which_position.load() == {"trials": [], "circumstances": {}}
-    trials = [Trial("copy", "rope", 0, {16: 0.5, 32: None})]
-    which_position.keep({"trials": trials, "circumstances": {"python": "3"}})
-    assert which_position.load() == {"trials": trials, "circumstances": {"python": "3"}}
+def test_what_the_chapter_says_of_it(data):
+    order, span = data.right["order"], data.right["span"]
+    assert (order[0, 0] > 0.98).all()  # learned places: order every time
+    assert sorted(order[1, 0])[2] < 0.6  # learned offsets: a guess in three of four
+    assert (span[1, 0] > 0.99).all()  # and span every time
+    assert (order[1, 1:] > 0.98).all()  # waves of an offset: both
+    assert (span[1, 1:] > 0.99).all()
+    assert span[0, 1].mean() < 0.8  # waves added to the words
 
 
-def test_only_what_is_missing_is_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr(which_position, "RECORD", tmp_path / "positions.json")
-    monkeypatch.setattr(which_position, "wanted", lambda: iter([("copy", "rope", 0), ("copy", "alibi", 0)]))
-    trained = []
-
-    def trial(task, name, seed):
-        trained.append(name)
-        return Trial(task, name, seed, {16: 0.12346})
-
-    monkeypatch.setattr(which_position.study, "trial", trial)
-    which_position.main(["alibi"])
-    which_position.main([])
-    which_position.main([])
-    assert trained == ["alibi", "rope"]
-    assert [t.scores for t in which_position.load()["trials"]] == [{16: 0.1235}] * 2
+def test_a_dot_for_each_training_and_a_bar_for_each_mean(data):
+    fig = which_position.draw(data)
+    for ax, right in zip(fig.axes, data.right.values(), strict=True):
+        dots = [line for line in ax.lines if line.get_marker() == "o"]
+        bars = [line for line in ax.lines if line.get_marker() == "|"]
+        assert len(dots) == len(bars) == 6
+        assert sorted(dots[0].get_xdata()) == sorted(right[0, 0])

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
+from minitransformer.experiments import positions
+from minitransformer.experiments.position_readers import mean_attention
+from minitransformer.experiments.positions import Drawn, Trial
 from minitransformer.models import LanguageModel, Reader
-from minitransformer.training import position_study as study
-from minitransformer.training.position_objectives import Drawn
 
 
 @pytest.fixture
@@ -62,19 +63,28 @@ def test_an_unknown_task():
 
 
 def test_a_trial_learns_and_says_where_a_table_ends(monkeypatch):
-    monkeypatch.setitem(study.LENGTHS, "order", (12, 20))
-    monkeypatch.setitem(study.STEPS, "order", 250)
-    trained = []
-    found = study.trial("order", "learned", seed=0, look=trained.append)
-    assert found[:3] == ("order", "learned", 0)
-    assert found.scores[12] > 0.95
-    assert found.scores[20] is None
-    A = study.mean_attention(trained[0], samples=32)
-    assert A.shape == (4, 12, 12)
-    np.testing.assert_allclose(A.sum(-1), 1, rtol=1e-4)
+    monkeypatch.setitem(positions.LENGTHS, "order", (12, 20))
+    right, ended = positions.run(Trial("order", "learned", 0, 250))["scores"]
+    assert right > 0.95
+    assert ended is None
 
 
 def test_order_can_not_be_learned_without_positions(monkeypatch):
-    monkeypatch.setitem(study.LENGTHS, "order", (12,))
-    monkeypatch.setitem(study.STEPS, "order", 100)
-    assert 0.35 < study.trial("order", "none", seed=0).scores[12] < 0.65
+    monkeypatch.setitem(positions.LENGTHS, "order", (12,))
+    (right,) = positions.run(Trial("order", "none", 0, 100))["scores"]
+    assert 0.35 < right < 0.65
+
+
+def test_mean_attention():
+    A = mean_attention(positions.fit("span", "rope", 0, steps=1), samples=32)
+    assert A.shape == (4, 24, 24)
+    np.testing.assert_allclose(A.sum(-1), 1, rtol=1e-4)
+
+
+def test_three_seeds_at_least_beside_every_ordering():
+    trials = positions.trials()
+    for task in positions.LENGTHS:
+        of_task = [trial for trial in trials if trial.task == task]
+        names = {trial.positions for trial in of_task}
+        assert {len({t.seed for t in of_task if t.positions == name}) for name in names} == {positions.SEEDS[task]}
+    assert min(positions.SEEDS.values()) == 3
