@@ -25,6 +25,34 @@ def test_only_tables_of_places_end(data):
     assert all(names == ["learned", "tupe"] for names in ended.values())
 
 
+def test_what_the_chapter_says_of_text(data):
+    first = np.sort([data.mean("text", name)[0] for name in data.names])
+    assert first[8] - first[0] < 0.1 < first[9] - first[0]
+    assert data.names[int(np.argmax([data.mean("text", name)[0] for name in data.names]))] == "none"
+    lost = {name: data.of("text", name)[:, 2] - data.of("text", name)[:, 0] for name in data.names}
+    for name in ("transformer-xl", "shaw", "kerple", "alibi", "multiplicative"):
+        assert (lost[name] < 0.05).all()
+    assert 0.1 < lost["deberta"].min() < lost["fire"].max() < 0.4
+    for name in ("sinusoidal", "rope", "t5"):
+        assert (lost[name] > 1.5).all()
+    assert all(np.nanmin(found) > -0.01 for found in lost.values() if np.isfinite(found).all())  # none gets better
+
+
+def test_what_the_chapter_says_of_copy_and_induction(data):
+    """In every seed, or that it depends on the seed."""
+    copied = {name: data.of("copy", name)[:, 2] for name in data.names}
+    for name in ("kerple", "fire", "alibi"):
+        assert copied[name].min() > 0.72
+    for name in ("transformer-xl", "sinusoidal", "rope"):
+        assert copied[name].max() < 0.27
+    for name in ("deberta", "shaw", "multiplicative"):
+        assert np.ptp(copied[name]) > 0.5
+    assert 0.55 < data.of("copy", "none")[:, 0].min() < data.of("copy", "none")[:, 0].max() < 0.75
+    found = {name: np.sort(data.of("induction", name)[:, 2]) for name in data.names}
+    assert min(found["fire"][0], found["alibi"][0], found["transformer-xl"][0]) > 0.59
+    assert found["kerple"][0] < 0.4 < 0.6 < found["kerple"][1]
+
+
 def test_crosses_stand_beyond_the_bad_end(data):
     for task in TASKS:
         scores = data.scores[task][np.isfinite(data.scores[task])]
