@@ -36,6 +36,7 @@ OURS = (
     "VIRTUAL_ENV",
     "MAKE",
 )  # not inherited
+SHORT = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+prefer-128-bit"}
 HASWELL = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}  # Numba alone would add what this one has
 
 
@@ -45,17 +46,13 @@ class Corner(NamedTuple):
     about: str
     variables: dict[str, str] = {}  # noqa: RUF012  (nobody changes it)
     environment: str = "lock"
+    avx512: bool = True  # for NumPy, which has names of its own for it
 
 
 CORNERS = {
     "plain": Corner("the lock, this machine as it is"),
-    "no-avx512": Corner(
-        "NumPy and Numba as on a processor without AVX-512", HASWELL | {"NPY_DISABLE_CPU_FEATURES": "AVX512"}
-    ),
-    "sixteen-bytes": Corner(
-        "micro-kernel with registers as short as those of ARM",
-        HASWELL | {"NUMBA_CPU_FEATURES": "+avx2,+fma,+prefer-128-bit"},
-    ),
+    "no-avx512": Corner("NumPy and Numba as on a processor without AVX-512", HASWELL, avx512=False),
+    "sixteen-bytes": Corner("micro-kernel with registers as short as those of ARM", SHORT),
     "blas-haswell": Corner("matrix products for AVX2", {"OPENBLAS_CORETYPE": "Haswell"}),
     "blas-skylakex": Corner("matrix products for AVX-512", {"OPENBLAS_CORETYPE": "SkylakeX"}),
     "one-thread": Corner("one thread", dict.fromkeys(THREADS, "1")),
@@ -93,15 +90,10 @@ def pythons() -> dict[int, str]:
     """Interpreters that can make environments, by the number after 3, on the path or of pyenv; the highest number first."""
     found = {}
     for minor in range(30, 10, -1):
-        there = [
-            shutil.which(f"python3.{minor}"),
-            *glob.glob(str(Path.home() / f".pyenv/versions/3.{minor}.*/bin/python")),
-        ]
-        for python in filter(None, there):
-            if (
-                subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode
-                == 0
-            ):
+        of_pyenv = glob.glob(str(Path.home() / f".pyenv/versions/3.{minor}.*/bin/python"))
+        for python in filter(None, [shutil.which(f"python3.{minor}"), *of_pyenv]):
+            tried = subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False)
+            if tried.returncode == 0:
                 found[minor] = python
     return found
 
@@ -125,9 +117,7 @@ def run(command: list[str], clone: Path, environment: dict[str, str]) -> bool:
 def ask(clone: Path, environment: dict[str, str], question: str) -> str:
     """What Python in the clone prints, or "" if it fails."""
     command = [str(clone / ".venv/bin/python"), "-c", question]
-    return subprocess.run(
-        command, cwd=clone, env=environment, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, check=False).stdout
 
 
 def prepare(corner: Corner, clone: Path, environment: dict[str, str]) -> None:
@@ -161,26 +151,25 @@ def prepare(corner: Corner, clone: Path, environment: dict[str, str]) -> None:
 
 
 def last_line(clone: Path) -> str:
-    """The end of the log."""
+    """The end of the log, without what make says about it."""
     lines = (clone.parent / "corner.log").read_text(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:150]
+    return next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("make")), "")[:150]
 
 
 def settle(corner: Corner, clone: Path, environment: dict[str, str]) -> dict[str, str]:
     """The variables, with those that depend on this NumPy; CouldNotError if the processor can't do what they say."""
-    if "NPY_DISABLE_CPU_FEATURES" in environment:
+    if not corner.avx512:
         umath = "from numpy._core._multiarray_umath import __cpu_dispatch__ as names, __cpu_features__ as has"
         question = f"{umath}; import json; print(json.dumps([names, has]))"
-        if not (names := with_avx512(*json.loads(ask(clone, surroundings(Corner("")), question)))):
+        if not (names := with_avx512(*json.loads(ask(clone, environment, question)))):
             raise CouldNotError("this processor has no AVX-512, so `plain` is without it")
         environment = environment | {"NPY_DISABLE_CPU_FEATURES": " ".join(names)}
     if kind := corner.variables.get("OPENBLAS_CORETYPE"):
-        blas = "import numpy as np, threadpoolctl; np.ones((99, 99)) @ np.ones((99, 99)); "
-        found = ask(
-            clone, environment, f"{blas}print(*(p.get('architecture') for p in threadpoolctl.threadpool_info()))"
-        )
-        if kind not in found.split():
-            raise CouldNotError(f"this BLAS has no kernels named {kind} here (it says {found!r})")
+        product = "import numpy as np, threadpoolctl; np.ones((99, 99)) @ np.ones((99, 99))"
+        kinds = "print(*(pool.get('architecture') for pool in threadpoolctl.threadpool_info()))"
+        found = ask(clone, environment, f"{product}; {kinds}").split()
+        if kind not in found:
+            raise CouldNotError(f"BLAS does not run its kernels for {kind} here, but {found or 'nothing'}")
     return environment
 
 

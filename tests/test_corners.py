@@ -17,7 +17,7 @@ def pyproject(root):
 
 def test_each_corner_differs_from_every_other():
     assert len({(str(c.variables), c.environment) for c in corners.CORNERS.values()}) == len(corners.CORNERS)
-    assert corners.CORNERS["plain"][1:] == ({}, "lock")
+    assert corners.CORNERS["plain"][1:] == ({}, "lock", True)
     assert {c.environment for c in corners.CORNERS.values()} == {"lock", "no-numba", "lowest", "newest"}
 
 
