@@ -37,7 +37,7 @@ def data() -> WhichPosition:
 def draw(data: WhichPosition) -> Figure:
     """Left: one answer for a sequence. Right: the ends of a span. A dot is a training, a bar the mean of its row."""
     fig, axes = figure(1, 2, width=12, height=6, sharey=True)
-    titles = {"order": "which mark comes first?", "span": "where does the span end?"}
+    titles = {"order": "which mark comes first?", "span": "where is the span?"}
     rows = [f"{kind}, {form}" for kind in data.kinds for form in data.forms]
     places = np.arange(len(rows))
     for ax, (task, right) in zip(axes, data.right.items(), strict=True):

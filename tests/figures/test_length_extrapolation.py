@@ -53,6 +53,13 @@ def test_what_the_chapter_says_of_copy_and_induction(data):
     assert found["kerple"][0] < 0.4 < 0.6 < found["kerple"][1]
 
 
+def test_with_any_encoding_they_do_better_than_without(data):
+    for task in TASKS:
+        first = {name: data.mean(task, name)[0] for name in data.names}
+        without = first.pop("none")
+        assert without > max(first.values()) if task == "text" else without < min(first.values())
+
+
 def test_crosses_stand_beyond_the_bad_end(data):
     for task in TASKS:
         scores = data.scores[task][np.isfinite(data.scores[task])]
