@@ -24,18 +24,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("book", "test", "check")
+LAST = 80  # lines of the log that are shown where something went wrong
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-OURS = (
-    "MINITRANSFORMER_",
-    "MPL",
-    "NPY_",
-    "NUMBA_",
-    "OMP_",
-    "OPENBLAS_",
-    "PYTHON",
-    "VIRTUAL_ENV",
-    "MAKE",
-)  # not inherited
+NOT_INHERITED = ("MINITRANSFORMER_", "MPL", "NPY_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON", "VIRTUAL_ENV", "MAKE")
 SHORT = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+prefer-128-bit"}
 HASWELL = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}  # Numba alone would add what this one has
 
@@ -100,7 +91,7 @@ def pythons() -> dict[int, str]:
 
 def surroundings(corner: Corner) -> dict[str, str]:
     """The reader's variables without those that the corner is about, and those of the corner."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(OURS)} | corner.variables
+    return {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)} | corner.variables
 
 
 # --------------------------------------------------------------------------------------------------------- one corner
@@ -137,7 +128,6 @@ def prepare(corner: Corner, clone: Path, environment: dict[str, str]) -> None:
             [*pip, *(need for need in needs if need not in alone)],
             [*pip, "--no-deps", *alone],
             [*pip, "--no-deps", "--no-build-isolation", "-e", "."],
-            [".venv/bin/python", "-m", "minitransformer", "compile"],
             ["touch", ".venv/.ready"],
         ]
     else:
@@ -181,8 +171,10 @@ def visit(name: str, targets: list[str], place: Path) -> None:
     prepare(corner, clone, environment)
     environment = settle(corner, clone, environment)
     for target in targets:
+        start = time.monotonic()
         if not run(["make", target], clone, environment):
-            raise FailedError(f"failed at make {target}: {last_line(clone)}")
+            raise FailedError(f"failed at make {target}")
+        print(f"  make {target:<6} {(time.monotonic() - start) / 60:5.1f} min   {last_line(clone)}", flush=True)
         status = subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True)
         if status.stdout:
             raise FailedError(f"make {target} changed {', '.join(line[3:] for line in status.stdout.splitlines())}")
@@ -201,13 +193,16 @@ def main() -> int:
         return 0
     rows = []
     for name in args.names or CORNERS:
+        print(name, flush=True)
         place, start, result = Path(tempfile.mkdtemp(prefix=f"minitransformer-{name}-")), time.monotonic(), "ok"
         try:
             visit(name, args.only or list(TARGETS), place)
         except CouldNotError as why:
             result = f"could not: {why}"
         except FailedError as where:
-            result = f"FAILED: {where} (see {place})"
+            result = f"FAILED: {where}"
+            print(*(place / "corner.log").read_text(errors="replace").splitlines()[-LAST:], sep="\n")
+            print(f"what is left of it lies in {place}")
         if not result.startswith("FAILED"):
             shutil.rmtree(place, ignore_errors=True)
         rows.append(f"{name:<15} {(time.monotonic() - start) / 60:6.1f} min   {result}")
