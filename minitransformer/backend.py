@@ -45,8 +45,8 @@ define <16 x float> @multiply_add(<16 x float> %a, <16 x float> %b, <16 x float>
 def register() -> int:
     """Bytes of the registers that multiply and add in one instruction; 0 if there are none. Needs Numba.
 
-    Nobody keeps a list of processors: the compiler is asked how many instructions it takes for 64 bytes. The answer is 64
-    with AVX-512, 32 with AVX and FMA, 16 on ARM. It is 16 as well for a feature named prefer-128-bit.
+    There is no list of processors here: the compiler is asked how many instructions it needs for 64 bytes. So it is 64 with
+    AVX-512, 32 with AVX and FMA, and 16 on ARM; also 16 if the features ask for it by +prefer-128-bit.
     """
     from llvmlite import binding as llvm
     from numba.core.codegen import initialize_llvm

@@ -29,7 +29,7 @@ from numba.extending import intrinsic
 
 from minitransformer.backend import register
 
-REGISTER = register() or 16  # bytes; without a multiply-add of vectors nobody asks for this kernel
+REGISTER = register() or 16  # bytes; where there are none, nobody calls this kernel
 WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
 NARROW = 2  # ... for what is left of a row that is no multiple of WIDE vectors
 _i64 = ir.IntType(64)
