@@ -11,17 +11,51 @@ has. The choice holds for the whole process, for all its threads.
 
 import functools
 import os
+import re
 from typing import Any
 
 TIERS = ("numpy", "numba", "micro")  # slowest first
 
 
-def has(*instructions: str) -> bool:
-    """Whether compiled code may use these: what the processor has, or what NUMBA_CPU_FEATURES says. Needs Numba."""
+def processor() -> tuple[str, str]:
+    """Name and features, in LLVM's words, of the processor to compile for: this one, or that of NUMBA_CPU_NAME. Needs Numba.
+
+    Whoever names a processor means what it has. (Numba alone would add what this one has.)
+    """
+    from llvmlite.binding import get_host_cpu_name
     from numba import config
     from numba.core.codegen import get_host_cpu_features
 
-    return {f"+{name}" for name in instructions} <= set((config.CPU_FEATURES or get_host_cpu_features()).split(","))
+    name, features = config.CPU_NAME, config.CPU_FEATURES
+    if features is None:
+        features = "" if name else get_host_cpu_features()
+    return name or get_host_cpu_name(), features
+
+
+MULTIPLY_ADD = """
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+define <16 x float> @multiply_add(<16 x float> %a, <16 x float> %b, <16 x float> %c) {
+    %d = call <16 x float> @llvm.fma.v16f32(<16 x float> %a, <16 x float> %b, <16 x float> %c)
+    ret <16 x float> %d
+}
+"""
+
+
+@functools.cache
+def register() -> int:
+    """Bytes of the registers that multiply and add in one instruction; 0 if there are none. Needs Numba.
+
+    There is no list of processors here: the compiler is asked how many instructions it needs for 64 bytes. So it is 64 with
+    AVX-512, 32 with AVX and FMA, and 16 on ARM; also 16 if the features ask for it by +prefer-128-bit.
+    """
+    from llvmlite import binding as llvm
+    from numba.core.codegen import initialize_llvm
+
+    initialize_llvm()
+    name, features = processor()
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(cpu=name, features=features)
+    number = len(re.findall("vfmadd|fmla", machine.emit_assembly(llvm.parse_assembly(MULTIPLY_ADD))))
+    return number and (16 if "+prefer-128-bit" in features.split(",") else 64 // number)
 
 
 @functools.cache
@@ -36,8 +70,8 @@ def _missing(name: str) -> str:
     if name == "micro":
         if numba.config.DISABLE_JIT:
             return "the tier 'micro' is made of vector instructions, and NUMBA_DISABLE_JIT asks for plain Python"
-        if not (has("avx512f") or has("avx2", "fma")):
-            return "the tier 'micro' needs a processor with AVX-512, or AVX2 and FMA"
+        if not register():
+            return "the tier 'micro' needs a processor that multiplies and adds vectors: x86 with AVX and FMA, or ARM"
     return ""
 
 

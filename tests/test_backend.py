@@ -1,6 +1,7 @@
 """The switch between the tiers: as a function, for a block, from the shell; and what it says when it can't."""
 
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -8,7 +9,7 @@ import threading
 import pytest
 
 import minitransformer as mt
-from minitransformer.backend import TIERS, available, current
+from minitransformer.backend import TIERS, available, current, register
 
 needs_numba = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
@@ -172,3 +173,36 @@ print("numba" in sys.modules)
 """
     out = run(code)
     assert out.stdout.strip() == "False", out.stderr
+
+
+@needs_numba
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names processors of this kind")
+@pytest.mark.parametrize(
+    ("name", "features", "width"),
+    [
+        ("skylake-avx512", None, 64),
+        ("skylake-avx512", "-avx512f", 32),
+        ("skylake-avx512", "+prefer-128-bit", 16),
+        ("haswell", None, 32),
+        ("haswell", "", 32),
+        ("haswell", "+prefer-128-bit", 16),
+        ("nehalem", None, 0),
+        ("nehalem", "+prefer-128-bit", 0),
+    ],
+)
+def test_the_compiler_knows_how_wide_a_register_is(monkeypatch, name, features, width):
+    from numba import config
+
+    monkeypatch.setattr(config, "CPU_NAME", name)
+    monkeypatch.setattr(config, "CPU_FEATURES", features)
+    assert register.__wrapped__() == width
+
+
+@needs_numba
+@pytest.mark.skipif(platform.machine() not in ("aarch64", "arm64"), reason="these processors all have the fastest tier")
+@pytest.mark.parametrize("features", [None, ""])
+def test_every_arm_processor_of_64_bits_has_the_micro_kernel(monkeypatch, features):
+    from numba import config
+
+    monkeypatch.setattr(config, "CPU_FEATURES", features)
+    assert register.__wrapped__() == 16

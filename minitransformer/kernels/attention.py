@@ -10,8 +10,8 @@
 
 Why this is fast. A tile of scores (16 kB) stays in the first-level cache: it is made, exponentiated and used up there,
 where the matrix A passes to or from memory ten times in NumPy (chapter 17 counts). With the queries side by side, the
-maximum and the sum over keys run down columns, so 8 or 16 queries (as many as a vector register holds) are handled by
-one instruction. Memory is linear in n, and half of the work falls away when attention is causal, because tiles that
+maximum and the sum over keys run down columns, so 4, 8 or 16 queries (as many as a vector register holds) are handled
+by one instruction. Memory is linear in n, and half of the work falls away when attention is causal, because tiles that
 nobody sees are skipped.
 
 The way back makes each tile again from L, P = exp(S − L), now with 64 keys side by side, for each tile of keys:

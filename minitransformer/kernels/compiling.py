@@ -7,14 +7,16 @@
 
 LLVM leaves half of a 512-bit register unused on Intel's servers, because their first generation slowed its clock for the
 full width. Today that costs these loops a third of their speed, so unless NUMBA_CPU_FEATURES is set the preference is
-switched off. On other machines the line changes nothing.
+switched off. With NUMBA_CPU_NAME the loops are compiled for another processor, with what that one has. What is kept on the
+disk is kept under the name and the features: code for two processors never mixes.
 """
 
 import numba
-from numba.core.codegen import get_host_cpu_features
 
-if numba.config.CPU_FEATURES is None and "+avx512f" in get_host_cpu_features().split(","):
-    numba.config.CPU_FEATURES = get_host_cpu_features() + ",-prefer-256-bit"
+from minitransformer.backend import processor, register
+
+if numba.config.CPU_FEATURES is None:
+    numba.config.CPU_FEATURES = processor()[1] + (",-prefer-256-bit" if register() == 64 else "")
 
 CONTRACT = {"contract"}
 compiled = numba.njit(cache=True, fastmath=CONTRACT, error_model="numpy")

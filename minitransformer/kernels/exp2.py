@@ -4,8 +4,8 @@
     y = Σ_k (r ln 2)^k / k!          the Taylor series of 2ʳ, to the last bit after 8 terms (float32) or 14 (float64)
     add k to the exponent of y       2ˣ = 2ᵏ 2ʳ
 
-Why not `math.exp`: it is a call for each number, where this is twenty instructions for eight or sixteen numbers at
-once. Why base 2: the exponent of a float is a power of two, so the last line is one addition of integers; a kernel that
+Why not `math.exp`: it is a call for each number, where this is twenty instructions for 4, 8 or 16 numbers at once. Why
+base 2: the exponent of a float is a power of two, so the last line is one addition of integers; a kernel that
 wants eˣ multiplies its argument by log₂ e beforehand, where that costs nothing.
 
 Adding 1.5 · 2²³ (1.5 · 2⁵² in float64) to x leaves no room for binary places: x is rounded to an integer, which stands

@@ -13,9 +13,12 @@ at every fourth k, and leaves half of that unused; here C stays in registers fro
 AVX-512 is 24 multiply-adds for 4 vectors of B and 6 numbers of A. A compiler does not find this form by itself: the
 function below writes down LLVM's instructions, one by one, as a Python loop over rows and vectors.
 
-A vector is as wide as the registers of this machine are. With 32 registers there are four vectors to a row (24 for C),
-with 16 registers two (12 for C). More rows mean fewer reads for each multiply-add: chapter 17 measures what six are worth
-against four. Four are for what six leave over.
+A vector is as wide as the registers of this machine are. With 32 registers (of 64 bytes in AVX-512, of 16 on ARM) there are
+four vectors to a row (24 for C), with 16 registers (of 32 bytes in AVX2) two (12 for C). More rows mean fewer reads for each
+multiply-add: chapter 17 measures what six are worth against four. Four are for what six leave over.
+
+To have another machine's shape: NUMBA_CPU_NAME=haswell gives that of AVX2, and where there is AVX-512,
+NUMBA_CPU_NAME=x86-64-v4 NUMBA_CPU_FEATURES=+prefer-128-bit gives that of ARM.
 
 No result depends on this file: in the tier "numba" the loops of tiles.py make the same products, more slowly.
 """
@@ -24,9 +27,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from minitransformer.backend import has
+from minitransformer.backend import register
 
-REGISTER = 64 if has("avx512f") else 32 if has("avx2", "fma") else 16  # bytes
+REGISTER = register() or 16  # bytes; where there are none, nobody calls this kernel
 WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
 NARROW = 2  # ... for what is left of a row that is no multiple of WIDE vectors
 _i64 = ir.IntType(64)

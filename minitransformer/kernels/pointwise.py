@@ -2,7 +2,7 @@
 
     for each of 32 parts of the array, in parallel:          one part, without threads, if the array is small
         for each entry x of the part:
-            y = f(x)                                         8 or 16 entries to an instruction
+            y = f(x)                                         4, 8 or 16 entries to an instruction
     on the way back
             dx = f′(x) dy                                    f′ is found again from x; nothing else is remembered
 

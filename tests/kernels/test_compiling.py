@@ -23,11 +23,15 @@ def test_the_reader_s_choice_of_processor_is_kept():
     assert features(NUMBA_CPU_FEATURES="+sse2") == "+sse2"
 
 
+def test_a_processor_that_was_named_has_nothing_of_this_one():
+    assert features(NUMBA_CPU_NAME="generic") == ""
+
+
 def test_wide_registers_are_used_in_full_where_there_are_any():
     from numba.core.codegen import get_host_cpu_features
 
     host = get_host_cpu_features()
-    assert features() == (f"{host},-prefer-256-bit" if "+avx512f" in host.split(",") else "None")
+    assert features() == (f"{host},-prefer-256-bit" if "+avx512f" in host.split(",") else host)
 
 
 def test_every_loop_is_kept_on_disk_and_gives_up_no_rule_of_arithmetic_but_one():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from minitransformer.backend import available, has
+from minitransformer.backend import available
 
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
@@ -120,33 +120,54 @@ def test_the_layer_of_threads_that_was_chosen():
     assert run(set_before + "print(numba.config.THREADING_LAYER)") == ["threadsafe"]
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names the features of x86 processors")
-@pytest.mark.skipif(not has("avx2", "fma"), reason="this processor has no AVX2")
-def test_the_tiers_of_a_processor_with_narrower_vectors():
+x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names processors of this kind")
+with_vectors = pytest.mark.skipif(
+    "micro" not in available(), reason="needs a processor that multiplies and adds vectors"
+)
+
+
+@x86
+@with_vectors
+@pytest.mark.parametrize(("features", "register"), [("", "32"), ("+prefer-128-bit", "16")])
+def test_the_shapes_of_other_processors(features, register):
     code = """
-import numpy as np, minitransformer as mt
+import numpy as np
 from minitransformer.backend import available
-from minitransformer.attention import dot_product_attention as attention
 from minitransformer.kernels.micro import REGISTER
+from minitransformer.kernels.tiles import product_from
 print(*available(), REGISTER)
 rng = np.random.default_rng(0)
-Q, K, V, dY = (rng.standard_normal(s).astype(np.float32) for s in ((2, 70, 33), (2, 90, 33), (2, 90, 20), (2, 70, 20)))
-results = []
-for tier in ("numpy", "micro"):
-    with mt.backend(tier):
-        Y, pullback = attention(Q, K, V, causal=True)
-        results.append((Y, *pullback(dY)))
-print(all(np.abs(h - w).max() < 5e-6 * (1 + np.abs(w).max()) for w, h in zip(*results)))
+for dtype, bound in (("float32", 2e-6), ("float64", 4e-15)):
+    for rows, inner, columns in ((4, 1, 3), (12, 5, 64), (28, 17, 37)):
+        A, B, C = (rng.standard_normal(s).astype(dtype) for s in ((inner, rows), (inner, 64), (rows, 64)))
+        for S in (None, C[0].copy(), C):
+            want = A.T @ B + (0 if S is None else S)
+            product_from(S, A.T, B, C, columns)
+            print(np.abs(C - want)[:, :columns].max() < bound * np.abs(want).max())
 """
-    said = run(code, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+avx2,+fma,+bmi,+bmi2,+f16c,+popcnt,+sse4.2")
-    assert said == ["numpy", "numba", "micro", "32", "True"]
+    said = run(code, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES=features)
+    assert said == ["numpy", "numba", "micro", register] + ["True"] * 18
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names the features of x86 processors")
+@x86
+@with_vectors
+def test_code_for_another_processor_has_only_what_that_one_has():
+    code = """
+import numba, numpy as np, minitransformer.kernels.compiling
+@numba.njit
+def double(x):
+    for i in range(len(x)):
+        x[i] *= 2
+double(np.ones(9))
+print(*(registers in "".join(double.inspect_asm().values()) for registers in ("ymm", "zmm")))
+"""
+    assert run(code, NUMBA_CPU_NAME="haswell") == ["True", "False"]
+
+
+@x86
 def test_a_processor_without_wide_vectors_has_the_loops():
     code = "from minitransformer.backend import available; print(*available())"
-    said = run(code, NUMBA_CPU_NAME="nehalem", NUMBA_CPU_FEATURES="+popcnt,+sse4.2")
-    assert said == ["numpy", "numba"]
+    assert run(code, NUMBA_CPU_NAME="nehalem") == ["numpy", "numba"]
 
 
 def test_the_loops_run_as_plain_python():
