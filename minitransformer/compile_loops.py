@@ -65,7 +65,7 @@ def _rows(X: Array) -> None:
         _both_ways(cross_entropy, Y, np.arange(len(Y)) % Y.shape[-1])
 
 
-LOOPS = (_attention, _sparse, _kernel_attention, _delta_rule, _pointwise, _rows)
+LOOPS = (_delta_rule, _attention, _rows, _kernel_attention, _sparse, _pointwise)  # what takes longest comes first
 
 
 def _compile(loops: Callable, dtype: str) -> None:

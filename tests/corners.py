@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -191,6 +192,8 @@ def main() -> int:
     if args.list:
         print(*(f"{name:<15} {corner.about}" for name, corner in CORNERS.items()), sep="\n")
         return 0
+    # a shell that starts this with & has Ctrl-C ignored, and so would the tests that send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rows = []
     for name in args.names or CORNERS:
         print(name, flush=True)
