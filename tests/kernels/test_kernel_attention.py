@@ -40,13 +40,14 @@ def everything(FQ, FK, V, dY, **options):
 
 
 def assert_as_defined(*arrays, **options):
+    """Compared with float64: where there is one key dFK is zero, and float32 has rounding noise instead."""
     have = everything(*arrays, **options)
     with mt.backend("numpy"):
-        want = everything(*arrays, **options)
+        want = everything(*(a.astype("float64") for a in arrays), **options)
     for name, w in want.items():
         h = have[name]
         assert h.shape == w.shape, name
-        assert h.dtype == w.dtype == arrays[0].dtype, name
+        assert h.dtype == arrays[0].dtype, name
         assert np.isfinite(h).all(), name
         error = np.abs(h - w).max(initial=0) / (1 + np.abs(w).max(initial=0))
         assert error <= TOLERANCE[str(h.dtype)], f"{name} differs by {error:.2g}"
