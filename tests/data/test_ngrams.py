@@ -93,9 +93,11 @@ def test_what_can_not_be_counted_is_refused(train, order, message):
 
 
 def test_the_control_on_the_default_text():
-    """Near the published 2.50 and 1.63 bits for trigram and 6-gram; another Python has another text."""
+    """Near the published 2.50 and 1.63 bits for trigram and 6-gram on the text of Python 3.11; others have other texts."""
     text = python_docs()
     bits = bits_per_byte(fit(text.train, 6), text.held_out)
-    assert 2.3 < bits[2] < 2.8
-    assert 1.4 < bits[5] < 1.9
     assert (np.diff(bits) < 0).all()
+    assert 1 < bits[5] < bits[2] < 3
+    if text.sha256.startswith("939fdd476b82f822"):
+        assert 2.3 < bits[2] < 2.8
+        assert 1.4 < bits[5] < 1.9
