@@ -150,7 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     args = parser().parse_args(argv)
     try:
-        return args.run(args) or 0
+        code = args.run(args) or 0
+        sys.stdout.flush()  # now, while a closed pipe can still be answered
+        return code
     except KeyboardInterrupt:
         print("\nminitransformer: interrupted", file=sys.stderr)
         return 130
