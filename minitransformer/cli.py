@@ -14,7 +14,7 @@ from minitransformer.training.command import add_generate, add_train
 
 def book(args: argparse.Namespace) -> int:
     """Run notebooks and keep what they give, or compare it with what was kept."""
-    from minitransformer import book
+    from minitransformer.workshop import book
 
     root = book.repository()
     if not args.check:
@@ -60,7 +60,7 @@ def experiment(args: argparse.Namespace) -> int:
 
 def compile_(args: argparse.Namespace) -> int:
     """Compile the loops that are not compiled yet, on all cores: three minutes on two, and no chapter waits for them."""
-    from minitransformer.compile_loops import compile_loops
+    from minitransformer.workshop.compile_loops import compile_loops
 
     compile_loops()
     return 0
@@ -68,7 +68,7 @@ def compile_(args: argparse.Namespace) -> int:
 
 def equations(args: argparse.Namespace) -> int:
     """Print the equation map, check it, or bring README's table of chapters up to date."""
-    from minitransformer import book, equations
+    from minitransformer.workshop import book, equations
 
     if args.check:
         root = book.repository()
@@ -88,7 +88,7 @@ def equations(args: argparse.Namespace) -> int:
 
 def doctor(args: argparse.Namespace) -> int:
     """Print what the machine has, and what to do where something is missing."""
-    from minitransformer.doctor import report
+    from minitransformer.workshop.doctor import report
 
     print(report())
     return 0
@@ -146,7 +146,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for trouble, 2 for a wrong call, 130 after Ctrl-C."""
-    from minitransformer.book import BookError
+    from minitransformer.workshop.book import BookError
 
     args = parser().parse_args(argv)
     try:

@@ -8,7 +8,7 @@ import numpy  # noqa: F401  (loads its BLAS, which can then be limited)
 import pytest
 from threadpoolctl import threadpool_limits
 
-from minitransformer import equations
+from minitransformer.workshop import equations
 
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
 

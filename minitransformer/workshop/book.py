@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from minitransformer.compare import data_differ, outputs_differ
-from minitransformer.equations import notebooks
+from minitransformer.workshop.equations import notebooks
+from minitransformer.workshop.output_comparison import data_differ, outputs_differ
 
 LIVE = "live"
 LONGEST_CELL = 1800  # seconds
@@ -43,7 +43,7 @@ def repository() -> Path:
 
     raises   BookError outside any repository
     """
-    for place in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]):
+    for place in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]):
         if (place / "notebooks").is_dir() and (place / "minitransformer").is_dir():
             return place
     raise BookError("no notebooks here: run this in a clone of the repository")

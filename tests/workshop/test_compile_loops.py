@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import compile_loops, kernels
+from minitransformer import kernels
 from minitransformer.backend import available
+from minitransformer.workshop import compile_loops
 
 
 @pytest.mark.skipif("numba" not in available(), reason="needs Numba")

@@ -11,7 +11,7 @@ import time
 import nbformat
 import pytest
 
-from minitransformer import book
+from minitransformer.workshop import book
 
 DRAW = """
 import numpy as np
@@ -211,6 +211,6 @@ def test_without_nbclient_one_line_says_what_to_install(made, monkeypatch):
 
 def test_outside_a_repository_one_line_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(book, "__file__", str(tmp_path / "lib" / "minitransformer" / "book.py"))
+    monkeypatch.setattr(book, "__file__", str(tmp_path / "lib" / "minitransformer" / "workshop" / "book.py"))
     with pytest.raises(book.BookError, match="run this in a clone"):
         book.repository()

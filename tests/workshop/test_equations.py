@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from minitransformer import equations
+from minitransformer.workshop import equations
 
 ROW = {
     "id": "lecture-basic",
@@ -27,13 +27,13 @@ def write_map(root, *rows):
     tables = (
         "[[equation]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in row.items()) for row in rows
     )
-    (root / "minitransformer" / "equations.toml").write_text("\n".join(tables))
+    (root / equations.IN_REPOSITORY).write_text("\n".join(tables))
 
 
 @pytest.fixture
 def root(tmp_path):
     """A repository in which one row has everything it names."""
-    for part in ("minitransformer", "notebooks", "figures", "tests/equations"):
+    for part in ("minitransformer/workshop", "notebooks", "figures", "tests/equations"):
         (tmp_path / part).mkdir(parents=True)
     (tmp_path / "figures" / "fig_heads.svg").touch()
     (tmp_path / "tests" / "equations" / "test_lecture.py").write_text(
@@ -95,7 +95,7 @@ def test_numbers_ascend_as_numbers(root):
 
 @pytest.mark.parametrize("text", ["[[equation]\n", "[[equation]]\nid = 'x'\n", "[[equation]]\nid = 1\n"])
 def test_a_malformed_map_is_one_clear_error(root, text):
-    path = root / "minitransformer" / "equations.toml"
+    path = root / equations.IN_REPOSITORY
     path.write_text(text)
     with pytest.raises(ValueError, match=r"^equations\.toml: "):
         equations.load(path)
@@ -103,7 +103,7 @@ def test_a_malformed_map_is_one_clear_error(root, text):
 
 def test_rows_are_printed_by_source(root):
     write_map(root, ROW, {**ROW, "source": "Borealis II", "id": "borealis-1", "number": "1"})
-    rows = equations.load(root / "minitransformer" / "equations.toml")
+    rows = equations.load(root / equations.IN_REPOSITORY)
     table = equations.table(rows)
     assert [line for line in table.splitlines() if line and line[0] != " "] == ["Borealis II", "Lecture notes"]
     assert "(1) Basic self-attention" in table

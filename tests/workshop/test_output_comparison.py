@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from minitransformer.compare import data_differ, drawn_by, outputs_differ
 from minitransformer.figures import figure, save
+from minitransformer.workshop.output_comparison import data_differ, drawn_by, outputs_differ
 
 
 def stream(text):

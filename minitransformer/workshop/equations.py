@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 MAP = Path(__file__).with_name("equations.toml")
+IN_REPOSITORY = Path("minitransformer", "workshop", MAP.name)
 SOURCES = ("Borealis II", "Lecture notes", "Aalto", "From GRU to attention", "CS224N")  # in the order of the table
 README_BLOCK = re.compile(r"(<!-- chapters[^>]*-->\n).*?(<!-- /chapters -->)", re.DOTALL)
 
@@ -59,7 +60,7 @@ def load(path: Path = MAP) -> list[Equation]:
 
 def check(root: Path) -> list[str]:
     """Every gap and every dangling name of the map of the repository at `root`, one line each; [] if there is none."""
-    rows = load(root / "minitransformer" / MAP.name)
+    rows = load(root / IN_REPOSITORY)
     return [
         *_unclear(rows),
         *(f"{row.id}: {problem}" for row in rows for problem in _dangling(row, root)),
@@ -163,7 +164,7 @@ def markdown(rows: list[Equation]) -> str:
 
 def chapters(root: Path) -> str:
     """The Markdown table of chapters that README shows: title, question, and the equations explained there."""
-    rows = load(root / "minitransformer" / MAP.name)
+    rows = load(root / IN_REPOSITORY)
     lines = ["| | chapter | its question | equations |", "|---|---|---|---|"]
     for notebook in notebooks(root):
         title, question = _opening(notebook)

@@ -1,6 +1,6 @@
 """The equation map has no gap and no dangling name, and README's table of chapters is what map and notebooks say."""
 
-from minitransformer import equations
+from minitransformer.workshop import equations
 
 
 def test_the_map_has_no_gap(root):

@@ -100,7 +100,7 @@ def _loads(module: str) -> bool:
 
 def _cache(chosen: str) -> Finding:
     """Compiled loops are kept in NUMBA_CACHE_DIR, or beside their source, or else in the home directory."""
-    places = [Path(chosen)] if chosen else [Path(__file__).with_name("kernels"), Path.home()]
+    places = [Path(chosen)] if chosen else [Path(__file__).parents[1] / "kernels", Path.home()]
     if any(os.access(_there(place), os.W_OK) for place in places):
         return Finding("compiled loops", "kept in NUMBA_CACHE_DIR" if chosen else "kept beside their source")
     advice = "every run compiles anew: set NUMBA_CACHE_DIR to a folder that can be written"

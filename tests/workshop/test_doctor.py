@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from minitransformer import doctor
+from minitransformer.workshop import doctor
 
 
 def report(**environment):
