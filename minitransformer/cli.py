@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from minitransformer.training.command import add_generate, add_train
+from minitransformer.commands.train import add_generate, add_train
 
 # what a command needs is imported when it runs: `minitransformer --help` should not wait for Matplotlib
 

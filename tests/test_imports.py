@@ -45,7 +45,7 @@ from minitransformer.models import LanguageModel
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
+from minitransformer.training.choices import Training
 
 assert str(mt.backend()) == "numpy"
 model = LanguageModel(256, context=16, width=8, depth=2, heads=2, hidden=16)

@@ -13,8 +13,15 @@ from typing import NamedTuple
 from minitransformer.attention.masks import causal_mask
 from minitransformer.backend import current
 from minitransformer.functional import SoftmaxPullback, fitting, one_dtype, softmax
+from minitransformer.gather_scatter import (
+    by_offset,
+    for_each_head,
+    heads_fit,
+    sum_by_offset,
+    sum_over_heads,
+    unbroadcast,
+)
 from minitransformer.pullback import Pullback
-from minitransformer.sharing import by_offset, for_each_head, heads_fit, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.typing import Array, Bool, Float, checked
 
 SMALL = 16  # up to so many scores, as in an example, the definition is as fast, and its stages can be looked at

@@ -12,10 +12,10 @@ import numpy as np
 
 from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel, load_bert
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 from minitransformer.typing import Array
 
 SHORT, LONG = 32, 96  # bytes in a passage

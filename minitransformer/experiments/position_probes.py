@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from minitransformer import experiments
+from minitransformer.chapters.position_probes import logistic_regression, order_error, position_error
 from minitransformer.experiments.learned_tables import BERT
 from minitransformer.models import load_bert
-from minitransformer.positions import order_error, position_error, sinusoids
-from minitransformer.positions.probes import logistic_regression
+from minitransformer.positions import sinusoids
 from minitransformer.typing import Array
 
 

@@ -17,10 +17,10 @@ from minitransformer.data.text import Text, python_docs
 from minitransformer.functional import cross_entropy
 from minitransformer.models import LanguageModel, Reader
 from minitransformer.pullback import Pullback, Tree
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import LossPullback, NextByte
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 from minitransformer.typing import Array
 
 LENGTHS = {"copy": (16, 32, 64), "induction": (32, 64, 128), "text": (64, 128, 256), "order": (24,), "span": (24,)}

@@ -19,8 +19,7 @@ from tqdm import tqdm
 
 from minitransformer.backend import current
 from minitransformer.experiments.record import RECORDS, Record, digest, plain, read, write
-from minitransformer.training.parallel import cores
-from minitransformer.training.record import circumstances
+from minitransformer.machine import circumstances, cores
 
 
 class ExperimentError(ValueError):

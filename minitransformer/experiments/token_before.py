@@ -11,10 +11,10 @@ from minitransformer.functional import cross_entropy
 from minitransformer.models.tagger import Tagger
 from minitransformer.positions import LearnableSinusoids, NoPositions, SinusoidalPositions
 from minitransformer.pullback import Tree
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import LossPullback
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 from minitransformer.typing import Array
 
 START, WIDTH = 0, 32

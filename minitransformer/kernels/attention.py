@@ -30,12 +30,12 @@ from typing import NamedTuple
 import numpy as np
 from numba import prange
 
+from minitransformer.gather_scatter import by_offset, for_each_head, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, compiled_parallel
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.few_queries import forward_few
 from minitransformer.kernels.threads import one_parallel_loop
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
-from minitransformer.sharing import by_offset, for_each_head, sum_over_heads, unbroadcast
 from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)

@@ -85,7 +85,7 @@ class LanguageModel:
     vocabulary   number of tokens; 256 for bytes
     context      longest sequence it can be trained on (and, with learned positions, can read at all)
     width, depth, heads, hidden    D, number of blocks, H, width of the feed-forward network (4 D if None)
-    positions    the name of an encoding (minitransformer/positions/choose.py), or one that acts inside attention
+    positions    the name of an encoding (minitransformer/positions/registry.py), or one that acts inside attention
     order, norm, activation, dropout    see Block
     cost         O(n D² + n² D) per block; 12 D² parameters per block
     """

@@ -16,10 +16,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from minitransformer.attention.dot_product import ScoresPullback, scores
+from minitransformer.gather_scatter import by_offset, sum_by_index, sum_by_offset
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.positions.shaw import by_clipped_offset, sum_by_clipped_offset, sum_over_rows, table_fits
 from minitransformer.pullback import Pullback
-from minitransformer.sharing import by_offset, sum_by_index, sum_by_offset
 from minitransformer.typing import Array
 
 # ---------------------------------------------------------------------------------- M1 and M2: a number

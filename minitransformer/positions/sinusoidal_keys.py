@@ -13,11 +13,11 @@ import numpy as np
 
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.functional import one_dtype
+from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoidPullback, LearnableSinusoids
 from minitransformer.positions.encoding import NoPositionParams, ScoreEncoding
 from minitransformer.positions.relative_sinusoids import relative_shift, unshift
 from minitransformer.pullback import Tree
-from minitransformer.sharing import unbroadcast
 from minitransformer.typing import Array
 
 

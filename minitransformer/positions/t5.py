@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.gather_scatter import sum_by_index
 from minitransformer.positions.encoding import OffsetBias, offsets
-from minitransformer.sharing import sum_by_index
 from minitransformer.typing import Array, Int, checked
 
 

@@ -16,11 +16,12 @@ import numpy as np
 
 from minitransformer import models, positions
 from minitransformer.late import late
+from minitransformer.machine import circumstances
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.training import schedule
+from minitransformer.training.choices import Training
 from minitransformer.training.optimiser import AdamW, AdamWState, with_leaves
-from minitransformer.training.record import circumstances
-from minitransformer.training.state import State, Training
+from minitransformer.training.state import State
 
 KEY, VERSION = "minitransformer", 1
 

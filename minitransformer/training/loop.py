@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from minitransformer.machine import keep_freed_memory
 from minitransformer.pullback import Tree, first_nonfinite
 from minitransformer.training.checkpoint import Checkpoint, save
-from minitransformer.training.memory import keep_freed_memory
+from minitransformer.training.choices import Training
 from minitransformer.training.objective import LossPullback, Objective
 from minitransformer.training.optimiser import accumulate, clip
-from minitransformer.training.state import State, Training
+from minitransformer.training.state import State
 
 RECENT = 20  # steps over which the bar averages the loss
 
@@ -60,6 +61,7 @@ def train(
     raises       TrainingDiverged, which names the first array that is not finite; TrainingInterrupted at Ctrl-C, with
                  the last state; CheckpointError if the file can't be written (what it held before is still there)
     """
+    keep_freed_memory()
     now = start(model, training) if state is None else state
 
     def keep() -> None:
@@ -93,7 +95,6 @@ def advance(model: Any, objective: Objective, training: Training, state: State) 
 
     raises   TrainingDiverged, at the first number that is not finite
     """
-    keep_freed_memory()
     step = state.step + 1
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what they would warn of is caught, and named
         loss, grads = _gradient(model, objective, training, state.params, step)

@@ -15,9 +15,9 @@ from minitransformer.attention import block_sparse_attention, delta_rule, dot_pr
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
 from minitransformer.backend import available
 from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
+from minitransformer.machine import cores
 from minitransformer.positions.rope import rotate
 from minitransformer.training.optimiser import AdamW
-from minitransformer.training.parallel import cores
 from minitransformer.typing import Array
 
 

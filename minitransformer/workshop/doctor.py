@@ -13,9 +13,8 @@ from threadpoolctl import threadpool_info
 
 from minitransformer.backend import TIERS, available, current
 from minitransformer.data.text import python_docs
+from minitransformer.machine import cores, vectors
 from minitransformer.models.bert_files import PACKAGE
-from minitransformer.training.parallel import cores
-from minitransformer.training.record import vectors
 
 NICKNAMES = {"X86_V2": "SSE 4.2 (X86_V2)", "X86_V3": "AVX2 (X86_V3)", "X86_V4": "AVX-512 (X86_V4)"}
 LAYERS = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}  # of threads, and the modules they live in

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from minitransformer.chapters.position_probes import order_error
 from minitransformer.models import LanguageModel
 from minitransformer.models.bert import BERT
 from minitransformer.positions import sinusoids
 from minitransformer.positions.absolute import angular_frequencies
-from minitransformer.positions.probes import order_error
 
 
 def falls_until(width, **options):

@@ -163,7 +163,7 @@ def test_what_was_done_before_it_was_stopped_is_not_done_again(tmp_path, cluster
 
 
 def test_timed_trials_keep_their_threads(go):
-    from minitransformer.training.parallel import cores
+    from minitransformer.machine import cores
 
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         assert {result["threads"] for result in read(go(2, alone=True), Trial).results} == {cores()}

@@ -9,9 +9,9 @@ from minitransformer import experiments
 from minitransformer.experiments.token_before import TokenBefore
 from minitransformer.models.tagger import Tagger
 from minitransformer.positions import LearnableSinusoids, NoPositions, shift_matrix, sinusoids
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 
 TASK = TokenBefore(vocabulary=9, length=5)
 

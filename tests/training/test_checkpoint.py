@@ -12,10 +12,10 @@ import minitransformer as mt
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training import checkpoint as module
 from minitransformer.training.checkpoint import KEY, Checkpoint, CheckpointError, load, record, refuse_other_data, save
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import start
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Cosine, Noam
-from minitransformer.training.state import Training
 
 DATA = {"task": "text", "name": "mine.txt", "sha256": "ab" * 32}
 TRAINING = Training(steps=20, batch=4, schedule=Cosine(1e-3, 20, 2), optimiser=AdamW((0.8, 0.9), 1e-7, 0.2), seed=3)

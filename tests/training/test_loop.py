@@ -12,10 +12,10 @@ import minitransformer as mt
 from minitransformer.data.text import read_text
 from minitransformer.models import LanguageModel
 from minitransformer.training.checkpoint import load
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import TrainingDiverged, TrainingInterrupted, advance, start, train
 from minitransformer.training.objective import LossPullback, NextByte
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 
 MODEL = LanguageModel(context=8, width=8, depth=2, heads=2, dropout=0.1)
 TRAINING = Training(steps=12, batch=4, schedule=Cosine(1e-2, 12, 2), parts=2, look_every=4, save_every=3)

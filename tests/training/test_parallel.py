@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from minitransformer.training.parallel import cores, each
+from minitransformer.training.parallel import each
 
 
 def blas_threads():
@@ -60,7 +60,3 @@ def test_what_numpy_warns_of_is_the_callers_choice(threads):
         assert [float(x) for x in each(lambda _: np.float32(1e38) * np.float32(10), range(2), threads)] == [np.inf] * 2
     with np.errstate(over="raise"), pytest.raises(FloatingPointError):
         list(each(lambda _: np.float32(1e38) * np.float32(10), range(2), threads))
-
-
-def test_there_is_a_core():
-    assert cores() >= 1

@@ -6,8 +6,8 @@ import pytest
 import minitransformer as mt
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.backend import available
-from minitransformer.figures import position_facts
-from minitransformer.figures.position_facts import WRITTEN, kind_of, terms_of
+from minitransformer.chapters import position_facts
+from minitransformer.chapters.position_facts import WRITTEN, kind_of, terms_of
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, four_terms, place
 
 

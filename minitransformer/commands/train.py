@@ -72,7 +72,7 @@ def train(args: argparse.Namespace) -> int:
 
 def _begin(args: argparse.Namespace) -> tuple[Any, Any, Any, None]:
     """A new run: objective, model, training, and no state yet."""
-    from minitransformer.training.recipes import date_translator, language_model
+    from minitransformer.commands.recipes import date_translator, language_model
 
     if args.out.exists():
         raise ValueError(f"{args.out} is there already: --resume goes on with it, --out starts another")
@@ -82,8 +82,8 @@ def _begin(args: argparse.Namespace) -> tuple[Any, Any, Any, None]:
 
 def _go_on(args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
     """The run in the checkpoint, if it is of this task, on this text, and with these choices."""
+    from minitransformer.commands.recipes import choices
     from minitransformer.training.checkpoint import load, refuse_other_data
-    from minitransformer.training.recipes import choices
 
     found = load(args.out)
     if found.data.get("task") != args.task:
@@ -116,9 +116,9 @@ def _objective(args: argparse.Namespace, model: Any) -> "NextByte | WriteISO":
 
 def _judge_text(objective: "NextByte", model: Any, params: Any) -> None:
     """Print held-out bits per byte beside those of n-grams, and a sample."""
+    from minitransformer.commands.evaluation import bits_per_byte, table
     from minitransformer.data.text import copied
     from minitransformer.pullback import tree_size
-    from minitransformer.training.judge import bits_per_byte, table
 
     text = objective.text
     copies = copied(text.held_out, text.train).mean()

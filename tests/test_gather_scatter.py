@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minitransformer.sharing import refuse_other_heads, sum_by_index
+from minitransformer.gather_scatter import refuse_other_heads, sum_by_index
 
 
 @pytest.fixture

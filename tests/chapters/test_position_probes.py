@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from minitransformer.chapters.position_probes import logistic_regression, order_error, position_error
 from minitransformer.positions import sinusoids
-from minitransformer.positions.probes import logistic_regression, order_error, position_error
 
 
 def seeds(probe, table):

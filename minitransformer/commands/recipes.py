@@ -10,8 +10,8 @@ from typing import Any
 from minitransformer.backend import current
 from minitransformer.data import dates
 from minitransformer.models import EncoderDecoder, LanguageModel
+from minitransformer.training.choices import Training
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 
 PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
 TEXT: dict[str, Any] = {

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from minitransformer.cli import main
+from minitransformer.commands.recipes import choices, date_translator, language_model
 from minitransformer.data.text import python_docs
 from minitransformer.training.checkpoint import load
-from minitransformer.training.recipes import choices, date_translator, language_model
 
 SMALL = ["--width", "8", "--depth", "1", "--heads", "2", "--batch", "4"]
 TEXT = "the cat sat on the mat, and that was that. "

@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
+from minitransformer.training.choices import Training
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 
 
 @pytest.mark.parametrize(

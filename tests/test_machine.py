@@ -1,13 +1,17 @@
-"""A training does not ask the system for the same memory again and again."""
+"""What is written down of a machine; and a training that does not ask it for the same memory again and again."""
 
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+import minitransformer as mt
+from minitransformer.machine import circumstances, cores, processor
 
 CODE = """
 import resource, numpy as np
-from minitransformer.training.memory import keep_freed_memory
+from minitransformer.machine import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):
@@ -18,6 +22,21 @@ print(keep_freed_memory(), keep_freed_memory())
 faults()
 print(faults())
 """
+
+
+def test_the_record_names_versions_and_machine():
+    said = circumstances()
+    assert said["numpy"] == np.__version__
+    assert said["minitransformer"] == mt.__version__
+    assert said["tier"] == str(mt.backend())
+    assert said["blas"]
+    assert said["cores"] == cores() >= 1
+    assert processor() in said["machine"]
+
+
+def test_the_record_follows_the_tier():
+    with mt.backend("numpy"):
+        assert circumstances()["tier"] == "numpy"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="speaks to the allocator of Linux")

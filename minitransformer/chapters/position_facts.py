@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.backend import backend
-from minitransformer.figures.same_word import scores_of, varies_along_diagonals, with_some_parameters
-from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, Encoding, ScoreEncoding
+from minitransformer.chapters.position_scores import scores_of, varies_along_diagonals, with_some_parameters
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ScoreEncoding
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.typing import Array
 
@@ -112,9 +112,7 @@ def _of_added(name: str, added: Any, rng: np.random.Generator, width: int, longe
     return Facts(name, kinds, 1, values, _count(params), (), _runs(added, params, X), False)
 
 
-def _of_attention(
-    name: str, e: Encoding, rng: np.random.Generator, heads: int, d: int, longest: int, layers: int
-) -> Facts:
+def _of_attention(name: str, e: Any, rng: np.random.Generator, heads: int, d: int, longest: int, layers: int) -> Facts:
     Q, K = words = np.tile(rng.standard_normal((2, heads, 1, d)), (1, 1, longest + 1, 1))  # the same for all
     V = rng.standard_normal((heads, longest + 1, d))
     initial, params = e.init(rng, np.float64), with_some_parameters(e, rng)
@@ -150,7 +148,7 @@ def table(facts: dict[str, Facts], names: Sequence[str], new: Sequence[str] = ()
     """The rows of these names as lines of text, with a mark at those that are new."""
     widths = (1, max(map(len, names)), 3, 8, 6, 6, 13, 8, 6, 3, 4, 3)
     head = ("", "", "÷", "cc", "cp", "pc", "pp", "values", "learns", "o?", f"{longest + 1}?", "n²?")
-    rows = [head]
+    rows: list[tuple[str, ...]] = [head]
     for name in names:
         f = facts[name]
         yes_no = ["yes" if flag else "no" for flag in (f.offset_only, f.longer, f.forms_scores)]
