@@ -109,11 +109,6 @@ class RoPEPullback(NamedTuple):
         return NoPositionParams(), self.q(dQ), self.k(dK), dV
 
 
-@functools.lru_cache(maxsize=64)
-def _table(rope: "RoPE", length: int, dtype: np.dtype) -> tuple[Array, Array]:
-    """cos φ_if and sin φ_if for every position of a text."""
-
-
 @dataclass(frozen=True)
 class RoPE(Encoding):
     """Attention with turned queries and keys; values are not turned.
@@ -167,18 +162,8 @@ class RoPE(Encoding):
     ) -> tuple[Float[Array, "*batch n dv"], RoPEPullback]:
         """Attention with turned queries and keys. Pullback: dY to (dparams, dQ, dK, dV)."""
         n, m = queries_last(Q, K)
-        Q, q = self.turn(Q, first=m - n, length=m)
-        K, k = self.turn(K, length=m)
+        angles, magnitude = self.angles(m)
+        Q, q = rotate(Q, angles=angles[m - n :], layout=self.layout, magnitude=magnitude)
+        K, k = rotate(K, angles=angles, layout=self.layout, magnitude=magnitude)
         Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask, scale=self.scale)
         return Y, RoPEPullback(q, k, attention)
-
-    @property
-    def fixed(self) -> bool:
-        """Whether a position is turned by the same angles in texts of all lengths, so that turned keys can be kept."""
-        return not isinstance(self.scaling, DynamicNTK)
-
-    def turn(self, X: Array, *, first: int = 0, length: int) -> tuple[Array, RotatePullback]:
-        """Rows of X (*batch, n, d) turned as the positions first, first + 1, … of a text of this length."""
-        cos, sin = _table(self, length if self.fixed else -length, X.dtype)
-        cos, sin = (table[first : first + X.shape[-2]] for table in (cos, sin))
-        return _turn(X, cos, sin, self.layout), RotatePullback(cos, sin, self.layout)
