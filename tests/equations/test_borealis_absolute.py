@@ -1,4 +1,4 @@
-"""Borealis II, sinusoids: equations (3) and (4), with their sums visible.
+"""Absolute positions: Borealis II (3) and (4), learned tables and the probes of them, with their sums visible.
 
 The blog has I tokens (n here) and writes π_i for row i of Π.
 """
