@@ -245,11 +245,7 @@ def write(root: Path, names: list[str]) -> None:
         for path, run in _runs(root, chosen, copy):
             old = nbformat.read(path, as_version=4)
             for before, after in zip(old.cells, run.notebook.cells, strict=True):
-                if (
-                    after.cell_type == "code"
-                    and not _is_live(after)
-                    and not outputs_differ(before.outputs, after.outputs)
-                ):
+                if after.cell_type == "code" and not outputs_differ(before.outputs, after.outputs):
                     after.outputs = before.outputs
             for figure in run.figures:
                 made.add(figure)
