@@ -6,11 +6,6 @@ import pytest
 from minitransformer.gather_scatter import refuse_other_heads, sum_by_index
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 def test_sum_by_index_is_the_gradient_of_looking_up(rng):
     """⟨dX, table[…, index]⟩ = ⟨sum_by_index(dX), table⟩ for a vector and a matrix of indices, batch axes kept."""
     for shape in ((7,), (4, 5)):

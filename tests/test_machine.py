@@ -1,6 +1,5 @@
 """What is written down of a machine; and a training that does not ask it for the same memory again and again."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 import minitransformer as mt
 from minitransformer.machine import circumstances, cores, processor
+from tests.fresh_python import fresh_python
 
 CODE = """
 import resource, numpy as np
@@ -41,8 +41,7 @@ def test_the_record_follows_the_tier():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="speaks to the allocator of Linux")
 def test_no_page_is_asked_for_twice():
-    script = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=True)
-    *kept, faults = script.stdout.split()
+    *kept, faults = fresh_python(CODE).split()
     if kept != ["True", "True"]:
         pytest.skip("another allocator than glibc's")
     assert int(faults) < 100  # there are 61,440 pages in these arrays

@@ -8,6 +8,7 @@ there; when all trials are done, the file becomes the record. A trial computes w
 the order in which they finish leave no trace in what is kept.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -92,8 +93,6 @@ def _done(experiment: ModuleType, path: Path, keep: bool) -> dict[str, tuple[Any
 def _client(scheduler: str | None, workers: int) -> Iterator[Any]:
     """A connection to the scheduler, or to processes of our own that end with it."""
     try:
-        import logging
-
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise ExperimentError(f"trials are spread by Dask: pip install distributed ({error})") from None

@@ -10,11 +10,6 @@ from minitransformer.experiments.positions import Drawn, Trial
 from minitransformer.models import LanguageModel, Reader
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 @pytest.mark.parametrize("task", ["copy", "induction", "order", "span"])
 def test_the_loss_and_its_gradient(task, rng):
     """The mean of −log P(right) over what counts, sample by sample in a loop; and the pullback reaches every parameter."""

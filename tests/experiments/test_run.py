@@ -13,6 +13,7 @@ import pytest
 
 from minitransformer.experiments.record import Record, read, write
 from minitransformer.experiments.run import ExperimentError, run
+from minitransformer.machine import cores
 
 distributed = pytest.importorskip("distributed")
 import cloudpickle  # noqa: E402  (comes with it)
@@ -163,8 +164,6 @@ def test_what_was_done_before_it_was_stopped_is_not_done_again(tmp_path, cluster
 
 
 def test_timed_trials_keep_their_threads(go):
-    from minitransformer.machine import cores
-
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         assert {result["threads"] for result in read(go(2, alone=True), Trial).results} == {cores()}
 

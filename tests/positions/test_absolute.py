@@ -26,12 +26,6 @@ X = fixed.standard_normal((2, 3, 4))
 TABLE = LearnedPositionParams(fixed.standard_normal((6, 4)))
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 @EXAMPLES
 @given(st.integers(0, 9), st.integers(1, 8), st.integers(-5, 200))
 def test_sinusoids_entry_by_entry(n, pairs, first):

@@ -24,11 +24,6 @@ ENCODINGS = (
 )
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 def inputs(rng, n=5, m=7, groups=3):
     """Two samples, three heads of width 4; the queries are the last n of m positions."""
     return [rng.standard_normal(s) for s in ((2, 3, n, 4), (2, groups, m, 4), (2, groups, m, 2))]

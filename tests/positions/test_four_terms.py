@@ -15,11 +15,6 @@ B, n, D, E, d = 2, 5, 6, 7, 4
 SUBSETS = [("cc",), ("cp",), ("pc",), ("pp",), ("cc", "pp"), ("cc", "cp"), ("cc", "cp", "pc"), TERMS]
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 def some(rng, relative, tied, n=n):
     """X, P, W_q, W_k, and U_q, U_k for a wider P if positions are untied."""
     width = D if tied else E

@@ -16,11 +16,6 @@ KINDS = ["M1", "M2", "M3", "M4"]
 d = 4
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 def some(rng, n, m, heads=3, groups=None):
     """Queries, keys and values of two samples, and a mask that hides some keys, from one query all of them."""
     groups = groups or heads

@@ -9,11 +9,6 @@ from minitransformer.models import BERT, LanguageModel
 from minitransformer.positions import NoPositions
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 def test_nothing_is_added(rng):
     layer, X = NoPositions(4), rng.standard_normal((2, 3, 4))
     Y, pullback = layer(layer.init(rng), X, first=7)

@@ -30,11 +30,6 @@ ENCODINGS = (
 )
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 def inputs(rng, n=5, m=7, groups=3):
     """Two samples, three heads; the queries are the last n of m positions."""
     return [rng.standard_normal(s) for s in ((2, 3, n, 6), (2, groups, m, 6), (2, groups, m, 4))]
