@@ -56,6 +56,14 @@ def run_experiment(args: argparse.Namespace) -> int:
     return 0
 
 
+def attentions(args: argparse.Namespace) -> int:
+    """List the kinds of attention that a model can be given by name."""
+    from minitransformer.attention.registry import table
+
+    print(table())
+    return 0
+
+
 def compile_all(args: argparse.Namespace) -> int:
     """Compile the loops that are not compiled yet, on all cores: three minutes on two, and no chapter waits for them."""
     from minitransformer.workshop.compile_loops import compile_loops
@@ -121,6 +129,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--workers", type=_positive, help="processes on this machine (default: one for each core)")
     command.add_argument("--renew", action="store_true", help="run all trials again, not only those that are missing")
     command.set_defaults(run=run_experiment)
+
+    command = commands.add_parser("attentions", help="list the kinds of attention", description=attentions.__doc__)
+    command.set_defaults(run=attentions)
 
     add_train(commands)
     add_generate(commands)

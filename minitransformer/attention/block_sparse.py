@@ -11,8 +11,9 @@ import numpy as np
 
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.backend import current
+from minitransformer.functional import fitting
 from minitransformer.pullback import Pullback
-from minitransformer.typing import Array, Float, checked
+from minitransformer.typing import Array, Bool, Float, checked
 
 TILE = 64  # queries and keys of a tile, the same as in the kernels
 
@@ -65,10 +66,10 @@ def block_pattern(
     counts, tiles, which = np.zeros(shape[0], np.int64), [], []
     known: dict[bytes, int] = {}
     for t, k in np.argwhere(blocks):
-        i, j = t * TILE + np.arange(TILE)[:, None], k * TILE + np.arange(TILE)
-        seen = np.broadcast_to(sees(i, j[None]), (TILE, TILE)) & (i < n) & (j < m)
+        i, j = m - n + t * TILE + np.arange(TILE)[:, None], k * TILE + np.arange(TILE)
+        seen = np.broadcast_to(sees(i, j[None]), (TILE, TILE)) & (i < m) & (j < m)
         if causal:
-            seen = seen & (j <= i + (m - n))
+            seen = seen & (j <= i)
         if seen.any():
             counts[t] += 1
             tiles.append(k)
@@ -132,10 +133,13 @@ def bigbird_pattern(
 @checked
 def block_sparse_attention(
     Q: Float[Array, "*batch n d"],
-    K: Float[Array, "*batch m d"],
-    V: Float[Array, "*batch m dv"],
+    K: Float[Array, "*shared m d"],
+    V: Float[Array, "*shared m dv"],
     pattern: BlockPattern,
+    bias: Float[Array, "*some o"] | None = None,
     *,
+    causal: bool = False,
+    mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention in which query i sees only the keys that the pattern allows.
@@ -151,8 +155,9 @@ def block_sparse_attention(
         raise ValueError(
             f"pattern: it is for {pattern.n} queries and {pattern.m} keys, not {Q.shape[-2]} and {K.shape[-2]}"
         )
-    if current() == "numpy":
-        return dot_product_attention(Q, K, V, mask=pattern.mask, scale=scale)
+    if current() == "numpy" or bias is not None or mask is not None or K.shape[:-2] != Q.shape[:-2]:
+        seen = pattern.mask if mask is None else pattern.mask & fitting(mask, (*Q.shape[:-1], K.shape[-2]))
+        return dot_product_attention(Q, K, V, bias, causal=causal, mask=seen, scale=scale)
     from minitransformer.kernels.block_sparse import tiles_attention
 
     return tiles_attention(Q, K, V, pattern, scale=scale)

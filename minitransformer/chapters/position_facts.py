@@ -14,7 +14,7 @@ import numpy as np
 
 from minitransformer.backend import backend
 from minitransformer.chapters.position_scores import scores_of, varies_along_diagonals, with_some_parameters
-from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ScoreEncoding
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ScoreEncoding, place
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.typing import Array
 
@@ -91,10 +91,11 @@ def data(*, width: int = 64, heads: int = 4, longest: int = 128, layers: int = 6
     rng = np.random.default_rng(seed)
     found = {}
     with backend("numpy"):  # the tier that keeps A
-        for name, added in AT_EMBEDDING.items():
-            found[name] = _of_added(name, added(width, longest), rng, width, longest)
-        for name, make in IN_ATTENTION.items():
-            e = make(width, heads, longest)
+        for name in AT_EMBEDDING:
+            added = place(name, width=width, heads=heads, longest=longest).at_embedding
+            found[name] = _of_added(name, added, rng, width, longest)
+        for name in IN_ATTENTION:
+            e = place(name, width=width, heads=heads, longest=longest).in_attention
             found[name] = _of_attention(name, e, rng, heads, width // heads, longest, layers)
     return found
 

@@ -13,30 +13,29 @@ from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training.choices import Training
 from minitransformer.training.schedule import Cosine
 
+OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups")
 PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
 TEXT: dict[str, Any] = {
     "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2400, "lr": 6e-3, "seed": 0,
-    "positions": "rope",
+    "attention": "softmax", "positions": "rope", "groups": None,
 }  # fmt: skip
 DATES: dict[str, Any] = {
     "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1200, "lr": 5e-3, "seed": 0,
-    "positions": "sinusoidal",
+    "attention": "softmax", "positions": "sinusoidal", "groups": None,
 }  # fmt: skip
 
 
 def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
-    """Model and training for a text: width, depth, heads, context, batch, steps, lr, seed, positions."""
+    """Model and training for a text; the choices are those of `TEXT`."""
     c = _with(TEXT, choices)
-    sizes = {name: c[name] for name in ("context", "width", "depth", "heads", "positions")}
-    model = LanguageModel(**sizes, activation="relu")
+    model = LanguageModel(**{name: c[name] for name in ("context", *OF_MODEL)}, activation="relu")
     return model, _training(c)
 
 
 def date_translator(**choices: Any) -> tuple[EncoderDecoder, Training]:
-    """Model and training for dates: width, depth, heads, batch, steps, lr, seed, positions."""
+    """Model and training for dates; the choices are those of `DATES`."""
     c = _with(DATES, choices)
-    sizes = {name: c[name] for name in ("width", "depth", "heads", "positions")}
-    model = EncoderDecoder(dates.VOCABULARY, **sizes)
+    model = EncoderDecoder(dates.VOCABULARY, **{name: c[name] for name in OF_MODEL})
     return model, _training(c)
 
 
@@ -59,10 +58,6 @@ def parts_of(batch: int) -> int:
 
 def choices(model: Any, training: Training) -> dict[str, Any]:
     """The choices that made a model and a training: the inverse of the two functions above."""
-    sizes = {
-        name: getattr(model, name)
-        for name in ("width", "depth", "heads", "context", "positions")
-        if hasattr(model, name)
-    }
+    sizes = {name: getattr(model, name) for name in ("context", *OF_MODEL) if hasattr(model, name)}
     lr = training.schedule.peak if isinstance(training.schedule, Cosine) else None
     return {**sizes, "batch": training.batch, "steps": training.steps, "lr": lr, "seed": training.seed}

@@ -16,8 +16,10 @@ CHOICES = {  # option: type, help
     "width": (int, "D, the width of the model"),
     "depth": (int, "number of blocks"),
     "heads": (int, "attention heads in a block"),
+    "groups": (int, "heads of keys and values, if fewer"),
+    "attention": (str, "which one: see `minitransformer attentions`; NAME:OPTION=VALUE, or several that take turns"),
     "context": (int, "bytes that the model sees (text only)"),
-    "positions": (str, "how it knows where a byte stands: sinusoidal, learned, rope, alibi, …"),
+    "positions": (str, "how it knows where a byte stands: sinusoidal, learned, rope, rope:base=500, alibi, …"),
 }
 PROMPT, SAMPLE, TEMPERATURE = "The ", 400, 0.8
 EXAMPLES = 8
@@ -33,7 +35,7 @@ def add_train(commands: Any) -> None:
     parser.add_argument("--out", type=Path, default=Path("run.safetensors"), help="checkpoint (default: %(default)s)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the checkpoint")
     for name, (kind, text) in CHOICES.items():
-        parser.add_argument(f"--{name}", type=kind, help=text)
+        parser.add_argument(f"--{name}", type=kind, help=text, nargs="+" if name == "attention" else None)
     parser.set_defaults(run=train)
 
 
@@ -100,7 +102,10 @@ def _go_on(args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
 
 
 def _wanted(args: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(args, name) for name in CHOICES if getattr(args, name) is not None}
+    wanted = {name: getattr(args, name) for name in CHOICES if getattr(args, name) is not None}
+    if "attention" in wanted:
+        wanted["attention"] = wanted["attention"][0] if len(wanted["attention"]) == 1 else tuple(wanted["attention"])
+    return wanted
 
 
 def _objective(args: argparse.Namespace, model: Any) -> "NextByte | WriteISO":

@@ -73,7 +73,7 @@ def table_of(trial: Trial, draw: int) -> Array:
     if trial.table == "random":
         return np.random.default_rng([draw, trial.rows]).standard_normal((trial.rows, trial.width))
     if trial.table == BERT:
-        return load_bert()[1].position.table
+        return load_bert()[1].positions.table
     trained = {(t.table, t.seed): found for t, found in experiments.load("learned_tables")}
     return np.array(trained[trial.table, trial.seed]["table"])
 

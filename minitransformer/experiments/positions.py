@@ -15,7 +15,7 @@ from minitransformer.data import position_tasks
 from minitransformer.data.position_tasks import Samples
 from minitransformer.data.text import Text, python_docs
 from minitransformer.functional import cross_entropy
-from minitransformer.models import LanguageModel, Reader
+from minitransformer.models import BERT, LanguageModel
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
@@ -94,7 +94,8 @@ def prepare(task: str, positions: Any) -> tuple[Any, Any]:
     """Model and objective of a task, with an encoding: its name, or an object."""
     longest = LENGTHS[task][0]
     if task in ("order", "span"):
-        return Reader(position_tasks.VOCABULARY, 2, longest, positions=positions), Drawn(task, longest)
+        small: dict[str, Any] = {"context": longest, "width": 32, "depth": 2, "heads": 4, "hidden": 64, "types": 1}
+        return BERT(position_tasks.VOCABULARY, **small, positions=positions, outputs=2), Drawn(task, longest)
     sizes: dict[str, Any] = {"width": 64, "depth": 2, "heads": 4, "positions": positions}
     if task == "text":
         return LanguageModel(context=longest, activation="relu", **sizes), NextByte(text(), longest)

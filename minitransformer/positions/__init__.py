@@ -12,7 +12,7 @@ from minitransformer.positions.alibi import ALiBi, alibi_slopes
 from minitransformer.positions.deberta import DeBERTa, deberta_buckets
 from minitransformer.positions.encoding import (
     Encoding,
-    NoPositionParams,
+    NoParams,
     OffsetBias,
     ScoreEncoding,
     offsets,
@@ -49,7 +49,7 @@ __all__ = [
     "LearnableSinusoids",
     "LearnedPositions",
     "Multiplicative",
-    "NoPositionParams",
+    "NoParams",
     "NoPositions",
     "OffsetBias",
     "OffsetScalars",

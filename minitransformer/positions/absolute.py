@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.functional import one_dtype
-from minitransformer.positions.encoding import NoPositionParams
+from minitransformer.positions.encoding import NoParams
 from minitransformer.typing import Array, Float, checked
 
 Layout = Literal["interleaved", "halves"]
@@ -90,8 +90,8 @@ def shift_matrix(
 class SinusoidalPullback(NamedTuple):
     """A constant was added: dX = dY."""
 
-    def __call__(self, dY: Array) -> tuple[NoPositionParams, Array]:
-        return NoPositionParams(), dY
+    def __call__(self, dY: Array) -> tuple[NoParams, Array]:
+        return NoParams(), dY
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ class SinusoidalPositions:
     def __post_init__(self) -> None:
         angular_frequencies(self.width)  # refuses what it can't do
 
-    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoPositionParams:
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoParams:
         """Nothing to learn."""
-        return NoPositionParams()
+        return NoParams()
 
     @checked
-    def __call__(self, params: NoPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
+    def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
         """Y = X + Π, where row 0 of X stands at position `first`."""
         return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), SinusoidalPullback()
 

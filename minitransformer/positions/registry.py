@@ -1,12 +1,15 @@
 """Every encoding under a name, so that a model can be told which one to use.
 
 LanguageModel(positions="rope")                 with the sizes of the model, and the rest as in its paper
-LanguageModel(positions=RoPE(32, base=500.0))   an encoding of the reader's own choice, for heads of width 32
+LanguageModel(positions="rope:base=500")        another choice of its own
+LanguageModel(positions=RoPE(32, base=500.0))   an encoding of the reader's making, for heads of width 32
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+from minitransformer.named import named
 from minitransformer.positions.absolute import LearnableSinusoids, LearnedPositions, SinusoidalPositions
 from minitransformer.positions.alibi import ALiBi
 from minitransformer.positions.deberta import DeBERTa
@@ -22,29 +25,28 @@ from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
 from minitransformer.positions.t5 import T5Bias
 from minitransformer.positions.tupe import TUPE
 
-AT_EMBEDDING: dict[str, Callable[[int, int], Any]] = {  # of width, longest
-    "none": lambda width, longest: NoPositions(width),
-    "sinusoidal": lambda width, longest: SinusoidalPositions(width),
+AT_EMBEDDING: dict[str, Callable[..., Any]] = {
+    "none": NoPositions,
+    "sinusoidal": SinusoidalPositions,
     "learned": LearnedPositions,
-    "learnable sinusoids": lambda width, longest: LearnableSinusoids(width),
+    "learnable sinusoids": LearnableSinusoids,
 }
-IN_ATTENTION: dict[str, Callable[[int, int, int], Encoding]] = {  # of width, heads, longest
-    "shaw": lambda width, heads, longest: Shaw(width // heads, CLIP),
-    "relative keys": lambda width, heads, longest: Shaw(width // heads, CLIP, values=False),
-    "relative sinusoids": lambda width, heads, longest: SinusoidalKeys(width // heads),
-    "learnable relative sinusoids": lambda width, heads, longest: SinusoidalKeys(width // heads, learn=True),
-    "multiplicative": lambda width, heads, longest: Multiplicative(width // heads, CLIP),
-    "transformer-xl": lambda width, heads, longest: TransformerXLPositions(width, heads),
-    "tener": lambda width, heads, longest: TENER(heads, width // heads),
-    "deberta": DeBERTa,  # offsets up to the longest sequence of training
-    "tupe": lambda width, heads, longest: TUPE(width, heads, longest, cls=False),
-    "t5": lambda width, heads, longest: T5Bias(heads),
-    "alibi": lambda width, heads, longest: ALiBi(heads),
-    "kerple": lambda width, heads, longest: KerpleLog(heads),
-    "fire": lambda width, heads, longest: FIRE(heads),
-    "rope": lambda width, heads, longest: RoPE(width // heads),
+IN_ATTENTION: dict[str, Callable[..., Encoding]] = {
+    "shaw": Shaw,
+    "relative keys": partial(Shaw, values=False),
+    "relative sinusoids": SinusoidalKeys,
+    "learnable relative sinusoids": partial(SinusoidalKeys, learn=True),
+    "multiplicative": Multiplicative,
+    "transformer-xl": TransformerXLPositions,
+    "tener": TENER,
+    "deberta": lambda width, heads, longest, index="paper": DeBERTa(width, heads, longest, index),
+    "tupe": partial(TUPE, cls=False),
+    "t5": T5Bias,
+    "alibi": ALiBi,
+    "kerple": KerpleLog,
+    "fire": FIRE,
+    "rope": RoPE,
 }
-CLIP = 16  # k of Shaw's tables, and of what is like them
 
 
 class Placed(NamedTuple):
@@ -54,16 +56,15 @@ class Placed(NamedTuple):
     in_attention: Encoding | None
 
 
-def place(positions: str | Encoding, *, width: int, heads: int, longest: int) -> Placed:
-    """The encoding of this name, for a model of this size.
+def place(positions: Any, *, width: int, heads: int, longest: int) -> Placed:
+    """The encoding of this name, for a model of this size; or the one that is given.
 
-    longest   positions that a learned table holds
-    raises    ValueError for an unknown name
+    longest   positions that a learned table holds, and the farthest offset of DeBERTa's
+    raises    ValueError for an unknown name or option
     """
+    if isinstance(positions, str):
+        sizes = {"width": width, "heads": heads, "d": width // heads, "longest": longest}
+        positions = named("positions", {**AT_EMBEDDING, **IN_ATTENTION}, positions, sizes)
     if isinstance(positions, Encoding):
         return Placed(NoPositions(width), positions)
-    if positions in AT_EMBEDDING:
-        return Placed(AT_EMBEDDING[positions](width, longest), None)
-    if positions in IN_ATTENTION:
-        return Placed(NoPositions(width), IN_ATTENTION[positions](width, heads, longest))
-    raise ValueError(f"positions: no {positions!r}; there are {', '.join((*AT_EMBEDDING, *IN_ATTENTION))}")
+    return Placed(positions, None)

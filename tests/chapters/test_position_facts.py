@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer.attention import MultiHeadAttention
+from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
 from minitransformer.backend import available
 from minitransformer.chapters import position_facts
 from minitransformer.chapters.position_facts import WRITTEN, kind_of, terms_of
@@ -96,10 +96,10 @@ def test_numbers_are_those_of_the_layers(facts, name):
     """Six layers of attention with the encoding, less six without; and what is shared counted once."""
     rng = np.random.default_rng(0)
     e = place(name, width=64, heads=4, longest=128).in_attention
-    params = MultiHeadAttention(64, 4, position=e).init(rng)
+    params = MultiHeadAttention(64, 4, core=SoftmaxAttention(scores=e)).init(rng)
     plain = MultiHeadAttention(64, 4).init(rng)
     one = mt.tree_size(params) - mt.tree_size(plain)
-    shared = sum(mt.tree_size(getattr(params.position, part)) for part in facts[name].shared)
+    shared = sum(mt.tree_size(getattr(params.core, part)) for part in facts[name].shared)
     assert facts[name].numbers == 6 * one - 5 * shared
 
 

@@ -68,7 +68,7 @@ def test_E6_gpt_2_is_a_decoder():
     params = gpt.init(rng, np.float64)
     assert np.array_equal(gpt(params, tokens)[0][:-1], gpt(params, changed)[0][:-1])
 
-    bert = BERT(vocabulary=9, longest=6, width=8, depth=2, heads=2, hidden=16)
+    bert = BERT(vocabulary=9, context=6, width=8, depth=2, heads=2, hidden=16)
     weights = bert.init(rng, np.float64)
     before, after = (bert(weights, t)[0][:-1] for t in (tokens, changed))
     assert (np.abs(before - after).max(1) > 1e-4).all()

@@ -9,7 +9,7 @@ from minitransformer.figures import same_word
 from minitransformer.figures.same_word import CLIP, ENCODINGS
 from minitransformer.functional import softmax
 from minitransformer.gather_scatter import by_offset
-from minitransformer.positions import ALiBi, NoPositionParams, NoPositions
+from minitransformer.positions import ALiBi, NoParams, NoPositions
 
 PLACES = ("added sinusoids (8)", "TUPE (9)")
 
@@ -91,7 +91,7 @@ def test_varies_along_diagonals():
     S = np.arange(9.0).reshape(3, 3)
     assert varies_along_diagonals(S) == pytest.approx(1)  # 0, 4, 8
     assert varies_along_diagonals(np.stack([S.T[::-1] * 0, S])) == pytest.approx(1)
-    bias, _ = ALiBi(1).bias(NoPositionParams(), 3, 3, causal=False)
+    bias, _ = ALiBi(1).bias(NoParams(), 3, 3, causal=False)
     assert varies_along_diagonals(by_offset(bias, 3, 3)) == 0
 
 

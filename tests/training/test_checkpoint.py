@@ -240,8 +240,8 @@ def test_a_description_that_is_none(path, text):
 
 
 def test_another_version(path):
-    altered(path, lambda about, _: about.update(version=2))
-    assert_refused(path, "a checkpoint of version 2; this program reads version 1")
+    altered(path, lambda about, _: about.update(version=3))
+    assert_refused(path, "a checkpoint of version 3; this program reads version 2")
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_an_overflow_is_reported_by_the_name_of_the_first_array_that_holds_it(ob
     with mt.backend(tier), pytest.raises(TrainingDiverged) as caught:
         advance(MODEL, objective, TRAINING, state)
     place = "attention.scores.Q" if tier == "numpy" else "attention.Q"
-    assert caught.value.path == f"stack.blocks.1.attention.layer.cross.{place}"
+    assert caught.value.path == f"stack.blocks.1.attention.layer.core.{place}"
     assert caught.value.step == 1
     assert str(caught.value) == f"step 1: a NaN or an infinity, first seen in {caught.value.path}"
 

@@ -1,4 +1,6 @@
-"""The language model: gradients in every form, the equation, causality, decoding with a cache, bad input."""
+"""The model of a sequence, as a language model, a tagger and a classifier: gradients in every form, the equations,
+causality, decoding, bad input.
+"""
 
 import math
 from itertools import pairwise
@@ -10,8 +12,9 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
 from minitransformer.backend import available
 from minitransformer.functional import cross_entropy
-from minitransformer.models import LanguageModel, Norm
-from minitransformer.positions import sinusoids
+from minitransformer.models import BERT, LanguageModel, Norm, SequenceModel
+from minitransformer.positions import DynamicNTK, LearnedPositions, NoPositions, RoPE, SinusoidalPositions, sinusoids
+from minitransformer.positions.absolute import LearnableSinusoids
 from minitransformer.pullback import first_nonfinite
 
 VOCABULARY, CONTEXT, D = 7, 5, 6
@@ -22,6 +25,18 @@ def model(**options):
     return LanguageModel(
         **({"vocabulary": VOCABULARY, "context": CONTEXT, "width": D, "depth": 2, "heads": 2} | options)
     )
+
+
+def tagger(**options):
+    """Of what it reads it says one of the same tokens, and sees both sides."""
+    sizes = {"vocabulary": VOCABULARY, "width": D, "depth": 2, "heads": 2, "hidden": 5}
+    return SequenceModel(**(sizes | options))
+
+
+def classifier(**options):
+    """A small BERT with three numbers for each token."""
+    sizes = {"vocabulary": VOCABULARY, "context": 6, "width": 4, "depth": 1, "heads": 2, "hidden": 5}
+    return BERT(**(sizes | {"types": 1, "outputs": 3} | options))
 
 
 def some(model):
@@ -57,6 +72,30 @@ def test_gradient(options):
     lm = model(**options)
     params = some(lm)
     check_pullback(lambda params: lm(params, TOKENS), params, zero=without_effect(params), entries=2)
+
+
+OTHERS = {
+    "tagger": tagger(positions=LearnedPositions(D, 4)),
+    "tagger with frequencies": tagger(positions=LearnableSinusoids(D)),
+    "tagger with a head": tagger(outputs=3),
+    "rows": tagger(outputs=0, depth=1),
+    "classifier": classifier(),
+    "BERT that says a token": classifier(outputs=None),
+    "causal BERT": classifier(causal=True, outputs=0),
+    "no feed-forward network's usual width": model(depth=1, hidden=3),
+    "shared keys": model(depth=1, groups=1),
+    "kinds in turn": model(attention=("softmax", "linear"), positions="rope", heads=3),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_gradient_of_other_models(other):
+    """Sequences of several lengths, where padding can be hidden."""
+    params, zero = some(other), []
+    for k, block in enumerate(other.stack.blocks):  # a bias of the keys has no effect where scores go through softmax
+        if block.attention.core.has_scores and block.attention.rotate is None:
+            zero.append(f"params.stack.blocks.{k}.attention.b_k")
+    check_pullback(lambda params: other(params, TOKENS, lengths=np.array([4, 3])), params, zero=zero, entries=3)
 
 
 def test_gradient_of_every_entry_of_the_shared_table():
@@ -103,14 +142,52 @@ def test_the_equation(order, positions):
     params = some(lm)
     Pi = sinusoids(4, D) if positions == "sinusoidal" else params.positions.table[:4]
     X = math.sqrt(D) * params.E[TOKENS] + Pi
-    X, pullback = lm._stack(params.stack, X, causal=True)
+    X, pullback = lm.stack(params.stack, X, causal=True)
     logits, model_pullback = lm(params, TOKENS)
     assert np.allclose(logits, X @ params.E.T, rtol=1e-13)
     assert np.array_equal(model_pullback.blocks[1].attention.A, pullback.blocks[1].attention.A)
     if order == "pre":
-        blocks = lm._stack.block(params.stack.blocks[0], math.sqrt(D) * params.E[TOKENS] + Pi, causal=True)[0]
-        blocks = lm._stack.block(params.stack.blocks[1], blocks, causal=True)[0]
+        blocks = lm.stack.blocks[0](params.stack.blocks[0], math.sqrt(D) * params.E[TOKENS] + Pi, causal=True)[0]
+        blocks = lm.stack.blocks[0](params.stack.blocks[1], blocks, causal=True)[0]
         assert np.allclose(Norm(D)(params.stack.norm, blocks)[0] @ params.E.T, logits, rtol=1e-12)
+
+
+def test_it_is_the_language_model_without_the_mask():
+    """The last token of a language model with one block sees everything: there both say the same."""
+    both, causal = tagger(depth=1), model(depth=1, hidden=5, activation="relu")
+    params = some(both)
+    ours, theirs = both(params, TOKENS)[0], causal(params, TOKENS)[0]
+    np.testing.assert_allclose(ours[:, -1], theirs[:, -1], rtol=0, atol=1e-12)
+    assert np.abs(ours[:, 0] - theirs[:, 0]).max() > 1e-3
+
+
+def test_without_positions_outputs_move_with_their_tokens():
+    order = [2, 0, 3, 1]
+    for positions, invisible in ((NoPositions(D), True), (SinusoidalPositions(D), False)):
+        model = tagger(positions=positions)
+        params = some(model)
+        moved, stood = model(params, TOKENS[:, order])[0], model(params, TOKENS)[0][:, order]
+        assert np.allclose(moved, stood, rtol=0, atol=1e-12) == invisible
+
+
+@pytest.mark.parametrize("make", [tagger, classifier, model])
+def test_a_head_is_a_linear_layer_on_the_rows(make):
+    """The same model with outputs=0 gives the rows, and those alone."""
+    answers, rows = make(outputs=3), make(outputs=0)
+    params = some(answers)
+    N, _ = rows(params._replace(head=None), TOKENS)
+    assert N.shape == (*TOKENS.shape, answers.width)
+    np.testing.assert_allclose(answers(params, TOKENS)[0], N @ params.head.W + params.head.b, rtol=1e-12)
+    assert rows.init(np.random.default_rng(0)).head is None
+
+
+def test_a_normed_embedding_is_the_norm_of_three_tables():
+    """LN(E[tokens] + Π + T[types]), and not √D times anything."""
+    bert = classifier(outputs=0, types=2)
+    params, types = some(bert), np.array([[0, 0, 1, 1], [0, 1, 1, 1]])
+    X = params.E[TOKENS] + params.positions.table[:4] + params.types[types]
+    N, _ = bert.stack(params.stack, Norm(4, eps=1e-12)(params.norm, X)[0])
+    np.testing.assert_allclose(bert(params, TOKENS, types=types)[0], N, rtol=1e-12)
 
 
 def test_number_of_parameters():
@@ -208,21 +285,59 @@ def test_decoding_with_a_cache_is_the_whole(order, positions, tier):
     with mt.backend(tier):
         whole, _ = lm(params, TOKENS)
         for cuts in ([0, 1, 2, 3, 4], [0, 3, 4], [0, 1, 4], [0, 4]):
-            past, pieces = None, []
+            state, pieces = None, []
             for start, stop in pairwise(cuts):
-                logits, past = lm.decode(params, TOKENS[:, start:stop], past)
+                logits, state = lm.step(params, TOKENS[:, start:stop], state)
                 pieces.append(logits)
-                assert len(past) == 2
-                assert past[0].K.shape == (2, 2, stop, 3)
+                assert state.length == stop
+                assert [block.keys.shape for block in state.blocks] == [(2, 2, stop, 3)] * 2
             assert np.allclose(np.concatenate(pieces, 1), whole, rtol=1e-10, atol=1e-11)
 
 
 def test_decoding_in_float32():
     lm = model()
     params = lm.init(np.random.default_rng(0))
-    logits, past = lm.decode(params, TOKENS[0])
-    assert logits.dtype == past[0].K.dtype == np.float32
+    logits, state = lm.step(params, TOKENS[0])
+    assert logits.dtype == state.blocks[0].K.dtype == np.float32
     assert np.allclose(logits, lm(params, TOKENS[0])[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("outputs", [None, 3, 0])
+def test_decoding_with_another_head(outputs):
+    causal = tagger(causal=True, outputs=outputs)
+    params = some(causal)
+    whole, (first, state) = causal(params, TOKENS)[0], causal.step(params, TOKENS[:, :3])
+    last, _ = causal.step(params, TOKENS[:, 3:], state)
+    np.testing.assert_allclose(np.concatenate([first, last], 1), whole, rtol=1e-10, atol=1e-11)
+
+
+def test_decoding_in_a_normed_embedding():
+    causal = classifier(causal=True)
+    params = some(causal)
+    whole, (first, state) = causal(params, TOKENS)[0], causal.step(params, TOKENS[:, :3])
+    last, _ = causal.step(params, TOKENS[:, 3:], state)
+    np.testing.assert_allclose(np.concatenate([first, last], 1), whole, rtol=1e-10, atol=1e-11)
+
+
+def test_what_keeps_no_state_reads_all_again():
+    """Then a step is the whole exactly; the state is the tokens, and two continuations of it stay apart."""
+    lm = model(positions=RoPE(3 * 2, scaling=DynamicNTK(2.0, 2)), heads=1)
+    params = some(lm)
+    assert not lm.stack.decodes
+    state = None
+    for k in range(4):
+        logits, state = lm.step(params, TOKENS[:, k : k + 1], state)
+        np.testing.assert_array_equal(logits, lm(params, TOKENS[:, : k + 1])[0][:, k:])
+        assert state.length == k + 1
+    one, _ = lm.step(params, TOKENS[:, :1], state)
+    other, _ = lm.step(params, TOKENS[:, 1:2], state)
+    np.testing.assert_array_equal(one, lm.step(params, TOKENS[:, :1], state)[0])
+    assert not np.allclose(one, other)
+
+
+def test_a_model_that_sees_both_sides_has_no_past():
+    with pytest.raises(ValueError, match="causal: a model that sees both sides has no past to go on from"):
+        tagger().step(some(tagger()), TOKENS)
 
 
 # ----------------------------------------------------------------------------------------------- bad input
@@ -242,6 +357,18 @@ def test_decoding_in_float32():
         ({"norm": "batch"}, "kind: no normalisation 'batch'"),
         ({"activation": "swish"}, "activation: no 'swish'"),
         ({"dropout": 1}, r"dropout: 1 is not in \[0, 1\)"),
+        ({"outputs": -1}, "types ≥ 1 and outputs ≥ 0 are needed, got 1 and -1"),
+        ({"types": 0}, "types ≥ 1 and outputs ≥ 0 are needed, got 0 and None"),
+        ({"embedding": "loud"}, 'embedding: no \'loud\'; there are "scaled" and "normed"'),
+        ({"groups": 3}, "groups: 2 heads are not divisible into 3 groups"),
+        ({"attention": "local"}, "attention: no 'local'; there are softmax, window"),
+        ({"attention": ()}, "attention: an empty sequence"),
+        ({"attention": 3}, "attention: 3 is not a name, nor a core, a mixer or a pattern"),
+        ({"attention": "delta", "causal": False}, "attention: DeltaRule is always causal"),
+        (
+            {"attention": "linear", "positions": "t5"},
+            "positions: T5Bias acts on the scores, and KernelAttention has no",
+        ),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -249,10 +376,23 @@ def test_bad_options_are_refused(options, message):
         model(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocabulary": 0}, "vocabulary and context must be at least 1, got 0 and 128"),
+        ({"width": 5, "heads": 1}, "width: sines and cosines come in pairs, and 5 is not"),
+        ({"attention": "delta"}, "attention: DeltaRule is always causal"),
+    ],
+)
+def test_bad_options_of_a_tagger_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        tagger(**options)
+
+
 @pytest.mark.parametrize("bad", [-1, VOCABULARY])
 def test_a_token_outside_the_vocabulary_is_refused(bad):
     lm = model()
-    for run in (lm, lm.decode):
+    for run in (lm, lm.step):
         with pytest.raises(ValueError, match=f"tokens: {bad} is outside the vocabulary 0 … 6"):
             run(some(lm), np.array([[1, bad]]))
 
@@ -261,9 +401,9 @@ def test_more_tokens_than_learned_positions_are_refused():
     lm = model(positions="learned")
     with pytest.raises(ValueError, match="X: position 5 is beyond the learned table, which ends at 4"):
         lm(some(lm), np.zeros((1, 6), int))
-    _, past = lm.decode(some(lm), TOKENS)
+    _, state = lm.step(some(lm), TOKENS)
     with pytest.raises(ValueError, match="X: position 5 is beyond the learned table"):
-        lm.decode(some(lm), TOKENS[:, :2], past)
+        lm.step(some(lm), TOKENS[:, :2], state)
 
 
 def test_sinusoidal_positions_have_no_end():
@@ -291,3 +431,12 @@ def test_parameters_of_another_model_are_refused():
         lm(some(model(depth=1)), TOKENS)
     with pytest.raises(TypeError, match="return value"):
         lm(some(model(vocabulary=9)), TOKENS)
+    scaled, normed = tagger(outputs=0, hidden=8), tagger(outputs=0, hidden=8, embedding="normed")
+    for one, other in (
+        (scaled, normed),
+        (normed, scaled),
+        (tagger(outputs=3), tagger()),
+        (tagger(), tagger(outputs=3)),
+    ):
+        with pytest.raises(ValueError, match=r"params\.(types|head): there should be (none|some)"):
+            one(some(other), TOKENS)
