@@ -6,6 +6,7 @@ Row i says where a token stands, and nothing else in a layer of attention does. 
 by M_j, the row of position i becomes the row of position i + j.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -87,6 +88,14 @@ def shift_matrix(
     return M.reshape(width, width)
 
 
+@functools.lru_cache(maxsize=64)
+def _table(width: int, n: int, dtype: np.dtype) -> Array:
+    """The first n rows of Π, kept."""
+    table = sinusoids(n, width).astype(dtype)
+    table.flags.writeable = False
+    return table
+
+
 class SinusoidalPullback(NamedTuple):
     """A constant was added: dX = dY."""
 
@@ -110,7 +119,9 @@ class SinusoidalPositions:
     @checked
     def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
         """Y = X + Π, where row 0 of X stands at position `first`."""
-        return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), SinusoidalPullback()
+        last = first + X.shape[-2]
+        table = _table(self.width, max(64, 1 << (last - 1).bit_length()), X.dtype)  # one serves many lengths
+        return X + table[first:last], SinusoidalPullback()
 
 
 class LearnableSinusoidParams(NamedTuple):
