@@ -112,7 +112,7 @@ def copy_of_V(n: int) -> Job:  # noqa: N802
 def limit(operations: float) -> Job:
     """So many operations by the micro-kernel on tiles that stay in the first-level cache: what the processor can do now."""
     from minitransformer.kernels.compiled_stairs import multiply_adds
-    from minitransformer.kernels.threads import one_parallel_loop
+    from minitransformer.kernels.threads import in_parallel
     from minitransformer.kernels.tiles import plain_loops, tiles
     from minitransformer.machine import cores
 
@@ -121,8 +121,7 @@ def limit(operations: float) -> Job:
     times = max(1, round(operations / (2 * C.size * 64)))
 
     def job() -> None:
-        with one_parallel_loop():
-            multiply_adds(A, B, C, times, plain_loops())
+        in_parallel(len(C), multiply_adds, A, B, times, plain_loops(), C)
 
     return job
 

@@ -134,7 +134,7 @@ def prepare(corner: Corner, clone: Path, environment: dict[str, str]) -> None:
     else:
         steps = [["make", "environment", f"PYTHON={python}"]]
     if corner.environment == "no-numba":
-        steps.append([".venv/bin/python", "-m", "pip", "uninstall", "-q", "-y", "numba", "llvmlite", "tbb"])
+        steps.append([".venv/bin/python", "-m", "pip", "uninstall", "-q", "-y", "numba", "llvmlite"])
     for step in steps:
         if not run(step, clone, environment):
             kind = FailedError if corner.environment == "lock" else CouldNotError

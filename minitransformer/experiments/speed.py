@@ -139,19 +139,15 @@ def climb(stair: Stair, n: int, runs: int = 3) -> list[float]:
 
 @contextmanager
 def on(number: int) -> Iterator[None]:
-    """BLAS and Numba use so many cores."""
+    """BLAS and the loops use so many cores."""
     with threadpool_limits(number, "blas"):
         if "numba" not in available():
             yield
             return
-        import numba
+        from minitransformer.kernels.threads import limit
 
-        before = numba.get_num_threads()
-        numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
-        try:
+        with limit(number):
             yield
-        finally:
-            numba.set_num_threads(before)
 
 
 def seconds(job: Callable[[], Any], runs: int = 3) -> list[float]:
@@ -190,24 +186,24 @@ def ceilings(longest: int) -> dict[str, Any]:
 def peak(number: int, times: int, rows: int = 12) -> float:
     """GFLOP/s of multiply-adds in so many rows that stay in the first cache, on so many cores: the best of nine runs."""
     from minitransformer.kernels.compiled_stairs import multiply_adds
-    from minitransformer.kernels.threads import one_parallel_loop
+    from minitransformer.kernels.threads import in_parallel
     from minitransformer.kernels.tiles import LANES
 
     A, B = np.ones((rows, LANES), np.float32), np.ones((LANES, LANES), np.float32)
     C, loops = np.zeros((number, rows, LANES), np.float32), None if "micro" in available() else True
-    with on(number), one_parallel_loop():
-        best = min(seconds(lambda: multiply_adds(A, B, C, times // rows, loops), 9))
+    with on(number):
+        best = min(seconds(lambda: in_parallel(number, multiply_adds, A, B, times // rows, loops, C), 9))
     return 2 * number * (times // rows) * A.size * LANES / best / 1e9
 
 
 def bandwidth(number: int, length: int) -> float:
     """GB/s, read and written, of a copy of so many numbers, on so many cores: the best of nine runs."""
     from minitransformer.kernels.compiled_stairs import copy
-    from minitransformer.kernels.threads import one_parallel_loop
+    from minitransformer.kernels.threads import in_parallel
 
     X, Y = np.ones(length, np.float32), np.zeros(length, np.float32)
-    with on(number), one_parallel_loop():
-        return 2 * X.nbytes / min(seconds(lambda: copy(X, Y, number), 9)) / 1e9
+    with on(number):
+        return 2 * X.nbytes / min(seconds(lambda: in_parallel(number, copy, X, Y), 9)) / 1e9
 
 
 def staircase(longest: int) -> dict[str, Any]:

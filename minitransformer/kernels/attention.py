@@ -28,18 +28,18 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import prange
 
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_over_heads, unbroadcast
-from minitransformer.kernels.compiling import compiled, compiled_parallel
+from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.few_queries import forward_few
-from minitransformer.kernels.threads import one_parallel_loop
-from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
+from minitransformer.kernels.threads import ENOUGH, in_parallel
+from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, transpose_into
 from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
 FEW = 4  # up to so many queries, a tile of 64 would be mostly empty
+LONG = 2**17  # numbers in the keys of a few queries that are worth the call of a helper
 FAINT = -64  # a weight below 2⁻⁶⁴ has no slope, see `weights_and_slopes`
 
 # ------------------------------------------------------------------------------------- the parts of a tile
@@ -50,13 +50,14 @@ def hide(S, columns, mask, r0, c0):
     """S[r, c] = −∞ where mask[r0 + r, c0 + c] is False, for so many c. An axis of length 1 is broadcast."""
     hidden = S.dtype.type(-np.inf)
     for r in range(len(S)):
-        s, row = S[r][:columns], mask[r0 + r if len(mask) > 1 else 0]
+        s, row = S[r], mask[r0 + r if len(mask) > 1 else 0]
         if len(row) > 1:
             seen = row[c0 : c0 + columns]
-            for c in range(len(s)):
+            for c in range(len(seen)):
                 s[c] = s[c] if seen[c] else hidden
         elif not row[0]:
-            s[:] = hidden
+            for c in range(columns):
+                s[c] = hidden
 
 
 @compiled
@@ -72,13 +73,15 @@ def add_bias(S, bias, start, step):
 
 
 @compiled
-def exponentiate(S, YT, top, total):
+def exponentiate(S, YT, rows):
     """Online softmax: from scores S (in base 2) to weights exp2(S − top), when top may have grown.
 
     Four keys at a time, so that top and total are read and written less often. A query that has seen no key yet has
-    top = −∞; it subtracts 0 instead, so that its weights are 2^−∞ = 0, not NaN.
+    top = −∞; it subtracts 0 instead, so that its weights are 2^−∞ = 0, not NaN. The third and fourth of the rows are for use.
     """
-    before, base = top.copy(), np.empty_like(top)
+    top, total, before, base = rows[0], rows[1], rows[2], rows[3]
+    for i in range(LANES):
+        before[i] = top[i]
     s = S.reshape(-1)
     for j in range(0, len(S), 4):
         r = s[j * LANES : (j + 4) * LANES]
@@ -104,14 +107,16 @@ def exponentiate(S, YT, top, total):
                 YT[c, i] *= before[i]
 
 
-@compiled
+@inlined
 def attend(Q, K, V, bias, mask, causal, m, scale, i0, loops, Y, L):
     """One tile of queries of one head: rows i0 … i0 + 63 of Y and L. The mask has keys on its rows, as S has."""
     n, d, dv = len(L), K.shape[1], V.shape[1]
     rows = min(LANES, n - i0)
-    QT, space, YT = tile(d, Q), tile(LANES, Q), tile(dv, Q)
+    room = tile(d + dv + LANES + 4, Q)
+    QT, YT, space, numbers = room[:d], room[d : d + dv], room[d + dv : -4], room[-4:]
     transpose_into(QT, Q[i0 : i0 + rows], Q.dtype.type(scale * LOG2E))
-    top, total = np.full(LANES, -np.inf, Q.dtype), np.zeros(LANES, Q.dtype)
+    for i in range(LANES):
+        numbers[0, i] = -np.inf
     end = i0 + rows + m - n if causal else m  # the keys from here on are seen by no query of the tile
     for j0 in range(0, end, LANES):
         S = space[: min(LANES, fours(end - j0))]
@@ -124,9 +129,9 @@ def attend(Q, K, V, bias, mask, causal, m, scale, i0, loops, Y, L):
                 S[j, i] = -np.inf
         if mask.size:
             hide(S[: m - j0], rows, mask, j0, i0)
-        exponentiate(S, YT, top, total)
+        exponentiate(S, YT, numbers)
         add_product(V[j0 : j0 + len(S), :dv].T, S, YT, rows, loops)
-    write_rows(YT, top, total, i0, Y, L)
+    write_rows(YT, numbers[0], numbers[1], i0, Y, L)
 
 
 @compiled
@@ -139,18 +144,15 @@ def write_rows(YT, top, total, i0, Y, L):
             Y[i0 + i, c] = YT[c, i] * share
 
 
-@compiled_parallel
-def forward(Q, K, V, bias, mask, of, causal, m, scale, loops, Y, L):
+@compiled
+def forward(Q, K, V, bias, mask, of, causal, m, scale, loops, Y, L, first, threads):
     """Y and L. One task for each tile of queries of each head b, whose keys, bias and mask have the numbers of[b]."""
     number = (Y.shape[1] + LANES - 1) // LANES
-    for task in prange(len(Y) * number):
+    for task in range(first, len(Y) * number, threads):
         b, t = task // number, task % number
         t = t // 2 if t % 2 == 0 else number - 1 - t // 2  # first, last, second, …: late tiles cost more when causal
         kv, its_bias, its_mask = of[b]
-        attend(
-            *(Q[b], K[kv], V[kv], bias[its_bias], mask[its_mask]),
-            *(causal, m, scale, t * LANES, loops, Y[b], L[b]),
-        )
+        attend(Q[b], K[kv], V[kv], bias[its_bias], mask[its_mask], causal, m, scale, t * LANES, loops, Y[b], L[b])
 
 
 # -------------------------------------------------------------------------------------------- backwards
@@ -200,20 +202,22 @@ def write_columns(XT, factor, X):
             X[r, c] = factor * XT[c, r]
 
 
-@compiled
+@inlined
 def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, loops, dQ, dK, dV, dbias):
     """One tile of keys of one head: rows j0 … j0 + 63 of dK and dV, and what they add to dQ (in panels) and dbias."""
     n, m, d, dv = len(L), len(dK), K.shape[1], V.shape[1]
     keys, panels = min(LANES, m - j0), dQ.shape[1]
-    KT, VT, dKT, dVT = tile(d, Q), tile(dv, Q), tile(d, Q), tile(dv, Q)
+    room = tile(2 * (d + dv) + 2 * LANES + panels * LANES, Q)
+    KT, VT, room = room[:d], room[d : d + dv], room[d + dv :]
+    dKT, dVT, room = room[:d], room[d : d + dv], room[d + dv :]
+    P_space, dS_space, K_panels = room[:LANES], room[LANES : 2 * LANES], room[2 * LANES :].reshape(panels, LANES, LANES)
     transpose_into(KT, K[j0 : j0 + keys], Q.dtype.type(scale * LOG2E))
     transpose_into(VT, V[j0 : j0 + keys], Q.dtype.type(1))
-    K_panels, space = tiles(panels, LANES, Q), tiles(2, LANES, Q)
     in_panels(K[j0 : j0 + keys, :d], K_panels)
     start = max(0, j0 - (m - n)) // LANES * LANES if causal else 0  # no query before this tile sees any of the keys
     for i0 in range(start, n, LANES):
         rows = min(LANES, n - i0)
-        P, dS = space[0, : fours(rows)], space[1, : fours(rows)]
+        P, dS = P_space[: fours(rows)], dS_space[: fours(rows)]
         Q_tile, dY_tile = Q[i0 : i0 + len(P), :d], dY[i0 : i0 + len(P), :dv]
         product(Q_tile, KT, P, LANES, loops)  # scores, in base 2
         product(dY_tile, VT, dS, LANES, loops)  # dP
@@ -231,21 +235,35 @@ def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, loops, dQ, dK,
             b = dbias[j0 - i0 - i + n - 1 + LANES : j0 - i0 - i + n - 1 + 2 * LANES]
             for j in range(LANES):
                 b[j] += dS[i, j]
-    write_columns(dKT, scale, dK[j0 : j0 + keys])
-    write_columns(dVT, 1, dV[j0 : j0 + keys])
+    write_columns(dKT, Q.dtype.type(scale), dK[j0 : j0 + keys])
+    write_columns(dVT, Q.dtype.type(1), dV[j0 : j0 + keys])
 
 
-@compiled_parallel
-def backward(Q, K, V, dY, L, D, bias, mask, of, causal, scale, loops, dQ, dK, dV, dbias):
+@compiled
+def backward(Q, K, V, dY, L, D, bias, mask, of, causal, scale, loops, dQ, dK, dV, dbias, first, threads):
     """dQ, dK, dV and dbias. One task for each part of the keys of each head, with a dQ and a dbias of its own."""
     parts = len(dQ)
-    for task in prange(len(dK) * parts):
+    for task in range(first, len(dK) * parts, threads):
         b, part = task // parts, task % parts
         kv, its_bias, its_mask = of[b]
         for j0 in range(part * LANES, dK.shape[1], parts * LANES):
             attend_back(
-                *(Q[b], K[kv], V[kv], dY[b], L[b], D[b], bias[its_bias], mask[its_mask], causal, scale, j0, loops),
-                *(dQ[part, b], dK[b], dV[b], dbias[part, b]),
+                Q[b],
+                K[kv],
+                V[kv],
+                dY[b],
+                L[b],
+                D[b],
+                bias[its_bias],
+                mask[its_mask],
+                causal,
+                scale,
+                j0,
+                loops,
+                dQ[part, b],
+                dK[b],
+                dV[b],
+                dbias[part, b],
             )
 
 
@@ -356,12 +374,13 @@ class TiledAttentionPullback(NamedTuple):
         parts = max(1, min(-(-8 // max(B, 1)), -(-m // LANES)))  # few heads: several tasks for each
         dQ = np.zeros((parts, B, -(-n // LANES), -(-d // LANES), LANES, LANES), dY.dtype)
         dbias = np.zeros((parts, B, 0 if self.bias is None else biases.shape[-1]), dY.dtype)
-        with one_parallel_loop():
-            backward(
-                *(padded(X) for X in (self.Q, self.K, self.V, dY)),
-                *(self.L.reshape(B, n), D, biases, masks, of, self.causal, self.scale, plain_loops()),
-                *(dQ, dK, dV, dbias),
-            )
+        in_parallel(
+            B * parts if B * n * m * d > ENOUGH else 1,
+            backward,
+            *(padded(X) for X in (self.Q, self.K, self.V, dY)),
+            *(self.L.reshape(B, n), D, biases, masks, of, self.causal, self.scale, plain_loops()),
+            *(dQ, dK, dV, dbias),
+        )
         gradients = [from_panels(dQ, self.scale, self.Q.shape)]
         gradients += [
             sum_over_heads(dX.reshape(*batch, *dX.shape[1:]), X.shape) for dX, X in ((dK, self.K), (dV, self.V))
@@ -384,11 +403,12 @@ def tiled_attention(
     masks, biases, of = _of(Q, K, mask, bias)
     Y, L = np.empty((*batch, n, V.shape[-1]), Q.dtype), np.empty((*batch, n), Q.dtype)
     out = heads(Y), L.reshape(len(of), n)
-    with one_parallel_loop():
-        if n <= FEW:
-            arrays = (np.require(heads(X), requirements=["C", "A", "W"]) for X in (Q, K, V))
-            forward_few(*arrays, biases, masks, of, causal, scale, *out)
-        else:
-            turned = np.ascontiguousarray(biases[:, ::-1]), np.ascontiguousarray(masks.mT)
-            forward(*(padded(X) for X in (Q, K, V)), *turned, of, causal, m, scale, plain_loops(), *out)
+    if n <= FEW:
+        arrays = (np.require(heads(X), requirements=["C", "A", "W"]) for X in (Q, K, V))
+        in_parallel(len(of) if K.size > LONG else 1, forward_few, *arrays, biases, masks, of, causal, scale, *out)
+    else:
+        turned = np.ascontiguousarray(biases[:, ::-1]), np.ascontiguousarray(masks.mT)
+        arrays = (padded(X) for X in (Q, K, V))
+        tasks = len(of) * -(-n // LANES) if len(of) * n * m * Q.shape[-1] > ENOUGH else 1
+        in_parallel(tasks, forward, *arrays, *turned, of, causal, m, scale, plain_loops(), *out)
     return Y, TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias)

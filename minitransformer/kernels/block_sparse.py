@@ -13,7 +13,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import prange
 
 from minitransformer.functional import one_dtype
 from minitransformer.kernels.attention import (
@@ -30,8 +29,8 @@ from minitransformer.kernels.attention import (
     write_columns,
     write_rows,
 )
-from minitransformer.kernels.compiling import compiled, compiled_parallel
-from minitransformer.kernels.threads import one_parallel_loop
+from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.threads import in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
@@ -42,23 +41,24 @@ def attend(Q, K, V, key_tiles, which, seen, m, scale, i0, loops, Y, L):
     d, dv = K.shape[1], V.shape[1]
     QT, space, YT = tile(d, Q), tile(LANES, Q), tile(dv, Q)
     transpose_into(QT, Q[i0 : min(i0 + LANES, len(L))], Q.dtype.type(scale * LOG2E))
-    top, total = np.full(LANES, -np.inf, Q.dtype), np.zeros(LANES, Q.dtype)
+    numbers = tile(4, Q)
+    numbers[0] = -np.inf
     for t in range(len(key_tiles)):
         j0 = key_tiles[t] * LANES
         S = space[: min(LANES, fours(m - j0))]
         product(K[j0 : j0 + len(S), :d], QT, S, LANES, loops)
         if which[t] >= 0:
             hide(S, LANES, seen[which[t]], 0, 0)
-        exponentiate(S, YT, top, total)
+        exponentiate(S, YT, numbers)
         add_product(V[j0 : j0 + len(S), :dv].T, S, YT, LANES, loops)
-    write_rows(YT, top, total, i0, Y, L)
+    write_rows(YT, numbers[0], numbers[1], i0, Y, L)
 
 
-@compiled_parallel
-def forward(Q, K, V, starts, key_tiles, which, seen, m, scale, loops, Y, L):
+@compiled
+def forward(Q, K, V, starts, key_tiles, which, seen, m, scale, loops, Y, L, first, threads):
     """Y and L. One task for each tile of queries of each head."""
     number = len(starts) - 1
-    for task in prange(len(Y) * number):
+    for task in range(first, len(Y) * number, threads):
         b, t = task // number, task % number
         its = slice(starts[t], starts[t + 1])
         attend(Q[b], K[b], V[b], key_tiles[its], which[its], seen, m, scale, t * LANES, loops, Y[b], L[b])
@@ -85,15 +85,15 @@ def attend_back(Q, K, V, dY, L, D, query_tiles, which, seen, scale, j0, loops, d
             hide(P[:rows], LANES, seen[which[t]], 0, 0)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
         collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[query_tiles[t]], dKT, dVT)
-    write_columns(dKT, scale, dK[j0 : j0 + keys])
-    write_columns(dVT, 1, dV[j0 : j0 + keys])
+    write_columns(dKT, Q.dtype.type(scale), dK[j0 : j0 + keys])
+    write_columns(dVT, Q.dtype.type(1), dV[j0 : j0 + keys])
 
 
-@compiled_parallel
-def backward(Q, K, V, dY, L, D, starts, query_tiles, which, seen, scale, loops, dQ, dK, dV):
+@compiled
+def backward(Q, K, V, dY, L, D, starts, query_tiles, which, seen, scale, loops, dQ, dK, dV, first, threads):
     """dQ, dK and dV. One task for each part of the key tiles of each head, with a dQ of its own."""
     parts = len(dQ)
-    for task in prange(len(dK) * parts):
+    for task in range(first, len(dK) * parts, threads):
         b, part = task // parts, task % parts
         for t in range(part, len(starts) - 1, parts):
             its = slice(starts[t], starts[t + 1])
@@ -133,11 +133,12 @@ class TilesAttentionPullback(NamedTuple):
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         order = np.argsort(key_tiles, kind="stable")
         columns = np.searchsorted(key_tiles[order], np.arange(-(-m // LANES) + 1))
-        with one_parallel_loop():
-            backward(
-                *(Q, K, V, dY_, self.L.reshape(B, n), D, columns, rows[order], which[order], masks),
-                *(self.scale, plain_loops(), dQ, dK, dV),
-            )
+        in_parallel(
+            B * parts,
+            backward,
+            *(Q, K, V, dY_, self.L.reshape(B, n), D, columns, rows[order], which[order], masks),
+            *(self.scale, plain_loops(), dQ, dK, dV),
+        )
         return from_panels(dQ, self.scale, self.Q.shape), dK.reshape(self.K.shape), dV.reshape(self.V.shape)
 
 
@@ -149,10 +150,11 @@ def tiles_attention(
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
     n, m, starts, key_tiles, which, masks = pattern
     Y, L = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype), np.empty(Q.shape[:-1], Q.dtype)
-    with one_parallel_loop():
-        forward(
-            *(padded(X) for X in (Q, K, V)),
-            *(starts, key_tiles, which, np.ascontiguousarray(masks.mT), m, scale, plain_loops()),
-            *(heads(Y), L.reshape(math.prod(L.shape[:-1]), n)),
-        )
+    in_parallel(
+        math.prod(Q.shape[:-2]) * (len(starts) - 1),
+        forward,
+        *(padded(X) for X in (Q, K, V)),
+        *(starts, key_tiles, which, np.ascontiguousarray(masks.mT), m, scale, plain_loops()),
+        *(heads(Y), L.reshape(math.prod(L.shape[:-1]), n)),
+    )
     return Y, TilesAttentionPullback(Q, K, V, Y, L, scale, pattern)

@@ -12,9 +12,8 @@ Each computes Y = softmax(Q Kᵀ / √d) V for one head: Q (n, d), K (m, d), V (
 import math
 
 import numpy as np
-from numba import prange
 
-from minitransformer.kernels.compiling import compiled, compiled_parallel
+from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.staircase import three_loops
 from minitransformer.kernels.tiles import LANES, add_product, product, tile, transpose_into
 
@@ -105,17 +104,16 @@ def tiles_by_lanes(Q, K, V):
 # ------------------------------------------------------------------------------------------- the ceilings
 
 
-@compiled_parallel
-def multiply_adds(A, B, C, times, loops):
+@compiled
+def multiply_adds(A, B, times, loops, C, first, threads):
     """C[t] += A B, so many times over, on each thread t: what a core reaches if nothing has to be fetched."""
-    for t in prange(len(C)):
+    for t in range(first, len(C), threads):
         for _ in range(times):
             add_product(A, B, C[t], LANES, loops)
 
 
-@compiled_parallel
-def copy(X, Y, parts):
-    """Y = X, in so many parts at once."""
-    length = len(X) // parts
-    for p in prange(parts):
-        Y[p * length : (p + 1) * length] = X[p * length : (p + 1) * length]
+@compiled
+def copy(X, Y, first, threads):
+    """Y = X, on each thread a part."""
+    length = len(X) // threads
+    Y[first * length : (first + 1) * length] = X[first * length : (first + 1) * length]

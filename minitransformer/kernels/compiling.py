@@ -1,9 +1,13 @@
-"""How the loops are compiled: two decorators that all kernels share.
+"""How the loops are compiled: three decorators that all kernels share.
+
+    compiled     what other compiled functions call, and Python. Other Python threads go on while it runs
+    inlined      what is called in one place only, or short: compiled with its caller, once instead of twice
+    any_order    a sum whose terms may be added in any order, so that 16 partial sums stand side by side in a register
 
     contract     a · b + c may be one instruction. No other liberty with arithmetic is given: sums are taken in the order
                  in which they are written (`exp2` needs it), and −∞ and NaN keep their meaning (masks need it).
     numpy        a division by zero gives what NumPy gives, without a test of every divisor
-    cache        compiled once per machine (half a minute for attention, both ways), then read from the disk (under a second)
+    cache        compiled once per machine (seconds for attention, both ways), then read from the disk (under a second)
 
 LLVM leaves half of a 512-bit register unused on Intel's servers, because their first generation slowed its clock for the
 full width. Today that costs these loops a third of their speed, so unless NUMBA_CPU_FEATURES is set the preference is
@@ -19,5 +23,7 @@ if numba.config.CPU_FEATURES is None:
     numba.config.CPU_FEATURES = processor()[1] + (",-prefer-256-bit" if register() == 64 else "")
 
 CONTRACT = {"contract"}
-compiled = numba.njit(cache=True, fastmath=CONTRACT, error_model="numpy")
-compiled_parallel = numba.njit(cache=True, fastmath=CONTRACT, error_model="numpy", parallel=True)
+_options = {"cache": True, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+compiled = numba.njit(**_options, fastmath=CONTRACT)
+inlined = numba.njit(**_options, fastmath=CONTRACT, inline="always")
+any_order = numba.njit(**_options, fastmath=CONTRACT | {"reassoc"})

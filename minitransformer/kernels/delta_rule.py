@@ -28,11 +28,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import prange
 
-from minitransformer.kernels.compiling import compiled, compiled_parallel
+from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.kernel_attention import STRIP, heads, take
-from minitransformer.kernels.threads import one_parallel_loop
+from minitransformer.kernels.threads import in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
@@ -165,17 +164,17 @@ def write_back(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta):
                 dK[t0 + t, c] = dKT[c, t]
 
 
-@compiled_parallel
-def forward(Q, K, V, beta, loops, S_before, E, Y):
+@compiled
+def forward(Q, K, V, beta, loops, S_before, E, Y, first, threads):
     """`write` for all heads, a task for each."""
-    for h in prange(len(K)):
+    for h in range(first, len(K), threads):
         write(K[h], Q[h], V[h], beta[h], loops, S_before[h], E[h], Y[h])
 
 
-@compiled_parallel
-def backward(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta):
+@compiled
+def backward(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta, first, threads):
     """`write_back` for all heads, a task for each."""
-    for h in prange(len(K)):
+    for h in range(first, len(K), threads):
         write_back(Q[h], K[h], beta[h], E[h], S_before[h], dY[h], loops, dQ[h], dK[h], dV[h], dbeta[h])
 
 
@@ -200,11 +199,12 @@ class ChunkedDeltaRulePullback(NamedTuple):
         Q, K, E, dY = (heads(X) for X in (self.Q, self.K, self.E, dY.astype(self.E.dtype, copy=False)))
         beta = heads(self.beta[..., None])[..., 0]
         dQ, dK, dV, dbeta = (np.empty(X.shape, X.dtype) for X in (self.Q, self.K, self.E, self.beta))
-        with one_parallel_loop():
-            backward(
-                *(Q, K, beta, E, self.S_before, dY, plain_loops()),
-                *(heads(dQ), heads(dK), heads(dV), dbeta.reshape(beta.shape)),
-            )
+        in_parallel(
+            len(K),
+            backward,
+            *(Q, K, beta, E, self.S_before, dY, plain_loops()),
+            *(heads(dQ), heads(dK), heads(dV), dbeta.reshape(beta.shape)),
+        )
         return dQ, dK, dV, dbeta
 
 
@@ -219,9 +219,10 @@ def chunked_delta_rule(Q: Array, K: Array, V: Array, beta: Array) -> tuple[Array
     Y, E = np.empty(V.shape, V.dtype), np.empty(V.shape, V.dtype)
     chunks, panels, inner = -(-n // LANES), -(-dv // LANES), fours(Q.shape[-1])
     S_before = np.empty((math.prod(batch), chunks, panels, inner, LANES), V.dtype)
-    with one_parallel_loop():
-        forward(
-            *(heads(Q), heads(K), heads(V), heads(beta[..., None])[..., 0], plain_loops()),
-            *(S_before, heads(E), heads(Y)),
-        )
+    in_parallel(
+        len(S_before),
+        forward,
+        *(heads(Q), heads(K), heads(V), heads(beta[..., None])[..., 0], plain_loops()),
+        *(S_before, heads(E), heads(Y)),
+    )
     return Y, ChunkedDeltaRulePullback(Q, K, beta, E, S_before)

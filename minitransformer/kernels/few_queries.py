@@ -10,17 +10,13 @@ so the time is that of reading them from memory. A tile of 64 queries, one of th
 NumPy would read the keys with one core. The way back is that of the tiles (minitransformer/kernels/attention.py).
 """
 
-import numba
 import numpy as np
-from numba import prange
 
-from minitransformer.kernels.compiling import CONTRACT, compiled, compiled_parallel
+from minitransformer.kernels.compiling import any_order, compiled
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.rows import total
 from minitransformer.kernels.tiles import LANES
 
 LOG2E = np.log2(np.e)
-any_order = numba.njit(cache=True, fastmath=CONTRACT | {"reassoc"}, error_model="numpy")
 
 
 @any_order
@@ -29,6 +25,15 @@ def dot(x, y):
     s = x.dtype.type(0)
     for c in range(len(x)):
         s += x[c] * y[c]
+    return s
+
+
+@any_order
+def total(x):
+    """Σ x_j."""
+    s = x.dtype.type(0)
+    for j in range(len(x)):
+        s += x[j]
     return s
 
 
@@ -66,9 +71,9 @@ def attend_few(Q, K, V, bias, mask, causal, scale, Y, L):
             y /= weight
 
 
-@compiled_parallel
-def forward_few(Q, K, V, bias, mask, of, causal, scale, Y, L):
+@compiled
+def forward_few(Q, K, V, bias, mask, of, causal, scale, Y, L, first, threads):
     """Y and L; head b has the keys, the bias and the mask with the numbers of[b]."""
-    for b in prange(len(Y)):
+    for b in range(first, len(Y), threads):
         kv, its_bias, its_mask = of[b]
         attend_few(Q[b], K[kv], V[kv], bias[its_bias], mask[its_mask], causal, scale, Y[b], L[b])

@@ -27,12 +27,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import prange
 
 from minitransformer.functional import inverse
-from minitransformer.kernels.compiling import compiled, compiled_parallel
+from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.threads import one_parallel_loop
+from minitransformer.kernels.pointwise import SMALL
+from minitransformer.kernels.threads import in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
@@ -125,18 +125,18 @@ def add_rows(X, total):
             total[c] += X[i, c]
 
 
-@compiled_parallel
-def sweeps(A, a, B, b, C, offset, reverse, eps, loops, Y, D):
+@compiled
+def sweeps(A, a, B, b, C, offset, reverse, eps, loops, Y, D, first, threads):
     """`sweep` for all heads, a task for each."""
-    for h in prange(len(A)):
+    for h in range(first, len(A), threads):
         sweep(A[h], a[h], B[h], b[h], C[h], offset, reverse, eps, loops, Y[h], D[h])
 
 
-@compiled_parallel
-def elu_plus_one(X, Y):
+@compiled
+def elu_plus_one(X, Y, first, threads):
     """φ(x) = x + 1 for x > 0, eˣ otherwise, of long rows."""
     one, zero, log2e = X.dtype.type(1), X.dtype.type(0), X.dtype.type(LOG2E)
-    for i in prange(X.shape[0]):
+    for i in range(first, X.shape[0], threads):
         for c in range(X.shape[1]):
             x = X[i, c]
             below = zero if x > zero else x
@@ -153,8 +153,7 @@ def heads(X: Array) -> Array:
 
 def run(A: Array, a: Array, B: Array, b: Array, C: Array, offset: int, reverse: bool, eps: float, Y: Array, D: Array):
     """Fill Y and D: one sweep of every head."""
-    with one_parallel_loop():
-        sweeps(A, a, B, b, C, offset, reverse, Y.dtype.type(eps), plain_loops(), Y, D)
+    in_parallel(len(A), sweeps, A, a, B, b, C, offset, reverse, Y.dtype.type(eps), plain_loops(), Y, D)
 
 
 class TiledKernelAttentionPullback(NamedTuple):
@@ -219,6 +218,5 @@ def compiled_elu_features(X: Array) -> Array:
     """`elu_features` in the compiled tiers, in one pass."""
     rows = heads(X).reshape(math.prod(X.shape[:-1]), X.shape[-1])
     Y = np.empty(rows.shape, X.dtype)
-    with one_parallel_loop():
-        elu_plus_one(rows, Y)
+    in_parallel(1 if X.size < SMALL else len(rows), elu_plus_one, rows, Y)
     return Y.reshape(X.shape)

@@ -15,11 +15,10 @@ are 512 or 1024 bytes apart the rows of a tile compete for the same few places o
 """
 
 import numpy as np
-from numba import prange
 
-from minitransformer.kernels.compiling import compiled, compiled_parallel
+from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.pointwise import for_loops
-from minitransformer.kernels.threads import one_parallel_loop
+from minitransformer.kernels.threads import ENOUGH, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, product, product_from, room, tile, tiles
 from minitransformer.typing import Array
 
@@ -42,17 +41,17 @@ def some_rows(X, panels, r0, Y):
         for k in range(0, D, INNER):
             W = panels[p, k : min(k + INNER, D)]
             if k == 0:
-                product_from(panels[p, D], A[:, : len(W)], W, C, y.shape[1])
+                product_from(panels[p, D:], A[:, : len(W)], W, C, y.shape[1])
             else:
                 product_from(C, A[:, k : k + len(W)], W, C, y.shape[1])
         if not whole:
             y[:] = C[:rows, : y.shape[1]]
 
 
-@compiled_parallel
-def rows_times(X, panels, Y):
-    """Y = X W + b."""
-    for t in prange((len(X) + LANES - 1) // LANES):
+@compiled
+def rows_times(X, panels, Y, first, threads):
+    """Y = X W + b, a task for each 64 rows."""
+    for t in range(first, (len(X) + LANES - 1) // LANES, threads):
         some_rows(X, panels, t * LANES, Y)
 
 
@@ -68,7 +67,8 @@ def in_panels(W, b):
             source, target = W[k, c0:], panels[p, k]
             for c in range(columns):
                 target[c] = source[c]
-        panels[p, D, :columns] = b[c0 : c0 + columns]
+        for c in range(columns):
+            panels[p, D, c] = b[c0 + c]
     return panels
 
 
@@ -94,18 +94,24 @@ def columns_of_some_rows(X, dY, start, stop, C, db):
                     add_product(A, B[c], its, LANES, None)
 
 
-@compiled_parallel
-def columns_times(X, dY, C, dbs, dW):
-    """dW = Xᵀ dY, and the parts of db. Each part of the rows has a C of its own, and they are summed in their order."""
+@compiled
+def columns_times(X, dY, C, dbs, first, threads):
+    """The parts of dW = Xᵀ dY and of db: each part of the rows has a C of its own."""
     parts = len(C)
     step = (len(X) + parts - 1) // parts
-    for part in prange(parts):
+    for part in range(first, parts, threads):
         columns_of_some_rows(X, dY, min(part * step, len(X)), min((part + 1) * step, len(X)), C[part], dbs[part])
-    for k in prange(len(dW)):
+
+
+@compiled
+def sum_of_parts(C, dW, first, threads):
+    """dW = the sum of the parts, in their order."""
+    for k in range(first, len(dW), threads):
         for c in range(C.shape[1]):
-            dw = dW[k][c * LANES : (c + 1) * LANES]
-            dw[:] = C[0, c, k, : len(dw)]
-            for part in range(1, parts):
+            dw = dW[k, c * LANES : (c + 1) * LANES]
+            for i in range(len(dw)):
+                dw[i] = C[0, c, k, i]
+            for part in range(1, len(C)):
                 its = C[part, c, k]
                 for i in range(len(dw)):
                     dw[i] += its[i]
@@ -119,8 +125,9 @@ def times(X: Array, W: Array, b: Array | None = None) -> Array:
     else:
         b = np.zeros(W.shape[1], X.dtype) if b is None else b
         W = W if W.flags.behaved else np.require(W, requirements=["A", "W"])
-        with one_parallel_loop():
-            rows_times(for_loops(X, X.dtype, X.shape), in_panels(W, for_loops(b, b.dtype, b.shape)), Y)
+        tasks = -(-len(X) // LANES) if X.size * W.shape[1] > ENOUGH else 1
+        panels = in_panels(W, for_loops(b, b.dtype, b.shape))
+        in_parallel(tasks, rows_times, for_loops(X, X.dtype, X.shape), panels, Y)
     return Y
 
 
@@ -132,6 +139,7 @@ def transposed_times(X: Array, dY: Array) -> tuple[Array, Array]:
     parts = min(max(rows // 512, 2), 8, rows)  # whatever the number of threads, so that sums have one order
     C, dbs = np.empty((parts, -(-E // LANES), D, LANES), X.dtype), np.zeros((parts, E), X.dtype)
     dW = np.empty((D, E), X.dtype)
-    with one_parallel_loop():
-        columns_times(*(for_loops(A, A.dtype, A.shape) for A in (X, dY)), C, dbs, dW)
+    tasks = parts if X.size * E > ENOUGH else 1
+    in_parallel(tasks, columns_times, *(for_loops(A, A.dtype, A.shape) for A in (X, dY)), C, dbs)
+    in_parallel(D if C.size > ENOUGH else 1, sum_of_parts, C, dW)
     return dW, dbs.sum(0)

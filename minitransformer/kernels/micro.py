@@ -1,6 +1,6 @@
 """The micro-kernel: six rows of a matrix product, held in registers. The only place where the book leaves plain Python.
 
-    c₀ … c₅ = 0, or six rows of another array, or one row for all six; several vectors each, all in registers
+    c₀ … c₅ = six rows of S, or the one row that S has, or 0; several vectors each, all in registers
     for each k:
         b = row k of B, as vectors                    read once, used six times
         for r in 0 … 5:
@@ -38,7 +38,7 @@ _i64 = ir.IntType(64)
 def _some_rows(rows, vectors_in_row):
     """Code for C[r:s, c:e] = S + A[r:s] B[:, c:e] with s = r + rows and as many vectors in a row; rows of B, S, C are contiguous.
 
-    S is None, or S[r:s, c:e], or S[c:e], the same for each row.
+    S has a row for each of C, or one for all of them, or none, and then C = A B.
     """
 
     def typing(typingctx, A, B, S, C, r, c):
@@ -47,7 +47,7 @@ def _some_rows(rows, vectors_in_row):
             size = context.get_abi_sizeof(number)
             vector = ir.VectorType(number, REGISTER // size)
             array_A, array_B, array_S, array_C = (
-                kind if kind is types.none else context.make_array(kind)(context, builder, value)
+                context.make_array(kind)(context, builder, value)
                 for kind, value in zip(signature.args[:4], arguments, strict=False)
             )
             (A_row, A_step), (B_row, _), (C_row, _) = (
@@ -76,18 +76,24 @@ def _some_rows(rows, vectors_in_row):
                 first = builder.add(builder.add(builder.ptrtoint(array.data, _i64), left), builder.mul(r, its_row))
                 return [vectors(builder.add(first, builder.mul(its_row, fixed(row)))) for row in range(rows)]
 
-            if array_S is types.none:
-                start = [[ir.Constant(vector, [0.0] * vector.count)] * vectors_in_row] * rows
-            else:
-                S_row = builder.extract_value(array_S.strides, 0) if signature.args[2].ndim == 2 else fixed(0)
-                start = [[read(place, vector) for place in row] for row in places(array_S, S_row)]
+            S_rows, S_row = (builder.extract_value(axes, 0) for axes in (array_S.shape, array_S.strides))
+            nothing, before = builder.icmp_signed("==", S_rows, fixed(0)), builder.block
+            with builder.if_then(builder.not_(nothing)):
+                its_row = builder.select(builder.icmp_signed("==", S_rows, fixed(1)), fixed(0), S_row)
+                found = [read(place, vector) for row in places(array_S, its_row) for place in row]
+                reading = builder.block
+            start = []
+            for value in found:
+                start.append(builder.phi(vector))
+                start[-1].add_incoming(ir.Constant(vector, [0.0] * vector.count), before)
+                start[-1].add_incoming(value, reading)
 
             # The loop over k. What changes from step to step is a "phi": first what it was before, then what a step made.
             before, loop, after = builder.block, builder.append_basic_block("k"), builder.append_basic_block("end")
             some = builder.icmp_signed("<", fixed(0), inner)
             builder.cbranch(some, loop, after)
             builder.position_at_end(loop)
-            first = [fixed(0), A0, B0, *(total for row in start for total in row)]
+            first = [fixed(0), A0, B0, *start]
             now = [builder.phi(value.type) for value in first]
             k, a, b, *totals = now
             B_k = [read(place, vector) for place in vectors(b)]

@@ -1,6 +1,6 @@
 """The loops of a training step that go through an array entry by entry: activations, scatter-add, rotations, AdamW.
 
-    for each of 32 parts of the array, in parallel:          one part, without threads, if the array is small
+    for each of as many parts of the array as there are threads, in parallel:      one if the array is small
         for each entry x of the part:
             y = f(x)                                         4, 8 or 16 entries to an instruction
     on the way back
@@ -11,29 +11,23 @@ below that of arithmetic. NumPy goes through memory once for each operation, and
 here an entry is read once, all is done with it in registers, and the result is written once. There is no call to `tanh`
 or `erf`, which take one number at a time: both are made of `exp2` (minitransformer/kernels/exp2.py).
 
-The number of parts depends on the size of the array only, so the same input gives the same bits with any number of
-threads. Entries are counted from the start of a slice, so that the compiler sees that no index is negative.
+No entry depends on another one, so the same input gives the same bits with any number of threads. Entries are counted from
+the start of a slice, so that the compiler sees that no index is negative.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numba import prange
-from numpy.polynomial import chebyshev
-from scipy.special import erfcx
 
-from minitransformer.kernels.compiling import CONTRACT, compiled, compiled_parallel
+from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.threads import one_parallel_loop
+from minitransformer.kernels.threads import in_parallel
 from minitransformer.typing import Array
 
-PARTS = 32
 SMALL = 16_384  # entries: below this, starting the threads would take longer than the loop
 LOG2E = math.log2(math.e)
-serial = numba.njit(cache=True, fastmath=CONTRACT, error_model="numpy", nogil=True)  # other Python threads go on
 
 
 def for_loops(X: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
@@ -43,13 +37,16 @@ def for_loops(X: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
     return np.require(np.broadcast_to(X, shape), dtype, requirements=["C", "A", "W"])
 
 
-def run(loop: Callable, parallel_loop: Callable, size: int, *arguments: object) -> None:
-    """A loop over its one part, or over all of them by the threads."""
-    if size < SMALL:
-        loop(*arguments, 0, 1)
-    else:
-        with one_parallel_loop():
-            parallel_loop(*arguments)
+def run(loop: Callable, size: int, *arguments: Any) -> None:
+    """A loop over all parts of an array: one for each thread, or one if it is small."""
+    in_parallel(1 if size < SMALL else size, loop, *arguments)
+
+
+@inlined
+def cut(length, first, threads):
+    """Where a part begins and ends: at multiples of 64, so that every entry has its place in a vector in any number of parts."""
+    step = (length + 64 * threads - 1) // (64 * threads) * 64
+    return min(first * step, length), min((first + 1) * step, length)
 
 
 # ------------------------------------------------------------------------------------------ activations
@@ -58,12 +55,14 @@ RELU, GELU, GELU_TANH = 0, 1, 2
 K = 3.0  # Φ(−a) = e^(−a²/2) R(t), t = (a − K)/(a + K): where a goes from 0 to ∞, t goes from −1 to 1 and R is smooth
 
 
-def _mills(t: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        return erfcx(K * (1 + t) / (1 - t) / math.sqrt(2)) / 2
-
-
-R = tuple(np.float32(c) for c in chebyshev.cheb2poly(chebyshev.chebinterpolate(_mills, 10))[::-1])  # type: ignore[type-var, arg-type]
+# R(t) = erfcx(a / √2) / 2 as a polynomial, t¹⁰ first: its interpolation at Chebyshev's points, which a test repeats with SciPy
+R = tuple(
+    np.float32(c)
+    for c in (
+        *(-1.2345226e-05, 3.8034344e-05, 0.00013038865, -0.00031854687, -0.0009901793, 0.002894747),
+        *(0.0061332295, -0.04621152, 0.12322496, -0.2064027, 0.12151395),
+    )
+)
 TWO_K, K32, SQRT_TAU = np.float32(2 * K), np.float32(K), np.float32(1 / math.sqrt(2 * math.pi))
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 HALF_LOG2E, ONE32 = np.float32(-0.5 * LOG2E), np.float32(1)
@@ -93,10 +92,10 @@ def half_tanh(x, c, a, one, base):
     return (s if u >= 0 else e * s), slope
 
 
-@serial
-def activate(kind, X, Y, part, parts):
+@compiled
+def activate(kind, X, Y, first, threads):
     """One part of Y = f(X)."""
-    start, stop = part * len(X) // parts, (part + 1) * len(X) // parts
+    start, stop = cut(len(X), first, threads)
     x, y = X[start:stop], Y[start:stop]
     zero, one, base = X.dtype.type(0), X.dtype.type(1), X.dtype.type(-2 * LOG2E)
     c, a = X.dtype.type(SQRT_2_OVER_PI), X.dtype.type(0.044715)
@@ -111,10 +110,10 @@ def activate(kind, X, Y, part, parts):
             y[i] = x[i] * half_tanh(x[i], c, a, one, base)[0]
 
 
-@serial
-def activate_back(kind, X, dY, dX, part, parts):
+@compiled
+def activate_back(kind, X, dY, dX, first, threads):
     """One part of dX = f′(X) ⊙ dY."""
-    start, stop = part * len(X) // parts, (part + 1) * len(X) // parts
+    start, stop = cut(len(X), first, threads)
     x, dy, dx = X[start:stop], dY[start:stop], dX[start:stop]
     zero, one, base = X.dtype.type(0), X.dtype.type(1), X.dtype.type(-2 * LOG2E)
     c, a = X.dtype.type(SQRT_2_OVER_PI), X.dtype.type(0.044715)
@@ -131,30 +130,16 @@ def activate_back(kind, X, dY, dX, part, parts):
             dx[i] = (half + x[i] * slope) * dy[i]
 
 
-@compiled_parallel
-def activate_all(kind, X, Y):
-    """`activate`, all parts."""
-    for part in prange(PARTS):
-        activate(kind, X, Y, part, PARTS)
-
-
-@compiled_parallel
-def activate_back_all(kind, X, dY, dX):
-    """`activate_back`, all parts."""
-    for part in prange(PARTS):
-        activate_back(kind, X, dY, dX, part, PARTS)
-
-
 def _forward(kind: int, X: Array) -> Array:
     Y = np.empty(X.shape, X.dtype)
-    run(activate, activate_all, X.size, kind, for_loops(X, X.dtype, X.shape).reshape(-1), Y.reshape(-1))
+    run(activate, X.size, kind, for_loops(X, X.dtype, X.shape).reshape(-1), Y.reshape(-1))
     return Y
 
 
 def _back(kind: int, X: Array, dY: Array) -> Array:
     dX = np.empty(X.shape, X.dtype)
     arrays = *(for_loops(A, X.dtype, X.shape).reshape(-1) for A in (X, dY)), dX.reshape(-1)
-    run(activate_back, activate_back_all, X.size, kind, *arrays)
+    run(activate_back, X.size, kind, *arrays)
     return dX
 
 
@@ -218,26 +203,15 @@ def gelu_tanh(X: Array) -> tuple[Array, GeluTanhPullback]:
 
 # ------------------------------------------------------------------------------------------- scatter-add
 
-COLUMNS = 64  # columns to a task: no two tasks write to the same place, and rows are added in their order
 
-
-@serial
-def scatter(tokens, dY, dE, part, parts):
-    """dE[tokens[t]] += dY[t], in one part of the columns."""
-    start = part * COLUMNS if parts > 1 else 0
-    stop = min(start + COLUMNS, dE.shape[1]) if parts > 1 else dE.shape[1]
+@compiled
+def scatter(tokens, dY, dE, first, threads):
+    """dE[tokens[t]] += dY[t], in one part of the columns, so that rows are added in their order."""
+    start, stop = cut(dE.shape[1], first, threads)
     for t in range(len(tokens)):
         de, dy = dE[tokens[t], start:stop], dY[t, start:stop]
         for j in range(len(de)):
             de[j] += dy[j]
-
-
-@compiled_parallel
-def scatter_all(tokens, dY, dE):
-    """`scatter`, all columns."""
-    parts = (dE.shape[1] + COLUMNS - 1) // COLUMNS
-    for part in prange(parts):
-        scatter(tokens, dY, dE, part, max(parts, 2))
 
 
 def scatter_add(tokens: Array, dY: Array, vocabulary: int) -> Array:
@@ -245,23 +219,23 @@ def scatter_add(tokens: Array, dY: Array, vocabulary: int) -> Array:
     rows = for_loops(dY, dY.dtype, (*tokens.shape, dY.shape[-1])).reshape(tokens.size, dY.shape[-1])
     flat = for_loops(tokens.reshape(-1), np.dtype(np.int64), (tokens.size,))
     dE = np.zeros((vocabulary, dY.shape[-1]), dY.dtype)
-    run(scatter, scatter_all, rows.size, flat, rows, dE)
+    run(scatter, rows.size, flat, rows, dE)
     return dE
 
 
 # --------------------------------------------------------------------------------------------- rotations
 
 
-@serial
-def turn_part(X, cos, sin, interleaved, Y, part, parts):
+@compiled
+def turn_part(X, cos, sin, interleaved, Y, first, threads):
     """One part of the rows; row t stands at position t mod n. Pair f is channels 2f and 2f + 1, or f and pairs + f.
 
     A row is copied first and turned in place: with few arrays the compiler can prove them apart.
     """
     n, pairs = cos.shape
-    start = part * len(X) // parts
+    start = first * len(X) // threads
     position = start % n
-    for t in range(start, (part + 1) * len(X) // parts):
+    for t in range(start, (first + 1) * len(X) // threads):
         x, y, c, s = X[t], Y[t], cos[position], sin[position]
         position = position + 1 if position + 1 < n else 0
         for k in range(len(x)):
@@ -279,20 +253,13 @@ def turn_part(X, cos, sin, interleaved, Y, part, parts):
                 second[f] = a * s[f] + b * c[f]
 
 
-@compiled_parallel
-def turn_all(X, cos, sin, interleaved, Y):
-    """`turn_part`, all parts."""
-    for part in prange(PARTS):
-        turn_part(X, cos, sin, interleaved, Y, part, PARTS)
-
-
 def turn(X: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     """Each pair of channels of (*batch, n, d), turned by the angle of its position; other channels as they are."""
     Y = np.empty(X.shape, X.dtype)
     if X.size:
         x, y = (A.reshape(-1, X.shape[-1]) for A in (for_loops(X, X.dtype, X.shape), Y))
         c, s = (for_loops(a, X.dtype, cos.shape) for a in (cos, sin))
-        run(turn_part, turn_all, X.size, x, c, s, interleaved, y)
+        run(turn_part, X.size, x, c, s, interleaved, y)
     return Y
 
 
@@ -301,11 +268,11 @@ def turn(X: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
 BLOCK = 2048  # entries that are used three times while they are in the cache
 
 
-@serial
-def adamw_part(theta, g, m, v, numbers, new_theta, new_m, new_v, part, parts):
+@compiled
+def adamw_part(theta, g, m, v, numbers, new_theta, new_m, new_v, first, threads):
     """One part of one array. Three short loops: each has few enough arrays for the compiler to prove them apart."""
     beta1, rest1, beta2, rest2, root_c2, eps, rate, keep = numbers
-    start, stop = part * len(theta) // parts, (part + 1) * len(theta) // parts
+    start, stop = cut(len(theta), first, threads)
     for i0 in range(start, stop, BLOCK):
         i1 = min(i0 + BLOCK, stop)
         g_, m_, v_, theta_ = g[i0:i1], new_m[i0:i1], new_v[i0:i1], new_theta[i0:i1]
@@ -316,13 +283,6 @@ def adamw_part(theta, g, m, v, numbers, new_theta, new_m, new_v, part, parts):
             v_[i] = beta2 * old_v[i] + rest2 * (g_[i] * g_[i])
         for i in range(len(theta_)):
             theta_[i] = keep * old_theta[i] - rate * (m_[i] / (np.sqrt(v_[i]) * root_c2 + eps))
-
-
-@compiled_parallel
-def adamw_all(theta, g, m, v, numbers, new_theta, new_m, new_v):
-    """`adamw_part`, all parts."""
-    for part in prange(PARTS):
-        adamw_part(theta, g, m, v, numbers, new_theta, new_m, new_v, part, PARTS)
 
 
 def adamw(
@@ -354,7 +314,7 @@ def adamw(
         else:
             old = [for_loops(X[large], dtype, theta[large].shape).reshape(-1) for X in (theta, g, m, v)]
         result = [np.empty_like(old[0]) for _ in range(3)]
-        run(adamw_part, adamw_all, len(old[0]), *old, tuple(dtype.type(number) for number in factors), *result)
+        run(adamw_part, len(old[0]), *old, tuple(dtype.type(number) for number in factors), *result)
         if large is not None:
             new[large] = tuple(X.reshape(theta[large].shape) for X in result)
             continue

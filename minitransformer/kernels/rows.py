@@ -1,11 +1,10 @@
 """The loops of a training step that go through an array row by row: layer norm, RMS norm, cross-entropy.
 
-    for each of 32 parts of the rows, in parallel:           one part, without threads, if the array is small
-        for each row x of the part:
-            numbers of the row: its mean, deviation, top …   a pass over a row that is in the first-level cache
-            y = what the definition makes of x and these     another pass, while it is still there
+    for each row x, in parallel:                             or one after another, if there are few
+        numbers of the row: its mean, deviation, top …       a pass over a row that is in the first-level cache
+        y = what the definition makes of x and these         another pass, while it is still there
     on the way back
-            x̂ or P is found again from x and the numbers;  dx = …;  what all rows add to a gain is added up for each part
+            x̂ or P is found again from x and the numbers;  dx = …;  what rows add to a gain is added up in 32 parts
 
 Why this is fast. A row comes from memory once and its result goes there once, where NumPy writes and reads an array for
 every step of the formula. All that is remembered beside the argument are two numbers for each row.
@@ -18,17 +17,15 @@ they are compiled, the number of parts by the size of the array, so bits don't d
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
-from numba import prange
 
-from minitransformer.kernels.compiling import CONTRACT, compiled_parallel
+from minitransformer.kernels.compiling import any_order, compiled
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.pointwise import LOG2E, PARTS, SMALL, for_loops, run, serial
+from minitransformer.kernels.pointwise import LOG2E, SMALL, for_loops, run
 from minitransformer.typing import Array
 
-any_order = numba.njit(cache=True, fastmath=CONTRACT | {"reassoc"}, error_model="numpy")
 LANES = 16  # largest entries side by side
+PARTS = 32  # of the rows, for a sum over all of them
 
 
 def _rows(X: Array) -> Array:
@@ -68,11 +65,11 @@ def along(dy, gamma, x, mu):
     return s, t
 
 
-@serial
-def norm(centre, X, gamma, beta, eps, Y, mu, root, part, parts):
-    """Some rows of y = γ ⊙ (x − μ)/√(mean (x − μ)² + ε) + β; with `centre` = False, μ is 0."""
+@compiled
+def norm(centre, X, gamma, beta, eps, Y, mu, root, first, threads):
+    """Rows of y = γ ⊙ (x − μ)/√(mean (x − μ)² + ε) + β; with `centre` = False, μ is 0."""
     one, D = X.dtype.type(1), X.dtype.type(X.shape[1])
-    for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
+    for i in range(first, len(X), threads):
         x, y = X[i], Y[i]
         m = total(x) / D if centre else X.dtype.type(0)
         below = np.sqrt(squares(x, m) / D + eps)
@@ -82,35 +79,23 @@ def norm(centre, X, gamma, beta, eps, Y, mu, root, part, parts):
             y[j] = (x[j] - m) * r * gamma[j] + beta[j]
 
 
-@serial
-def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, part, parts):
-    """Some rows of dx = (G − mean G − x̂ mean(G ⊙ x̂))/root, and what they add to row `part` of dγ and dβ."""
+@compiled
+def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, first, threads):
+    """Rows of dx = (G − mean G − x̂ mean(G ⊙ x̂))/root, and the parts of dγ and dβ, each the sum of some rows."""
     one, zero, D = X.dtype.type(1), X.dtype.type(0), X.dtype.type(X.shape[1])
-    dg, db = dgamma[part], dbeta[part]
-    for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
-        x, dy, dx = X[i], dY[i], dX[i]
-        m, r = mu[i], one / root[i]
-        sum_G, sum_Gx = along(dy, gamma, x, m)
-        mean_G, slope = sum_G / D if centre else zero, sum_Gx * r * r / D
-        for j in range(len(x)):
-            dx[j] = (dy[j] * gamma[j] - mean_G - (x[j] - m) * slope) * r
-        for j in range(len(x)):
-            dg[j] += dy[j] * ((x[j] - m) * r)
-            db[j] += dy[j]
-
-
-@compiled_parallel
-def norm_all(centre, X, gamma, beta, eps, Y, mu, root):
-    """`norm`, all rows."""
-    for part in prange(PARTS):
-        norm(centre, X, gamma, beta, eps, Y, mu, root, part, PARTS)
-
-
-@compiled_parallel
-def norm_back_all(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta):
-    """`norm_back`, all rows."""
-    for part in prange(PARTS):
-        norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, part, PARTS)
+    parts = len(dgamma)
+    for part in range(first, parts, threads):
+        dg, db = dgamma[part], dbeta[part]
+        for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
+            x, dy, dx = X[i], dY[i], dX[i]
+            m, r = mu[i], one / root[i]
+            sum_G, sum_Gx = along(dy, gamma, x, m)
+            mean_G, slope = sum_G / D if centre else zero, sum_Gx * r * r / D
+            for j in range(len(x)):
+                dx[j] = (dy[j] * gamma[j] - mean_G - (x[j] - m) * slope) * r
+            for j in range(len(x)):
+                dg[j] += dy[j] * ((x[j] - m) * r)
+                db[j] += dy[j]
 
 
 def _norm(centre: bool, X: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array, Array]:
@@ -119,7 +104,7 @@ def _norm(centre: bool, X: Array, gamma: Array, beta: Array, eps: float) -> tupl
     mu, root = (np.empty((*X.shape[:-1], 1), X.dtype) for _ in range(2))
     gains = (for_loops(a, X.dtype, X.shape[-1:]) for a in (gamma, beta))
     arrays = Y.reshape(rows.shape), mu.reshape(-1), root.reshape(-1)
-    run(norm, norm_all, X.size, centre, rows, *gains, X.dtype.type(eps), *arrays)
+    run(norm, X.size, centre, rows, *gains, X.dtype.type(eps), *arrays)
     return Y, mu, root
 
 
@@ -130,7 +115,7 @@ def _norm_back(centre: bool, X: Array, gamma: Array, mu: Array, root: Array, dY:
     shape = 1 if X.size < SMALL else PARTS, X.shape[-1]
     dgamma, dbeta = np.zeros(shape, X.dtype), np.zeros(shape, X.dtype)
     known = rows, for_loops(gamma, X.dtype, X.shape[-1:]), mu.reshape(-1), root.reshape(-1)
-    run(norm_back, norm_back_all, X.size, centre, *known, dY, dX.reshape(rows.shape), dgamma, dbeta)
+    run(norm_back, X.size, centre, *known, dY, dX.reshape(rows.shape), dgamma, dbeta)
     return dX, dgamma.sum(0), dbeta.sum(0)
 
 
@@ -182,13 +167,13 @@ def rms_norm(X: Array, gamma: Array, eps: float) -> tuple[Array, RMSNormLoopPull
 # ----------------------------------------------------------------------------------------- cross-entropy
 
 
-@serial
-def entropy(logits, targets, top, totals, losses, part, parts):
-    """Some rows of top = max x, total = Σ exp(x − top) and −log P(target) = ln total − (x_target − top)."""
+@compiled
+def entropy(logits, targets, top, totals, losses, first, threads):
+    """Rows of top = max x, total = Σ exp(x − top) and −log P(target) = ln total − (x_target − top)."""
     log2e = logits.dtype.type(LOG2E)
     lanes, e = np.empty(LANES, logits.dtype), np.empty(logits.shape[1], logits.dtype)
     whole = logits.shape[1] // LANES * LANES
-    for i in range(part * len(logits) // parts, (part + 1) * len(logits) // parts):
+    for i in range(first, len(logits), threads):
         x = logits[i]
         lanes[:] = -np.inf
         for j in range(0, whole, LANES):
@@ -205,29 +190,15 @@ def entropy(logits, targets, top, totals, losses, part, parts):
         losses[i] = np.log(totals[i]) - (x[targets[i]] - largest)
 
 
-@serial
-def entropy_back(logits, targets, top, totals, weight, dlogits, part, parts):
-    """Some rows of (P − one-hot(target)) · weight, with P = exp(x − top)/total."""
+@compiled
+def entropy_back(logits, targets, top, totals, weight, dlogits, first, threads):
+    """Rows of (P − one-hot(target)) · weight, with P = exp(x − top)/total."""
     log2e = logits.dtype.type(LOG2E)
-    for i in range(part * len(logits) // parts, (part + 1) * len(logits) // parts):
+    for i in range(first, len(logits), threads):
         x, dx, largest, share = logits[i], dlogits[i], top[i], weight[i] / totals[i]
         for j in range(len(x)):
             dx[j] = exp2((x[j] - largest) * log2e) * share
         dx[targets[i]] -= weight[i]
-
-
-@compiled_parallel
-def entropy_all(logits, targets, top, totals, losses):
-    """`entropy`, all rows."""
-    for part in prange(PARTS):
-        entropy(logits, targets, top, totals, losses, part, PARTS)
-
-
-@compiled_parallel
-def entropy_back_all(logits, targets, top, totals, weight, dlogits):
-    """`entropy_back`, all rows."""
-    for part in prange(PARTS):
-        entropy_back(logits, targets, top, totals, weight, dlogits, part, PARTS)
 
 
 class CrossEntropyLoopPullback(NamedTuple):
@@ -249,7 +220,7 @@ class CrossEntropyLoopPullback(NamedTuple):
         weight = for_loops((dloss * self.weight).reshape(-1), rows.dtype, rows.shape[:1])
         targets = for_loops(self.targets.reshape(-1), np.dtype(np.int64), rows.shape[:1])
         arrays = self.top.reshape(-1), self.total.reshape(-1), weight, dlogits.reshape(rows.shape)
-        run(entropy_back, entropy_back_all, rows.size, rows, targets, *arrays)
+        run(entropy_back, rows.size, rows, targets, *arrays)
         return dlogits
 
 
@@ -260,7 +231,6 @@ def cross_entropy(logits: Array, targets: Array, weight: Array) -> tuple[Array, 
     numbers = top.reshape(-1), totals.reshape(-1), losses.reshape(-1)
     run(
         entropy,
-        entropy_all,
         rows.size,
         rows,
         for_loops(targets.reshape(-1), np.dtype(np.int64), top.reshape(-1).shape),

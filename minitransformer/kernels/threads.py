@@ -1,79 +1,176 @@
-"""How the compiled loops share the cores with everything else in the process.
+"""How a compiled loop gets all cores: the same loop on each thread, which takes every so many-th task.
 
-Numba can run a `prange` on one of three sets of threads:
+    @compiled
+    def loop(…, first, threads):
+        for task in range(first, tasks, threads):
 
-    tbb         needs a package of its own; survives a fork and several Python threads at once
-    omp         ends the process if it forks after a parallel loop (a multiprocessing pool on Linux, some notebooks)
-    workqueue   ends the process if two Python threads start a parallel loop at the same time; its threads sleep between
-                two loops, and on a virtual machine it takes longer to wake one than a small matrix product takes
+    in_parallel(tasks, loop, …)          on two threads:  loop(…, 0, 2) here, and loop(…, 1, 2) on a helper
 
-We choose tbb where it is installed, else workqueue, and let one parallel loop run at a time: a loop uses every core, so
-a second one beside it would gain nothing. No fork happens during a loop. One case is refused: while a second Python
-thread that has run loops is alive, the threads below can't be put to rest, and a forked child could wait for them
-forever. Starting a loop costs 10 to 40 µs.
+A compiled loop leaves the interpreter free, so Python's own threads will do. There is a helper for each further core, made at
+the first use; between two jobs it sleeps. To wake a sleeper takes 50 µs, in which a core makes three products of 128 × 128; so
+it goes on looking for a while (`LOOKS`) before it lies down, and who waits for a helper does the same.
 
-NUMBA_THREADING_LAYER, or a layer already chosen in `numba.config`, is respected.
+No task writes where another one does, and no sum depends on who takes which task: the same bits on any number of threads.
+There are as many as NUMBA_NUM_THREADS says, or else as this process has cores; one if NUMBA_DISABLE_JIT makes plain Python of
+the loops, so that a debugger can follow. Any Python thread may start a loop at any time: what no helper has begun when its
+own share is done, it does itself. A forked child makes helpers of its own.
 """
 
-import ctypes
-import importlib
 import os
-import sys
 import threading
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
 
 import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from minitransformer.kernels.compiling import compiled
+
+ENOUGH = 2**20  # multiply-adds that are worth the call of a helper
+LOOKS = 1_000_000  # at a flag, before one goes to sleep: about half a millisecond
+PAUSE = 8_000  # looks between seeing a flag and acting on it: who raised it still holds the interpreter, for about 4 µs
 
 
-def _has_tbb() -> bool:
-    """Whether Numba finds TBB. Its pip package lies where no loader looks, so it is loaded by hand first."""
-    for library in (Path(sys.prefix, "lib", "libtbb.so.12"), Path(sys.prefix, "Library", "bin", "tbb12.dll")):
-        if library.exists():
-            try:
-                ctypes.CDLL(str(library))
-            except OSError:
-                return False
+def _cores() -> int:
+    if numba.config.DISABLE_JIT:
+        return 1
+    if "NUMBA_NUM_THREADS" in os.environ:
+        return int(numba.config.NUMBA_NUM_THREADS)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+number = _cores()  # of threads that share a loop
+
+
+@contextmanager
+def limit(threads: int) -> Iterator[None]:
+    """In this block, in the whole process, so many threads share a loop."""
+    global number
+    before, number = number, threads
     try:
-        importlib.import_module("numba.np.ufunc.tbbpool")
-    except ImportError:
-        return False
+        yield
+    finally:
+        number = before
+
+
+@intrinsic
+def look(typingctx, flags, i):
+    """flags[i] as it is in memory now. (What no other line of a loop changes, a compiler would read once and keep.)"""
+
+    def code(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.load_atomic(builder.gep(array.data, [arguments[1]]), "acquire", 8)
+
+    return types.int64(flags, types.int64), code
+
+
+@compiled
+def watch(flags, looks):
+    """Whether all flags are up, after so many looks at most."""
+    for i in range(len(flags)):
+        while look(flags, i) == 0:
+            looks -= 1
+            if looks < 0:
+                return False
+    for _ in range(PAUSE):
+        look(flags, 0)
     return True
 
 
-if numba.config.THREADING_LAYER == "default":
-    numba.config.THREADING_LAYER = "tbb" if _has_tbb() else "workqueue"
+class Job:
+    """A loop, whose shares are taken by whoever is free."""
+
+    def __init__(self, threads: int, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.threads, self.loop, self.arguments = threads, loop, arguments
+        self.shares = iter(range(threads))
+        self.idle = np.ones(threads - 1, np.int64)  # a flag for each helper
+        self.error: BaseException | None = None
+
+    def work(self) -> None:
+        """Take shares while there are any."""
+        for first in self.shares:
+            self.loop(*self.arguments, first, self.threads)
+
+    def drop(self) -> None:
+        """Nobody begins another share."""
+        for _ in self.shares:
+            pass
+
+    def join(self) -> None:
+        """Wait until no helper is at work. Ctrl-C waits, too: nothing half done may go on behind our back."""
+        interrupted, nap = None, 1e-5
+        while True:
+            try:
+                while not watch(self.idle, LOOKS):
+                    time.sleep(nap)
+                    nap = min(2 * nap, 1e-3)
+                break
+            except KeyboardInterrupt as error:
+                interrupted = error
+        self.arguments = ()  # a helper that comes too late must not keep them alive
+        if interrupted:
+            raise interrupted
 
 
-_lock = threading.Lock()
-# Python threads that have run loops, by number: a new thread may get the number of an old one
-users: dict[int, threading.Thread] = {}
-_fork = {"beside users": False, "others": False}  # was this process forked so; did others use loops at the last fork
+class Helper:
+    """A thread that waits for jobs. The bell tells it to look into its queue, as long as it is awake."""
+
+    def __init__(self, place: int) -> None:
+        self.place, self.jobs, self.bell = place, SimpleQueue[Job](), np.zeros(1, np.int64)
+        threading.Thread(target=self.serve, name=f"loops-{place + 1}", daemon=True).start()
+
+    def call(self, job: Job) -> None:
+        self.jobs.put(job)
+        self.bell[0] = 1
+
+    def serve(self) -> None:
+        while True:
+            self.bell[0] = 0
+            if self.jobs.empty():
+                watch(self.bell, LOOKS)
+            self.help(self.jobs.get())
+
+    def help(self, job: Job) -> None:
+        job.idle[self.place] = 0
+        try:
+            job.work()
+        except BaseException as error:  # the thread that has called us is to raise it
+            job.error = error
+            job.drop()
+        finally:
+            job.idle[self.place] = 1
 
 
-def one_parallel_loop() -> threading.Lock:
-    """`with one_parallel_loop():` call a function that holds a prange.
-
-    What is returned is a bare lock: Ctrl-C can't come between taking it and the body that releases it.
-    raises   RuntimeError in a process that was forked while another thread used loops
-    """
-    if _fork["beside users"]:
-        raise RuntimeError(
-            "this process was forked while another thread used the compiled loops, and can't run them: start "
-            "processes with multiprocessing.get_context('spawn'), or use minitransformer.backend('numpy') in them"
-        )
-    users[threading.get_ident()] = threading.current_thread()
-    return _lock
-
-
-def _after_in_child() -> None:
-    _fork["beside users"] |= _fork["others"]
-    _lock.release()
-
-
-def _before_fork() -> None:
-    _lock.acquire()
-    _fork["others"] = any(user.is_alive() for user in users.values() if user is not threading.current_thread())
-
-
+_helpers: list[Helper] = []
+_compiled: set[tuple[Any, ...]] = set()  # loops, and the dtype of what they write: the first time, one thread compiles
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_after_in_child)
+    os.register_at_fork(after_in_child=_helpers.clear)  # threads are not forked
+
+
+def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
+    """loop(*arguments, first, threads) for first = 0 … threads − 1, on as many threads as there are, or tasks if these are fewer.
+
+    raises   what the loop raises on any thread, when all of them have stopped
+    """
+    threads, kind = min(number, tasks), (loop, arguments[-1].dtype)
+    if threads <= 1 or kind not in _compiled:
+        loop(*arguments, 0, 1)
+        _compiled.add(kind)
+        return
+    while len(_helpers) < threads - 1:
+        _helpers.append(Helper(len(_helpers)))
+    job = Job(threads, loop, arguments)
+    try:
+        for helper in _helpers[: threads - 1]:
+            helper.call(job)
+        job.work()
+    finally:
+        job.drop()
+        job.join()
+    if job.error:
+        raise job.error

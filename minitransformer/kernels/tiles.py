@@ -15,14 +15,14 @@ In the tier "micro" the same product is made by the micro-kernel, which keeps it
 import numpy as np
 
 from minitransformer.backend import current
-from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.micro import NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
 
 LANES = 64  # columns of a tile
 LINE = 64  # bytes in a line of the cache; a vector that straddles two of them is read twice
 
 
-@compiled
+@inlined
 def room(number, rows, like):
     """Room for tiles, (number, rows, LANES), in the type of `like`, that begins with a line of the cache."""
     size, line = number * rows * LANES, LINE // like.itemsize
@@ -39,7 +39,7 @@ def tiles(number, rows, like):
     return space
 
 
-@compiled
+@inlined
 def tile(rows, like):
     """One tile of zeros, (rows, LANES)."""
     return tiles(1, rows, like)[0]
@@ -57,7 +57,7 @@ def plain_loops():
 def product(A, B, C, columns, loops):
     """C = A B, in the first `columns` columns at least. Rows of A (for plain loops columns, too) are a multiple of four."""
     if loops is None:
-        product_from(None, A, B, C, columns)
+        product_from(C[:0], A, B, C, columns)
     else:
         C[: len(A)] = 0
         add_product_by_loops(A, B.reshape(-1), C.reshape(-1))
@@ -74,7 +74,7 @@ def add_product(A, B, C, columns, loops):
 
 @compiled
 def product_from(S, A, B, C, columns):
-    """C = S + A B by the micro-kernel; S is None, or like C, or one row that is added to each row of A B."""
+    """C = S + A B by the micro-kernel. S has as many rows as C, or one, which is added to each row, or none."""
     wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
     sixes = len(A) // 12 * 12
     c = 0
@@ -124,7 +124,7 @@ def transpose_into(XT, X, factor):
             XT[c, r] = 0
 
 
-@compiled
+@inlined
 def fours(count):
     """The next multiple of four."""
     return (count + 3) // 4 * 4

@@ -1,6 +1,6 @@
 """Compile every loop ahead of its first use, on all cores at once.
 
-Without this, the first call of each function waits for its compiler: half a minute for attention both ways. What is compiled
+Without this, the first call of each function waits for its compiler: seconds for attention both ways. What is compiled
 is kept on the disk (`minitransformer doctor` says where), for every later process.
 """
 
@@ -47,22 +47,20 @@ def _delta_rule(X: Array) -> None:
 
 
 def _pointwise(X: Array) -> None:
-    for size in (2, 512):  # alone, and in parallel
-        Y = np.repeat(X[0, :64], size, axis=0)
-        for function in (relu, gelu, gelu_tanh):
-            _both_ways(function, Y)
-        _both_ways(embedding, np.arange(len(Y)) % 9, Y[:9])
-        _both_ways(rotate, Y, angles=Y[:, :3])
-        AdamW().update(Y, Y, AdamW().init(Y), rate=1e-3)
+    Y = np.repeat(X[0, :64], 2, axis=0)
+    for function in (relu, gelu, gelu_tanh):
+        _both_ways(function, Y)
+    _both_ways(embedding, np.arange(len(Y)) % 9, Y[:9])
+    _both_ways(rotate, Y, angles=Y[:, :3])
+    AdamW().update(Y, Y, AdamW().init(Y), rate=1e-3)
 
 
 def _rows(X: Array) -> None:
-    for size in (2, 512):
-        Y = np.repeat(X[0, :64], size, axis=0)
-        _both_ways(layer_norm, Y, Y[0], Y[0])
-        _both_ways(rms_norm, Y, Y[0])
-        _both_ways(linear, Y, Y[: Y.shape[-1]], Y[0])
-        _both_ways(cross_entropy, Y, np.arange(len(Y)) % Y.shape[-1])
+    Y = np.repeat(X[0, :64], 2, axis=0)
+    _both_ways(layer_norm, Y, Y[0], Y[0])
+    _both_ways(rms_norm, Y, Y[0])
+    _both_ways(linear, Y, Y[: Y.shape[-1]], Y[0])
+    _both_ways(cross_entropy, Y, np.arange(len(Y)) % Y.shape[-1])
 
 
 LOOPS = (_delta_rule, _attention, _rows, _kernel_attention, _sparse, _pointwise)  # what takes longest comes first
@@ -76,7 +74,9 @@ def compile_loops() -> None:
     """Compile what is not compiled yet, for float32 and float64."""
     if "numba" not in available():
         return
-    spawn = multiprocessing.get_context("spawn")  # a fork would take along the threads of the loops
+    spawn = multiprocessing.get_context(
+        "spawn"
+    )  # a fork would take along what other threads hold, such as the lock of the compiler
     with ProcessPoolExecutor(cores(), mp_context=spawn) as pool:
         jobs = [pool.submit(_compile, loops, dtype) for loops in LOOPS for dtype in ("float32", "float64")]
         for job in tqdm(as_completed(jobs), "compiling the loops", len(jobs), leave=False):

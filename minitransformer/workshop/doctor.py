@@ -1,6 +1,5 @@
 """What this machine has that the book can use, and what to do where something is missing."""
 
-import importlib
 import importlib.util
 import os
 import platform
@@ -17,7 +16,6 @@ from minitransformer.machine import cores, vectors
 from minitransformer.models.bert_files import PACKAGE
 
 NICKNAMES = {"X86_V2": "SSE 4.2 (X86_V2)", "X86_V3": "AVX2 (X86_V3)", "X86_V4": "AVX-512 (X86_V4)"}
-LAYERS = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}  # of threads, and the modules they live in
 
 
 class Finding(NamedTuple):
@@ -80,21 +78,10 @@ def _numba() -> Iterator[Finding]:
         return
     yield numba
     yield _package("llvmlite")
-    from minitransformer.kernels.threads import numba as chosen
+    from minitransformer.kernels import threads
 
-    layer, threads = chosen.config.THREADING_LAYER, chosen.config.NUMBA_NUM_THREADS
-    loads = layer not in LAYERS or _loads(f"numba.np.ufunc.{LAYERS[layer]}")
-    advice = "" if loads else f"the layer {layer} can't be loaded: unset NUMBA_THREADING_LAYER, or install it"
-    yield Finding("Numba threads", f"{threads}, layer {layer}", advice)
-    yield _cache(chosen.config.CACHE_DIR)
-
-
-def _loads(module: str) -> bool:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True
+    yield Finding("threads of the loops", str(threads.number))
+    yield _cache(threads.numba.config.CACHE_DIR)
 
 
 def _cache(chosen: str) -> Finding:

@@ -351,15 +351,13 @@ def test_a_sample_does_not_depend_on_its_neighbours():
 
 
 def test_the_same_bits_every_time_with_any_number_of_threads():
-    numba = pytest.importorskip("numba")
+    from minitransformer.kernels.threads import limit
+
     arrays = random_inputs(16, (3,), 300, 300)
-    all_threads = numba.get_num_threads()
-    try:
+    with limit(3):
         want = everything(None, *arrays, causal=True)
-        numba.set_num_threads(1)
+    with limit(1):
         have = everything(None, *arrays, causal=True)
-    finally:
-        numba.set_num_threads(all_threads)
     for name, w in want.items():
         np.testing.assert_array_equal(have[name], w, err_msg=name)
 

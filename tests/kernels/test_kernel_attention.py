@@ -164,15 +164,13 @@ def test_a_nan_stays_where_it_belongs():
 
 
 def test_the_same_bits_with_any_number_of_threads():
-    import numba
+    from minitransformer.kernels.threads import limit
 
-    arrays, all_threads = random_inputs(9, (3,), 150, 150), numba.get_num_threads()
-    try:
+    arrays = random_inputs(9, (3,), 150, 150)
+    with limit(3):
         want = everything(*arrays, causal=True)
-        numba.set_num_threads(1)
+    with limit(1):
         have = everything(*arrays, causal=True)
-    finally:
-        numba.set_num_threads(all_threads)
     for name, w in want.items():
         np.testing.assert_array_equal(have[name], w, err_msg=name)
 

@@ -62,15 +62,13 @@ def test_no_inner_length_and_no_columns():
 
 
 def test_the_same_bits_with_any_number_of_threads():
-    numba = pytest.importorskip("numba")
+    from minitransformer.kernels.threads import limit
+
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal(s).astype("float32") for s in ((333, 96), (96, 160), (160,), (333, 160))]
-    want = layer(*arrays)
-    all_threads = numba.get_num_threads()
-    try:
-        numba.set_num_threads(1)
+    with limit(3):
+        want = layer(*arrays)
+    with limit(1):
         have = layer(*arrays)
-    finally:
-        numba.set_num_threads(all_threads)
     for h, w in zip(have, want, strict=True):
         np.testing.assert_array_equal(h, w)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 
 from minitransformer.workshop import doctor
 
@@ -77,13 +76,6 @@ def test_more_blas_threads_than_cores_are_too_many(monkeypatch):
     monkeypatch.setattr(doctor, "threadpool_info", lambda: [pool])
     monkeypatch.setattr(doctor, "cores", lambda: 2)
     assert "BLAS: more threads than cores wait for each other: set OPENBLAS_NUM_THREADS=2" in doctor.report()
-
-
-def test_a_threading_layer_that_cant_be_loaded_is_named(monkeypatch):
-    threads = pytest.importorskip("minitransformer.kernels.threads")
-    monkeypatch.setattr(doctor, "_loads", lambda module: False)
-    layer = threads.numba.config.THREADING_LAYER
-    assert f"Numba threads: the layer {layer} can't be loaded" in doctor.report()
 
 
 def test_a_cache_that_cant_be_written_is_named(monkeypatch):

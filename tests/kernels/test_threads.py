@@ -1,0 +1,76 @@
+"""A loop on several threads: every share is done once, errors arrive, and nobody is left waiting."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from minitransformer.backend import available
+
+pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+threads = pytest.importorskip("minitransformer.kernels.threads") if "numba" in available() else None
+
+
+def count(done, first, number):
+    """Share `first` of the tasks, in Python: a loop need not be compiled."""
+    for task in range(first, len(done), number):
+        done[task] += 1
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7])
+@pytest.mark.parametrize("tasks", [0, 1, 2, 50])
+def test_every_task_is_done_once(number, tasks):
+    with threads.limit(number):
+        for _ in range(20):
+            done = np.zeros(tasks)
+            threads.in_parallel(tasks, count, done)
+            assert (done == 1).all()
+
+
+def test_several_callers_at_once():
+    def call(_):
+        done = np.zeros(50)
+        threads.in_parallel(50, count, done)
+        return (done == 1).all()
+
+    with threads.limit(3), ThreadPoolExecutor(5) as pool:
+        assert all(pool.map(call, range(500)))
+
+
+@pytest.mark.parametrize("where", range(3))
+def test_an_error_on_any_thread_is_raised_when_all_have_stopped(where):
+    def fail(done, first, number):
+        if number > 1 and first == where:
+            raise ValueError(f"share {first}")
+        time.sleep(0.01)
+        done[first] = 1
+
+    with threads.limit(3):
+        threads.in_parallel(3, fail, np.zeros(3))  # the first time, one thread does all
+        for _ in range(5):
+            done = np.zeros(3)
+            with pytest.raises(ValueError, match=f"share {where}"):
+                threads.in_parallel(3, fail, done)
+            after = done.copy()
+            time.sleep(0.03)
+            np.testing.assert_array_equal(done, after)
+
+
+def test_a_helper_keeps_no_array_alive():
+    import weakref
+
+    array = np.zeros(50)
+    gone = weakref.ref(array)
+    with threads.limit(3):
+        for _ in range(3):
+            threads.in_parallel(50, count, array)
+    del array
+    assert gone() is None
+
+
+def test_a_limit_ends_with_its_block():
+    before = threads.number
+    with threads.limit(5):
+        assert threads.number == 5
+    assert threads.number == before
