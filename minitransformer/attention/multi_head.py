@@ -14,7 +14,7 @@ import numpy as np
 
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.softmax import SoftmaxAttention
-from minitransformer.functional import LinearPullback, linear
+from minitransformer.functional import LinearPullback, affine, linear
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
@@ -306,14 +306,18 @@ class MultiHeadAttention(Mixer):
         if self.rotate is not None and not self.rotate.fixed:
             raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
         first = 0 if state is None else state.length
-        length = first + X.shape[-2]
-        turned = {"rotate": self.rotate, "first": first, "length": length}
-        Q, _ = self._project(params.W_q, params.b_q, X, self.heads, **turned)
-        K = Q
-        if params.W_k is not None:
-            K, k = self._project(params.W_k, params.b_k, X, self._groups, **turned)
-            K, _ = self._for_core(self.core, K, k)
-        V, _ = self._for_core(self.core, *self._project(params.W_v, params.b_v, X, self._groups))
-        streams = (self._project(p.W, p.b, X, self.heads)[0] for p in (params.streams or {}).values())
+        Q = self._plain(params.W_q, params.b_q, X, self.heads, turned_from=first)
+        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._groups, turned_from=first)
+        V = self._plain(params.W_v, params.b_v, X, self._groups)
+        if self._groups != self.heads and not self.core.groups:
+            K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))
+        streams = (self._plain(p.W, p.b, X, self.heads) for p in (params.streams or {}).values())
         heads, state = self.core.step(params.core, Q, K, V, *streams, state=state)
-        return linear(merge_heads(heads), params.W_o, params.b_o)[0], state
+        return affine(merge_heads(heads), params.W_o, params.b_o), state
+
+    def _plain(self, W: Array, b: Array | None, X: Array, heads: int, turned_from: int | None = None) -> Array:
+        """As `_project`, with nothing remembered."""
+        Y = split_heads(affine(X, W, b), heads)
+        if turned_from is None or self.rotate is None:
+            return Y
+        return self.rotate.turn(Y, first=turned_from, length=turned_from + X.shape[-2])[0]

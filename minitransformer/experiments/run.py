@@ -146,11 +146,7 @@ def _one_thread() -> Iterator[None]:
         if current() == "numpy":
             yield
             return
-        import numba
+        from minitransformer.kernels.threads import limit
 
-        before = numba.get_num_threads()
-        numba.set_num_threads(1)
-        try:
+        with limit(1):
             yield
-        finally:
-            numba.set_num_threads(before)

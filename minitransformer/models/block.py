@@ -222,9 +222,11 @@ class Block:
 
     def step(self, params: BlockParams, X: Array, state: Any = None) -> tuple[Array, Any]:
         """The causal block on new tokens after those in the state; returns Y and the longer state of its mixer."""
-        N = self._norm(params.attention_norm, X)[0] if self.order == "pre" else X
+        pre = self.order == "pre"
+        N = self._norm(params.attention_norm, X)[0] if pre else X
         F, state = self.attention.step(params.attention, N, state)
-        X = X + F if self.order == "pre" else self._norm(params.attention_norm, X + F)[0]
-        if self.ffn is not None:
-            X, _ = self._step(params.ffn_norm, self.ffn, params.ffn, X, None)
-        return X, state
+        X = X + F if pre else self._norm(params.attention_norm, X + F)[0]
+        if self.ffn is None:
+            return X, state
+        F = self.ffn.value(params.ffn, self._norm(params.ffn_norm, X)[0] if pre else X)
+        return X + F if pre else self._norm(params.ffn_norm, X + F)[0], state

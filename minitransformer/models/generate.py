@@ -6,7 +6,6 @@ P = softmax(logits / temperature), restricted to the k most probable tokens (top
 
 import numpy as np
 
-from minitransformer.functional import softmax
 from minitransformer.models.sequence_model import LanguageModel, SequenceParams
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -37,7 +36,8 @@ def next_token_distribution(
         best = logits == top
         first = best & (best.cumsum(-1) == 1)
         return first.astype(logits.dtype)
-    P, _ = softmax((logits - top) / logits.dtype.type(temperature))
+    P = np.exp((logits - top) / logits.dtype.type(temperature))
+    P /= P.sum(-1, keepdims=True)
     if top_k is not None and top_k < P.shape[-1]:
         P = _keep(P, np.sort(P, -1)[..., -top_k, None])
     if top_p is not None and top_p < 1:
