@@ -241,6 +241,8 @@ class MultiHeadAttention(Mixer):
         mask     True where query i sees key j; broadcasts to (*batch, H, n, m)
         memory   tokens that stand before X and are looked at, not answered: keys and values come from [memory; X]
         """
+        if memory is not None and self.core.queries_are_keys:
+            raise ValueError(f"memory: in {type(self.core).__name__} queries are the keys, and a memory has no queries")
         Z = X if memory is None else np.concatenate([memory, X], -2)
         Y, pullback = self._attend(self.core, self.rotate, params, X, Z, causal=causal, mask=mask, rng=rng)
         return Y, pullback._replace(before=Z.shape[-2] - X.shape[-2])
