@@ -4,6 +4,7 @@ Each returns `(Y, pullback)`. Arrays carry any number of batch axes in front; th
 works along. Two or three lines over each pullback say where its gradient comes from; chapters 00 to 03 derive them.
 """
 
+import functools
 import importlib
 import math
 from types import ModuleType
@@ -23,7 +24,10 @@ def _rows(X: Array) -> Array:
 
 def loops_in(name: str) -> ModuleType | None:
     """A module of compiled loops; None in the tier "numpy", where a function goes on to its definition."""
-    return None if current() == "numpy" else importlib.import_module(f"minitransformer.kernels.{name}")
+    return None if current() == "numpy" else _module(f"minitransformer.kernels.{name}")
+
+
+_module = functools.cache(importlib.import_module)
 
 
 def one_dtype(**arrays: Array | None) -> None:
