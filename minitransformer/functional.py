@@ -24,12 +24,10 @@ def _rows(X: Array) -> Array:
 
 def loops_in(name: str) -> ModuleType | None:
     """A module of compiled loops; None in the tier "numpy", where a function goes on to its definition."""
-    return None if current() == "numpy" else _kernels(name)
+    return None if current() == "numpy" else _module(f"minitransformer.kernels.{name}")
 
 
-@functools.cache
-def _kernels(name: str) -> ModuleType:
-    return importlib.import_module(f"minitransformer.kernels.{name}")
+_module = functools.cache(importlib.import_module)
 
 
 def one_dtype(**arrays: Array | None) -> None:

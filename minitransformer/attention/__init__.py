@@ -5,6 +5,7 @@ from minitransformer.attention.block_sparse import (
     bigbird_pattern,
     block_pattern,
     block_sparse_attention,
+    one_pattern,
     strided_pattern,
     window_pattern,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "kernel_attention_step",
     "kernel_state",
     "merge_heads",
+    "one_pattern",
     "padding_mask",
     "scores",
     "split_heads",

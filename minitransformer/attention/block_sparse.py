@@ -1,17 +1,19 @@
 """Softmax attention over the pairs of a pattern, in tiles of 64 × 64: the pattern says which pairs, tile by tile.
 
 Replaces the stage "pattern (which pairs)". The definition is dense attention with the pattern as its mask; the fast form
-(`kernels/block_sparse.py`) computes the tiles of the list and no others.
+(`kernels/attention.py`) computes the tiles of the list and no others.
+
+With n queries and m keys, i and j are positions, and the queries are the last n of them: j = 0 … m − 1, i = m − n … m − 1.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.dot_product import dot_product_attention
-from minitransformer.backend import current
-from minitransformer.functional import fitting
+from minitransformer.attention.dot_product import dot_product_attention, refuse_what_does_not_fit
+from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -19,10 +21,11 @@ TILE = 64  # queries and keys of a tile, the same as in the kernels
 
 
 class BlockPattern(NamedTuple):
-    """Which keys each query sees, as a list of key tiles for each tile of queries.
+    """Which keys each query sees, as a list of key tiles for each tile of queries: one for all heads, or one for each.
 
-    The tiles that query tile t sees are `tiles[starts[t] : starts[t + 1]]`. Of such a tile every pair counts where `which`
-    is −1; else `masks[which]`, (64, 64), says which pairs do. Equal masks are stored once: a window has a handful.
+    Head p sees of query tile t the tiles `tiles[starts[p, t] : starts[p, t + 1]]`, which rise; p is 0 for all heads if
+    `starts` has one row. Of such a tile every pair counts where `which` is −1; else `masks[which]`, (64, 64), says which
+    pairs do. Equal masks are stored once: a window has a handful.
     """
 
     n: int
@@ -34,11 +37,13 @@ class BlockPattern(NamedTuple):
 
     @property
     def mask(self) -> Array:
-        """The same as a boolean matrix, (n, m): True where query i sees key j."""
-        whole = np.zeros((len(self.starts) - 1, -(-self.m // TILE), TILE, TILE), bool)
-        rows = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        """The same as a boolean matrix, (n, m), or (P, n, m) for P heads: True where query i sees key j."""
+        P, T = self.starts.shape[0], self.starts.shape[1] - 1
+        whole = np.zeros((P * T, -(-self.m // TILE), TILE, TILE), bool)
+        rows = np.repeat(np.arange(P * T), np.diff(self.starts).ravel())
         whole[rows, self.tiles] = np.where((self.which < 0)[:, None, None], True, self.masks[self.which])
-        return whole.swapaxes(1, 2).reshape(len(whole) * TILE, -1)[: self.n, : self.m]
+        whole = whole.swapaxes(1, 2).reshape(P, T * TILE, -1)[:, : self.n, : self.m]
+        return whole[0] if P == 1 else whole
 
     @property
     def pairs(self) -> int:
@@ -49,11 +54,11 @@ class BlockPattern(NamedTuple):
 def block_pattern(
     n: int, m: int, sees: Callable[[Array, Array], Any], blocks: Array | None = None, *, causal: bool = False
 ) -> BlockPattern:
-    """The pattern in which query i sees key j where sees(i, j) is True.
+    """The pattern in which the query at position i sees the key at position j where sees(i, j) is True.
 
-    sees     takes i of shape (64, 1) and j of shape (1, 64)
+    sees     takes i of shape (64, 1) and j of shape (1, 64); the last ones may lie behind the last position
     blocks   (⌈n/64⌉, ⌈m/64⌉), False where the whole tile is known to be empty; without it all n m pairs are asked for
-    causal   and j ≤ i; with m ≠ n the queries are the last n of the m positions
+    causal   and j ≤ i
     cost     O(tiles of the blocks · 64²), in NumPy; worth keeping
     raises   ValueError for blocks of another shape
     """
@@ -75,42 +80,66 @@ def block_pattern(
             tiles.append(k)
             which.append(-1 if seen.all() else known.setdefault(np.packbits(seen).tobytes(), len(known)))
     masks = [np.unpackbits(np.frombuffer(bits, np.uint8)).reshape(TILE, TILE).astype(bool) for bits in known]
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)[None]
     return BlockPattern(
         *(n, m, starts, np.array(tiles, np.int64), np.array(which, np.int64)),
         np.array(masks, bool).reshape(len(masks), TILE, TILE) if masks else np.zeros((1, TILE, TILE), bool),
     )
 
 
-def _near(n: int, radius: int) -> Array:
+def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
+    """A pattern for each head, joined into one: head p has the p-th.
+
+    raises   ValueError unless they are for the same n and m, and have one list each
+    """
+    if len({(p.n, p.m) for p in patterns}) != 1 or any(len(p.starts) != 1 for p in patterns):
+        raise ValueError(f"patterns: should be of one n and m, a list each, got {[(p.n, p.m) for p in patterns]}")
+    tiles = np.cumsum([0, *(len(p.tiles) for p in patterns)])
+    masks = np.cumsum([0, *(len(p.masks) for p in patterns)])
+    return BlockPattern(
+        *patterns[0][:2],
+        np.concatenate([p.starts + before for p, before in zip(patterns, tiles, strict=False)]),
+        np.concatenate([p.tiles for p in patterns]),
+        np.concatenate(
+            [np.where(p.which < 0, -1, p.which + before) for p, before in zip(patterns, masks, strict=False)]
+        ),
+        np.concatenate([p.masks for p in patterns]),
+    )
+
+
+def _near(n: int, m: int, radius: int) -> Array:
     """The tiles that hold a pair with |i − j| ≤ radius."""
-    tile = np.arange(-(-n // TILE))
-    return np.maximum(np.abs(tile[:, None] - tile) * TILE - (TILE - 1), 0) <= radius
+    i, j = m - n + TILE * np.arange(-(-n // TILE)), TILE * np.arange(-(-m // TILE))
+    return np.abs(i[:, None] - j) - (TILE - 1) <= radius
 
 
-def window_pattern(n: int, radius: int, *, step: int = 1, globals_: int = 0, causal: bool = False) -> BlockPattern:
+def window_pattern(
+    n: int, radius: int, *, m: int | None = None, step: int = 1, globals_: int = 0, causal: bool = False
+) -> BlockPattern:
     """Query i sees j where |i − j| ≤ radius · step and step divides i − j; the first `globals_` tokens see and are seen by all.
 
     step = 1 is the sliding window, step > 1 the dilated one; with global tokens it is the pattern of Longformer.
+    m        n by default
     """
     if radius < 0 or step < 1 or globals_ < 0:
         raise ValueError(f"a window needs radius ≥ 0, step ≥ 1 and globals_ ≥ 0, got {radius}, {step} and {globals_}")
-    blocks = _near(n, radius * step)
-    first = -(-globals_ // TILE)
-    blocks[:first] = blocks[:, :first] = True
+    m = n if m is None else m
+    blocks = _near(n, m, radius * step)
+    blocks[: -(-max(globals_ - (m - n), 0) // TILE)] = blocks[:, : -(-globals_ // TILE)] = True
 
     def sees(i: Array, j: Array) -> Array:
         near = (np.abs(i - j) <= radius * step) & ((i - j) % step == 0)
-        return near | (i < globals_) | (j < globals_)
+        return near | ((0 <= i) & (i < globals_)) | (j < globals_)
 
-    return block_pattern(n, n, sees, blocks, causal=causal)
+    return block_pattern(n, m, sees, blocks, causal=causal)
 
 
-def strided_pattern(n: int, stride: int, *, causal: bool = True) -> BlockPattern:
+def strided_pattern(n: int, stride: int, *, m: int | None = None, causal: bool = True) -> BlockPattern:
     """The sparse transformer's: query i sees the `stride` positions around (or before) it, and every stride-th one."""
     if stride < 1:
         raise ValueError(f"stride: {stride} must be at least 1")
-    return block_pattern(n, n, lambda i, j: (np.abs(i - j) < stride) | ((i - j) % stride == 0), causal=causal)
+    m = n if m is None else m
+    return block_pattern(n, m, lambda i, j: (np.abs(i - j) < stride) | ((i - j) % stride == 0), causal=causal)
 
 
 def bigbird_pattern(
@@ -118,16 +147,40 @@ def bigbird_pattern(
 ) -> BlockPattern:
     """BigBird's, in blocks of 64: the `window` neighbours at each side, the first and last `globals_`, `random` others.
 
-    A random block that is seen already adds nothing; global blocks see, and are seen by, all.
+    Global blocks see, and are seen by, all. Where fewer others are left, all of them are taken.
     """
     number = -(-n // TILE)
     tile = np.arange(number)
     blocks = np.abs(tile[:, None] - tile) <= window
-    for t in range(number):
-        blocks[t, rng.choice(number, min(random, number), replace=False)] = True
     ends = np.r_[:globals_, max(number - globals_, 0) : number].clip(max=max(number - 1, 0))
     blocks[ends] = blocks[:, ends] = True
+    for row in blocks:
+        others = np.flatnonzero(~row)
+        row[rng.choice(others, min(random, len(others)), replace=False)] = True
     return block_pattern(n, n, lambda i, j: np.True_, blocks)
+
+
+def refuse_broken(pattern: BlockPattern) -> None:
+    """Raise ValueError for a pattern whose lists lead out of themselves: compiled code would follow them anywhere."""
+    n, m, starts, tiles, which, masks = pattern
+    integers = all(isinstance(a, np.ndarray) and a.dtype.kind == "i" for a in (starts, tiles, which))
+    if not integers or masks.dtype != bool or masks.shape[1:] != (TILE, TILE):
+        raise ValueError(
+            "pattern: starts, tiles and which should be arrays of integers, masks (number, 64, 64) of booleans"
+        )
+    if starts.shape != (max(len(starts), 1), -(-n // TILE) + 1) or tiles.shape != which.shape or tiles.ndim != 1:
+        shapes = f"starts {starts.shape}, tiles {tiles.shape}, which {which.shape}"
+        raise ValueError(f"pattern: {shapes} should be (heads, {-(-n // TILE) + 1}), and two of one length")
+    edges, number = starts.ravel(), len(tiles)
+    gaps = (starts[1:, 0] != starts[:-1, -1]).any()
+    if edges[0] != 0 or edges[-1] != number or (np.diff(edges) < 0).any() or gaps:
+        raise ValueError(f"pattern: starts should rise from 0 to {number}, the number of tiles")
+    same = np.ones(number + 1, bool)
+    same[edges] = False  # a list begins here, and its tile may be lower than the one before
+    if (tiles < 0).any() or (tiles >= -(-m // TILE)).any() or (np.diff(tiles) <= 0)[same[1:-1]].any():
+        raise ValueError(f"pattern: the tiles of a list should rise, within 0 … {-(-m // TILE) - 1}")
+    if (which < -1).any() or (which >= len(masks)).any():
+        raise ValueError(f"pattern: which should be −1, or one of {len(masks)} masks")
 
 
 @checked
@@ -146,18 +199,22 @@ def block_sparse_attention(
 
         A_ij = exp S_ij / Σ_{k seen by i} exp S_ik  where j is seen by i, else 0;    Y = A V
 
-    pattern  of n queries and m keys, the same for all samples and heads. A query that sees no key gives zeros.
+    pattern  of n queries and m keys, the same for all samples; for all heads, or one for each (the last batch axis)
+    others   as in `dot_product_attention`: groups of heads that share keys, a bias for each offset, what hides more
+             pairs than the pattern does. A query that sees no key gives zeros.
     cost     O(pattern.pairs · d) time, O(n + m) memory; in the tier "numpy" O(n m d) and O(n m), for it is the definition
-    returns  Y and a pullback: dQ, dK, dV = pullback(dY)
-    raises   TypeError for a wrong shape or dtype, ValueError for a pattern of another length
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dbias if there is a bias
+    raises   TypeError for a wrong shape or dtype, ValueError for a pattern of other lengths, or one that is broken
     """
-    if (pattern.n, pattern.m) != (Q.shape[-2], K.shape[-2]):
-        raise ValueError(
-            f"pattern: it is for {pattern.n} queries and {pattern.m} keys, not {Q.shape[-2]} and {K.shape[-2]}"
-        )
-    if current() == "numpy" or bias is not None or mask is not None or K.shape[:-2] != Q.shape[:-2]:
-        seen = pattern.mask if mask is None else pattern.mask & fitting(mask, (*Q.shape[:-1], K.shape[-2]))
-        return dot_product_attention(Q, K, V, bias, causal=causal, mask=seen, scale=scale)
-    from minitransformer.kernels.block_sparse import tiles_attention
-
-    return tiles_attention(Q, K, V, pattern, scale=scale)
+    batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
+    if (pattern.n, pattern.m) != (n, m):
+        raise ValueError(f"pattern: it is for {pattern.n} queries and {pattern.m} keys, not {n} and {m}")
+    refuse_broken(pattern)
+    if len(pattern.starts) not in (1, *batch[-1:]):
+        raise ValueError(f"pattern: it has lists for {len(pattern.starts)} heads, and the queries are {Q.shape}")
+    if loops := loops_in("attention"):
+        refuse_what_does_not_fit(Q, K, V, bias, mask)
+        scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+        return loops.tiled_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale, pattern=pattern)
+    mask = pattern.mask if mask is None else pattern.mask & mask
+    return dot_product_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale)

@@ -11,8 +11,7 @@ import math
 from typing import NamedTuple
 
 from minitransformer.attention.masks import causal_mask
-from minitransformer.backend import current
-from minitransformer.functional import SoftmaxPullback, fitting, one_dtype, softmax
+from minitransformer.functional import SoftmaxPullback, fitting, loops_in, one_dtype, softmax
 from minitransformer.gather_scatter import (
     by_offset,
     for_each_head,
@@ -23,8 +22,6 @@ from minitransformer.gather_scatter import (
 )
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
-
-SMALL = 16  # up to so many scores, as in an example, the definition is as fast, and its stages can be looked at
 
 
 class ScoresPullback(NamedTuple):
@@ -94,6 +91,20 @@ class AttentionPullback(NamedTuple):
         return dQ, sum_over_heads(dK, K_shape), sum_over_heads(dV, V_shape), *dbias
 
 
+def refuse_what_does_not_fit(Q: Array, K: Array, V: Array, bias: Array | None, mask: Array | None) -> None:
+    """TypeError for mixed dtypes or for heads that can't share these keys, ValueError for a mask or a bias that does not fit."""
+    one_dtype(Q=Q, K=K, V=V, bias=bias)
+    batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
+    if not heads_fit(K, batch):
+        raise TypeError(
+            f"parameter 'K': batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last"
+        )
+    if mask is not None:
+        fitting(mask, (*batch, n, m))
+    if bias is not None:
+        fitting(bias, (*batch, max(n + m - 1, 0)), "bias", "one number for each offset")
+
+
 @checked
 def dot_product_attention(
     Q: Float[Array, "*batch n d"],
@@ -120,21 +131,11 @@ def dot_product_attention(
              In the tier "numpy" the stages are there too: pullback.scores, pullback.softmax, pullback.aggregate
     raises   TypeError for a wrong shape or dtype, ValueError for a mask or a bias that does not fit
     """
-    one_dtype(Q=Q, K=K, V=V, bias=bias)
+    refuse_what_does_not_fit(Q, K, V, bias, mask)
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
-    if not heads_fit(K, batch):
-        raise TypeError(
-            f"parameter 'K': batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last"
-        )
-    if mask is not None:
-        fitting(mask, (*batch, n, m))
-    if bias is not None:
-        fitting(bias, (*batch, max(n + m - 1, 0)), "bias", "one number for each offset")
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
-    if current() != "numpy" and n * m > SMALL:
-        from minitransformer.kernels.attention import tiled_attention
-
-        return tiled_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale)
+    if loops := loops_in("attention"):
+        return loops.tiled_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale)
     if causal:
         mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
     S, scores_pullback = scores(Q, for_each_head(K, batch), scale=scale)
@@ -144,3 +145,26 @@ def dot_product_attention(
     Y, aggregate_pullback = aggregate(A, for_each_head(V, batch))
     shapes = (K.shape, V.shape) if bias is None else (K.shape, V.shape, bias.shape)
     return Y, AttentionPullback(scores_pullback, softmax_pullback, aggregate_pullback, shapes)
+
+
+def attend_to_buffer(
+    Q: Array,
+    K: Array,
+    V: Array,
+    m: int,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    scale: float | None = None,
+) -> Array:
+    """Causal attention of the last queries to the first m rows of longer arrays, in which a cache keeps keys and values: Y alone.
+
+    K, V     (*batch, capacity, …), or one for each group of neighbouring heads; nothing of them is copied
+    bias     as in `dot_product_attention`, (…, n + m − 1), and so is the mask, which must broadcast to (*batch, n, m)
+    cost     O(n m d) time in the tiers of loops, where a key that the mask hides is not read; not checked, for it is the
+             inner loop of generation
+    """
+    scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    if (loops := loops_in("attention")) and Q.shape[-2] <= loops.FEW:
+        return loops.attend_to_buffer(Q, K, V, m, bias, mask, scale)
+    K, V = K[..., :m, :], V[..., :m, :]
+    return dot_product_attention(Q, K, V, bias, causal=True, mask=mask, scale=float(scale))[0]

@@ -24,8 +24,9 @@ No two tasks write to the same place, and sums are always taken in the same orde
 whatever the number of threads. To walk through these loops with a debugger set NUMBA_DISABLE_JIT=1.
 """
 
+import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,50 @@ LOG2E = math.log2(math.e)
 FEW = 4  # up to so many queries, a tile of 64 would be mostly empty
 LONG = 2**17  # numbers in the keys of a few queries that are worth the call of a helper
 FAINT = -64  # a weight below 2⁻⁶⁴ has no slope, see `weights_and_slopes`
+
+# ------------------------------------------------------------------------------------------ what loops are given
+
+
+class Pairs(NamedTuple):
+    """Which pairs of a query and a key count, and what is added to their scores.
+
+    of                    (B, 4): which keys and values, which bias, which mask and which list each of the B heads has
+    causal                whether query i sees keys j ≤ i + m − n only
+    bias                  the different ones, in base 2, with room for a tile at both ends; no numbers if there is none
+    mask                  the different ones, with length 1 where they are broadcast; no entries if there is none
+    starts, tiles, which  list p, of tile t: tiles[starts[p, t] : starts[p, t + 1]], the only ones that count; of each number s
+    blocks                of them, blocks[which[s]] says which pairs, or all do if that is −1. No starts: all tiles count
+    """
+
+    of: Array
+    causal: bool
+    bias: Array
+    mask: Array
+    starts: Array
+    tiles: Array
+    which: Array
+    blocks: Array
+
+
+class Known(NamedTuple):
+    """What the way back starts from. D_i = ⟨dy_i, y_i⟩."""
+
+    Q: Array
+    K: Array
+    V: Array
+    dY: Array  # noqa: N815
+    L: Array
+    D: Array
+
+
+class Gradients(NamedTuple):
+    """What the way back fills: dQ (parts, B, tiles, panels, LANES, LANES), dK and dV as K and V, dbias (parts, B, …)."""
+
+    dQ: Array  # noqa: N815
+    dK: Array  # noqa: N815
+    dV: Array  # noqa: N815
+    dbias: Array
+
 
 # ------------------------------------------------------------------------------------- the parts of a tile
 
@@ -108,30 +153,44 @@ def exponentiate(S, YT, rows):
 
 
 @inlined
-def attend(Q, K, V, bias, mask, causal, m, scale, i0, loops, Y, L):
-    """One tile of queries of one head: rows i0 … i0 + 63 of Y and L. The mask has keys on its rows, as S has."""
-    n, d, dv = len(L), K.shape[1], V.shape[1]
+def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
+    """Tile t of the queries of head b: 64 rows of Y[b] and L[b]."""
+    kv, its_bias, its_mask, its_list = pairs.of[b]
+    q, k, v, bias, mask, i0 = Q[b], K[kv], V[kv], pairs.bias[its_bias], pairs.mask[its_mask], t * LANES
+    n, d, dv = L.shape[1], K.shape[2], V.shape[2]
     rows = min(LANES, n - i0)
     room = tile(d + dv + LANES + 4, Q)
     QT, YT, space, numbers = room[:d], room[d : d + dv], room[d + dv : -4], room[-4:]
-    transpose_into(QT, Q[i0 : i0 + rows], Q.dtype.type(scale * LOG2E))
+    transpose_into(QT, q[i0 : i0 + rows], Q.dtype.type(scale * LOG2E))
     for i in range(LANES):
         numbers[0, i] = -np.inf
-    end = i0 + rows + m - n if causal else m  # the keys from here on are seen by no query of the tile
-    for j0 in range(0, end, LANES):
+    end = i0 + rows + m - n if pairs.causal else m  # the keys from here on are seen by no query of the tile
+    listed, corner = (
+        pairs.starts.size > 0,
+        0 * t,
+    )  # for a plain 0, which is a type to Numba, `hide` would be compiled again
+    start, stop = (
+        (pairs.starts[its_list, t], pairs.starts[its_list, t + 1]) if listed else (0, (end + LANES - 1) // LANES)
+    )
+    for number in range(start, stop):
+        j0 = (pairs.tiles[number] if listed else number) * LANES
+        if j0 >= end:
+            break
         S = space[: min(LANES, fours(end - j0))]
-        product(K[j0 : j0 + len(S), :d], QT, S, rows, loops)
+        product(k[j0 : j0 + len(S), :d], QT, S, rows, loops)
         if bias.size:
             add_bias(S, bias, i0 - j0 + m - 1 + LANES, -1)
         for j in range(len(S)):
-            first = j0 + j - (m - n) - i0 if causal else 0  # the first query that sees this key
+            first = j0 + j - (m - n) - i0 if pairs.causal else 0  # the first query that sees this key
             for i in range(min(first, LANES) if j0 + j < m else LANES):
                 S[j, i] = -np.inf
         if mask.size:
             hide(S[: m - j0], rows, mask, j0, i0)
+        if listed and pairs.which[number] >= 0:
+            hide(S, rows, pairs.blocks[pairs.which[number]], corner, corner)
         exponentiate(S, YT, numbers)
-        add_product(V[j0 : j0 + len(S), :dv].T, S, YT, rows, loops)
-    write_rows(YT, numbers[0], numbers[1], i0, Y, L)
+        add_product(v[j0 : j0 + len(S), :dv].T, S, YT, rows, loops)
+    write_rows(YT, numbers[0], numbers[1], i0, Y[b], L[b])
 
 
 @compiled
@@ -145,14 +204,13 @@ def write_rows(YT, top, total, i0, Y, L):
 
 
 @compiled
-def forward(Q, K, V, bias, mask, of, causal, m, scale, loops, Y, L, first, threads):
-    """Y and L. One task for each tile of queries of each head b, whose keys, bias and mask have the numbers of[b]."""
-    number = (Y.shape[1] + LANES - 1) // LANES
-    for task in range(first, len(Y) * number, threads):
-        b, t = task // number, task % number
-        t = t // 2 if t % 2 == 0 else number - 1 - t // 2  # first, last, second, …: late tiles cost more when causal
-        kv, its_bias, its_mask = of[b]
-        attend(Q[b], K[kv], V[kv], bias[its_bias], mask[its_mask], causal, m, scale, t * LANES, loops, Y[b], L[b])
+def forward(Q, K, V, pairs, m, scale, loops, Y, L, first, threads):
+    """Y and L. One task for each tile of queries of each head; masks have keys on their rows, as S has."""
+    tiles = (Y.shape[1] + LANES - 1) // LANES
+    for task in range(first, len(Y) * tiles, threads):
+        b, t = task // tiles, task % tiles
+        t = t // 2 if t % 2 == 0 else tiles - 1 - t // 2  # first, last, second, …: late tiles cost more when causal
+        attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L)
 
 
 # -------------------------------------------------------------------------------------------- backwards
@@ -203,9 +261,20 @@ def write_columns(XT, factor, X):
 
 
 @inlined
-def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, loops, dQ, dK, dV, dbias):
-    """One tile of keys of one head: rows j0 … j0 + 63 of dK and dV, and what they add to dQ (in panels) and dbias."""
-    n, m, d, dv = len(L), len(dK), K.shape[1], V.shape[1]
+def attend_back(known, pairs, b, part, t, scale, loops, gradients):
+    """Tile t of the keys of head b: 64 rows of dK[b] and dV[b], and what they add to dQ (in panels) and dbias, both [part, b]."""
+    kv, its_bias, its_mask, its_list = pairs.of[b]
+    Q, K, V, dY, L, D = known.Q[b], known.K[kv], known.V[kv], known.dY[b], known.L[b], known.D[b]
+    dQ, dK, dV, dbias = gradients.dQ[part, b], gradients.dK[b], gradients.dV[b], gradients.dbias[part, b]
+    bias, mask, j0, n, m, d, dv = (
+        pairs.bias[its_bias],
+        pairs.mask[its_mask],
+        t * LANES,
+        len(L),
+        len(dK),
+        K.shape[1],
+        V.shape[1],
+    )
     keys, panels = min(LANES, m - j0), dQ.shape[1]
     room = tile(2 * (d + dv) + 2 * LANES + panels * LANES, Q)
     KT, VT, room = room[:d], room[d : d + dv], room[d + dv :]
@@ -214,8 +283,18 @@ def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, loops, dQ, dK,
     transpose_into(KT, K[j0 : j0 + keys], Q.dtype.type(scale * LOG2E))
     transpose_into(VT, V[j0 : j0 + keys], Q.dtype.type(1))
     in_panels(K[j0 : j0 + keys, :d], K_panels)
-    start = max(0, j0 - (m - n)) // LANES * LANES if causal else 0  # no query before this tile sees any of the keys
-    for i0 in range(start, n, LANES):
+    listed, corner = (
+        pairs.starts.size > 0,
+        0 * t,
+    )  # for a plain 0, which is a type to Numba, `hide` would be compiled again
+    start = max(0, j0 - (m - n)) // LANES if pairs.causal else 0  # no query before this tile sees any of the keys
+    first, stop = (
+        (pairs.starts[its_list, t], pairs.starts[its_list, t + 1]) if listed else (start, (n + LANES - 1) // LANES)
+    )
+    for number in range(first, stop):
+        i0 = (pairs.tiles[number] if listed else number) * LANES
+        if i0 < start * LANES:
+            continue
         rows = min(LANES, n - i0)
         P, dS = P_space[: fours(rows)], dS_space[: fours(rows)]
         Q_tile, dY_tile = Q[i0 : i0 + len(P), :d], dY[i0 : i0 + len(P), :dv]
@@ -224,47 +303,31 @@ def attend_back(Q, K, V, dY, L, D, bias, mask, causal, scale, j0, loops, dQ, dK,
         if bias.size:
             add_bias(P, bias, j0 - i0 + n - 1 + LANES, -1)
         for i in range(rows):
-            seen = min(m, i0 + i + m - n + 1) if causal else m
+            seen = min(m, i0 + i + m - n + 1) if pairs.causal else m
             for j in range(max(0, seen - j0), LANES):
                 P[i, j] = -np.inf
         if mask.size:
-            hide(P[:rows], min(LANES, m - j0), mask, i0, j0)
+            hide(P[:rows], keys, mask, i0, j0)
+        if listed and pairs.which[number] >= 0:
+            hide(P[:rows], keys, pairs.blocks[pairs.which[number]], corner, corner)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
         collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[i0 // LANES], dKT, dVT)
         for i in range(rows if dbias.size else 0):
-            b = dbias[j0 - i0 - i + n - 1 + LANES : j0 - i0 - i + n - 1 + 2 * LANES]
+            db = dbias[j0 - i0 - i + n - 1 + LANES : j0 - i0 - i + n - 1 + 2 * LANES]
             for j in range(LANES):
-                b[j] += dS[i, j]
+                db[j] += dS[i, j]
     write_columns(dKT, Q.dtype.type(scale), dK[j0 : j0 + keys])
     write_columns(dVT, Q.dtype.type(1), dV[j0 : j0 + keys])
 
 
 @compiled
-def backward(Q, K, V, dY, L, D, bias, mask, of, causal, scale, loops, dQ, dK, dV, dbias, first, threads):
-    """dQ, dK, dV and dbias. One task for each part of the keys of each head, with a dQ and a dbias of its own."""
-    parts = len(dQ)
-    for task in range(first, len(dK) * parts, threads):
+def backward(known, pairs, scale, loops, gradients, first, threads):
+    """The gradients. One task for each part of the keys of each head, with a dQ and a dbias of its own."""
+    parts = len(gradients.dQ)
+    for task in range(first, len(gradients.dK) * parts, threads):
         b, part = task // parts, task % parts
-        kv, its_bias, its_mask = of[b]
-        for j0 in range(part * LANES, dK.shape[1], parts * LANES):
-            attend_back(
-                Q[b],
-                K[kv],
-                V[kv],
-                dY[b],
-                L[b],
-                D[b],
-                bias[its_bias],
-                mask[its_mask],
-                causal,
-                scale,
-                j0,
-                loops,
-                dQ[part, b],
-                dK[b],
-                dV[b],
-                dbias[part, b],
-            )
+        for t in range(part, (gradients.dK.shape[1] + LANES - 1) // LANES, parts):
+            attend_back(known, pairs, b, part, t, scale, loops, gradients)
 
 
 # ------------------------------------------------------------------------------------------- in and out
@@ -296,17 +359,30 @@ def _distinct(X: Array, batch: tuple[int, ...], keep: int) -> tuple[Array, Array
     return few, np.broadcast_to(which, batch).reshape(math.prod(batch))
 
 
-def _of(Q: Array, K: Array, mask: Array | None, bias: Array | None) -> tuple[Array, Array, Array]:
-    """The different masks, the different biases (in base 2, with room for a tile at both ends), and whose are whose.
+NOT_LISTED = np.empty((0, 0), np.int64), *(np.empty(0, np.int64) for _ in range(2)), np.empty((0, 0, 0), bool)
 
-    The last is (B, 3): for each of the B heads the number of its keys and values, of its bias and of its mask.
-    """
-    batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
-    of = np.zeros((math.prod(batch), 3), np.int64)
-    of[:, 0] = np.arange(len(of)) // max(
-        1, len(of) // max(math.prod(K.shape[:-2]), 1)
-    )  # neighbours share keys and values
-    masks, biases = np.empty((1, 0, 0), bool), np.empty((1, 0), Q.dtype)
+
+@functools.lru_cache
+def _groups(heads: int, of_keys: int) -> Array:
+    """The column `kv` of `Pairs.of`: neighbours share keys and values. The other columns are zero."""
+    of = np.zeros((heads, 4), np.int64)
+    of[:, 0] = np.arange(heads) // max(1, heads // max(of_keys, 1))
+    return of
+
+
+@functools.lru_cache
+def _nothing(dtype: str) -> tuple[Array, Array]:
+    """No bias and no mask."""
+    return np.empty((1, 0), dtype), np.empty((1, 0, 0), bool)
+
+
+def _pairs(Q: Array, K: Array, m: int, bias: Array | None, mask: Array | None, causal: bool) -> Pairs:
+    """All pairs of queries and of the first m keys, less those that `mask` hides and those in the future."""
+    batch, n = Q.shape[:-2], Q.shape[-2]
+    of = _groups(math.prod(batch), math.prod(K.shape[:-2]))
+    biases, masks = _nothing(Q.dtype.char)
+    if bias is not None or mask is not None:
+        of = of.copy()
     if bias is not None:
         few, of[:, 1] = _distinct(bias, batch, 1)
         biases = np.zeros((len(few), n + m - 1 + 2 * LANES), Q.dtype)
@@ -314,7 +390,43 @@ def _of(Q: Array, K: Array, mask: Array | None, bias: Array | None) -> tuple[Arr
         np.multiply(few, LOG2E, out=biases[:, LANES:-LANES], casting="same_kind")
     if mask is not None:
         masks, of[:, 2] = _distinct(mask, batch, 2)
-    return masks, biases, of
+    return Pairs(of, causal, biases, masks, *NOT_LISTED)
+
+
+def _forwards(pairs: Pairs, pattern: Any) -> Pairs:
+    """The same as the way forward takes it: keys on the rows of a mask, the bias from its end, the lists of the pattern."""
+    turned = pairs._replace(bias=np.ascontiguousarray(pairs.bias[:, ::-1]), mask=np.ascontiguousarray(pairs.mask.mT))
+    return (
+        turned
+        if pattern is None
+        else _listed(turned, pattern, pattern.starts, pattern.tiles, pattern.which, pattern.masks.mT)
+    )
+
+
+def _backwards(pairs: Pairs, pattern: Any) -> Pairs:
+    """The same as the way back takes it: for each tile of keys a list of query tiles."""
+    if pattern is None:
+        return pairs
+    lists, tiles, columns = len(pattern.starts), pattern.starts.shape[1] - 1, -(-pattern.m // LANES)
+    row = np.repeat(np.arange(lists * tiles), np.diff(pattern.starts).ravel())
+    key = row // tiles * columns + pattern.tiles if tiles else row
+    order = np.argsort(key, kind="stable")
+    starts = np.searchsorted(key[order], np.arange(lists)[:, None] * columns + np.arange(columns + 1))
+    return _listed(pairs, pattern, starts, row[order] % max(tiles, 1), pattern.which[order], pattern.masks)
+
+
+def _listed(pairs: Pairs, pattern: Any, starts: Array, tiles: Array, which: Array, blocks: Array) -> Pairs:
+    of = pairs.of.copy()
+    of[:, 3] = np.arange(len(of)) % len(
+        pattern.starts
+    )  # one list for all heads, or one for each of the last batch axis
+    return pairs._replace(
+        of=of,
+        starts=np.require(starts, np.int64, ["C", "W"]),
+        tiles=np.require(tiles, np.int64, ["C", "W"]),
+        which=np.require(which, np.int64, ["C", "W"]),
+        blocks=np.require(blocks, bool, ["C", "W"]),
+    )
 
 
 def matrix(Q: Array, K: Array, scale: float, sees: Array, bias: Array | None = None) -> Array:
@@ -340,7 +452,7 @@ class TiledAttentionPullback(NamedTuple):
     """dV = Aᵀ dY,  dA = dY Vᵀ,  dS = A ⊙ (dA − D),  dQ = scale · dS K,  dK = scale · dSᵀ Q,  dbias = diagonal sums of dS.
 
     A_ij = exp(S_ij − L_i) is found again from L_i = ln Σ_j exp S_ij, which is −∞ if query i sees no key.
-    D_i = Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ needs no row of A.
+    D_i = Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ needs no row of A. A pair that is not seen has A_ij = 0.
     """
 
     Q: Array
@@ -352,12 +464,15 @@ class TiledAttentionPullback(NamedTuple):
     causal: bool
     mask: Array | None
     bias: Array | None
+    pattern: Any
 
     @property
     def A(self) -> Array:  # noqa: N802
         """The attention matrix, (*batch, n, m), made again by the definition, in NumPy."""
         n, m = self.Q.shape[-2], self.K.shape[-2]
         sees = np.ones((n, m), bool) if self.mask is None else self.mask
+        if self.pattern is not None:
+            sees = sees & self.pattern.mask
         if self.causal:
             sees = sees & (np.arange(m) <= np.arange(n)[:, None] + (m - n))
         return matrix(self.Q, self.K, self.scale, sees, self.bias)
@@ -367,48 +482,66 @@ class TiledAttentionPullback(NamedTuple):
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.Y.shape}")
         dY = dY.astype(self.Y.dtype, copy=False)
         batch, n, m, d = self.Q.shape[:-2], self.Q.shape[-2], self.K.shape[-2], self.Q.shape[-1]
-        B = math.prod(batch)
-        masks, biases, of = _of(self.Q, self.K, self.mask, self.bias)
-        D = np.vecdot(dY, self.Y).reshape(B, n)
-        dK, dV = np.empty((B, m, d), dY.dtype), np.empty((B, m, self.V.shape[-1]), dY.dtype)
+        B, dv = math.prod(batch), self.V.shape[-1]
+        pairs = _backwards(_pairs(self.Q, self.K, m, self.bias, self.mask, self.causal), self.pattern)
+        Q, K, V, padded_dY = (padded(X) for X in (self.Q, self.K, self.V, dY))
+        known = Known(Q, K, V, padded_dY, self.L.reshape(B, n), np.vecdot(dY, self.Y).reshape(B, n))
         parts = max(1, min(-(-8 // max(B, 1)), -(-m // LANES)))  # few heads: several tasks for each
-        dQ = np.zeros((parts, B, -(-n // LANES), -(-d // LANES), LANES, LANES), dY.dtype)
-        dbias = np.zeros((parts, B, 0 if self.bias is None else biases.shape[-1]), dY.dtype)
-        in_parallel(
-            B * parts if B * n * m * d > ENOUGH else 1,
-            backward,
-            *(padded(X) for X in (self.Q, self.K, self.V, dY)),
-            *(self.L.reshape(B, n), D, biases, masks, of, self.causal, self.scale, plain_loops()),
-            *(dQ, dK, dV, dbias),
+        gradients = Gradients(
+            dQ=np.zeros((parts, B, -(-n // LANES), -(-d // LANES), LANES, LANES), dY.dtype),
+            dK=np.empty((B, m, d), dY.dtype),
+            dV=np.empty((B, m, dv), dY.dtype),
+            dbias=np.zeros((parts, B, 0 if self.bias is None else pairs.bias.shape[-1]), dY.dtype),
         )
-        gradients = [from_panels(dQ, self.scale, self.Q.shape)]
-        gradients += [
-            sum_over_heads(dX.reshape(*batch, *dX.shape[1:]), X.shape) for dX, X in ((dK, self.K), (dV, self.V))
-        ]
+        tasks = B * parts if B * n * m * d > ENOUGH else 1
+        in_parallel(tasks, backward, known, pairs, self.scale, plain_loops(), gradients)
+        dQ, dK, dV, dbias = gradients
+        dX = [from_panels(dQ, self.scale, self.Q.shape)]
+        dX += [sum_over_heads(G.reshape(*batch, *G.shape[1:]), X.shape) for G, X in ((dK, self.K), (dV, self.V))]
         if self.bias is not None:
-            gradients.append(unbroadcast(dbias.sum(0)[:, LANES:-LANES].reshape(*batch, n + m - 1), self.bias.shape))
-        return tuple(gradients)
+            dX.append(unbroadcast(dbias.sum(0)[:, LANES:-LANES].reshape(*batch, n + m - 1), self.bias.shape))
+        return tuple(dX)
 
 
 def tiled_attention(
-    Q: Array, K: Array, V: Array, bias: Array | None, *, causal: bool, mask: Array | None, scale: float
+    Q: Array,
+    K: Array,
+    V: Array,
+    bias: Array | None,
+    *,
+    causal: bool,
+    mask: Array | None,
+    scale: float,
+    pattern: Any = None,
 ) -> tuple[Array, TiledAttentionPullback]:
-    """`dot_product_attention` in the tiers "numba" and "micro", which has checked the arguments.
+    """`dot_product_attention` and `block_sparse_attention` in the tiers "numba" and "micro"; they have checked the arguments.
 
     Y = softmax(scale · Q Kᵀ + bias) V
 
-    cost     O(n m (d + dv)) time, half of it if causal; O(n + m) memory
+    cost     O(n m (d + dv)) time, half of it if causal, or O(pattern.pairs (d + dv)); O(n + m) memory
     """
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
-    masks, biases, of = _of(Q, K, mask, bias)
     Y, L = np.empty((*batch, n, V.shape[-1]), Q.dtype), np.empty((*batch, n), Q.dtype)
-    out = heads(Y), L.reshape(len(of), n)
+    out = heads(Y), L.reshape(math.prod(batch), n)
     if n <= FEW:
+        seen = mask if pattern is None else pattern.mask if mask is None else mask & pattern.mask
+        pairs = _pairs(Q, K, m, bias, seen, causal)
         arrays = (np.require(heads(X), requirements=["C", "A", "W"]) for X in (Q, K, V))
-        in_parallel(len(of) if K.size > LONG else 1, forward_few, *arrays, biases, masks, of, causal, scale, *out)
+        in_parallel(len(out[0]) if K.size > LONG else 1, forward_few, *arrays, pairs, m, scale, *out)
     else:
-        turned = np.ascontiguousarray(biases[:, ::-1]), np.ascontiguousarray(masks.mT)
-        arrays = (padded(X) for X in (Q, K, V))
-        tasks = len(of) * -(-n // LANES) if len(of) * n * m * Q.shape[-1] > ENOUGH else 1
-        in_parallel(tasks, forward, *arrays, *turned, of, causal, m, scale, plain_loops(), *out)
-    return Y, TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias)
+        pairs = _forwards(_pairs(Q, K, m, bias, mask, causal), pattern)
+        tasks = math.prod(batch) * -(-n // LANES) if math.prod(batch) * n * m * Q.shape[-1] > ENOUGH else 1
+        in_parallel(tasks, forward, *(padded(X) for X in (Q, K, V)), pairs, m, scale, plain_loops(), *out)
+    return Y, TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias, pattern)
+
+
+def attend_to_buffer(
+    Q: Array, K: Array, V: Array, m: int, bias: Array | None, mask: Array | None, scale: float
+) -> Array:
+    """`attend_to_buffer` of the core, in the tiers "numba" and "micro"."""
+    B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
+    Y, L = np.empty((B, n, dv), Q.dtype), np.empty((B, n), Q.dtype)
+    q, k, v = (X.reshape(-1, *X.shape[-2:]) if X.flags.carray else padded(X) for X in (Q, K, V))
+    pairs = _pairs(Q, K, m, bias, mask, True)
+    in_parallel(B if B * m * dv > LONG else 1, forward_few, q, k, v, pairs, m, scale, Y, L)
+    return Y.reshape(*Q.shape[:-1], dv)

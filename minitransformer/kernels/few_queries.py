@@ -12,7 +12,7 @@ NumPy would read the keys with one core. The way back is that of the tiles (mini
 
 import numpy as np
 
-from minitransformer.kernels.compiling import any_order, compiled
+from minitransformer.kernels.compiling import any_order, compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.tiles import LANES
 
@@ -37,43 +37,45 @@ def total(x):
     return s
 
 
-@compiled
-def attend_few(Q, K, V, bias, mask, causal, scale, Y, L):
-    """All queries of one head. The bias is in base 2, with room of LANES at both ends."""
-    n, m, d, dv = len(Y), len(K), Q.shape[1], Y.shape[1]
+@inlined
+def attend_few(Q, K, V, bias, mask, causal, m, scale, Y, L):
+    """All queries of one head against the first m keys. Of a key that the mask hides neither the key nor the value is read."""
+    n, d, dv = len(Y), Q.shape[1], Y.shape[1]
     room, factor = np.empty(m, Q.dtype), Q.dtype.type(scale * LOG2E)
     for i in range(n):
         p, q, y = room[: max(0, m - n + i + 1) if causal else m], Q[i], Y[i]
-        for j in range(len(p)):
-            p[j] = factor * dot(q, K[j, :d])
-        if bias.size:
-            b = bias[n - 1 - i + LANES :]
-            for j in range(len(p)):
-                p[j] += b[j]
-        if mask.size:
-            row = mask[i if len(mask) > 1 else 0]
-            for j in range(len(p)):
-                p[j] = p[j] if row[j if len(row) > 1 else 0] else -np.inf
+        row = mask[i if len(mask) > 1 else 0]
+        step = 1 if len(row) > 1 else 0
         top = Q.dtype.type(-np.inf)
         for j in range(len(p)):
+            if row.size and not row[j * step]:
+                p[j] = -np.inf
+                continue
+            p[j] = factor * dot(q, K[j, :d])
+            if bias.size:
+                p[j] += bias[n - 1 - i + LANES + j]
             top = max(top, p[j])
         base = top if top > -np.inf else Q.dtype.type(0)
         for j in range(len(p)):
             p[j] = exp2(p[j] - base)
-        y[:] = 0
+        for c in range(dv):
+            y[c] = 0
         for j in range(len(p)):
+            if row.size and not row[j * step]:
+                continue
             v, share = V[j], p[j]
             for c in range(dv):
                 y[c] += share * v[c]
         weight = total(p)
         L[i] = (top + np.log2(weight)) / LOG2E if weight != 0 else -np.inf
         if weight != 0:
-            y /= weight
+            for c in range(dv):
+                y[c] /= weight
 
 
 @compiled
-def forward_few(Q, K, V, bias, mask, of, causal, scale, Y, L, first, threads):
-    """Y and L; head b has the keys, the bias and the mask with the numbers of[b]."""
+def forward_few(Q, K, V, pairs, m, scale, Y, L, first, threads):
+    """Y and L, a task for each head."""
     for b in range(first, len(Y), threads):
-        kv, its_bias, its_mask = of[b]
-        attend_few(Q[b], K[kv], V[kv], bias[its_bias], mask[its_mask], causal, scale, Y[b], L[b])
+        kv, its_bias, its_mask, _ = pairs.of[b]
+        attend_few(Q[b], K[kv], V[kv], pairs.bias[its_bias], pairs.mask[its_mask], pairs.causal, m, scale, Y[b], L[b])

@@ -157,8 +157,12 @@ def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
 
     raises   what the loop raises on any thread, when all of them have stopped
     """
-    threads, kind = min(number, tasks), (loop, arguments[-1].dtype)
-    if threads <= 1 or kind not in _compiled:
+    threads = min(number, tasks)
+    if threads <= 1:
+        loop(*arguments, 0, 1)
+        return
+    written = arguments[-1][-1] if isinstance(arguments[-1], tuple) else arguments[-1]
+    if (kind := (loop, written.dtype.char)) not in _compiled:
         loop(*arguments, 0, 1)
         _compiled.add(kind)
         return

@@ -12,6 +12,7 @@ from minitransformer.attention import (
     block_sparse_attention,
     causal_mask,
     dot_product_attention,
+    one_pattern,
     strided_pattern,
     window_pattern,
 )
@@ -36,6 +37,12 @@ def random_inputs(seed, batch, n, m, d, dv, dtype="float64"):
 def loops(n, sees):
     """The mask, pair by pair."""
     return np.array([[bool(sees(i, j)) for j in range(n)] for i in range(n)]).reshape(n, n)
+
+
+def matrix_pattern(seen):
+    """A boolean matrix (n, m) as a pattern."""
+    (n, m), padded = seen.shape, np.pad(seen, ((0, 63), (0, 63)))
+    return block_pattern(n, m, lambda i, j: padded[i - (m - n), j])
 
 
 # ---------------------------------------------------------------------------------------------- patterns
@@ -79,14 +86,69 @@ def test_a_window_has_few_masks_and_work_that_grows_with_n():
 
 def test_any_boolean_matrix_is_a_pattern():
     mask = np.random.default_rng(0).random((130, 200)) < 0.02
-    padded = np.pad(mask, ((0, 62), (0, 56)))
-    pattern = block_pattern(130, 200, lambda i, j: padded[i - 70, j])  # the queries stand at the last of the positions
+    pattern = block_pattern(130, 200, lambda i, j: np.pad(mask, ((0, 62), (0, 56)))[i - 70, j])
     np.testing.assert_array_equal(pattern.mask, mask)
 
 
 def test_causal_with_more_keys_than_queries():
     pattern = block_pattern(70, 100, lambda i, j: np.True_, causal=True)
     np.testing.assert_array_equal(pattern.mask, causal_mask(70, 100))
+
+
+@pytest.mark.parametrize(("n", "m"), [(70, 200), (1, 130), (130, 130), (200, 70)])
+def test_the_queries_are_the_last_positions(n, m):
+    i, j = np.arange(m - n, m)[:, None], np.arange(m)
+    near = np.abs(i - j) <= 20
+    np.testing.assert_array_equal(window_pattern(n, 20, m=m).mask, near)
+    np.testing.assert_array_equal(window_pattern(n, 20, m=m, causal=True).mask, near & (j <= i))
+    np.testing.assert_array_equal(window_pattern(n, 20, m=m, globals_=75).mask, near | ((i >= 0) & (i < 75)) | (j < 75))
+    strided = (j <= i) & ((i - j < 11) | ((i - j) % 11 == 0))
+    np.testing.assert_array_equal(strided_pattern(n, 11, m=m).mask, strided)
+    if n <= m:
+        whole = window_pattern(m, 20, causal=True).mask
+        np.testing.assert_array_equal(window_pattern(n, 20, m=m, causal=True).mask, whole[m - n :])
+
+
+@pytest.mark.parametrize("n", [1, 130, 450, 64 * 12])
+def test_bigbird_draws_from_what_is_not_seen_anyway(n):
+    seen = bigbird_pattern(n, np.random.default_rng(0), random=0).mask[::64, ::64].sum(1)
+    for seed in (0, 450):
+        drawn = bigbird_pattern(n, np.random.default_rng(seed), random=2).mask[::64, ::64].sum(1) - seen
+        np.testing.assert_array_equal(drawn, np.minimum(2, -(-n // 64) - seen))
+
+
+good = window_pattern(200, 30)
+BROKEN = {
+    "starts": [
+        good.starts[0],
+        good.starts[:, :-1],
+        good.starts + 1,
+        good.starts[:, ::-1],
+        good.starts.astype(float),
+        np.concatenate([good.starts, good.starts]),
+    ],
+    "tiles": [good.tiles + 1, good.tiles - 1, good.tiles[::-1], good.tiles[:-1], good.tiles * 0, list(good.tiles)],
+    "which": [good.which - 2, good.which + len(good.masks), good.which[:-1]],
+    "masks": [good.masks[:, :63], good.masks.astype(int), good.masks[0]],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in BROKEN.items() for value in values])
+def test_a_broken_pattern_is_refused(field, value, tier):
+    Q, K, V, _ = random_inputs(3, (2,), 200, 200, 4, 3)
+    with pytest.raises(ValueError, match="pattern: "):
+        block_sparse_attention(Q, K, V, good._replace(**{field: value}))
+
+
+def test_patterns_that_can_t_be_joined():
+    with pytest.raises(ValueError, match="one n and m"):
+        one_pattern([window_pattern(70, 3), window_pattern(71, 3)])
+    two = one_pattern([window_pattern(70, 3), window_pattern(70, 5)])
+    with pytest.raises(ValueError, match="a list each"):
+        one_pattern([two, two])
+    Q, K, V, _ = random_inputs(3, (3,), 70, 70, 4, 3)
+    with pytest.raises(ValueError, match="lists for 2 heads"):
+        block_sparse_attention(Q, K, V, two)
 
 
 # --------------------------------------------------------------------------------------------- attention
@@ -100,21 +162,30 @@ def test_causal_with_more_keys_than_queries():
     st.sampled_from([0, 0.01, 0.3, 1]),
     st.sampled_from(["float32", "float64"]),
     st.sampled_from(["numba", "micro"]),
+    st.fixed_dictionaries({name: st.booleans() for name in ("heads", "bias", "causal", "mask", "groups")}),
 )
-def test_it_is_dense_attention_under_the_mask(n, m, d, density, dtype, fast):
+def test_it_is_dense_attention_under_the_mask(n, m, d, density, dtype, fast, has):
     if fast not in available():
         return
     rng = np.random.default_rng(n)
-    mask = np.pad(rng.random((n, m)) < density, ((0, 63), (0, 63)))
-    pattern = block_pattern(n, m, lambda i, j: mask[i - (m - n), j])
-    Q, K, V, dY = random_inputs(m, (2, 3), n, m, d, 7, dtype)
+    seen = rng.random((4, n, m)) < density
+    patterns = [matrix_pattern(one) for one in seen]
+    pattern = one_pattern(patterns) if has["heads"] else patterns[0]
+    np.testing.assert_array_equal(pattern.mask, seen if has["heads"] else seen[0])
+    Q, K, V, dY = random_inputs(m, (2, 4), n, m, d, 7, dtype)
+    if has["groups"]:
+        K, V = K[:, ::2], V[:, ::2]
+    bias = [rng.standard_normal((4, n + m - 1)).astype(dtype)] if has["bias"] else []
+    mask = rng.random((2, 1, 1, m)) < 0.8 if has["mask"] else None
+    names = ["dQ", "dK", "dV", "dbias"][: 3 + has["bias"]]
     with mt.backend("numpy"):
-        exact = [X.astype("float64") for X in (Q, K, V, dY)]
-        Y, pullback = dot_product_attention(*exact[:3], mask=pattern.mask)
-        want = {"Y": Y, "A": pullback.A} | dict(zip(["dQ", "dK", "dV"], pullback(exact[3]), strict=True))
+        exact = [X.astype("float64") for X in (Q, K, V, *bias)]
+        both = pattern.mask if mask is None else mask & pattern.mask
+        Y, pullback = dot_product_attention(*exact, mask=both, causal=has["causal"])
+        want = {"Y": Y, "A": pullback.A} | dict(zip(names, pullback(dY.astype("float64")), strict=True))
     with mt.backend(fast):
-        Y, pullback = block_sparse_attention(Q, K, V, pattern)
-        have = {"Y": Y, "A": pullback.A} | dict(zip(["dQ", "dK", "dV"], pullback(dY), strict=True))
+        Y, pullback = block_sparse_attention(Q, K, V, pattern, *bias, mask=mask, causal=has["causal"])
+        have = {"Y": Y, "A": pullback.A} | dict(zip(names, pullback(dY), strict=True))
     for name, w in want.items():
         assert have[name].shape == w.shape
         assert have[name].dtype == dtype
@@ -126,6 +197,17 @@ def test_the_pullback_is_the_derivative(tier, seen):
     pattern = window_pattern(70, 5) if seen == "window" else window_pattern(70, 2, step=3, globals_=2, causal=True)
     Q, K, V, _ = random_inputs(1, (2, 2), 70, 70, 3, 2)
     assert mt.check_pullback(lambda Q, K, V: block_sparse_attention(Q, K, V, pattern, scale=0.7), Q, K, V).error < 1e-6
+
+
+def test_the_pullback_with_all_that_it_can_have(tier):
+    pattern = one_pattern([window_pattern(70, r, m=90, step=s) for r, s in ((5, 1), (2, 3), (0, 1), (90, 1))])
+    Q, K, V, _ = random_inputs(1, (2, 4), 70, 90, 3, 2)
+    bias, mask = np.random.default_rng(1).standard_normal((4, 159)), np.arange(90) < 80
+
+    def attention(Q, K, V, bias):
+        return block_sparse_attention(Q, K, V, pattern, bias, causal=True, mask=mask)
+
+    assert mt.check_pullback(attention, Q, K[:, ::2], V[:, ::2], bias).error < 1e-6
 
 
 def test_a_query_that_sees_nothing_gives_zeros(tier):

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minitransformer as mt
-from minitransformer.attention import causal_mask, dot_product, dot_product_attention
+from minitransformer.attention import causal_mask, dot_product_attention
+from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.backend import available
 
 kernels = pytest.importorskip("minitransformer.kernels.attention")
@@ -23,7 +24,6 @@ def tier(request, monkeypatch):
     name = "numba" if request.param == "few" else request.param
     if name not in available():
         pytest.skip(f"this machine has no tier {name!r}")
-    monkeypatch.setattr(dot_product, "SMALL", 0)
     monkeypatch.setattr(kernels, "FEW", 10**9 if request.param == "few" else 0)
     with mt.backend(name):
         yield
@@ -207,7 +207,7 @@ def test_the_pullback_remembers_what_the_equation_needs_and_no_matrix():
     Q, K, V, _ = random_inputs(7, (2,), 100, 90)
     mask = np.random.default_rng(0).random((100, 90)) < 0.5
     Y, pullback = dot_product_attention(Q, K, V, mask=mask, scale=0.5)
-    assert pullback._fields == ("Q", "K", "V", "Y", "L", "scale", "causal", "mask", "bias")
+    assert pullback._fields == ("Q", "K", "V", "Y", "L", "scale", "causal", "mask", "bias", "pattern")
     assert pullback.Q is Q
     assert pullback.K is K
     assert pullback.V is V
@@ -389,3 +389,35 @@ def test_memory_is_linear_in_the_length():
     small, large = peak_of(2048), peak_of(4096)
     assert large < 2.3 * small
     assert large < 8 * 4096 * 4096 * 4 / 16  # a sixteenth of the matrices of the eight heads
+
+
+# --------------------------------------------------------------------------------------------- generation
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+@pytest.mark.parametrize(("own", "shared"), [((2, 4), (2, 4)), ((2, 4), (2, 2)), ((), ())])
+@pytest.mark.parametrize("extra", [False, True])
+def test_attention_to_a_buffer_is_attention_to_its_first_rows(n, own, shared, extra):
+    rng, m = np.random.default_rng(17), 9
+    Q = rng.standard_normal((*own, n, 8)).astype("float32")
+    K, V = (rng.standard_normal((*shared, 20, width)).astype("float32") for width in (8, 6))
+    K[..., m:, :] = V[..., m:, :] = np.nan
+    bias = rng.standard_normal((*own[-1:], n + m - 1)).astype("float32") if extra else None
+    mask = np.arange(m) > 2 if extra else None
+    have = attend_to_buffer(Q, K, V, m, bias, mask)
+    want, _ = dot_product_attention(Q, K[..., :m, :], V[..., :m, :], bias, causal=True, mask=mask)
+    np.testing.assert_allclose(have, want, atol=1e-6)
+    with mt.backend("numpy"):
+        np.testing.assert_allclose(have, attend_to_buffer(Q, K, V, m, bias, mask), atol=1e-6)
+
+
+def test_few_queries_do_not_read_what_the_mask_hides(monkeypatch):
+    monkeypatch.setattr(kernels, "FEW", 4)
+    Q, K, V, _ = random_inputs(18, (2,), 3, 200)
+    mask = np.zeros((2, 3, 200), bool)
+    mask[:, :, 150:] = np.random.default_rng(0).random((2, 3, 50)) < 0.5
+    unseen = ~mask.any(1)
+    want, _ = dot_product_attention(Q, K, V, mask=mask)
+    K[unseen] = V[unseen] = np.nan
+    have, _ = dot_product_attention(Q, K, V, mask=mask)
+    np.testing.assert_array_equal(have, want)
