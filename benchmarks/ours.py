@@ -114,7 +114,7 @@ def limit(operations: float) -> Job:
     from minitransformer.kernels.compiled_stairs import multiply_adds
     from minitransformer.kernels.threads import in_parallel
     from minitransformer.kernels.tiles import plain_loops, tiles
-    from minitransformer.training.parallel import cores
+    from minitransformer.machine import cores
 
     (A,) = arrays((64, 64))
     B, C = tiles(1, 64, A)[0], tiles(cores(), 64, A)
@@ -136,13 +136,14 @@ def linear_layer(n: int, D: int, E: int, backward: bool) -> Job:
 
 def training_step() -> Job:
     """Forward, backward, clipping and AdamW, as `minitransformer train` does it."""
+    from minitransformer.commands.recipes import parts_of
     from minitransformer.data.text import Text
+    from minitransformer.machine import keep_freed_memory
     from minitransformer.models import LanguageModel
+    from minitransformer.training.choices import Training
     from minitransformer.training.loop import advance, start
     from minitransformer.training.objective import NextByte
-    from minitransformer.training.recipes import parts_of
     from minitransformer.training.schedule import Cosine
-    from minitransformer.training.state import Training
 
     noise = np.random.default_rng(0).integers(0, 256, 2**16).astype(np.uint8)
     never = 10**9
@@ -151,6 +152,7 @@ def training_step() -> Job:
     training = Training(never, BATCH, schedule, parts=parts, look_every=never, save_every=never)
     model = LanguageModel(**MODEL)
     state = start(model, training)
+    keep_freed_memory()  # as `train` does
 
     def job() -> None:
         nonlocal state

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.backend import available, register
+from minitransformer.machine import cores, processor, vectors
+
 BUSY = 0.5  # load per core from which on the machine counts as busy
 UNITS = {"memory": (2**-20, "MiB")}
 
@@ -128,10 +131,11 @@ def machine() -> dict[str, Any]:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     settings = ("OPENBLAS", "OMP_", "MKL_", "NUMBA_", "MINITRANSFORMER_")
     return {
-        "processor": _processor("model name") or platform.processor() or platform.machine(),
+        "processor": processor(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "vectors": [name for name in ("avx2", "fma", "avx512f") if name in _processor("flags").split()],
+        "cores": cores(),
+        "vectors": vectors(),
+        "register": register() if "numba" in available() else 0,  # bytes
         "caches": _caches(),
         "load": round(load, 2),
         "settings": {key: value for key, value in os.environ.items() if key.startswith(settings)},
@@ -145,14 +149,6 @@ def busy(described: dict[str, Any]) -> str:
     return (
         f"The load is {described['load']} on {described['cores']} cores: something else is running, don't trust times."
     )
-
-
-def _processor(field: str) -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), "")
 
 
 def _caches() -> list[str]:

@@ -32,6 +32,7 @@ def check_pullback(
     function: Callable[..., tuple[Tree, Pullback]],
     *args: Tree,
     zero: Sequence[str] = (),
+    untrained: Sequence[str] = (),
     seed: int = 0,
     step: float = 1e-6,
     tolerance: float = 1e-6,
@@ -56,6 +57,7 @@ def check_pullback(
     function   returns (Y, pullback); Y may be a tree of arrays
     args       its positional arguments; real arrays are cast to float64, anything else is passed on as it is
     zero       arrays whose gradient is zero by construction, by path, such as `"params.b_k"`
+    untrained  arrays that no gradient moves, by path: the pullback has None in their place, and nothing else will do
     returns    the largest relative error, where it was found, and the number of derivatives compared
     raises     GradientError, with the path of the offending array
     """
@@ -65,10 +67,12 @@ def check_pullback(
         raise GradientError("no real-valued argument: nothing to check")
     _refuse_constants(x, zero)
 
-    Y, dY, pullback, dx = _run(function, x, lambda Y: tree_map(lambda y: rng.standard_normal(np.shape(y)), Y))
+    Y, dY, pullback, dx = _run(
+        function, x, lambda Y: tree_map(lambda y: rng.standard_normal(np.shape(y)), Y), untrained
+    )
     _check_linear(pullback, dY, dx, x, rng)
     _check_state(function, pullback, Y, dY, dx, x, rng)
-    _check_float32(function, Y, dY, dx, x, zero)
+    _check_float32(function, Y, dY, dx, x, zero, untrained)
 
     worst, where, count = 0.0, "", 0
     for path, a, da in _real_arrays(x, dx):
@@ -125,7 +129,9 @@ def _directions(shape: tuple, entries: int, rng: np.random.Generator) -> Iterato
 # ------------------------------------------------------------------------ forward and backward, and their form
 
 
-def _run(function: Callable, x: dict, cotangent: Callable[[Tree], Tree]) -> tuple[Tree, Tree, Pullback, dict]:
+def _run(
+    function: Callable, x: dict, cotangent: Callable[[Tree], Tree], untrained: Sequence[str]
+) -> tuple[Tree, Tree, Pullback, dict]:
     """Forward and backward once: Y, dY, pullback, dx. The form is checked, and that no argument was changed.
 
     Y and dx are copies: a function that hands out the same work array twice would change them under our hands.
@@ -144,7 +150,7 @@ def _run(function: Callable, x: dict, cotangent: Callable[[Tree], Tree]) -> tupl
     for path, y in tree_items(Y, "the value"):
         _check_array(path, "the value", y, np.shape(y), dtype)
     for name, grad in dx.items():
-        _check_form(name, x[name], grad)
+        _check_form(name, x[name], grad, untrained)
     return tree_map(np.copy, Y), dY, pullback, tree_map(np.copy, dx)
 
 
@@ -160,7 +166,7 @@ def _gradients(pullback: Pullback, dY: Tree, x: dict) -> dict[str, Tree]:
     return dict(zip(names, grads, strict=True))
 
 
-def _check_form(path: str, a: Tree, grad: Tree) -> None:
+def _check_form(path: str, a: Tree, grad: Tree, untrained: Sequence[str]) -> None:
     """A gradient has the type of what it belongs to, all the way down, and nothing more."""
     if isinstance(a, (tuple, list, dict)):
         if type(grad) is not type(a):
@@ -169,7 +175,10 @@ def _check_form(path: str, a: Tree, grad: Tree) -> None:
         if parts.keys() != grads.keys():
             raise GradientError(f"{path}: the gradient has the parts {list(grads)}, the tree {list(parts)}")
         for name, part in parts.items():
-            _check_form(f"{path}.{name}", part, grads[name])
+            _check_form(f"{path}.{name}", part, grads[name], untrained)
+    elif path in untrained:
+        if grad is not None:
+            raise GradientError(f"{path}: a gradient, where nothing should be trained")
     elif _is_real(a):
         if grad is None:
             raise GradientError(f"{path}: no gradient")
@@ -230,9 +239,11 @@ def _check_state(
     _compare(dx, _gradients(pullback, dY, x), "calling the function again changed an earlier pullback (stale state)")
 
 
-def _check_float32(function: Callable, Y: Tree, dY: Tree, dx: dict, x: dict, zero: Sequence[str]) -> None:
+def _check_float32(
+    function: Callable, Y: Tree, dY: Tree, dx: dict, x: dict, zero: Sequence[str], untrained: Sequence[str]
+) -> None:
     """Everything again in float32, which must stay float32 and give about the same."""
-    Y32, _, _, dx32 = _run(function, _cast(x, np.float32), lambda _: _cast(dY, np.float32))
+    Y32, _, _, dx32 = _run(function, _cast(x, np.float32), lambda _: _cast(dY, np.float32), untrained)
     _compare(Y, Y32, "the value in float32 is another than in float64", 0.01, 1e-4, zero)
     _compare(dx, dx32, "the gradient in float32 is another than in float64", 0.01, 1e-4, zero)
 
@@ -299,5 +310,5 @@ def _copies(tree: Tree) -> list[tuple[str, Array]]:
 def _real_arrays(x: dict, dx: dict) -> Iterator[tuple[str, Array, Array]]:
     found = dict(tree_items(dx))
     for path, a in tree_items(x):
-        if _is_real(a) and a.size:
+        if _is_real(a) and a.size and path in found:
             yield path, a, found[path]

@@ -7,15 +7,16 @@ import sys
 import time
 from collections.abc import Sequence
 
-from minitransformer.training.command import add_generate, add_train
+from minitransformer import experiments
+from minitransformer.commands.train import add_generate, add_train
+from minitransformer.experiments.run import run
+from minitransformer.workshop import book, equations
 
-# what a command needs is imported when it runs: `minitransformer --help` should not wait for Matplotlib
+# Matplotlib, and the models, are imported by the commands that need them: `minitransformer --help` should not wait
 
 
-def book(args: argparse.Namespace) -> int:
+def run_book(args: argparse.Namespace) -> int:
     """Run notebooks and keep what they give, or compare it with what was kept."""
-    from minitransformer import book
-
     root = book.repository()
     if not args.check:
         book.write(root, args.names)
@@ -25,7 +26,7 @@ def book(args: argparse.Namespace) -> int:
     return bool(stale)
 
 
-def figures(args: argparse.Namespace) -> int:
+def draw_figures(args: argparse.Namespace) -> int:
     """Draw the figures anew, without their notebooks."""
     from minitransformer import figures
 
@@ -44,11 +45,8 @@ def figures(args: argparse.Namespace) -> int:
     return 0
 
 
-def experiment(args: argparse.Namespace) -> int:
+def run_experiment(args: argparse.Namespace) -> int:
     """Run the trials that a record lacks, on the cores of this machine or on a cluster; without names, list what there is."""
-    from minitransformer import experiments
-    from minitransformer.experiments.run import run
-
     if not (args.names or args.all):
         for name, module in experiments.modules().items():
             print(f"{name:<24} {len(module.trials()):>4} trials   {(module.__doc__ or '').splitlines()[0]}")
@@ -58,18 +56,24 @@ def experiment(args: argparse.Namespace) -> int:
     return 0
 
 
-def compile_(args: argparse.Namespace) -> int:
+def attentions(args: argparse.Namespace) -> int:
+    """List the kinds of attention that a model can be given by name."""
+    from minitransformer.attention.registry import table
+
+    print(table())
+    return 0
+
+
+def compile_all(args: argparse.Namespace) -> int:
     """Compile the loops that are not compiled yet, on all cores: three minutes on two, and no chapter waits for them."""
-    from minitransformer.compile_loops import compile_loops
+    from minitransformer.workshop.compile_loops import compile_loops
 
     compile_loops()
     return 0
 
 
-def equations(args: argparse.Namespace) -> int:
+def show_equations(args: argparse.Namespace) -> int:
     """Print the equation map, check it, or bring README's table of chapters up to date."""
-    from minitransformer import book, equations
-
     if args.check:
         root = book.repository()
         problems = equations.check(root)
@@ -86,9 +90,9 @@ def equations(args: argparse.Namespace) -> int:
     return 0
 
 
-def doctor(args: argparse.Namespace) -> int:
+def examine(args: argparse.Namespace) -> int:
     """Print what the machine has, and what to do where something is missing."""
-    from minitransformer.doctor import report
+    from minitransformer.workshop.doctor import report
 
     print(report())
     return 0
@@ -105,17 +109,17 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="minitransformer", description="The book on attention that runs.")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
 
-    command = commands.add_parser("book", help="run the notebooks", description=book.__doc__)
+    command = commands.add_parser("book", help="run the notebooks", description=run_book.__doc__)
     command.add_argument("names", nargs="*", help="chapters, such as 02; all by default")
     command.add_argument("--check", action="store_true", help="compare with what is there, and change nothing")
-    command.set_defaults(run=book)
+    command.set_defaults(run=run_book)
 
-    command = commands.add_parser("figures", help="draw the figures", description=figures.__doc__)
+    command = commands.add_parser("figures", help="draw the figures", description=draw_figures.__doc__)
     command.add_argument("names", nargs="*", help="modules of minitransformer.figures; all by default")
-    command.set_defaults(run=figures)
+    command.set_defaults(run=draw_figures)
 
     command = commands.add_parser(
-        "experiment", help="train, sweep or time for a record", description=experiment.__doc__
+        "experiment", help="train, sweep or time for a record", description=run_experiment.__doc__
     )
     command.add_argument("names", nargs="*", help="experiments; without a name they are listed")
     command.add_argument("--all", action="store_true", help="every experiment")
@@ -124,30 +128,31 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--workers", type=_positive, help="processes on this machine (default: one for each core)")
     command.add_argument("--renew", action="store_true", help="run all trials again, not only those that are missing")
-    command.set_defaults(run=experiment)
+    command.set_defaults(run=run_experiment)
+
+    command = commands.add_parser("attentions", help="list the kinds of attention", description=attentions.__doc__)
+    command.set_defaults(run=attentions)
 
     add_train(commands)
     add_generate(commands)
 
-    command = commands.add_parser("compile", help="compile the loops now", description=compile_.__doc__)
-    command.set_defaults(run=compile_)
+    command = commands.add_parser("compile", help="compile the loops now", description=compile_all.__doc__)
+    command.set_defaults(run=compile_all)
 
-    command = commands.add_parser("equations", help="show the equation map", description=equations.__doc__)
+    command = commands.add_parser("equations", help="show the equation map", description=show_equations.__doc__)
     one = command.add_mutually_exclusive_group()
     one.add_argument("--check", action="store_true", help="list gaps and dangling names")
     one.add_argument("--markdown", action="store_true", help="as a Markdown table")
     one.add_argument("--readme", action="store_true", help="write README's table of chapters")
-    command.set_defaults(run=equations)
+    command.set_defaults(run=show_equations)
 
-    command = commands.add_parser("doctor", help="look at this machine", description=doctor.__doc__)
-    command.set_defaults(run=doctor)
+    command = commands.add_parser("doctor", help="look at this machine", description=examine.__doc__)
+    command.set_defaults(run=examine)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for trouble, 2 for a wrong call, 130 after Ctrl-C."""
-    from minitransformer.book import BookError
-
     args = parser().parse_args(argv)
     try:
         code = args.run(args) or 0
@@ -163,6 +168,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         line = f"{error.filename}: {error.strerror}" if error.filename else error
         print(f"minitransformer: {line}", file=sys.stderr)
         return 1
-    except (BookError, ValueError, ImportError, MemoryError) as error:
+    except (book.BookError, ValueError, ImportError, MemoryError) as error:
         print(f"minitransformer: {error}", file=sys.stderr)
         return 1

@@ -24,10 +24,12 @@ def _rows(X: Array) -> Array:
 
 def loops_in(name: str) -> ModuleType | None:
     """A module of compiled loops; None in the tier "numpy", where a function goes on to its definition."""
-    return None if current() == "numpy" else _module(f"minitransformer.kernels.{name}")
+    return None if current() == "numpy" else _kernels(name)
 
 
-_module = functools.cache(importlib.import_module)
+@functools.cache
+def _kernels(name: str) -> ModuleType:
+    return importlib.import_module(f"minitransformer.kernels.{name}")
 
 
 def one_dtype(**arrays: Array | None) -> None:
@@ -187,6 +189,11 @@ def linear(X: Float[Array, "*batch D"], W: Float[Array, "D E"], b: Float[Array, 
         if b is not None:
             Y += b
     return Y.reshape(*X.shape[:-1], W.shape[-1]), LinearPullback(X, W, b)
+
+
+def affine(X: Array, W: Array, b: Array | None) -> Array:
+    """X W + b alone, with nothing to go back by: what generation needs, a row at a time."""
+    return X @ W if b is None else X @ W + b
 
 
 class EmbeddingPullback(NamedTuple):

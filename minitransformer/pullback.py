@@ -30,6 +30,10 @@ Layer = Callable[..., tuple[Array, Pullback]]  # layer(params, X) -> (Y, pullbac
 # ---------------------------------------------------------------------------------------------- trees
 
 
+class NoParams(NamedTuple):
+    """Nothing to learn."""
+
+
 def tree_items(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     """Walk the leaves of a tree: pairs of a readable path and a leaf, such as `("blocks.0.attention.W_q", array)`."""
     if isinstance(tree, dict):
@@ -61,6 +65,40 @@ def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 def tree_leaves(tree: Tree) -> list[Any]:
     """The leaves of a tree, in order."""
     return [leaf for _, leaf in tree_items(tree)]
+
+
+def tree_aligned(tree: Tree, *others: Tree) -> list[list[Any]]:
+    """The leaves of a tree, and those of others in the same order; None where another has none (a missing gradient)."""
+    rows: list[tuple[Any, ...]] = []
+    tree_map(lambda *leaves: rows.append(leaves), tree, *others)
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def tree_get(tree: Tree, path: str) -> Tree:
+    """The part of a tree at a path such as "attention.core.table"; the empty path is all of it."""
+    for name in path.split(".") if path else ():
+        tree = getattr(tree, name) if hasattr(tree, "_fields") else tree[name if isinstance(tree, dict) else int(name)]
+    return tree
+
+
+def tree_set(tree: Tree, path: str, part: Tree) -> Tree:
+    """A tree with another part at a path."""
+    if not path:
+        return part
+    name, _, rest = path.partition(".")
+    part = tree_set(tree_get(tree, name), rest, part)
+    if hasattr(tree, "_fields"):
+        return tree._replace(**{name: part})
+    if isinstance(tree, dict):
+        return {**tree, name: part}
+    return type(tree)(part if k == int(name) else old for k, old in enumerate(tree))
+
+
+def parts_fit(params: Tree, **parts: bool) -> None:
+    """Raise ValueError if parameters lack a part that their layer has, or have one that it lacks (None)."""
+    for name, needed in parts.items():
+        if needed != (getattr(params, name) is not None):
+            raise ValueError(f"params.{name}: there should be {'some' if needed else 'none'}")
 
 
 def tree_add(a: Tree, b: Tree) -> Tree:
@@ -155,3 +193,25 @@ def residual(layer: Layer) -> Layer:
         return X + F, ResidualPullback(pullback)
 
     return added
+
+
+# -------------------------------------------------------------------------------------------- added losses
+
+
+def added_losses(pullback: Pullback) -> list[Any]:
+    """The losses that the parts of a model add to that of its task: all the fields called `added` of a pullback.
+
+    Where a layer has such a second output (a penalty on its spans, say), its pullback holds the value as `added`, and what
+    the gradient of the whole loss by it is as `dadded`, zero until `with_added` says otherwise.
+    """
+    parts = pullback if isinstance(pullback, tuple) else ()
+    own = [pullback.added] if "added" in getattr(pullback, "_fields", ()) else []
+    return own + [loss for part in parts for loss in added_losses(part)]
+
+
+def with_added(pullback: Pullback, dadded: float) -> Pullback:
+    """The pullback of Y and of the added losses, each with this gradient."""
+    if hasattr(pullback, "_fields"):
+        again = type(pullback)(*(with_added(part, dadded) for part in pullback))
+        return again._replace(dadded=dadded) if "dadded" in again._fields else again
+    return type(pullback)(with_added(part, dadded) for part in pullback) if isinstance(pullback, tuple) else pullback

@@ -4,11 +4,11 @@ import difflib
 import pdb
 from pathlib import Path
 
-import numpy  # noqa: F401  (loads its BLAS, which can then be limited)
+import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from minitransformer import equations
+from minitransformer.workshop import equations
 
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
 
@@ -47,3 +47,9 @@ def pytest_configure(config):
 def root():
     """The top of the repository."""
     return ROOT
+
+
+@pytest.fixture
+def rng():
+    """A generator of its own for each test: the order of tests does not matter."""
+    return np.random.default_rng(1)

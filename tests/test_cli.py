@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from minitransformer import book, cli, equations, figures
+from minitransformer import cli, figures
+from minitransformer.workshop import book, equations
 
 
 def command(*args, **environment):

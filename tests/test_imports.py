@@ -1,9 +1,8 @@
 """What the package imports, and when: a reader in a browser has a NumPy and little else."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.fresh_python import fresh_python
 
 WITHOUT_THEM = """
 import sys
@@ -17,15 +16,8 @@ sys.meta_path.insert(0, Absent())
 """
 
 
-def run(code):
-    """What a script prints in a fresh Python."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_everything_but_the_compiled_loops_imports_without_them():
-    run(f"""{WITHOUT_THEM}
+    fresh_python(f"""{WITHOUT_THEM}
 import importlib, pkgutil, minitransformer
 
 names = [module.name for module in pkgutil.walk_packages(minitransformer.__path__, "minitransformer.")]
@@ -37,7 +29,7 @@ for name in names:
 
 
 def test_a_model_is_differentiated_and_trained_without_them():
-    run(f"""{WITHOUT_THEM}
+    fresh_python(f"""{WITHOUT_THEM}
 import numpy as np
 import minitransformer as mt
 from minitransformer.data.text import python_docs
@@ -45,7 +37,7 @@ from minitransformer.models import LanguageModel
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
+from minitransformer.training.choices import Training
 
 assert str(mt.backend()) == "numpy"
 model = LanguageModel(256, context=16, width=8, depth=2, heads=2, hidden=16)
@@ -68,7 +60,7 @@ assert len(state.losses) == 2 and np.isfinite(state.losses).all()
     ],
 )
 def test_what_needs_one_says_so(call, message, tmp_path):
-    said = run(f"""{WITHOUT_THEM}
+    said = fresh_python(f"""{WITHOUT_THEM}
 import numpy as np
 import minitransformer as mt
 from minitransformer import functional
@@ -91,5 +83,5 @@ def test_what_a_reader_imports_first_loads_little():
         ("from minitransformer.models import LanguageModel", late | {"beartype"}),
         ("import minitransformer.cli", late),
     ):
-        loaded = run(f"{code}\nimport sys\nprint(*sys.modules)").split()
+        loaded = fresh_python(f"{code}\nimport sys\nprint(*sys.modules)").split()
         assert absent & set(loaded) == set(), code

@@ -10,9 +10,9 @@ KNOWN = {
     "00": {"0.001"},  # a step, chosen
     "02": {"0.016"},  # 1/64
     "03": {"1.17"},  # billion pairs of sentences, from the model card
-    "04": {"0.01", "0.841", "0.010", "0.08", "0.002", "0.02"},  # sin 1, sin 0.01; slopes; a fresh embedding
+    "04": {"0.01", "0.841", "0.010", "0.02"},  # sin 1, sin 0.01; a fresh embedding
     "05": {"0.06", "0.01"},  # of a random matrix; KERPLE's bound
-    "06": {"0.02", "1.97"},  # a fresh embedding; of the record, printed a section before
+    "06": {"0.02"},  # a fresh embedding
     "17": {"1.442695"},  # log₂ e
 }
 NUMBER = r"(?<![\w.])\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w%]|\.\d)"

@@ -15,12 +15,6 @@ from minitransformer.pullback import ChainPullback, ResidualPullback, first_nonf
 EXAMPLES = settings(deadline=None, derandomize=True)  # the same examples every time, on a slow machine too
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 class Pair(NamedTuple):
     W: np.ndarray
     b: np.ndarray | None = None

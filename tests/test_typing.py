@@ -9,12 +9,6 @@ from minitransformer.backend import available, backend, current
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 @checked
 def product(
     A: Float[Array, "*batch n d"], B: Float[Array, "*batch d m"], *, scale: float = 1.0

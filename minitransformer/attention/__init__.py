@@ -9,32 +9,50 @@ from minitransformer.attention.block_sparse import (
     strided_pattern,
     window_pattern,
 )
-from minitransformer.attention.delta_rule import delta_rule, delta_rule_step
+from minitransformer.attention.core import Core, Mixer
+from minitransformer.attention.delta_rule import DeltaRule, delta_rule, delta_rule_step
 from minitransformer.attention.dot_product import aggregate, dot_product_attention, scores
 from minitransformer.attention.kernel_attention import (
+    EluFeatures,
+    KernelAttention,
     KernelState,
     elu_features,
     kernel_attention,
     kernel_attention_step,
     kernel_state,
 )
+from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.masks import causal_mask, padding_mask
 from minitransformer.attention.multi_head import (
-    KeysValues,
     MultiHeadAttention,
     MultiHeadParams,
     merge_heads,
     split_heads,
 )
+from minitransformer.attention.patterns import BigBird, Pattern, Strided, Window
+from minitransformer.attention.registry import ATTENTIONS, attention_of
+from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.unweighted import unweighted_attention
 
 __all__ = [
+    "ATTENTIONS",
+    "BigBird",
     "BlockPattern",
+    "Core",
+    "DeltaRule",
+    "EluFeatures",
+    "KernelAttention",
     "KernelState",
     "KeysValues",
+    "Mixer",
     "MultiHeadAttention",
     "MultiHeadParams",
+    "Pattern",
+    "SoftmaxAttention",
+    "Strided",
+    "Window",
     "aggregate",
+    "attention_of",
     "bigbird_pattern",
     "block_pattern",
     "block_sparse_attention",

@@ -11,13 +11,15 @@ of norm one, or at least β_t ‖k_t‖² < 2: beyond that, the memory grows wit
 S is (r, dv), as in `KernelState`; sources that print W_t = W_{t−1} + β_t (v_t − W_{t−1} k_t) k_tᵀ mean W = Sᵀ.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from minitransformer.attention.core import Core, seen_keys
 from minitransformer.backend import current
-from minitransformer.functional import one_dtype
-from minitransformer.pullback import Pullback
+from minitransformer.functional import one_dtype, rms_norm, sigmoid
+from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array, Float, checked
 
 CHUNK = 64  # positions from one remembered state to the next
@@ -125,3 +127,95 @@ def delta_rule_step(
         S = S + _outer(beta[..., t, None] * K[..., t, :], e)
         Y[..., t, :] = _read(Q[..., t, :], S)
     return Y, S
+
+
+# --------------------------------------------------------------------------------------------- the core
+
+
+class UnitPullback(NamedTuple):
+    """x/‖x‖ is an RMS norm with the gain 1/√d, which is not learned."""
+
+    norm: Pullback
+
+    def __call__(self, dY: Array) -> Array:
+        return self.norm(dY)[0]
+
+
+def unit(X: Array, eps: float = 1e-6) -> tuple[Array, UnitPullback]:
+    """x / √(‖x‖² + d ε), row by row: keys of norm one, as the delta rule wants them."""
+    d = X.shape[-1]
+    Y, norm = rms_norm(X, np.full(d, d**-0.5, X.dtype), eps=eps)
+    return Y, UnitPullback(norm)
+
+
+class DeltaCorePullback(NamedTuple):
+    """Back through the memory, the norms and the gate; a position that the mask hides has written nothing."""
+
+    q: Pullback
+    k: Pullback
+    gate: Pullback
+    memory: Pullback
+    seen: Array | None
+
+    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array, Array]:
+        dQ, dK, dV, dbeta = self.memory(dY)
+        if self.seen is not None:
+            dK, dV = (np.where(self.seen, dX, dX.dtype.type(0)) for dX in (dK, dV))
+            dbeta = np.where(self.seen[..., 0], dbeta, dbeta.dtype.type(0))
+        return NoParams(), self.q(dQ), self.k(dK), dV, self.gate(dbeta)[..., None]
+
+
+class DeltaState(NamedTuple):
+    """The memory after `length` positions, S (*batch, H, d, dv)."""
+
+    S: Array
+    length: int
+
+
+@dataclass(frozen=True)
+class DeltaRule(Core):
+    """The delta rule in every head: queries and keys of norm one, β = σ(b), where b is a number projected from X.
+
+    source   Borealis II, fast weight memory systems; Schlag, Irie and Schmidhuber 2021, where the memory is from;
+             Yang et al. 2024 for norm one
+    cost     O(n d dv) time; one new token costs O(d dv). Always causal, and the past has to be its own: m = n
+    """
+
+    cost = "O(n)"
+    causal = "always"
+    remembers = "S, d·dv for each head"
+    needs = "β from X"
+    streams: ClassVar[dict[str, int]] = {"beta": 1}
+
+    def __call__(
+        self,
+        params: NoParams,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = True,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, DeltaCorePullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV, dbeta). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
+        self.refuse(causal=causal)
+        if Q.shape[-2] != K.shape[-2]:
+            raise ValueError(f"K: the delta rule writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
+        seen = seen_keys(mask, Q, K, "the delta rule")
+        (Q, q), (K, k), (beta, gate) = unit(Q), unit(K), sigmoid(streams[0][..., 0])
+        if seen is not None:
+            K, V = (np.where(seen, X, X.dtype.type(0)) for X in (K, V))
+            beta = np.where(seen[..., 0], beta, beta.dtype.type(0))
+        Y, memory = delta_rule(Q, K, V, beta)
+        return Y, DeltaCorePullback(q, k, gate, memory, seen)
+
+    def step(
+        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: DeltaState | None = None
+    ) -> tuple[Array, DeltaState]:
+        """O(d dv) for one new token."""
+        if state is None:
+            state = DeltaState(np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), 0)
+        beta, _ = sigmoid(streams[0][..., 0])
+        Y, S = delta_rule_step(unit(Q)[0], unit(K)[0], V, beta, state.S)
+        return Y, DeltaState(S, state.length + Q.shape[-2])

@@ -12,8 +12,15 @@ from typing import NamedTuple
 
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, fitting, loops_in, one_dtype, softmax
+from minitransformer.gather_scatter import (
+    by_offset,
+    for_each_head,
+    heads_fit,
+    sum_by_offset,
+    sum_over_heads,
+    unbroadcast,
+)
 from minitransformer.pullback import Pullback
-from minitransformer.sharing import by_offset, for_each_head, heads_fit, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.typing import Array, Bool, Float, checked
 
 

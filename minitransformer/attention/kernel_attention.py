@@ -12,14 +12,16 @@ transformer) is one choice, random features are another, none at all a third. A 
 that is how padding is left out.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.masks import causal_mask
 from minitransformer.backend import current
 from minitransformer.functional import inverse, one_dtype
-from minitransformer.pullback import Pullback
+from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Float, checked
 
 
@@ -120,10 +122,11 @@ def kernel_attention(
 
 
 class KernelState(NamedTuple):
-    """All that kernel attention remembers of the past, whatever its length: S = Σ_j φ(k_j) v_jᵀ and z = Σ_j φ(k_j)."""
+    """All that kernel attention remembers of `length` positions, however many: S = Σ_j φ(k_j) v_jᵀ and z = Σ_j φ(k_j)."""
 
     S: Array
     z: Array
+    length: int
 
 
 @checked
@@ -134,7 +137,7 @@ def kernel_state(FK: Float[Array, "*batch m r"], V: Float[Array, "*batch m dv"])
     cost     O(m r dv)
     """
     one_dtype(FK=FK, V=V)
-    return KernelState(FK.mT @ V, FK.sum(-2))
+    return KernelState(FK.mT @ V, FK.sum(-2), FK.shape[-2])
 
 
 @checked
@@ -167,4 +170,104 @@ def kernel_attention_step(
         D = np.vecdot(FQ, state.z[..., None, :]) + W.sum(-1) + W.dtype.type(eps)
         Y *= inverse(D)[..., None]
     new = kernel_state(FK, V)
-    return Y, KernelState(state.S + new.S, state.z + new.z)
+    return Y, KernelState(state.S + new.S, state.z + new.z, state.length + n)
+
+
+# --------------------------------------------------------------------------------------------- the core
+
+
+class FeaturesPullback(NamedTuple):
+    """Features that have nothing to learn: dF to (dparams, dX)."""
+
+    features: Pullback
+
+    def __call__(self, dF: Array) -> tuple[NoParams, Array]:
+        return NoParams(), self.features(dF)
+
+
+@dataclass(frozen=True)
+class EluFeatures:
+    """`elu_features` as a part of a core, the same for queries and keys.
+
+    Whatever makes features is called so: features(params, X, first=…) → F (*batch, H, n, r) and a pullback from dF to
+    (dparams, dX); the rows of X stand at the positions from `first` on.
+    """
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoParams:
+        """Nothing to learn."""
+        return NoParams()
+
+    def __call__(self, params: NoParams, X: Array, *, first: int = 0) -> tuple[Array, FeaturesPullback]:
+        F, pullback = elu_features(X)
+        return F, FeaturesPullback(pullback)
+
+
+class KernelCorePullback(NamedTuple):
+    """Back through the sums, then through the features of queries and of keys, whose parameters are the same."""
+
+    q: Pullback
+    k: Pullback
+    attention: Pullback
+    seen: Array | None
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The weights, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
+        dFQ, dFK, dV = self.attention(dY)
+        dparams_q, dQ = self.q(dFQ)
+        dparams_k, dK = self.k(_where(self.seen, dFK))
+        return tree_add(dparams_q, dparams_k), dQ, dK, _where(self.seen, dV)
+
+
+def _where(seen: Array | None, X: Array) -> Array:
+    return X if seen is None else np.where(seen, X, X.dtype.type(0))
+
+
+@dataclass(frozen=True)
+class KernelAttention(Core):
+    """Attention whose weights are products of features: the linear transformer, with elu + 1.
+
+    features   what makes φ(q) and φ(k)
+    source     Borealis II (18) to (21); Aalto (13) to (15)
+    cost       O(n r dv) time, O(n) memory; one new token costs O(r dv), however many there were. Can be causal
+    """
+
+    features: Any = EluFeatures()
+
+    cost = "O(n)"
+    remembers = "S and z, d·dv + d for each head"
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
+        """Those of the features."""
+        return self.features.init(rng, dtype)
+
+    def __call__(
+        self,
+        params: Tree,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = False,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, KernelCorePullback]:
+        """A key that the mask hides has no features, and its value counts as zero. Pullback: dY to (dparams, dQ, dK, dV)."""
+        seen = seen_keys(mask, Q, K, "kernel attention")
+        FQ, q = self.features(params, Q, first=K.shape[-2] - Q.shape[-2])
+        FK, k = self.features(params, K)
+        Y, attention = kernel_attention(FQ, _where(seen, FK), _where(seen, V), causal=causal)
+        return Y, KernelCorePullback(q, k, attention, seen)
+
+    def step(
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: KernelState | None = None
+    ) -> tuple[Array, KernelState]:
+        """O(r dv) for one new token: the past is not read again."""
+        first = 0 if state is None else state.length
+        FQ, FK = (self.features(params, X, first=first)[0] for X in (Q, K))
+        if state is None:
+            state = kernel_state(FK[..., :0, :], V[..., :0, :])
+        return kernel_attention_step(FQ, FK, V, state)

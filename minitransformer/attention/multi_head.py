@@ -1,23 +1,25 @@
-"""Multi-head attention: project, split into heads, attend in each, combine.
+"""Multi-head attention: project, turn, split into heads, attend in each, combine.
 
     head_h = Attention(X W_q,h, Z W_k,h, Z W_v,h),      Y = [head_1 … head_H] W_o + b_o
 
 The H small projections are the columns of one large one. With Z = X it is self-attention, with Z from elsewhere
-(the encoder's output) it is cross-attention.
+(the encoder's output) it is cross-attention. What "Attention" is, is the core's affair (core.py).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.dot_product import dot_product_attention
-from minitransformer.functional import LinearPullback, linear
-from minitransformer.pullback import Pullback, Tree
+from minitransformer.attention.core import Core, Mixer
+from minitransformer.attention.softmax import SoftmaxAttention
+from minitransformer.functional import LinearPullback, affine, linear
+from minitransformer.gather_scatter import for_each_head, sum_over_heads
+from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
+
+DENSE = SoftmaxAttention()
 
 
 def split_heads(X: Array, heads: int) -> Array:
@@ -32,104 +34,196 @@ def merge_heads(X: Array) -> Array:
     return X.reshape(*X.shape[:-2], X.shape[-2] * X.shape[-1])
 
 
+class ProjectionParams(NamedTuple):
+    """Y = X W + b; without b in a model without biases."""
+
+    W: Array
+    b: Array | None = None
+
+
 class MultiHeadParams(NamedTuple):
     """Projections (D, H·d), output (H·dv, D); biases are None in a model without them.
 
-    Last what an encoding of positions inside attention has to learn; None without one.
+    With G groups of heads, W_k and W_v are (D, G·d). Where queries are the keys, W_k and b_k are None.
+    core      what the core has to learn, with the positions in its scores
+    streams   what else is projected from X for it, by name, (D, H·w)
     """
 
     W_q: Array
-    W_k: Array
+    W_k: Array | None
     W_v: Array
     W_o: Array
     b_q: Array | None = None
     b_k: Array | None = None
     b_v: Array | None = None
     b_o: Array | None = None
-    position: Tree = None
+    core: Tree = NoParams()
+    streams: dict[str, ProjectionParams] | None = None
 
 
-class KeysValues(NamedTuple):
-    """The keys and values of the tokens seen so far, (*batch, H, m, d): what decoding has to remember."""
+class Heads(NamedTuple):
+    """One projection, split into heads and perhaps turned: X W + b (*batch, H, n, d). Called, it goes back to (dX, dW, db)."""
 
-    K: Array
-    V: Array
-
-
-class CrossAttentionPullback(NamedTuple):
-    """Backwards: combine, attend, project. X reaches the output through the queries, Z through keys and values."""
-
-    q: LinearPullback
-    k: LinearPullback
-    v: LinearPullback
-    attention: Pullback
-    o: LinearPullback
+    projection: LinearPullback
     heads: int
+    turn: Pullback | None = None
+    sharing: int = 1  # heads in front of which each of these stands repeated
+
+    def __call__(self, dheads: Array) -> tuple[Array, Array, Array | None]:
+        if self.sharing > 1:
+            dheads = sum_over_heads(dheads, (*dheads.shape[:-3], self.heads, *dheads.shape[-2:]))
+        if self.turn is not None:
+            dheads = self.turn(dheads)
+        dX, dW, *db = self.projection(merge_heads(dheads))
+        return dX, dW, db[0] if db else None
+
+
+class MultiHeadPullback(NamedTuple):
+    """Backwards: combine, attend, project. X reaches the output through the queries, Z through keys and values.
+
+    If X is part of Z, as in self-attention, it gets the sum of both.
+    before   rows of Z in front of those of X; None if Z is another text
+    """
+
+    q: Heads
+    k: Heads | None
+    v: Heads
+    streams: dict[str, Heads]
+    core: Pullback
+    o: LinearPullback
+    before: int | None
 
     @property
     def A(self) -> Array:  # noqa: N802
         """The attention matrices of the heads, (*batch, H, n, m)."""
-        return self.attention.A
+        return self.core.A
 
-    def __call__(self, dY: Array) -> tuple[MultiHeadParams, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
         dheads, dW_o, *db_o = self.o(dY)
-        *dposition, dQ, dK, dV = self.attention(split_heads(dheads, self.heads))
-        dX, dW_q, *db_q = self.q(merge_heads(dQ))
-        dZ_k, dW_k, *db_k = self.k(merge_heads(dK))
-        dZ_v, dW_v, *db_v = self.v(merge_heads(dV))
-        if_any = (found[0] if found else None for found in (db_q, db_k, db_v, db_o, dposition))
-        return MultiHeadParams(dW_q, dW_k, dW_v, dW_o, *if_any), dX, dZ_k + dZ_v
-
-
-class SelfAttentionPullback(NamedTuple):
-    """X plays both parts of cross-attention, so its gradient is the sum of the two."""
-
-    cross: CrossAttentionPullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices of the heads, (*batch, H, n, n)."""
-        return self.cross.A
-
-    def __call__(self, dY: Array) -> tuple[MultiHeadParams, Array]:
-        dparams, dX, dZ = self.cross(dY)
-        return dparams, dX + dZ
+        dcore, dQ, dK, dV, *dstreams = self.core(split_heads(dheads, self.q.heads))
+        dZ, dW_v, db_v = self.v(dV)
+        dW_k = db_k = None
+        if self.k is None:
+            dQ = dQ + dK
+        else:
+            dZ_k, dW_k, db_k = self.k(dK)
+            dZ = dZ_k + dZ
+        dX, dW_q, db_q = self.q(dQ)
+        projections: dict[str, list[Any]] = {}
+        for (name, stream), d in zip(self.streams.items(), dstreams, strict=True):
+            dX_stream, *projections[name] = stream(d)
+            dX = dX + dX_stream
+        streams = {name: ProjectionParams(*d) for name, d in projections.items()} or None
+        db = db_q, db_k, db_v, db_o[0] if db_o else None
+        dparams = MultiHeadParams(dW_q, dW_k, dW_v, dW_o, *db, dcore, streams)
+        if self.before is None:
+            return dparams, dX, dZ
+        dX = dX + dZ[..., self.before :, :]
+        return (dparams, dX, dZ[..., : self.before, :]) if self.before else (dparams, dX)
 
 
 @dataclass(frozen=True)
-class MultiHeadAttention:
+class MultiHeadAttention(Mixer):
     """H attentions side by side, each of width d = D/H, so that the cost is that of one of width D.
 
     width      D, the width of the rows of X
     heads      H, must divide D
-    bias       whether the four projections have one
-    position   an encoding that acts inside self-attention (minitransformer/positions/encoding.py); cross-attention has none
-    source     Lecture notes, multi-head; Aalto 2.1.4; CS224N notes (H divides the width, not the output: E72)
-    cost       O(n D² + n² D) time; 4 D² parameters (4 D more with bias), whatever H is. Can be causal.
-    raises     ValueError if D is not divisible by H
+    bias       whether the projections have one
+    core       what happens in each head (core.py)
+    rotate     an encoding that turns queries and keys before the core sees them (positions/rope.py); None for none
+    groups     G, heads of keys and values; neighbouring heads share them. H by default; 1 is multi-query attention
+    source     Lecture notes, multi-head; Aalto 2.1.4; CS224N notes (H divides the width, not the output: E72).
+               Fewer keys than queries: Shazeer 2019 (one), Ainslie et al. 2023 (groups)
+    cost       O(n D²) time beside the core's; 4 D² parameters (4 D more with bias), whatever H is
+    raises     ValueError if D is not divisible by H, or H by G
     """
 
     width: int
     heads: int
     bias: bool = True
-    position: Any = None
+    core: Core = DENSE
+    rotate: Any = None
+    groups: int | None = None
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.width < 1 or self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        if self.groups is not None and (self.groups < 1 or self.heads % self.groups):
+            raise ValueError(f"groups: {self.heads} heads are not divisible into {self.groups} groups")
+        if self.core.queries_are_keys and self._groups != self.heads:
+            raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
+
+    @property
+    def _groups(self) -> int:
+        return self.heads if self.groups is None else self.groups
+
+    @property
+    def causal(self) -> str:  # type: ignore[override]
+        """As the core."""
+        return self.core.causal
+
+    @property
+    def decodes(self) -> bool:
+        """If the core does, and what turns a key does not depend on how many there will be."""
+        return self.core.decodes and (self.rotate is None or self.rotate.fixed)
+
+    def refuse(self, *, causal: bool) -> None:
+        """As the core."""
+        self.core.refuse(causal=causal)
+
+    def _of_core(self, paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"core.{path}" for path in paths)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """As the core."""
+        return self._of_core(self.core.shared)
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """As the core."""
+        return self._of_core(self.core.untrained)
+
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        """As the core."""
+        return self.core.moves
+
+    @property
+    def adds_loss(self) -> bool:  # type: ignore[override]
+        """As the core."""
+        return self.core.adds_loss
+
+    def observe(self, pullback: Pullback) -> Tree:
+        """As the core."""
+        return self.core.observe(pullback.core)
+
+    def after_step(self, params: MultiHeadParams, observed: Tree, rng: np.random.Generator) -> MultiHeadParams:
+        """As the core."""
+        return params._replace(core=self.core.after_step(params.core, observed, rng))
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MultiHeadParams:
         """Projections uniform on ±√(3/D), which keeps the variance of a row; biases zero."""
-        D = self.width
-        W = [rng.uniform(-1, 1, (D, D)).astype(dtype) * dtype(math.sqrt(3 / D)) for _ in range(4)]
-        b = [np.zeros(D, dtype) for _ in range(4)] if self.bias else []
-        params = MultiHeadParams(*W, *b)
-        if self.position is None:
-            return params
-        scale, usual = self.position.scale, 1 / math.sqrt(D // self.heads)
-        if scale is not None and scale > usual:  # scores that are not divided by √d: W_q starts as much smaller
-            params = params._replace(W_q=params.W_q * dtype(usual / scale))
-        return params._replace(position=self.position.init(rng, dtype))
+        D, d = self.width, self.width // self.heads
+        kv = self._groups * d
+
+        def weights(columns: int) -> Array:
+            return rng.uniform(-1, 1, (D, columns)).astype(dtype) * dtype(math.sqrt(3 / D))
+
+        def zeros(columns: int) -> Array | None:
+            return np.zeros(columns, dtype) if self.bias else None
+
+        W_q = weights(D)
+        W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(kv), zeros(kv))
+        params = MultiHeadParams(W_q, W_k, weights(kv), weights(D), zeros(D), b_k, zeros(kv), zeros(D))
+        if self.core.scale is not None and self.core.scale > 1 / math.sqrt(d):
+            # scores that are not divided by √d: W_q starts as much smaller
+            params = params._replace(W_q=W_q * dtype(1 / math.sqrt(d) / self.core.scale))
+        streams = {
+            name: ProjectionParams(weights(self.heads * w), zeros(self.heads * w))
+            for name, w in self.core.streams.items()
+        }
+        return params._replace(core=self.core.init(rng, dtype), streams=streams or None)
 
     @checked
     def __call__(
@@ -139,10 +233,17 @@ class MultiHeadAttention:
         *,
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], SelfAttentionPullback]:
-        """Self-attention. mask broadcasts to (*batch, H, n, n). Pullback: dY to (dparams, dX)."""
-        Y, pullback = self._attend(self._core(params), params, X, X, causal=causal, mask=mask)
-        return Y, SelfAttentionPullback(pullback)
+        rng: np.random.Generator | None = None,
+        memory: Float[Array, "*batch before {self.width}"] | None = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], MultiHeadPullback]:
+        """Self-attention. Pullback: dY to (dparams, dX), and dmemory if there is a memory.
+
+        mask     True where query i sees key j; broadcasts to (*batch, H, n, m)
+        memory   tokens that stand before X and are looked at, not answered: keys and values come from [memory; X]
+        """
+        Z = X if memory is None else np.concatenate([memory, X], -2)
+        Y, pullback = self._attend(self.core, self.rotate, params, X, Z, causal=causal, mask=mask, rng=rng)
+        return Y, pullback._replace(before=Z.shape[-2] - X.shape[-2])
 
     @checked
     def cross(
@@ -153,39 +254,70 @@ class MultiHeadAttention:
         *,
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], CrossAttentionPullback]:
-        """Cross-attention: queries from X, keys and values from Z. Pullback: dY to (dparams, dX, dZ).
+    ) -> tuple[Float[Array, "*batch n {self.width}"], MultiHeadPullback]:
+        """Cross-attention: queries from X, keys and values from Z; no positions. Pullback: dY to (dparams, dX, dZ).
 
         softmax(X W_q (Z W_k)ᵀ/√d) Z W_v; the Lecture notes transpose the wrong factor (E31).
         """
-        return self._attend(dot_product_attention, params, X, Z, causal=causal, mask=mask)
+        return self._attend(DENSE, None, params, X, Z, causal=causal, mask=mask)
 
-    def _core(self, params: MultiHeadParams) -> Callable[..., tuple[Array, Pullback]]:
-        """Attention from queries, keys and values, with positions where there are any."""
-        return dot_product_attention if self.position is None else partial(self.position, params.position)
+    def _project(
+        self, W: Array, b: Array | None, X: Array, heads: int, *, rotate: Any = None, first: int = 0, length: int = 0
+    ) -> tuple[Array, Heads]:
+        """X W + b in heads, turned as the positions first, first + 1, … of a text of this length."""
+        Y, projection = linear(X, W, b)
+        Y, turn = split_heads(Y, heads), None
+        if rotate is not None:
+            Y, turn = rotate.turn(Y, first=first, length=length)
+        return Y, Heads(projection, heads, turn)
+
+    def _for_core(self, core: Core, K: Array, heads: Heads) -> tuple[Array, Heads]:
+        """Keys or values as the core takes them: repeated, if it knows no groups."""
+        if core.groups or heads.heads == self.heads:
+            return K, heads
+        K = for_each_head(K, (*K.shape[:-3], self.heads))
+        return K, heads._replace(sharing=self.heads // heads.heads)
 
     def _attend(
-        self, core: Callable, params: MultiHeadParams, X: Array, Z: Array, *, causal: bool, mask: Array | None
-    ) -> tuple[Array, CrossAttentionPullback]:
+        self, core: Core, rotate: Any, params: MultiHeadParams, X: Array, Z: Array, *, causal: bool, mask: Array | None,
+        rng: Any = None,
+    ) -> tuple[Array, MultiHeadPullback]:  # fmt: skip
         if mask is not None and 2 < mask.ndim <= X.ndim:  # (batch, n, m) would be taken for (heads, n, m)
             raise ValueError(f"mask: shape {mask.shape} has no axis for the heads; mask[..., None, :, :] has")
-        Q, q = linear(X, params.W_q, params.b_q)
-        K, k = linear(Z, params.W_k, params.b_k)
-        V, v = linear(Z, params.W_v, params.b_v)
-        heads, attention = core(*(split_heads(M, self.heads) for M in (Q, K, V)), causal=causal, mask=mask)
+        n, m = X.shape[-2], Z.shape[-2]
+        Q, q = self._project(params.W_q, params.b_q, X, self.heads, rotate=rotate, first=m - n, length=m)
+        K, k = Q, None
+        if params.W_k is not None:
+            K, k = self._project(params.W_k, params.b_k, Z, self._groups, rotate=rotate, length=m)
+            K, k = self._for_core(core, K, k)
+        V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
+        streams = {name: self._project(p.W, p.b, X, self.heads) for name, p in (params.streams or {}).items()}
+        arrays = (stream for stream, _ in streams.values())
+        heads, attention = core(params.core, Q, K, V, *arrays, causal=causal, mask=mask, rng=rng)
         Y, o = linear(merge_heads(heads), params.W_o, params.b_o)
-        return Y, CrossAttentionPullback(q, k, v, attention, o, self.heads)
+        stream_heads = {name: s for name, (_, s) in streams.items()}
+        return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o, None)
 
-    def decode(self, params: MultiHeadParams, X: Array, past: KeysValues | None = None) -> tuple[Array, KeysValues]:
-        """Causal self-attention of new tokens X over the past and themselves; returns Y and the longer past.
+    def step(self, params: MultiHeadParams, X: Array, state: Any = None) -> tuple[Array, Any]:
+        """Causal self-attention of new tokens X after those in the state; returns Y and the longer state.
 
-        cost   O(m D) for one new token, instead of O(m² D) for all over again. Memory: 2 m D numbers.
+        cost   that of the core's step beside O(D²); for softmax O(m D) for one new token, instead of O(m² D) for all again
         """
-        Q, K, V = (
-            split_heads(linear(X, W, b)[0], self.heads)
-            for W, b in ((params.W_q, params.b_q), (params.W_k, params.b_k), (params.W_v, params.b_v))
-        )
-        if past is not None:
-            K, V = np.concatenate([past.K, K], -2), np.concatenate([past.V, V], -2)
-        heads, _ = self._core(params)(Q, K, V, causal=True)
-        return linear(merge_heads(heads), params.W_o, params.b_o)[0], KeysValues(K, V)
+        if self.rotate is not None and not self.rotate.fixed:
+            raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
+        first = 0 if state is None else state.length
+        Q = self._plain(params.W_q, params.b_q, X, self.heads, turned_from=first)
+        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._groups, turned_from=first)
+        V = self._plain(params.W_v, params.b_v, X, self._groups)
+        if self._groups != self.heads and not self.core.groups:
+            K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))
+        streams = (self._plain(p.W, p.b, X, self.heads) for p in (params.streams or {}).values())
+        heads, state = self.core.step(params.core, Q, K, V, *streams, state=state)
+        return affine(merge_heads(heads), params.W_o, params.b_o), state
+
+    def _plain(self, W: Array, b: Array | None, X: Array, heads: int, turned_from: int | None = None) -> Array:
+        """As `_project`, with nothing remembered."""
+        Y = split_heads(affine(X, W, b), heads)
+        if turned_from is None or self.rotate is None:
+            return Y
+        return self.rotate.turn(Y, first=turned_from, length=turned_from + X.shape[-2])[0]

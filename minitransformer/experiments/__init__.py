@@ -50,5 +50,4 @@ def load(name: str) -> Record[Any]:
 
 
 def _names() -> list[str]:
-    workshop = ("machine", "record", "run")
-    return [found.name for found in pkgutil.iter_modules(__path__) if found.name not in workshop]
+    return [found.name for found in pkgutil.iter_modules(__path__) if found.name not in ("record", "run")]

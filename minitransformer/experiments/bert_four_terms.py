@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from minitransformer.backend import backend
 from minitransformer.data.text import python_docs
-from minitransformer.models.bert import BERT, BertParams
+from minitransformer.models import BERT, SequenceParams
 from minitransformer.models.bert_files import WordPiece, load_bert
 from minitransformer.positions import four_terms
 from minitransformer.positions.four_terms import TERMS
@@ -80,7 +80,7 @@ def running_text(tokenizer: WordPiece, trial: Trial) -> Array:
     return np.array([[first, *found[s : s + trial.pieces], last] for s in starts])
 
 
-def measured(model: BERT, params: BertParams, tokens: Array) -> tuple[Array, Array, Array]:
+def measured(model: BERT, params: SequenceParams, tokens: Array) -> tuple[Array, Array, Array]:
     """Of every layer: the size of each term, the part of position–position that is the offset's, the share of position."""
     sizes, of_offset, share = [], [], []
     for block, X in zip(params.stack.blocks, _inputs(model, params, tokens), strict=True):
@@ -93,26 +93,26 @@ def measured(model: BERT, params: BertParams, tokens: Array) -> tuple[Array, Arr
     return np.array(sizes), np.array(of_offset), np.array(share)
 
 
-def _inputs(model: BERT, params: BertParams, tokens: Array) -> list[Array]:
+def _inputs(model: BERT, params: SequenceParams, tokens: Array) -> list[Array]:
     """The input of attention in each block, without [CLS] and [SEP], (windows, pieces, D) in float64."""
     found: list[list[Array]] = [[] for _ in range(model.depth)]
     with backend("numpy"), threadpool_limits(1):
         for start in range(0, len(tokens), 32):
             _, pullback = model(params, tokens[start : start + 32])
             for block, inputs in zip(pullback.blocks, found, strict=True):
-                inputs.append(block.attention.layer.cross.q.X[:, 1:-1].astype(np.float64))
+                inputs.append(block.attention.layer.q.projection.X[:, 1:-1].astype(np.float64))
     return [np.concatenate(inputs) for inputs in found]
 
 
-def first_layer(params: BertParams, tokens: Array, *, eps: float) -> tuple[Array, Array]:
+def first_layer(params: SequenceParams, tokens: Array, *, eps: float) -> tuple[Array, Array]:
     """Content and position, whose sum is LN(E[tokens] + Π + T), (*batch, n, D).
 
     A norm is linear once μ and σ of the sum are known:
 
     LN(w + π) = γ (w − mean(w))/σ + β    and    γ (π − mean(π))/σ        σ is that of w + π
     """
-    word = params.word[tokens].astype(np.float64) + params.type[0]
-    place = np.broadcast_to(params.position.table[: tokens.shape[-1]], word.shape)
+    word = params.E[tokens].astype(np.float64) + params.types[0]
+    place = np.broadcast_to(params.positions.table[: tokens.shape[-1]], word.shape)
     sigma = np.sqrt((word + place).var(-1, keepdims=True) + eps)
     content, position = (params.norm.gamma * (part - part.mean(-1, keepdims=True)) / sigma for part in (word, place))
     return content + params.norm.beta, position
@@ -132,7 +132,7 @@ def terms_of_head(attention: Any, content: Array, position: Array, head: int, he
     return [getattr(pullback, term) for term in TERMS]
 
 
-def _exact(model: BERT, params: BertParams, tokens: Array, *, ends: bool = False) -> Iterator[Array]:
+def _exact(model: BERT, params: SequenceParams, tokens: Array, *, ends: bool = False) -> Iterator[Array]:
     """The terms in each head of the first layer, split exactly, (4, windows, n, n), with or without [CLS] and [SEP]."""
     inner = slice(None) if ends else slice(1, -1)
     both = [part[:, inner] for part in first_layer(params, tokens, eps=model.eps)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.backend import backend
-from minitransformer.models.bert import BERT, BertParams, sentence_embeddings
+from minitransformer.models import BERT, SequenceParams, sentence_embeddings
 from minitransformer.models.bert_files import WordPiece, load_bert
 from minitransformer.typing import Array
 
@@ -91,7 +91,7 @@ def run(trial: Trial) -> dict[str, Any]:
     return {"tokens": tokenizer.pieces(SENTENCE), "best": best.tolist(), **kept}
 
 
-def _attention(model: BERT, params: BertParams, tokenizer: WordPiece, text: str) -> Array:
+def _attention(model: BERT, params: SequenceParams, tokenizer: WordPiece, text: str) -> Array:
     """The attention matrices of all heads, (blocks, heads, n, n)."""
     _, pullback = model(params, tokenizer([text]).tokens)
     return np.stack([block.attention.A[0] for block in pullback.blocks]).astype(np.float64)
@@ -102,7 +102,7 @@ def _weight_on(A: Array, where: Array) -> Array:
     return (A * where).sum(-1)[..., where.any(-1)].mean(-1)
 
 
-def _pattern_scores(model: BERT, params: BertParams, tokenizer: WordPiece, texts: tuple[str, ...]) -> list[Array]:
+def _pattern_scores(model: BERT, params: SequenceParams, tokenizer: WordPiece, texts: tuple[str, ...]) -> list[Array]:
     """The first five patterns. Rows are the tokens between [CLS] and [SEP], and so are the keys of the first three."""
     found = []
     for text in texts:
@@ -120,7 +120,7 @@ def _pattern_scores(model: BERT, params: BertParams, tokenizer: WordPiece, texts
 
 
 def _pronoun_scores(
-    model: BERT, params: BertParams, tokenizer: WordPiece, pronouns: tuple[tuple[str, ...], ...]
+    model: BERT, params: SequenceParams, tokenizer: WordPiece, pronouns: tuple[tuple[str, ...], ...]
 ) -> tuple[Array, Array]:
     """Weight from each pronoun to the noun that it stands for and to the other one, (pronouns, blocks, heads) each."""
     to_noun, to_other = [], []
@@ -132,7 +132,7 @@ def _pronoun_scores(
 
 
 def _rest(
-    model: BERT, params: BertParams, tokenizer: WordPiece, texts: tuple[str, ...], block: int, head: int
+    model: BERT, params: SequenceParams, tokenizer: WordPiece, texts: tuple[str, ...], block: int, head: int
 ) -> Array:
     """Weight of [CLS] in a head, and the share of ‖A_i,cls v_cls W_o‖ in Σ_j ‖A_ij v_j W_o‖, averaged over the texts."""
     d = model.width // model.heads
@@ -140,14 +140,14 @@ def _rest(
     shares = []
     for text in texts:
         _, pullback = model(params, tokenizer([text]).tokens)
-        attention = pullback.blocks[block].attention.layer.cross.attention
+        attention = pullback.blocks[block].attention.layer.core.attention
         A, V = attention.A[0, head, 1:-1], attention.aggregate.V[0, head]
         lengths = A * np.linalg.norm(V @ W_o, axis=-1)
         shares.append([A[:, 0].mean(), (lengths[:, 0] / lengths.sum(-1)).mean()])
     return np.mean(shares, axis=0)
 
 
-def without_head(model: BERT, params: BertParams, block: int, head: int) -> BertParams:
+def without_head(model: BERT, params: SequenceParams, block: int, head: int) -> SequenceParams:
     """The same model, where what this head says is multiplied by zero: its d rows of W_o."""
     d = model.width // model.heads
     blocks = list(params.stack.blocks)
@@ -158,7 +158,7 @@ def without_head(model: BERT, params: BertParams, block: int, head: int) -> Bert
     return params._replace(stack=params.stack._replace(blocks=tuple(blocks)))
 
 
-def _effects(model: BERT, params: BertParams, tokenizer: WordPiece) -> Array:
+def _effects(model: BERT, params: SequenceParams, tokenizer: WordPiece) -> Array:
     """1 − cosine of the sentence's embedding with all heads and with one less, for each head."""
     whole = sentence_embeddings(model, params, tokenizer, [SENTENCE])[0]
     effect = np.empty((model.depth, model.heads))

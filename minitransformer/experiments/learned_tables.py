@@ -12,10 +12,10 @@ import numpy as np
 
 from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel, load_bert
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 from minitransformer.typing import Array
 
 SHORT, LONG = 32, 96  # bytes in a passage
@@ -50,7 +50,7 @@ def run(trial: Trial) -> dict[str, Any]:
     if trial.table != BERT:
         table, bits = train_table(trial)
         return {"table": table.astype(float).round(4).tolist(), "bits": round(bits, 3)}
-    table = load_bert()[1].position.table
+    table = load_bert()[1].positions.table
     return {
         "lengths": np.linalg.norm(table.astype(float), axis=1).round(3).tolist(),
         "neighbours": np.diagonal(cosines(table), 1).round(3).tolist(),

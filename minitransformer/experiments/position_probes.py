@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from minitransformer import experiments
+from minitransformer.chapters.position_probes import logistic_regression, order_error, position_error
 from minitransformer.experiments.learned_tables import BERT
 from minitransformer.models import load_bert
-from minitransformer.positions import order_error, position_error, sinusoids
-from minitransformer.positions.probes import logistic_regression
+from minitransformer.positions import sinusoids
 from minitransformer.typing import Array
 
 
@@ -73,7 +73,7 @@ def table_of(trial: Trial, draw: int) -> Array:
     if trial.table == "random":
         return np.random.default_rng([draw, trial.rows]).standard_normal((trial.rows, trial.width))
     if trial.table == BERT:
-        return load_bert()[1].position.table
+        return load_bert()[1].positions.table
     trained = {(t.table, t.seed): found for t, found in experiments.load("learned_tables")}
     return np.array(trained[trial.table, trial.seed]["table"])
 

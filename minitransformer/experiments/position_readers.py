@@ -49,7 +49,7 @@ def mean_attention(trained: Trained, *, samples: int = 1024) -> Array:
     batch = trained.objective.batch(samples, np.random.default_rng(0))
     with backend("numpy"):  # the tier that keeps A
         _, pullback = trained.model(trained.params, batch.tokens)
-    return pullback.bert.blocks[0].attention.A.mean(0, dtype=np.float64)
+    return pullback.blocks[0].attention.A.mean(0, dtype=np.float64)
 
 
 def without_start(A: Array) -> Array:

@@ -50,7 +50,6 @@ def run(trial: Trial) -> dict[str, Any]:
     model, objective = prepare(trial.task, positions)
     training = recipe(trial.task, trial.seed, trial.steps)
     first = start(model, training)
-    bert = first.params.bert
-    louder = first.params._replace(bert=bert._replace(word=trial.loud * bert.word))
+    louder = first.params._replace(E=trial.loud * first.params.E)
     params = train(model, objective, training, state=first._replace(params=louder), progress=False).params
     return {"right": round(score(Trained(model, params, objective), trial.task, LENGTHS[trial.task][0]), 4)}

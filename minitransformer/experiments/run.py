@@ -8,6 +8,7 @@ there; when all trials are done, the file becomes the record. A trial computes w
 the order in which they finish leave no trace in what is kept.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -19,8 +20,7 @@ from tqdm import tqdm
 
 from minitransformer.backend import current
 from minitransformer.experiments.record import RECORDS, Record, digest, plain, read, write
-from minitransformer.training.parallel import cores
-from minitransformer.training.record import circumstances
+from minitransformer.machine import circumstances, cores
 
 
 class ExperimentError(ValueError):
@@ -93,8 +93,6 @@ def _done(experiment: ModuleType, path: Path, keep: bool) -> dict[str, tuple[Any
 def _client(scheduler: str | None, workers: int) -> Iterator[Any]:
     """A connection to the scheduler, or to processes of our own that end with it."""
     try:
-        import logging
-
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise ExperimentError(f"trials are spread by Dask: pip install distributed ({error})") from None
@@ -148,11 +146,7 @@ def _one_thread() -> Iterator[None]:
         if current() == "numpy":
             yield
             return
-        import numba
+        from minitransformer.kernels.threads import limit
 
-        before = numba.get_num_threads()
-        numba.set_num_threads(1)
-        try:
+        with limit(1):
             yield
-        finally:
-            numba.set_num_threads(before)

@@ -26,9 +26,8 @@ from minitransformer.attention import (
     window_pattern,
 )
 from minitransformer.backend import available, backend
+from minitransformer.machine import cores, keep_freed_memory
 from minitransformer.pullback import tree_bytes
-from minitransformer.training.memory import keep_freed_memory
-from minitransformer.training.parallel import cores
 from minitransformer.typing import Array
 
 ALONE = True

@@ -8,13 +8,13 @@ import numpy as np
 
 from minitransformer.backend import backend
 from minitransformer.functional import cross_entropy
-from minitransformer.models.tagger import Tagger
+from minitransformer.models import SequenceModel
 from minitransformer.positions import LearnableSinusoids, NoPositions, SinusoidalPositions
 from minitransformer.pullback import Tree
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import LossPullback
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 from minitransformer.typing import Array
 
 START, WIDTH = 0, 32
@@ -59,9 +59,10 @@ def run(trial: Trial) -> dict[str, Any]:
     return found
 
 
-def fit(positions: str, seed: int = 0, *, steps: int = 400) -> tuple[Tagger, Tree]:
+def fit(positions: str, seed: int = 0, *, steps: int = 400) -> tuple[SequenceModel, Tree]:
     """Model and parameters after so many steps of 32 sequences."""
-    model = Tagger(TokenBefore.vocabulary, WIDTH, heads=1, hidden=32, positions=POSITIONS[positions](WIDTH))
+    sizes: dict[str, Any] = {"width": WIDTH, "depth": 1, "heads": 1, "hidden": 32}
+    model = SequenceModel(TokenBefore.vocabulary, **sizes, positions=POSITIONS[positions](WIDTH))
     training = Training(steps, 32, Cosine(1e-2, steps, steps // 10), parts=1, seed=seed, look_every=steps)
     return model, train(model, TokenBefore(), training, progress=False).params
 

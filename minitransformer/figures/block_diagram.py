@@ -35,7 +35,7 @@ def data(n: int = 5, width: int = 8) -> BlockDiagram:
     shapes: dict[str, dict[str, tuple[str, str, str]]] = {}
     error = {}
     for order, steps in STEPS.items():
-        block = Block(width, heads=2, hidden=4 * width, order=order)  # type: ignore[arg-type]
+        block = Block.of(width, heads=2, hidden=4 * width, order=order)  # type: ignore[arg-type]
         params = block.init(rng, np.float64)
         X = rng.standard_normal((n, width))
         expected, _ = block(params, X)
@@ -59,7 +59,7 @@ def data(n: int = 5, width: int = 8) -> BlockDiagram:
 
 
 def _layer(block: Block, name: str) -> Any:
-    return {"attention": block._attention, "ffn": block._ffn}.get(name, block._norm)
+    return {"attention": block.attention, "ffn": block.ffn}.get(name, block._norm)
 
 
 def _said(X: Array, symbols: dict[int, str]) -> str:

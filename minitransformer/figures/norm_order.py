@@ -22,7 +22,7 @@ def data(depth: int = 24, width: int = 64, seeds: int = 5) -> NormOrder:
     """Fresh stacks of both orders, random inputs, a random gradient at the top."""
     norms = {}
     for order in ("pre", "post"):
-        stack = Stack(Block(width, heads=4, hidden=4 * width, order=order), depth)
+        stack = Stack((Block.of(width, heads=4, hidden=4 * width, order=order),) * depth)
         rows = []
         for seed in range(seeds):
             rng = np.random.default_rng(seed)

@@ -30,7 +30,7 @@ def spread(X: Array) -> float:
 def data(depth: int = 24, width: int = 32, heads: int = 4, n: int = 16, seeds: int = 5) -> RankCollapse:
     """Fresh random parameters in every layer, float64."""
     attention, ffn = MultiHeadAttention(width, heads, bias=False), FeedForward(width, 4 * width)
-    pre, post = (Block(width, heads, 4 * width, order=order) for order in ("pre", "post"))
+    pre, post = (Block.of(width, heads, 4 * width, order=order) for order in ("pre", "post"))
     stacks: dict[str, list[tuple[Any, Layer]]] = {
         "attention": [(attention, attention)],
         "attention, FFN": [(attention, attention), (ffn, ffn)],

@@ -1,11 +1,11 @@
 """What every encoding makes of a sentence that is one word, forty-eight times: all that varies in a score is position."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.attention import scores
+from minitransformer.chapters.position_scores import THRESHOLD, scores_of, with_some_parameters
 from minitransformer.figures.style import figure
 from minitransformer.positions import (
     FIRE,
@@ -16,24 +16,17 @@ from minitransformer.positions import (
     Encoding,
     KerpleLog,
     Multiplicative,
-    OffsetBias,
     RoPE,
-    ScoreEncoding,
     Shaw,
     T5Bias,
     TransformerXLPositions,
     four_terms,
-    rotate,
     sinusoids,
 )
-from minitransformer.positions.fire import START
-from minitransformer.pullback import Tree
-from minitransformer.sharing import by_offset
 from minitransformer.typing import Array
 
 N, WIDTH = 48, 32  # words; D = d, one head
 CLIP = 8
-THRESHOLD = 24  # n₀ of FIRE, |L| in its paper
 
 ENCODINGS: dict[str, Encoding] = {
     "TUPE (9)": TUPE(WIDTH, 1, N, cls=True),
@@ -56,39 +49,6 @@ class SameWord(NamedTuple):
     scores: dict[str, Array]
 
 
-def scores_of(encoding: Encoding, params: Tree, Q: Array, K: Array, *, causal: bool = False) -> Array:
-    """The scores before softmax, (*batch, H, n, m), whichever stage the encoding acts on."""
-    n, m = Q.shape[-2], K.shape[-2]
-    if isinstance(encoding, ScoreEncoding):
-        return encoding.scores(params, Q, K)[0]
-    if isinstance(encoding, OffsetBias):
-        bias, _ = encoding.bias(params, n, m, causal=causal)
-        return scores(Q, K, scale=encoding.scale)[0] + by_offset(bias, n, m)
-    if isinstance(encoding, RoPE):
-        angles, magnitude = encoding.angles(m)
-        turned = [
-            rotate(X, angles=angles[m - X.shape[-2] :], layout=encoding.layout, magnitude=magnitude)[0] for X in (Q, K)
-        ]
-        return scores(*turned)[0]
-    raise TypeError(f"{type(encoding).__name__}: no scores known")
-
-
-def with_some_parameters(encoding: Any, rng: np.random.Generator) -> Tree:
-    """Parameters whose effect can be seen: tables and vectors of variance 1, other values as the encoding draws them."""
-    params = encoding.init(rng, np.float64)
-    if isinstance(encoding, FIRE):
-        f = {"W_1": np.ones((1, 1)), "b_1": np.zeros(1), "W_2": np.full((1, 1), -4.0), "b_2": np.zeros(1)}
-        return params._replace(L_mult=np.full(1, THRESHOLD / START), **f)
-    if isinstance(encoding, KerpleLog):
-        return params._replace(p=np.ones(1), a=np.ones(1))
-    drawn = {
-        name: rng.standard_normal(value.shape)
-        for name, value in params._asdict().items()
-        if value is not None and name in ("table", "theta", "a_k", "a_v", "a", "u", "v", "P")
-    }
-    return params._replace(**drawn) if drawn else params
-
-
 def data(seed: int = 1) -> SameWord:
     """One random query and one random key, repeated."""
     rng = np.random.default_rng(seed)
@@ -100,12 +60,6 @@ def data(seed: int = 1) -> SameWord:
         Q, K = (np.broadcast_to(X @ W, (getattr(encoding, "heads", 1), N, WIDTH)) for W in (W_q, W_k))
         found[name] = scores_of(encoding, params, Q, K)[0]
     return SameWord(found)
-
-
-def varies_along_diagonals(S: Array) -> float:
-    """0 if S_ij of each head is a function of j − i: the largest range of the scores of one diagonal, in units of that of S."""
-    n = S.shape[-1]
-    return float(max(np.ptp(np.diagonal(S, o, -2, -1), -1).max() for o in range(1 - n, n)) / np.ptp(S))
 
 
 DRAWN = ("added sinusoids (8)", "TUPE (9)", "T5 (11)", "FIRE", "Shaw (10)", "DeBERTa (13)", "a factor (12)", "RoPE")

@@ -30,12 +30,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.gather_scatter import by_offset, for_each_head, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.few_queries import forward_few
 from minitransformer.kernels.threads import ENOUGH, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, transpose_into
-from minitransformer.sharing import by_offset, for_each_head, sum_over_heads, unbroadcast
 from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)

@@ -100,11 +100,14 @@ def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, first, threads)
 
 def _norm(centre: bool, X: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array, Array]:
     """Y, μ and root, the last two (*batch, 1)."""
-    rows, Y = _rows(X), np.empty(X.shape, X.dtype)
-    mu, root = (np.empty((*X.shape[:-1], 1), X.dtype) for _ in range(2))
-    gains = (for_loops(a, X.dtype, X.shape[-1:]) for a in (gamma, beta))
+    Y, mu, root = (
+        np.empty(X.shape, X.dtype),
+        np.empty((*X.shape[:-1], 1), X.dtype),
+        np.empty((*X.shape[:-1], 1), X.dtype),
+    )
+    rows, gamma, beta = _rows(X), for_loops(gamma, X.dtype, X.shape[-1:]), for_loops(beta, X.dtype, X.shape[-1:])
     arrays = Y.reshape(rows.shape), mu.reshape(-1), root.reshape(-1)
-    run(norm, X.size, centre, rows, *gains, X.dtype.type(eps), *arrays)
+    run(norm, X.size, centre, rows, gamma, beta, X.dtype.type(eps), *arrays)
     return Y, mu, root
 
 

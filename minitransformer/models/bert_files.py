@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.attention import MultiHeadParams
-from minitransformer.models.bert import BERT, BertParams
+from minitransformer.models.bert import BERT
 from minitransformer.models.block import BlockParams
 from minitransformer.models.feed_forward import FeedForwardParams
 from minitransformer.models.norms import NormParams
+from minitransformer.models.sequence_model import SequenceParams
 from minitransformer.models.stack import StackParams
 from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.typing import Array
@@ -39,7 +40,7 @@ class BertMissing(ImportError):
         )
 
 
-def load_bert(folder: str | Path | None = None) -> tuple[BERT, BertParams, "WordPiece"]:
+def load_bert(folder: str | Path | None = None) -> tuple[BERT, SequenceParams, "WordPiece"]:
     """A trained BERT: the model, its parameters in float32, and the tokenizer that it was trained with.
 
     folder   of config.json, model.safetensors, and tokenizer.json or vocab.txt; None for the installed all-MiniLM-L6-v2
@@ -103,7 +104,7 @@ def _model(path: Path) -> BERT:
     try:
         return BERT(
             vocabulary=int(config["vocab_size"]),
-            longest=int(config["max_position_embeddings"]),
+            context=int(config["max_position_embeddings"]),
             width=int(config["hidden_size"]),
             depth=int(config["num_hidden_layers"]),
             heads=int(config["num_attention_heads"]),
@@ -171,13 +172,13 @@ def _plain(name: str) -> str:
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _params(model: BERT, path: Path) -> BertParams:
+def _params(model: BERT, path: Path) -> SequenceParams:
     tensors, D = _Tensors(path), model.width
-    blocks = tuple(_block(tensors, f"encoder.layer.{k}", D, model.hidden) for k in range(model.depth))
-    return BertParams(
-        word=tensors("embeddings.word_embeddings.weight", model.vocabulary, D),
-        position=LearnedPositionParams(tensors("embeddings.position_embeddings.weight", model.longest, D)),
-        type=tensors("embeddings.token_type_embeddings.weight", model.types, D),
+    blocks = tuple(_block(tensors, f"encoder.layer.{k}", D, model.hidden or 4 * D) for k in range(model.depth))
+    return SequenceParams(
+        E=tensors("embeddings.word_embeddings.weight", model.vocabulary, D),
+        positions=LearnedPositionParams(tensors("embeddings.position_embeddings.weight", model.context, D)),
+        types=tensors("embeddings.token_type_embeddings.weight", model.types, D),
         norm=tensors.norm("embeddings.LayerNorm", D),
         stack=StackParams(blocks, None),
     )
@@ -258,8 +259,8 @@ def _tokenizer(model: BERT, folder: Path) -> WordPiece:
     if size > model.vocabulary:
         raise ValueError(f"{path}: {size} word pieces, but the model has vectors for {model.vocabulary}")
     sentence = folder / "sentence_bert_config.json"
-    longest = int(_json(sentence).get("max_seq_length") or model.longest) if sentence.is_file() else model.longest
-    return WordPiece(tokenizer, min(longest, model.longest))
+    longest = int(_json(sentence).get("max_seq_length") or model.context) if sentence.is_file() else model.context
+    return WordPiece(tokenizer, min(longest, model.context))
 
 
 def _from_vocabulary(path: Path) -> Any:

@@ -3,24 +3,36 @@
     pre-norm     X ← X + F(LN(X))        the residual path is clean from input to output: deep stacks train
     post-norm    X ← LN(X + F(X))        the original paper's order
 
-F is attention first, then the feed-forward network. A decoder block has cross-attention between the two.
+F is attention first (or another mixer), then the feed-forward network. A decoder block has cross-attention between the two.
 """
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention import MultiHeadAttention, MultiHeadParams
-from minitransformer.attention.multi_head import KeysValues
+from minitransformer.attention import Mixer, MultiHeadAttention
 from minitransformer.functional import dropout
-from minitransformer.models.feed_forward import FeedForward, FeedForwardParams
+from minitransformer.models.feed_forward import FeedForward
 from minitransformer.models.norms import Norm, NormParams
-from minitransformer.pullback import Layer, Pullback, Tree
+from minitransformer.pullback import Layer, Pullback, Tree, parts_fit
 from minitransformer.typing import Array, Bool, Float, checked
 
 Order = Literal["pre", "post"]
+
+
+class HalfPullback(NamedTuple):
+    """F(LN(X)), with dropout: dY to (dnorm, dlayer, dX), and dmemory if the layer looked at one."""
+
+    norm: Pullback
+    layer: Pullback
+    dropout: Pullback
+
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        dlayer, dN, *dmemory = self.layer(self.dropout(dY))
+        dnorm, dX = self.norm(dN)
+        return dnorm, dlayer, dX, *dmemory
 
 
 class PreNormPullback(NamedTuple):
@@ -36,8 +48,7 @@ class PreNormPullback(NamedTuple):
         return self.layer.A
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        dlayer, dN, *dmemory = self.layer(self.dropout(dY))
-        dnorm, dX = self.norm(dN)
+        dnorm, dlayer, dX, *dmemory = HalfPullback(*self)(dY)
         return dnorm, dlayer, dY + dX, *dmemory
 
 
@@ -59,173 +70,163 @@ class PostNormPullback(NamedTuple):
         return dnorm, dlayer, dS + dX, *dmemory
 
 
-SublayerPullback = PreNormPullback | PostNormPullback
-
-
-def sublayer(
-    order: Order, norm: Norm, norm_params: NormParams, layer: Layer, params: Tree, X: Array, rate: float, rng: Any
-) -> tuple[Array, SublayerPullback]:
-    """One residual step: X + F(LN(X)) or LN(X + F(X)), with dropout on F. Pullback: dY to (dnorm, dlayer, dX, …)."""
-    if order == "pre":
-        N, norm_pullback = norm(norm_params, X)
-        F, layer_pullback = layer(params, N)
-        F, dropped = dropout(F, rate, rng)
-        return X + F, PreNormPullback(norm_pullback, layer_pullback, dropped)
-    F, layer_pullback = layer(params, X)
-    F, dropped = dropout(F, rate, rng)
-    Y, norm_pullback = norm(norm_params, X + F)
-    return Y, PostNormPullback(layer_pullback, dropped, norm_pullback)
+StepPullback = PreNormPullback | PostNormPullback
 
 
 class BlockParams(NamedTuple):
-    """Norm and layer of the two steps; a decoder block's third stands between them."""
+    """Norm and layer of each step; those of cross-attention stand last, None in a block without."""
 
     attention_norm: NormParams
-    attention: MultiHeadParams
-    ffn_norm: NormParams
-    ffn: FeedForwardParams
-    cross_norm: NormParams | None = None
-    cross: MultiHeadParams | None = None
+    attention: Tree
+    ffn_norm: Tree = None
+    ffn: Tree = None
+    cross_norm: Tree = None
+    cross: Tree = None
 
 
 class BlockPullback(NamedTuple):
-    """Backwards through the two steps. `pullback.attention.A` holds the attention matrices."""
+    """Backwards through the steps. `pullback.attention.A` holds the attention matrices."""
 
-    attention: SublayerPullback
-    ffn: SublayerPullback
+    attention: StepPullback
+    cross: Pullback
+    ffn: Pullback
 
-    def __call__(self, dY: Array) -> tuple[BlockParams, Array]:
-        dffn_norm, dffn, dX = self.ffn(dY)
-        dattention_norm, dattention, dX = self.attention(dX)
-        return BlockParams(dattention_norm, dattention, dffn_norm, dffn), dX
-
-
-class DecoderBlockPullback(NamedTuple):
-    """Backwards through the three steps: dY to (dparams, dX, dmemory)."""
-
-    attention: SublayerPullback
-    cross: SublayerPullback
-    ffn: SublayerPullback
-
-    def __call__(self, dY: Array) -> tuple[BlockParams, Array, Array]:
-        dffn_norm, dffn, dX = self.ffn(dY)
-        dcross_norm, dcross, dX, dmemory = self.cross(dX)
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        dffn_norm, dffn, dX = (None, None, dY) if self.ffn is None else self.ffn(dY)
+        dcross_norm, dcross, dX, *dmemory = (None, None, dX) if self.cross is None else self.cross(dX)
         dattention_norm, dattention, dX = self.attention(dX)
         dparams = BlockParams(dattention_norm, dattention, dffn_norm, dffn, dcross_norm, dcross)
-        return dparams, dX, dmemory
+        return dparams, dX, *dmemory
 
 
 @dataclass(frozen=True)
 class Block:
-    """Self-attention and a feed-forward network, each added to its input. Called with causal=True it can't see ahead.
+    """Attention and a feed-forward network, each added to its input. Called with causal=True it can't see ahead.
 
-    order     "pre" or "post": where the norm stands
-    dropout   rate at the output of each step, used only when a generator is given
-    position  an encoding that acts inside self-attention, or None
-    source    Lecture notes, encoder block; Aalto 2.1.5; CS224N notes
-    cost      O(n D² + n² D) time
+    attention  what mixes the tokens: multi-head attention around some core, or another mixer (attention/core.py)
+    ffn        the feed-forward network; None for a block of the mixer alone
+    cross      cross-attention between the two, in the block of a decoder; else None
+    order      "pre" or "post": where the norm stands
+    norm, eps  see Norm
+    dropout    rate at the output of each step, used only when a generator is given
+    source     Lecture notes, encoder and decoder block; Aalto 2.1.5; CS224N notes
+    cost       O(n D²) time beside attention's own
     """
 
-    width: int
-    heads: int
-    hidden: int
+    attention: Mixer
+    ffn: FeedForward | None = None
+    cross: MultiHeadAttention | None = None
     order: Order = "pre"
     norm: str = "layer"
     eps: float = 1e-5
-    activation: str = "relu"
     dropout: float = 0.0
-    position: Any = None
 
     def __post_init__(self) -> None:
         if self.order not in ("pre", "post"):
             raise ValueError(f'order: no {self.order!r}; there are "pre" and "post"')
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout: {self.dropout} is not in [0, 1)")
-        _ = self._attention, self._ffn, self._norm  # each refuses what it can't do
+        for part in (self.ffn, self.cross):
+            if part is not None and part.width != self.width:
+                raise ValueError(f"{type(part).__name__}: width {part.width} should be attention's, {self.width}")
+        _ = self._norm  # refuses what it can't do
+
+    @classmethod
+    def of(
+        cls, width: int, heads: int, hidden: int, order: Order = "pre", norm: str = "layer", eps: float = 1e-5,
+        activation: str = "relu", dropout: float = 0.0, *, cross: bool = False,
+    ) -> "Block":  # fmt: skip
+        """The usual one: dense multi-head attention, then a feed-forward network; with cross-attention or without."""
+        attention = MultiHeadAttention(width, heads)
+        ffn = FeedForward(width, hidden, activation)  # type: ignore[arg-type]
+        return cls(attention, ffn, attention if cross else None, order, norm, eps, dropout)
 
     @property
-    def _attention(self) -> MultiHeadAttention:
-        return MultiHeadAttention(self.width, self.heads, position=self.position)
+    def width(self) -> int:
+        """D."""
+        return self.attention.width
 
-    @property
-    def _cross(self) -> MultiHeadAttention:
-        return MultiHeadAttention(self.width, self.heads)
-
-    @property
-    def _ffn(self) -> FeedForward:
-        return FeedForward(self.width, self.hidden, self.activation)  # type: ignore[arg-type]
-
-    @property
+    @cached_property
     def _norm(self) -> Norm:
         return Norm(self.width, self.norm, self.eps)  # type: ignore[arg-type]
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> BlockParams:
-        """Parameters of a block without cross-attention."""
+        """Parameters of each step that the block has."""
         norm = self._norm.init(rng, dtype)
-        return BlockParams(norm, self._attention.init(rng, dtype), norm, self._ffn.init(rng, dtype))
+        params = BlockParams(norm, self.attention.init(rng, dtype))
+        if self.ffn is not None:
+            params = params._replace(ffn_norm=norm, ffn=self.ffn.init(rng, dtype))
+        if self.cross is not None:
+            params = params._replace(cross_norm=norm, cross=self.cross.init(rng, dtype))
+        return params
 
-    def init_decoder(self, rng: np.random.Generator, dtype: type = np.float32) -> BlockParams:
-        """Parameters of a block with cross-attention."""
-        params = self.init(rng, dtype)
-        return params._replace(cross_norm=self._norm.init(rng, dtype), cross=self._cross.init(rng, dtype))
+    def _half(self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any) -> tuple[Array, HalfPullback]:
+        N, norm_pullback = self._norm(norm, X)
+        F, layer_pullback = layer(params, N)
+        F, dropped = dropout(F, self.dropout, rng)
+        return F, HalfPullback(norm_pullback, layer_pullback, dropped)
 
-    def _step(self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any) -> tuple[Array, SublayerPullback]:
-        return sublayer(self.order, self._norm, norm, layer, params, X, self.dropout, rng)
+    def _step(self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any) -> tuple[Array, StepPullback]:
+        """X + F(LN(X)) or LN(X + F(X)). Pullback: dY to (dnorm, dlayer, dX, …)."""
+        if self.order == "pre":
+            F, half = self._half(norm, layer, params, X, rng)
+            return X + F, PreNormPullback(*half)
+        F, layer_pullback = layer(params, X)
+        F, dropped = dropout(F, self.dropout, rng)
+        Y, norm_pullback = self._norm(norm, X + F)
+        return Y, PostNormPullback(layer_pullback, dropped, norm_pullback)
 
     @checked
     def __call__(
         self,
         params: BlockParams,
         X: Float[Array, "*batch n {self.width}"],
+        memory: Float[Array, "*batch m {self.width}"] | None = None,
         *,
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
-        rng: np.random.Generator | None = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], BlockPullback]:
-        """Encoder block, or with causal=True the block of a language model. Pullback: dY to (dparams, dX)."""
-        attend = partial(self._attention, causal=causal, mask=mask)
-        X, attention = self._step(params.attention_norm, attend, params.attention, X, rng)
-        X, ffn = self._step(params.ffn_norm, self._ffn, params.ffn, X, rng)
-        return X, BlockPullback(attention, ffn)
-
-    @checked
-    def decoder(
-        self,
-        params: BlockParams,
-        X: Float[Array, "*batch n {self.width}"],
-        memory: Float[Array, "*batch m {self.width}"],
-        *,
         memory_mask: Bool[Array, "..."] | None = None,
         rng: np.random.Generator | None = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], DecoderBlockPullback]:
-        """Decoder block: causal self-attention, cross-attention to the encoder's output, feed-forward network.
+    ) -> tuple[Float[Array, "*batch n {self.width}"], BlockPullback]:
+        """One block. Pullback: dY to (dparams, dX), and dmemory in the block of a decoder.
 
-        raises   ValueError for the parameters of a block without cross-attention
+        memory   what cross-attention looks at, the encoder's output
+        raises   ValueError for a memory without cross-attention, or the reverse; for parameters of a block of another form
         """
-        if params.cross_norm is None or params.cross is None:
-            raise ValueError(
-                "params: a decoder block has cross-attention, these (made by `init`) have none; see `init_decoder`"
-            )
-        X, attention = self._step(
-            params.attention_norm, partial(self._attention, causal=True), params.attention, X, rng
-        )
-        look = partial(self._look, memory=memory, mask=memory_mask)
-        X, cross = self._step(params.cross_norm, look, params.cross, X, rng)
-        X, ffn = self._step(params.ffn_norm, self._ffn, params.ffn, X, rng)
-        return X, DecoderBlockPullback(attention, cross, ffn)
+        parts_fit(params, cross=self.cross is not None, ffn=self.ffn is not None)
+        if (self.cross is None) != (memory is None):
+            has, lacks = ("a memory", "no cross-attention") if self.cross is None else ("cross-attention", "no memory")
+            raise ValueError(f"memory: there is {has}, but {lacks}")
+        attend = partial(self.attention, causal=causal, mask=mask, rng=rng)
+        X, attention = self._step(params.attention_norm, attend, params.attention, X, rng)
+        cross = ffn = None
+        if self.cross is not None and memory is not None:
+            look = partial(self.cross.cross, Z=memory, mask=memory_mask)
+            X, cross = self._step(params.cross_norm, look, params.cross, X, rng)
+        if self.ffn is not None:
+            X, ffn = self._step(params.ffn_norm, self.ffn, params.ffn, X, rng)
+        return X, BlockPullback(attention, cross, ffn)
 
-    def _look(self, params: MultiHeadParams, X: Array, *, memory: Array, mask: Array | None) -> tuple[Array, Pullback]:
-        return self._cross.cross(params, X, memory, mask=mask)
+    def mix(
+        self, params: BlockParams, X: Array, *, causal: bool = False, mask: Array | None = None, rng: Any = None
+    ) -> tuple[Array, HalfPullback]:
+        """The first half by itself, without what goes around it: F(LN(X)), F attention. Pre-norm: X + mix(X) is the step."""
+        attend = partial(self.attention, causal=causal, mask=mask, rng=rng)
+        return self._half(params.attention_norm, attend, params.attention, X, rng)
 
-    def decode(self, params: BlockParams, X: Array, past: KeysValues | None) -> tuple[Array, KeysValues]:
-        """The block on new tokens only, given the keys and values of the past; returns Y and the longer past."""
-        grown: list[KeysValues] = []
+    def change(self, params: BlockParams, X: Array, *, rng: Any = None) -> tuple[Array, HalfPullback]:
+        """The second half by itself: F(LN(X)), F the feed-forward network."""
+        if self.ffn is None:
+            raise ValueError("ffn: this block is attention alone")
+        return self._half(params.ffn_norm, self.ffn, params.ffn, X, rng)
 
-        def attend(p: MultiHeadParams, N: Array) -> tuple[Array, None]:
-            Y, kv = self._attention.decode(p, N, past)
-            grown.append(kv)
-            return Y, None
-
-        X, _ = self._step(params.attention_norm, attend, params.attention, X, None)
-        X, _ = self._step(params.ffn_norm, self._ffn, params.ffn, X, None)
-        return X, grown[0]
+    def step(self, params: BlockParams, X: Array, state: Any = None) -> tuple[Array, Any]:
+        """The causal block on new tokens after those in the state; returns Y and the longer state of its mixer."""
+        pre = self.order == "pre"
+        N = self._norm(params.attention_norm, X)[0] if pre else X
+        F, state = self.attention.step(params.attention, N, state)
+        X = X + F if pre else self._norm(params.attention_norm, X + F)[0]
+        if self.ffn is None:
+            return X, state
+        F = self.ffn.value(params.ffn, self._norm(params.ffn_norm, X)[0] if pre else X)
+        return X + F if pre else self._norm(params.ffn_norm, X + F)[0], state

@@ -5,16 +5,18 @@ collects a gradient from every block of the decoder.
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention import padding_mask
-from minitransformer.models.block import Block
-from minitransformer.models.language_model import EmbeddedPullback, embed
-from minitransformer.models.stack import DecoderPullback, Stack, StackParams, StackPullback
-from minitransformer.positions import Encoding, Placed, place
+from minitransformer.models.assemble import keys_that_are_there, stack_of
+from minitransformer.models.block import Order
+from minitransformer.models.embed import EmbeddedPullback, embed
+from minitransformer.models.model import Model
+from minitransformer.models.stack import Stack, StackParams, StackPullback
+from minitransformer.positions import Placed, place
 from minitransformer.pullback import Tree, tree_add
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -34,7 +36,7 @@ class EncoderDecoderPullback(NamedTuple):
     source: EmbeddedPullback
     encoder: StackPullback
     target: EmbeddedPullback
-    decoder: DecoderPullback
+    decoder: StackPullback
     N: Array
     E: Array
 
@@ -50,14 +52,16 @@ class EncoderDecoderPullback(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EncoderDecoder:
+class EncoderDecoder(Model):
     """Sequence to sequence.
 
     vocabulary   tokens of source and target together
     longest      longest source or target (binding only for learned positions)
-    width, depth, heads, hidden, positions, order, norm, activation, dropout    as in LanguageModel; depth of each stack
+    width, depth, heads, hidden, attention, positions, groups, order, norm, activation, dropout
+                 as in SequenceModel; depth of each stack. Cross-attention is always dense
     source       Aalto 2.1.5; Lecture notes, decoder block; Borealis II, figure 15
-    cost         O(n D² + n² D + n m D) per block
+    cost         O(n D² + n m D) per block, and self-attention's own
+    raises       ValueError for what can't be, such as attention that is always causal: the encoder sees both sides
     """
 
     vocabulary: int
@@ -66,38 +70,53 @@ class EncoderDecoder:
     depth: int = 2
     heads: int = 4
     hidden: int | None = None
-    positions: str | Encoding = "sinusoidal"
-    order: Literal["pre", "post"] = "pre"
+    attention: Any = "softmax"
+    positions: Any = "sinusoidal"
+    groups: int | None = None
+    order: Order = "pre"
     norm: str = "layer"
     activation: str = "relu"
     dropout: float = 0.0
 
+    stacks = ("encoder", "decoder")
+
     def __post_init__(self) -> None:
         if self.vocabulary < 1 or self.longest < 1:
             raise ValueError(f"vocabulary and longest must be at least 1, got {self.vocabulary} and {self.longest}")
-        _ = self._stack, self._positions  # each refuses what it can't do
+        self.encoder.refuse(causal=False)
+        self.decoder.refuse(causal=True)
 
-    @property
-    def _stack(self) -> Stack:
-        hidden = 4 * self.width if self.hidden is None else self.hidden
-        block = Block(self.width, self.heads, hidden, self.order, self.norm, 1e-5, self.activation, self.dropout)
-        return Stack(replace(block, position=self._placed.in_attention), self.depth)
-
-    @property
+    @cached_property
     def _placed(self) -> Placed:
         return place(self.positions, width=self.width, heads=self.heads, longest=self.longest)
 
-    @property
-    def _positions(self) -> Any:
-        return self._placed.at_embedding
+    @cached_property
+    def encoder(self) -> Stack:
+        """Its blocks see the whole source."""
+        return self._stack(cross=False)
+
+    @cached_property
+    def decoder(self) -> Stack:
+        """Its blocks see the target so far, and the source."""
+        return self._stack(cross=True)
+
+    def _stack(self, *, cross: bool) -> Stack:
+        return stack_of(
+            *(self.attention, self._placed.in_attention),
+            width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,
+            longest=self.longest, order=self.order, norm=self.norm, activation=self.activation, dropout=self.dropout,
+            cross=cross,
+        )  # fmt: skip
+
+    def _embed(self, params: EncoderDecoderParams, tokens: Array, rng: Any = None) -> tuple[Array, EmbeddedPullback]:
+        positions = self._placed.at_embedding
+        return embed(params.E, positions, params.positions, tokens, rate=self.dropout, rng=rng)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> EncoderDecoderParams:
         """Entries of E are normal with variance 1/D."""
         E = (rng.standard_normal((self.vocabulary, self.width)) / math.sqrt(self.width)).astype(dtype)
-        positions = self._positions.init(rng, dtype)
-        return EncoderDecoderParams(
-            E, positions, self._stack.init(rng, dtype), self._stack.init(rng, dtype, cross=True)
-        )
+        positions = self._placed.at_embedding.init(rng, dtype)
+        return EncoderDecoderParams(E, positions, self.encoder.init(rng, dtype), self.decoder.init(rng, dtype))
 
     @checked
     def __call__(
@@ -114,18 +133,12 @@ class EncoderDecoder:
         lengths   of the sources; what follows in a row of `source` is padding and is not looked at
         raises    ValueError for a token outside the vocabulary, a length beyond m, a sequence beyond learned positions
         """
-        mask = self._source_mask(source, lengths)
-        X, embedded_source = embed(params.E, self._positions, params.positions, source, self.dropout, rng)
-        memory, encoder = self._stack(params.encoder, X, mask=mask, rng=rng)
-        Z, embedded_target = embed(params.E, self._positions, params.positions, target, self.dropout, rng)
-        N, decoder = self._stack.decoder(params.decoder, Z, memory, memory_mask=mask, rng=rng)
+        mask = keys_that_are_there(lengths, source.shape[-1])
+        X, embedded_source = self._embed(params, source, rng)
+        memory, encoder = self.encoder(params.encoder, X, mask=mask, rng=rng)
+        Z, embedded_target = self._embed(params, target, rng)
+        N, decoder = self.decoder(params.decoder, Z, memory, causal=True, memory_mask=mask, rng=rng)
         return N @ params.E.T, EncoderDecoderPullback(embedded_source, encoder, embedded_target, decoder, N, params.E)
-
-    @staticmethod
-    def _source_mask(source: Array, lengths: Array | None) -> Array | None:
-        if lengths is None:
-            return None
-        return padding_mask(lengths, source.shape[-1])[..., None, :, :]  # one axis more, for the heads
 
     def translate(
         self,
@@ -141,14 +154,13 @@ class EncoderDecoder:
 
         The source is read once. The target is short, so each step runs the decoder over all of it again.
         """
-        mask = self._source_mask(source, lengths)
-        X, _ = embed(params.E, self._positions, params.positions, source, 0, None)
-        memory, _ = self._stack(params.encoder, X, mask=mask)
+        mask = keys_that_are_there(lengths, source.shape[-1])
+        memory, _ = self.encoder(params.encoder, self._embed(params, source)[0], mask=mask)
         target = np.full((len(source), 1), begin)
         done = np.zeros(len(source), bool)
         while target.shape[1] <= longest and not done.all():
-            Z, _ = embed(params.E, self._positions, params.positions, target, 0, None)
-            N, _ = self._stack.decoder(params.decoder, Z, memory, memory_mask=mask)
+            Z, _ = self._embed(params, target)
+            N, _ = self.decoder(params.decoder, Z, memory, causal=True, memory_mask=mask)
             token = np.where(done, end, (N[:, -1] @ params.E.T).argmax(-1))
             target = np.concatenate([target, token[:, None]], 1)
             done |= token == end

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer import functional
-from minitransformer.functional import LinearPullback, PointwisePullback, linear
+from minitransformer.functional import LinearPullback, PointwisePullback, affine, linear
 from minitransformer.typing import Array, Float, checked
 
 
@@ -66,3 +66,8 @@ class FeedForward:
         F, activation = getattr(functional, self.activation)(U)
         Y, linear_2 = linear(F, params.W_2, params.b_2)
         return Y, FeedForwardPullback(linear_1, activation, linear_2)
+
+    def value(self, params: FeedForwardParams, X: Array) -> Array:
+        """Y alone, with nothing to go back by."""
+        F, _ = getattr(functional, self.activation)(affine(X, params.W_1, params.b_1))
+        return affine(F, params.W_2, params.b_2)

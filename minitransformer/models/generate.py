@@ -6,8 +6,7 @@ P = softmax(logits / temperature), restricted to the k most probable tokens (top
 
 import numpy as np
 
-from minitransformer.functional import softmax
-from minitransformer.models.language_model import LanguageModel, LanguageModelParams
+from minitransformer.models.sequence_model import LanguageModel, SequenceParams
 from minitransformer.typing import Array, Float, Int, checked
 
 
@@ -37,7 +36,8 @@ def next_token_distribution(
         best = logits == top
         first = best & (best.cumsum(-1) == 1)
         return first.astype(logits.dtype)
-    P, _ = softmax((logits - top) / logits.dtype.type(temperature))
+    P = np.exp((logits - top) / logits.dtype.type(temperature))
+    P /= P.sum(-1, keepdims=True)
     if top_k is not None and top_k < P.shape[-1]:
         P = _keep(P, np.sort(P, -1)[..., -top_k, None])
     if top_p is not None and top_p < 1:
@@ -56,7 +56,7 @@ def _keep(P: Array, least: Array) -> Array:
 @checked
 def generate(
     model: LanguageModel,
-    params: LanguageModelParams,
+    params: SequenceParams,
     prompt: Int[Array, "n"],
     steps: int,
     *,
@@ -76,15 +76,20 @@ def generate(
     if len(prompt) == 0:
         raise ValueError("prompt: a model of the next token needs at least one token to start from")
     tokens = list(prompt)
-    logits, past = model.decode(params, np.array(tokens[-model.context :]))
+    logits, state = model.step(params, np.array(tokens[-model.context :]))
     for k in range(steps):
         P = next_token_distribution(logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p)
-        tokens.append(int(rng.choice(len(P), p=P / P.sum())))
+        tokens.append(draw(P, rng))
         if k == steps - 1:
             break
-        if past[0].K.shape[-2] >= model.context:
-            recent = np.array(tokens[-max(model.context // 2, 1) :])
-            logits, past = model.decode(params, recent)
+        if state.length >= model.context:
+            logits, state = model.step(params, np.array(tokens[-max(model.context // 2, 1) :]))
         else:
-            logits, past = model.decode(params, np.array(tokens[-1:]), past)
+            logits, state = model.step(params, np.array(tokens[-1:]), state)
     return np.array(tokens[len(prompt) :], dtype=np.int64)
+
+
+def draw(P: Array, rng: np.random.Generator) -> int:
+    """A token with the probabilities P: the first at which their running sum passes a uniform number."""
+    below = P.cumsum()
+    return int((below / below[-1]).searchsorted(rng.random(), side="right"))

@@ -1,26 +1,25 @@
 """Stacks of blocks: the encoder, the decoder of a translator, and the causal stack of a language model.
 
-A pre-norm stack ends with one more norm, because nothing has normalised the sum that its blocks have built up.
+Blocks may differ, and may have parameters in common. A pre-norm stack ends with one more norm, because nothing has
+normalised the sum that its blocks have built up.
 """
 
 import functools
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.multi_head import KeysValues
-from minitransformer.models.block import Block, BlockParams
+from minitransformer.models.block import Block, BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
-from minitransformer.pullback import ChainPullback, Pullback, Tree, chain, tree_add
+from minitransformer.pullback import Pullback, Tree, tree_add, tree_get, tree_set
 from minitransformer.typing import Array, Bool, Float, checked
 
 
 class StackParams(NamedTuple):
     """One tree for each block; the last norm is None in a post-norm stack.
 
-    shared   what an encoding of positions has in common for all blocks; theirs have None in its place
+    shared   by its path within a block, what several blocks have in common; they have None in its place
     """
 
     blocks: tuple[BlockParams, ...]
@@ -28,132 +27,168 @@ class StackParams(NamedTuple):
     shared: Tree = None
 
 
-def tie(params: StackParams, names: tuple[str, ...]) -> tuple[BlockParams, ...]:
-    """The blocks, each with the shared parameters of these names."""
-    if not names:
-        return params.blocks
-    shared = {name: getattr(params.shared, name) for name in names}
-    return tuple(_with_position(block, block.attention.position._replace(**shared)) for block in params.blocks)
-
-
-def untie(blocks: tuple[BlockParams, ...], names: tuple[str, ...]) -> tuple[tuple[BlockParams, ...], Tree]:
-    """The gradients of blocks that were tied: each block's own, and the sum over the blocks of what they share."""
-    if not names:
-        return blocks, None
-    nothing = dict.fromkeys(names)
-    positions = [block.attention.position for block in blocks]
-    own = {name: None for name in positions[0]._fields if name not in names}
-    shared = functools.reduce(tree_add, (position._replace(**own) for position in positions))
-    return tuple(_with_position(b, p._replace(**nothing)) for b, p in zip(blocks, positions, strict=True)), shared
-
-
-def _with_position(block: BlockParams, position: Tree) -> BlockParams:
-    return block._replace(attention=block.attention._replace(position=position))
-
-
 class StackPullback(NamedTuple):
-    """Backwards through the blocks: `pullback.blocks[3].attention.A` is the attention of the fourth."""
+    """Backwards through the blocks: `pullback.blocks[3].attention.A` is the attention of the fourth.
 
-    blocks: ChainPullback
+    If the blocks looked at a memory, dmemory is the sum over them.
+    """
+
+    blocks: tuple[BlockPullback, ...]
     norm: Pullback | None
-    shared: tuple[str, ...] = ()
+    ties: tuple[tuple[str, tuple[int, ...]], ...]
 
-    def __call__(self, dY: Array) -> tuple[StackParams, Array]:
-        dnorm, dY = self.norm(dY) if self.norm else (None, dY)
-        dblocks, dX = self.blocks(dY)
-        dblocks, dshared = untie(dblocks, self.shared)
-        return StackParams(dblocks, dnorm, dshared), dX
-
-
-class DecoderPullback(NamedTuple):
-    """As a stack, but every block also looked at the memory: dmemory is the sum over the blocks."""
-
-    blocks: tuple[Pullback, ...]
-    norm: Pullback | None
-    shared: tuple[str, ...] = ()
-
-    def __call__(self, dY: Array) -> tuple[StackParams, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
         dnorm, dX = self.norm(dY) if self.norm else (None, dY)
         dblocks, dmemories = [], []
         for block in reversed(self.blocks):
-            dblock, dX, dmemory = block(dX)
+            dblock, dX, *dmemory = block(dX)
             dblocks.append(dblock)
-            dmemories.append(dmemory)
-        blocks, dshared = untie(tuple(reversed(dblocks)), self.shared)
-        return StackParams(blocks, dnorm, dshared), dX, np.sum(dmemories, axis=0)
+            dmemories += dmemory
+        blocks, shared = untie(tuple(reversed(dblocks)), self.ties)
+        dmemory = [np.sum(dmemories, axis=0)] if dmemories else []
+        return StackParams(blocks, dnorm, shared), dX, *dmemory
+
+
+def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[tuple[Tree, ...], Any]:
+    """The gradients of blocks that were tied: each block's own, and the sum over the blocks of what they share."""
+    shared = {}
+    for path, members in ties:
+        shared[path] = functools.reduce(tree_add, (tree_get(blocks[k], path) for k in members))
+        blocks = tuple(tree_set(block, path, None) if k in members else block for k, block in enumerate(blocks))
+    return blocks, shared or None
 
 
 @dataclass(frozen=True)
 class Stack:
-    """`depth` blocks of the same form, one after another, each with parameters of its own."""
+    """Blocks, one after another.
 
-    block: Block
-    depth: int
+    blocks   as many as the stack is deep; `(block,) * depth` for blocks of one form
+    tied     paths within a block of parameters that all blocks have in common, beside those that their attention shares by
+             its definition; "" for all of them
+    raises   ValueError for no block, or blocks of several widths or orders
+    """
+
+    blocks: tuple[Block, ...]
+    tied: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise ValueError(f"depth: a stack needs at least one block, got {self.depth}")
-
-    def init(self, rng: np.random.Generator, dtype: type = np.float32, *, cross: bool = False) -> StackParams:
-        """Parameters of the blocks, with cross-attention or without, and of the last norm."""
-        init = self.block.init_decoder if cross else self.block.init
-        norm = self.block._norm.init(rng, dtype) if self.block.order == "pre" else None
-        blocks = tuple(init(rng, dtype) for _ in range(self.depth))
-        _, shared = untie(blocks[:1], self._shared)
-        return StackParams(untie(blocks, self._shared)[0], norm, shared)
+        if not self.blocks:
+            raise ValueError("blocks: a stack needs at least one")
+        if len({(block.width, block.order) for block in self.blocks}) > 1:
+            raise ValueError("blocks: all should have the same width and order")
 
     @property
-    def _shared(self) -> tuple[str, ...]:
-        return () if self.block.position is None else self.block.position.shared
+    def width(self) -> int:
+        """D."""
+        return self.blocks[0].width
 
-    def _blocks(self, params: StackParams) -> tuple[BlockParams, ...]:
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return len(self.blocks)
+
+    @functools.cached_property
+    def ties(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The paths that are tied, and for each the numbers of its blocks."""
+        if "" in self.tied:
+            return (("", tuple(range(self.depth))),)
+        own = [{*self.tied, *(f"attention.{path}" for path in block.attention.shared)} for block in self.blocks]
+        paths = dict.fromkeys(path for block in own for path in sorted(block))
+        return tuple((path, tuple(k for k, block in enumerate(own) if path in block)) for path in paths)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> StackParams:
+        """Parameters of the blocks and of the last norm; what is shared is drawn with the first block that has it."""
+        norm = self.blocks[0]._norm.init(rng, dtype) if self.blocks[0].order == "pre" else None
+        blocks = tuple(block.init(rng, dtype) for block in self.blocks)
+        shared = {path: tree_get(blocks[members[0]], path) for path, members in self.ties}
+        return StackParams(untie(blocks, self.ties)[0], norm, shared or None)
+
+    def _tied(self, params: StackParams) -> tuple[BlockParams, ...]:
+        """The blocks, each with what it shares."""
         if len(params.blocks) != self.depth:
             raise ValueError(f"params: {len(params.blocks)} blocks for a stack of {self.depth}")
-        return tie(params, self._shared)
+        given, tied = sorted(params.shared or {}), sorted(dict(self.ties))
+        if given != tied:
+            raise ValueError(f"params.shared: {given} should be {tied}")
+        blocks = params.blocks
+        for path, members in self.ties:
+            part = params.shared[path]
+            blocks = tuple(tree_set(block, path, part) if k in members else block for k, block in enumerate(blocks))
+        return blocks
 
     def _last_norm(self, params: StackParams, X: Array) -> tuple[Array, Pullback | None]:
-        return (X, None) if params.norm is None else self.block._norm(params.norm, X)
+        return (X, None) if params.norm is None else self.blocks[0]._norm(params.norm, X)
 
     @checked
     def __call__(
         self,
         params: StackParams,
-        X: Float[Array, "*batch n {self.block.width}"],
+        X: Float[Array, "*batch n {self.width}"],
+        memory: Float[Array, "*batch m {self.width}"] | None = None,
         *,
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
-        rng: np.random.Generator | None = None,
-    ) -> tuple[Float[Array, "*batch n {self.block.width}"], StackPullback]:
-        """Encoder, or with causal=True the stack of a language model. Pullback: dY to (dparams, dX)."""
-        blocks = chain(*[partial(self.block, causal=causal, mask=mask, rng=rng)] * self.depth)
-        X, blocks_pullback = blocks(self._blocks(params), X)
-        X, norm_pullback = self._last_norm(params, X)
-        return X, StackPullback(blocks_pullback, norm_pullback, self._shared)
-
-    @checked
-    def decoder(
-        self,
-        params: StackParams,
-        X: Float[Array, "*batch n {self.block.width}"],
-        memory: Float[Array, "*batch m {self.block.width}"],
-        *,
         memory_mask: Bool[Array, "..."] | None = None,
         rng: np.random.Generator | None = None,
-    ) -> tuple[Float[Array, "*batch n {self.block.width}"], DecoderPullback]:
-        """Decoder: every block looks at the same memory. Pullback: dY to (dparams, dX, dmemory)."""
-        pullbacks = []
-        for block_params in self._blocks(params):
-            X, pullback = self.block.decoder(block_params, X, memory, memory_mask=memory_mask, rng=rng)
-            pullbacks.append(pullback)
-        X, norm_pullback = self._last_norm(params, X)
-        return X, DecoderPullback(tuple(pullbacks), norm_pullback, self._shared)
+    ) -> tuple[Float[Array, "*batch n {self.width}"], StackPullback]:
+        """Encoder; with causal=True the stack of a language model; with a memory, that of a translator's decoder.
 
-    def decode(
-        self, params: StackParams, X: Array, past: tuple[KeysValues, ...] | None
-    ) -> tuple[Array, tuple[KeysValues, ...]]:
-        """The causal stack on new tokens only, given the past of every block."""
-        now = []
-        for block_params, kv in zip(self._blocks(params), past or (None,) * self.depth, strict=True):
-            X, kv = self.block.decode(block_params, X, kv)
-            now.append(kv)
-        return self._last_norm(params, X)[0], tuple(now)
+        Pullback: dY to (dparams, dX), and dmemory if there is a memory: every block looks at the same one.
+        """
+        pullbacks = []
+        for block, own in zip(self.blocks, self._tied(params), strict=True):
+            X, pullback = block(own, X, memory, causal=causal, mask=mask, memory_mask=memory_mask, rng=rng)
+            pullbacks.append(pullback)
+        X, norm = self._last_norm(params, X)
+        return X, StackPullback(tuple(pullbacks), norm, self.ties)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether every block can go on from a state."""
+        return all(block.attention.decodes for block in self.blocks)
+
+    def step(
+        self, params: StackParams, X: Array, states: tuple[Any, ...] | None = None
+    ) -> tuple[Array, tuple[Any, ...]]:
+        """The causal stack on new tokens after those in the states of its blocks; returns Y and the longer states."""
+        longer = []
+        for block, own, state in zip(self.blocks, self._tied(params), states or (None,) * self.depth, strict=True):
+            X, state = block.step(own, X, state)
+            longer.append(state)
+        return self._last_norm(params, X)[0], tuple(longer)
+
+    def refuse(self, *, causal: bool) -> None:
+        """Raise ValueError if a block can't be causal, or can't but be."""
+        for block in self.blocks:
+            block.attention.refuse(causal=causal)
+
+    # ---------------------------------------------------------------- what no gradient moves, and added losses
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Paths of parameters that no gradient moves."""
+        own = [(f"attention.{path}", k) for k, block in enumerate(self.blocks) for path in block.attention.untrained]
+        ties = dict(self.ties)
+        return tuple(dict.fromkeys(f"shared.{path}" if path in ties else f"blocks.{k}.{path}" for path, k in own))
+
+    @property
+    def moves(self) -> bool:
+        """Whether an optimiser's step is followed by something."""
+        return any(block.attention.moves for block in self.blocks)
+
+    @property
+    def adds_loss(self) -> bool:
+        """Whether a block's pullback has a loss to be added."""
+        return any(block.attention.adds_loss for block in self.blocks)
+
+    def observe(self, pullback: StackPullback) -> Tree:
+        """What each block's attention has to know for `after_step`."""
+        return tuple(b.attention.observe(p.attention.layer) for b, p in zip(self.blocks, pullback.blocks, strict=True))
+
+    def after_step(self, params: StackParams, observed: Tree, rng: np.random.Generator) -> StackParams:
+        """Each block's parameters after an optimiser's step."""
+        moved = tuple(
+            own._replace(attention=block.attention.after_step(own.attention, seen, rng))
+            for block, own, seen in zip(self.blocks, params.blocks, observed, strict=True)
+        )
+        return params._replace(blocks=moved)

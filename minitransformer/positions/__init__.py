@@ -9,11 +9,10 @@ from minitransformer.positions.absolute import (
     sinusoids,
 )
 from minitransformer.positions.alibi import ALiBi, alibi_slopes
-from minitransformer.positions.choose import AT_EMBEDDING, IN_ATTENTION, Placed, place
 from minitransformer.positions.deberta import DeBERTa, deberta_buckets
 from minitransformer.positions.encoding import (
     Encoding,
-    NoPositionParams,
+    NoParams,
     OffsetBias,
     ScoreEncoding,
     offsets,
@@ -24,7 +23,7 @@ from minitransformer.positions.four_terms import four_terms
 from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
 from minitransformer.positions.multiplicative import Multiplicative
 from minitransformer.positions.none import NoPositions
-from minitransformer.positions.probes import order_error, position_error
+from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION, Placed, place
 from minitransformer.positions.relative_sinusoids import TENER, TransformerXLPositions
 from minitransformer.positions.rope import RoPE, change_layout, rotate
 from minitransformer.positions.rope_scaling import NTK, DynamicNTK, PositionInterpolation, YaRN, rope_frequencies
@@ -50,7 +49,7 @@ __all__ = [
     "LearnableSinusoids",
     "LearnedPositions",
     "Multiplicative",
-    "NoPositionParams",
+    "NoParams",
     "NoPositions",
     "OffsetBias",
     "OffsetScalars",
@@ -70,9 +69,7 @@ __all__ = [
     "deberta_buckets",
     "four_terms",
     "offsets",
-    "order_error",
     "place",
-    "position_error",
     "refuse_without_scores",
     "rope_frequencies",
     "rotate",

@@ -6,13 +6,14 @@ Row i says where a token stands, and nothing else in a layer of attention does. 
 by M_j, the row of position i becomes the row of position i + j.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from minitransformer.functional import one_dtype
-from minitransformer.positions.encoding import NoPositionParams
+from minitransformer.positions.encoding import NoParams
 from minitransformer.typing import Array, Float, checked
 
 Layout = Literal["interleaved", "halves"]
@@ -87,11 +88,19 @@ def shift_matrix(
     return M.reshape(width, width)
 
 
+@functools.lru_cache(maxsize=64)
+def _table(width: int, n: int, dtype: np.dtype) -> Array:
+    """The first n rows of Π, kept."""
+    table = sinusoids(n, width).astype(dtype)
+    table.flags.writeable = False
+    return table
+
+
 class SinusoidalPullback(NamedTuple):
     """A constant was added: dX = dY."""
 
-    def __call__(self, dY: Array) -> tuple[NoPositionParams, Array]:
-        return NoPositionParams(), dY
+    def __call__(self, dY: Array) -> tuple[NoParams, Array]:
+        return NoParams(), dY
 
 
 @dataclass(frozen=True)
@@ -103,14 +112,16 @@ class SinusoidalPositions:
     def __post_init__(self) -> None:
         angular_frequencies(self.width)  # refuses what it can't do
 
-    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoPositionParams:
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoParams:
         """Nothing to learn."""
-        return NoPositionParams()
+        return NoParams()
 
     @checked
-    def __call__(self, params: NoPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
+    def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
         """Y = X + Π, where row 0 of X stands at position `first`."""
-        return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), SinusoidalPullback()
+        last = first + X.shape[-2]
+        table = _table(self.width, max(64, 1 << (last - 1).bit_length()), X.dtype)  # one serves many lengths
+        return X + table[first:last], SinusoidalPullback()
 
 
 class LearnableSinusoidParams(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.positions.encoding import NoPositionParams, OffsetBias, offsets
+from minitransformer.positions.encoding import NoParams, OffsetBias, offsets
 from minitransformer.typing import Array
 
 
@@ -26,8 +26,8 @@ def alibi_slopes(heads: int) -> Array:
 class FixedBiasPullback(NamedTuple):
     """Nothing was learned, so nothing is told what its gradient is."""
 
-    def __call__(self, dbias: Array) -> NoPositionParams:
-        return NoPositionParams()
+    def __call__(self, dbias: Array) -> NoParams:
+        return NoParams()
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,6 @@ class ALiBi(OffsetBias):
         if self.heads < 1:
             raise ValueError(f"heads: {self.heads} must be at least 1")
 
-    def bias(self, params: NoPositionParams, n: int, m: int, *, causal: bool) -> tuple[Array, FixedBiasPullback]:
+    def bias(self, params: NoParams, n: int, m: int, *, causal: bool) -> tuple[Array, FixedBiasPullback]:
         """−m_h |o| for each offset o."""
         return -alibi_slopes(self.heads)[:, None] * np.abs(offsets(n, m)), FixedBiasPullback()

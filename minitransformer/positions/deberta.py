@@ -17,9 +17,9 @@ import numpy as np
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.functional import LinearPullback, linear, one_dtype
+from minitransformer.gather_scatter import sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.positions.relative_sinusoids import fit_heads
-from minitransformer.sharing import sum_by_index, unbroadcast
 from minitransformer.typing import Array
 
 Index = Literal["paper", "code"]

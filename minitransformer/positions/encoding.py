@@ -20,16 +20,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention
 from minitransformer.attention.dot_product import AggregatePullback, dot_product_attention
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, fitting, one_dtype, softmax
-from minitransformer.pullback import Pullback, Tree, tree_add
-from minitransformer.sharing import for_each_head, heads_fit, sum_over_heads
+from minitransformer.gather_scatter import for_each_head, heads_fit, sum_over_heads
+from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Bool, Float, checked
-
-
-class NoPositionParams(NamedTuple):
-    """Nothing to learn."""
 
 
 class Encoding:
@@ -40,24 +37,24 @@ class Encoding:
     scale     of the product of content with content; None for 1/√d
     """
 
-    acts_on: ClassVar[tuple[str, ...]]
+    acts_on: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[tuple[str, ...]] = ()
     scale: float | None = None
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
         """Parameters of one layer."""
-        return NoPositionParams()
+        return NoParams()
 
 
-def refuse_without_scores(encoding: Encoding) -> None:
-    """Raise ValueError if this encoding can't be used in kernel attention, which never forms a score.
+def refuse_without_scores(encoding: Encoding, core: str = "KernelAttention") -> None:
+    """Raise ValueError if this encoding can't be used in a core that has no scores, such as kernel attention.
 
     φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ sums over the keys before it sees a query, so nothing can depend on both i and j. What acts on
     queries and keys one by one is still possible.
     """
     if needs := [stage for stage in encoding.acts_on if stage not in ("embeddings", "queries and keys")]:
         raise ValueError(
-            f"{type(encoding).__name__} acts on the {' and the '.join(needs)}, and kernel attention has no score for a "
+            f"positions: {type(encoding).__name__} acts on the {' and the '.join(needs)}, and {core} has no score for a "
             "pair (i, j): it sums over the keys before it sees a query"
         )
 
@@ -103,13 +100,17 @@ class OffsetBias(Encoding):
         *,
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
+        pattern: BlockPattern | None = None,
     ) -> tuple[Float[Array, "*batch n dv"], OffsetBiasPullback]:
-        """Attention with the bias. Pullback: dY to (dparams, dQ, dK, dV)."""
+        """Attention with the bias, of the pairs of a pattern. Pullback: dY to (dparams, dQ, dK, dV)."""
         n, m = queries_last(Q, K)
         bias, bias_pullback = self.bias(params, n, m, causal=causal)
-        Y, attention = dot_product_attention(
-            Q, K, V, bias.astype(Q.dtype, copy=False), causal=causal, mask=mask, scale=self.scale
-        )
+        bias = bias.astype(Q.dtype, copy=False)
+        options: dict[str, Any] = {"causal": causal, "mask": mask, "scale": self.scale}
+        if pattern is None:
+            Y, attention = dot_product_attention(Q, K, V, bias, **options)
+        else:
+            Y, attention = block_sparse_attention(Q, K, V, pattern, bias, **options)
         return Y, OffsetBiasPullback(bias_pullback, attention)
 
 
@@ -184,8 +185,9 @@ class ScoreEncoding(Encoding):
         *,
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
+        pattern: BlockPattern | None = None,
     ) -> tuple[Float[Array, "*batch n dv"], ScoreEncodingPullback]:
-        """Attention with these scores. Pullback: dY to (dparams, dQ, dK, dV)."""
+        """Attention with these scores; a pattern is a mask more. Pullback: dY to (dparams, dQ, dK, dV)."""
         one_dtype(Q=Q, K=K, V=V)
         n, m = queries_last(Q, K)
         batch = Q.shape[:-2]
@@ -197,6 +199,8 @@ class ScoreEncoding(Encoding):
             fitting(mask, (*batch, n, m))
         if causal:
             mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
+        if pattern is not None:
+            mask = pattern.mask if mask is None else mask & pattern.mask
         S, scores = self.scores(params, Q, for_each_head(K, batch))
         A, normalise = softmax(S, mask=mask)
         Y, aggregate = self.aggregate(params, A, for_each_head(V, batch))

@@ -14,8 +14,8 @@ import numpy as np
 
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.functional import one_dtype
+from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, offsets
-from minitransformer.sharing import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.typing import Array
 
 START = 512.0  # |L| is START · |L_mult|, and L_mult is learned from 1 on

@@ -19,8 +19,8 @@ import numpy as np
 
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.functional import one_dtype
+from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.positions.encoding import OffsetBias, ScoreEncoding, offsets
-from minitransformer.sharing import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.typing import Array
 
 SMALLEST, STEEPEST = 0.01, 2.0  # bounds of the published code

@@ -16,10 +16,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from minitransformer.attention.dot_product import ScoresPullback, scores
+from minitransformer.gather_scatter import by_offset, sum_by_index, sum_by_offset
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.positions.shaw import by_clipped_offset, sum_by_clipped_offset, sum_over_rows, table_fits
 from minitransformer.pullback import Pullback
-from minitransformer.sharing import by_offset, sum_by_index, sum_by_offset
 from minitransformer.typing import Array
 
 # ---------------------------------------------------------------------------------- M1 and M2: a number
@@ -158,7 +158,7 @@ class MultiplicativeScoresPullback(NamedTuple):
 class Multiplicative(ScoreEncoding):
     """Positions that multiply the product of query and key (M1, M2), stand inside it (M3), or beside it twice (M4).
 
-    width    d, of a head
+    d        width, of a head
     clip     k ≥ 0, beyond which all offsets to one side are alike
     kind     "M1", "M2", "M3" or "M4"
     source   Borealis II (12) is M1, where "π_{i−j} for each absolute offset" means π_|i−j| (E10), and the scale is left
@@ -168,23 +168,23 @@ class Multiplicative(ScoreEncoding):
     raises   ValueError for an unknown kind; TypeError for heads of another width, or a table of another size
     """
 
-    width: int
-    clip: int
+    d: int
+    clip: int = 16
     kind: str = "M1"
     kinds: ClassVar[tuple[str, ...]] = ("M1", "M2", "M3", "M4")
 
     def __post_init__(self) -> None:
         if self.kind not in self.kinds:
             raise ValueError(f"kind: {self.kind!r} should be one of {', '.join(self.kinds)}")
-        if self.width < 1:
-            raise ValueError(f"width: {self.width} must be at least 1")
+        if self.d < 1:
+            raise ValueError(f"d: {self.d} must be at least 1")
         if self.clip < 0:
             raise ValueError(f"clip: {self.clip} must not be negative")
 
     @property
     def _shape(self) -> tuple[int, ...]:
         k = self.clip
-        return {"M1": (k + 1,), "M2": (2 * k + 1,)}.get(self.kind, (2 * k + 1, self.width))
+        return {"M1": (k + 1,), "M2": (2 * k + 1,)}.get(self.kind, (2 * k + 1, self.d))
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MultiplicativeParams:
         """Factors of one; in M4 small random vectors, of standard deviation 0.02."""
@@ -193,8 +193,8 @@ class Multiplicative(ScoreEncoding):
 
     def scores(self, params: MultiplicativeParams, Q: Array, K: Array) -> tuple[Array, MultiplicativeScoresPullback]:
         """The scores of this kind."""
-        table_fits("a", params.a, self._shape, self.width, Q=Q, K=K)
-        scale = Q.dtype.type(1 / math.sqrt(self.width) if self.scale is None else self.scale)
+        table_fits("a", params.a, self._shape, self.d, Q=Q, K=K)
+        scale = Q.dtype.type(1 / math.sqrt(self.d) if self.scale is None else self.scale)
         pullback: Pullback
         if self.kind in ("M1", "M2"):
             S, pullback = scaled_scores(params.a, Q, K, signed=self.kind == "M2", scale=scale)

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.positions.encoding import NoPositionParams
+from minitransformer.positions.encoding import NoParams
 from minitransformer.typing import Array, Float, checked
 
 
 class UnchangedPullback(NamedTuple):
     """Y = X, so dX = dY."""
 
-    def __call__(self, dY: Array) -> tuple[NoPositionParams, Array]:
-        return NoPositionParams(), dY
+    def __call__(self, dY: Array) -> tuple[NoParams, Array]:
+        return NoParams(), dY
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class NoPositions:
 
     width: int
 
-    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoPositionParams:
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoParams:
         """Nothing to learn."""
-        return NoPositionParams()
+        return NoParams()
 
     @checked
-    def __call__(self, params: NoPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
+    def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
         """Y = X."""
         return X, UnchangedPullback()

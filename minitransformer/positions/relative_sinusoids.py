@@ -19,9 +19,9 @@ import numpy as np
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.functional import LinearPullback, linear, one_dtype
+from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.absolute import sinusoids
 from minitransformer.positions.encoding import ScoreEncoding
-from minitransformer.sharing import unbroadcast
 from minitransformer.typing import Array
 
 

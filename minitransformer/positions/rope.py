@@ -7,6 +7,7 @@ changes no length, and the angle between two turned vectors depends on the diffe
 M_j that moves a sinusoid (Borealis II (4)), applied to content.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.functional import loops_in
-from minitransformer.positions.encoding import Encoding, NoPositionParams, queries_last
+from minitransformer.positions.encoding import Encoding, NoParams, queries_last
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
@@ -104,9 +105,18 @@ class RoPEPullback(NamedTuple):
         """The attention matrices, (*batch, H, n, m)."""
         return self.attention.A
 
-    def __call__(self, dY: Array) -> tuple[NoPositionParams, Array, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
         dQ, dK, dV = self.attention(dY)
-        return NoPositionParams(), self.q(dQ), self.k(dK), dV
+        return NoParams(), self.q(dQ), self.k(dK), dV
+
+
+@functools.lru_cache(maxsize=64)
+def _table(rope: "RoPE", length: int, dtype: np.dtype) -> tuple[Array, Array]:
+    """cos φ_if and sin φ_if for every position of a text, times the magnitude."""
+    angles, magnitude = rope.angles(length)
+    cos, sin = ((magnitude * g(angles)).astype(dtype, copy=False) for g in (np.cos, np.sin))
+    cos.flags.writeable = sin.flags.writeable = False
+    return cos, sin
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,7 @@ class RoPE(Encoding):
     @checked
     def __call__(
         self,
-        params: NoPositionParams,
+        params: NoParams,
         Q: Float[Array, "*batch n {self.d}"],
         K: Float[Array, "*shared m {self.d}"],
         V: Float[Array, "*shared m dv"],
@@ -162,8 +172,18 @@ class RoPE(Encoding):
     ) -> tuple[Float[Array, "*batch n dv"], RoPEPullback]:
         """Attention with turned queries and keys. Pullback: dY to (dparams, dQ, dK, dV)."""
         n, m = queries_last(Q, K)
-        angles, magnitude = self.angles(m)
-        Q, q = rotate(Q, angles=angles[m - n :], layout=self.layout, magnitude=magnitude)
-        K, k = rotate(K, angles=angles, layout=self.layout, magnitude=magnitude)
+        Q, q = self.turn(Q, first=m - n, length=m)
+        K, k = self.turn(K, length=m)
         Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask, scale=self.scale)
         return Y, RoPEPullback(q, k, attention)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether a position is turned by the same angles in texts of all lengths, so that turned keys can be kept."""
+        return self.scaling is None or getattr(self.scaling, "fixed", False)
+
+    def turn(self, X: Array, *, first: int = 0, length: int) -> tuple[Array, RotatePullback]:
+        """Rows of X (*batch, n, d) turned as the positions first, first + 1, … of a text of this length."""
+        room = max(64, 1 << (length - 1).bit_length()) if self.fixed else length  # a table serves many lengths
+        cos, sin = (table[first : first + X.shape[-2]] for table in _table(self, room, X.dtype))
+        return _turn(X, cos, sin, self.layout), RotatePullback(cos, sin, self.layout)

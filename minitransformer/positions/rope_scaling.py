@@ -8,8 +8,8 @@ the text may be than in training; the four ways to spend it differ in which freq
     DynamicNTK               the same, with an s that grows with the text; none up to the old length
     YaRN                     those that turn often not at all, those that turn less than once by s, and larger scores
 
-Each is called with (d, base, length) and gives the d/2 frequencies and what queries and keys are multiplied by. One of
-them is passed as RoPE(d, scaling=…).
+Each is called with (d, base, length) and gives the d/2 frequencies and what queries and keys are multiplied by; where the
+length makes no difference, `fixed` says so. One of them is passed as RoPE(d, scaling=…).
 source   the formulas are those of `modeling_rope_utils.py` in huggingface/transformers
 """
 
@@ -48,6 +48,8 @@ class PositionInterpolation:
 
     factor: float
 
+    fixed = True
+
     def __post_init__(self) -> None:
         _refuse(self.factor)
 
@@ -65,6 +67,8 @@ class NTK:
     """
 
     factor: float
+
+    fixed = True
 
     def __post_init__(self) -> None:
         _refuse(self.factor)
@@ -112,6 +116,8 @@ class YaRN:
     trained: int
     fast: float = 32.0
     slow: float = 1.0
+
+    fixed = True
 
     def __post_init__(self) -> None:
         _refuse(self.factor, trained=self.trained)

@@ -117,7 +117,7 @@ class ShawAggregatePullback(NamedTuple):
 class Shaw(ScoreEncoding):
     """Relative position representations.
 
-    width    d, of a head; the values' heads are as wide
+    d        width, of a head; the values' heads are as wide
     clip     k ≥ 0, beyond which all offsets to one side have the same vector
     values   whether the values get vectors too
     source   Aalto (16), (17), where a^K, a^V = w_{clip(j−i)}; Borealis II (10), keys alone, with π_{i−j} for our a_{j−i};
@@ -126,14 +126,14 @@ class Shaw(ScoreEncoding):
     raises   TypeError for heads of another width, or tables of another size
     """
 
-    width: int
-    clip: int
+    d: int
+    clip: int = 16
     values: bool = True
     acts_on = ("scores", "values")
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(f"width: {self.width} must be at least 1")
+        if self.d < 1:
+            raise ValueError(f"d: {self.d} must be at least 1")
         if self.clip < 0:
             raise ValueError(f"clip: {self.clip} must not be negative")
 
@@ -144,11 +144,11 @@ class Shaw(ScoreEncoding):
 
     @property
     def _shape(self) -> tuple[int, int]:
-        return 2 * self.clip + 1, self.width
+        return 2 * self.clip + 1, self.d
 
     def scores(self, params: ShawParams, Q: Array, K: Array) -> tuple[Array, ShawScoresPullback]:
         """S_ij = scale · (⟨q_i, k_j⟩ + ⟨q_i, a_k at c(j − i)⟩)."""
-        table_fits("a_k", params.a_k, self._shape, self.width, Q=Q)
+        table_fits("a_k", params.a_k, self._shape, self.d, Q=Q)
         if (params.a_v is not None) != self.values:
             raise TypeError(f"a_v: should be {'a table' if self.values else 'None'} for values={self.values}")
         S, content = scores(Q, K, scale=self.scale)
@@ -160,6 +160,6 @@ class Shaw(ScoreEncoding):
         content = AggregatePullback(A, V)
         if params.a_v is None:
             return A @ V, PlainAggregatePullback(content)
-        table_fits("a_v", params.a_v, self._shape, self.width, V=V)
+        table_fits("a_v", params.a_v, self._shape, self.d, V=V)
         T = sum_by_clipped_offset(A, self.clip)
         return A @ V + T @ params.a_v, ShawAggregatePullback(content, T, params.a_v)

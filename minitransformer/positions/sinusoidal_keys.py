@@ -13,11 +13,11 @@ import numpy as np
 
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.functional import one_dtype
+from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoidPullback, LearnableSinusoids
-from minitransformer.positions.encoding import NoPositionParams, ScoreEncoding
+from minitransformer.positions.encoding import NoParams, ScoreEncoding
 from minitransformer.positions.relative_sinusoids import relative_shift, unshift
 from minitransformer.pullback import Tree
-from minitransformer.sharing import unbroadcast
 from minitransformer.typing import Array
 
 
@@ -33,7 +33,7 @@ class SinusoidalKeysPullback(NamedTuple):
         dT = unshift(self.content.scale * dS)
         dQ = dQ + dT @ self.R
         if self.table is None:
-            return NoPositionParams(), dQ, dK
+            return NoParams(), dQ, dK
         dR = unbroadcast(dT.mT @ self.content.Q, self.R.shape)
         return self.table(dR)[0], dQ, dK
 
@@ -42,13 +42,13 @@ class SinusoidalKeysPullback(NamedTuple):
 class SinusoidalKeys(ScoreEncoding):
     """A sinusoid of the offset, added to the key.
 
-    width    d of a head, even
+    d        width of a head, even
     learn    whether the frequencies are learned (their logarithms, shared by the heads), from 10000^(−2f/d) on
     source   Borealis II, after (12): "pre-defined sinusoidal embeddings have also been used" in (10); figure 4
     cost     O(n (n + m) d) for each head, O(n (n + m)) memory. Can be causal.
     """
 
-    width: int
+    d: int
     learn: bool = False
 
     def __post_init__(self) -> None:
@@ -56,11 +56,11 @@ class SinusoidalKeys(ScoreEncoding):
 
     @property
     def _table(self) -> LearnableSinusoids:
-        return LearnableSinusoids(self.width)
+        return LearnableSinusoids(self.d)
 
-    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LearnableSinusoidParams | NoPositionParams:
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LearnableSinusoidParams | NoParams:
         """The logarithms of the frequencies, or nothing."""
-        return self._table.init(rng, dtype) if self.learn else NoPositionParams()
+        return self._table.init(rng, dtype) if self.learn else NoParams()
 
     def scores(self, params: Tree, Q: Array, K: Array) -> tuple[Array, SinusoidalKeysPullback]:
         """⟨q_i, k_j⟩ / √d, and ⟨q_i, r_{j−i}⟩ / √d from one product for each query and offset, −(m − 1) … n."""
@@ -68,7 +68,7 @@ class SinusoidalKeys(ScoreEncoding):
         if self.learn:
             one_dtype(Q=Q, log_omega=params.log_omega)
         omega = params if self.learn else self._table.init(np.random.default_rng(0), Q.dtype.type)
-        R, table = self._table(omega, np.zeros((n + m, self.width), Q.dtype), first=1 - m)
+        R, table = self._table(omega, np.zeros((n + m, self.d), Q.dtype), first=1 - m)
         S, content = scores(Q, K, scale=self.scale)
         S += relative_shift((content.scale * Q) @ R.T)
         return S, SinusoidalKeysPullback(content, R, table if self.learn else None)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.gather_scatter import sum_by_index
 from minitransformer.positions.encoding import OffsetBias, offsets
-from minitransformer.sharing import sum_by_index
 from minitransformer.typing import Array, Int, checked
 
 
@@ -69,7 +69,7 @@ class T5Bias(OffsetBias):
 
     heads     H
     buckets   for the offsets of both directions, or for those behind alone if causal
-    longest   see `t5_buckets`
+    distance  `longest` of `t5_buckets`
     source    Raffel et al. 2020; Borealis II (11), which has neither buckets nor a word on the scale (E9)
     shared    the table, by all layers of a stack. T5 has no positions in cross-attention
     cost      O(H (n + m)) beside attention itself. Can be causal: a decoder has other buckets than an encoder
@@ -77,7 +77,7 @@ class T5Bias(OffsetBias):
 
     heads: int
     buckets: int = 32
-    longest: int = 128
+    distance: int = 128
 
     shared = ("table",)
     scale = 1.0
@@ -86,7 +86,7 @@ class T5Bias(OffsetBias):
         if self.heads < 1:
             raise ValueError(f"heads: {self.heads} must be at least 1")
         for causal in (False, True):
-            t5_buckets(np.zeros(1, int), buckets=self.buckets, longest=self.longest, causal=causal)
+            t5_buckets(np.zeros(1, int), buckets=self.buckets, longest=self.distance, causal=causal)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> T5Params:
         """Small random numbers, of standard deviation 0.02."""
@@ -94,7 +94,7 @@ class T5Bias(OffsetBias):
 
     def bias(self, params: T5Params, n: int, m: int, *, causal: bool) -> tuple[Array, T5Pullback]:
         """b_bucket(o) for each offset o."""
-        bucket = t5_buckets(offsets(n, m), buckets=self.buckets, longest=self.longest, causal=causal)
+        bucket = t5_buckets(offsets(n, m), buckets=self.buckets, longest=self.distance, causal=causal)
         return params.table[:, bucket], T5Pullback(bucket, self.buckets)
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.functional import LinearPullback, layer_norm, linear, one_dtype
+from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.positions.t5 import t5_buckets
 from minitransformer.pullback import Pullback, Tree
-from minitransformer.sharing import by_offset, refuse_other_heads, sum_by_index, unbroadcast
 from minitransformer.typing import Array
 
 

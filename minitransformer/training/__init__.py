@@ -1,1 +1,1 @@
-"""Optimiser, schedules, loop, checkpoints, and the two commands that use them."""
+"""The engine of a training: choices, state, loop, optimiser, schedules, checkpoints."""

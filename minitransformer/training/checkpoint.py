@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer import models, positions
+from minitransformer import attention, models, positions
 from minitransformer.late import late
+from minitransformer.machine import circumstances
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.training import schedule
+from minitransformer.training.choices import Training
 from minitransformer.training.optimiser import AdamW, AdamWState, with_leaves
-from minitransformer.training.record import circumstances
-from minitransformer.training.state import State, Training
+from minitransformer.training.state import State
 
-KEY, VERSION = "minitransformer", 1
+KEY, VERSION = "minitransformer", 2
 
 
 class CheckpointError(ValueError):
@@ -161,7 +162,9 @@ def _model(about: dict[str, Any]) -> Any:
 
 
 def _described(value: Any) -> Any:
-    """An encoding of positions, or a part of one, as its class and its fields; anything else as it is."""
+    """A kind of attention, an encoding of positions, or a part of one, as its class and fields; anything else as it is."""
+    if isinstance(value, (tuple, list)):
+        return [_described(part) for part in value]
     if not dataclasses.is_dataclass(value):
         return value
     return {
@@ -171,13 +174,15 @@ def _described(value: Any) -> Any:
 
 
 def _made(value: Any) -> Any:
-    """The inverse of `_described`, for what the package of positions offers and nothing else."""
+    """The inverse of `_described`, for what the packages of attention and positions offer and nothing else."""
     if not isinstance(value, dict):
-        return tuple(value) if isinstance(value, list) else value
+        return tuple(map(_made, value)) if isinstance(value, list) else value
+    known = {name: getattr(package, name) for package in (attention, positions) for name in package.__all__}
+    known |= {made.__name__: made for made in attention.ATTENTIONS.values() if isinstance(made, type)}
     name = value["class"]
-    if name not in positions.__all__ or not dataclasses.is_dataclass(getattr(positions, name)):
-        raise ValueError(f"there is no encoding {name!r}")
-    return getattr(positions, name)(**{field: _made(part) for field, part in value.items() if field != "class"})
+    if not dataclasses.is_dataclass(known.get(name)):
+        raise ValueError(f"there is no attention and no encoding {name!r}")
+    return known[name](**{field: _made(part) for field, part in value.items() if field != "class"})
 
 
 def _plain(training: Training) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from minitransformer.pullback import Tree, first_nonfinite
+from minitransformer.machine import keep_freed_memory
+from minitransformer.pullback import Tree, first_nonfinite, with_added
 from minitransformer.training.checkpoint import Checkpoint, save
-from minitransformer.training.memory import keep_freed_memory
+from minitransformer.training.choices import Training
 from minitransformer.training.objective import LossPullback, Objective
 from minitransformer.training.optimiser import accumulate, clip
-from minitransformer.training.state import State, Training
+from minitransformer.training.state import State
 
 RECENT = 20  # steps over which the bar averages the loss
 
@@ -60,6 +61,7 @@ def train(
     raises       TrainingDiverged, which names the first array that is not finite; TrainingInterrupted at Ctrl-C, with
                  the last state; CheckpointError if the file can't be written (what it held before is still there)
     """
+    keep_freed_memory()
     now = start(model, training) if state is None else state
 
     def keep() -> None:
@@ -93,14 +95,15 @@ def advance(model: Any, objective: Objective, training: Training, state: State) 
 
     raises   TrainingDiverged, at the first number that is not finite
     """
-    keep_freed_memory()
     step = state.step + 1
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what they would warn of is caught, and named
-        loss, grads = _gradient(model, objective, training, state.params, step)
+        loss, (grads, observed) = _gradient(model, objective, training, state.params, step)
         grads, norm = clip(grads, training.clip)
         if not math.isfinite(norm):
             raise TrainingDiverged(step, _within("gradients", grads) or "the norm of the gradients")
         params, optimiser = training.optimiser.update(state.params, grads, state.optimiser, training.schedule(step))
+        if observed is not None:
+            params = model.after_step(params, observed, np.random.default_rng([training.seed, step, training.parts]))
         held_out = state.held_out
         if step % training.look_every == 0 or step == training.steps:
             held_out = (*held_out, (step, objective.look(model, params)))
@@ -109,16 +112,24 @@ def advance(model: Any, objective: Objective, training: Training, state: State) 
     return State(step, params, optimiser, (*state.losses, loss / math.log(2)), held_out)
 
 
-def _gradient(model: Any, objective: Objective, training: Training, params: Tree, step: int) -> tuple[float, Tree]:
-    """Mean loss and gradient over the batch of this step."""
+def _gradient(
+    model: Any, objective: Objective, training: Training, params: Tree, step: int
+) -> tuple[float, tuple[Tree, Tree]]:
+    """Mean loss and gradient over the batch of this step, and what the model has to know of it for `after_step`.
+
+    Losses that parts of the model add have a gradient, and are not counted in the loss, which is that of the task.
+    """
     batch = objective.batch(training.batch, np.random.default_rng([training.seed, step]))
 
-    def gradient(numbered: tuple[int, Any]) -> tuple[float, Tree]:
+    def gradient(numbered: tuple[int, Any]) -> tuple[float, tuple[Tree, Tree]]:
         k, part = numbered
         loss, pullback = objective.loss(model, params, part, np.random.default_rng([training.seed, step, k]))
         if not np.isfinite(loss):
             raise TrainingDiverged(step, _origin(params, pullback))
-        return float(loss), pullback(loss.dtype.type(1))
+        observed = model.observe(pullback.model) if getattr(model, "moves", False) else None
+        if getattr(model, "adds_loss", False):
+            pullback = pullback._replace(model=with_added(pullback.model, loss.dtype.type(1)))
+        return float(loss), (pullback(loss.dtype.type(1)), observed)
 
     return accumulate(gradient, list(enumerate(objective.parts(batch, training.parts))))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.functional import loops_in
-from minitransformer.pullback import Tree, tree_leaves, tree_map
+from minitransformer.pullback import Tree, tree_aligned, tree_leaves, tree_map
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
 
@@ -49,7 +49,10 @@ class AdamW:
         return AdamWState(0, tree_map(np.zeros_like, params), tree_map(np.zeros_like, params))
 
     def update(self, params: Tree, grads: Tree, state: AdamWState, rate: float) -> tuple[Tree, AdamWState]:
-        """One step against the gradient, of size about `rate` in each coordinate; returns new parameters and state."""
+        """One step against the gradient, of size about `rate` in each coordinate; returns new parameters and state.
+
+        A parameter without a gradient (None in its place) is left as it is: no weight decay either.
+        """
         t = state.step + 1
         beta1, beta2 = self.betas
         c1, c2 = 1 - beta1**t, 1 - beta2**t
@@ -69,13 +72,16 @@ class AdamW:
             work += self._kept(theta, rate) * theta
             return work, m, v
 
-        trees = [tree_leaves(tree) for tree in (params, grads, state.m, state.v)]
+        leaves = list(zip(*tree_aligned(params, grads, state.m, state.v), strict=True))
+        trained = [leaf for leaf in leaves if leaf[1] is not None]
         if loops := loops_in("pointwise"):
-            kept = [self._kept(theta, rate) for theta in trees[0]]
-            leaves = loops.adamw(*trees, kept, betas=self.betas, t=t, eps=self.eps, rate=rate)
+            kept = [self._kept(theta, rate) for theta, *_ in trained]
+            moved = loops.adamw(*zip(*trained, strict=True), kept, betas=self.betas, t=t, eps=self.eps, rate=rate)
         else:
-            leaves = [step(*arrays) for arrays in zip(*trees, strict=True)]
-        params, m, v = (with_leaves(params, [leaf[k] for leaf in leaves]) for k in range(3))
+            moved = [step(*leaf) for leaf in trained]
+        new = iter(moved)
+        now = [next(new) if g is not None else (theta, m, v) for theta, g, m, v in leaves]
+        params, m, v = (with_leaves(params, column) for column in zip(*now, strict=True))
         return params, AdamWState(t, m, v)
 
     def _kept(self, theta: Array, rate: float) -> float:

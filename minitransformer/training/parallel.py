@@ -7,20 +7,16 @@ norms and all the sums between them can't. Parts also fit into the caches, and i
 
 import contextvars
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from minitransformer.machine import cores
+
 Part = TypeVar("Part")
 Result = TypeVar("Result")
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @functools.cache

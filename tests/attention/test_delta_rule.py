@@ -1,13 +1,16 @@
 """The delta rule: the definition against loops, its chunk form, its limiting cases, and the checker."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import delta_rule, delta_rule_step, kernel_attention
+from minitransformer.attention import DeltaRule, delta_rule, delta_rule_step, kernel_attention, padding_mask
+from minitransformer.attention.delta_rule import unit
+from minitransformer.pullback import NoParams
 
 B, N, R, DV = 2, 6, 3, 5
 
@@ -155,6 +158,75 @@ def test_what_is_remembered_is_linear_in_the_length():
 
     assert remembered(1024) < 2.1 * remembered(512)
     assert remembered(1024) < 1024 * 16 * 16 * 8 / 2  # far from a state for each position
+
+
+# ---------------------------------------------------------------------------------------------------- the core
+
+
+def heads(seed=13):
+    """Queries, keys and values of two samples and three heads, and a number for each token to make β of."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((B, 3, N, width)) for width in (R, R, DV, 1)]
+
+
+PADDING = padding_mask(np.array([N, 4]), N)[:, None]
+
+
+def test_the_core_is_the_function_of_unit_keys_and_an_open_gate():
+    Q, K, V, b = heads()
+    q, k = (X / np.sqrt((X**2).sum(-1, keepdims=True) + R * 1e-6) for X in (Q, K))
+    same, _ = delta_rule(q, k, V, 1 / (1 + np.exp(-b[..., 0])))
+    np.testing.assert_allclose(DeltaRule()(NoParams(), Q, K, V, b)[0], same, rtol=1e-10)
+
+
+def test_unit_length():
+    """A row of zeros stays, and has a gradient that is finite."""
+    X = heads()[0]
+    np.testing.assert_allclose((unit(X)[0] ** 2).sum(-1), 1, rtol=1e-4)
+    Y, pullback = unit(0 * X)
+    assert not Y.any()
+    assert np.isfinite(pullback(np.ones_like(X))).all()
+    check_pullback(unit, X)
+
+
+@pytest.mark.parametrize("mask", [None, PADDING], ids=["", "padding"])
+def test_gradient_of_the_core(mask):
+    check_pullback(partial(DeltaRule(), mask=mask), NoParams(), *heads(), entries=20)
+
+
+def test_what_is_hidden_has_written_nothing():
+    """Whatever stands there, NaN included: the rows after it are as if it had not been."""
+    core, arrays = DeltaRule(), heads()
+    middle = np.array([True, True, False, True, True, False])
+    Y, pullback = core(NoParams(), *arrays, mask=middle[None])
+    without, _ = core(NoParams(), *(X[..., middle, :] for X in arrays))
+    np.testing.assert_allclose(Y[..., middle, :], without, rtol=1e-11)
+    for d in pullback(Y)[2:]:
+        assert not d[..., ~middle, :].any()
+    for X in arrays[1:]:
+        X[..., ~middle, :] = np.nan
+    np.testing.assert_array_equal(core(NoParams(), *arrays, mask=middle[None])[0], Y)
+
+
+@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6), (0, 4, 5, 6), (0, 6), (0, 0, 6)])
+def test_steps_of_the_core_are_the_whole(edges):
+    arrays, state = heads(), None
+    whole, _ = DeltaRule()(NoParams(), *arrays)
+    for a, b in itertools.pairwise(edges):
+        Y, state = DeltaRule().step(NoParams(), *(X[..., a:b, :] for X in arrays), state=state)
+        np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-11)
+        assert state.length == b
+
+
+def test_what_the_core_refuses():
+    Q, K, V, b = heads()
+    core = partial(DeltaRule(), NoParams())
+    with pytest.raises(ValueError, match="attention: DeltaRule is always causal: it reads from left to right"):
+        core(Q, K, V, b, causal=False)
+    with pytest.raises(ValueError, match="K: the delta rule writes as it reads, so 6 keys for 5 queries"):
+        core(Q[..., :5, :], K, V, b)
+    with pytest.raises(ValueError, match="the delta rule has no score for a pair"):
+        core(Q, K, V, b, mask=np.ones((N, N), bool))
 
 
 # --------------------------------------------------------------------------------------------------- bad input

@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import (
+    EluFeatures,
+    KernelAttention,
     KernelState,
     dot_product_attention,
     elu_features,
     kernel_attention,
     kernel_attention_step,
     kernel_state,
+    padding_mask,
 )
+from minitransformer.pullback import NoParams
 
 B, N, M, R, DV = 2, 4, 6, 3, 5
 fixed = np.random.default_rng(0)
@@ -134,11 +138,12 @@ def test_generation_is_the_same(cuts, normalise, rng):
             assert np.allclose(y, Y[:, a:b], rtol=1e-12)
     assert np.allclose(state.S, FK.mT @ V)
     assert np.allclose(state.z, FK.sum(-2))
+    assert state.length == M
 
 
 def test_a_step_does_not_change_the_old_state(rng):
     state = kernel_state(FK, V)
-    before = [a.copy() for a in state]
+    before = KernelState(state.S.copy(), state.z.copy(), M)
     kernel_attention_step(rng.random((B, 1, R)), FK[:, :1], V[:, :1], state)
     assert all(np.array_equal(a, b) for a, b in zip(before, state, strict=True))
 
@@ -233,6 +238,66 @@ def test_elu_features_are_smooth_at_zero():
     assert np.allclose(pullback(np.ones((1, 3))), 1, atol=1e-11)
 
 
+# ------------------------------------------------------------------------------------------------- the core
+
+
+def heads(rng, n=N, m=M):
+    """Queries, keys and values of two samples and three heads."""
+    return [rng.standard_normal(shape) for shape in ((B, 3, n, R), (B, 3, m, R), (B, 3, m, DV))]
+
+
+PADDING = padding_mask(np.array([M, 4]), M)[:, None]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_core_is_the_function_of_features(causal, rng):
+    Q, K, V = heads(rng)
+    Y, pullback = KernelAttention()(NoParams(), Q, K, V, causal=causal)
+    features, (FQ, FK) = EluFeatures(), (elu_features(X)[0] for X in (Q, K))
+    same, direct = kernel_attention(FQ, FK, V, causal=causal)
+    assert np.array_equal(Y, same)
+    assert np.array_equal(pullback.A, direct.A)
+    assert features.init(rng) == KernelAttention().init(rng) == NoParams()
+
+
+@pytest.mark.parametrize("mask", [None, PADDING], ids=["", "padding"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradient_of_the_core(causal, mask, rng):
+    core = partial(KernelAttention(), causal=causal, mask=mask)
+    check_pullback(core, NoParams(), *heads(rng), entries=20)
+
+
+def test_a_hidden_key_is_not_there(rng):
+    """Neither its features nor its value, whatever stands there, NaN included; and nothing is sent back to it."""
+    Q, K, V = heads(rng)
+    Y, pullback = KernelAttention()(NoParams(), Q, K, V, mask=PADDING)
+    alone, _ = KernelAttention()(NoParams(), Q[1], K[1, :, :4], V[1, :, :4])
+    np.testing.assert_allclose(Y[1], alone, rtol=1e-12)
+    _, _, dK, dV = pullback(Y)
+    assert not dK[1, :, 4:].any()
+    assert not dV[1, :, 4:].any()
+    V[1, :, 4:] = np.nan
+    K[1, :, 4:] = 1e4
+    assert np.array_equal(KernelAttention()(NoParams(), Q, K, V, mask=PADDING)[0], Y)
+
+
+@pytest.mark.parametrize("shape", [(N, M), (B, 3, N, M), (M,)])
+def test_a_mask_that_hides_pairs_is_refused(shape, rng):
+    with pytest.raises(ValueError, match=r"mask: shape \(.*\); kernel attention has no score for a pair .*\(…, 1, m\)"):
+        KernelAttention()(NoParams(), *heads(rng), mask=np.ones(shape, bool))
+
+
+@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6), (0, 4, 5, 6), (0, 6), (0, 0, 6)])
+def test_steps_of_the_core_are_the_whole(edges, rng):
+    Q, K, V = heads(rng, n=M)
+    whole, _ = KernelAttention()(NoParams(), Q, K, V, causal=True)
+    state = None
+    for a, b in itertools.pairwise(edges):
+        Y, state = KernelAttention().step(NoParams(), *(X[..., a:b, :] for X in (Q, K, V)), state=state)
+        np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-11)
+        assert state.length == b
+
+
 # ------------------------------------------------------------------------------------------------ bad input
 
 
@@ -262,8 +327,8 @@ def test_mixed_dtypes_and_a_negative_eps_are_refused():
 
 def test_a_state_of_another_shape_is_refused():
     args, state = (FQ, FK[:, :N], V[:, :N]), kernel_state(FK, V)
-    for wrong in (KernelState(state.S[:1], state.z), KernelState(state.S.mT, state.z), KernelState(state.S, state.S)):
+    for wrong in (state._replace(S=state.S[:1]), state._replace(S=state.S.mT), state._replace(z=state.S)):
         with pytest.raises(ValueError, match=r"state: S .* and z .* should be \(2, 3, 5\) and \(2, 3\)"):
             kernel_attention_step(*args, wrong)
     with pytest.raises(TypeError, match="should have one dtype"):
-        kernel_attention_step(*args, KernelState(state.S.astype(np.float32), state.z))
+        kernel_attention_step(*args, state._replace(S=state.S.astype(np.float32)))

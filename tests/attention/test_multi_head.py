@@ -1,5 +1,6 @@
 """Heads: gradients, the equation head by head, the identities that define it, decoding, bad input."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -8,14 +9,18 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map, tree_size
 from minitransformer.attention import (
-    KeysValues,
+    DeltaRule,
+    KernelAttention,
     MultiHeadAttention,
+    SoftmaxAttention,
     dot_product_attention,
     merge_heads,
     padding_mask,
     split_heads,
 )
 from minitransformer.backend import available
+from minitransformer.positions import ALiBi, RoPE, T5Bias
+from minitransformer.pullback import NoParams, tree_leaves
 
 fixed = np.random.default_rng(0)
 B, N, M, D, H = 2, 4, 5, 6, 3
@@ -189,7 +194,8 @@ def test_initial_parameters(rng):
         assert abs(W.mean()) < 1e-3
         assert W.dtype == np.float32
     assert not any(b.any() for b in params[4:8])
-    assert params.position is None
+    assert params.core == NoParams()
+    assert params.streams is None
     assert all(np.array_equal(a, b) for a, b in zip(params, layer.init(np.random.default_rng(1)), strict=True))
     assert layer.init(rng, np.float64).W_q.dtype == np.float64
 
@@ -239,20 +245,184 @@ def test_decoding_in_pieces_is_the_whole(tier, pieces):
     """With the keys and values of the past at hand; equal to rounding, as products of other shapes are taken."""
     with mt.backend(tier):
         whole, _ = LAYER(PARAMS, Z, causal=True)
-        past, outputs, start = None, [], 0
+        state, outputs, start = None, [], 0
         for length in pieces:
-            Y, past = LAYER.decode(PARAMS, Z[:, start : start + length], past)
+            Y, state = LAYER.step(PARAMS, Z[:, start : start + length], state)
             outputs.append(Y)
             start += length
-            assert past.K.shape == past.V.shape == (B, H, start, D // H)
+            assert state.length == start
+            assert state.keys.shape == state.values.shape == (B, H, start, D // H)
     assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-11, atol=1e-12)
 
 
 def test_decoding_leaves_the_past_alone():
-    _, past = LAYER.decode(PARAMS, X)
-    copy = KeysValues(*(A.copy() for A in past))
-    LAYER.decode(PARAMS, Z, past)
-    assert all(np.array_equal(a, b) for a, b in zip(past, copy, strict=True))
+    _, state = LAYER.step(PARAMS, X)
+    keys, values = state.keys.copy(), state.values.copy()
+    _, longer = LAYER.step(PARAMS, Z, state)
+    assert (state.length, longer.length) == (N, N + M)
+    assert np.array_equal(state.keys, keys)
+    assert np.array_equal(state.values, values)
+
+
+def test_two_continuations_of_one_past_do_not_meet():
+    """Both look into the same room for keys; the one that comes second gets a room of its own."""
+    _, state = LAYER.step(PARAMS, X)
+    others = [Z, 2 * Z]
+    both = [LAYER.step(PARAMS, other, state)[1] for other in others]
+    both = [LAYER.step(PARAMS, other, longer)[1] for other, longer in zip(others, both, strict=True)]
+    for other, longer in zip(others, both, strict=True):
+        _, alone = LAYER.step(PARAMS, np.concatenate([X, other, other], 1))
+        np.testing.assert_allclose(longer.keys, alone.keys, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(longer.values, alone.values, rtol=0, atol=1e-13)
+
+
+def test_the_room_for_keys_is_not_copied_for_every_token(rng):
+    """It doubles when it is full: 200 tokens are moved three times at most."""
+    rooms, state = set(), None
+    for _ in range(200):
+        _, state = LAYER.step(PARAMS, rng.standard_normal((1, 1, D)), state)
+        rooms.add(state.K.shape[-2])
+    assert state.length == 200
+    assert len(rooms) <= 3
+
+
+# ------------------------------------------------------------------------- other heads of keys, other cores
+
+
+def grouped(groups, *, bias=True, core=SoftmaxAttention(), rotate=None):  # noqa: B008
+    layer = MultiHeadAttention(12, 6, bias=bias, core=core, rotate=rotate, groups=groups)
+    return layer, random_like(layer.init(np.random.default_rng(3), np.float64), np.random.default_rng(4))
+
+
+CORES = {"dense": SoftmaxAttention(), "T5": SoftmaxAttention(scores=T5Bias(6)), "linear": KernelAttention()}
+every_core = pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@every_core
+def test_heads_that_share_keys_are_heads_with_equal_ones(groups, core, rng):
+    """6 heads, G of keys: as if each of the G had been written down 6/G times; its gradient is the sum of theirs."""
+    layer, params = grouped(groups, core=core)
+    assert params.W_k.shape == params.W_v.shape == (12, 2 * groups)
+    full, _ = grouped(6, core=core)
+    repeat = partial(np.repeat, repeats=6 // groups, axis=-2)
+
+    def repeated(W):
+        return repeat(W.reshape(*W.shape[:-1], groups, 2)).reshape(*W.shape[:-1], 12)
+
+    names = ("W_k", "W_v", "b_k", "b_v")
+    apart = params._replace(**{name: repeated(getattr(params, name)) for name in names})
+    X = rng.standard_normal((2, 5, 12))
+    (Y, pullback), (same, pullback_apart) = layer(params, X, causal=True), full(apart, X, causal=True)
+    np.testing.assert_allclose(Y, same, rtol=0, atol=1e-12)
+    (dparams, dX), (dapart, dX_apart) = pullback(Y), pullback_apart(Y)
+    np.testing.assert_allclose(dX, dX_apart, rtol=1e-9, atol=1e-9)
+    for name in names:
+        d = getattr(dapart, name)
+        summed = d.reshape(*d.shape[:-1], groups, 6 // groups, 2).sum(-2).reshape(*d.shape[:-1], 2 * groups)
+        np.testing.assert_allclose(getattr(dparams, name), summed, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("rotate", [None, RoPE(2)], ids=["", "rotated"])
+@every_core
+def test_gradient_with_shared_keys(core, rotate, rng):
+    layer, params = grouped(2, core=core, rotate=rotate)
+    blind = rotate is None and core is not CORES["linear"]  # b_k is the same for every score of a row
+    check_pullback(
+        partial(layer, causal=True), params, rng.standard_normal((2, 5, 12)), zero=["params.b_k"] * blind, entries=6
+    )
+
+
+@pytest.mark.parametrize("rotate", [None, RoPE(2)], ids=["", "rotated"])
+@every_core
+def test_decoding_with_shared_keys(core, rotate, rng):
+    layer, params = grouped(2, bias=False, core=core, rotate=rotate)
+    X, state, rows = rng.standard_normal((2, 6, 12)), None, []
+    whole, _ = layer(params, X, causal=True)
+    for part in (X[:, :3], X[:, 3:4], X[:, 4:]):
+        Y, state = layer.step(params, part, state)
+        rows.append(Y)
+    np.testing.assert_allclose(np.concatenate(rows, 1), whole, rtol=0, atol=1e-11)
+
+
+@dataclass(frozen=True)
+class QueriesAreKeys(SoftmaxAttention):
+    """Dense attention whose keys are its queries."""
+
+    queries_are_keys = True
+
+
+def test_queries_that_are_keys(rng):
+    """As with W_k = W_q, whose gradient is then the sum of both; in decoding too."""
+    layer = MultiHeadAttention(D, H, core=QueriesAreKeys())
+    params = random_like(layer.init(rng, np.float64), rng)
+    assert params.W_k is None
+    assert params.b_k is None
+    check_pullback(partial(layer, causal=True), params, X, entries=15)
+    whole, pullback = layer(params, X, causal=True)
+    two, pullback_two = LAYER(params._replace(W_k=params.W_q, b_k=params.b_q), X, causal=True)
+    np.testing.assert_allclose(whole, two, rtol=0, atol=1e-13)
+    dparams, dtwo = pullback(whole)[0], pullback_two(whole)[0]
+    np.testing.assert_allclose(dparams.W_q, dtwo.W_q + dtwo.W_k, rtol=0, atol=1e-12)
+    first, state = layer.step(params, X[:, :2])
+    last, _ = layer.step(params, X[:, 2:], state)
+    np.testing.assert_allclose(np.concatenate([first, last], 1), whole, rtol=0, atol=1e-13)
+
+
+def test_what_a_core_wants_projected_beside_q_k_and_v(rng):
+    """The delta rule's gate: one number for each head and token, with a projection and a gradient of its own."""
+    layer = MultiHeadAttention(D, H, core=DeltaRule())
+    params = random_like(layer.init(rng, np.float64), rng)
+    assert params.streams["beta"].W.shape == (D, H)
+    check_pullback(partial(layer, causal=True), params, X, entries=15)
+    without = MultiHeadAttention(D, H, bias=False, core=DeltaRule()).init(rng)
+    assert without.streams["beta"].b is None
+
+
+def test_the_core_does_the_attention(rng):
+    """Heads of kernel attention, written out."""
+    layer = MultiHeadAttention(D, H, core=KernelAttention())
+    Y, _ = layer(PARAMS, X, causal=True)
+    Q, K, V = (
+        split_heads(X @ W + b, H)
+        for W, b in ((PARAMS.W_q, PARAMS.b_q), (PARAMS.W_k, PARAMS.b_k), (PARAMS.W_v, PARAMS.b_v))
+    )
+    heads, _ = KernelAttention()(NoParams(), Q, K, V, causal=True)
+    np.testing.assert_allclose(Y, merge_heads(heads) @ PARAMS.W_o + PARAMS.b_o, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rotate", [None, RoPE(2)], ids=["", "rotated"])
+def test_what_stands_before_is_looked_at_and_not_answered(rotate):
+    """The last rows of the layer on [memory; X], with a gradient for both."""
+    layer = MultiHeadAttention(D, H, rotate=rotate)
+    both, both_pullback = layer(PARAMS, np.concatenate([Z, X], 1), causal=True)
+    Y, pullback = layer(PARAMS, X, memory=Z, causal=True)
+    np.testing.assert_allclose(Y, both[:, M:], rtol=0, atol=1e-12)
+    assert pullback.A.shape == (B, H, N, M + N)
+    dparams, dX, dmemory = pullback(Y)
+    dall, dZX = both_pullback(np.concatenate([np.zeros_like(Z), Y], 1))
+    for ours, theirs in zip(tree_leaves(dparams), tree_leaves(dall), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(np.concatenate([dmemory, dX], 1), dZX, rtol=0, atol=1e-11)
+    zero = () if rotate else ("params.b_k",)
+    check_pullback(lambda params, X, Z: layer(params, X, memory=Z, causal=True), PARAMS, X, Z, zero=zero, entries=10)
+
+
+def test_positions_turn_queries_and_keys_before_the_core_sees_them():
+    """The encoding called by itself gives the heads of the layer."""
+    Y, _ = MultiHeadAttention(D, H, rotate=RoPE(2))(PARAMS, X, causal=True)
+    Q, K, V = (
+        split_heads(X @ W + b, H)
+        for W, b in ((PARAMS.W_q, PARAMS.b_q), (PARAMS.W_k, PARAMS.b_k), (PARAMS.W_v, PARAMS.b_v))
+    )
+    heads, _ = RoPE(2)(NoParams(), Q, K, V, causal=True)
+    np.testing.assert_allclose(Y, merge_heads(heads) @ PARAMS.W_o + PARAMS.b_o, rtol=1e-12)
+
+
+def test_cross_attention_is_dense_and_without_positions():
+    """Whatever happens in self-attention; so T5 and the original transformer have it."""
+    for layer in (MultiHeadAttention(D, H, rotate=RoPE(2)), MultiHeadAttention(D, H, core=KernelAttention())):
+        assert np.array_equal(layer.cross(PARAMS, X, Z)[0], LAYER.cross(PARAMS, X, Z)[0])
 
 
 # ----------------------------------------------------------------------------------------------- bad input
@@ -262,6 +432,22 @@ def test_decoding_leaves_the_past_alone():
 def test_heads_must_divide_the_width(width, heads):
     with pytest.raises(ValueError, match=f"width: {width} is not divisible into {heads} heads"):
         MultiHeadAttention(width, heads)
+
+
+@pytest.mark.parametrize("groups", [0, -1, 2, 6])
+def test_groups_must_divide_the_heads(groups):
+    with pytest.raises(ValueError, match=f"groups: 3 heads are not divisible into {groups} groups"):
+        MultiHeadAttention(D, H, groups=groups)
+    with pytest.raises(ValueError, match="groups: in QueriesAreKeys queries are the keys, so there are as many"):
+        MultiHeadAttention(D, H, core=QueriesAreKeys(), groups=1)
+
+
+def test_what_can_not_be_causal_or_can_not_but_be():
+    layer = MultiHeadAttention(D, H, core=DeltaRule())
+    layer.refuse(causal=True)
+    for run in (layer.refuse, partial(layer, layer.init(np.random.default_rng(0), np.float64), X)):
+        with pytest.raises(ValueError, match="attention: DeltaRule is always causal: it reads from left to right"):
+            run(causal=False)
 
 
 def test_the_smallest_layer():
@@ -328,11 +514,8 @@ def test_float32_stays_and_is_close():
 
 def test_unscaled_scores_start_as_small_as_scaled_ones():
     """T5 leaves out 1/√d, and draws W_q smaller by it."""
-    from minitransformer.positions import ALiBi, T5Bias
-
-    usual, unscaled = (
-        MultiHeadAttention(12, 3, position=p).init(np.random.default_rng(0)) for p in (ALiBi(3), T5Bias(3))
-    )
+    cores = (SoftmaxAttention(scores=scores) for scores in (ALiBi(3), T5Bias(3)))
+    usual, unscaled = (MultiHeadAttention(12, 3, core=core).init(np.random.default_rng(0)) for core in cores)
     np.testing.assert_allclose(unscaled.W_q, usual.W_q / 2, rtol=1e-6)  # d = 4
     assert np.array_equal(unscaled.W_k, usual.W_k)
 

@@ -6,11 +6,6 @@ import pytest
 from minitransformer.data import position_tasks as tasks
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def test_copy(rng):
     tokens, targets, counts = tasks.copy(5, 6, rng)
     assert tokens.shape == targets.shape == counts.shape == (5, 12)

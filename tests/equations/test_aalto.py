@@ -141,7 +141,7 @@ def test_aalto_2_1_5_encoder():
     rng = np.random.default_rng(5)
     n, D = 4, 6
     X = rng.standard_normal((n, D))
-    stack = Stack(Block(D, heads=2, hidden=5, order="post"), depth=3)
+    stack = Stack((Block.of(D, heads=2, hidden=5, order="post"),) * 3)
     params = random_like(stack.init(rng, np.float64), rng)
 
     Z = X
@@ -166,8 +166,8 @@ def test_aalto_2_1_5_decoder():
     rng = np.random.default_rng(6)
     n, m, D = 4, 5, 6
     X, M = rng.standard_normal((n, D)), rng.standard_normal((m, D))
-    stack = Stack(Block(D, heads=2, hidden=5, order="post"), depth=2)
-    params = random_like(stack.init(rng, np.float64, cross=True), rng)
+    stack = Stack((Block.of(D, heads=2, hidden=5, order="post", cross=True),) * 2)
+    params = random_like(stack.init(rng, np.float64), rng)
     attention = MultiHeadAttention(D, heads=2)
 
     Z = X
@@ -179,7 +179,7 @@ def test_aalto_2_1_5_decoder():
         F, _ = FeedForward(D, 5)(p.ffn, Z)
         Z = layer_norm_by_hand(Z + F, *p.ffn_norm)
 
-    Y, _ = stack.decoder(params, X, M)
+    Y, _ = stack(params, X, M, causal=True)
 
     np.testing.assert_allclose(Y, Z, rtol=0, atol=1e-12)
 

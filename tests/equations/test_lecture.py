@@ -244,7 +244,7 @@ def test_lecture_encoder_block():
     rng = np.random.default_rng(9)
     n, D = 4, 6
     X = rng.standard_normal((n, D))
-    block = Block(D, heads=2, hidden=5, order="post")
+    block = Block.of(D, heads=2, hidden=5, order="post")
     params = random_like(block.init(rng, np.float64), rng)
 
     def norm(X, p):
@@ -397,9 +397,9 @@ def test_lecture_decoder_block():
     rng = np.random.default_rng(14)
     T_1, T_2, D = 3, 5, 6
     X, H = rng.standard_normal((T_1, D)), rng.standard_normal((T_2, D))
-    block = Block(D, heads=2, hidden=5, order="post")
+    block = Block.of(D, heads=2, hidden=5, order="post", cross=True)
     attention, ffn = MultiHeadAttention(D, heads=2), FeedForward(D, 5)
-    layers = [random_like(block.init_decoder(rng, np.float64), rng) for _ in range(2)]
+    layers = [random_like(block.init(rng, np.float64), rng) for _ in range(2)]
 
     written, packaged = X, X
     for p in layers:
@@ -410,7 +410,7 @@ def test_lecture_decoder_block():
         F, _ = ffn(p.ffn, written)
         written, _ = layer_norm(written + F, *p.ffn_norm)
 
-        packaged, _ = block.decoder(p, packaged, H)
+        packaged, _ = block(p, packaged, H, causal=True)
 
     np.testing.assert_allclose(packaged, written, rtol=0, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Where the Aalto thesis slips, in what chapters 02 and 03 explain: what is printed fails, what we use holds."""
+"""Where the Aalto thesis slips: what is printed fails, what we use holds."""
 
 import math
 
@@ -8,6 +8,7 @@ import pytest
 from minitransformer.attention import dot_product_attention, scores
 from minitransformer.functional import softmax
 from minitransformer.positions import sinusoids
+from minitransformer.positions.shaw import Shaw, ShawParams
 
 
 def test_E45_the_root_of_the_dimension():
@@ -86,6 +87,27 @@ def test_E56_relative_positions_change_the_attention():
     for offset in range(1 - n, n):
         assert np.ptp(np.diagonal(bias_same, offset)) < 1e-14
     np.testing.assert_allclose(bias[0], bias_same[0], rtol=0, atol=1e-14)
+
+
+def test_E56_the_attention_matrix_is_another_one():
+    """Section 3.3 is called "Non-Attention Improvements", "mechanisms [that] do not try to attempt the problem with the
+    self-attention", and opens with relative position representations, (16) and (17).
+
+    An improvement outside of attention would leave the attention matrix as it was. (17) by itself does; (16) does not.
+    """
+    rng = np.random.default_rng(56)
+    n, d, k = 7, 4, 3
+    Q, K, V = rng.standard_normal((3, n, d))
+    a_k, a_v = rng.standard_normal((2, 2 * k + 1, d))
+    _, plain = dot_product_attention(Q, K, V)
+
+    encoding = Shaw(d, k)
+    _, values_only = encoding(ShawParams(np.zeros_like(a_k), a_v), Q, K, V)
+    _, both = encoding(ShawParams(a_k, a_v), Q, K, V)
+
+    np.testing.assert_allclose(values_only.A, plain.A, rtol=0, atol=1e-14)
+    assert np.abs(both.A - plain.A).max() > 0.1
+    assert "scores" in encoding.acts_on
 
 
 def test_E60_i_is_a_channel_and_not_a_position():

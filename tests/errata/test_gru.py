@@ -180,6 +180,6 @@ def test_E66_a_nonlinearity_per_head_is_not_the_transformer():
     only_first = p._replace(W_v=np.where(np.arange(d) < d // 2, p.W_v, 0))  # silence the second head
     assert np.abs(mha(only_first, X)[0] - Y)[:, first].min() > 1e-3  # W_o had carried it everywhere
 
-    block = Block(d, heads, 7)
+    block = Block.of(d, heads, 7)
     silent = tree_map(np.zeros_like, block.init(rng, np.float64))
     assert np.array_equal(block(silent, X)[0], X)  # the residuals: with every weight zero, a block passes X on

@@ -39,7 +39,7 @@ def test_coarse():
 
 def test_the_record_of_the_real_table_is_that_of_its_weights():
     try:
-        table = load_bert()[1].position.table
+        table = load_bert()[1].positions.table
     except BertMissing as missing:
         pytest.skip(str(missing))
     record = next(result for trial, result in experiments.load("learned_tables") if trial.table == BERT)

@@ -1,7 +1,6 @@
 """Invariance, monotonicity and symmetry, on attention that is made to have them or not."""
 
 import numpy as np
-import pytest
 
 from minitransformer.experiments.position_readers import measure, profile, without_start
 
@@ -9,11 +8,6 @@ from minitransformer.experiments.position_readers import measure, profile, witho
 def attention(S):
     A = np.exp(S)
     return A / A.sum(-1, keepdims=True)
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
 
 
 def offset_scores(f, n=16):

@@ -7,12 +7,12 @@ import minitransformer as mt
 from minitransformer.experiments import positions
 from minitransformer.experiments.position_readers import mean_attention
 from minitransformer.experiments.positions import Drawn, Trial
-from minitransformer.models import LanguageModel, Reader
+from minitransformer.models import BERT, LanguageModel
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
+def reader(longest):
+    """A small BERT with two numbers at each token."""
+    return BERT(21, longest, width=4, depth=1, heads=2, hidden=5, types=1, outputs=2)
 
 
 @pytest.mark.parametrize("task", ["copy", "induction", "order", "span"])
@@ -20,7 +20,7 @@ def test_the_loss_and_its_gradient(task, rng):
     """The mean of −log P(right) over what counts, sample by sample in a loop; and the pullback reaches every parameter."""
     objective = Drawn(task, 18)
     if task in ("order", "span"):
-        model = Reader(21, 2, 18, width=4, depth=1, heads=2, hidden=5)
+        model = reader(18)
     else:
         model = LanguageModel(17, 36, width=4, depth=1, heads=2)
     params = mt.random_like(model.init(rng, np.float64), rng)
@@ -51,7 +51,7 @@ def test_parts_of_a_batch(rng):
 
 def test_held_out_samples_are_the_same_every_time_and_no_training_samples():
     objective = Drawn("order", 12)
-    model = Reader(21, 2, 12, width=4, depth=1, heads=2, hidden=5)
+    model = reader(12)
     params = model.init(np.random.default_rng(0))
     assert objective.look(model, params) == objective.look(model, params)
     assert objective.right(model, params, 12) == objective.right(model, params, 12)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from minitransformer.backend import available, backend
 from minitransformer.experiments.record import Record, read, write
-from minitransformer.experiments.run import ExperimentError, run
+from minitransformer.experiments.run import ExperimentError, on_this_core, run
+from minitransformer.machine import cores
 
 distributed = pytest.importorskip("distributed")
 import cloudpickle  # noqa: E402  (comes with it)
@@ -163,10 +165,19 @@ def test_what_was_done_before_it_was_stopped_is_not_done_again(tmp_path, cluster
 
 
 def test_timed_trials_keep_their_threads(go):
-    from minitransformer.training.parallel import cores
-
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         assert {result["threads"] for result in read(go(2, alone=True), Trial).results} == {cores()}
+
+
+@pytest.mark.skipif("numba" not in available(), reason="needs the loops")
+def test_a_trial_has_one_thread_of_the_loops_as_well():
+    from minitransformer.kernels import threads
+
+    before = threads.number
+    with backend("numba"):
+        assert on_this_core(lambda trial: threads.number, None)[0] == 1
+        assert on_this_core(lambda trial: threads.number, None, alone=True)[0] == before
+    assert threads.number == before
 
 
 def test_no_scheduler_is_one_clear_line(go):

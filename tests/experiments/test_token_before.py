@@ -7,11 +7,11 @@ import pytest
 
 from minitransformer import experiments
 from minitransformer.experiments.token_before import TokenBefore
-from minitransformer.models.tagger import Tagger
+from minitransformer.models import SequenceModel
 from minitransformer.positions import LearnableSinusoids, NoPositions, shift_matrix, sinusoids
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 
 TASK = TokenBefore(vocabulary=9, length=5)
 
@@ -49,7 +49,7 @@ def test_right_counts_the_tokens_after_the_start():
 def test_a_model_that_is_blind_to_order_can_only_guess():
     """Whatever its parameters are: of the length! orders of a set of tokens, each is as likely as any other, so at best
     a token names the start, which is right once, or another token of the set."""
-    model = Tagger(9, width=8, depth=2, positions=NoPositions(8))
+    model = SequenceModel(9, width=8, depth=2, heads=2, positions=NoPositions(8))
     rng = np.random.default_rng(1)
     for _ in range(3):
         params = model.init(rng)
@@ -58,7 +58,7 @@ def test_a_model_that_is_blind_to_order_can_only_guess():
 
 
 def test_sinusoids_solve_it():
-    model = Tagger(9, width=16, heads=1)
+    model = SequenceModel(9, width=16, depth=1, heads=1)
     training = Training(200, 16, Cosine(2e-2, 200, 20), parts=1, look_every=200)
     state = train(model, TASK, training, progress=False)
     assert TASK.right(model, state.params) > 0.9

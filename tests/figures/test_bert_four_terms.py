@@ -122,12 +122,12 @@ def test_the_first_layer_is_split_exactly(bert):
     tokens = tokenizer([experiment.SENTENCE]).tokens
     C, P = experiment.first_layer(params, tokens, eps=model.eps)
     with mt.backend("numpy"):
-        cross = model(params, tokens)[1].blocks[0].attention.layer.cross
-    np.testing.assert_allclose(C + P, cross.q.X, rtol=0, atol=1e-5)
+        cross = model(params, tokens)[1].blocks[0].attention.layer
+    np.testing.assert_allclose(C + P, cross.q.projection.X, rtol=0, atol=1e-5)
     for head in (0, experiment.HEAD):  # and so are the scores, up to what a row has in common
         terms = experiment.terms_of_head(params.stack.blocks[0].attention, C[0], P[0], head, model.heads)
         d = model.width // model.heads
-        X, columns = cross.q.X[0], slice(head * d, (head + 1) * d)
+        X, columns = cross.q.projection.X[0], slice(head * d, (head + 1) * d)
         attention = params.stack.blocks[0].attention
         S, _ = scores(X @ attention.W_q[:, columns] + attention.b_q[columns], X @ attention.W_k[:, columns])
         np.testing.assert_allclose(sum(terms), S, rtol=0, atol=1e-4)
@@ -136,7 +136,7 @@ def test_the_first_layer_is_split_exactly(bert):
 @needs_weights
 def test_without_its_table_no_position_is_left(bert):
     model, params, tokenizer = bert
-    nowhere = params._replace(position=mt.tree_map(np.zeros_like, params.position))
+    nowhere = params._replace(positions=mt.tree_map(np.zeros_like, params.positions))
     _, P = experiment.first_layer(nowhere, tokenizer([experiment.SENTENCE]).tokens, eps=model.eps)
     np.testing.assert_array_equal(P, 0)
 

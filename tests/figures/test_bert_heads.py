@@ -116,7 +116,7 @@ def test_removing_a_head_that_looks_clear_changes_little(heads):
 def test_the_head_for_the_token_before_is_made_of_positions():
     model, params, tokenizer = load_bert()
     tokens = tokenizer([bert_heads.SENTENCE]).tokens
-    nowhere = params._replace(position=mt.tree_map(np.zeros_like, params.position))
+    nowhere = params._replace(positions=mt.tree_map(np.zeros_like, params.positions))
     with mt.backend("numpy"):
         with_, without = (model(p, tokens)[1].blocks[0].attention.A[0, 2] for p in (params, nowhere))
     assert np.diagonal(with_, -1).min() > 0.99

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from minitransformer.figures import figure, save
+
 SMALLEST = 18  # points at full size
 
 
@@ -21,8 +23,6 @@ def test_letters_are_large_enough(root):
 
 @pytest.mark.parametrize("size", [9, 18])
 def test_sizes_are_read_off_a_drawing(size, tmp_path, monkeypatch):
-    from minitransformer.figures import figure, save
-
     monkeypatch.setenv("MINITRANSFORMER_FIGURES", str(tmp_path))
     fig, axes = figure()
     axes.set_title("small", fontsize=size)

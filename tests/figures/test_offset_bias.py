@@ -7,7 +7,7 @@ import pytest
 
 from minitransformer.figures import offset_bias
 from minitransformer.figures.offset_bias import FAR, QUERIES, THRESHOLD
-from minitransformer.positions import FIRE, ALiBi, KerpleLog, KerplePower, NoPositionParams
+from minitransformer.positions import FIRE, ALiBi, KerpleLog, KerplePower, NoParams
 from minitransformer.positions.fire import START, FIREParams
 from minitransformer.positions.kerple import KerpleParams
 
@@ -34,7 +34,7 @@ def test_buckets_get_broader_and_behind_is_not_ahead(d):
 def test_the_curves_are_those_of_the_encodings(d):
     n = FAR + 1
     one = np.ones(1)
-    alibi, _ = ALiBi(2).bias(NoPositionParams(), n, n, causal=True)
+    alibi, _ = ALiBi(2).bias(NoParams(), n, n, causal=True)
     np.testing.assert_allclose(curve(d, "ALiBi"), alibi[0, :n])
     log, _ = KerpleLog(1).bias(KerpleParams(p=one, a=one), n, n, causal=True)
     np.testing.assert_allclose(curve(d, "ln"), log[0, :n])

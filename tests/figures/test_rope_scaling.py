@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from minitransformer.experiments.positions import prepare
 from minitransformer.figures import rope_scaling
 
 
@@ -41,7 +42,5 @@ def test_what_the_chapter_says_in_every_seed(data):
 
 
 def test_the_record_is_of_heads_as_wide_as_those_that_are_drawn():
-    from minitransformer.experiments.positions import prepare
-
     model, _ = prepare("text", "rope")
     assert model.width // model.heads == rope_scaling.WIDTH

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
+from minitransformer.chapters.position_scores import THRESHOLD, scores_of, varies_along_diagonals, with_some_parameters
 from minitransformer.figures import same_word
-from minitransformer.figures.same_word import CLIP, ENCODINGS, THRESHOLD, varies_along_diagonals
+from minitransformer.figures.same_word import CLIP, ENCODINGS
 from minitransformer.functional import softmax
-from minitransformer.positions import ALiBi, NoPositionParams, NoPositions
-from minitransformer.sharing import by_offset
+from minitransformer.gather_scatter import by_offset
+from minitransformer.positions import ALiBi, NoParams, NoPositions
 
 PLACES = ("added sinusoids (8)", "TUPE (9)")
 
@@ -23,10 +24,10 @@ def test_the_scores_are_those_of_the_attention_itself(name):
     encoding, rng = ENCODINGS[name], np.random.default_rng(3)
     heads = getattr(encoding, "heads", 1)
     Q, K, V = rng.standard_normal((3, 2, heads, 9, same_word.WIDTH))
-    params = same_word.with_some_parameters(encoding, rng)
+    params = with_some_parameters(encoding, rng)
     with mt.backend("numpy"):
         _, pullback = encoding(params, Q, K, V)
-    np.testing.assert_allclose(softmax(same_word.scores_of(encoding, params, Q, K))[0], pullback.A, atol=1e-12)
+    np.testing.assert_allclose(softmax(scores_of(encoding, params, Q, K))[0], pullback.A, atol=1e-12)
 
 
 def test_all_but_three_are_functions_of_the_offset(d):
@@ -83,14 +84,14 @@ def test_curves_fall_with_the_distance(d):
 
 def test_it_refuses_what_has_no_scores():
     with pytest.raises(TypeError, match="NoPositions: no scores known"):
-        same_word.scores_of(NoPositions(4), None, *np.zeros((2, 1, 3, 4)))
+        scores_of(NoPositions(4), None, *np.zeros((2, 1, 3, 4)))
 
 
 def test_varies_along_diagonals():
     S = np.arange(9.0).reshape(3, 3)
     assert varies_along_diagonals(S) == pytest.approx(1)  # 0, 4, 8
     assert varies_along_diagonals(np.stack([S.T[::-1] * 0, S])) == pytest.approx(1)
-    bias, _ = ALiBi(1).bias(NoPositionParams(), 3, 3, causal=False)
+    bias, _ = ALiBi(1).bias(NoParams(), 3, 3, causal=False)
     assert varies_along_diagonals(by_offset(bias, 3, 3)) == 0
 
 

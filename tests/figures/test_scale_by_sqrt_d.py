@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from minitransformer.figures import scale_by_sqrt_d
+from minitransformer.functional import softmax
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +41,6 @@ def test_without_a_scale_the_median_row_lets_no_gradient_through_at_large_d(d):
 
 def test_the_jacobian_is_that_of_the_pullback():
     """One row by hand: the norm of ∂A/∂S as the pullback gives it, one unit vector at a time."""
-    from minitransformer.functional import softmax
-
     S = np.random.default_rng(0).standard_normal((1, 7))
     _, pullback = softmax(S)
     columns = [pullback(e[None])[0] for e in np.eye(7)]

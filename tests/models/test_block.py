@@ -1,13 +1,15 @@
 """Blocks: gradients in every form, both orders by hand, invariants, decoding, bad input."""
 
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map
-from minitransformer.attention import MultiHeadAttention, padding_mask
+from minitransformer.attention import Mixer, MultiHeadAttention, padding_mask
 from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, Norm
 
@@ -27,11 +29,10 @@ def rng():
     return np.random.default_rng(1)
 
 
-def some(block, *, decoder=False):
+def some(block):
     """Parameters at which nothing hides: random gains and biases; not too large, or softmax has made up its mind."""
     rng = np.random.default_rng(2)
-    params = (block.init_decoder if decoder else block.init)(rng, np.float64)
-    return tree_map(lambda a: 0.7 * a, random_like(params, rng))
+    return tree_map(lambda a: 0.7 * a, random_like(block.init(rng, np.float64), rng))
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def _tier():
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient(order, norm, activation):
     """ε = 0.1, so that it would be missed anywhere."""
-    block = Block(D, 2, 7, order, norm, 0.1, activation)
+    block = Block.of(D, 2, 7, order, norm, 0.1, activation)
     check_pullback(block, some(block), X, zero=NO_EFFECT, entries=4)
 
 
@@ -59,14 +60,14 @@ def test_gradient(order, norm, activation):
     ids=["causal", "padding", "causal and padding"],
 )
 def test_gradient_with_masks(order, options):
-    block = Block(D, 3, 7, order)
+    block = Block.of(D, 3, 7, order)
     check_pullback(partial(block, **options), some(block), X, zero=NO_EFFECT, entries=4)
 
 
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient_with_dropout(order):
     """The same generator each time, so that the same entries are dropped."""
-    block = Block(D, 2, 7, order, dropout=0.3)
+    block = Block.of(D, 2, 7, order, dropout=0.3)
     check_pullback(
         lambda params, X: block(params, X, rng=np.random.default_rng(4)), some(block), X, zero=NO_EFFECT, entries=4
     )
@@ -76,10 +77,10 @@ def test_gradient_with_dropout(order):
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient_of_a_decoder_block(order, norm):
     """To the parameters of all three steps, to the input and to the memory."""
-    block = Block(D, 2, 7, order, norm, 0.1)
+    block = Block.of(D, 2, 7, order, norm, 0.1, cross=True)
     check_pullback(
-        partial(block.decoder, memory_mask=MEMORY_PADDING),
-        *(some(block, decoder=True), X, MEMORY),
+        partial(block, causal=True, memory_mask=MEMORY_PADDING),
+        *(some(block), X, MEMORY),
         zero=NO_EFFECT,
         entries=4,
     )
@@ -87,17 +88,17 @@ def test_gradient_of_a_decoder_block(order, norm):
 
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient_of_a_decoder_block_with_dropout(order):
-    block = Block(D, 2, 7, order, dropout=0.3)
+    block = Block.of(D, 2, 7, order, dropout=0.3, cross=True)
     check_pullback(
-        lambda params, X, memory: block.decoder(params, X, memory, rng=np.random.default_rng(4)),
-        *(some(block, decoder=True), X, MEMORY),
+        lambda params, X, memory: block(params, X, memory, causal=True, rng=np.random.default_rng(4)),
+        *(some(block), X, MEMORY),
         zero=NO_EFFECT,
         entries=4,
     )
 
 
 def test_gradient_without_batch():
-    block = Block(D, 2, 7)
+    block = Block.of(D, 2, 7)
     check_pullback(block, some(block), X[0], zero=NO_EFFECT, entries=3)
 
 
@@ -107,8 +108,8 @@ def test_gradient_without_batch():
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_the_equation(order):
     """X + F(LN(X)) and LN(X + F(X)), written out with the layers themselves."""
-    block = Block(D, 2, 7, order, eps=0.1)
-    params = some(block, decoder=True)
+    block, decoder = (Block.of(D, 2, 7, order, eps=0.1, cross=cross) for cross in (False, True))
+    params = some(decoder)
     attention, ffn, norm = MultiHeadAttention(D, 2), FeedForward(D, 7), Norm(D, eps=0.1)
 
     def step(norm_params, F, X):
@@ -124,12 +125,12 @@ def test_the_equation(order):
     Y = step(params.attention_norm, lambda X: attention(params.attention, X, causal=True)[0], X)
     Y = step(params.cross_norm, lambda X: attention.cross(params.cross, X, MEMORY, mask=MEMORY_PADDING)[0], Y)
     Y = step(params.ffn_norm, lambda X: ffn(params.ffn, X)[0], Y)
-    assert np.allclose(block.decoder(params, X, MEMORY, memory_mask=MEMORY_PADDING)[0], Y, rtol=1e-12)
+    assert np.allclose(decoder(params, X, MEMORY, causal=True, memory_mask=MEMORY_PADDING)[0], Y, rtol=1e-12)
 
 
 def test_a_pre_norm_block_that_adds_nothing_is_the_identity(rng):
     """W_o = W₂ = 0: the residual path is clean, forwards and backwards. Post-norm still normalises."""
-    pre, post = Block(D, 2, 7, "pre"), Block(D, 2, 7, "post")
+    pre, post = Block.of(D, 2, 7, "pre"), Block.of(D, 2, 7, "post")
     params = some(pre)
     params = params._replace(
         attention=params.attention._replace(W_o=np.zeros((D, D)), b_o=np.zeros(D)),
@@ -143,13 +144,15 @@ def test_a_pre_norm_block_that_adds_nothing_is_the_identity(rng):
 
 
 def test_the_pullback_can_be_opened():
-    block = Block(D, 2, 7)
+    block = Block.of(D, 2, 7)
     _, pullback = block(some(block), X, causal=True)
     A = pullback.attention.A
     assert A.shape == (B, 2, N, N)
     assert np.allclose(A.sum(-1), 1)
     assert not np.triu(A, 1).any()
-    _, pullback = block.decoder(some(block, decoder=True), X, MEMORY)
+    assert pullback.cross is None
+    block = Block.of(D, 2, 7, cross=True)
+    _, pullback = block(some(block), X, MEMORY)
     assert pullback.attention.A.shape == (B, 2, N, N)
     assert pullback.cross.A.shape == (B, 2, N, M)
 
@@ -161,26 +164,25 @@ def test_the_pullback_can_be_opened():
 @pytest.mark.parametrize("t", range(N))
 def test_causal_outputs_before_t_do_not_change_at_all(order, t):
     """Bit by bit: same shapes, same operations; so also in a decoder block."""
-    block = Block(D, 2, 7, order)
-    params, decoder_params = some(block), some(block, decoder=True)
     changed = X.copy()
     changed[:, t, 0] += 1
-    for run in (lambda X: block(params, X, causal=True)[0], lambda X: block.decoder(decoder_params, X, MEMORY)[0]):
-        before, after = run(X), run(changed)
+    for memory in (None, MEMORY):
+        block = Block.of(D, 2, 7, order, cross=memory is not None)
+        before, after = (block(some(block), X, memory, causal=True)[0] for X in (X, changed))
         assert np.array_equal(before[:, :t], after[:, :t])
         assert not np.isclose(before[:, t:], after[:, t:]).all(-1).any()
 
 
 def test_padding_does_not_change_what_is_real(rng):
     """Three rows of nonsense appended and masked. Other shapes: equal to rounding, not to the bit."""
-    block = Block(D, 2, 7)
+    block = Block.of(D, 2, 7)
     params, longer = some(block), np.concatenate([X, 50 * rng.standard_normal((B, 3, D))], 1)
     mask = padding_mask(np.array([N, N]), N + 3)[..., None, :, :]
     assert np.allclose(block(params, longer, mask=mask)[0][:, :N], block(params, X)[0], rtol=1e-11, atol=1e-12)
 
 
 def test_samples_do_not_see_each_other(rng):
-    block = Block(D, 2, 7)
+    block = Block.of(D, 2, 7)
     params, changed = some(block), X.copy()
     changed[1] = 9 * rng.standard_normal((N, D))
     assert np.array_equal(block(params, X)[0][0], block(params, changed)[0][0])
@@ -188,9 +190,9 @@ def test_samples_do_not_see_each_other(rng):
 
 def test_dropout_needs_a_generator():
     """Without one a block does not drop anything, whatever its rate; with one it follows the seed."""
-    block = Block(D, 2, 7, dropout=0.5)
+    block = Block.of(D, 2, 7, dropout=0.5)
     params = some(block)
-    assert np.array_equal(block(params, X)[0], Block(D, 2, 7)(params, X)[0])
+    assert np.array_equal(block(params, X)[0], Block.of(D, 2, 7)(params, X)[0])
     one = block(params, X, rng=np.random.default_rng(1))[0]
     assert np.array_equal(one, block(params, X, rng=np.random.default_rng(1))[0])
     assert not np.allclose(one, block(params, X, rng=np.random.default_rng(2))[0])
@@ -198,11 +200,98 @@ def test_dropout_needs_a_generator():
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_short_sequences(n):
-    block = Block(D, 2, 7)
+    block = Block.of(D, 2, 7)
     Y, pullback = block(some(block), X[:, :n], causal=True)
     _, dX = pullback(Y)
     assert Y.shape == dX.shape == (B, n, D)
     assert np.isfinite(Y).all()
+
+
+# --------------------------------------------------------------------------------------- parts of a block
+
+
+@dataclass(frozen=True)
+class Fade(Mixer):
+    """y_i = a ⊙ Σ_j≤i x_j / 2^(i−j), of all j if not causal: a mixer that is no attention, for want of a simpler one."""
+
+    width: int
+
+    def init(self, rng, dtype=np.float32):
+        return rng.standard_normal(self.width).astype(dtype)
+
+    def __call__(self, params, X, *, causal=False, mask=None, rng=None):
+        i = np.arange(X.shape[-2])
+        W = (0.5 ** np.abs(i[:, None] - i)).astype(X.dtype)
+        W = np.tril(W) if causal else W
+        N = W @ X
+        return N * params, FadePullback(N, W, params)
+
+
+class FadePullback(NamedTuple):
+    N: np.ndarray
+    W: np.ndarray
+    a: np.ndarray
+
+    def __call__(self, dY):
+        return (dY * self.N).reshape(-1, dY.shape[-1]).sum(0), self.W.T @ (dY * self.a)
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_another_mixer(order):
+    """The block around it is the same: with its feed-forward network, with cross-attention, or with neither."""
+    fade, ffn, cross = Fade(D), FeedForward(D, 7), MultiHeadAttention(D, 2)
+    for block in (Block(fade, ffn, order=order), Block(fade, order=order), Block(fade, ffn, cross, order)):
+        memory = () if block.cross is None else (MEMORY,)
+        check_pullback(partial(block, causal=True), some(block), X, *memory, zero=NO_EFFECT, entries=4)
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+def test_a_block_of_attention_alone(order):
+    """One step, and parameters for one step."""
+    block = Block(MultiHeadAttention(D, 2), order=order, eps=0.1)
+    params = some(block)
+    assert params.ffn is params.ffn_norm is None
+    attention, norm = MultiHeadAttention(D, 2), partial(Norm(D, eps=0.1), params.attention_norm)
+    N = norm(X)[0] if order == "pre" else X
+    Y = X + attention(params.attention, N)[0]
+    np.testing.assert_allclose(block(params, X)[0], Y if order == "pre" else norm(Y)[0], rtol=1e-12)
+    check_pullback(block, params, X, zero=NO_EFFECT, entries=4)
+    whole, (first, state) = block(params, X, causal=True)[0], block.step(params, X[:, :3])
+    last, _ = block.step(params, X[:, 3:], state)
+    np.testing.assert_allclose(np.concatenate([first, last], 1), whole, rtol=1e-11, atol=1e-12)
+
+
+def test_the_two_halves_apart():
+    """A pre-norm block is X + mix(X), then X + change(X); reversible layers call the halves by themselves."""
+    block = Block.of(D, 2, 7, dropout=0.3)
+    params = some(block)
+    drop = np.random.default_rng(4)
+    mixed = X + block.mix(params, X, causal=True, mask=PADDING, rng=drop)[0]
+    Y = mixed + block.change(params, mixed, rng=drop)[0]
+    whole, _ = block(params, X, causal=True, mask=PADDING, rng=np.random.default_rng(4))
+    np.testing.assert_array_equal(whole, Y)
+
+
+@pytest.mark.parametrize("half", ["mix", "change"])
+def test_gradient_of_each_half(half):
+    block = Block.of(D, 2, 7)
+    params = some(block)
+    norm, layer = ("attention_norm", "attention") if half == "mix" else ("ffn_norm", "ffn")
+    own = {name: getattr(params, name) for name in (norm, layer)}
+    run = partial(getattr(block, half), **({"causal": True, "mask": PADDING} if half == "mix" else {}))
+    check_pullback(
+        lambda norm_params, layer_params, X: run(params._replace(**{norm: norm_params, layer: layer_params}), X),
+        *(*own.values(), X),
+        zero=("layer_params.b_k",) if half == "mix" else (),
+        entries=8,
+    )
+
+
+def test_parts_of_one_width():
+    with pytest.raises(ValueError, match="FeedForward: width 8 should be attention's, 6"):
+        Block(MultiHeadAttention(D, 2), FeedForward(8, 7))
+    with pytest.raises(ValueError, match="MultiHeadAttention: width 4 should be attention's, 6"):
+        Block(MultiHeadAttention(D, 2), cross=MultiHeadAttention(4, 2))
 
 
 # ----------------------------------------------------------------------------------------------- decoding
@@ -211,12 +300,12 @@ def test_short_sequences(n):
 @pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_decoding_is_the_whole(order, tier):
-    block = Block(D, 2, 7, order)
-    params, past, outputs = some(block), None, []
+    block = Block.of(D, 2, 7, order)
+    params, state, outputs = some(block), None, []
     with mt.backend(tier):
         whole, _ = block(params, X, causal=True)
         for start, stop in ((0, 2), (2, 3), (3, 4)):
-            Y, past = block.decode(params, X[:, start:stop], past)
+            Y, state = block.step(params, X[:, start:stop], state)
             outputs.append(Y)
     assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-10, atol=1e-11)
 
@@ -239,18 +328,19 @@ def test_decoding_is_the_whole(order, tier):
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Block(**({"width": D, "heads": 2, "hidden": 7} | options))
+        Block.of(**({"width": D, "heads": 2, "hidden": 7} | options))
 
 
 def test_bad_input_is_refused(rng):
-    block = Block(D, 2, 7)
+    block = Block.of(D, 2, 7)
     params = block.init(rng, np.float64)
     with pytest.raises(TypeError, match="parameter 'X'"):
         block(params, X[..., :5])
     with pytest.raises(TypeError, match="parameter 'rng'"):
         block(params, X, rng=0)
+    decoder = Block.of(D, 2, 7, cross=True)
     with pytest.raises(TypeError, match="parameter 'memory'"):
-        block.decoder(block.init_decoder(rng, np.float64), X, MEMORY[:1])
+        decoder(decoder.init(rng, np.float64), X, MEMORY[:1])
     with pytest.raises(TypeError, match="should have one dtype"):
         block(params, X.astype(np.float32))
     with pytest.raises(ValueError, match=r"mask: shape \(4, 5\) does not broadcast"):
@@ -259,7 +349,23 @@ def test_bad_input_is_refused(rng):
         block(params, X, mask=np.ones((B, N, N), bool))
 
 
-def test_a_decoder_block_needs_cross_attention(rng):
-    block = Block(D, 2, 7)
-    with pytest.raises(ValueError, match=r"params: a decoder block has cross-attention.*`init_decoder`"):
-        block.decoder(block.init(rng, np.float64), X, MEMORY)
+def test_a_memory_goes_with_cross_attention(rng):
+    encoder, decoder = (Block.of(D, 2, 7, cross=cross) for cross in (False, True))
+    with pytest.raises(ValueError, match="memory: there is a memory, but no cross-attention"):
+        encoder(encoder.init(rng, np.float64), X, MEMORY)
+    with pytest.raises(ValueError, match="memory: there is cross-attention, but no memory"):
+        decoder(decoder.init(rng, np.float64), X)
+
+
+def test_parameters_of_another_form_are_refused(rng):
+    """By their path, before anything is computed: cross-attention or a feed-forward network that is missing, or too much."""
+    encoder, decoder, alone = Block.of(D, 2, 7), Block.of(D, 2, 7, cross=True), Block(MultiHeadAttention(D, 2))
+    for block, params, message in (
+        (encoder, decoder.init(rng, np.float64), "params.cross: there should be none"),
+        (decoder, encoder.init(rng, np.float64), "params.cross: there should be some"),
+        (encoder, alone.init(rng, np.float64), "params.ffn: there should be some"),
+        (alone, encoder.init(rng, np.float64), "params.ffn: there should be none"),
+    ):
+        memory = (MEMORY,) if block is decoder else ()
+        with pytest.raises(ValueError, match=message):
+            block(params, X, *memory)

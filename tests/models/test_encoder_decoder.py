@@ -44,6 +44,7 @@ def _tier():
         {"positions": "learned", "order": "pre", "depth": 1, "activation": "gelu"},
         {"positions": "sinusoidal", "order": "post", "depth": 1, "norm": "rms"},
         {"positions": "learned", "dropout": 0.2, "depth": 2, "activation": "gelu"},
+        {"positions": "t5", "depth": 1, "groups": 1},
     ],
     ids=lambda options: " ".join(map(str, options.values())),
 )
@@ -75,10 +76,9 @@ def test_the_equation():
     """Encoder, decoder and the two embeddings, put together by hand."""
     ed = model()
     params, mask = some(ed), padding_mask(LENGTHS, 5)[:, None]
-    memory, _ = ed._stack(params.encoder, math.sqrt(D) * params.E[SOURCE] + sinusoids(5, D), mask=mask)
-    N, _ = ed._stack.decoder(
-        params.decoder, math.sqrt(D) * params.E[TARGET] + sinusoids(3, D), memory, memory_mask=mask
-    )
+    memory, _ = ed.encoder(params.encoder, math.sqrt(D) * params.E[SOURCE] + sinusoids(5, D), mask=mask)
+    Z = math.sqrt(D) * params.E[TARGET] + sinusoids(3, D)
+    N, _ = ed.decoder(params.decoder, Z, memory, causal=True, memory_mask=mask)
     logits, pullback = ed(params, SOURCE, TARGET, lengths=LENGTHS)
     assert np.allclose(logits, N @ params.E.T, rtol=1e-12)
     assert pullback.decoder.blocks[1].cross.A.shape == (2, 2, 3, 5)
@@ -205,6 +205,12 @@ def test_translation_has_at_most_longest_tokens(longest):
         ({"positions": "rotary"}, "positions: no 'rotary'"),
         ({"width": 3, "heads": 1}, "width: sines and cosines come in pairs"),
         ({"dropout": -1}, "dropout: -1 is not in"),
+        ({"attention": "delta"}, "attention: DeltaRule is always causal: it reads from left to right"),
+        (
+            {"attention": "linear", "positions": "t5"},
+            "positions: T5Bias acts on the scores, and KernelAttention has no",
+        ),
+        ({"groups": 3}, "groups: 2 heads are not divisible into 3 groups"),
     ],
 )
 def test_bad_options_are_refused(options, message):

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer.models import BERT, EncoderDecoder, LanguageModel
-from minitransformer.models.block import Block
-from minitransformer.models.stack import Stack
-from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ALiBi, OffsetBias, place
-from minitransformer.pullback import tree_items, tree_leaves
+from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
+from minitransformer.models import BERT, Block, EncoderDecoder, FeedForward, LanguageModel, Norm, Stack
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ALiBi, OffsetBias, RoPE, Shaw, place
+from minitransformer.pullback import tree_items, tree_leaves, tree_set
 from minitransformer.typing import Array
 
 NAMES = (*AT_EMBEDDING, *IN_ATTENTION)
@@ -41,7 +40,7 @@ def without_effect(params, name):
     """What shifts every score of a row by the same number: the bias of FIRE's last layer, and a bias of the keys, unless
     something is done to each key by itself."""
     each_key = ("rope", "deberta", "multiplicative")
-    biases = [f"params.{path}" for path, _ in tree_items(params) if path.endswith(("b_k", "position.b_2"))]
+    biases = [f"params.{path}" for path, _ in tree_items(params) if path.endswith(("b_k", "core.b_2"))]
     return [path for path in biases if name not in each_key or "cross" in path]
 
 
@@ -71,10 +70,10 @@ def test_generation_with_a_cache_gives_the_same_logits(name, rng):
     params = parameters(model, rng)
     tokens = rng.integers(7, size=(2, 9))
     whole = model(params, tokens)[0]
-    logits, past = model.decode(params, tokens[:, :4])
+    logits, state = model.step(params, tokens[:, :4])
     parts = [logits]
     for k in range(4, 9):
-        logits, past = model.decode(params, tokens[:, k : k + 1], past)
+        logits, state = model.step(params, tokens[:, k : k + 1], state)
         parts.append(logits)
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=0, atol=1e-12)
 
@@ -95,7 +94,7 @@ def test_a_translator_with_it(name, rng):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bert_with_it_tells_the_order_of_tokens(name, rng):
-    model = BERT(vocabulary=7, longest=9, positions=name, **SIZES)
+    model = BERT(vocabulary=7, context=9, positions=name, **SIZES)
     params = parameters(model, rng)
     tokens = np.array([1, 2, 3, 4, 5])
     forwards, backwards = model(params, tokens)[0], model(params, tokens[::-1].copy())[0][::-1]
@@ -140,17 +139,18 @@ class SlopeForAll(OffsetBias):
 
 
 def test_what_layers_share_gets_the_sum_of_their_gradients(rng):
-    stack = Stack(Block(8, 2, 6, position=SlopeForAll(2)), depth=3)
+    attention = MultiHeadAttention(8, 2, core=SoftmaxAttention(scores=SlopeForAll(2)))
+    stack = Stack((Block(attention, FeedForward(8, 6)),) * 3)
     params = stack.init(rng, np.float64)
-    assert [block.attention.position.slope for block in params.blocks] == [None] * 3
-    assert params.shared.table is None
-    assert params.shared.slope.shape == (2,)
+    assert [block.attention.core.slope for block in params.blocks] == [None] * 3
+    assert list(params.shared) == ["attention.core.slope"]
+    assert params.shared["attention.core.slope"].shape == (2,)
     X = rng.standard_normal((2, 5, 8))
     dparams, _ = stack(params, X)[1](X)
     dslopes = StackApart(stack, params).dslopes(X)
     assert len(dslopes) == 3
-    np.testing.assert_allclose(dparams.shared.slope, sum(dslopes), rtol=1e-12)
-    assert all(block.attention.position.slope is None for block in dparams.blocks)
+    np.testing.assert_allclose(dparams.shared["attention.core.slope"], sum(dslopes), rtol=1e-12)
+    assert all(block.attention.core.slope is None for block in dparams.blocks)
 
 
 class StackApart:
@@ -161,21 +161,38 @@ class StackApart:
 
     def dslopes(self, X):
         H, pullbacks = X, []
-        for block in self.params.blocks:
-            own = block.attention.position._replace(slope=self.params.shared.slope)
-            H, pullback = self.stack.block(block._replace(attention=block.attention._replace(position=own)), H)
+        for block, own in zip(self.stack.blocks, self.params.blocks, strict=True):
+            H, pullback = block(tree_set(own, "attention.core.slope", self.params.shared["attention.core.slope"]), H)
             pullbacks.append(pullback)
-        _, norm = self.stack.block._norm(self.params.norm, H)
+        _, norm = Norm(8)(self.params.norm, H)
         dX, dslopes = norm(X)[1], []
         for pullback in reversed(pullbacks):
             dblock, dX = pullback(dX)
-            dslopes.append(dblock.attention.position.slope)
+            dslopes.append(dblock.attention.core.slope)
         return dslopes
 
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match="positions: no 'rotary'; there are none, sinusoidal, learned"):
         place("rotary", width=8, heads=2, longest=9)
+
+
+def test_a_name_with_options():
+    """Of its own; the sizes are those of the model. All others are as in the paper."""
+    sizes = {"width": 8, "heads": 2, "longest": 9}
+    assert place("rope:base=500,layout=halves", **sizes).in_attention == RoPE(4, base=500, layout="halves")
+    assert place("shaw:clip=3", **sizes).in_attention == Shaw(4, 3)
+    assert place("relative keys", **sizes).in_attention == Shaw(4, 16, values=False)
+    for wrong, message in {
+        "rope:d=6": "positions: 'rope' has no option 'd=6'; it has base, layout, part, scaling, as rope:base=…",
+        "rope:bse=5": "positions: 'rope' has no option 'bse=5'",
+        "rope:base": "positions: 'rope' has no option 'base'",
+        "alibi:slope=3": "positions: 'alibi' has no option 'slope=3'; it has none",
+        "rope:base=0.5": "base: 0.5 should be more than 1",
+        "rope:base=ten": "positions: 'rope:base=ten'",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            place(wrong, **sizes)
 
 
 def test_an_encoding_of_ones_own(rng):

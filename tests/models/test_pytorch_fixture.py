@@ -78,12 +78,11 @@ def ours(case, stored):
     stacked = "stack" in rest
     order, activation = ("pre", "gelu") if stacked else rest
     hidden = next(a.shape[0] for name, a in w.items() if name.endswith("linear1.weight"))
-    layer = Block(x["X"].shape[-1], heads, hidden, order, eps=eps, activation=activation)
-    layer, convert = (Stack(layer, 2), stack) if stacked else (layer, block)
-    function = (
-        partial(layer.decoder, memory_mask=mask) if kind == "decoder" else partial(layer, mask=mask, causal=causal)
-    )
-    return function, (convert(w), *x.values()), convert
+    cross = kind == "decoder"
+    layer = Block.of(x["X"].shape[-1], heads, hidden, order, eps=eps, activation=activation, cross=cross)
+    layer, convert = (Stack((layer,) * 2), stack) if stacked else (layer, block)
+    options = {"memory_mask": mask, "causal": True} if cross else {"mask": mask, "causal": causal}
+    return partial(layer, **options), (convert(w), *x.values()), convert
 
 
 def distance(a, b):

@@ -1,15 +1,18 @@
 """Stacks of blocks."""
 
+import functools
 from functools import partial
 
 import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import check_pullback, random_like, tree_items, tree_map
-from minitransformer.attention import padding_mask
+from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
+from minitransformer.attention import DeltaRule, KernelAttention, MultiHeadAttention, SoftmaxAttention, padding_mask
 from minitransformer.backend import available
-from minitransformer.models import Block, Norm, Stack
+from minitransformer.models import Block, FeedForward, Norm, Stack
+from minitransformer.positions import DynamicNTK, RoPE, T5Bias
+from minitransformer.pullback import NoParams, tree_add, tree_get, tree_leaves, tree_set
 
 fixed = np.random.default_rng(0)
 B, N, M, D = 2, 4, 5, 6
@@ -24,10 +27,14 @@ def rng():
     return np.random.default_rng(1)
 
 
-def some(stack, *, cross=False):
+def blocks(depth, order="pre", *, cross=False, dropout=0.0):
+    return Stack((Block.of(D, 2, 7, order, dropout=dropout, cross=cross),) * depth)
+
+
+def some(stack):
     """Parameters at which nothing hides: random gains and biases; not too large, or softmax has made up its mind."""
     rng = np.random.default_rng(2)
-    return tree_map(lambda a: 0.7 * a, random_like(stack.init(rng, np.float64, cross=cross), rng))
+    return tree_map(lambda a: 0.7 * a, random_like(stack.init(rng, np.float64), rng))
 
 
 def without_effect(params):
@@ -43,7 +50,7 @@ def _tier():
 @pytest.mark.parametrize("options", [{"causal": True}, {"mask": PADDING}], ids=["causal", "padding"])
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient(order, options):
-    stack = Stack(Block(D, 2, 7, order), 2)
+    stack = blocks(2, order)
     params = some(stack)
     check_pullback(partial(stack, **options), params, X, zero=without_effect(params), entries=2)
 
@@ -51,10 +58,10 @@ def test_gradient(order, options):
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient_of_a_decoder(order):
     """The memory collects a gradient from every block."""
-    stack = Stack(Block(D, 2, 7, order), 2)
-    params = some(stack, cross=True)
+    stack = blocks(2, order, cross=True)
+    params = some(stack)
     check_pullback(
-        partial(stack.decoder, memory_mask=MEMORY_PADDING),
+        partial(stack, causal=True, memory_mask=MEMORY_PADDING),
         *(params, X, MEMORY),
         zero=without_effect(params),
         entries=2,
@@ -62,10 +69,10 @@ def test_gradient_of_a_decoder(order):
 
 
 def test_gradient_with_dropout():
-    stack = Stack(Block(D, 2, 7, dropout=0.3), 2)
-    params = some(stack, cross=True)
+    stack = blocks(2, cross=True, dropout=0.3)
+    params = some(stack)
     check_pullback(
-        lambda params, X, memory: stack.decoder(params, X, memory, rng=np.random.default_rng(4)),
+        lambda params, X, memory: stack(params, X, memory, causal=True, rng=np.random.default_rng(4)),
         *(params, X, MEMORY),
         zero=without_effect(params),
         entries=1,
@@ -75,8 +82,8 @@ def test_gradient_with_dropout():
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_blocks_one_after_another(order):
     """And in a pre-norm stack one more norm."""
-    block = Block(D, 2, 7, order)
-    stack = Stack(block, 3)
+    block = Block.of(D, 2, 7, order)
+    stack = Stack((block,) * 3)
     params = some(stack)
     Y = X
     for p in params.blocks:
@@ -89,8 +96,8 @@ def test_blocks_one_after_another(order):
 
 
 def test_every_block_of_the_decoder_looks_at_the_memory(rng):
-    stack = Stack(Block(D, 2, 7), 3)
-    Y, pullback = stack.decoder(some(stack, cross=True), X, MEMORY)
+    stack = blocks(3, cross=True)
+    Y, pullback = stack(some(stack), X, MEMORY, causal=True)
     assert [block.cross.A.shape for block in pullback.blocks] == [(B, 2, N, M)] * 3
     dY = rng.standard_normal(Y.shape)
     dX = pullback.norm(dY)[1]
@@ -103,22 +110,22 @@ def test_every_block_of_the_decoder_looks_at_the_memory(rng):
 
 
 def test_blocks_have_parameters_of_their_own(rng):
-    params = Stack(Block(D, 2, 7), 3).init(rng)
+    params = blocks(3).init(rng)
     assert not np.array_equal(params.blocks[0].attention.W_q, params.blocks[1].attention.W_q)
     assert params.blocks[0].attention.W_q.dtype == np.float32
     assert params.blocks[0].cross is None
-    assert Stack(Block(D, 2, 7), 2).init(rng, cross=True).blocks[1].cross.W_q.shape == (D, D)
+    assert blocks(2, cross=True).init(rng).blocks[1].cross.W_q.shape == (D, D)
 
 
 def test_the_pullback_can_be_opened():
-    stack = Stack(Block(D, 2, 7), 3)
+    stack = blocks(3)
     _, pullback = stack(some(stack), X)
     assert pullback.blocks[2].attention.A.shape == (B, 2, N, N)
 
 
 @pytest.mark.parametrize("t", range(N))
 def test_causal_outputs_before_t_do_not_change_at_all(t):
-    stack = Stack(Block(D, 2, 7), 3)
+    stack = blocks(3)
     params, changed = some(stack), X.copy()
     changed[:, t, 0] += 1
     before, after = stack(params, X, causal=True)[0], stack(params, changed, causal=True)[0]
@@ -129,26 +136,133 @@ def test_causal_outputs_before_t_do_not_change_at_all(t):
 @pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_decoding_is_the_whole(order, tier):
-    stack = Stack(Block(D, 2, 7, order), 2)
-    params, past, outputs = some(stack), None, []
+    stack = blocks(2, order)
+    params, state, outputs = some(stack), None, []
     with mt.backend(tier):
         whole, _ = stack(params, X, causal=True)
         for start, stop in ((0, 1), (1, 3), (3, 4)):
-            Y, past = stack.decode(params, X[:, start:stop], past)
+            Y, state = stack.step(params, X[:, start:stop], state)
             outputs.append(Y)
     assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("depth", [0, -1])
-def test_a_stack_needs_a_block(depth):
-    with pytest.raises(ValueError, match=f"depth: a stack needs at least one block, got {depth}"):
-        Stack(Block(D, 2, 7), depth)
+# ---------------------------------------------------------------------------- blocks that differ, or share
+
+
+DIFFERENT = (
+    Block.of(D, 2, 7),
+    Block(MultiHeadAttention(D, 3, core=KernelAttention()), FeedForward(D, 9)),
+    Block(MultiHeadAttention(D, 2, groups=1)),
+)
+
+
+def test_blocks_may_differ():
+    """Heads, cores, with a feed-forward network or without: only the width and the order are those of all."""
+    stack = Stack(DIFFERENT)
+    params = some(stack)
+    assert (stack.width, stack.depth, stack.decodes) == (D, 3, True)
+    Y = X
+    for block, p in zip(DIFFERENT, params.blocks, strict=True):
+        Y, _ = block(p, Y, causal=True)
+    whole, _ = stack(params, X, causal=True)
+    np.testing.assert_array_equal(whole, Norm(D)(params.norm, Y)[0])
+    zero = [path for path in without_effect(params) if "blocks.1" not in path]  # kernel attention feels a bias of keys
+    check_pullback(partial(stack, causal=True), params, X, zero=zero, entries=2)
+    state, rows = None, []
+    for start, stop in ((0, 2), (2, 3), (3, 4)):
+        row, state = stack.step(params, X[:, start:stop], state)
+        rows.append(row)
+    np.testing.assert_allclose(np.concatenate(rows, 1), whole, rtol=1e-10, atol=1e-11)
+
+
+def test_one_block_that_can_not_decode_is_enough():
+    turned = MultiHeadAttention(D, 1, rotate=RoPE(D, scaling=DynamicNTK(2.0, 3)))
+    assert not Stack((Block.of(D, 2, 7), Block(turned))).decodes
+
+
+def test_one_block_that_can_not_look_both_ways_is_enough():
+    stack = Stack((Block.of(D, 2, 7), Block(MultiHeadAttention(D, 2, core=DeltaRule()))))
+    stack.refuse(causal=True)
+    with pytest.raises(ValueError, match="attention: DeltaRule is always causal"):
+        stack.refuse(causal=False)
+
+
+@pytest.mark.parametrize("paths", [("ffn",), ("attention.W_q", "attention_norm"), ("",)], ids=str)
+def test_tied_parameters(paths):
+    """One part of the tree for all blocks, and a gradient that is the sum over the blocks."""
+    stack, apart = Stack((Block.of(D, 2, 7),) * 3, tied=paths), blocks(3)
+    params = some(stack)
+    assert set(params.shared) == set(paths)
+    for path in paths:
+        assert [tree_get(block, path) for block in params.blocks] == [None] * 3
+    untied = params._replace(
+        blocks=tuple(functools.reduce(lambda b, p: tree_set(b, p, params.shared[p]), paths, b) for b in params.blocks),
+        shared=None,
+    )
+    (Y, pullback), (same, pullback_apart) = stack(params, X, causal=True), apart(untied, X, causal=True)
+    np.testing.assert_array_equal(Y, same)
+    (dparams, dX), (dapart, dX_apart) = pullback(Y), pullback_apart(Y)
+    np.testing.assert_array_equal(dX, dX_apart)
+    for path in paths:
+        total = functools.reduce(tree_add, (tree_get(block, path) for block in dapart.blocks))
+        for ours, theirs in zip(tree_leaves(dparams.shared[path]), tree_leaves(total), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    check_pullback(partial(stack, causal=True), params, X, zero=without_effect(params), entries=3)
+    first, state = stack.step(params, X[:, :3])
+    last, _ = stack.step(params, X[:, 3:], state)
+    np.testing.assert_allclose(np.concatenate([first, last], 1), Y, rtol=1e-10, atol=1e-11)
+
+
+def test_what_is_shared_is_counted_once():
+    one, three = Stack((Block.of(D, 2, 7),), tied=("",)), Stack((Block.of(D, 2, 7),) * 3, tied=("",))
+    rng = np.random.default_rng(0)
+    assert tree_size(three.init(rng)) == tree_size(one.init(rng)) == tree_size(blocks(1).init(rng))
+
+
+def test_what_only_some_blocks_share():
+    """T5's table is that of the blocks that have it."""
+    t5 = Block(MultiHeadAttention(D, 2, core=SoftmaxAttention(scores=T5Bias(2))))
+    stack = Stack((t5, Block.of(D, 2, 7), t5))
+    params = some(stack)
+    assert stack.ties == (("attention.core.table", (0, 2)),)
+    assert params.shared["attention.core.table"].shape == (2, 32)
+    assert params.blocks[1].attention.core == NoParams()
+    dparams, _ = stack(params, X, causal=True)[1](X)
+    assert tree_size(dparams) == tree_size(params)
+    check_pullback(partial(stack, causal=True), params, X, zero=without_effect(params), entries=2)
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+
+
+def test_a_stack_needs_a_block():
+    with pytest.raises(ValueError, match="blocks: a stack needs at least one"):
+        Stack(())
+
+
+def test_blocks_of_several_forms_that_can_not_be_stacked():
+    for other in (Block.of(8, 2, 7), Block.of(D, 2, 7, "post")):
+        with pytest.raises(ValueError, match="blocks: all should have the same width and order"):
+            Stack((Block.of(D, 2, 7), other))
 
 
 def test_parameters_of_another_depth_are_refused(rng):
-    stack, deeper = Stack(Block(D, 2, 7), 2), Stack(Block(D, 2, 7), 3)
-    for run in (stack, stack.decode, stack.decoder):
-        params = deeper.init(rng, np.float64, cross=run == stack.decoder)
-        args = (MEMORY,) if run == stack.decoder else (None,) if run == stack.decode else ()
+    stack, deeper = blocks(2), blocks(3).init(rng, np.float64)
+    for run in (stack, stack.step):
         with pytest.raises(ValueError, match="params: 3 blocks for a stack of 2"):
-            run(params, X, *args)
+            run(deeper, X)
+    with pytest.raises(ValueError, match="params: 3 blocks for a stack of 2"):
+        blocks(2, cross=True)(blocks(3, cross=True).init(rng, np.float64), X, MEMORY)
+
+
+def test_parameters_that_share_something_else_are_refused(rng):
+    tied = Stack((Block.of(D, 2, 7),) * 2, tied=("ffn",))
+    with pytest.raises(ValueError, match=r"params\.shared: \[\] should be \['ffn'\]"):
+        tied(blocks(2).init(rng, np.float64), X)
+    with pytest.raises(ValueError, match=r"params\.shared: \['ffn'\] should be \[\]"):
+        blocks(2)(tied.init(rng, np.float64), X)
+
+
+def test_a_path_that_is_not_there(rng):
+    with pytest.raises(AttributeError, match="fnn"):
+        Stack((Block.of(D, 2, 7),) * 2, tied=("fnn",)).init(rng)

@@ -1,14 +1,8 @@
 """Queries, keys, values and a mask: 2 samples, 3 heads, 5 queries at the last of 7 positions, axes all different."""
 
-import numpy as np
 import pytest
 
 H, n, m, d, dv = 3, 5, 7, 4, 2
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 @pytest.fixture

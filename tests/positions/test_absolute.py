@@ -14,7 +14,7 @@ from minitransformer.positions.absolute import (
     LearnableSinusoidParams,
     LearnableSinusoids,
     LearnedPositionParams,
-    NoPositionParams,
+    NoParams,
     angular_frequencies,
     shift_matrix,
 )
@@ -24,12 +24,6 @@ fixed = np.random.default_rng(0)
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=50)
 X = fixed.standard_normal((2, 3, 4))
 TABLE = LearnedPositionParams(fixed.standard_normal((6, 4)))
-
-
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
 
 
 @EXAMPLES
@@ -57,7 +51,7 @@ def test_dot_products_of_sinusoids_depend_on_the_distance_only():
 
 
 def test_positions_start_at_zero_and_layers_are_frozen():
-    for layer, params in ((SinusoidalPositions(4), NoPositionParams()), (LearnedPositions(4, 6), TABLE)):
+    for layer, params in ((SinusoidalPositions(4), NoParams()), (LearnedPositions(4, 6), TABLE)):
         assert np.array_equal(layer(params, X)[0], layer(params, X, first=0)[0])
         with pytest.raises(AttributeError):
             layer.width = 6
@@ -84,8 +78,8 @@ def test_sinusoidal_positions_are_added(first, rng):
     layer = SinusoidalPositions(4)
     Y, pullback = layer(layer.init(rng), X, first=first)
     assert np.array_equal(Y, X + sinusoids(first + 3, 4)[first:])
-    assert pullback(X) == (NoPositionParams(), X)
-    check_pullback(partial(layer, first=first), NoPositionParams(), X)
+    assert pullback(X) == (NoParams(), X)
+    check_pullback(partial(layer, first=first), NoParams(), X)
 
 
 @pytest.mark.parametrize("first", [0, 1, 3])
@@ -129,7 +123,7 @@ def test_an_empty_table_is_refused(width, longest):
 
 def test_dtypes(rng):
     """A table of float64 sinusoids does not make a float32 model float64; the learned table has the model's type."""
-    assert SinusoidalPositions(4)(NoPositionParams(), X.astype(np.float32))[0].dtype == np.float32
+    assert SinusoidalPositions(4)(NoParams(), X.astype(np.float32))[0].dtype == np.float32
     assert LearnedPositions(4, 6).init(rng).table.dtype == np.float32
     with pytest.raises(TypeError, match="table, X: should have one dtype, got float64, float32"):
         LearnedPositions(4, 6)(TABLE, X.astype(np.float32))
@@ -141,7 +135,7 @@ def test_initial_table():
 
 
 def test_wrong_width_is_refused():
-    for layer, params in ((LearnedPositions(4, 6), TABLE), (SinusoidalPositions(4), NoPositionParams())):
+    for layer, params in ((LearnedPositions(4, 6), TABLE), (SinusoidalPositions(4), NoParams())):
         with pytest.raises(TypeError, match=r"(?s)parameter 'X'.*f64\[2,3,3\]"):
             layer(params, X[..., :3])
 
@@ -256,7 +250,7 @@ def test_learnable_sinusoids_begin_as_the_fixed_ones(rng):
     layer = LearnableSinusoids(4)
     for first in (0, 9):
         Y, _ = layer(layer.init(rng, np.float64), X, first=first)
-        np.testing.assert_allclose(Y, SinusoidalPositions(4)(NoPositionParams(), X, first=first)[0], rtol=0, atol=1e-13)
+        np.testing.assert_allclose(Y, SinusoidalPositions(4)(NoParams(), X, first=first)[0], rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("first", [0, 1, 30])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback
-from minitransformer.attention import MultiHeadAttention, causal_mask, dot_product_attention, scores
+from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, causal_mask, dot_product_attention, scores
 from minitransformer.functional import softmax
-from minitransformer.positions import ALiBi, NoPositionParams, alibi_slopes
+from minitransformer.positions import ALiBi, NoParams, alibi_slopes
 
 H, n, m, d, dv = 3, 5, 7, 4, 2
-NONE = NoPositionParams()
+NONE = NoParams()
 
 
 def test_slopes_of_the_paper():
@@ -93,12 +93,12 @@ def test_one_row_from_a_cache_is_the_last_row(rng):
 
 
 def test_generation_in_a_layer(rng):
-    attention = MultiHeadAttention(12, 3, position=ALiBi(3))
+    attention = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=ALiBi(3)))
     params = attention.init(rng, np.float64)
     X = rng.standard_normal((2, m, 12))
     Y, _ = attention(params, X, causal=True)
-    start, past = attention.decode(params, X[:, :4])
-    last, _ = attention.decode(params, X[:, 4:], past)
+    start, state = attention.step(params, X[:, :4])
+    last, _ = attention.step(params, X[:, 4:], state)
     np.testing.assert_allclose(np.concatenate([start, last], 1), Y, rtol=0, atol=1e-12)
 
 

@@ -32,9 +32,11 @@ def test_more_queries_than_keys_are_refused(encoding):
 
 def test_kernel_attention_refuses_what_needs_a_score():
     refuse_without_scores(RoPE(4))
-    with pytest.raises(ValueError, match="T5Bias acts on the scores, and kernel attention has no score for a pair"):
+    with pytest.raises(
+        ValueError, match="positions: T5Bias acts on the scores, and KernelAttention has no score for a pair"
+    ):
         refuse_without_scores(T5Bias(2))
-    with pytest.raises(ValueError, match="Shaw acts on the scores and the values, and kernel"):
+    with pytest.raises(ValueError, match="Shaw acts on the scores and the values, and Kernel"):
         refuse_without_scores(Shaw(4, 3))
 
 

@@ -7,17 +7,12 @@ import pytest
 
 from minitransformer import check_pullback
 from minitransformer.attention import MultiHeadAttention
-from minitransformer.positions import ALiBi, NoPositionParams, sinusoids
+from minitransformer.positions import ALiBi, NoParams, sinusoids
 from minitransformer.positions.four_terms import TERMS, four_terms
 from minitransformer.positions.shaw import Shaw, ShawParams
 
 B, n, D, E, d = 2, 5, 6, 7, 4
 SUBSETS = [("cc",), ("cp",), ("pc",), ("pp",), ("cc", "pp"), ("cc", "cp"), ("cc", "cp", "pc"), TERMS]
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def some(rng, relative, tied, n=n):
@@ -120,7 +115,7 @@ def test_relative_position_position_is_a_bias_for_each_offset(rng):
     for offset in range(1 - n, n):
         assert np.ptp(np.diagonal(pullback.pp, offset)) < 1e-13
 
-    bias, _ = ALiBi(1).bias(NoPositionParams(), n, n, causal=True)
+    bias, _ = ALiBi(1).bias(NoParams(), n, n, causal=True)
     one = np.array([[1.0]])  # vectors of width one: r_{i−j} r_{j−i} is a bias if one of each pair is 1
     r = np.where(np.arange(1 - n, n) <= 0, bias[0], 1.0)[:, None]
     S, _ = four_terms(X[..., :1], r, one, one, one, one, terms=("pp",), relative=True, scale=1.0)

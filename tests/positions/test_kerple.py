@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer.functional import softmax
-from minitransformer.positions import ALiBi, NoPositionParams, alibi_slopes
+from minitransformer.positions import ALiBi, NoParams, alibi_slopes
 from minitransformer.positions.kerple import (
     KerpleLog,
     KerpleParams,
@@ -51,7 +51,7 @@ def test_power_1_with_fixed_slopes_is_alibi(rng, causal):
     """p = 1 and a = m_h (identity 27), for heads whose slope is not below 0.01: of 4 heads the last has 1/256, and is clamped."""
     Q, K, V = rng.standard_normal((3, 2, 4, m, d))
     Y, _ = KerplePower(4)(KerpleParams(np.ones(4), alibi_slopes(4)), Q, K, V, causal=causal)
-    alibi, _ = ALiBi(4)(NoPositionParams(), Q, K, V, causal=causal)
+    alibi, _ = ALiBi(4)(NoParams(), Q, K, V, causal=causal)
     np.testing.assert_allclose(Y[:, :3], alibi[:, :3], rtol=0, atol=1e-13)
     assert np.abs(Y[:, 3] - alibi[:, 3]).max() > 1e-4
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback, random_like
-from minitransformer.attention import MultiHeadAttention
+from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
 from minitransformer.positions.t5 import OffsetScalars, T5Bias
@@ -15,7 +15,7 @@ from minitransformer.pullback import tree_leaves, tree_map
 
 H, n, m, d, dv = 3, 5, 7, 4, 2
 ENCODINGS = {
-    "T5": T5Bias(H, buckets=8, longest=6),
+    "T5": T5Bias(H, buckets=8, distance=6),
     "scalars": OffsetScalars(H, longest=9),
     "KERPLE log": KerpleLog(H),
     "KERPLE power": KerplePower(H),
@@ -112,14 +112,14 @@ def test_later_tokens_are_not_seen(encoding, K, V, rng):
 @every_encoding
 def test_in_a_layer(encoding, rng):
     """Trained with, saved with and generated with the projections of a layer."""
-    attention = MultiHeadAttention(H * d, H, position=encoding)
-    params = attention.init(rng, np.float64)._replace(position=parameters(encoding, rng))
+    attention = MultiHeadAttention(H * d, H, core=SoftmaxAttention(scores=encoding))
+    params = attention.init(rng, np.float64)._replace(core=parameters(encoding, rng))
     X = rng.standard_normal((2, m, H * d))
     Y, pullback = attention(params, X, causal=True)
     dparams, _ = pullback(Y)
-    assert type(dparams.position) is type(params.position)
-    start, past = attention.decode(params, X[:, :4])
-    last, _ = attention.decode(params, X[:, 4:], past)
+    assert type(dparams.core) is type(params.core)
+    start, state = attention.step(params, X[:, :4])
+    last, _ = attention.step(params, X[:, 4:], state)
     np.testing.assert_allclose(np.concatenate([start, last], 1), Y, rtol=0, atol=1e-12)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback, random_like
-from minitransformer.attention import MultiHeadAttention, MultiHeadParams, dot_product_attention
+from minitransformer.attention import MultiHeadAttention, MultiHeadParams, SoftmaxAttention, dot_product_attention
 from minitransformer.positions.encoding import refuse_without_scores
 from minitransformer.positions.multiplicative import Multiplicative, MultiplicativeParams
 from minitransformer.positions.shaw import Shaw, ShawParams
@@ -14,11 +14,6 @@ from minitransformer.positions.shaw import Shaw, ShawParams
 SHAPES = [(5, 5), (3, 7), (1, 6)]  # n, m
 KINDS = ["M1", "M2", "M3", "M4"]
 d = 4
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def some(rng, n, m, heads=3, groups=None):
@@ -72,7 +67,7 @@ def test_gradients_with_shared_keys_and_in_a_layer(rng, kind):
     Q, K, V, mask = some(rng, 4, 6, 4, 2)
     check_pullback(lambda params, Q, K, V: encoding(params, Q, K, V, mask=mask), params, Q, K, V)
 
-    layer = MultiHeadAttention(12, 3, position=encoding)
+    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=encoding))
     params = random_like(layer.init(rng), rng)
     check_pullback(lambda params, X: layer(params, X, causal=True), params, rng.standard_normal((2, 5, 12)))
 
@@ -119,8 +114,8 @@ def test_published_numbers():
     """
     X = np.sin(np.arange(16) ** 2).reshape(1, 4, 4)
     a = MultiplicativeParams(np.cos(np.arange(14)).reshape(7, 2))
-    params = MultiHeadParams(np.eye(4), np.eye(4), np.eye(4), np.eye(4), position=a)
-    Y, _ = MultiHeadAttention(4, 2, bias=False, position=Multiplicative(2, 3, "M4"))(params, X)
+    params = MultiHeadParams(np.eye(4), np.eye(4), np.eye(4), np.eye(4), core=a)
+    Y, _ = MultiHeadAttention(4, 2, bias=False, core=SoftmaxAttention(scores=Multiplicative(2, 3, "M4")))(params, X)
     np.testing.assert_allclose(
         Y[0],
         [
@@ -222,7 +217,7 @@ def test_parameters(rng):
 def test_bad_sizes():
     with pytest.raises(ValueError, match="kind: 'M5' should be one of M1, M2, M3, M4"):
         Multiplicative(4, 2, "M5")
-    with pytest.raises(ValueError, match="width: 0 must be at least 1"):
+    with pytest.raises(ValueError, match="d: 0 must be at least 1"):
         Multiplicative(0, 2)
     with pytest.raises(ValueError, match="clip: -1 must not be negative"):
         Multiplicative(4, -1)

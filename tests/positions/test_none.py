@@ -9,11 +9,6 @@ from minitransformer.models import BERT, LanguageModel
 from minitransformer.positions import NoPositions
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 def test_nothing_is_added(rng):
     layer, X = NoPositions(4), rng.standard_normal((2, 3, 4))
     Y, pullback = layer(layer.init(rng), X, first=7)
@@ -45,7 +40,7 @@ def test_a_head_of_equal_scores_counts_its_keys():
 
 def test_an_encoder_without_positions_permutes_with_its_tokens(rng):
     """Identity 40: permuted tokens give permuted outputs, at any depth; so no question about order can be answered."""
-    model = BERT(vocabulary=9, longest=8, width=8, depth=3, heads=2, hidden=6, positions="none")
+    model = BERT(vocabulary=9, context=8, width=8, depth=3, heads=2, hidden=6, positions="none")
     params = model.init(rng, np.float64)
     tokens, order = rng.integers(9, size=(2, 7)), rng.permutation(7)
     np.testing.assert_allclose(

@@ -9,7 +9,7 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import MultiHeadAttention, dot_product_attention
+from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, dot_product_attention
 from minitransformer.positions.relative_sinusoids import (
     TENER,
     RelativeSinusoidParams,
@@ -22,11 +22,6 @@ from minitransformer.pullback import tree_leaves
 
 XL, TEN = TransformerXLPositions(12, 3), TENER(3, 4)
 BOTH = (XL, TEN, TENER(3, 4, scale=None))
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def inputs(rng, n=5, m=7, groups=3):
@@ -119,13 +114,13 @@ def test_with_a_cache_a_row_is_the_same_row(encoding, rng):
 
 @pytest.mark.parametrize("encoding", BOTH)
 def test_generation_with_a_cache_is_the_full_forward(encoding, rng):
-    layer = MultiHeadAttention(12, 3, position=encoding)
+    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=encoding))
     params = mt.random_like(layer.init(rng, np.float64), rng)
     X = rng.standard_normal((2, 6, 12))
     full, _ = layer(params, X, causal=True)
-    past = None
+    state = None
     for i in range(6):
-        Y, past = layer.decode(params, X[:, i : i + 1], past)
+        Y, state = layer.step(params, X[:, i : i + 1], state)
         np.testing.assert_allclose(Y[:, 0], full[:, i], rtol=0, atol=1e-12)
 
 

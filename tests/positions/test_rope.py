@@ -9,14 +9,13 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import MultiHeadAttention, dot_product_attention
-from minitransformer.attention.multi_head import KeysValues
 from minitransformer.backend import available
 from minitransformer.positions.absolute import shift_matrix
-from minitransformer.positions.encoding import NoPositionParams
+from minitransformer.positions.encoding import NoParams
 from minitransformer.positions.rope import RoPE, change_layout, rotate
 from minitransformer.positions.rope_scaling import NTK, DynamicNTK, PositionInterpolation, YaRN, rope_frequencies
 
-NONE = NoPositionParams()
+NONE = NoParams()
 LAYOUTS = ("interleaved", "halves")
 ENCODINGS = (
     RoPE(6),
@@ -28,11 +27,6 @@ ENCODINGS = (
     RoPE(6, scaling=DynamicNTK(2.0, 3)),
     RoPE(6, scaling=YaRN(4.0, 100)),
 )
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def inputs(rng, n=5, m=7, groups=3):
@@ -136,16 +130,36 @@ def test_with_a_cache_a_row_is_the_same_row(e, rng):
         np.testing.assert_allclose(e(NONE, Q[..., -n:, :], K, V, causal=True)[0], full[..., -n:, :], rtol=0, atol=1e-13)
 
 
-def test_generation_with_a_cache_is_the_full_forward(rng):
-    """The cache holds keys as they were projected, and they are turned at every call."""
-    layer = MultiHeadAttention(12, 2, position=RoPE(6))
+@pytest.mark.parametrize("e", [e for e in ENCODINGS if e.fixed])
+def test_generation_with_a_cache_is_the_full_forward(e, rng):
+    """The state holds keys that are turned: each once, when it comes in."""
+    layer = MultiHeadAttention(12, 2, rotate=e)
     params = mt.random_like(layer.init(rng, np.float64), rng)
     X = rng.standard_normal((2, 8, 12))
     full, _ = layer(params, X, causal=True)
-    past: KeysValues | None = None
+    state = None
     for i in range(8):
-        Y, past = layer.decode(params, X[:, i : i + 1], past)
+        Y, state = layer.step(params, X[:, i : i + 1], state)
         np.testing.assert_allclose(Y[:, 0], full[:, i], rtol=0, atol=1e-12)
+
+
+def test_angles_that_change_with_the_length_leave_nothing_to_keep(rng):
+    """With another token, all keys before it would have to be turned again."""
+    layer = MultiHeadAttention(12, 2, rotate=RoPE(6, scaling=DynamicNTK(2.0, 3)))
+    assert not layer.decodes
+    with pytest.raises(TypeError, match="RoPE keeps no state: the angles change with the length"):
+        layer.step(layer.init(rng, np.float64), rng.standard_normal((2, 1, 12)))
+
+
+@pytest.mark.parametrize("e", ENCODINGS)
+def test_rows_turned_apart_are_those_turned_together(e, rng):
+    """Bit for bit, wherever they start, and as `rotate` turns them by the angles of the whole text."""
+    X = rng.standard_normal((2, 3, 100, 6))
+    angles, magnitude = e.angles(100)
+    whole, _ = rotate(X, angles=angles, layout=e.layout, magnitude=magnitude)
+    np.testing.assert_array_equal(e.turn(X, length=100)[0], whole)
+    for first in (0, 1, 63, 99):
+        np.testing.assert_array_equal(e.turn(X[..., first:, :], first=first, length=100)[0], whole[..., first:, :])
 
 
 def test_channels_that_are_not_turned_are_dense_attention(rng):
@@ -164,7 +178,7 @@ def test_position_zero_is_not_turned(rng):
 @pytest.mark.parametrize("part", [None, 4, 2])
 def test_both_layouts_are_the_same_model(part, rng):
     """… once the columns of W_q and W_k are permuted. And without that, they are not."""
-    one, other = (MultiHeadAttention(12, 2, position=RoPE(6, layout=layout, part=part)) for layout in LAYOUTS)
+    one, other = (MultiHeadAttention(12, 2, rotate=RoPE(6, layout=layout, part=part)) for layout in LAYOUTS)
     params = mt.random_like(one.init(rng, np.float64), rng)
     X = rng.standard_normal((2, 7, 12))
     changed = params._replace(

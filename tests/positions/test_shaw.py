@@ -8,18 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitransformer import check_pullback, random_like
-from minitransformer.attention import MultiHeadAttention, MultiHeadParams, dot_product_attention
+from minitransformer.attention import MultiHeadAttention, MultiHeadParams, SoftmaxAttention, dot_product_attention
 from minitransformer.positions.encoding import refuse_without_scores
 from minitransformer.positions.shaw import Shaw, ShawParams, by_clipped_offset, sum_by_clipped_offset
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=80)
 SHAPES = [(5, 5), (3, 7), (1, 6)]  # n, m
 d = 4
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def some(rng, n, m, heads=3, groups=None):
@@ -101,7 +96,7 @@ def test_gradients(rng, n, m, causal, values, groups):
 
 
 def test_gradients_in_a_layer(rng):
-    layer = MultiHeadAttention(12, 3, position=Shaw(d, 2))
+    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=Shaw(d, 2)))
     params, X = random_like(layer.init(rng), rng), rng.standard_normal((2, 5, 12))
     check_pullback(lambda params, X: layer(params, X, causal=True), params, X, zero=["params.b_k"])
 
@@ -115,8 +110,8 @@ def test_published_numbers():
     X = np.sin(np.arange(16) ** 2).reshape(1, 4, 4)
     params = MultiHeadParams(np.eye(4), np.eye(4), np.eye(4), np.eye(4))
 
-    keys = params._replace(position=ShawParams(np.cos(np.arange(6)).reshape(3, 2)))
-    Y, _ = MultiHeadAttention(4, 2, bias=False, position=Shaw(2, 1, values=False))(keys, X)
+    keys = params._replace(core=ShawParams(np.cos(np.arange(6)).reshape(3, 2)))
+    Y, _ = MultiHeadAttention(4, 2, bias=False, core=SoftmaxAttention(scores=Shaw(2, 1, values=False)))(keys, X)
     np.testing.assert_allclose(
         Y[0],
         [
@@ -130,8 +125,8 @@ def test_published_numbers():
     )
 
     tables = (np.cos(np.arange(start, start + 14)).reshape(7, 2) for start in (0, 100))
-    both = params._replace(position=ShawParams(*tables))
-    Y, _ = MultiHeadAttention(4, 2, bias=False, position=Shaw(2, 3))(both, X)
+    both = params._replace(core=ShawParams(*tables))
+    Y, _ = MultiHeadAttention(4, 2, bias=False, core=SoftmaxAttention(scores=Shaw(2, 3)))(both, X)
     np.testing.assert_allclose(
         Y[0],
         [
@@ -200,13 +195,13 @@ def test_one_query_with_a_cache_is_a_row_of_all(rng):
 
 
 def test_decoding_is_the_layer(rng):
-    layer = MultiHeadAttention(12, 3, position=Shaw(d, 2))
+    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=Shaw(d, 2)))
     params = random_like(layer.init(rng, np.float64), rng)
     X = rng.standard_normal((2, 6, 12))
     Y, _ = layer(params, X, causal=True)
-    past, rows = None, []
+    state, rows = None, []
     for part in (X[:, :3], X[:, 3:4], X[:, 4:]):
-        row, past = layer.decode(params, part, past)
+        row, state = layer.step(params, part, state)
         rows.append(row)
     np.testing.assert_allclose(np.concatenate(rows, 1), Y, rtol=0, atol=1e-13)
 
@@ -263,7 +258,7 @@ def test_parameters(rng):
 
 
 def test_bad_sizes():
-    with pytest.raises(ValueError, match="width: 0 must be at least 1"):
+    with pytest.raises(ValueError, match="d: 0 must be at least 1"):
         Shaw(0, 2)
     with pytest.raises(ValueError, match="clip: -1 must not be negative"):
         Shaw(4, -1)

@@ -9,11 +9,6 @@ from minitransformer.positions.shaw import Shaw, ShawParams
 from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 @pytest.mark.parametrize("n", [5, 1])
 @pytest.mark.parametrize("learn", [False, True])
 def test_it_is_shaw_with_a_table_of_sinusoids(learn, n, rng):

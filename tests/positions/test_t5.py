@@ -57,7 +57,7 @@ def test_buckets_of_other_sizes(buckets, longest, causal):
 @pytest.mark.parametrize("causal", [False, True])
 def test_pair_by_pair(Q, K, V, causal, rng):
     """Not divided by √d, and the bucket of j − i, where query i of n stands at position i + m − n."""
-    encoding = T5Bias(H, buckets=8, longest=6)
+    encoding = T5Bias(H, buckets=8, distance=6)
     params = random_like(encoding.init(rng, np.float64), rng)
     Y, pullback = encoding(params, Q, K, V, causal=causal)
     S = np.full((2, H, n, m), -np.inf)
@@ -73,7 +73,7 @@ def test_pair_by_pair(Q, K, V, causal, rng):
 
 def test_a_gradient_for_each_bucket(Q, K, V, rng):
     """db_k = Σ dS_ij over the batch and the pairs of bucket k; a bucket that no pair is in gets nothing."""
-    encoding = T5Bias(H, buckets=12, longest=8)
+    encoding = T5Bias(H, buckets=12, distance=8)
     params = random_like(encoding.init(rng, np.float64), rng)
     Y, pullback = encoding(params, Q, K, V)
     dY = rng.standard_normal(Y.shape)
@@ -135,7 +135,7 @@ def test_refusals(Q, K, V, rng):
     with pytest.raises(ValueError, match="buckets: 0 should be even, and at least 2"):
         t5_buckets(np.arange(3), buckets=0, causal=True)
     with pytest.raises(ValueError, match="longest: 16 should be more than the 16 distances"):
-        T5Bias(H, longest=16)
+        T5Bias(H, distance=16)
     with pytest.raises(TypeError, match="offsets"):
         t5_buckets(np.arange(3.0), causal=True)
     short = OffsetScalars(H, longest=6)

@@ -12,23 +12,8 @@ from minitransformer.positions.t5 import t5_buckets
 from minitransformer.positions.tupe import TUPE, tupe_buckets
 from minitransformer.pullback import random_like
 
-H, n, m, d, dv = 3, 5, 7, 4, 2
+H, n, m, d = 3, 5, 7, 4
 D = H * d
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
-def K(rng):
-    return rng.standard_normal((2, H, m, d))
-
-
-@pytest.fixture
-def V(rng):
-    return rng.standard_normal((2, H, m, dv))
 
 
 def parameters(encoding, rng):

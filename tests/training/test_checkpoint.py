@@ -12,10 +12,10 @@ import minitransformer as mt
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training import checkpoint as module
 from minitransformer.training.checkpoint import KEY, Checkpoint, CheckpointError, load, record, refuse_other_data, save
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import start
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Cosine, Noam
-from minitransformer.training.state import Training
 
 DATA = {"task": "text", "name": "mine.txt", "sha256": "ab" * 32}
 TRAINING = Training(steps=20, batch=4, schedule=Cosine(1e-3, 20, 2), optimiser=AdamW((0.8, 0.9), 1e-7, 0.2), seed=3)
@@ -240,8 +240,8 @@ def test_a_description_that_is_none(path, text):
 
 
 def test_another_version(path):
-    altered(path, lambda about, _: about.update(version=2))
-    assert_refused(path, "a checkpoint of version 2; this program reads version 1")
+    altered(path, lambda about, _: about.update(version=3))
+    assert_refused(path, "a checkpoint of version 3; this program reads version 2")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import minitransformer as mt
 from minitransformer.data.text import read_text
 from minitransformer.models import LanguageModel
 from minitransformer.training.checkpoint import load
+from minitransformer.training.choices import Training
 from minitransformer.training.loop import TrainingDiverged, TrainingInterrupted, advance, start, train
 from minitransformer.training.objective import LossPullback, NextByte
 from minitransformer.training.schedule import Cosine
-from minitransformer.training.state import Training
 
 MODEL = LanguageModel(context=8, width=8, depth=2, heads=2, dropout=0.1)
 TRAINING = Training(steps=12, batch=4, schedule=Cosine(1e-2, 12, 2), parts=2, look_every=4, save_every=3)
@@ -203,7 +203,7 @@ def test_an_overflow_is_reported_by_the_name_of_the_first_array_that_holds_it(ob
     with mt.backend(tier), pytest.raises(TrainingDiverged) as caught:
         advance(MODEL, objective, TRAINING, state)
     place = "attention.scores.Q" if tier == "numpy" else "attention.Q"
-    assert caught.value.path == f"stack.blocks.1.attention.layer.cross.{place}"
+    assert caught.value.path == f"stack.blocks.1.attention.layer.core.{place}"
     assert caught.value.step == 1
     assert str(caught.value) == f"step 1: a NaN or an infinity, first seen in {caught.value.path}"
 

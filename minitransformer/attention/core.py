@@ -1,0 +1,151 @@
+"""The two seams at which every kind of attention fits into a model.
+
+    Core     from the queries, keys and values of H heads to their Y      core(params, Q, K, V, …) → Y, pullback
+    Mixer    from the tokens X to Y                                       mixer(params, X, …) → Y, pullback
+
+A core is put to work by a mixer that projects X, turns queries and keys if positions ask for it, calls the core, and
+combines the heads (multi_head.py). What is no core, because it has no queries or no heads, is a mixer of its own.
+
+Both are frozen dataclasses under a name in a registry (registry.py). A field with one of the names in `SIZES` is filled in
+by the model, every other is an option: `LanguageModel(attention="window:radius=32")`.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from minitransformer.attention.keys_values import KeysValues
+from minitransformer.functional import fitting
+from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.typing import Array
+
+SIZES = ("width", "heads", "d", "longest")  # D, H, width of a head, longest sequence of training
+
+
+class Part:
+    """What a core and a mixer say about themselves, and what may happen to their parameters beside the gradient.
+
+    cost        of n tokens, for the table of `minitransformer attentions`
+    causal      whether a query can be kept from what comes later: "either" way, "always" so, or "never"
+    remembers   what decoding keeps of the tokens so far; None if the whole sequence has to be read again for every token
+    needs       what else has to be so; for the table
+    shared      paths of parameters that all layers of a stack have in common
+    untrained   paths of parameters that no gradient moves; the gradient has None in their place
+    moves       whether `after_step` does anything
+    adds_loss   whether its pullback has a loss to be added (`added_loss` in pullback.py)
+    """
+
+    cost: ClassVar[str] = "O(n²)"
+    causal: ClassVar[Literal["either", "always", "never"]] = "either"
+    remembers: ClassVar[str | None] = None
+    needs: ClassVar[str] = ""
+    moves: ClassVar[bool] = False
+    adds_loss: bool = False
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    @property
+    def decodes(self) -> bool:
+        """Whether `step` goes on from a state."""
+        return self.remembers is not None
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
+        """Parameters of one layer."""
+        return NoParams()
+
+    def observe(self, pullback: Pullback) -> Tree:
+        """What `after_step` has to know of a forward pass; averaged over the parts of a batch, as gradients are."""
+        return None
+
+    def after_step(self, params: Tree, observed: Tree, rng: np.random.Generator) -> Tree:
+        """The parameters after an optimiser's step: averages moved, features drawn again, spans brought into range."""
+        return params
+
+    def refuse(self, *, causal: bool) -> None:
+        """Raise ValueError if this can't be causal, or can't but be."""
+        if self.causal == ("never" if causal else "always"):
+            can = "can't be causal" if causal else "is always causal: it reads from left to right"
+            raise ValueError(f"attention: {type(self).__name__} {can}")
+
+
+class Core(Part):
+    """From the heads' queries, keys and values to their Y.
+
+        Y, pullback = core(params, Q, K, V, *streams, causal=…, mask=…, rng=…)
+        dparams, dQ, dK, dV, *dstreams = pullback(dY)               dparams also where there is nothing to learn
+
+    Q (*batch, H, n, d), K (*batch, H, m, d), V (*batch, H, m, dv). If causal, the n queries are the last n of the m positions.
+
+    mask              True where query i sees key j, broadcast to (*batch, H, n, m)
+    rng               for what is drawn; a core that draws takes a fixed seed if there is none
+    scores            whether it has a number for each pair (i, j), which an encoding of positions can change
+    groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
+                      repeats them
+    queries_are_keys  whether K is Q, and there is no W_k
+    streams           what else it wants projected from X: name and width for each head
+    scale             of the product of queries and keys, if W_q has to be drawn smaller for it; None for 1/√d
+    """
+
+    scores: Any = None
+    has_scores: ClassVar[bool] = False
+    groups: ClassVar[bool] = False
+    queries_are_keys: ClassVar[bool] = False
+    streams: ClassVar[dict[str, int]] = {}
+    scale: float | None = None
+
+    def __call__(
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool, mask: Array | None, rng: Any
+    ) -> tuple[Array, Pullback]:
+        raise TypeError(f"{type(self).__name__} does not say what it computes")
+
+    def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any) -> tuple[Array, Any]:
+        """Y of n new positions after those in the state (None: there are none yet), and the longer state.
+
+        The same numbers as the last n rows of the causal whole. A state has a `length`, and is not changed. Here it holds
+        keys and values, which suits any core whose n queries can be the last of m positions: O(m d) for one new token.
+        """
+        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        Y, _ = self(params, Q, state.keys, state.values, *streams, causal=True, mask=None, rng=None)
+        return Y, state
+
+
+class Mixer(Part):
+    """From the tokens to what the block adds to them.
+
+    Y, pullback = mixer(params, X, causal=…, mask=…, rng=…)         X and Y (*batch, n, width)
+    dparams, dX = pullback(dY)
+    """
+
+    width: int
+
+    def __call__(
+        self, params: Tree, X: Array, *, causal: bool = False, mask: Array | None = None, rng: Any = None
+    ) -> tuple[Array, Pullback]:
+        raise TypeError(f"{type(self).__name__} does not say what it computes")
+
+    def step(self, params: Tree, X: Array, state: Any = None) -> tuple[Array, Any]:
+        """Y of new tokens after those in the state, and the longer state; as the last rows of the causal whole."""
+        raise TypeError(f"{type(self).__name__} keeps no state")
+
+
+def seen_keys(mask: Array | None, Q: Array, K: Array, what: str) -> Array | None:
+    """Which keys are there, (…, m, 1), for a core that has no score for a pair; None if all are.
+
+    raises   ValueError for a mask that hides pairs, or does not fit
+    """
+    if mask is None:
+        return None
+    fitting(mask, (*Q.shape[:-1], K.shape[-2]))
+    if mask.ndim < 2 or mask.shape[-2] != 1:
+        raise ValueError(
+            f"mask: shape {mask.shape}; {what} has no score for a pair (i, j), so a mask can hide keys, (…, 1, m), not pairs"
+        )
+    return mask.swapaxes(-1, -2)

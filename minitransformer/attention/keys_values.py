@@ -1,0 +1,52 @@
+"""The keys and values of the tokens seen so far: what softmax attention has to remember while it writes."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.typing import Array
+
+
+class KeysValues(NamedTuple):
+    """The first `length` positions of two arrays with room for more, (*batch, G, room, d) and (*batch, G, room, dv).
+
+    written   how far the room is filled, in a list that all states share which look into it. A state that is not the last
+              one written copies before it goes on, so two continuations of one state don't get into each other's way.
+    """
+
+    K: Array
+    V: Array
+    length: int
+    written: list[int]
+
+    @classmethod
+    def of(cls, K: Array, V: Array) -> "KeysValues":
+        """The state after the first tokens."""
+        return cls(K[..., :0, :], V[..., :0, :], 0, [0]).extended(K, V)
+
+    @property
+    def keys(self) -> Array:
+        """K of the positions so far, (*batch, G, length, d)."""
+        return self.K[..., : self.length, :]
+
+    @property
+    def values(self) -> Array:
+        """V of the positions so far, (*batch, G, length, dv)."""
+        return self.V[..., : self.length, :]
+
+    def extended(self, K: Array, V: Array) -> "KeysValues":
+        """With n more positions. The room doubles when it is full: O(n) for each, however many there are."""
+        now = self.length + K.shape[-2]
+        if now > self.K.shape[-2] or self.written[0] != self.length:
+            room = max(2 * now, 64)
+            self = KeysValues(_wider(self.keys, room), _wider(self.values, room), self.length, [self.length])
+        self.K[..., self.length : now, :] = K
+        self.V[..., self.length : now, :] = V
+        self.written[0] = now
+        return self._replace(length=now)
+
+
+def _wider(X: Array, room: int) -> Array:
+    wider = np.zeros((*X.shape[:-2], room, X.shape[-1]), X.dtype)
+    wider[..., : X.shape[-2], :] = X
+    return wider

@@ -1,0 +1,68 @@
+"""Every kind of attention under a name, so that a model can be told which one to use.
+
+LanguageModel(attention="bigbird")              with the sizes of the model, and the rest as it is usual
+LanguageModel(attention="window:radius=32")     another choice of its own
+LanguageModel(attention=("softmax", "window"))  one kind of block after another, over and over
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from minitransformer.attention.core import Core, Mixer, Part
+from minitransformer.attention.delta_rule import DeltaRule
+from minitransformer.attention.kernel_attention import KernelAttention
+from minitransformer.attention.patterns import BigBird, Pattern, Strided, Window
+from minitransformer.attention.softmax import SoftmaxAttention
+from minitransformer.named import named
+
+ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
+    "softmax": SoftmaxAttention,
+    "window": Window,
+    "strided": Strided,
+    "bigbird": BigBird,
+    "linear": KernelAttention,
+    "delta": DeltaRule,
+}
+EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
+
+
+def attention_of(attention: Any, sizes: dict[str, int]) -> Core | Mixer:
+    """The core or mixer of this name for a model of these sizes, or the one that is given; a pattern becomes a core.
+
+    raises   ValueError for an unknown name or option
+    """
+    if isinstance(attention, str):
+        attention = named("attention", ATTENTIONS, attention, sizes)
+    if isinstance(attention, Pattern):
+        attention = SoftmaxAttention(attention)
+    if not isinstance(attention, (Core, Mixer)):
+        raise ValueError(f"attention: {attention!r} is not a name, nor a core, a mixer or a pattern")
+    return attention
+
+
+def rows() -> list[tuple[str, Part, str]]:
+    """Name, an example of it, and what it is in one line: the first line of its docstring."""
+    parts: list[tuple[str, Part, str]] = []
+    for name in ATTENTIONS:
+        made = named("attention", ATTENTIONS, name, EXAMPLE)
+        parts.append((name, attention_of(made, EXAMPLE), (type(made).__doc__ or "").splitlines()[0]))
+    return parts
+
+
+def table() -> str:
+    """What there is: cost of n tokens, whether it can be causal, what it remembers while it writes, what it needs."""
+    lines = [("attention", "cost", "causal", "remembers", "positions", "needs")]
+    for name, part, _ in rows():
+        remembers = "nothing: reads all again" if part.remembers is None else part.remembers
+        lines.append(
+            (name, part.cost, {"either": "yes"}.get(part.causal, part.causal), remembers, positions(part), part.needs)
+        )
+    widths = [max(len(row[k]) for row in lines) for k in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in lines)
+
+
+def positions(part: Part) -> str:
+    """Which encodings of positions it can be combined with."""
+    if isinstance(part, Mixer):
+        return "at the embeddings"
+    return "any" if getattr(part, "has_scores", False) else "at the embeddings, rope"

@@ -1,0 +1,90 @@
+"""Softmax attention as a core: any scores, any pattern. Dense attention is the core with neither.
+
+S_ij = scale · ⟨q_i, k_j⟩, or what an encoding of positions makes of it       scores
+only the pairs (i, j) of a pattern                                           pattern
+Y = softmax(S) V
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.block_sparse import block_sparse_attention
+from minitransformer.attention.core import Core
+from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.patterns import Pattern
+from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.typing import Array
+
+
+class SoftmaxPullback(NamedTuple):
+    """There was nothing to learn in it: attention's own gradients."""
+
+    attention: Pullback
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
+        return NoParams(), *self.attention(dY)
+
+
+@dataclass(frozen=True)
+class SoftmaxAttention(Core):
+    """Every query takes an average of the values, weighted by softmax of its scores; of those that its pattern allows.
+
+    pattern   which pairs (patterns.py); None for all
+    scores    an encoding of positions that changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
+              A model puts its own there: LanguageModel(attention="window", positions="t5")
+    cost      O(n² d) for each head; with a pattern, O(pairs of its tiles · d), but O(n²) memory with scores that are formed
+    """
+
+    pattern: Pattern | None = None
+    scores: Any = None
+
+    has_scores = True
+    groups = True
+    remembers = "keys and values"
+
+    @property
+    def cost(self) -> str:  # type: ignore[override]
+        """That of its pattern."""
+        return "O(n²)" if self.pattern is None else self.pattern.cost
+
+    @property
+    def scale(self) -> float | None:  # type: ignore[override]
+        """That of the scores."""
+        return None if self.scores is None else self.scores.scale
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What the encoding shares."""
+        return () if self.scores is None else self.scores.shared
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
+        """What the scores have to learn."""
+        return NoParams() if self.scores is None else self.scores.init(rng, dtype)
+
+    def __call__(
+        self,
+        params: Tree,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = False,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, Pullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV)."""
+        pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
+        if self.scores is not None:
+            return self.scores(params, Q, K, V, causal=causal, mask=mask, pattern=pattern)
+        if pattern is None:
+            Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask)
+        else:
+            Y, attention = block_sparse_attention(Q, K, V, pattern, causal=causal, mask=mask)
+        return Y, SoftmaxPullback(attention)

@@ -1,0 +1,63 @@
+"""The two trainings of the book: a language model on bytes, and a translator of dates.
+
+Every choice has a default that suits two cores and a few minutes; steps are counted, not timed, so that a run can be
+repeated to the last bit.
+"""
+
+import math
+from typing import Any
+
+from minitransformer.backend import current
+from minitransformer.data import dates
+from minitransformer.models import EncoderDecoder, LanguageModel
+from minitransformer.training.choices import Training
+from minitransformer.training.schedule import Cosine
+
+OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups")
+PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
+TEXT: dict[str, Any] = {
+    "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2400, "lr": 6e-3, "seed": 0,
+    "attention": "softmax", "positions": "rope", "groups": None,
+}  # fmt: skip
+DATES: dict[str, Any] = {
+    "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1200, "lr": 5e-3, "seed": 0,
+    "attention": "softmax", "positions": "sinusoidal", "groups": None,
+}  # fmt: skip
+
+
+def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
+    """Model and training for a text; the choices are those of `TEXT`."""
+    c = _with(TEXT, choices)
+    model = LanguageModel(**{name: c[name] for name in ("context", *OF_MODEL)}, activation="relu")
+    return model, _training(c)
+
+
+def date_translator(**choices: Any) -> tuple[EncoderDecoder, Training]:
+    """Model and training for dates; the choices are those of `DATES`."""
+    c = _with(DATES, choices)
+    model = EncoderDecoder(dates.VOCABULARY, **{name: c[name] for name in OF_MODEL})
+    return model, _training(c)
+
+
+def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
+    for name in choices:
+        if name not in defaults:
+            raise ValueError(f"no choice {name!r}; there are {', '.join(defaults)}")
+    return {**defaults, **choices}
+
+
+def _training(c: dict[str, Any]) -> Training:
+    schedule = Cosine(c["lr"], c["steps"], warmup=c["steps"] // 10)
+    return Training(c["steps"], c["batch"], schedule, parts=parts_of(c["batch"]), seed=c["seed"])
+
+
+def parts_of(batch: int) -> int:
+    """Parts that a batch is best cut into in this tier."""
+    return 1 if current() == "micro" else math.gcd(batch, PARTS)
+
+
+def choices(model: Any, training: Training) -> dict[str, Any]:
+    """The choices that made a model and a training: the inverse of the two functions above."""
+    sizes = {name: getattr(model, name) for name in ("context", *OF_MODEL) if hasattr(model, name)}
+    lr = training.schedule.peak if isinstance(training.schedule, Cosine) else None
+    return {**sizes, "batch": training.batch, "steps": training.steps, "lr": lr, "seed": training.seed}

@@ -1,0 +1,180 @@
+"""`minitransformer train` and `minitransformer generate`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # at run time imported by the command that needs it: `minitransformer --help` should not wait
+    from minitransformer.training.objective import NextByte, WriteISO
+
+CHOICES = {  # option: type, help
+    "steps": (int, "number of updates"),
+    "batch": (int, "samples in an update"),
+    "lr": (float, "largest learning rate"),
+    "seed": (int, "of everything random"),
+    "width": (int, "D, the width of the model"),
+    "depth": (int, "number of blocks"),
+    "heads": (int, "attention heads in a block"),
+    "groups": (int, "heads of keys and values, if fewer"),
+    "attention": (str, "which one: see `minitransformer attentions`; NAME:OPTION=VALUE, or several that take turns"),
+    "context": (int, "bytes that the model sees (text only)"),
+    "positions": (str, "how it knows where a byte stands: sinusoidal, learned, rope, rope:base=500, alibi, …"),
+}
+PROMPT, SAMPLE, TEMPERATURE = "The ", 400, 0.8
+EXAMPLES = 8
+
+
+def add_train(commands: Any) -> None:
+    """Add the command `train` to a parser."""
+    parser = commands.add_parser("train", help="train a model", description=train.__doc__)
+    parser.add_argument("file", nargs="?", type=Path, help="a UTF-8 text; by default the documentation inside Python")
+    parser.add_argument(
+        "--task", choices=("text", "dates"), default="text", help="next byte, or written dates to ISO dates"
+    )
+    parser.add_argument("--out", type=Path, default=Path("run.safetensors"), help="checkpoint (default: %(default)s)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the checkpoint")
+    for name, (kind, text) in CHOICES.items():
+        parser.add_argument(f"--{name}", type=kind, help=text, nargs="+" if name == "attention" else None)
+    parser.set_defaults(run=train)
+
+
+def add_generate(commands: Any) -> None:
+    """Add the command `generate` to a parser."""
+    parser = commands.add_parser(
+        "generate", help="continue a prompt with a trained model", description=generate.__doc__
+    )
+    parser.add_argument("checkpoint", type=Path, help="a file that `minitransformer train` has written")
+    parser.add_argument("prompt", help="text to continue, or a date to translate")
+    parser.add_argument("--length", type=int, default=SAMPLE, help="bytes to write (default: %(default)s)")
+    parser.add_argument(
+        "--temperature", type=float, default=TEMPERATURE, help="0: always the most probable (default: %(default)s)"
+    )
+    parser.add_argument("--top-k", type=int, help="draw from the k most probable bytes only")
+    parser.add_argument("--top-p", type=float, help="draw from the fewest bytes that reach probability p")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
+    parser.set_defaults(run=generate)
+
+
+def train(args: argparse.Namespace) -> int:
+    """Train a language model on a text, or a translator of dates, and judge it on what it has not seen."""
+    from minitransformer.training.loop import TrainingInterrupted
+    from minitransformer.training.loop import train as run
+
+    objective, model, training, state = _go_on(args) if args.resume else _begin(args)
+    try:
+        state = run(model, objective, training, state=state, checkpoint=args.out)
+    except TrainingInterrupted as interrupted:
+        print(f"minitransformer: {interrupted}; --resume goes on", file=sys.stderr)
+        return 130
+    (_judge_text if args.task == "text" else _judge_dates)(objective, model, state.params)
+    print(f"\nsaved in {args.out}")
+    return 0
+
+
+def _begin(args: argparse.Namespace) -> tuple[Any, Any, Any, None]:
+    """A new run: objective, model, training, and no state yet."""
+    from minitransformer.commands.recipes import date_translator, language_model
+
+    if args.out.exists():
+        raise ValueError(f"{args.out} is there already: --resume goes on with it, --out starts another")
+    model, training = (language_model if args.task == "text" else date_translator)(**_wanted(args))
+    return _objective(args, model), model, training, None
+
+
+def _go_on(args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
+    """The run in the checkpoint, if it is of this task, on this text, and with these choices."""
+    from minitransformer.commands.recipes import choices
+    from minitransformer.training.checkpoint import load, refuse_other_data
+
+    found = load(args.out)
+    if found.data.get("task") != args.task:
+        raise ValueError(f"--task {args.task}: the run in {args.out} is of the task {found.data.get('task')}")
+    known = choices(found.model, found.training)
+    for name, value in _wanted(args).items():
+        if known.get(name) != value:
+            raise ValueError(
+                f"--{name} {value}: the run in {args.out} was started with {known.get(name)}, and can't change it"
+            )
+    objective = _objective(args, found.model)
+    refuse_other_data(args.out, found, objective.data)
+    return objective, found.model, found.training, found.state
+
+
+def _wanted(args: argparse.Namespace) -> dict[str, Any]:
+    wanted = {name: getattr(args, name) for name in CHOICES if getattr(args, name) is not None}
+    if "attention" in wanted:
+        wanted["attention"] = wanted["attention"][0] if len(wanted["attention"]) == 1 else tuple(wanted["attention"])
+    return wanted
+
+
+def _objective(args: argparse.Namespace, model: Any) -> "NextByte | WriteISO":
+    from minitransformer.data.text import python_docs, read_text
+    from minitransformer.training.objective import NextByte, WriteISO
+
+    if args.task == "text":
+        return NextByte(python_docs() if args.file is None else read_text(args.file), model.context)
+    if args.file is not None:
+        raise ValueError(f"{args.file}: the dates are drawn at random, --task dates takes no file")
+    return WriteISO()
+
+
+def _judge_text(objective: "NextByte", model: Any, params: Any) -> None:
+    """Print held-out bits per byte beside those of n-grams, and a sample."""
+    from minitransformer.commands.evaluation import bits_per_byte, table
+    from minitransformer.data.text import copied
+    from minitransformer.pullback import tree_size
+
+    text = objective.text
+    copies = copied(text.held_out, text.train).mean()
+    print(
+        f"\n{text.name}: {len(text.train):,} bytes to train on, {len(text.held_out):,} held out; of these, {copies:.0%} are"
+    )
+    print("copies: they lie in passages of 64 bytes that stand, word for word, in the training text too\n")
+    print(table(bits_per_byte(objective, model, params)))
+    print(f"\n{tree_size(params):,} parameters. How the model goes on after {PROMPT!r}:\n")
+    print(_continue(model, params, PROMPT, SAMPLE))
+
+
+def _judge_dates(objective: "WriteISO", model: Any, params: Any) -> None:
+    """Print the exact match on held-out dates, and some of them."""
+    from minitransformer.data.dates import held_out_set
+    from minitransformer.pullback import tree_size
+
+    held_out = held_out_set()
+    answers = objective.translate(model, params, held_out.written)
+    right = sum(a == b for a, b in zip(answers, held_out.iso, strict=True))
+    print(
+        f"\nexact match on {len(answers):,} held-out dates: {right / len(answers):.1%} ({tree_size(params):,} parameters)\n"
+    )
+    for written, answer, iso in list(zip(held_out.written, answers, held_out.iso, strict=True))[:EXAMPLES]:
+        print(f"{written:<32} {answer}" + ("" if answer == iso else f"   wrong: {iso}"))
+
+
+def _continue(model: Any, params: Any, prompt: str, length: int, seed: int = 0, **options: Any) -> str:
+    import numpy as np
+
+    from minitransformer.data.text import decode, encode
+    from minitransformer.models import generate as continuation
+
+    options = {"temperature": TEMPERATURE, **options}
+    tokens = encode(prompt)
+    return decode(
+        np.append(tokens, continuation(model, params, tokens, length, rng=np.random.default_rng(seed), **options))
+    )
+
+
+def generate(args: argparse.Namespace) -> int:
+    """Continue a prompt with a model that `minitransformer train` has written; a translator of dates translates it."""
+    from minitransformer.training.checkpoint import load
+    from minitransformer.training.objective import WriteISO
+
+    model, _, state, data = load(args.checkpoint)
+    if data["task"] == "dates":
+        print(WriteISO().translate(model, state.params, [args.prompt])[0])
+        return 0
+    if args.length < 0:
+        raise ValueError(f"length: {args.length} is negative")
+    options = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
+    print(_continue(model, state.params, args.prompt, args.length, args.seed, **options))
+    return 0

@@ -1,0 +1,76 @@
+"""What this machine is, and what there is to know of it: cores, processor, instructions, versions, the allocator of memory."""
+
+import ctypes
+import functools
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from minitransformer.backend import backend
+
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # the numbers of M_TRIM_THRESHOLD, … in glibc's malloc.h
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The name that the processor gives itself."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"
+
+
+def vectors() -> str:
+    """The widest set of vector instructions that NumPy found, such as X86_V3 (AVX2) or X86_V4 (AVX-512)."""
+    simd: Any = np.show_config(mode="dicts").get("SIMD Extensions", {})
+    return (simd.get("found") or simd.get("baseline") or ["none"])[-1]
+
+
+def circumstances() -> dict[str, str | int]:
+    """What made a result, for its record: enough to repeat it, or to see why a repetition differs."""
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    blas = {f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip() for pool in pools}
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("minitransformer", "numpy", "numba")},
+        "blas": ", ".join(sorted(blas)) or "unknown",
+        "machine": f"{processor()}, {platform.system()} {platform.machine()}",
+        "cores": cores(),
+        "tier": str(backend()),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Let the allocator keep what one step of a training has freed for the next; False where it is another one than glibc's.
+
+    A step makes the same arrays as the one before, hundreds of them. The allocator of Linux (glibc) hands large ones back
+    to the system at once, and gets them back page by page, each page filled with zeros and entered into a table: for arrays
+    of a few megabytes that takes longer than the arithmetic on them. Here it is told, once, to keep what was freed, up to a
+    gigabyte; a training then has no page faults after its first steps, and the process keeps its memory until it ends.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):  # macOS, musl; Windows
+        return False
+    settings = (MMAP_THRESHOLD, 32 * 2**20), (TRIM_THRESHOLD, 2**30), (TOP_PAD, 64 * 2**20)
+    done = [mallopt(name, size) for name, size in settings]
+    return all(done)

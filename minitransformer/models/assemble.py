@@ -1,0 +1,77 @@
+"""From names and sizes to a stack of blocks: which attention, with which positions, in how many heads."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from minitransformer.attention import Core, Mixer, MultiHeadAttention, attention_of, padding_mask
+from minitransformer.models.block import Block, Order
+from minitransformer.models.feed_forward import FeedForward
+from minitransformer.models.stack import Stack
+from minitransformer.positions import Encoding, refuse_without_scores
+from minitransformer.typing import Array
+
+
+def mixer_of(
+    attention: Any, encoding: Encoding | None, *, width: int, heads: int, groups: int | None, longest: int
+) -> Mixer:
+    """Attention of this name or form, with an encoding of positions that acts inside it.
+
+    raises   ValueError for a pair that can't be, in one line that says why
+    """
+    if width < 1 or heads < 1 or width % heads:
+        raise ValueError(f"width: {width} is not divisible into {heads} heads")
+    part = attention_of(attention, {"width": width, "heads": heads, "d": width // heads, "longest": longest})
+    if isinstance(part, Mixer):
+        if encoding is not None or groups is not None:
+            what = "groups" if encoding is None else f"positions: {type(encoding).__name__}"
+            raise ValueError(f"{what}: {type(part).__name__} has no queries and keys that it could act on")
+        return part
+    rotate = None
+    if encoding is not None and encoding.acts_on == ("queries and keys",):
+        rotate = encoding
+    elif encoding is not None:
+        part = _with_scores(part, encoding)
+    return MultiHeadAttention(width, heads, core=part, rotate=rotate, groups=groups)
+
+
+def _with_scores(core: Core, encoding: Encoding) -> Core:
+    if not core.has_scores:
+        refuse_without_scores(encoding, type(core).__name__)
+    if core.scores is not None:
+        raise ValueError(
+            f"positions: {type(encoding).__name__} and {type(core.scores).__name__} would both make the scores"
+        )
+    return replace(core, scores=encoding)  # type: ignore[type-var]
+
+
+def stack_of(
+    attention: Any, encoding: Encoding | None, *, width: int, depth: int, heads: int, hidden: int | None,
+    groups: int | None, longest: int, order: Order, norm: str, eps: float = 1e-5, activation: str, dropout: float,
+    cross: bool = False,
+) -> Stack:  # fmt: skip
+    """A stack of `depth` blocks. Several kinds of attention take turns along the depth.
+
+    attention   a name, a core, a mixer or a pattern, or a sequence of them
+    hidden      width of the feed-forward network; 4 D if None
+    cross       whether each block has cross-attention, always dense and without positions
+    """
+    if depth < 1:
+        raise ValueError(f"depth: a stack needs at least one block, got {depth}")
+    kinds = attention if isinstance(attention, Sequence) and not isinstance(attention, str) else (attention,)
+    if not kinds:
+        raise ValueError("attention: an empty sequence")
+    ffn = FeedForward(width, 4 * width if hidden is None else hidden, activation)  # type: ignore[arg-type]
+    blocks = [
+        Block(
+            mixer_of(kind, encoding, width=width, heads=heads, groups=groups, longest=longest),
+            *(ffn, MultiHeadAttention(width, heads) if cross else None, order, norm, eps, dropout),
+        )
+        for kind in kinds
+    ]
+    return Stack(tuple(blocks[k % len(blocks)] for k in range(depth)))
+
+
+def keys_that_are_there(lengths: Array | None, m: int) -> Array | None:
+    """The mask that hides the padding after each sequence, with the axis for the heads; None without lengths."""
+    return None if lengths is None else padding_mask(lengths, m)[..., None, :, :]

@@ -1,0 +1,41 @@
+"""What a model says of its stacks: which parameters no gradient moves, what moves them, and which losses are added."""
+
+import numpy as np
+
+from minitransformer.models.stack import Stack
+from minitransformer.pullback import Pullback, Tree
+
+
+class Model:
+    """A model made of stacks, which have the same names in the model, in its parameters and in its pullback."""
+
+    stacks: tuple[str, ...] = ("stack",)
+
+    def _stacks(self) -> dict[str, Stack]:
+        return {name: getattr(self, name) for name in self.stacks}
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Paths of parameters that no gradient moves."""
+        return tuple(f"{name}.{path}" for name, stack in self._stacks().items() for path in stack.untrained)
+
+    @property
+    def moves(self) -> bool:
+        """Whether `after_step` does anything."""
+        return any(stack.moves for stack in self._stacks().values())
+
+    @property
+    def adds_loss(self) -> bool:
+        """Whether its pullback holds losses to be added to that of the task."""
+        return any(stack.adds_loss for stack in self._stacks().values())
+
+    def observe(self, pullback: Pullback) -> Tree:
+        """What `after_step` has to know of a forward pass; averaged over the parts of a batch, as gradients are."""
+        return {name: stack.observe(getattr(pullback, name)) for name, stack in self._stacks().items()}
+
+    def after_step(self, params: Tree, observed: Tree, rng: np.random.Generator) -> Tree:
+        """The parameters after an optimiser's step: averages moved, features drawn again."""
+        moved = {
+            name: stack.after_step(getattr(params, name), observed[name], rng) for name, stack in self._stacks().items()
+        }
+        return params._replace(**moved)

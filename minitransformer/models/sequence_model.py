@@ -1,0 +1,233 @@
+"""The one model of a sequence: embed the tokens, pass them through a stack of blocks, read something off at each of them.
+
+    X = √D · E[tokens] + Π              embed; or as in BERT, LN(E[tokens] + T[types] + Π)
+    N = blocks(X)                       the stack, with a last norm if it is pre-norm
+    logits = N Eᵀ                       what token: from the table that reads (tied embeddings)
+    logits = N W + b                    or `outputs` numbers of any other kind
+
+A language model is a causal one, a tagger one that sees both sides, a classifier one of whose rows only the first is used.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.multi_head import ProjectionParams
+from minitransformer.functional import LinearPullback, linear
+from minitransformer.models.assemble import keys_that_are_there, stack_of
+from minitransformer.models.block import Order
+from minitransformer.models.embed import EmbeddedPullback, NormedEmbeddingPullback, embed, embed_normed
+from minitransformer.models.model import Model
+from minitransformer.models.norms import Norm
+from minitransformer.models.stack import Stack, StackParams, StackPullback
+from minitransformer.positions import Placed, place
+from minitransformer.pullback import Pullback, Tree, parts_fit
+from minitransformer.typing import Array, Float, Int, checked
+
+
+class SequenceParams(NamedTuple):
+    """The table of tokens (vocabulary, D), the positions, the stack; and what only some models have.
+
+    types   BERT's table of kinds of sentence, (types, D)
+    norm    BERT's, of the sum of the tables
+    head    W (D, outputs) and b, where the answer is not a token
+    """
+
+    E: Array
+    positions: Tree
+    stack: StackParams
+    types: Tree = None
+    norm: Tree = None
+    head: Tree = None
+
+
+class SequencePullback(NamedTuple):
+    """Backwards: head, stack, embedding.
+
+    logits = N Eᵀ gives dN = dlogits E and dE = dlogitsᵀ N, to which the reading side of E adds its own. A model without a
+    head (None) gives N itself.
+    """
+
+    embedded: EmbeddedPullback | NormedEmbeddingPullback
+    stack: StackPullback
+    head: LinearPullback | None
+    tied: bool
+
+    @property
+    def blocks(self) -> tuple[Pullback, ...]:
+        """The blocks' pullbacks: `pullback.blocks[3].attention.A`."""
+        return self.stack.blocks
+
+    def __call__(self, dlogits: Array) -> SequenceParams:
+        dW: Any
+        dN, dW, *db = (dlogits, None) if self.head is None else self.head(dlogits)
+        dhead = None if self.tied or dW is None else ProjectionParams(dW, *db)
+        dstack, dX = self.stack(dN)
+        dE, dpositions, dtypes, dnorm = (*self.embedded(dX), None, None)[:4]
+        return SequenceParams(dW.T + dE if self.tied else dE, dpositions, dstack, dtypes, dnorm, dhead)
+
+
+class Written(NamedTuple):
+    """What a causal model keeps of the `length` tokens so far: the states of its blocks, or the tokens, to read them again."""
+
+    length: int
+    blocks: tuple[Any, ...] | None
+    tokens: Array | None
+
+
+@dataclass(frozen=True)
+class SequenceModel(Model):
+    """A transformer over one sequence of tokens.
+
+    vocabulary   number of tokens; 256 for bytes
+    context      longest sequence it can be trained on (and, with learned positions, can read at all)
+    width, depth, heads, hidden    D, number of blocks, H, width of the feed-forward network (4 D if None)
+    attention    a name of the registry, with options or without ("window:radius=32"), or a core, a mixer or a pattern; or
+                 a sequence of these, which take turns along the depth
+    positions    a name of the registry, or an encoding, at the embeddings or inside attention
+    groups       heads of keys and values, each shared by H/groups heads of queries; H if None
+    order, norm, eps, dropout    see Block; activation: see FeedForward
+    causal       whether a token sees only what came before it
+    outputs      numbers at each token; None for logits of tokens, 0 for the rows N themselves
+    embedding    "scaled" or "normed", see above
+    types        rows of the table of types, in a normed embedding
+    cost         O(n D²) per block, and attention's own; 12 D² parameters per block
+    raises       ValueError for what can't be, at construction
+    """
+
+    vocabulary: int = 256
+    context: int = 128
+    width: int = 128
+    depth: int = 4
+    heads: int = 4
+    hidden: int | None = None
+    attention: Any = "softmax"
+    positions: Any = "sinusoidal"
+    groups: int | None = None
+    order: Order = "pre"
+    norm: str = "layer"
+    eps: float = 1e-5
+    activation: str = "relu"
+    dropout: float = 0.0
+    causal: bool = False
+    outputs: int | None = None
+    embedding: Literal["scaled", "normed"] = "scaled"
+    types: int = 1
+
+    def __post_init__(self) -> None:
+        if self.vocabulary < 1 or self.context < 1:
+            raise ValueError(f"vocabulary and context must be at least 1, got {self.vocabulary} and {self.context}")
+        if self.types < 1 or (self.outputs is not None and self.outputs < 0):
+            raise ValueError(f"types ≥ 1 and outputs ≥ 0 are needed, got {self.types} and {self.outputs}")
+        if self.embedding not in ("scaled", "normed"):
+            raise ValueError(f'embedding: no {self.embedding!r}; there are "scaled" and "normed"')
+        self.stack.refuse(causal=self.causal)
+
+    @property
+    def answers(self) -> int:
+        """Numbers at each token."""
+        return self.vocabulary if self.outputs is None else self.outputs or self.width
+
+    @cached_property
+    def _placed(self) -> Placed:
+        return place(self.positions, width=self.width, heads=self.heads, longest=self.context)
+
+    @cached_property
+    def stack(self) -> Stack:
+        """Its blocks."""
+        return stack_of(
+            *(self.attention, self._placed.in_attention),
+            width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,
+            longest=self.context, order=self.order, norm=self.norm, eps=self.eps, activation=self.activation,
+            dropout=self.dropout,
+        )  # fmt: skip
+
+    @cached_property
+    def _norm(self) -> Norm:
+        return Norm(self.width, "layer", self.eps)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SequenceParams:
+        """Entries of E are normal with variance 1/D; in a normed embedding all tables have standard deviation 0.02."""
+        head = types = norm = None
+
+        def table(rows: int) -> Array:
+            draws = rng.standard_normal((rows, self.width))
+            return (0.02 * draws if self.embedding == "normed" else draws / math.sqrt(self.width)).astype(dtype)
+
+        if self.outputs:
+            W = (rng.standard_normal((self.width, self.outputs)) / math.sqrt(self.width)).astype(dtype)
+            head = ProjectionParams(W, np.zeros(self.outputs, dtype))
+        E = table(self.vocabulary)
+        if self.embedding == "normed":
+            types, norm = table(self.types), self._norm.init(rng, dtype)
+        positions = self._placed.at_embedding.init(rng, dtype)
+        return SequenceParams(E, positions, self.stack.init(rng, dtype), types, norm, head)
+
+    def _embed(
+        self, params: SequenceParams, tokens: Array, *, types: Array | None = None, rng: Any = None, first: int = 0
+    ) -> tuple[Array, EmbeddedPullback | NormedEmbeddingPullback]:
+        table = params.E, self._placed.at_embedding, params.positions
+        if self.embedding == "scaled":
+            return embed(*table, tokens, rate=self.dropout, rng=rng, first=first)
+        return embed_normed(*table, params.types, self._norm, params.norm, tokens, types, first=first)
+
+    def _answer(self, params: SequenceParams, N: Array) -> tuple[Array, LinearPullback | None]:
+        if self.outputs is None:
+            return linear(N, params.E.T)
+        return linear(N, *params.head) if self.outputs else (N, None)
+
+    @checked
+    def __call__(
+        self,
+        params: SequenceParams,
+        tokens: Int[Array, "*batch n"],
+        *,
+        lengths: Int[Array, "*batch"] | None = None,
+        types: Int[Array, "*batch n"] | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[Float[Array, "*batch n {self.answers}"], SequencePullback]:
+        """What it says at each token; a generator turns dropout on. Pullback: dlogits to dparams.
+
+        lengths   of the sequences; what follows in a row of `tokens` is padding, which no token looks at. What is said at
+                  the padding itself means nothing
+        types     0 for the tokens of the first sentence, 1 for those of the second; all 0 by default (normed embedding)
+        raises    ValueError for a token or type outside its table, a length beyond n, or more tokens than a learned table
+                  has positions; for parameters of a model of another form
+        """
+        normed = self.embedding == "normed"
+        parts_fit(params, types=normed, norm=normed, head=bool(self.outputs))
+        X, embedded = self._embed(params, tokens, types=types, rng=rng)
+        mask = keys_that_are_there(lengths, tokens.shape[-1])
+        N, stack = self.stack(params.stack, X, causal=self.causal, mask=mask, rng=rng)
+        logits, head = self._answer(params, N)
+        return logits, SequencePullback(embedded, stack, head, self.outputs is None)
+
+    def step(self, params: SequenceParams, tokens: Array, state: Written | None = None) -> tuple[Array, Written]:
+        """What a causal model says at new tokens (*batch, n) after those in the state, and the longer state.
+
+        The same numbers as calling it on all. Where attention keeps no state, that is what happens.
+        cost     one token after m − 1: O(D²) per block and attention's own, O(m D) with keys and values
+        raises   ValueError if the model is not causal
+        """
+        if not self.causal:
+            raise ValueError("causal: a model that sees both sides has no past to go on from")
+        first = 0 if state is None else state.length
+        longer = first + tokens.shape[-1]
+        if self.stack.decodes:
+            X, _ = self._embed(params, tokens, first=first)
+            N, blocks = self.stack.step(params.stack, X, None if state is None else state.blocks)
+            return self._answer(params, N)[0], Written(longer, blocks, None)
+        everything = tokens if state is None else np.concatenate([state.tokens, tokens], -1)
+        logits, _ = self(params, everything)
+        return logits[..., first:, :], Written(longer, None, everything)
+
+
+@dataclass(frozen=True)
+class LanguageModel(SequenceModel):
+    """A causal transformer: at every position, a distribution over the next token. The fields are those of SequenceModel."""
+
+    activation: str = "gelu_tanh"
+    causal: bool = True

@@ -1,0 +1,70 @@
+"""Every encoding under a name, so that a model can be told which one to use.
+
+LanguageModel(positions="rope")                 with the sizes of the model, and the rest as in its paper
+LanguageModel(positions="rope:base=500")        another choice of its own
+LanguageModel(positions=RoPE(32, base=500.0))   an encoding of the reader's making, for heads of width 32
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from minitransformer.named import named
+from minitransformer.positions.absolute import LearnableSinusoids, LearnedPositions, SinusoidalPositions
+from minitransformer.positions.alibi import ALiBi
+from minitransformer.positions.deberta import DeBERTa
+from minitransformer.positions.encoding import Encoding
+from minitransformer.positions.fire import FIRE
+from minitransformer.positions.kerple import KerpleLog
+from minitransformer.positions.multiplicative import Multiplicative
+from minitransformer.positions.none import NoPositions
+from minitransformer.positions.relative_sinusoids import TENER, TransformerXLPositions
+from minitransformer.positions.rope import RoPE
+from minitransformer.positions.shaw import Shaw
+from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
+from minitransformer.positions.t5 import T5Bias
+from minitransformer.positions.tupe import TUPE
+
+AT_EMBEDDING: dict[str, Callable[..., Any]] = {
+    "none": NoPositions,
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "learnable sinusoids": LearnableSinusoids,
+}
+IN_ATTENTION: dict[str, Callable[..., Encoding]] = {
+    "shaw": Shaw,
+    "relative keys": partial(Shaw, values=False),
+    "relative sinusoids": SinusoidalKeys,
+    "learnable relative sinusoids": partial(SinusoidalKeys, learn=True),
+    "multiplicative": Multiplicative,
+    "transformer-xl": TransformerXLPositions,
+    "tener": TENER,
+    "deberta": lambda width, heads, longest, index="paper": DeBERTa(width, heads, longest, index),
+    "tupe": partial(TUPE, cls=False),
+    "t5": T5Bias,
+    "alibi": ALiBi,
+    "kerple": KerpleLog,
+    "fire": FIRE,
+    "rope": RoPE,
+}
+
+
+class Placed(NamedTuple):
+    """What a model adds to its embeddings, and what its attention does about positions (None: nothing)."""
+
+    at_embedding: Any
+    in_attention: Encoding | None
+
+
+def place(positions: Any, *, width: int, heads: int, longest: int) -> Placed:
+    """The encoding of this name, for a model of this size; or the one that is given.
+
+    longest   positions that a learned table holds, and the farthest offset of DeBERTa's
+    raises    ValueError for an unknown name or option
+    """
+    if isinstance(positions, str):
+        sizes = {"width": width, "heads": heads, "d": width // heads, "longest": longest}
+        positions = named("positions", {**AT_EMBEDDING, **IN_ATTENTION}, positions, sizes)
+    if isinstance(positions, Encoding):
+        return Placed(NoPositions(width), positions)
+    return Placed(positions, None)

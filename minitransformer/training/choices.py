@@ -1,0 +1,43 @@
+"""What a run is told before it starts: choices that never change while it runs."""
+
+from dataclasses import dataclass, field
+
+from minitransformer.training.optimiser import AdamW
+from minitransformer.training.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Training:
+    """The choices of a run. With the same ones, the same text and the same machine, a run gives the same numbers.
+
+    steps          number of updates
+    batch          samples in one update
+    schedule       learning rate over the steps
+    optimiser      AdamW
+    clip           largest norm of a gradient
+    parts          that a batch is cut into; computed side by side, one on each core
+    seed           everything random in step s comes from `np.random.default_rng([seed, s])`
+    look_every     steps between two looks at held-out data
+    save_every     steps between two checkpoints
+    """
+
+    steps: int
+    batch: int
+    schedule: Schedule
+    optimiser: AdamW = field(default_factory=AdamW)
+    clip: float = 1.0
+    parts: int = 4
+    seed: int = 0
+    look_every: int = 100
+    save_every: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "parts", "look_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is not at least 1")
+        if self.batch % self.parts:
+            raise ValueError(f"parts: a batch of {self.batch} can't be cut into {self.parts} equal ones")
+        if self.clip <= 0:
+            raise ValueError(f"clip: {self.clip} is not positive")
+        if self.seed < 0:
+            raise ValueError(f"seed: {self.seed} is negative")

@@ -1,0 +1,83 @@
+"""Compile every loop ahead of its first use, on all cores at once.
+
+Without this, the first call of each function waits for its compiler: seconds for attention both ways. What is compiled
+is kept on the disk (`minitransformer doctor` says where), for every later process.
+"""
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+import numpy as np
+from tqdm import tqdm
+
+from minitransformer.attention import block_sparse_attention, delta_rule, dot_product_attention, window_pattern
+from minitransformer.attention.kernel_attention import elu_features, kernel_attention
+from minitransformer.backend import available
+from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
+from minitransformer.machine import cores
+from minitransformer.positions.rope import rotate
+from minitransformer.training.optimiser import AdamW
+from minitransformer.typing import Array
+
+
+def _both_ways(function: Callable, *inputs: object, **options: object) -> None:
+    Y, pullback = function(*inputs, **options)
+    pullback(Y)
+
+
+def _attention(X: Array) -> None:
+    _both_ways(dot_product_attention, X, X, X)
+    dot_product_attention(X[:, :1], X, X)
+
+
+def _sparse(X: Array) -> None:
+    _both_ways(block_sparse_attention, X, X, X, window_pattern(X.shape[-2], 3))
+
+
+def _kernel_attention(X: Array) -> None:
+    F, back = elu_features(X)
+    back(F)
+    for causal in (False, True):
+        _both_ways(kernel_attention, F, F, X, causal=causal)
+
+
+def _delta_rule(X: Array) -> None:
+    _both_ways(delta_rule, X, X, X, X[..., 0])
+
+
+def _pointwise(X: Array) -> None:
+    Y = np.repeat(X[0, :64], 2, axis=0)
+    for function in (relu, gelu, gelu_tanh):
+        _both_ways(function, Y)
+    _both_ways(embedding, np.arange(len(Y)) % 9, Y[:9])
+    _both_ways(rotate, Y, angles=Y[:, :3])
+    AdamW().update(Y, Y, AdamW().init(Y), rate=1e-3)
+
+
+def _rows(X: Array) -> None:
+    Y = np.repeat(X[0, :64], 2, axis=0)
+    _both_ways(layer_norm, Y, Y[0], Y[0])
+    _both_ways(rms_norm, Y, Y[0])
+    _both_ways(linear, Y, Y[: Y.shape[-1]], Y[0])
+    _both_ways(cross_entropy, Y, np.arange(len(Y)) % Y.shape[-1])
+
+
+LOOPS = (_delta_rule, _attention, _rows, _kernel_attention, _sparse, _pointwise)  # what takes longest comes first
+
+
+def _compile(loops: Callable, dtype: str) -> None:
+    loops(np.random.default_rng(0).standard_normal((2, 100, 16)).astype(dtype))
+
+
+def compile_loops() -> None:
+    """Compile what is not compiled yet, for float32 and float64."""
+    if "numba" not in available():
+        return
+    spawn = multiprocessing.get_context(
+        "spawn"
+    )  # a fork would take along what other threads hold, such as the lock of the compiler
+    with ProcessPoolExecutor(cores(), mp_context=spawn) as pool:
+        jobs = [pool.submit(_compile, loops, dtype) for loops in LOOPS for dtype in ("float32", "float64")]
+        for job in tqdm(as_completed(jobs), "compiling the loops", len(jobs), leave=False):
+            job.result()

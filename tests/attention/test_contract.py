@@ -1,0 +1,340 @@
+"""What every kind of attention in the registry has to keep, by being registered.
+
+A new one gets all of this; what it has to bring is its definition in loops, its limiting case and its errata. A core that
+asks the seams for all they can carry (everything.py) has to pass as well.
+"""
+
+import importlib.util
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import check_pullback, random_like, tree_map
+from minitransformer.attention import ATTENTIONS, Mixer, MultiHeadAttention, attention_of, padding_mask
+from minitransformer.attention.registry import table
+from minitransformer.backend import available
+from minitransformer.data.text import Text
+from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, place
+from minitransformer.pullback import tree_items
+from minitransformer.training.checkpoint import Checkpoint, load, save
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import start, train
+from minitransformer.training.objective import NextByte
+from minitransformer.training.schedule import Cosine
+
+spec = importlib.util.spec_from_file_location("everything", Path(__file__).with_name("everything.py"))
+everything = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(everything)
+
+D, H, N = 12, 2, 70  # more than a tile, and no multiple of one
+OPTIONS = {"window": "radius=9,step=2,globals_=3", "strided": "stride=7", "bigbird": "window=0,random=1"}
+NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
+
+
+def made(name, width=D, heads=H):
+    """The core or mixer under this name, in a model of this size."""
+    sizes = {"width": width, "heads": heads, "d": width // heads, "longest": 160}
+    return everything.Everything(sizes["d"], heads) if name == "everything" else attention_of(name, sizes)
+
+
+PARTS = {name: made(name) for name in (*NAMES, "everything")}
+
+
+def can(part, causal):
+    return part.causal != ("never" if causal else "always")
+
+
+def mixer(name, **options):
+    """The part under this name as a layer; without biases, for that of the keys has no effect in a softmax."""
+    part = PARTS[name]
+    return part if isinstance(part, Mixer) else MultiHeadAttention(D, H, bias=False, core=part, **options)
+
+
+def some(layer, dtype=np.float64):
+    """Parameters at which nothing hides."""
+    rng = np.random.default_rng(1)
+    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
+
+
+def rows(*shape, dtype=np.float64, seed=2):
+    return np.random.default_rng(seed).standard_normal((*shape, D)).astype(dtype)
+
+
+def padding(n):
+    """Of two samples, the second has five tokens fewer."""
+    return padding_mask(np.array([n, n - 5]), n)[:, None]
+
+
+def language_model(name, **options):
+    sizes = {"vocabulary": 40, "context": 96, "width": D, "depth": 2, "heads": H, "hidden": 10}
+    return LanguageModel(**sizes, attention=PARTS[name], **options)
+
+
+every = pytest.mark.parametrize("name", PARTS)
+causal_or_not = pytest.mark.parametrize(
+    ("name", "causal"),
+    [(name, causal) for name, part in PARTS.items() for causal in (False, True) if can(part, causal)],
+)
+causal_ones = pytest.mark.parametrize("name", [name for name, part in PARTS.items() if can(part, True)])
+tiers = pytest.mark.parametrize("tier", available())
+
+
+# ---------------------------------------------------------------------------------------- values and gradients
+
+
+@causal_or_not
+@pytest.mark.parametrize(("n", "padded"), [(7, False), (7, True), (N, True)])
+def test_the_gradient_of_every_parameter_and_input(name, causal, n, padded):
+    layer, X = mixer(name), rows(2, n)
+    function = partial(layer, causal=causal, mask=padding(n) if padded else None)
+    untrained = [f"params.{path}" for path in layer.untrained]
+    with mt.backend("numpy"):
+        check_pullback(function, some(layer), X, untrained=untrained, entries=3)
+
+
+@causal_or_not
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_all_tiers_agree(name, causal, dtype):
+    layer, X, dY = mixer(name), rows(2, N, dtype=dtype), rows(2, N, dtype=dtype, seed=3)
+    params, found = some(layer, dtype), []
+    for tier in available():
+        with mt.backend(tier):
+            Y, pullback = layer(params, X, causal=causal, mask=padding(N))
+            found.append(dict(tree_items({"Y": Y, "gradients": pullback(dY)})))
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        for path, array in found[0].items():
+            assert other[path].dtype == dtype, path
+            size = np.abs(array).max()
+            assert np.allclose(other[path], array, atol=(1e-4 if dtype == np.float32 else 1e-11) * size), path
+
+
+@tiers
+@causal_ones
+def test_what_comes_later_changes_no_bit(name, tier):
+    layer, X = mixer(name), rows(2, N, dtype=np.float32)
+    later = X.copy()
+    later[:, 40:] += 1
+    with mt.backend(tier):
+        Y, _ = layer(some(layer, np.float32), X, causal=True)
+        Z, _ = layer(some(layer, np.float32), later, causal=True)
+    assert (Y[:, :40] == Z[:, :40]).all()
+    assert (Y[:, 40:] != Z[:, 40:]).any()
+
+
+@tiers
+@causal_or_not
+def test_padding_changes_no_bit_of_what_is_there(name, causal, tier):
+    layer, X = mixer(name), rows(2, N, dtype=np.float32)
+    other = X.copy()
+    other[1, N - 5 :] = 9
+    with mt.backend(tier):
+        Y, pullback = layer(some(layer, np.float32), X, causal=causal, mask=padding(N))
+        Z, _ = layer(some(layer, np.float32), other, causal=causal, mask=padding(N))
+        dY = rows(2, N, dtype=np.float32, seed=3)
+        dY[1, N - 5 :] = 0
+        _, dX = pullback(dY)
+    assert (Y[0] == Z[0]).all()
+    assert (Y[1, : N - 5] == Z[1, : N - 5]).all()
+    assert not dX[1, N - 5 :].any()
+
+
+@every
+def test_samples_know_nothing_of_each_other(name):
+    layer, X = mixer(name), rows(3, 2, 9)
+    params, causal = some(layer), not can(PARTS[name], False)
+    Y, _ = layer(params, X, causal=causal)
+    for sample in np.ndindex(3, 2):
+        assert np.allclose(Y[sample], layer(params, X[sample], causal=causal)[0], atol=1e-12)
+
+
+@every
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65])
+def test_any_length(name, n):
+    layer, causal = mixer(name), not can(PARTS[name], False)
+    Y, pullback = layer(some(layer), rows(2, n), causal=causal)
+    dparams, dX = pullback(rows(2, n, seed=3))
+    assert Y.shape == dX.shape == (2, n, D)
+    assert all(np.isfinite(array).all() for _, array in tree_items((Y, dparams, dX)))
+
+
+@causal_or_not
+@pytest.mark.parametrize("groups", [1, 2])
+def test_groups_of_heads_share_their_keys(name, causal, groups):
+    """As if each head of queries had a copy of the keys and values of its group."""
+    part = made(name, width=24, heads=4)
+    if isinstance(part, Mixer) or part.queries_are_keys:
+        pytest.skip("no keys to share")
+    few = MultiHeadAttention(24, 4, bias=False, core=part, groups=groups)
+    params, X = some(few), np.random.default_rng(2).standard_normal((2, 9, 24))
+    W_k, W_v = (np.repeat(W.reshape(24, groups, 6), 4 // groups, 1).reshape(24, 24) for W in (params.W_k, params.W_v))
+    Y, _ = few(params, X, causal=causal)
+    many = replace(few, groups=None)
+    assert np.allclose(Y, many(params._replace(W_k=W_k, W_v=W_v), X, causal=causal)[0], atol=1e-12)
+    with mt.backend("numpy"):
+        check_pullback(partial(few, causal=causal), params, X, entries=3)
+
+
+# -------------------------------------------------------------------------------------------- one by one
+
+
+@tiers
+@causal_ones
+@pytest.mark.parametrize("positions", ["sinusoidal", "rope"])
+@pytest.mark.parametrize("pieces", [(80, 1, 1, 1), (1, 1, 5, 70, 1), (3, 64, 2, 2)])
+def test_one_by_one_is_the_same_as_all_at_once(name, positions, pieces, tier):
+    model = language_model(name, positions=positions, groups=None)
+    params = model.init(np.random.default_rng(0), np.float64)
+    tokens = np.random.default_rng(1).integers(0, 40, (2, sum(pieces)))
+    with mt.backend(tier):
+        whole, _ = model(params, tokens)
+        state, said = None, []
+        for n in pieces:
+            first = 0 if state is None else state.length
+            logits, state = model.step(params, tokens[:, first : first + n], state)
+            said.append(logits)
+    assert state.length == sum(pieces)
+    assert np.allclose(np.concatenate(said, 1), whole, atol=1e-10)
+
+
+@causal_ones
+def test_a_state_can_be_continued_twice(name):
+    """Two ways to go on from one state don't get into each other's way, and the state is as it was."""
+    model = language_model(name)
+    params = model.init(np.random.default_rng(0), np.float64)
+    first, a, b = np.random.default_rng(1).integers(0, 40, (3, 1, 6))
+    _, state = model.step(params, first)
+    said = [model.step(params, tokens, state) for tokens in (a, b, a)]
+    onwards = [model.step(params, tokens, after)[0] for tokens, (_, after) in zip((b, a, b), said, strict=True)]
+    assert np.array_equal(said[0][0], said[2][0])
+    assert np.array_equal(onwards[0], onwards[2])
+    assert not np.array_equal(onwards[0], onwards[1])
+    assert state.length == 6
+
+
+# ----------------------------------------------------------------------------------------------- in models
+
+
+def pairs():
+    return [(name, positions) for name in PARTS for positions in (*AT_EMBEDDING, *IN_ATTENTION)]
+
+
+@pytest.mark.parametrize(("name", "positions"), pairs())
+def test_with_every_encoding_of_positions_or_a_reason_why_not(name, positions):
+    """Every pair makes a model that learns and writes, or is refused in one line."""
+    part = PARTS[name]
+    inside = place(positions, width=D, heads=H, longest=96).in_attention
+    turns = inside is None or inside.acts_on == ("queries and keys",)
+    if not (turns or getattr(part, "has_scores", False)) or (inside is not None and isinstance(part, Mixer)):
+        with pytest.raises(ValueError, match=r"^positions: [^\n]*$"):
+            language_model(name, positions=positions)
+        return
+    model = language_model(name, positions=positions) if can(part, True) else None
+    model = model or SequenceModel(40, 96, D, 2, H, 10, part, positions)
+    params = model.init(np.random.default_rng(0))
+    tokens = np.random.default_rng(1).integers(0, 40, (2, 9))
+    logits, pullback = model(params, tokens)
+    grads = pullback(np.ones_like(logits))
+    mt.tree_map(lambda *_: None, grads, params)  # of the same form
+    assert all(np.isfinite(array).all() for _, array in tree_items(grads))
+    if model.causal:
+        assert np.allclose(model.step(params, tokens)[0], logits, atol=1e-4)
+
+
+@every
+def test_in_every_model(name):
+    """A model that it can't live in says so when it is made."""
+    part, sizes = PARTS[name], {"width": D, "depth": 1, "heads": H, "hidden": 10, "attention": PARTS[name]}
+    tokens = np.random.default_rng(1).integers(0, 40, (2, 9))
+    for kind, causal in ((SequenceModel, False), (BERT, False), (LanguageModel, True)):
+        if not can(part, causal):
+            with pytest.raises(ValueError, match=r"can't be causal|always causal"):
+                kind(40, 96, **sizes)
+            continue
+        model = kind(40, 96, **sizes)
+        params = model.init(np.random.default_rng(0))
+        whole, _ = model(params, tokens, lengths=np.array([9, 4]))
+        alone, _ = model(params, tokens[1:, :4])
+        assert np.allclose(whole[1, :4], alone[0], atol=1e-5)
+    if can(part, True) and can(part, False):
+        model = EncoderDecoder(40, **sizes)
+        logits, pullback = model(model.init(np.random.default_rng(0)), tokens, tokens[:, :5], lengths=np.array([9, 4]))
+        pullback(np.ones_like(logits))
+
+
+@tiers
+@causal_ones
+def test_ten_steps_of_training_and_a_checkpoint(name, tier, tmp_path):
+    """The loss falls, what no gradient moves is moved by hand or stays, and all of it can be read back."""
+    letters = np.resize(np.frombuffer(b"abcdefgh ijkl. ", np.uint8), 4000) % 40
+    model, objective = language_model(name, positions="rope"), NextByte(Text(letters, letters[:600], "letters", ""), 24)
+    training = Training(10, 4, Cosine(2e-2, 10, 1), parts=2, look_every=10)
+    with mt.backend(tier):
+        before = start(model, training)
+        after = train(model, objective, training, progress=False)
+    assert after.losses[-1] < after.losses[0]
+    assert (after.losses, after.held_out) != ((), ())
+    for path, array in tree_items(after.params):
+        assert np.isfinite(array).all(), path
+    if name in NAMES:  # the registry is what a file may name
+        save(tmp_path / "run.safetensors", Checkpoint(model, training, after, objective.data))
+        found = load(tmp_path / "run.safetensors")
+        assert found.model == model
+        for (path, a), (_, b) in zip(tree_items(found.state), tree_items(after), strict=True):
+            assert np.array_equal(a, b), path
+    moved = {
+        path
+        for (path, a), (_, b) in zip(tree_items(before.params), tree_items(after.params), strict=True)
+        if (a != b).any()
+    }
+    assert {f"stack.{path}" for path in model.stack.untrained} <= moved or not model.moves
+
+
+@every
+def test_what_does_not_fit_is_refused(name):
+    layer, causal = mixer(name), not can(PARTS[name], False)
+    params = some(layer)
+    with pytest.raises(TypeError):
+        layer(params, rows(2, 5)[..., :-1], causal=causal)
+    with pytest.raises(TypeError):
+        layer(params, np.ones((2, 5, D), int), causal=causal)
+    with pytest.raises(TypeError):
+        layer(params, rows(2, 5, dtype=np.float32), causal=causal)
+    with pytest.raises(ValueError, match="mask"):
+        layer(params, rows(2, 5), causal=causal, mask=np.ones((2, 1, 1, 4), bool))
+    if not can(PARTS[name], not causal):
+        with pytest.raises(ValueError, match="causal"):
+            layer(params, rows(2, 5), causal=not causal)
+
+
+# -------------------------------------------------------------------------------------------- the registry
+
+
+def test_names_and_options():
+    assert LanguageModel(attention="window:radius=5").stack.blocks[0].attention.core.pattern.radius == 5
+    mixed = LanguageModel(depth=5, attention=("softmax", "linear")).stack
+    assert [type(block.attention.core).__name__ for block in mixed.blocks] == [
+        "SoftmaxAttention",
+        "KernelAttention",
+    ] * 2 + ["SoftmaxAttention"]
+    for wrong, message in {
+        "windw": "no 'windw'; there are softmax, window",
+        "window:radio=5": "'window' has no option 'radio=5'; it has radius, step, globals_, as window:radius=…",
+        "window:5": "no option '5'",
+        "linear:d=5": "no option 'd=5'",
+        "window:radius=-1": "radius ≥ 0",
+        7: "7 is not a name",
+        (): "empty",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            LanguageModel(attention=wrong)
+
+
+def test_the_table_has_a_row_for_each_name():
+    lines = table().splitlines()
+    assert [line.split()[0] for line in lines] == ["attention", *ATTENTIONS]

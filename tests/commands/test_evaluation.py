@@ -1,0 +1,60 @@
+import math
+
+import numpy as np
+import pytest
+
+from minitransformer.commands.evaluation import bits_per_byte, table
+from minitransformer.data import ngrams
+from minitransformer.data.text import Text, copied
+from minitransformer.models import LanguageModel
+from minitransformer.training.objective import NextByte
+
+MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)
+
+
+def text_with(copies):
+    rng = np.random.default_rng(0)
+    train = rng.integers(97, 110, 2000).astype(np.uint8)
+    held_out = np.concatenate([rng.integers(97, 110, 100).astype(np.uint8), train[500 : 500 + copies]])
+    return Text(train, held_out, "made up", "")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    objective = NextByte(text_with(copies=200), 6)
+    return objective, bits_per_byte(objective, MODEL, MODEL.init(np.random.default_rng(0)), order=3)
+
+
+def test_model_and_ngrams_are_judged_on_the_same_bytes(rows):
+    objective, found = rows
+    text = objective.text
+    assert [row.name for row in found] == ["1-gram", "2-gram", "3-gram", "transformer"]
+    P = ngrams.probabilities(ngrams.fit(text.train, 3), text.held_out)[:, 1:]
+    for row, p in zip(found, P, strict=False):
+        assert math.isclose(row.all, -np.log2(p).mean(), rel_tol=1e-12)
+    assert math.isclose(
+        found[-1].all, objective.bits(MODEL, MODEL.init(np.random.default_rng(0))).mean(), rel_tol=1e-12
+    )
+
+
+def test_copies_and_the_rest_make_up_the_whole(rows):
+    objective, found = rows
+    share = copied(objective.text.held_out, objective.text.train)[1:].mean()
+    assert math.isclose(share, 200 / 299)
+    for row in found:
+        assert math.isclose(row.all, share * row.copies + (1 - share) * row.new, rel_tol=1e-12)
+    assert found[2].copies < found[2].new - 0.5  # counting remembers what it has seen
+
+
+def test_without_copies_there_is_nothing_to_say_of_them():
+    objective = NextByte(text_with(copies=0), 6)
+    row = bits_per_byte(objective, MODEL, MODEL.init(np.random.default_rng(0)), order=1)[0]
+    assert math.isnan(row.copies)
+    assert row.new == row.all
+
+
+def test_the_table_is_one_line_for_each(rows):
+    lines = table(rows[1]).splitlines()
+    assert lines[0].split() == ["bits", "per", "byte", "all", "copies", "new"]
+    assert [line.split()[0] for line in lines[1:]] == ["1-gram", "2-gram", "3-gram", "transformer"]
+    assert all(len(line) == len(lines[0]) for line in lines)

@@ -1,0 +1,192 @@
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from minitransformer.cli import main
+from minitransformer.commands.recipes import choices, date_translator, language_model
+from minitransformer.data.text import python_docs
+from minitransformer.training.checkpoint import load
+
+SMALL = ["--width", "8", "--depth", "1", "--heads", "2", "--batch", "4"]
+TEXT = "the cat sat on the mat, and that was that. "
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text(TEXT * 60)
+    return tmp_path
+
+
+def refused(capsys, *argv):
+    """The command ends with one line on stderr, after the progress bar if there was one; returns the line."""
+    code = main([str(a) for a in argv])
+    line = re.split(r"[\r\n]", capsys.readouterr().err.strip())[-1]
+    assert code == 1
+    assert line.startswith("minitransformer: ")
+    return line
+
+
+def run(capsys, *argv):
+    assert main([str(a) for a in argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_text_is_learned_judged_and_continued(folder, capsys):
+    out = run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 40, "--lr", 0.02)
+    assert "mine.txt: 2,322 bytes to train on, 258 held out" in out
+    table = dict(re.findall(r"^(\S+-gram|transformer) +(\d\.\d{3})", out, re.MULTILINE))
+    assert list(table) == [*(f"{k}-gram" for k in range(1, 7)), "transformer"]
+    assert float(table["transformer"]) < 5
+    assert "saved in run.safetensors" in out
+    assert load("run.safetensors").state.step == 40
+
+    said = run(capsys, "generate", "run.safetensors", "the cat", "--length", 20)
+    assert said.startswith("the cat")
+    assert len(said) <= len("the cat") + 20 + 1
+    assert said == run(capsys, "generate", "run.safetensors", "the cat", "--length", 20)
+    options = ("--temperature", 0, "--top-k", 3, "--top-p", 0.9, "--seed", 5)
+    assert run(capsys, "generate", "run.safetensors", "the cat", "--length", 0, *options) == "the cat\n"
+
+
+def test_dates_are_learned_judged_and_translated(folder, capsys):
+    out = run(capsys, "train", "--task", "dates", *SMALL, "--steps", 2)
+    assert re.search(r"exact match on 1,000 held-out dates: \d+\.\d%", out)
+    assert out.count("wrong: ") > 0
+    said = run(capsys, "generate", "run.safetensors", "3 March 2021")
+    assert len(said.strip()) <= 11
+
+
+def test_a_run_is_resumed_with_its_own_choices(folder, capsys):
+    argv = ("train", "mine.txt", *SMALL, "--context", 8)
+    whole = run(capsys, *argv, "--steps", 6, "--out", "whole")
+    half = load("whole")
+    assert run(capsys, "train", "mine.txt", "--resume", "--out", "whole") == whole  # nothing was left to do
+    assert load("whole").state.losses == half.state.losses
+    run(capsys, *argv, "--steps", 6, "--out", "whole", "--resume")  # the same choices once more are no contradiction
+
+
+def test_a_run_is_not_overwritten(folder, capsys):
+    (folder / "run.safetensors").write_bytes(b"precious")
+    line = refused(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
+    assert line == "minitransformer: run.safetensors is there already: --resume goes on with it, --out starts another"
+    assert (folder / "run.safetensors").read_bytes() == b"precious"
+
+
+def test_what_a_resumed_run_can_not_change(folder, capsys):
+    run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 2)
+    line = refused(capsys, "train", "mine.txt", "--resume", "--width", 16)
+    assert "--width 16: the run in run.safetensors was started with 8, and can't change it" in line
+    (folder / "mine.txt").write_text(TEXT * 61)
+    line = refused(capsys, "train", "mine.txt", "--resume")
+    assert re.search(r"run.safetensors: trained on mine.txt \(sha256 .*…\), and this is mine.txt \(sha256", line)
+    line = refused(capsys, "train", "--task", "dates", "--resume")
+    assert "--task dates: the run in run.safetensors is of the task text" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "new.txt: No such file or directory"),
+        (b"", "new.txt: the text is empty"),
+        (b"abc\xff", "new.txt: not UTF-8 (byte 0xff at offset 3"),
+        (b"abc" * 20, "new.txt, training part: 54 bytes are too short for a context of 128, which needs 129"),
+        (b"abc" * 200, "new.txt, held-out part: 60 bytes are too short for a context of 128, which needs 129"),
+    ],
+)
+def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
+    if content is not None:
+        (folder / "new.txt").write_bytes(content)
+    assert message in refused(capsys, "train", "new.txt", "--context", 128)
+    assert not (folder / "run.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--heads", 3), "not divisible into 3 heads"),
+        (("--steps", 0), "steps: 0 is not at least 1"),
+        (("--batch", 0), "batch: 0"),
+        (("--context", 0), "context"),
+        (("--task", "dates", "--context", 8), "no choice 'context'"),
+        (("--seed", -1), "seed: -1 is negative"),
+        (("--lr", "nan"), "a largest rate of nan"),
+        (("--lr", -1), "rate"),
+        (("--out", "none/run.safetensors"), "none/run.safetensors: the checkpoint can't be written: No such file"),
+        (("--resume",), "run.safetensors: there is no such file"),
+    ],
+)
+def test_what_can_not_be_done(folder, capsys, options, message):
+    assert message in refused(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 2, *options)
+    assert not (folder / "run.safetensors").exists()
+
+
+def test_dates_come_from_no_file(folder, capsys):
+    assert "takes no file" in refused(capsys, "train", "mine.txt", "--task", "dates")
+
+
+def test_what_generate_refuses(folder, capsys):
+    assert "nothing: there is no such file" in refused(capsys, "generate", "nothing", "the")
+    assert "mine.txt: not a checkpoint" in refused(capsys, "generate", "mine.txt", "the")
+    run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
+    for options, message in (
+        (("",), "prompt"),
+        (("a", "--temperature", -1), "temperature"),
+        (("a", "--top-k", 0), "top_k"),
+        (("a", "--top-p", 2), "top_p"),
+        (("a", "--length", -1), "length: -1"),
+    ):
+        assert message in refused(capsys, "generate", "run.safetensors", *options)
+
+
+def test_ctrl_c_says_where_the_run_is(folder):
+    command = [sys.executable, "-c", "import sys; from minitransformer.cli import main; sys.exit(main())", "train"]
+    process = subprocess.Popen(
+        [*command, "mine.txt", *SMALL, "--context", "8", "--steps", "100000"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+    shown = ""
+    while not re.search(r"step \d+/", shown) and process.poll() is None:
+        shown += process.stderr.read(1)
+    process.send_signal(signal.SIGINT)
+    stderr = process.communicate(timeout=60)[1]
+    step = load(folder / "run.safetensors").state.step
+    assert process.returncode == 130
+    assert step >= 1
+    assert stderr.endswith(
+        f"minitransformer: interrupted after step {step}; the run so far is in run.safetensors; --resume goes on\n"
+    )
+
+
+def test_the_choices_of_a_recipe_can_be_read_back():
+    wish = {"width": 16, "depth": 3, "heads": 2, "context": 32, "batch": 8, "steps": 50, "lr": 0.01, "seed": 7}
+    wish |= {"attention": ("linear", "softmax"), "positions": "rope", "groups": 1}
+    assert choices(*language_model(**wish)) == wish
+    wish.pop("context")
+    assert choices(*date_translator(**wish)) == wish
+
+
+@pytest.mark.parametrize("batch", [1, 3, 6, 8])
+def test_any_batch_can_be_cut_into_parts(batch):
+    _, training = language_model(batch=batch)
+    assert training.batch == batch
+    assert batch % training.parts == 0
+
+
+def test_an_unknown_choice_is_refused():
+    with pytest.raises(ValueError, match="no choice 'witdh'"):
+        language_model(witdh=3)
+    with pytest.raises(ValueError, match="no choice 'context'"):
+        date_translator(context=3)
+
+
+def test_the_default_recipe_fits_the_default_text():
+    model, _ = language_model()
+    assert len(python_docs().held_out) > model.context
+    assert model.vocabulary == np.iinfo(np.uint8).max + 1

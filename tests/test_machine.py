@@ -1,0 +1,47 @@
+"""What is written down of a machine; and a training that does not ask it for the same memory again and again."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer.machine import circumstances, cores, processor
+from tests.fresh_python import fresh_python
+
+CODE = """
+import resource, numpy as np
+from minitransformer.machine import keep_freed_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        arrays = [np.ones(2**18, np.float32) for _ in range(12)]
+        del arrays
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(keep_freed_memory(), keep_freed_memory())
+faults()
+print(faults())
+"""
+
+
+def test_the_record_names_versions_and_machine():
+    said = circumstances()
+    assert said["numpy"] == np.__version__
+    assert said["minitransformer"] == mt.__version__
+    assert said["tier"] == str(mt.backend())
+    assert said["blas"]
+    assert said["cores"] == cores() >= 1
+    assert processor() in said["machine"]
+
+
+def test_the_record_follows_the_tier():
+    with mt.backend("numpy"):
+        assert circumstances()["tier"] == "numpy"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="speaks to the allocator of Linux")
+def test_no_page_is_asked_for_twice():
+    *kept, faults = fresh_python(CODE).split()
+    if kept != ["True", "True"]:
+        pytest.skip("another allocator than glibc's")
+    assert int(faults) < 100  # there are 61,440 pages in these arrays
