@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.backend import current
 from minitransformer.late import late
 from minitransformer.typing import Array, Bool, Float, Int, checked
@@ -24,22 +25,12 @@ def _rows(X: Array) -> Array:
 
 def loops_in(name: str) -> ModuleType | None:
     """A module of compiled loops; None in the tier "numpy", where a function goes on to its definition."""
-    return None if current() == "numpy" else _module(f"minitransformer.kernels.{name}")
+    return None if current() == "numpy" else _kernels(name)
 
 
-_module = functools.cache(importlib.import_module)
-
-
-def one_dtype(**arrays: Array | None) -> None:
-    """Refuse a mixture of float32 and float64, which NumPy would quietly turn into float64."""
-    if len({a.dtype for a in arrays.values() if a is not None}) > 1:
-        dtypes = {name: str(a.dtype) for name, a in arrays.items() if a is not None}
-        raise TypeError(f"{', '.join(dtypes)}: should have one dtype, got {', '.join(dtypes.values())}")
-
-
-def inverse(D: Array) -> Array:
-    """1 / D, and 0 where D is 0: a query whose weights sum to zero gives zeros."""
-    return np.divide(1, D, out=np.zeros_like(D), where=D != 0)
+@functools.cache
+def _kernels(name: str) -> ModuleType:
+    return importlib.import_module(f"minitransformer.kernels.{name}")
 
 
 # ---------------------------------------------------------------------------------------------- softmax
@@ -66,23 +57,12 @@ def softmax(S: Float[Array, "*batch n"], *, mask: Bool[Array, "..."] | None = No
     cost     O(size of S)
     """
     if mask is not None:
-        S = np.where(fitting(mask, S.shape), S, S.dtype.type(-np.inf))
+        S = np.where(must_broadcast(mask, S.shape), S, S.dtype.type(-np.inf))
     top = S.max(-1, keepdims=True, initial=-np.inf)
     A = np.exp(S - np.where(top == -np.inf, 0, top))
     total = A.sum(-1, keepdims=True)
     A /= np.where(total == 0, 1, total)
     return A, SoftmaxPullback(A)
-
-
-def fitting(mask: Array, shape: tuple[int, ...], name: str = "mask", what: str = "the scores") -> Array:
-    """The mask (or another array), if it broadcasts to the shape of the scores without making them larger."""
-    try:
-        fits = np.broadcast_shapes(mask.shape, shape) == tuple(shape)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(f"{name}: shape {mask.shape} does not broadcast to the shape of {what}, {tuple(shape)}")
-    return mask
 
 
 # ------------------------------------------------------------------------------------------ activations
@@ -145,11 +125,6 @@ def gelu_tanh(X: Float[Array, "..."]):
 # --------------------------------------------------------------------------------- linear and embedding
 
 
-def _in_tiles(X: Array) -> bool:
-    """Whether a product with these rows is one for the micro-kernel: for a few rows it is not worth the start."""
-    return current() == "micro" and len(X) >= 64
-
-
 class LinearPullback(NamedTuple):
     """δY = δX W + X δW + δb, so dX = dY Wᵀ, dW = Xᵀ dY and db = Σ dY, the last two summed over every row of the batch."""
 
@@ -159,10 +134,8 @@ class LinearPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         X, dY = _rows(self.X), _rows(dY)
-        if _in_tiles(X):
-            from minitransformer.kernels.matmul import times, transposed_times
-
-            dX, (dW, db) = times(dY, self.W.T), transposed_times(X, dY)
+        if loops := loops_in("matmul"):
+            dX, (dW, db) = loops.times(dY, self.W.T), loops.transposed_times(X, dY)
         else:
             dX, dW, db = dY @ self.W.T, X.T @ dY, dY.sum(0)
         dX = dX.reshape(self.X.shape)
@@ -178,10 +151,8 @@ def linear(X: Float[Array, "*batch D"], W: Float[Array, "D E"], b: Float[Array, 
     """
     one_dtype(X=X, W=W, b=b)
     rows = _rows(X)  # all rows in one product: NumPy would otherwise make one for each sample
-    if _in_tiles(rows):
-        from minitransformer.kernels.matmul import times
-
-        Y = times(rows, W, b)
+    if loops := loops_in("matmul"):
+        Y = loops.times(rows, W, b)
     else:
         Y = rows @ W
         if b is not None:
@@ -253,7 +224,7 @@ def layer_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Floa
     source   Lecture notes, Layer normalization, where the 1/D of μ, the square of σ, γ and β are missing (E27, E28)
     """
     one_dtype(X=X, gamma=gamma, beta=beta)
-    if loops := loops_in("rows"):
+    if loops := loops_in("norms_and_loss"):
         return loops.layer_norm(X, gamma, beta, eps)
     centred = X - X.mean(-1, keepdims=True)
     root = np.sqrt((centred * centred).mean(-1, keepdims=True) + X.dtype.type(eps))
@@ -317,7 +288,7 @@ def rms_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], *, eps: floa
     source   the normalisation of T5
     """
     one_dtype(X=X, gamma=gamma)
-    if loops := loops_in("rows"):
+    if loops := loops_in("norms_and_loss"):
         return loops.rms_norm(X, gamma, eps)
     root = np.sqrt((X * X).mean(-1, keepdims=True) + X.dtype.type(eps))
     Xhat = X / root
@@ -380,7 +351,7 @@ def cross_entropy(
         raise ValueError(f"targets: {targets.min()} … {targets.max()} is not within 0 … {logits.shape[-1] - 1}")
     weight = np.ones(targets.shape, logits.dtype) if mask is None else mask.astype(logits.dtype)
     weight /= max(weight.sum(), 1)
-    if loops := loops_in("rows"):
+    if loops := loops_in("norms_and_loss"):
         return loops.cross_entropy(logits, targets, weight)
     shifted = logits - logits.max(-1, keepdims=True)
     P = np.exp(shifted)

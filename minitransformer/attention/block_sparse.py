@@ -212,8 +212,8 @@ def block_sparse_attention(
     refuse_broken(pattern)
     if len(pattern.starts) not in (1, *batch[-1:]):
         raise ValueError(f"pattern: it has lists for {len(pattern.starts)} heads, and the queries are {Q.shape}")
+    refuse_what_does_not_fit(Q, K, V, bias, mask)
     if loops := loops_in("attention"):
-        refuse_what_does_not_fit(Q, K, V, bias, mask)
         scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
         return loops.tiled_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale, pattern=pattern)
     mask = pattern.mask if mask is None else pattern.mask & mask

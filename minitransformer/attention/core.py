@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from minitransformer.arrays import must_broadcast
 from minitransformer.attention.keys_values import KeysValues
-from minitransformer.functional import fitting
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
 
@@ -143,7 +143,7 @@ def seen_keys(mask: Array | None, Q: Array, K: Array, what: str) -> Array | None
     """
     if mask is None:
         return None
-    fitting(mask, (*Q.shape[:-1], K.shape[-2]))
+    must_broadcast(mask, (*Q.shape[:-1], K.shape[-2]))
     if mask.ndim < 2 or mask.shape[-2] != 1:
         raise ValueError(
             f"mask: shape {mask.shape}; {what} has no score for a pair (i, j), so a mask can hide keys, (…, 1, m), not pairs"

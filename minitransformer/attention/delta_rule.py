@@ -16,9 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, seen_keys
-from minitransformer.backend import current
-from minitransformer.functional import one_dtype, rms_norm, sigmoid
+from minitransformer.functional import loops_in, rms_norm, sigmoid
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array, Float, checked
 
@@ -88,10 +88,8 @@ def delta_rule(
     raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta)
-    if current() != "numpy":
-        from minitransformer.kernels.delta_rule import chunked_delta_rule
-
-        return chunked_delta_rule(Q, K, V, beta)
+    if loops := loops_in("delta_rule"):
+        return loops.chunked_delta_rule(Q, K, V, beta)
     *batch, n, r = Q.shape
     S = np.zeros((*batch, r, V.shape[-1]), Q.dtype)
     S_before, E, Y = np.empty((-(-n // CHUNK), *S.shape), Q.dtype), np.empty_like(V), np.empty_like(V)

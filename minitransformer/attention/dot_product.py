@@ -10,8 +10,9 @@ Each stage is a function with its own pullback, so that a later chapter can repl
 import math
 from typing import NamedTuple
 
+from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.masks import causal_mask
-from minitransformer.functional import SoftmaxPullback, fitting, loops_in, one_dtype, softmax
+from minitransformer.functional import SoftmaxPullback, loops_in, softmax
 from minitransformer.gather_scatter import (
     by_offset,
     for_each_head,
@@ -100,9 +101,9 @@ def refuse_what_does_not_fit(Q: Array, K: Array, V: Array, bias: Array | None, m
             f"parameter 'K': batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last"
         )
     if mask is not None:
-        fitting(mask, (*batch, n, m))
+        must_broadcast(mask, (*batch, n, m))
     if bias is not None:
-        fitting(bias, (*batch, max(n + m - 1, 0)), "bias", "one number for each offset")
+        must_broadcast(bias, (*batch, max(n + m - 1, 0)), "bias", "one number for each offset")
 
 
 @checked

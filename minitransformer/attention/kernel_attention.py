@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import inverse, one_dtype
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.masks import causal_mask
-from minitransformer.backend import current
-from minitransformer.functional import inverse, one_dtype
+from minitransformer.functional import loops_in
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Float, checked
 
@@ -41,10 +41,8 @@ def elu_features(X: Float[Array, "*batch n d"]) -> tuple[Float[Array, "*batch n 
     source   Borealis II (19), (20); Aalto (13) to (15)
     cost     O(n d)
     """
-    if current() != "numpy":
-        from minitransformer.kernels.kernel_attention import compiled_elu_features
-
-        Y = compiled_elu_features(X)
+    if loops := loops_in("kernel_attention"):
+        Y = loops.compiled_elu_features(X)
     else:
         Y = np.where(X > 0, X + 1, np.exp(np.minimum(X, 0)))
     return Y, EluFeaturesPullback(Y)
@@ -106,10 +104,8 @@ def kernel_attention(
     one_dtype(FQ=FQ, FK=FK, V=V)
     if not eps >= 0:
         raise ValueError(f"eps = {eps} is added to a denominator: it should be at least 0")
-    if current() != "numpy":
-        from minitransformer.kernels.kernel_attention import tiled_kernel_attention
-
-        return tiled_kernel_attention(FQ, FK, V, causal=causal, normalise=normalise, eps=eps)
+    if loops := loops_in("kernel_attention"):
+        return loops.tiled_kernel_attention(FQ, FK, V, causal=causal, normalise=normalise, eps=eps)
     n, m = FQ.shape[-2], FK.shape[-2]
     sees = causal_mask(n, m) if causal else np.ones((n, m), bool)
     W = np.where(sees, FQ @ FK.mT, 0)

@@ -385,8 +385,9 @@ def _pairs(Q: Array, K: Array, m: int, bias: Array | None, mask: Array | None, c
         of = of.copy()
     if bias is not None:
         few, of[:, 1] = _distinct(bias, batch, 1)
-        biases = np.zeros((len(few), n + m - 1 + 2 * LANES), Q.dtype)
-        few = np.broadcast_to(few, (len(few), n + m - 1))
+        offsets = max(n + m - 1, 0)
+        biases = np.zeros((len(few), offsets + 2 * LANES), Q.dtype)
+        few = np.broadcast_to(few, (len(few), offsets))
         np.multiply(few, LOG2E, out=biases[:, LANES:-LANES], casting="same_kind")
     if mask is not None:
         masks, of[:, 2] = _distinct(mask, batch, 2)
@@ -499,7 +500,7 @@ class TiledAttentionPullback(NamedTuple):
         dX = [from_panels(dQ, self.scale, self.Q.shape)]
         dX += [sum_over_heads(G.reshape(*batch, *G.shape[1:]), X.shape) for G, X in ((dK, self.K), (dV, self.V))]
         if self.bias is not None:
-            dX.append(unbroadcast(dbias.sum(0)[:, LANES:-LANES].reshape(*batch, n + m - 1), self.bias.shape))
+            dX.append(unbroadcast(dbias.sum(0)[:, LANES:-LANES].reshape(*batch, max(n + m - 1, 0)), self.bias.shape))
         return tuple(dX)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.pointwise import GELU, GELU_TANH, RELU, activate
-from minitransformer.kernels.rows import squares, total
+from minitransformer.kernels.norms_and_loss import squares, total
 from minitransformer.typing import Array
 
 FEW = 4  # rows; of more, the layers of a training step are as fast

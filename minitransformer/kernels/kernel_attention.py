@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.functional import inverse
+from minitransformer.arrays import inverse
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL

@@ -16,6 +16,7 @@ are 512 or 1024 bytes apart the rows of a tile compete for the same few places o
 
 import numpy as np
 
+from minitransformer.backend import current
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.pointwise import for_loops
 from minitransformer.kernels.threads import ENOUGH, in_parallel
@@ -117,23 +118,28 @@ def sum_of_parts(C, dW, first, threads):
                     dw[i] += its[i]
 
 
+def in_tiles(X: Array) -> bool:
+    """Whether these rows are worth tiles: only the micro-kernel is as fast as BLAS, and a few rows don't fill a tile."""
+    return current() == "micro" and len(X) >= LANES
+
+
 def times(X: Array, W: Array, b: Array | None = None) -> Array:
     """X W + b, (rows, D) times (D, E)."""
+    if not in_tiles(X) or W.shape[0] == 0:
+        Y = X @ W
+        return Y if b is None else np.add(Y, b, out=Y)
     Y = np.empty((len(X), W.shape[1]), X.dtype)
-    if W.shape[0] == 0:
-        Y[:] = 0 if b is None else b
-    else:
-        b = np.zeros(W.shape[1], X.dtype) if b is None else b
-        W = W if W.flags.behaved else np.require(W, requirements=["A", "W"])
-        tasks = -(-len(X) // LANES) if X.size * W.shape[1] > ENOUGH else 1
-        panels = in_panels(W, for_loops(b, b.dtype, b.shape))
-        in_parallel(tasks, rows_times, for_loops(X, X.dtype, X.shape), panels, Y)
+    b = np.zeros(W.shape[1], X.dtype) if b is None else b
+    W = W if W.flags.behaved else np.require(W, requirements=["A", "W"])
+    tasks = -(-len(X) // LANES) if X.size * W.shape[1] > ENOUGH else 1
+    panels = in_panels(W, for_loops(b, b.dtype, b.shape))
+    in_parallel(tasks, rows_times, for_loops(X, X.dtype, X.shape), panels, Y)
     return Y
 
 
 def transposed_times(X: Array, dY: Array) -> tuple[Array, Array]:
     """Xᵀ dY and the sum of the rows of dY, (rows, D) and (rows, E) to (D, E) and (E,)."""
-    if X.shape[1] % 4 or not X.size:
+    if not in_tiles(X) or X.shape[1] % 4 or not X.size:
         return X.T @ dY, dY.sum(0)
     (rows, D), E = X.shape, dY.shape[1]
     parts = min(max(rows // 512, 2), 8, rows)  # whatever the number of threads, so that sums have one order

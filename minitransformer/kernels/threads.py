@@ -30,6 +30,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from minitransformer.kernels.compiling import compiled
+from minitransformer.machine import cores
 
 ENOUGH = 2**20  # multiply-adds that are worth the call of a helper
 LOOKS = 1_000_000  # at a flag, before one goes to sleep: about half a millisecond
@@ -41,7 +42,7 @@ def _cores() -> int:
         return 1
     if "NUMBA_NUM_THREADS" in os.environ:
         return int(numba.config.NUMBA_NUM_THREADS)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 number = _cores()  # of threads that share a loop

@@ -16,7 +16,7 @@ import numpy as np
 
 from minitransformer.backend import current
 from minitransformer.kernels.compiling import compiled, inlined
-from minitransformer.kernels.micro import NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
+from minitransformer.kernels.micro_kernel import NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
 
 LANES = 64  # columns of a tile
 LINE = 64  # bytes in a line of the cache; a vector that straddles two of them is read twice

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.functional import one_dtype
+from minitransformer.arrays import one_dtype
 from minitransformer.positions.encoding import NoParams
 from minitransformer.typing import Array, Float, checked
 

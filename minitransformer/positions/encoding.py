@@ -20,10 +20,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention
 from minitransformer.attention.dot_product import AggregatePullback, dot_product_attention
 from minitransformer.attention.masks import causal_mask
-from minitransformer.functional import SoftmaxPullback, fitting, one_dtype, softmax
+from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import for_each_head, heads_fit, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Bool, Float, checked
@@ -196,7 +197,7 @@ class ScoreEncoding(Encoding):
                 f"K: batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last"
             )
         if mask is not None:
-            fitting(mask, (*batch, n, m))
+            must_broadcast(mask, (*batch, n, m))
         if causal:
             mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
         if pattern is not None:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.functional import one_dtype
+from minitransformer.arrays import one_dtype
 from minitransformer.positions.shaw import by_clipped_offset, sum_by_clipped_offset, sum_over_rows
 from minitransformer.typing import Array, Float, checked
 

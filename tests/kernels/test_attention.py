@@ -92,10 +92,10 @@ def problems(draw):
     )
     mask = draw(st.none() | masks((*batch, n, m)))
     options = {}
-    if n and m and draw(st.booleans()):
+    if draw(st.booleans()):
         own = [draw(st.sampled_from([s, 1])) for s in batch][draw(st.integers(0, len(batch))) :]
         rng = np.random.default_rng(draw(st.integers(0, 99)))
-        options["bias"] = rng.standard_normal((*own, n + m - 1)).astype(arrays[0].dtype)
+        options["bias"] = rng.standard_normal((*own, max(n + m - 1, 0))).astype(arrays[0].dtype)
     if batch and batch[-1] and draw(st.booleans()):  # neighbouring heads share their keys and values
         step = draw(st.sampled_from([s for s in (1, 2, 3) if batch[-1] % s == 0]))
         Q, K, V, dY = arrays

@@ -140,7 +140,7 @@ def test_the_shapes_of_other_processors(features, register):
     code = """
 import numpy as np
 from minitransformer.backend import available
-from minitransformer.kernels.micro import REGISTER
+from minitransformer.kernels.micro_kernel import REGISTER
 from minitransformer.kernels.tiles import product_from
 print(*available(), REGISTER)
 rng = np.random.default_rng(0)

@@ -189,7 +189,7 @@ def test_a_name_with_options():
         "rope:base": "positions: 'rope' has no option 'base'",
         "alibi:slope=3": "positions: 'alibi' has no option 'slope=3'; it has none",
         "rope:base=0.5": "base: 0.5 should be more than 1",
-        "rope:base=ten": "positions: 'rope:base=ten'",
+        "rope:base=ten": "positions: base of 'rope' should be float or int, got 'ten'",
     }.items():
         with pytest.raises(ValueError, match=message):
             place(wrong, **sizes)
