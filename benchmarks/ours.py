@@ -80,10 +80,10 @@ def block_sparse(pattern: str, n: int, backward: bool) -> Job:
 
 
 def _pattern(pattern: str, n: int) -> Any:
-    from minitransformer.attention import block_pattern, window_pattern
+    from minitransformer.attention import Window, block_pattern
 
     if pattern == "window":
-        return window_pattern(n, WINDOW)
+        return Window(WINDOW)(n, n, causal=False)
     return block_pattern(n, n, lambda i, j: np.True_, bigbird(n))
 
 

@@ -2,12 +2,9 @@
 
 from minitransformer.attention.block_sparse import (
     BlockPattern,
-    bigbird_pattern,
     block_pattern,
     block_sparse_attention,
     one_pattern,
-    strided_pattern,
-    window_pattern,
 )
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.delta_rule import DeltaRule, delta_rule, delta_rule_step
@@ -53,7 +50,6 @@ __all__ = [
     "Window",
     "aggregate",
     "attention_of",
-    "bigbird_pattern",
     "block_pattern",
     "block_sparse_attention",
     "causal_mask",
@@ -69,7 +65,5 @@ __all__ = [
     "padding_mask",
     "scores",
     "split_heads",
-    "strided_pattern",
     "unweighted_attention",
-    "window_pattern",
 ]

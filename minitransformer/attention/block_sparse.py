@@ -107,59 +107,6 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     )
 
 
-def _near(n: int, m: int, radius: int) -> Array:
-    """The tiles that hold a pair with |i − j| ≤ radius."""
-    i, j = m - n + TILE * np.arange(-(-n // TILE)), TILE * np.arange(-(-m // TILE))
-    return np.abs(i[:, None] - j) - (TILE - 1) <= radius
-
-
-def window_pattern(
-    n: int, radius: int, *, m: int | None = None, step: int = 1, globals_: int = 0, causal: bool = False
-) -> BlockPattern:
-    """Query i sees j where |i − j| ≤ radius · step and step divides i − j; the first `globals_` tokens see and are seen by all.
-
-    step = 1 is the sliding window, step > 1 the dilated one; with global tokens it is the pattern of Longformer.
-    m        n by default
-    """
-    if radius < 0 or step < 1 or globals_ < 0:
-        raise ValueError(f"a window needs radius ≥ 0, step ≥ 1 and globals_ ≥ 0, got {radius}, {step} and {globals_}")
-    m = n if m is None else m
-    blocks = _near(n, m, radius * step)
-    blocks[: -(-max(globals_ - (m - n), 0) // TILE)] = blocks[:, : -(-globals_ // TILE)] = True
-
-    def sees(i: Array, j: Array) -> Array:
-        near = (np.abs(i - j) <= radius * step) & ((i - j) % step == 0)
-        return near | ((0 <= i) & (i < globals_)) | (j < globals_)
-
-    return block_pattern(n, m, sees, blocks, causal=causal)
-
-
-def strided_pattern(n: int, stride: int, *, m: int | None = None, causal: bool = True) -> BlockPattern:
-    """The sparse transformer's: query i sees the `stride` positions around (or before) it, and every stride-th one."""
-    if stride < 1:
-        raise ValueError(f"stride: {stride} must be at least 1")
-    m = n if m is None else m
-    return block_pattern(n, m, lambda i, j: (np.abs(i - j) < stride) | ((i - j) % stride == 0), causal=causal)
-
-
-def bigbird_pattern(
-    n: int, rng: np.random.Generator, *, window: int = 1, globals_: int = 1, random: int = 3
-) -> BlockPattern:
-    """BigBird's, in blocks of 64: the `window` neighbours at each side, the first and last `globals_`, `random` others.
-
-    Global blocks see, and are seen by, all. Where fewer others are left, all of them are taken.
-    """
-    number = -(-n // TILE)
-    tile = np.arange(number)
-    blocks = np.abs(tile[:, None] - tile) <= window
-    ends = np.r_[:globals_, max(number - globals_, 0) : number].clip(max=max(number - 1, 0))
-    blocks[ends] = blocks[:, ends] = True
-    for row in blocks:
-        others = np.flatnonzero(~row)
-        row[rng.choice(others, min(random, len(others)), replace=False)] = True
-    return block_pattern(n, n, lambda i, j: np.True_, blocks)
-
-
 def refuse_broken(pattern: BlockPattern) -> None:
     """Raise ValueError for a pattern whose lists lead out of themselves: compiled code would follow them anywhere."""
     n, m, starts, tiles, which, masks = pattern

@@ -67,7 +67,7 @@ class Window(Pattern):
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """Near, or one of the two is global."""
         near = (np.abs(i - j) <= self.radius * self.step) & ((i - j) % self.step == 0)
-        return near | (i < self.globals_) | (j < self.globals_)
+        return near | ((0 <= i) & (i < self.globals_)) | (j < self.globals_)
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
         """Tiles that hold a pair within radius · step, or a global position."""
@@ -122,7 +122,7 @@ class BigBird(Pattern):
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
         """The blocks that see each other."""
         number = -(-m // TILE)
-        return self._blocks(number, causal)[np.minimum(t, number - 1), np.minimum(k, number - 1)]
+        return self._blocks(number, causal)[np.clip(t, 0, number - 1), np.clip(k, 0, number - 1)]
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """All pairs of two blocks that see each other."""

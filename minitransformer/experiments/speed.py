@@ -18,12 +18,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from minitransformer.attention import (
-    bigbird_pattern,
+    BigBird,
+    Window,
     block_sparse_attention,
     dot_product_attention,
     elu_features,
     kernel_attention,
-    window_pattern,
 )
 from minitransformer.backend import available, backend
 from minitransformer.machine import cores, keep_freed_memory
@@ -237,7 +237,7 @@ def jobs(n: int) -> dict[str, Callable[[], tuple[Any, Any]]]:
     """What is compared at length n, by name: each gives Y, and a pullback that says what the way back remembers."""
     rng = np.random.default_rng(0)
     Q, K, V = rng.standard_normal((3, HEADS, n, WIDTH), np.float32)
-    Y, window, bigbird = np.empty_like(V), window_pattern(n, RADIUS), bigbird_pattern(n, rng)
+    Y, window, bigbird = np.empty_like(V), Window(RADIUS)(n, n, causal=False), BigBird()(n, n, causal=False)
 
     def definition() -> tuple[Any, Any]:
         with backend("numpy"):

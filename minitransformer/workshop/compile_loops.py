@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import numpy as np
 from tqdm import tqdm
 
-from minitransformer.attention import block_sparse_attention, delta_rule, dot_product_attention, window_pattern
+from minitransformer.attention import Window, block_sparse_attention, delta_rule, dot_product_attention
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
 from minitransformer.backend import available
 from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
@@ -32,7 +32,7 @@ def _attention(X: Array) -> None:
 
 
 def _sparse(X: Array) -> None:
-    _both_ways(block_sparse_attention, X, X, X, window_pattern(X.shape[-2], 3))
+    _both_ways(block_sparse_attention, X, X, X, Window(3)(X.shape[-2], X.shape[-2], causal=False))
 
 
 def _kernel_attention(X: Array) -> None:

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 import minitransformer as mt
 from minitransformer.attention import (
-    bigbird_pattern,
+    BigBird,
+    Strided,
+    Window,
     block_pattern,
     block_sparse_attention,
     causal_mask,
     dot_product_attention,
     one_pattern,
-    strided_pattern,
-    window_pattern,
 )
 from minitransformer.backend import available
 
@@ -32,6 +32,14 @@ def tier(request):
 def random_inputs(seed, batch, n, m, d, dv, dtype="float64"):
     rng = np.random.default_rng(seed)
     return [rng.standard_normal((*batch, *s)).astype(dtype) for s in ((n, d), (m, d), (m, dv), (n, dv))]
+
+
+def window(n, radius, *, m=None, causal=False, **options):
+    return Window(radius, **options)(n, n if m is None else m, causal=causal)
+
+
+def strided(n, stride, *, m=None, causal=True):
+    return Strided(stride)(n, n if m is None else m, causal=causal)
 
 
 def loops(n, sees):
@@ -53,19 +61,20 @@ def test_patterns_pair_by_pair(n):
     def near(i, j):
         return abs(i - j) <= 20
 
-    np.testing.assert_array_equal(window_pattern(n, 20).mask, loops(n, near))
-    np.testing.assert_array_equal(window_pattern(n, 20, causal=True).mask, loops(n, lambda i, j: near(i, j) and j <= i))
-    dilated = window_pattern(n, 9, step=7).mask
+    np.testing.assert_array_equal(window(n, 20).mask, loops(n, near))
+    np.testing.assert_array_equal(window(n, 20, causal=True).mask, loops(n, lambda i, j: near(i, j) and j <= i))
+    dilated = window(n, 9, step=7).mask
     np.testing.assert_array_equal(dilated, loops(n, lambda i, j: abs(i - j) <= 63 and (i - j) % 7 == 0))
-    longformer = window_pattern(n, 20, globals_=3).mask
+    longformer = window(n, 20, globals_=3).mask
     np.testing.assert_array_equal(longformer, loops(n, lambda i, j: near(i, j) or i < 3 or j < 3))
-    strided = strided_pattern(n, 11).mask
-    np.testing.assert_array_equal(strided, loops(n, lambda i, j: j <= i and (i - j < 11 or (i - j) % 11 == 0)))
+    np.testing.assert_array_equal(
+        strided(n, 11).mask, loops(n, lambda i, j: j <= i and (i - j < 11 or (i - j) % 11 == 0))
+    )
 
 
 def test_bigbird_sees_neighbours_ends_and_some_others():
     n = 64 * 12 - 5
-    pattern = bigbird_pattern(n, np.random.default_rng(0), window=1, globals_=1, random=2)
+    pattern = BigBird(window=1, globals_=1, random=2)(n, n, causal=False)
     blocks = pattern.mask[::64, ::64]
     tile = np.arange(12)
     assert blocks[np.abs(tile[:, None] - tile) <= 1].all()
@@ -78,10 +87,10 @@ def test_bigbird_sees_neighbours_ends_and_some_others():
 
 
 def test_a_window_has_few_masks_and_work_that_grows_with_n():
-    small, large = window_pattern(64 * 20, 100), window_pattern(64 * 40, 100)
+    small, large = window(64 * 20, 100), window(64 * 40, 100)
     assert len(large.masks) == len(small.masks) <= 5
     assert large.pairs < 2.2 * small.pairs
-    assert window_pattern(64 * 8, 64 * 8).which.max() == -1  # every pair of every tile: no mask at all
+    assert window(64 * 8, 64 * 8).which.max() == -1  # every pair of every tile: no mask at all
 
 
 def test_any_boolean_matrix_is_a_pattern():
@@ -99,25 +108,25 @@ def test_causal_with_more_keys_than_queries():
 def test_the_queries_are_the_last_positions(n, m):
     i, j = np.arange(m - n, m)[:, None], np.arange(m)
     near = np.abs(i - j) <= 20
-    np.testing.assert_array_equal(window_pattern(n, 20, m=m).mask, near)
-    np.testing.assert_array_equal(window_pattern(n, 20, m=m, causal=True).mask, near & (j <= i))
-    np.testing.assert_array_equal(window_pattern(n, 20, m=m, globals_=75).mask, near | ((i >= 0) & (i < 75)) | (j < 75))
-    strided = (j <= i) & ((i - j < 11) | ((i - j) % 11 == 0))
-    np.testing.assert_array_equal(strided_pattern(n, 11, m=m).mask, strided)
+    np.testing.assert_array_equal(window(n, 20, m=m).mask, near)
+    np.testing.assert_array_equal(window(n, 20, m=m, causal=True).mask, near & (j <= i))
+    np.testing.assert_array_equal(window(n, 20, m=m, globals_=75).mask, near | ((i >= 0) & (i < 75)) | (j < 75))
+    steps = (j <= i) & ((i - j < 11) | ((i - j) % 11 == 0))
+    np.testing.assert_array_equal(strided(n, 11, m=m).mask, steps)
     if n <= m:
-        whole = window_pattern(m, 20, causal=True).mask
-        np.testing.assert_array_equal(window_pattern(n, 20, m=m, causal=True).mask, whole[m - n :])
+        whole = window(m, 20, causal=True).mask
+        np.testing.assert_array_equal(window(n, 20, m=m, causal=True).mask, whole[m - n :])
 
 
 @pytest.mark.parametrize("n", [1, 130, 450, 64 * 12])
 def test_bigbird_draws_from_what_is_not_seen_anyway(n):
-    seen = bigbird_pattern(n, np.random.default_rng(0), random=0).mask[::64, ::64].sum(1)
+    seen = BigBird(random=0)(n, n, causal=False).mask[::64, ::64].sum(1)
     for seed in (0, 450):
-        drawn = bigbird_pattern(n, np.random.default_rng(seed), random=2).mask[::64, ::64].sum(1) - seen
+        drawn = BigBird(random=2, seed=seed)(n, n, causal=False).mask[::64, ::64].sum(1) - seen
         np.testing.assert_array_equal(drawn, np.minimum(2, -(-n // 64) - seen))
 
 
-good = window_pattern(200, 30)
+good = window(200, 30)
 BROKEN = {
     "starts": [
         good.starts[0],
@@ -142,8 +151,8 @@ def test_a_broken_pattern_is_refused(field, value, tier):
 
 def test_patterns_that_can_t_be_joined():
     with pytest.raises(ValueError, match="one n and m"):
-        one_pattern([window_pattern(70, 3), window_pattern(71, 3)])
-    two = one_pattern([window_pattern(70, 3), window_pattern(70, 5)])
+        one_pattern([window(70, 3), window(71, 3)])
+    two = one_pattern([window(70, 3), window(70, 5)])
     with pytest.raises(ValueError, match="a list each"):
         one_pattern([two, two])
     Q, K, V, _ = random_inputs(3, (3,), 70, 70, 4, 3)
@@ -194,13 +203,13 @@ def test_it_is_dense_attention_under_the_mask(n, m, d, density, dtype, fast, has
 
 @pytest.mark.parametrize("seen", ["window", "global"])
 def test_the_pullback_is_the_derivative(tier, seen):
-    pattern = window_pattern(70, 5) if seen == "window" else window_pattern(70, 2, step=3, globals_=2, causal=True)
+    pattern = window(70, 5) if seen == "window" else window(70, 2, step=3, globals_=2, causal=True)
     Q, K, V, _ = random_inputs(1, (2, 2), 70, 70, 3, 2)
     assert mt.check_pullback(lambda Q, K, V: block_sparse_attention(Q, K, V, pattern, scale=0.7), Q, K, V).error < 1e-6
 
 
 def test_the_pullback_with_all_that_it_can_have(tier):
-    pattern = one_pattern([window_pattern(70, r, m=90, step=s) for r, s in ((5, 1), (2, 3), (0, 1), (90, 1))])
+    pattern = one_pattern([window(70, r, m=90, step=s) for r, s in ((5, 1), (2, 3), (0, 1), (90, 1))])
     Q, K, V, _ = random_inputs(1, (2, 4), 70, 90, 3, 2)
     bias, mask = np.random.default_rng(1).standard_normal((4, 159)), np.arange(90) < 80
 
@@ -228,17 +237,17 @@ def test_a_query_that_sees_nothing_gives_zeros(tier):
 def test_a_pattern_of_another_length_and_mixed_dtypes_are_refused(tier):
     Q, K, V, _ = random_inputs(3, (2,), 70, 70, 4, 3)
     with pytest.raises(ValueError, match="it is for 64 queries and 64 keys, not 70 and 70"):
-        block_sparse_attention(Q, K, V, window_pattern(64, 3))
+        block_sparse_attention(Q, K, V, window(64, 3))
     with pytest.raises(TypeError, match="one dtype"):
-        block_sparse_attention(Q, K, V.astype("float32"), window_pattern(70, 3))
+        block_sparse_attention(Q, K, V.astype("float32"), window(70, 3))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: window_pattern(10, -1), "radius"),
-        (lambda: window_pattern(10, 1, step=0), "step"),
-        (lambda: strided_pattern(10, 0), "stride"),
+        (lambda: window(10, -1), "radius"),
+        (lambda: window(10, 1, step=0), "step"),
+        (lambda: strided(10, 0), "stride"),
         (lambda: block_pattern(70, 70, lambda i, j: i == j, np.ones((1, 2), bool)), r"blocks: shape \(1, 2\)"),
     ],
 )
