@@ -26,7 +26,7 @@ from minitransformer.attention.multi_head import (
     merge_heads,
     split_heads,
 )
-from minitransformer.attention.patterns import BigBird, Pattern, Strided, Window
+from minitransformer.attention.patterns import BigBird, EachHead, Pattern, Strided, Window
 from minitransformer.attention.registry import ATTENTIONS, attention_of
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.unweighted import unweighted_attention
@@ -37,6 +37,7 @@ __all__ = [
     "BlockPattern",
     "Core",
     "DeltaRule",
+    "EachHead",
     "EluFeatures",
     "KernelAttention",
     "KernelState",

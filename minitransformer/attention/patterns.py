@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from minitransformer.attention.block_sparse import TILE, BlockPattern, block_pattern
+from minitransformer.attention.block_sparse import TILE, BlockPattern, block_pattern, one_pattern
 from minitransformer.typing import Array
 
 
@@ -139,3 +139,26 @@ class BigBird(Pattern):
             drawn = np.random.default_rng([self.seed, row]).permutation(len(others))[: self.random]
             own[row, others[drawn]] = True
         return own & (t >= k) if causal else own
+
+
+@dataclass(frozen=True)
+class EachHead(Pattern):
+    """A pattern of its own for each head, as many as the layer has."""
+
+    patterns: tuple[Pattern, ...]
+
+    cost = "that of its heads"
+
+    def __call__(self, n: int, m: int, *, causal: bool) -> BlockPattern:
+        """The tiles of each head."""
+        return _joined(self.patterns, n, m, causal)
+
+    def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
+        """(H, …): head by head."""
+        shape = np.broadcast_shapes(i.shape, j.shape)
+        return np.stack([np.broadcast_to(p.sees(i, j, m, causal=causal), shape) for p in self.patterns])
+
+
+@functools.lru_cache(maxsize=64)
+def _joined(patterns: tuple[Pattern, ...], n: int, m: int, causal: bool) -> BlockPattern:
+    return one_pattern([pattern(n, m, causal=causal) for pattern in patterns])

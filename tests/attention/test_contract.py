@@ -14,7 +14,17 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map
-from minitransformer.attention import ATTENTIONS, Mixer, MultiHeadAttention, attention_of, padding_mask
+from minitransformer.attention import (
+    ATTENTIONS,
+    EachHead,
+    Mixer,
+    MultiHeadAttention,
+    SoftmaxAttention,
+    Strided,
+    Window,
+    attention_of,
+    padding_mask,
+)
 from minitransformer.attention.registry import table
 from minitransformer.backend import available
 from minitransformer.data.text import Text
@@ -39,10 +49,14 @@ NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTE
 def made(name, width=D, heads=H):
     """The core or mixer under this name, in a model of this size."""
     sizes = {"width": width, "heads": heads, "d": width // heads, "longest": 160}
-    return everything.Everything(sizes["d"], heads) if name == "everything" else attention_of(name, sizes)
+    if name == "everything":
+        return everything.Everything(sizes["d"], heads)
+    if name == "each head":
+        return SoftmaxAttention(EachHead((Window(5), Strided(7)) * (heads // 2)))
+    return attention_of(name, sizes)
 
 
-PARTS = {name: made(name) for name in (*NAMES, "everything")}
+PARTS = {name: made(name) for name in (*NAMES, "each head", "everything")}
 
 
 def can(part, causal):
