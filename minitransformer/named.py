@@ -2,8 +2,11 @@
 
 import ast
 import inspect
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any
+
+PLAIN = (int, float, bool, str, type(None))  # what an option in a text can be
 
 
 def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, sizes: Mapping[str, int]) -> Any:
@@ -14,22 +17,35 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
     sizes    of the model; no option can change them
     raises   ValueError for a name, an option or a value that makes no sense
     """
-    name, _, rest = text.partition(":")
+    name, colon, rest = text.partition(":")
     if name not in registry:
         raise ValueError(f"{what}: no {name!r}; there are {', '.join(registry)}")
     known = inspect.signature(registry[name]).parameters
-    choices = [option for option in known if option not in sizes]
-    options = {}
-    for part in rest.split(",") if rest else ():
+    choices = {option: kinds for option in known if option not in sizes and (kinds := _kinds(known[option]))}
+    options: dict[str, Any] = {}
+    for part in rest.split(",") if colon else ():
         option, equals, value = part.partition("=")
-        if not equals or option not in choices:
-            own = f"it has {', '.join(choices)}, as {name}:{choices[0]}=…" if choices else "it has none"
-            raise ValueError(f"{what}: {name!r} has no option {part!r}; {own}")
+        if not equals or option not in choices or option in options:
+            own = f"it has {', '.join(choices)}, as {name}:{next(iter(choices))}=…" if choices else "it has none"
+            raise ValueError(f"{what}: {name!r} has no option {part!r}{', or has it already' * bool(options)}; {own}")
         options[option] = _value(value)
-    try:
-        return registry[name](**{size: sizes[size] for size in known if size in sizes}, **options)
-    except TypeError as error:
-        raise ValueError(f"{what}: {text!r}: {error}") from error
+        if type(options[option]) not in choices[option]:
+            wanted = " or ".join(kind.__name__ for kind in choices[option]).replace("NoneType", "None")
+            raise ValueError(f"{what}: {option} of {name!r} should be {wanted}, got {value!r}")
+    return registry[name](**{size: sizes[size] for size in known if size in sizes}, **options)
+
+
+def _kinds(parameter: inspect.Parameter) -> tuple[type, ...]:
+    """The plain types that an option may have; none if it is an object, which no text can give."""
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        annotation = type(parameter.default)
+    if typing.get_origin(annotation) is typing.Literal:
+        annotation = str
+    kinds = tuple(kind for kind in typing.get_args(annotation) or (annotation,) if kind in PLAIN)
+    if kinds == (type(None),):
+        return ()
+    return (*kinds, int) if float in kinds and int not in kinds else kinds
 
 
 def _value(text: str) -> Any:

@@ -83,6 +83,7 @@ class MultiHeadPullback(NamedTuple):
 
     If X is part of Z, as in self-attention, it gets the sum of both.
     before   rows of Z in front of those of X; None if Z is another text
+    memory   whether a memory was given, be it of no rows
     """
 
     q: Heads
@@ -91,7 +92,8 @@ class MultiHeadPullback(NamedTuple):
     streams: dict[str, Heads]
     core: Pullback
     o: LinearPullback
-    before: int | None
+    before: int | None = None
+    memory: bool = False
 
     @property
     def A(self) -> Array:  # noqa: N802
@@ -119,7 +121,7 @@ class MultiHeadPullback(NamedTuple):
         if self.before is None:
             return dparams, dX, dZ
         dX = dX + dZ[..., self.before :, :]
-        return (dparams, dX, dZ[..., : self.before, :]) if self.before else (dparams, dX)
+        return (dparams, dX, dZ[..., : self.before, :]) if self.memory else (dparams, dX)
 
 
 @dataclass(frozen=True)
@@ -241,9 +243,11 @@ class MultiHeadAttention(Mixer):
         mask     True where query i sees key j; broadcasts to (*batch, H, n, m)
         memory   tokens that stand before X and are looked at, not answered: keys and values come from [memory; X]
         """
+        if memory is not None and self.core.queries_are_keys:
+            raise ValueError(f"memory: in {type(self.core).__name__} queries are the keys, and a memory has no queries")
         Z = X if memory is None else np.concatenate([memory, X], -2)
         Y, pullback = self._attend(self.core, self.rotate, params, X, Z, causal=causal, mask=mask, rng=rng)
-        return Y, pullback._replace(before=Z.shape[-2] - X.shape[-2])
+        return Y, pullback._replace(before=Z.shape[-2] - X.shape[-2], memory=memory is not None)
 
     @checked
     def cross(
@@ -296,7 +300,7 @@ class MultiHeadAttention(Mixer):
         heads, attention = core(params.core, Q, K, V, *arrays, causal=causal, mask=mask, rng=rng)
         Y, o = linear(merge_heads(heads), params.W_o, params.b_o)
         stream_heads = {name: s for name, (_, s) in streams.items()}
-        return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o, None)
+        return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o)
 
     def step(self, params: MultiHeadParams, X: Array, state: Any = None) -> tuple[Array, Any]:
         """Causal self-attention of new tokens X after those in the state; returns Y and the longer state.

@@ -128,6 +128,7 @@ class BigBird(Pattern):
         """All pairs of two blocks that see each other."""
         return self.near(i // TILE, j // TILE, m, causal=causal)
 
+    @functools.lru_cache(maxsize=64)  # noqa: B019  (patterns are few and small)
     def _blocks(self, number: int, causal: bool) -> Array:
         t, k = np.arange(number)[:, None], np.arange(number)[None]
         own = (np.abs(t - k) <= self.window) | (k < self.globals_)

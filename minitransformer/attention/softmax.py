@@ -12,10 +12,13 @@ import numpy as np
 
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
-from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
+from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.patterns import Pattern
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
+
+FEW = 4  # tokens that are written at once; more are a text that is read
 
 
 class SoftmaxPullback(NamedTuple):
@@ -88,3 +91,18 @@ class SoftmaxAttention(Core):
         else:
             Y, attention = block_sparse_attention(Q, K, V, pattern, causal=causal, mask=mask)
         return Y, SoftmaxPullback(attention)
+
+    def step(
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: KeysValues | None = None
+    ) -> tuple[Array, KeysValues]:
+        """As any core with keys and values; of a few tokens without a copy, and with a pattern only what it sees is read."""
+        n = Q.shape[-2]
+        if n > FEW or not (self.scores is None or hasattr(self.scores, "bias")):
+            return super().step(params, Q, K, V, state=state)
+        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        m, bias, mask = state.length, None, None
+        if self.scores is not None:
+            bias = self.scores.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
+        if self.pattern is not None:
+            mask = self.pattern.sees(np.arange(m - n, m)[:, None], np.arange(m)[None], m, causal=True)
+        return attend_to_buffer(Q, state.K, state.V, m, bias, mask, self.scale), state

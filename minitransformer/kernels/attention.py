@@ -37,7 +37,7 @@ import numpy as np
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.few_queries import forward_few
+from minitransformer.kernels.few_queries import attend_plainly, forward_few
 from minitransformer.kernels.threads import ENOUGH, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, transpose_into
 from minitransformer.typing import Array
@@ -545,8 +545,10 @@ def attend_to_buffer(
 ) -> Array:
     """`attend_to_buffer` of the core, in the tiers "numba" and "micro"."""
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
-    Y, L = np.empty((B, n, dv), Q.dtype), np.empty((B, n), Q.dtype)
     q, k, v = (X.reshape(-1, *X.shape[-2:]) if X.flags.carray else padded(X) for X in (Q, K, V))
+    if bias is None and mask is None and B * m * dv <= LONG:
+        return attend_plainly(q, k, v, m, scale).reshape(*Q.shape[:-1], dv)
+    Y, L = np.empty((B, n, dv), Q.dtype), np.empty((B, n), Q.dtype)
     pairs = _pairs(Q, K, m, bias, mask, True)
     in_parallel(B if B * m * dv > LONG else 1, forward_few, q, k, v, pairs, m, scale, Y, L)
     return Y.reshape(*Q.shape[:-1], dv)

@@ -222,11 +222,10 @@ class Block:
 
     def step(self, params: BlockParams, X: Array, state: Any = None) -> tuple[Array, Any]:
         """The causal block on new tokens after those in the state; returns Y and the longer state of its mixer."""
-        pre = self.order == "pre"
-        N = self._norm(params.attention_norm, X)[0] if pre else X
-        F, state = self.attention.step(params.attention, N, state)
-        X = X + F if pre else self._norm(params.attention_norm, X + F)[0]
+        norm, pre = self._norm.value, self.order == "pre"
+        F, state = self.attention.step(params.attention, norm(params.attention_norm, X) if pre else X, state)
+        X = X + F if pre else norm(params.attention_norm, X + F)
         if self.ffn is None:
             return X, state
-        F = self.ffn.value(params.ffn, self._norm(params.ffn_norm, X)[0] if pre else X)
-        return X + F if pre else self._norm(params.ffn_norm, X + F)[0], state
+        F = self.ffn.value(params.ffn, norm(params.ffn_norm, X) if pre else X)
+        return X + F if pre else norm(params.ffn_norm, X + F), state

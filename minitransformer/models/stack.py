@@ -155,7 +155,7 @@ class Stack:
         for block, own, state in zip(self.blocks, self._tied(params), states or (None,) * self.depth, strict=True):
             X, state = block.step(own, X, state)
             longer.append(state)
-        return self._last_norm(params, X)[0], tuple(longer)
+        return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), tuple(longer)
 
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError if a block can't be causal, or can't but be."""

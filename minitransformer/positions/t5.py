@@ -18,30 +18,30 @@ from minitransformer.typing import Array, Int, checked
 
 @checked
 def t5_buckets(
-    offsets: Int[Array, "*batch o"], *, buckets: int = 32, longest: int = 128, causal: bool
+    offsets: Int[Array, "*batch o"], *, buckets: int = 32, distance: int = 128, causal: bool
 ) -> Int[Array, "*batch o"]:
     """The bucket of each offset j − i, from 0 to buckets − 1.
 
-        distance t < e       bucket t                                     e = half of the r buckets of this direction
-        from there on        bucket e + ⌊(r − e) ln(t/e) / ln(longest/e)⌋, or r − 1 if that is less
+        t < e away           bucket t                                     e = half of the r buckets of this direction
+        from there on        bucket e + ⌊(r − e) ln(t/e) / ln(distance/e)⌋, or r − 1 if that is less
 
     causal    all buckets are for j ≤ i, r = buckets; an offset ahead counts as 0. If not, r = buckets/2, and offsets ahead
               get the second half of the buckets. Its first would be for a distance of 0, which is not ahead: it is never
               used (16 of 32)
-    longest   from there on, and from somewhat before, all is one bucket: here beyond 90 both ways, and beyond 112 if causal
+    distance  from there on, and from somewhat before, all is one bucket: here beyond 90 both ways, and beyond 112 if causal
     source    Raffel et al. 2020; the bounds are those of the code published with it
-    raises    ValueError for an odd number of buckets, too few, or if `longest` comes before the buckets of one offset end
+    raises    ValueError for an odd number of buckets, too few, or if `distance` comes before the buckets of one offset end
     """
     r = buckets if causal else buckets // 2
     exact = r // 2
     if buckets % 2 or exact < 1:
         raise ValueError(f"buckets: {buckets} should be even, and at least {2 if causal else 4}")
-    if longest <= exact:
-        raise ValueError(f"longest: {longest} should be more than the {exact} distances with a bucket of their own")
-    distance = np.maximum(-offsets, 0) if causal else np.abs(offsets)
-    ratio = np.log(np.maximum(distance, exact) / exact) / math.log(longest / exact)
+    if distance <= exact:
+        raise ValueError(f"distance: {distance} should be more than the {exact} distances with a bucket of their own")
+    away = np.maximum(-offsets, 0) if causal else np.abs(offsets)
+    ratio = np.log(np.maximum(away, exact) / exact) / math.log(distance / exact)
     far = np.minimum(exact + (ratio * (r - exact)).astype(int), r - 1)
-    bucket = np.where(distance < exact, distance, far)
+    bucket = np.where(away < exact, away, far)
     return bucket if causal else bucket + r * (offsets > 0)
 
 
@@ -69,7 +69,7 @@ class T5Bias(OffsetBias):
 
     heads     H
     buckets   for the offsets of both directions, or for those behind alone if causal
-    distance  `longest` of `t5_buckets`
+    distance  see `t5_buckets`
     source    Raffel et al. 2020; Borealis II (11), which has neither buckets nor a word on the scale (E9)
     shared    the table, by all layers of a stack. T5 has no positions in cross-attention
     cost      O(H (n + m)) beside attention itself. Can be causal: a decoder has other buckets than an encoder
@@ -86,7 +86,7 @@ class T5Bias(OffsetBias):
         if self.heads < 1:
             raise ValueError(f"heads: {self.heads} must be at least 1")
         for causal in (False, True):
-            t5_buckets(np.zeros(1, int), buckets=self.buckets, longest=self.distance, causal=causal)
+            t5_buckets(np.zeros(1, int), buckets=self.buckets, distance=self.distance, causal=causal)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> T5Params:
         """Small random numbers, of standard deviation 0.02."""
@@ -94,7 +94,7 @@ class T5Bias(OffsetBias):
 
     def bias(self, params: T5Params, n: int, m: int, *, causal: bool) -> tuple[Array, T5Pullback]:
         """b_bucket(o) for each offset o."""
-        bucket = t5_buckets(offsets(n, m), buckets=self.buckets, longest=self.distance, causal=causal)
+        bucket = t5_buckets(offsets(n, m), buckets=self.buckets, distance=self.distance, causal=causal)
         return params.table[:, bucket], T5Pullback(bucket, self.buckets)
 
 

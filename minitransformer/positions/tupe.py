@@ -97,7 +97,7 @@ def untie(B: Array, theta: Array) -> tuple[Array, UntiePullback]:
 
 def tupe_buckets(n: int, m: int, *, buckets: int, distance: int, cls: bool) -> Array:
     """The buckets of T5 for both directions, (n, m). [CLS] gets the one that T5 leaves unused, others → [CLS] a further one."""
-    bucket = by_offset(t5_buckets(offsets(n, m), buckets=buckets, longest=distance, causal=False), n, m).copy()
+    bucket = by_offset(t5_buckets(offsets(n, m), buckets=buckets, distance=distance, causal=False), n, m).copy()
     if cls:
         bucket[:, :1] = buckets
         if n == m:
@@ -158,7 +158,7 @@ class TUPE(ScoreEncoding):
         if self.longest < 1:
             raise ValueError(f"longest: {self.longest} must be at least 1")
         if self.buckets is not None:
-            t5_buckets(np.zeros(1, int), buckets=self.buckets, longest=self.distance, causal=False)
+            t5_buckets(np.zeros(1, int), buckets=self.buckets, distance=self.distance, causal=False)
 
     @property
     def scale(self) -> float:  # type: ignore[override]  # a value that depends on the others

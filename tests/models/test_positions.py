@@ -184,12 +184,12 @@ def test_a_name_with_options():
     assert place("shaw:clip=3", **sizes).in_attention == Shaw(4, 3)
     assert place("relative keys", **sizes).in_attention == Shaw(4, 16, values=False)
     for wrong, message in {
-        "rope:d=6": "positions: 'rope' has no option 'd=6'; it has base, layout, part, scaling, as rope:base=…",
+        "rope:d=6": "positions: 'rope' has no option 'd=6'; it has base, layout, part, as rope:base=…",
         "rope:bse=5": "positions: 'rope' has no option 'bse=5'",
         "rope:base": "positions: 'rope' has no option 'base'",
         "alibi:slope=3": "positions: 'alibi' has no option 'slope=3'; it has none",
         "rope:base=0.5": "base: 0.5 should be more than 1",
-        "rope:base=ten": "positions: 'rope:base=ten'",
+        "rope:base=ten": "positions: base of 'rope' should be float or int, got 'ten'",
     }.items():
         with pytest.raises(ValueError, match=message):
             place(wrong, **sizes)

@@ -48,7 +48,7 @@ def test_bucket_16_is_never_used():
 def test_buckets_of_other_sizes(buckets, longest, causal):
     """They never go back, one apart at first; the last begins before `longest`, and none lies beyond it."""
     r = buckets if causal else buckets // 2
-    behind = t5_buckets(-np.arange(1000), buckets=buckets, longest=longest, causal=causal)
+    behind = t5_buckets(-np.arange(1000), buckets=buckets, distance=longest, causal=causal)
     assert (np.diff(behind) >= 0).all()
     np.testing.assert_array_equal(behind[: r // 2], np.arange(r // 2))
     np.testing.assert_array_equal(behind[longest:], r - 1)
@@ -64,7 +64,7 @@ def test_pair_by_pair(Q, K, V, causal, rng):
     for b, h, i, j in np.ndindex(S.shape):
         offset = j - (i + m - n)
         if offset <= 0 or not causal:
-            bucket = t5_buckets(np.array([offset]), buckets=8, longest=6, causal=causal)[0]
+            bucket = t5_buckets(np.array([offset]), buckets=8, distance=6, causal=causal)[0]
             S[b, h, i, j] = Q[b, h, i] @ K[b, h, j] + params.table[h, bucket]
     A, _ = softmax(S)
     np.testing.assert_allclose(pullback.A, A, rtol=0, atol=1e-13)
@@ -79,7 +79,7 @@ def test_a_gradient_for_each_bucket(Q, K, V, rng):
     dY = rng.standard_normal(Y.shape)
     dA, A = dY @ V.mT, pullback.A
     dS = A * (dA - (A * dA).sum(-1, keepdims=True))
-    bucket = t5_buckets(np.arange(m) - np.arange(m - n, m)[:, None], buckets=12, longest=8, causal=False)
+    bucket = t5_buckets(np.arange(m) - np.arange(m - n, m)[:, None], buckets=12, distance=8, causal=False)
     dtable = np.zeros((H, 12))
     for b, h, i, j in np.ndindex(dS.shape):
         dtable[h, bucket[i, j]] += dS[b, h, i, j]
@@ -107,7 +107,7 @@ def test_very_negative_numbers_are_a_window(rng):
 def test_a_number_for_each_offset_that_agrees_in_every_bucket_is_t5(Q, K, V, rng):
     params = random_like(T5Bias(H, 8, 6).init(rng, np.float64), rng)
     T5, _ = T5Bias(H, 8, 6)(params, Q, K, V)
-    bucket = t5_buckets(np.arange(-8, 9), buckets=8, longest=6, causal=False)
+    bucket = t5_buckets(np.arange(-8, 9), buckets=8, distance=6, causal=False)
     Y, _ = OffsetScalars(H, 9)(OffsetScalarParams(params.table[:, bucket]), Q, K, V)
     np.testing.assert_allclose(Y, T5, rtol=0, atol=1e-13)
 
@@ -134,7 +134,7 @@ def test_refusals(Q, K, V, rng):
             T5Bias(H, buckets=buckets)
     with pytest.raises(ValueError, match="buckets: 0 should be even, and at least 2"):
         t5_buckets(np.arange(3), buckets=0, causal=True)
-    with pytest.raises(ValueError, match="longest: 16 should be more than the 16 distances"):
+    with pytest.raises(ValueError, match="distance: 16 should be more than the 16 distances"):
         T5Bias(H, distance=16)
     with pytest.raises(TypeError, match="offsets"):
         t5_buckets(np.arange(3.0), causal=True)

@@ -37,7 +37,7 @@ def test_pair_by_pair(queries, cls, buckets, K, V, rng):
         head = slice(h * d, (h + 1) * d)
         placed = (p[position] @ params.U_q[:, head]) @ (p[j] @ params.U_k[:, head]) / math.sqrt(2 * d)
         if buckets:
-            bucket = t5_buckets(np.array([j - position]), buckets=buckets, longest=5, causal=False)[0]
+            bucket = t5_buckets(np.array([j - position]), buckets=buckets, distance=5, causal=False)[0]
         if cls and j == 0:
             placed, bucket = params.theta[1, h], 8
         if cls and position == 0:

@@ -1,0 +1,83 @@
+"""A few rows through the layers of a block, as in generation: one new token.
+
+    normed          γ ⊙ (x − μ)/√(σ² + ε) + β
+    feed_forward    f(x W₁ + b₁) W₂ + b₂
+
+Why this is fast. A row has so little arithmetic that the calls around it take longer: here each layer is one call with one
+result, and nothing is remembered for a way back. W is read once, row by row, and the sums run along its rows.
+"""
+
+import numpy as np
+
+from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.pointwise import GELU, GELU_TANH, RELU, activate
+from minitransformer.kernels.norms_and_loss import squares, total
+from minitransformer.typing import Array
+
+FEW = 4  # rows; of more, the layers of a training step are as fast
+KINDS = {"relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH}
+
+
+@compiled
+def norm_rows(X, gamma, beta, eps, centre):
+    """Y, row by row; with `centre` = False, μ is 0."""
+    one, D, Y = X.dtype.type(1), X.dtype.type(X.shape[1]), np.empty(X.shape, X.dtype)
+    for i in range(len(X)):
+        x, y = X[i], Y[i]
+        m = total(x) / D if centre else X.dtype.type(0)
+        r = one / np.sqrt(squares(x, m) / D + X.dtype.type(eps))
+        for j in range(len(x)):
+            y[j] = (x[j] - m) * r * gamma[j] + beta[j]
+    return Y
+
+
+@compiled
+def product(X, W, b):
+    """X W + b, four rows of W at a time."""
+    Y, inner = np.empty((len(X), W.shape[1]), X.dtype), len(W)
+    for i in range(len(X)):
+        x, y = X[i], Y[i]
+        for c in range(len(y)):
+            y[c] = b[c]
+        for k in range(0, inner - 3, 4):
+            x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
+            w0, w1, w2, w3 = W[k], W[k + 1], W[k + 2], W[k + 3]
+            for c in range(len(y)):
+                y[c] += (x0 * w0[c] + x1 * w1[c]) + (x2 * w2[c] + x3 * w3[c])
+        for k in range(inner // 4 * 4, inner):
+            w, x0 = W[k], x[k]
+            for c in range(len(y)):
+                y[c] += x0 * w[c]
+    return Y
+
+
+@compiled
+def two_layers(X, W_1, b_1, W_2, b_2, kind):
+    """f(X W₁ + b₁) W₂ + b₂."""
+    F = product(X, W_1, b_1)
+    f = F.reshape(-1)
+    activate(kind, f, f, 0, 1)
+    return product(F, W_2, b_2)
+
+
+def _few(X: Array, *pairs: tuple[Array, tuple[int, ...]]) -> bool:
+    """Whether these are few rows, and everything is of their dtype and of the shape beside it."""
+    return X.size <= FEW * X.shape[-1] and all(a.dtype == X.dtype and a.shape == shape for a, shape in pairs)
+
+
+def normed(X: Array, gamma: Array, beta: Array | None, eps: float) -> Array | None:
+    """Layer norm, or RMS norm without β, of a few rows; None for what has to go the usual way."""
+    D = X.shape[-1:]
+    if not _few(X, (gamma, D), (gamma if beta is None else beta, D)):
+        return None
+    shift = np.zeros(D, X.dtype) if beta is None else beta
+    return norm_rows(X.reshape(-1, *D), gamma, shift, eps, beta is not None).reshape(X.shape)
+
+
+def feed_forward(X: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, kind: str) -> Array | None:
+    """Both layers of a few rows; None for what has to go the usual way."""
+    D, hidden = X.shape[-1], len(b_1)
+    layers = (W_1, (D, hidden)), (b_1, (hidden,)), (W_2, (hidden, D)), (b_2, (D,))
+    if not _few(X, *layers) or (kind == "gelu" and X.dtype != np.float32):
+        return None
+    return two_layers(X.reshape(-1, D), W_1, b_1, W_2, b_2, KINDS[kind]).reshape(X.shape)
