@@ -2,7 +2,7 @@
 
     for each tile of 64 queries, in parallel:
         top, total, Y = −∞, 0, 0                             one entry, or one row of Y, for each query
-        for each tile of 64 keys that some of these queries see:
+        for each tile of 64 keys that some of these queries see, or of a list:
             S = scale · K Qᵀ                                 one small matrix, a key a row, a query a column
             shrink total and Y by exp(old top − new top)     the largest score so far has changed
             P = exp(S − top);  total += Σ P;  Y += Pᵀ V
@@ -19,6 +19,10 @@ The way back makes each tile again from L, P = exp(S − L), now with 64 keys si
     for each tile of 64 queries that see them:
         P = exp(S − L);  dS = P ⊙ (dY Vᵀ − D)                D_i = ⟨dy_i, y_i⟩, which is Σ_j P_ij dP_ij
         dV += Pᵀ dY;  dK += scale · dSᵀ Q;  dQ += scale · dS K
+
+Sparse attention is the same loop over a list of tiles: local, window, dilated, strided, global, BigBird, and whatever has been
+sorted. A tile costs what it costs in dense attention; there are fewer. Of one at an edge of the pattern, a mask of 64 × 64 says
+which pairs count. The way back takes the same list sorted the other way round.
 
 No two tasks write to the same place, and sums are always taken in the same order: the same input gives the same bits,
 whatever the number of threads. To walk through these loops with a debugger set NUMBA_DISABLE_JIT=1.
@@ -246,8 +250,8 @@ def weights_and_slopes(P, dS, L, D):
 @compiled
 def collect(Q, dY, K_panels, keys, P, dS, loops, dQ, dKT, dVT):
     """dV += Pᵀ dY,  dK += dSᵀ Q (both as columns),  dQ += dS K (in panels), from one tile of weights and their slopes."""
-    add_product(dY.T, P, dVT, LANES, loops)
-    add_product(Q.T, dS, dKT, LANES, loops)
+    add_product(dY.T, P, dVT, P.shape[1], loops)
+    add_product(Q.T, dS, dKT, P.shape[1], loops)
     for p in range(len(dQ)):
         add_product(dS[:, :keys], K_panels[p, :keys], dQ[p], min(LANES, Q.shape[1] - p * LANES), loops)
 
@@ -298,8 +302,8 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
         rows = min(LANES, n - i0)
         P, dS = P_space[: fours(rows)], dS_space[: fours(rows)]
         Q_tile, dY_tile = Q[i0 : i0 + len(P), :d], dY[i0 : i0 + len(P), :dv]
-        product(Q_tile, KT, P, LANES, loops)  # scores, in base 2
-        product(dY_tile, VT, dS, LANES, loops)  # dP
+        product(Q_tile, KT, P, P.shape[1], loops)  # scores, in base 2
+        product(dY_tile, VT, dS, P.shape[1], loops)  # dP
         if bias.size:
             add_bias(P, bias, j0 - i0 + n - 1 + LANES, -1)
         for i in range(rows):

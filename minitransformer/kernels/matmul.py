@@ -42,9 +42,9 @@ def some_rows(X, panels, r0, Y):
         for k in range(0, D, INNER):
             W = panels[p, k : min(k + INNER, D)]
             if k == 0:
-                product_from(panels[p, D:], A[:, : len(W)], W, C, y.shape[1])
+                product_from(panels[p, D:], A[:, : len(W)], W, C, y.shape[1], None)
             else:
-                product_from(C, A[:, k : k + len(W)], W, C, y.shape[1])
+                product_from(C, A[:, k : k + len(W)], W, C, y.shape[1], None)
         if not whole:
             y[:] = C[:rows, : y.shape[1]]
 

@@ -26,7 +26,7 @@ from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import in_parallel
 from minitransformer.typing import Array
 
-SMALL = 16_384  # entries: below this, starting the threads would take longer than the loop
+SMALL = 2**17  # entries: below this, to call the helpers would take longer than the loop
 LOG2E = math.log2(math.e)
 
 

@@ -53,41 +53,39 @@ def plain_loops():
     return None if current() == "micro" else True
 
 
-@compiled
+@inlined
 def product(A, B, C, columns, loops):
     """C = A B, in the first `columns` columns at least. Rows of A (for plain loops columns, too) are a multiple of four."""
-    if loops is None:
-        product_from(C[:0], A, B, C, columns)
-    else:
-        C[: len(A)] = 0
-        add_product_by_loops(A, B.reshape(-1), C.reshape(-1))
+    product_from(C[:0], A, B, C, columns, loops)
 
 
-@compiled
+@inlined
 def add_product(A, B, C, columns, loops):
     """C += A B, in the first `columns` columns at least. For plain loops, columns of A are a multiple of four as well."""
-    if loops is None:
-        product_from(C, A, B, C, columns)
-    else:
-        add_product_by_loops(A, B.reshape(-1), C.reshape(-1))
+    product_from(C, A, B, C, columns, loops)
 
 
 @compiled
-def product_from(S, A, B, C, columns):
-    """C = S + A B by the micro-kernel. S has as many rows as C, or one, which is added to each row, or none."""
-    wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
-    sixes = len(A) // 12 * 12
-    c = 0
-    while c + wide <= columns:
-        for r in range(0, sixes, 6):
-            six_rows(A, B, S, C, r, c)
-        for r in range(sixes, len(A), 4):
-            four_rows(A, B, S, C, r, c)
-        c += wide
-    while c < columns:
-        for r in range(0, len(A), 4):
-            four_rows_narrow(A, B, S, C, r, c)
-        c += narrow
+def product_from(S, A, B, C, columns, loops):
+    """C = S + A B. S has as many rows as C or none; for the micro-kernel also one, which is added to each row."""
+    if loops is None:
+        wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
+        sixes = len(A) // 12 * 12
+        c = 0
+        while c + wide <= columns:
+            for r in range(0, sixes, 6):
+                six_rows(A, B, S, C, r, c)
+            for r in range(sixes, len(A), 4):
+                four_rows(A, B, S, C, r, c)
+            c += wide
+        while c < columns:
+            for r in range(0, len(A), 4):
+                four_rows_narrow(A, B, S, C, r, c)
+            c += narrow
+    else:
+        if len(S) == 0:
+            C[: len(A)] = 0
+        add_product_by_loops(A, B.reshape(-1), C.reshape(-1))
 
 
 @compiled
