@@ -136,7 +136,7 @@ def sweeps(A, a, B, b, C, offset, reverse, eps, loops, Y, D, first, threads):
 def elu_plus_one(X, Y, first, threads):
     """φ(x) = x + 1 for x > 0, eˣ otherwise, of long rows."""
     one, zero, log2e = X.dtype.type(1), X.dtype.type(0), X.dtype.type(LOG2E)
-    for i in range(first, X.shape[0], threads):
+    for i in range(first * X.shape[0] // threads, (first + 1) * X.shape[0] // threads):
         for c in range(X.shape[1]):
             x = X[i, c]
             below = zero if x > zero else x

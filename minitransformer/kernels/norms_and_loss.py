@@ -69,7 +69,7 @@ def along(dy, gamma, x, mu):
 def norm(centre, X, gamma, beta, eps, Y, mu, root, first, threads):
     """Rows of y = γ ⊙ (x − μ)/√(mean (x − μ)² + ε) + β; with `centre` = False, μ is 0."""
     one, D = X.dtype.type(1), X.dtype.type(X.shape[1])
-    for i in range(first, len(X), threads):
+    for i in range(first * len(X) // threads, (first + 1) * len(X) // threads):
         x, y = X[i], Y[i]
         m = total(x) / D if centre else X.dtype.type(0)
         below = np.sqrt(squares(x, m) / D + eps)
@@ -84,7 +84,7 @@ def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, first, threads)
     """Rows of dx = (G − mean G − x̂ mean(G ⊙ x̂))/root, and the parts of dγ and dβ, each the sum of some rows."""
     one, zero, D = X.dtype.type(1), X.dtype.type(0), X.dtype.type(X.shape[1])
     parts = len(dgamma)
-    for part in range(first, parts, threads):
+    for part in range(first * parts // threads, (first + 1) * parts // threads):  # neighbours share lines of the cache
         dg, db = dgamma[part], dbeta[part]
         for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
             x, dy, dx = X[i], dY[i], dX[i]
@@ -176,7 +176,7 @@ def entropy(logits, targets, top, totals, losses, first, threads):
     log2e = logits.dtype.type(LOG2E)
     lanes, e = np.empty(LANES, logits.dtype), np.empty(logits.shape[1], logits.dtype)
     whole = logits.shape[1] // LANES * LANES
-    for i in range(first, len(logits), threads):
+    for i in range(first * len(logits) // threads, (first + 1) * len(logits) // threads):
         x = logits[i]
         lanes[:] = -np.inf
         for j in range(0, whole, LANES):
@@ -197,7 +197,7 @@ def entropy(logits, targets, top, totals, losses, first, threads):
 def entropy_back(logits, targets, top, totals, weight, dlogits, first, threads):
     """Rows of (P − one-hot(target)) · weight, with P = exp(x − top)/total."""
     log2e = logits.dtype.type(LOG2E)
-    for i in range(first, len(logits), threads):
+    for i in range(first * len(logits) // threads, (first + 1) * len(logits) // threads):
         x, dx, largest, share = logits[i], dlogits[i], top[i], weight[i] / totals[i]
         for j in range(len(x)):
             dx[j] = exp2((x[j] - largest) * log2e) * share

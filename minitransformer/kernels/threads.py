@@ -1,10 +1,10 @@
-"""How a compiled loop gets all cores: the same loop on each thread, which takes every so many-th task.
+"""How a compiled loop gets all cores: the same loop on each thread, which takes a share of the tasks, and then another.
 
     @compiled
-    def loop(…, first, threads):
-        for task in range(first, tasks, threads):
+    def loop(…, first, shares):
+        for task in range(first, tasks, shares):
 
-    in_parallel(tasks, loop, …)          on two threads:  loop(…, 0, 2) here, and loop(…, 1, 2) on a helper
+    in_parallel(tasks, loop, …)          loop(…, 0, 8), loop(…, 1, 8), … loop(…, 7, 8) on two threads: whoever is free
 
 A compiled loop leaves the interpreter free, so Python's own threads will do. There is a helper for each further core, made at
 the first use; between two jobs it sleeps. To wake a sleeper takes 50 µs, in which a core makes three products of 128 × 128; so
@@ -12,8 +12,8 @@ it goes on looking for a while (`LOOKS`) before it lies down, and who waits for 
 
 No task writes where another one does, and no sum depends on who takes which task: the same bits on any number of threads.
 There are as many as NUMBA_NUM_THREADS says, or else as this process has cores; one if NUMBA_DISABLE_JIT makes plain Python of
-the loops, so that a debugger can follow. Any Python thread may start a loop at any time: what no helper has begun when its
-own share is done, it does itself. A forked child makes helpers of its own.
+the loops, so that a debugger can follow. Any Python thread may start a loop at any time: what no helper has begun, it does
+itself. A forked child makes helpers of its own.
 """
 
 import os
@@ -33,8 +33,9 @@ from minitransformer.kernels.compiling import compiled
 from minitransformer.machine import cores
 
 ENOUGH = 2**20  # multiply-adds that are worth the call of a helper
+SHARES = 4  # of a loop for each thread: who is done early takes another
 LOOKS = 1_000_000  # at a flag, before one goes to sleep: about half a millisecond
-PAUSE = 8_000  # looks between seeing a flag and acting on it: who raised it still holds the interpreter, for about 4 µs
+PAUSE = 24_000  # looks between a bell and acting on it: who rang it still holds the interpreter, for about 10 µs
 
 
 def _cores() -> int:
@@ -78,24 +79,31 @@ def watch(flags, looks):
             looks -= 1
             if looks < 0:
                 return False
-    for _ in range(PAUSE):
-        look(flags, 0)
     return True
+
+
+@compiled
+def wait_for(bell, idle, place, looks, pause):
+    """Say that this helper is idle, now that it does not hold the interpreter; then wait for its bell, but not forever."""
+    idle[place] = 1
+    if watch(bell, looks):
+        for _ in range(pause):
+            look(bell, 0)
 
 
 class Job:
     """A loop, whose shares are taken by whoever is free."""
 
-    def __init__(self, threads: int, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self.threads, self.loop, self.arguments = threads, loop, arguments
-        self.shares = iter(range(threads))
+    def __init__(self, shares: int, threads: int, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.number, self.loop, self.arguments = shares, loop, arguments
+        self.shares = iter(range(shares))
         self.idle = np.ones(threads - 1, np.int64)  # a flag for each helper
         self.error: BaseException | None = None
 
     def work(self) -> None:
         """Take shares while there are any."""
         for first in self.shares:
-            self.loop(*self.arguments, first, self.threads)
+            self.loop(*self.arguments, first, self.number)
 
     def drop(self) -> None:
         """Nobody begins another share."""
@@ -131,20 +139,17 @@ class Helper:
 
     def serve(self) -> None:
         while True:
+            job = self.jobs.get()
+            job.idle[self.place] = 0
+            try:
+                job.work()
+            except BaseException as error:  # the thread that has called us is to raise it
+                job.error = error
+                job.drop()
             self.bell[0] = 0
-            if self.jobs.empty():
-                watch(self.bell, LOOKS)
-            self.help(self.jobs.get())
-
-    def help(self, job: Job) -> None:
-        job.idle[self.place] = 0
-        try:
-            job.work()
-        except BaseException as error:  # the thread that has called us is to raise it
-            job.error = error
-            job.drop()
-        finally:
-            job.idle[self.place] = 1
+            idle = job.idle
+            del job  # what it worked on may be freed from now on
+            wait_for(self.bell, idle, self.place, LOOKS if self.jobs.empty() else 0, PAUSE)
 
 
 _helpers: list[Helper] = []
@@ -154,7 +159,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
-    """loop(*arguments, first, threads) for first = 0 … threads − 1, on as many threads as there are, or tasks if these are fewer.
+    """loop(*arguments, first, shares) for first = 0 … shares − 1, on as many threads as there are, or tasks if these are fewer.
 
     raises   what the loop raises on any thread, when all of them have stopped
     """
@@ -169,7 +174,7 @@ def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
         return
     while len(_helpers) < threads - 1:
         _helpers.append(Helper(len(_helpers)))
-    job = Job(threads, loop, arguments)
+    job = Job(min(tasks, threads * SHARES), threads, loop, arguments)
     try:
         for helper in _helpers[: threads - 1]:
             helper.call(job)
