@@ -226,7 +226,8 @@ def _where(seen: Array | None, X: Array) -> Array:
 class KernelAttention(Core):
     """Attention whose weights are products of features: the linear transformer, with elu + 1.
 
-    features   what makes φ(q) and φ(k)
+    features   what makes φ(q) and φ(k); what turns queries and keys has done so before, and so the weight of a pair is not
+               a function of its offset alone, as it is in softmax
     source     Borealis II (18) to (21); Aalto (13) to (15)
     cost       O(n r dv) time, O(n) memory; one new token costs O(r dv), however many there were. Can be causal
     """

@@ -263,6 +263,10 @@ class MultiHeadAttention(Mixer):
 
         softmax(X W_q (Z W_k)ᵀ/√d) Z W_v; the Lecture notes transpose the wrong factor (E31).
         """
+        if params.streams is not None:
+            raise ValueError(
+                f"cross: {type(self.core).__name__} wants more than keys and values; cross-attention is dense"
+            )
         return self._attend(DENSE, None, params, X, Z, causal=causal, mask=mask)
 
     def _project(

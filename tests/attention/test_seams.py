@@ -215,3 +215,20 @@ def test_parts_of_a_tree_by_path():
     assert tree_set(tree, "c.ffn.W_1", None)["c"].ffn.W_1 is None
     assert tree_set(tree, "", 5) == 5
     assert tree["a"] == (1, [2, {"b": 3}])
+
+
+def test_cross_attention_is_dense_and_says_so(rng):
+    layer, X = MultiHeadAttention(D, H, core=DeltaRule()), rng.standard_normal((2, 4, D))
+    with pytest.raises(ValueError, match="cross: DeltaRule wants more than keys and values"):
+        layer.cross(some(layer), X, X)
+
+
+def test_an_empty_memory_has_an_empty_gradient(rng):
+    """What the first segment of a text has before it."""
+    layer, X = MultiHeadAttention(D, H, bias=False), rng.standard_normal((2, 4, D))
+    params = some(layer)
+    Y, pullback = layer(params, X, memory=X[:, :0], causal=True)
+    assert np.array_equal(Y, layer(params, X, causal=True)[0])
+    _, dX, dmemory = pullback(Y)
+    assert dmemory.shape == (2, 0, D)
+    assert dX.shape == X.shape
