@@ -86,7 +86,8 @@ class Core(Part):
 
     mask              True where query i sees key j, broadcast to (*batch, H, n, m)
     rng               for what is drawn; a core that draws takes a fixed seed if there is none
-    scores            whether it has a number for each pair (i, j), which an encoding of positions can change
+    has_scores        whether it has a number for each pair (i, j), which an encoding of positions can change; that encoding is
+                      then its field `scores`
     groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
                       repeats them
     queries_are_keys  whether K is Q, and there is no W_k

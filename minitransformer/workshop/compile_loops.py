@@ -12,10 +12,12 @@ import numpy as np
 from tqdm import tqdm
 
 from minitransformer.attention import Window, block_sparse_attention, delta_rule, dot_product_attention
+from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
 from minitransformer.backend import available
 from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
 from minitransformer.machine import cores
+from minitransformer.models import FeedForward, Norm
 from minitransformer.positions.rope import rotate
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
@@ -63,7 +65,25 @@ def _rows(X: Array) -> None:
     _both_ways(cross_entropy, Y, np.arange(len(Y)) % Y.shape[-1])
 
 
-LOOPS = (_delta_rule, _attention, _rows, _kernel_attention, _sparse, _pointwise)  # what takes longest comes first
+def _one_token(X: Array) -> None:
+    x = X[0, :1]
+    for kind in ("layer", "rms"):
+        norm = Norm(x.shape[-1], kind)  # type: ignore[arg-type]
+        norm.value(norm.init(np.random.default_rng(0), x.dtype.type), x)
+    ffn = FeedForward(x.shape[-1], 8)
+    ffn.value(ffn.init(np.random.default_rng(0), x.dtype.type), x)
+    attend_to_buffer(X[:, :1], X, X, 50)
+
+
+LOOPS = (
+    _delta_rule,
+    _attention,
+    _rows,
+    _kernel_attention,
+    _sparse,
+    _pointwise,
+    _one_token,
+)  # what takes longest comes first
 
 
 def _compile(loops: Callable, dtype: str) -> None:
@@ -76,7 +96,7 @@ def compile_loops() -> None:
         return
     spawn = multiprocessing.get_context(
         "spawn"
-    )  # a fork would take along what other threads hold, such as the lock of the compiler
+    )  # a fork takes along what other threads hold, such as the compiler's lock
     with ProcessPoolExecutor(cores(), mp_context=spawn) as pool:
         jobs = [pool.submit(_compile, loops, dtype) for loops in LOOPS for dtype in ("float32", "float64")]
         for job in tqdm(as_completed(jobs), "compiling the loops", len(jobs), leave=False):
