@@ -545,7 +545,8 @@ def attend_to_buffer(
 ) -> Array:
     """`attend_to_buffer` of the core, in the tiers "numba" and "micro"."""
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
-    q, k, v = (X.reshape(-1, *X.shape[-2:]) if X.flags.carray else padded(X) for X in (Q, K, V))
+    q, k, v = (X if X.flags.carray else np.require(X, requirements=["C", "A", "W"]) for X in (Q, K, V))
+    q, k, v = (X.reshape(-1, *X.shape[-2:]) for X in (q, k, v))
     if bias is None and mask is None and B * m * dv <= LONG:
         return attend_plainly(q, k, v, m, scale).reshape(*Q.shape[:-1], dv)
     Y, L = np.empty((B, n, dv), Q.dtype), np.empty((B, n), Q.dtype)

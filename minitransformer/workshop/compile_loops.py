@@ -68,7 +68,7 @@ def _rows(X: Array) -> None:
 def _one_token(X: Array) -> None:
     x = X[0, :1]
     for kind in ("layer", "rms"):
-        norm = Norm(x.shape[-1], kind)  # type: ignore[arg-type]
+        norm = Norm(x.shape[-1], kind)
         norm.value(norm.init(np.random.default_rng(0), x.dtype.type), x)
     ffn = FeedForward(x.shape[-1], 8)
     ffn.value(ffn.init(np.random.default_rng(0), x.dtype.type), x)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import aggregate, causal_mask, dot_product_attention, padding_mask, scores
+from minitransformer.attention.dot_product import attend_to_buffer
+from minitransformer.backend import available
 
 fixed = np.random.default_rng(0)
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=50)
@@ -331,3 +333,21 @@ def test_a_mask_that_does_not_fit_is_refused(shape, causal):
 def test_a_mask_of_another_type_is_refused(mask):
     with pytest.raises(TypeError, match="parameter 'mask'"):
         dot_product_attention(Q, K, V, mask=mask)
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("n", [1, 3, 4, 7])
+def test_attention_to_the_first_keys_of_a_buffer(tier, groups, n):
+    """As causal attention to these keys alone, whatever stands behind them, and however queries and keys lie in memory."""
+    rng = np.random.default_rng(0)
+    Q = rng.standard_normal((2, 4, 9, 5))
+    K, V = rng.standard_normal((2, groups, 20, 5)), rng.standard_normal((2, groups, 20, 3))
+    K[..., 13:, :] = V[..., 13:, :] = np.nan
+    bias, mask = rng.standard_normal((4, n + 12)), rng.random((n, 13)) < 0.7
+    with mt.backend(tier):
+        for queries in (Q[..., :n, :], np.ascontiguousarray(Q[..., :n, :]), np.asfortranarray(Q[..., :n, :])):
+            for options in ({}, {"bias": bias}, {"mask": mask}, {"bias": bias, "mask": mask, "scale": 0.3}):
+                Y = attend_to_buffer(queries, K, V, 13, **options)
+                plain, _ = dot_product_attention(queries, K[..., :13, :], V[..., :13, :], causal=True, **options)
+                assert np.allclose(Y, plain, atol=1e-12)
