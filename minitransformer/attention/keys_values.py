@@ -34,16 +34,24 @@ class KeysValues(NamedTuple):
         """V of the positions so far, (*batch, G, length, dv)."""
         return self.V[..., : self.length, :]
 
-    def extended(self, K: Array, V: Array) -> "KeysValues":
-        """With n more positions. The room doubles when it is full: O(n) for each, however many there are."""
-        now = self.length + K.shape[-2]
+    def with_room(self, n: int) -> "KeysValues":
+        """Longer by n positions, whose keys and values the caller puts there.
+
+        The room doubles when it is full: O(n) for each, however many there are.
+        """
+        now = self.length + n
         if now > self.K.shape[-2] or self.written[0] != self.length:
             room = max(2 * now, 64)
             self = KeysValues(_wider(self.keys, room), _wider(self.values, room), self.length, [self.length])
-        self.K[..., self.length : now, :] = K
-        self.V[..., self.length : now, :] = V
         self.written[0] = now
         return self._replace(length=now)
+
+    def extended(self, K: Array, V: Array) -> "KeysValues":
+        """With these n more positions."""
+        longer = self.with_room(K.shape[-2])
+        longer.K[..., self.length : longer.length, :] = K
+        longer.V[..., self.length : longer.length, :] = V
+        return longer
 
 
 def _wider(X: Array, room: int) -> Array:

@@ -12,10 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention import Mixer, MultiHeadAttention
-from minitransformer.functional import dropout
+from minitransformer.attention import Mixer, MultiHeadAttention, SoftmaxAttention
+from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import FeedForward
 from minitransformer.models.norms import Norm, NormParams
+from minitransformer.positions import RoPE
 from minitransformer.pullback import Layer, Pullback, Tree, parts_fit
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -220,8 +221,24 @@ class Block:
             raise ValueError("ffn: this block is attention alone")
         return self._half(params.ffn_norm, self.ffn, params.ffn, X, rng)
 
+    @cached_property
+    def _usual(self) -> bool:
+        """Whether it is pre-norm around dense softmax attention, for which there is a loop that does all of it."""
+        attention = self.attention
+        return (
+            (self.order, self.norm != "layer_eps_outside", self.cross) == ("pre", True, None)
+            and self.ffn is not None
+            and isinstance(attention, MultiHeadAttention)
+            and attention.core == SoftmaxAttention()
+            and (attention.rotate is None or (isinstance(attention.rotate, RoPE) and attention.rotate.fixed))
+        )
+
     def step(self, params: BlockParams, X: Array, state: Any = None) -> tuple[Array, Any]:
         """The causal block on new tokens after those in the state; returns Y and the longer state of its mixer."""
+        if state is not None and X.shape[-2] == 1 and self._usual and (loops := loops_in("one_token")):
+            done = loops.block_step(self, params, X, state)
+            if done is not None:
+                return done
         norm, pre = self._norm.value, self.order == "pre"
         F, state = self.attention.step(params.attention, norm(params.attention_norm, X) if pre else X, state)
         X = X + F if pre else norm(params.attention_norm, X + F)

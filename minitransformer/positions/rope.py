@@ -182,6 +182,12 @@ class RoPE(Encoding):
         """Whether a position is turned by the same angles in texts of all lengths, so that turned keys can be kept."""
         return self.scaling is None or getattr(self.scaling, "fixed", False)
 
+    def angles_of(self, position: int, dtype: np.dtype) -> tuple[Array, Array, bool]:
+        """cos and sin of one position, if they are fixed, and whether the layout is interleaved."""
+        room = max(64, 1 << position.bit_length())
+        cos, sin = _table(self, room, dtype)
+        return cos[position], sin[position], self.layout == "interleaved"
+
     def turn(self, X: Array, *, first: int = 0, length: int) -> tuple[Array, RotatePullback]:
         """Rows of X (*batch, n, d) turned as the positions first, first + 1, … of a text of this length."""
         room = max(64, 1 << (length - 1).bit_length()) if self.fixed else length  # a table serves many lengths

@@ -17,7 +17,7 @@ from minitransformer.attention.kernel_attention import elu_features, kernel_atte
 from minitransformer.backend import available
 from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
 from minitransformer.machine import cores
-from minitransformer.models import FeedForward, Norm
+from minitransformer.models import Block, FeedForward, Norm
 from minitransformer.positions.rope import rotate
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
@@ -73,6 +73,10 @@ def _one_token(X: Array) -> None:
     ffn = FeedForward(x.shape[-1], 8)
     ffn.value(ffn.init(np.random.default_rng(0), x.dtype.type), x)
     attend_to_buffer(X[:, :1], X, X, 50)
+    block = Block.of(x.shape[-1], 2, 8)
+    params = block.init(np.random.default_rng(0), x.dtype.type)
+    _, state = block.step(params, x)
+    block.step(params, x, state)
 
 
 LOOPS = (

@@ -11,7 +11,7 @@ from minitransformer import kernels
 from minitransformer.backend import available
 from minitransformer.workshop import compile_loops
 
-OF_ONE_TOKEN = ("norm_rows", "two_layers", "attend_plainly")
+OF_ONE_TOKEN = ("norm_rows", "two_layers", "attend_plainly", "through_block")
 
 
 @pytest.mark.skipif("numba" not in available(), reason="needs Numba")

@@ -1,0 +1,113 @@
+"""A token through a whole block in one call: the same as step by step, and only where everything is as it should be."""
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import random_like, tree_map
+from minitransformer.attention import MultiHeadAttention, Window
+from minitransformer.backend import available
+from minitransformer.models import Block, FeedForward, LanguageModel
+
+pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+
+CASES = [
+    {},
+    {"norm": "rms", "activation": "gelu_tanh"},
+    {"positions": "rope", "groups": 2},
+    {"positions": "rope:layout=halves,part=4", "groups": 1, "activation": "gelu"},
+]
+
+
+@pytest.fixture(params=[tier for tier in available() if tier != "numpy"])
+def tier(request):
+    with mt.backend(request.param):
+        yield request.param
+
+
+def some(model, dtype):
+    rng = np.random.default_rng(1)
+    return tree_map(lambda a: (0.5 * a).astype(dtype), random_like(model.init(rng, np.float64), rng))
+
+
+def loops():
+    from minitransformer.kernels import one_token
+
+    return one_token
+
+
+def written(model, params, tokens):
+    state, said = None, []
+    for t in range(tokens.shape[-1]):
+        logits, state = model.step(params, tokens[..., t : t + 1], state)
+        said.append(logits)
+    return np.concatenate(said, -2), state
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("options", CASES)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_it_is_the_block_step_by_step(options, dtype, batch, tier, monkeypatch):
+    model = LanguageModel(40, 96, width=24, depth=2, heads=4, hidden=10, **options)
+    params, tokens = some(model, dtype), np.random.default_rng(0).integers(0, 40, (*batch, 70))
+    calls, step = [], loops().block_step
+    monkeypatch.setattr(loops(), "block_step", lambda *a: calls.append(step(*a)) or calls[-1])
+    fast, state = written(model, params, tokens)
+    assert len(calls) == 69 * 2  # the first token makes the state
+    assert (None in calls) == (options.get("activation") == "gelu" and dtype == np.float64)
+    monkeypatch.setattr(loops(), "block_step", lambda *a: None)
+    slow, other = written(model, params, tokens)
+    assert fast.dtype == dtype
+    tolerance = 2e-5 if dtype == np.float32 else 1e-13
+    assert np.allclose(fast, slow, atol=tolerance * np.abs(slow).max())
+    assert np.allclose(state.blocks[1].keys, other.blocks[1].keys, atol=tolerance * np.abs(other.blocks[1].keys).max())
+
+
+def test_without_biases(tier):
+    block = Block(MultiHeadAttention(12, 2, bias=False), FeedForward(12, 7))
+    params, X = some(block, np.float64), np.random.default_rng(0).standard_normal((2, 9, 12))
+    whole, _ = block(params, X, causal=True)
+    _, state = block.step(params, X[:, :8])
+    assert np.allclose(block.step(params, X[:, 8:], state)[0], whole[:, 8:], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options", [{"attention": Window(3)}, {"attention": "linear"}, {"positions": "t5"}, {"order": "post"}]
+)
+def test_other_blocks_go_step_by_step(options, tier, monkeypatch):
+    monkeypatch.setattr(loops(), "block_step", lambda *a: pytest.fail("not a usual block"))
+    model = LanguageModel(40, 96, width=12, depth=1, heads=2, hidden=10, **options)
+    written(model, some(model, np.float64), np.arange(5))
+
+
+@pytest.mark.parametrize("change", ["shape", "dtype", "order", "key"])
+def test_nothing_past_the_door(change, tier):
+    """What the loop would read or write beyond its end goes the usual way, and is refused or computed there."""
+    block = Block(MultiHeadAttention(12, 2), FeedForward(12, 7))
+    params, X = some(block, np.float64), np.random.default_rng(0).standard_normal((1, 2, 12))
+    _, state = block.step(params, X[:, :1])
+    W = params.attention.W_k
+    if change == "order":
+        other = params._replace(attention=params.attention._replace(W_k=np.asfortranarray(W)))
+        assert np.allclose(block.step(other, X[:, 1:], state)[0], block.step(params, X[:, 1:], state)[0])
+        return
+    if change == "key":
+        state = state._replace(K=state.K[..., :-1])
+    else:
+        W = W[:, :-2] if change == "shape" else W.astype(np.float32)
+    other = params._replace(attention=params.attention._replace(W_k=W))
+    assert change == "key" or loops().weights_of(other, 12, 12, 7) is None
+    if change != "dtype":
+        with pytest.raises((ValueError, TypeError)):
+            block.step(other, X[:, 1:], state)
+
+
+def test_parameters_are_looked_at_again_when_they_are_others(tier):
+    block = Block(MultiHeadAttention(12, 2), FeedForward(12, 7))
+    X = np.random.default_rng(0).standard_normal((1, 2, 12))
+    for seed in range(loops().KEPT + 3):
+        params = random_like(block.init(np.random.default_rng(0), np.float64), np.random.default_rng(seed))
+        _, state = block.step(params, X[:, :1])
+        whole, _ = block(params, X, causal=True)
+        assert np.allclose(block.step(params, X[:, 1:], state)[0], whole[:, 1:], atol=1e-10)
+    assert len(loops()._looked_at) <= loops().KEPT
