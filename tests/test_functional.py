@@ -36,12 +36,6 @@ TOKENS = np.array([[1, 6, 1], [5, 2, 1]])
 POINTWISE = [relu, sigmoid, tanh, gelu, gelu_tanh]
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 @pytest.mark.parametrize(
     ("function", "args"),
     [

@@ -95,6 +95,7 @@ class Core(Part):
     scale             of the product of queries and keys, if W_q has to be drawn smaller for it; None for 1/√d
     """
 
+    remembers: ClassVar[str | None] = "keys and values"
     scores: Any = None
     has_scores: ClassVar[bool] = False
     groups: ClassVar[bool] = False

@@ -50,7 +50,6 @@ class SoftmaxAttention(Core):
 
     has_scores = True
     groups = True
-    remembers = "keys and values"
 
     @property
     def cost(self) -> str:  # type: ignore[override]

@@ -55,7 +55,6 @@ class Everything(Core):
     d: int
     heads: int
 
-    remembers = "keys and values"
     queries_are_keys = True
     moves = True
     adds_loss = True

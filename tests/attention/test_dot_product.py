@@ -26,12 +26,6 @@ MASK[1, 2] = False  # a query that sees nothing
 MASK[0, 1] = True
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 @pytest.fixture(autouse=True)
 def _tier():
     with mt.backend("numpy"):

@@ -35,12 +35,6 @@ OPTIONS = {
 }
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 @pytest.fixture(autouse=True)
 def _tier():
     with mt.backend("numpy"):

@@ -30,12 +30,6 @@ X, Z = fixed.standard_normal((B, N, D)), fixed.standard_normal((B, M, D))
 PADDING = padding_mask(np.array([M, 3]), M)[..., None, :, :]
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 @pytest.fixture(autouse=True)
 def _tier():
     with mt.backend("numpy"):

@@ -11,12 +11,6 @@ fixed = np.random.default_rng(0)
 X = fixed.standard_normal((2, 4, 3))
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 @pytest.fixture(autouse=True)
 def _tier():
     with mt.backend("numpy"):

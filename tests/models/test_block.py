@@ -23,12 +23,6 @@ MEMORY_PADDING = padding_mask(np.array([3, M]), M)[..., None, :, :]
 NO_EFFECT = ("params.attention.b_k", "params.cross.b_k")
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 def some(block):
     """Parameters at which nothing hides: random gains and biases; not too large, or softmax has made up its mind."""
     rng = np.random.default_rng(2)

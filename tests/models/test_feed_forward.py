@@ -12,12 +12,6 @@ X = fixed.standard_normal((2, 3, 4))
 ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh}
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gradient(activation, rng):
     ffn = FeedForward(4, 7, activation)

@@ -12,12 +12,6 @@ X = fixed.standard_normal((2, 3, 5))
 KINDS = ["layer", "layer_eps_outside", "rms"]
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("eps", [0.3, 1e-5])
 def test_gradient(kind, eps, rng):

@@ -18,11 +18,6 @@ WITHOUT_DIRECTION = ("none", "alibi", "kerple", "fire", "multiplicative")  # the
 SIZES = {"width": 8, "depth": 2, "heads": 2, "hidden": 6}
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 def parameters(model, rng):
     """Random ones, so that no gain of one and no bias of zero hides a mistake; positions near their start."""
     start = model.init(rng, np.float64)

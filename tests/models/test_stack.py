@@ -21,12 +21,6 @@ PADDING = padding_mask(np.array([N, 2]), N)[..., None, :, :]
 MEMORY_PADDING = padding_mask(np.array([3, M]), M)[..., None, :, :]
 
 
-@pytest.fixture
-def rng():
-    """A generator of its own for each test: the order of tests does not matter."""
-    return np.random.default_rng(1)
-
-
 def blocks(depth, order="pre", *, cross=False, dropout=0.0):
     return Stack((Block.of(D, 2, 7, order, dropout=dropout, cross=cross),) * depth)
 
