@@ -121,7 +121,7 @@ def test_a_small_row_from_end_to_end(monkeypatch):
     team = run.Team(None)
     case = {"n": 32, "H": 1, "d": 8, "causal": True, "backward": True}
     try:
-        there = run.measure(Row("attention", case, ("sdpa",), target=1.0), team, seconds=0.01)
+        there = run.measure(Row("attention", case, ("sdpa",), target=1.0), team, seconds=1.0)
         missing = run.measure(Row("no_such_work", {}, (), target=1.0), team, seconds=0.01)
         memory = team["ours"].ask("memory", work="attention", case={**case, "n": 512})
     finally:

@@ -112,8 +112,8 @@ interrupted = 0
 for _ in range(30):
     began = time.perf_counter()
     timer = threading.Timer(0.003, signal.raise_signal, [signal.SIGINT])
-    timer.start()
     try:
+        timer.start()
         while time.perf_counter() < began + 1:
             both_ways()
     except KeyboardInterrupt:

@@ -145,7 +145,7 @@ def test_decoding_is_the_whole(order, tier):
 
 DIFFERENT = (
     Block.of(D, 2, 7),
-    Block(MultiHeadAttention(D, 3, core=KernelAttention()), FeedForward(D, 9)),
+    Block(MultiHeadAttention(D, 3, bias=False, core=KernelAttention()), FeedForward(D, 9)),
     Block(MultiHeadAttention(D, 2, groups=1)),
 )
 
