@@ -38,7 +38,7 @@ from minitransformer.gather_scatter import by_offset, for_each_head, sum_over_he
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.few_queries import attend_plainly, forward_few
-from minitransformer.kernels.threads import ENOUGH, in_parallel
+from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, transpose_into
 from minitransformer.typing import Array
 
@@ -208,10 +208,10 @@ def write_rows(YT, top, total, i0, Y, L):
 
 
 @compiled
-def forward(Q, K, V, pairs, m, scale, loops, Y, L, first, threads):
+def forward(Q, K, V, pairs, m, scale, loops, Y, L, queue):
     """Y and L. One task for each tile of queries of each head; masks have keys on their rows, as S has."""
     tiles = (Y.shape[1] + LANES - 1) // LANES
-    for task in range(first, len(Y) * tiles, threads):
+    for task in claimed(queue, len(Y) * tiles):
         b, t = task // tiles, task % tiles
         t = t // 2 if t % 2 == 0 else tiles - 1 - t // 2  # first, last, second, …: late tiles cost more when causal
         attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L)
@@ -325,10 +325,10 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
 
 
 @compiled
-def backward(known, pairs, scale, loops, gradients, first, threads):
+def backward(known, pairs, scale, loops, gradients, queue):
     """The gradients. One task for each part of the keys of each head, with a dQ and a dbias of its own."""
     parts = len(gradients.dQ)
-    for task in range(first, len(gradients.dK) * parts, threads):
+    for task in claimed(queue, len(gradients.dK) * parts):
         b, part = task // parts, task % parts
         for t in range(part, (gradients.dK.shape[1] + LANES - 1) // LANES, parts):
             attend_back(known, pairs, b, part, t, scale, loops, gradients)

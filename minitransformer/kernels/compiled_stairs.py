@@ -15,6 +15,7 @@ import numpy as np
 
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.staircase import three_loops
+from minitransformer.kernels.threads import claimed
 from minitransformer.kernels.tiles import LANES, add_product, product, tile, transpose_into
 
 dot_order = compiled(three_loops)
@@ -105,15 +106,16 @@ def tiles_by_lanes(Q, K, V):
 
 
 @compiled
-def multiply_adds(A, B, times, loops, C, first, threads):
+def multiply_adds(A, B, times, loops, C, queue):
     """C[t] += A B, so many times over, on each thread t: what a core reaches if nothing has to be fetched."""
-    for t in range(first, len(C), threads):
+    for t in claimed(queue, len(C)):
         for _ in range(times):
             add_product(A, B, C[t], LANES, loops)
 
 
 @compiled
-def copy(X, Y, first, threads):
+def copy(X, Y, queue):
     """Y = X, on each thread a part."""
-    length = len(X) // threads
-    Y[first * length : (first + 1) * length] = X[first * length : (first + 1) * length]
+    length = len(X) // queue[1]
+    for part in claimed(queue, queue[1]):
+        Y[part * length : (part + 1) * length] = X[part * length : (part + 1) * length]

@@ -1,7 +1,8 @@
-"""How the loops are compiled: three decorators that all kernels share.
+"""How the loops are compiled: four decorators that all kernels share.
 
     compiled     what other compiled functions call, and Python. Other Python threads go on while it runs
     inlined      what is called in one place only, or short: compiled with its caller, once instead of twice
+    in_loops     what a loop draws from with `for … in`: kept with the loop alone, as Numba finds no generator on the disk
     any_order    a sum whose terms may be added in any order, so that 16 partial sums stand side by side in a register
 
     contract     a · b + c may be one instruction. No other liberty with arithmetic is given: sums are taken in the order
@@ -26,4 +27,5 @@ CONTRACT = {"contract"}
 _options = {"cache": True, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
 compiled = numba.njit(**_options, fastmath=CONTRACT)
 inlined = numba.njit(**_options, fastmath=CONTRACT, inline="always")
+in_loops = numba.njit(**{**_options, "cache": False}, fastmath=CONTRACT)
 any_order = numba.njit(**_options, fastmath=CONTRACT | {"reassoc"})

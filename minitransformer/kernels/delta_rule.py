@@ -31,7 +31,7 @@ import numpy as np
 
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.kernel_attention import STRIP, heads, take
-from minitransformer.kernels.threads import in_parallel
+from minitransformer.kernels.threads import claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
@@ -165,16 +165,16 @@ def write_back(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta):
 
 
 @compiled
-def forward(Q, K, V, beta, loops, S_before, E, Y, first, threads):
+def forward(Q, K, V, beta, loops, S_before, E, Y, queue):
     """`write` for all heads, a task for each."""
-    for h in range(first, len(K), threads):
+    for h in claimed(queue, len(K)):
         write(K[h], Q[h], V[h], beta[h], loops, S_before[h], E[h], Y[h])
 
 
 @compiled
-def backward(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta, first, threads):
+def backward(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta, queue):
     """`write_back` for all heads, a task for each."""
-    for h in range(first, len(K), threads):
+    for h in claimed(queue, len(K)):
         write_back(Q[h], K[h], beta[h], E[h], S_before[h], dY[h], loops, dQ[h], dK[h], dV[h], dbeta[h])
 
 

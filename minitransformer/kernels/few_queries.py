@@ -15,6 +15,7 @@ import numpy as np
 from minitransformer.kernels.compiling import any_order, compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.norms_and_loss import total
+from minitransformer.kernels.threads import claimed
 from minitransformer.kernels.tiles import LANES
 
 LOG2E = np.log2(np.e)
@@ -76,8 +77,8 @@ def attend_plainly(Q, K, V, m, scale):
 
 
 @compiled
-def forward_few(Q, K, V, pairs, m, scale, Y, L, first, threads):
+def forward_few(Q, K, V, pairs, m, scale, Y, L, queue):
     """Y and L, a task for each head."""
-    for b in range(first, len(Y), threads):
+    for b in claimed(queue, len(Y)):
         kv, its_bias, its_mask, _ = pairs.of[b]
         attend_few(Q[b], K[kv], V[kv], pairs.bias[its_bias], pairs.mask[its_mask], pairs.causal, m, scale, Y[b], L[b])

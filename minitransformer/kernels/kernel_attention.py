@@ -32,7 +32,7 @@ from minitransformer.arrays import inverse
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
-from minitransformer.kernels.threads import in_parallel
+from minitransformer.kernels.threads import claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
@@ -126,21 +126,22 @@ def add_rows(X, total):
 
 
 @compiled
-def sweeps(A, a, B, b, C, offset, reverse, eps, loops, Y, D, first, threads):
+def sweeps(A, a, B, b, C, offset, reverse, eps, loops, Y, D, queue):
     """`sweep` for all heads, a task for each."""
-    for h in range(first, len(A), threads):
+    for h in claimed(queue, len(A)):
         sweep(A[h], a[h], B[h], b[h], C[h], offset, reverse, eps, loops, Y[h], D[h])
 
 
 @compiled
-def elu_plus_one(X, Y, first, threads):
+def elu_plus_one(X, Y, queue):
     """φ(x) = x + 1 for x > 0, eˣ otherwise, of long rows."""
     one, zero, log2e = X.dtype.type(1), X.dtype.type(0), X.dtype.type(LOG2E)
-    for i in range(first * X.shape[0] // threads, (first + 1) * X.shape[0] // threads):
-        for c in range(X.shape[1]):
-            x = X[i, c]
-            below = zero if x > zero else x
-            Y[i, c] = x + one if x > zero else exp2(below * log2e)
+    for part in claimed(queue, queue[1]):
+        for i in range(part * X.shape[0] // queue[1], (part + 1) * X.shape[0] // queue[1]):
+            for c in range(X.shape[1]):
+                x = X[i, c]
+                below = zero if x > zero else x
+                Y[i, c] = x + one if x > zero else exp2(below * log2e)
 
 
 # ------------------------------------------------------------------------------------------- in and out

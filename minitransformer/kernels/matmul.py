@@ -19,7 +19,7 @@ import numpy as np
 from minitransformer.backend import current
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.pointwise import for_loops
-from minitransformer.kernels.threads import ENOUGH, in_parallel
+from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, product, product_from, room, tile, tiles
 from minitransformer.typing import Array
 
@@ -50,9 +50,9 @@ def some_rows(X, panels, r0, Y):
 
 
 @compiled
-def rows_times(X, panels, Y, first, threads):
+def rows_times(X, panels, Y, queue):
     """Y = X W + b, a task for each 64 rows."""
-    for t in range(first, (len(X) + LANES - 1) // LANES, threads):
+    for t in claimed(queue, (len(X) + LANES - 1) // LANES):
         some_rows(X, panels, t * LANES, Y)
 
 
@@ -96,18 +96,18 @@ def columns_of_some_rows(X, dY, start, stop, C, db):
 
 
 @compiled
-def columns_times(X, dY, C, dbs, first, threads):
+def columns_times(X, dY, C, dbs, queue):
     """The parts of dW = Xᵀ dY and of db: each part of the rows has a C of its own."""
     parts = len(C)
     step = (len(X) + parts - 1) // parts
-    for part in range(first, parts, threads):
+    for part in claimed(queue, parts):
         columns_of_some_rows(X, dY, min(part * step, len(X)), min((part + 1) * step, len(X)), C[part], dbs[part])
 
 
 @compiled
-def sum_of_parts(C, dW, first, threads):
+def sum_of_parts(C, dW, queue):
     """dW = the sum of the parts, in their order."""
-    for k in range(first, len(dW), threads):
+    for k in claimed(queue, len(dW)):
         for c in range(C.shape[1]):
             dw = dW[k, c * LANES : (c + 1) * LANES]
             for i in range(len(dw)):

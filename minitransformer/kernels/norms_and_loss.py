@@ -22,6 +22,7 @@ import numpy as np
 from minitransformer.kernels.compiling import any_order, compiled
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import LOG2E, SMALL, for_loops, run
+from minitransformer.kernels.threads import claimed
 from minitransformer.typing import Array
 
 LANES = 16  # largest entries side by side
@@ -66,36 +67,38 @@ def along(dy, gamma, x, mu):
 
 
 @compiled
-def norm(centre, X, gamma, beta, eps, Y, mu, root, first, threads):
+def norm(centre, X, gamma, beta, eps, Y, mu, root, queue):
     """Rows of y = γ ⊙ (x − μ)/√(mean (x − μ)² + ε) + β; with `centre` = False, μ is 0."""
     one, D = X.dtype.type(1), X.dtype.type(X.shape[1])
-    for i in range(first * len(X) // threads, (first + 1) * len(X) // threads):
-        x, y = X[i], Y[i]
-        m = total(x) / D if centre else X.dtype.type(0)
-        below = np.sqrt(squares(x, m) / D + eps)
-        mu[i], root[i] = m, below
-        r = one / below
-        for j in range(len(x)):
-            y[j] = (x[j] - m) * r * gamma[j] + beta[j]
+    for part in claimed(queue, queue[1]):
+        for i in range(part * len(X) // queue[1], (part + 1) * len(X) // queue[1]):
+            x, y = X[i], Y[i]
+            m = total(x) / D if centre else X.dtype.type(0)
+            below = np.sqrt(squares(x, m) / D + eps)
+            mu[i], root[i] = m, below
+            r = one / below
+            for j in range(len(x)):
+                y[j] = (x[j] - m) * r * gamma[j] + beta[j]
 
 
 @compiled
-def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, first, threads):
+def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, queue):
     """Rows of dx = (G − mean G − x̂ mean(G ⊙ x̂))/root, and the parts of dγ and dβ, each the sum of some rows."""
     one, zero, D = X.dtype.type(1), X.dtype.type(0), X.dtype.type(X.shape[1])
     parts = len(dgamma)
-    for part in range(first * parts // threads, (first + 1) * parts // threads):  # neighbours share lines of the cache
-        dg, db = dgamma[part], dbeta[part]
-        for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
-            x, dy, dx = X[i], dY[i], dX[i]
-            m, r = mu[i], one / root[i]
-            sum_G, sum_Gx = along(dy, gamma, x, m)
-            mean_G, slope = sum_G / D if centre else zero, sum_Gx * r * r / D
-            for j in range(len(x)):
-                dx[j] = (dy[j] * gamma[j] - mean_G - (x[j] - m) * slope) * r
-            for j in range(len(x)):
-                dg[j] += dy[j] * ((x[j] - m) * r)
-                db[j] += dy[j]
+    for share in claimed(queue, queue[1]):
+        for part in range(share * parts // queue[1], (share + 1) * parts // queue[1]):  # neighbours share lines of the cache
+            dg, db = dgamma[part], dbeta[part]
+            for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
+                x, dy, dx = X[i], dY[i], dX[i]
+                m, r = mu[i], one / root[i]
+                sum_G, sum_Gx = along(dy, gamma, x, m)
+                mean_G, slope = sum_G / D if centre else zero, sum_Gx * r * r / D
+                for j in range(len(x)):
+                    dx[j] = (dy[j] * gamma[j] - mean_G - (x[j] - m) * slope) * r
+                for j in range(len(x)):
+                    dg[j] += dy[j] * ((x[j] - m) * r)
+                    db[j] += dy[j]
 
 
 def _norm(centre: bool, X: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array, Array]:
@@ -171,37 +174,39 @@ def rms_norm(X: Array, gamma: Array, eps: float) -> tuple[Array, RMSNormLoopPull
 
 
 @compiled
-def entropy(logits, targets, top, totals, losses, first, threads):
+def entropy(logits, targets, top, totals, losses, queue):
     """Rows of top = max x, total = Σ exp(x − top) and −log P(target) = ln total − (x_target − top)."""
     log2e = logits.dtype.type(LOG2E)
     lanes, e = np.empty(LANES, logits.dtype), np.empty(logits.shape[1], logits.dtype)
     whole = logits.shape[1] // LANES * LANES
-    for i in range(first * len(logits) // threads, (first + 1) * len(logits) // threads):
-        x = logits[i]
-        lanes[:] = -np.inf
-        for j in range(0, whole, LANES):
+    for part in claimed(queue, queue[1]):
+        for i in range(part * len(logits) // queue[1], (part + 1) * len(logits) // queue[1]):
+            x = logits[i]
+            lanes[:] = -np.inf
+            for j in range(0, whole, LANES):
+                for k in range(LANES):
+                    lanes[k] = max(lanes[k], x[j + k])
+            largest = logits.dtype.type(-np.inf)
             for k in range(LANES):
-                lanes[k] = max(lanes[k], x[j + k])
-        largest = logits.dtype.type(-np.inf)
-        for k in range(LANES):
-            largest = max(largest, lanes[k])
-        for j in range(whole, len(x)):
-            largest = max(largest, x[j])
-        for j in range(len(x)):
-            e[j] = exp2((x[j] - largest) * log2e)
-        top[i], totals[i] = largest, total(e)
-        losses[i] = np.log(totals[i]) - (x[targets[i]] - largest)
+                largest = max(largest, lanes[k])
+            for j in range(whole, len(x)):
+                largest = max(largest, x[j])
+            for j in range(len(x)):
+                e[j] = exp2((x[j] - largest) * log2e)
+            top[i], totals[i] = largest, total(e)
+            losses[i] = np.log(totals[i]) - (x[targets[i]] - largest)
 
 
 @compiled
-def entropy_back(logits, targets, top, totals, weight, dlogits, first, threads):
+def entropy_back(logits, targets, top, totals, weight, dlogits, queue):
     """Rows of (P − one-hot(target)) · weight, with P = exp(x − top)/total."""
     log2e = logits.dtype.type(LOG2E)
-    for i in range(first * len(logits) // threads, (first + 1) * len(logits) // threads):
-        x, dx, largest, share = logits[i], dlogits[i], top[i], weight[i] / totals[i]
-        for j in range(len(x)):
-            dx[j] = exp2((x[j] - largest) * log2e) * share
-        dx[targets[i]] -= weight[i]
+    for part in claimed(queue, queue[1]):
+        for i in range(part * len(logits) // queue[1], (part + 1) * len(logits) // queue[1]):
+            x, dx, largest, share = logits[i], dlogits[i], top[i], weight[i] / totals[i]
+            for j in range(len(x)):
+                dx[j] = exp2((x[j] - largest) * log2e) * share
+            dx[targets[i]] -= weight[i]
 
 
 class CrossEntropyLoopPullback(NamedTuple):

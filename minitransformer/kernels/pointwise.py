@@ -23,7 +23,7 @@ import numpy as np
 
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.threads import in_parallel
+from minitransformer.kernels.threads import claimed, in_parallel
 from minitransformer.typing import Array
 
 SMALL = 2**17  # entries: below this, to call the helpers would take longer than the loop
@@ -43,10 +43,10 @@ def run(loop: Callable, size: int, *arguments: Any) -> None:
 
 
 @inlined
-def cut(length, first, threads):
+def cut(length, part, parts):
     """Where a part begins and ends: at multiples of 64, so that every entry has its place in a vector in any number of parts."""
-    step = (length + 64 * threads - 1) // (64 * threads) * 64
-    return min(first * step, length), min((first + 1) * step, length)
+    step = (length + 64 * parts - 1) // (64 * parts) * 64
+    return min(part * step, length), min((part + 1) * step, length)
 
 
 # ------------------------------------------------------------------------------------------ activations
@@ -93,41 +93,43 @@ def half_tanh(x, c, a, one, base):
 
 
 @compiled
-def activate(kind, X, Y, first, threads):
+def activate(kind, X, Y, queue):
     """One part of Y = f(X)."""
-    start, stop = cut(len(X), first, threads)
-    x, y = X[start:stop], Y[start:stop]
-    zero, one, base = X.dtype.type(0), X.dtype.type(1), X.dtype.type(-2 * LOG2E)
-    c, a = X.dtype.type(SQRT_2_OVER_PI), X.dtype.type(0.044715)
-    if kind == RELU:
-        for i in range(len(x)):
-            y[i] = zero if x[i] <= zero else x[i]  # NaN stays NaN
-    elif kind == GELU:
-        for i in range(len(x)):
-            y[i] = x[i] * normal(x[i])[0]
-    else:
-        for i in range(len(x)):
-            y[i] = x[i] * half_tanh(x[i], c, a, one, base)[0]
+    for part in claimed(queue, queue[1]):
+        start, stop = cut(len(X), part, queue[1])
+        x, y = X[start:stop], Y[start:stop]
+        zero, one, base = X.dtype.type(0), X.dtype.type(1), X.dtype.type(-2 * LOG2E)
+        c, a = X.dtype.type(SQRT_2_OVER_PI), X.dtype.type(0.044715)
+        if kind == RELU:
+            for i in range(len(x)):
+                y[i] = zero if x[i] <= zero else x[i]  # NaN stays NaN
+        elif kind == GELU:
+            for i in range(len(x)):
+                y[i] = x[i] * normal(x[i])[0]
+        else:
+            for i in range(len(x)):
+                y[i] = x[i] * half_tanh(x[i], c, a, one, base)[0]
 
 
 @compiled
-def activate_back(kind, X, dY, dX, first, threads):
+def activate_back(kind, X, dY, dX, queue):
     """One part of dX = f′(X) ⊙ dY."""
-    start, stop = cut(len(X), first, threads)
-    x, dy, dx = X[start:stop], dY[start:stop], dX[start:stop]
-    zero, one, base = X.dtype.type(0), X.dtype.type(1), X.dtype.type(-2 * LOG2E)
-    c, a = X.dtype.type(SQRT_2_OVER_PI), X.dtype.type(0.044715)
-    if kind == RELU:
-        for i in range(len(x)):
-            dx[i] = (one if x[i] > zero else zero) * dy[i]
-    elif kind == GELU:
-        for i in range(len(x)):
-            cdf, x_pdf = normal(x[i])
-            dx[i] = (cdf + x_pdf) * dy[i]
-    else:
-        for i in range(len(x)):
-            half, slope = half_tanh(x[i], c, a, one, base)
-            dx[i] = (half + x[i] * slope) * dy[i]
+    for part in claimed(queue, queue[1]):
+        start, stop = cut(len(X), part, queue[1])
+        x, dy, dx = X[start:stop], dY[start:stop], dX[start:stop]
+        zero, one, base = X.dtype.type(0), X.dtype.type(1), X.dtype.type(-2 * LOG2E)
+        c, a = X.dtype.type(SQRT_2_OVER_PI), X.dtype.type(0.044715)
+        if kind == RELU:
+            for i in range(len(x)):
+                dx[i] = (one if x[i] > zero else zero) * dy[i]
+        elif kind == GELU:
+            for i in range(len(x)):
+                cdf, x_pdf = normal(x[i])
+                dx[i] = (cdf + x_pdf) * dy[i]
+        else:
+            for i in range(len(x)):
+                half, slope = half_tanh(x[i], c, a, one, base)
+                dx[i] = (half + x[i] * slope) * dy[i]
 
 
 def _forward(kind: int, X: Array) -> Array:
@@ -205,13 +207,14 @@ def gelu_tanh(X: Array) -> tuple[Array, GeluTanhPullback]:
 
 
 @compiled
-def scatter(tokens, dY, dE, first, threads):
+def scatter(tokens, dY, dE, queue):
     """dE[tokens[t]] += dY[t], in one part of the columns, so that rows are added in their order."""
-    start, stop = cut(dE.shape[1], first, threads)
-    for t in range(len(tokens)):
-        de, dy = dE[tokens[t], start:stop], dY[t, start:stop]
-        for j in range(len(de)):
-            de[j] += dy[j]
+    for part in claimed(queue, queue[1]):
+        start, stop = cut(dE.shape[1], part, queue[1])
+        for t in range(len(tokens)):
+            de, dy = dE[tokens[t], start:stop], dY[t, start:stop]
+            for j in range(len(de)):
+                de[j] += dy[j]
 
 
 def scatter_add(tokens: Array, dY: Array, vocabulary: int) -> Array:
@@ -227,30 +230,31 @@ def scatter_add(tokens: Array, dY: Array, vocabulary: int) -> Array:
 
 
 @compiled
-def turn_part(X, cos, sin, interleaved, Y, first, threads):
+def turn_part(X, cos, sin, interleaved, Y, queue):
     """One part of the rows; row t stands at position t mod n. Pair f is channels 2f and 2f + 1, or f and pairs + f.
 
     A row is copied first and turned in place: with few arrays the compiler can prove them apart.
     """
     n, pairs = cos.shape
-    start = first * len(X) // threads
-    position = start % n
-    for t in range(start, (first + 1) * len(X) // threads):
-        x, y, c, s = X[t], Y[t], cos[position], sin[position]
-        position = position + 1 if position + 1 < n else 0
-        for k in range(len(x)):
-            y[k] = x[k]
-        if interleaved:
-            for f in range(pairs):
-                a, b = y[2 * f], y[2 * f + 1]
-                y[2 * f] = a * c[f] - b * s[f]
-                y[2 * f + 1] = a * s[f] + b * c[f]
-        else:
-            first, second = y[:pairs], y[pairs : 2 * pairs]
-            for f in range(pairs):
-                a, b = first[f], second[f]
-                first[f] = a * c[f] - b * s[f]
-                second[f] = a * s[f] + b * c[f]
+    for part in claimed(queue, queue[1]):
+        start = part * len(X) // queue[1]
+        position = start % n
+        for t in range(start, (part + 1) * len(X) // queue[1]):
+            x, y, c, s = X[t], Y[t], cos[position], sin[position]
+            position = position + 1 if position + 1 < n else 0
+            for k in range(len(x)):
+                y[k] = x[k]
+            if interleaved:
+                for f in range(pairs):
+                    a, b = y[2 * f], y[2 * f + 1]
+                    y[2 * f] = a * c[f] - b * s[f]
+                    y[2 * f + 1] = a * s[f] + b * c[f]
+            else:
+                left, right = y[:pairs], y[pairs : 2 * pairs]
+                for f in range(pairs):
+                    a, b = left[f], right[f]
+                    left[f] = a * c[f] - b * s[f]
+                    right[f] = a * s[f] + b * c[f]
 
 
 def turn(X: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
@@ -269,20 +273,21 @@ BLOCK = 2048  # entries that are used three times while they are in the cache
 
 
 @compiled
-def adamw_part(theta, g, m, v, numbers, new_theta, new_m, new_v, first, threads):
+def adamw_part(theta, g, m, v, numbers, new_theta, new_m, new_v, queue):
     """One part of one array. Three short loops: each has few enough arrays for the compiler to prove them apart."""
     beta1, rest1, beta2, rest2, root_c2, eps, rate, keep = numbers
-    start, stop = cut(len(theta), first, threads)
-    for i0 in range(start, stop, BLOCK):
-        i1 = min(i0 + BLOCK, stop)
-        g_, m_, v_, theta_ = g[i0:i1], new_m[i0:i1], new_v[i0:i1], new_theta[i0:i1]
-        old_m, old_v, old_theta = m[i0:i1], v[i0:i1], theta[i0:i1]
-        for i in range(len(m_)):
-            m_[i] = beta1 * old_m[i] + rest1 * g_[i]
-        for i in range(len(v_)):
-            v_[i] = beta2 * old_v[i] + rest2 * (g_[i] * g_[i])
-        for i in range(len(theta_)):
-            theta_[i] = keep * old_theta[i] - rate * (m_[i] / (np.sqrt(v_[i]) * root_c2 + eps))
+    for part in claimed(queue, queue[1]):
+        start, stop = cut(len(theta), part, queue[1])
+        for i0 in range(start, stop, BLOCK):
+            i1 = min(i0 + BLOCK, stop)
+            g_, m_, v_, theta_ = g[i0:i1], new_m[i0:i1], new_v[i0:i1], new_theta[i0:i1]
+            old_m, old_v, old_theta = m[i0:i1], v[i0:i1], theta[i0:i1]
+            for i in range(len(m_)):
+                m_[i] = beta1 * old_m[i] + rest1 * g_[i]
+            for i in range(len(v_)):
+                v_[i] = beta2 * old_v[i] + rest2 * (g_[i] * g_[i])
+            for i in range(len(theta_)):
+                theta_[i] = keep * old_theta[i] - rate * (m_[i] / (np.sqrt(v_[i]) * root_c2 + eps))
 
 
 def adamw(

@@ -1,14 +1,17 @@
-"""How a compiled loop gets all cores: the same loop on each thread, which takes a share of the tasks, and then another.
+"""How a compiled loop gets all cores: the same loop on each thread, which takes a task from a queue, and then another.
 
     @compiled
-    def loop(…, first, shares):
-        for task in range(first, tasks, shares):
+    def loop(…, queue):
+        for task in claimed(queue, tasks):               or claimed(queue, queue[1]): so many parts of an array
+            …
 
-    in_parallel(tasks, loop, …)          loop(…, 0, 8), loop(…, 1, 8), … loop(…, 7, 8) on two threads: whoever is free
+    in_parallel(tasks, loop, …)                          loop(…, queue) on every thread
 
-A compiled loop leaves the interpreter free, so Python's own threads will do. There is a helper for each further core, made at
-the first use; between two jobs it sleeps. To wake a sleeper takes 50 µs, in which a core makes three products of 128 × 128; so
-it goes on looking for a while (`LOOKS`) before it lies down, and who waits for a helper does the same.
+A compiled loop leaves the interpreter free, so Python's own threads will do. A queue is two numbers, the next task and how many
+parts are wanted; to claim a task is one instruction, and no core can come in between. (Threads that fetch their tasks from Python
+meet in the interpreter, and wait 50 µs to be woken.) There is a helper for each further core, made at the first use; between two
+jobs it sleeps. To wake a sleeper takes 50 µs, in which a core makes three products of 128 × 128; so it goes on looking for a while
+(`LOOKS`) before it lies down, and who waits for a helper does the same.
 
 No task writes where another one does, and no sum depends on who takes which task: the same bits on any number of threads.
 There are as many as NUMBA_NUM_THREADS says, or else as this process has cores; one if NUMBA_DISABLE_JIT makes plain Python of
@@ -29,12 +32,14 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.compiling import compiled, in_loops
 from minitransformer.machine import cores
+from minitransformer.typing import Array
 
 ENOUGH = 2**20  # multiply-adds that are worth the call of a helper
-SHARES = 4  # of a loop for each thread: who is done early takes another
+PARTS = 4  # of an array for each thread: who is done early takes another
 LOOKS = 1_000_000  # at a flag, before one goes to sleep: about half a millisecond
+NONE_LEFT = 2**62  # a queue that stands here is empty for any loop
 PAUSE = 24_000  # looks between a bell and acting on it: who rang it still holds the interpreter, for about 10 µs
 
 
@@ -71,6 +76,35 @@ def look(typingctx, flags, i):
     return types.int64(flags, types.int64), code
 
 
+@intrinsic
+def claim(typingctx, queue):
+    """queue[0], which goes up by one: the number of a task that nobody else gets."""
+
+    def code(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.atomic_rmw("add", array.data, context.get_constant(types.int64, 1), "monotonic")
+
+    return types.int64(queue), code
+
+
+def _in_python(queue: Array) -> int:
+    queue[0] += 1
+    return int(queue[0] - 1)
+
+
+if numba.config.DISABLE_JIT:  # one thread then, and no instruction of our own
+    claim = _in_python
+
+
+@in_loops
+def claimed(queue, number):
+    """Those of the tasks 0 … number − 1 that nobody else gets, one by one."""
+    task = claim(queue)
+    while task < number:
+        yield task
+        task = claim(queue)
+
+
 @compiled
 def watch(flags, looks):
     """Whether all flags are up, after so many looks at most."""
@@ -92,23 +126,22 @@ def wait_for(bell, idle, place, looks, pause):
 
 
 class Job:
-    """A loop, whose shares are taken by whoever is free."""
+    """A loop with its queue, for whoever is free."""
 
-    def __init__(self, shares: int, threads: int, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self.number, self.loop, self.arguments = shares, loop, arguments
-        self.shares = iter(range(shares))
-        self.idle = np.ones(threads - 1, np.int64)  # a flag for each helper
+    def __init__(self, parts: int, helpers: int, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.loop, self.arguments = loop, (*arguments, np.array([0, parts]))
+        self.idle = np.ones(helpers, np.int64)  # a flag for each
         self.error: BaseException | None = None
 
     def work(self) -> None:
-        """Take shares while there are any."""
-        for first in self.shares:
-            self.loop(*self.arguments, first, self.number)
+        """Take tasks while there are any."""
+        if arguments := self.arguments:
+            self.loop(*arguments)
 
     def drop(self) -> None:
-        """Nobody begins another share."""
-        for _ in self.shares:
-            pass
+        """Nobody begins another task."""
+        if arguments := self.arguments:
+            arguments[-1][0] = NONE_LEFT
 
     def join(self) -> None:
         """Wait until no helper is at work. Ctrl-C waits, too: nothing half done may go on behind our back."""
@@ -159,22 +192,22 @@ if hasattr(os, "register_at_fork"):
 
 
 def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
-    """loop(*arguments, first, shares) for first = 0 … shares − 1, on as many threads as there are, or tasks if these are fewer.
+    """loop(*arguments, queue) on as many threads as there are, or tasks if these are fewer.
 
     raises   what the loop raises on any thread, when all of them have stopped
     """
     threads = min(number, tasks)
     if threads <= 1:
-        loop(*arguments, 0, 1)
+        loop(*arguments, np.array([0, 1]))
         return
     written = arguments[-1][-1] if isinstance(arguments[-1], tuple) else arguments[-1]
     if (kind := (loop, written.dtype.char)) not in _compiled:
-        loop(*arguments, 0, 1)
+        loop(*arguments, np.array([0, 1]))
         _compiled.add(kind)
         return
     while len(_helpers) < threads - 1:
         _helpers.append(Helper(len(_helpers)))
-    job = Job(min(tasks, threads * SHARES), threads, loop, arguments)
+    job = Job(min(tasks, threads * PARTS), threads - 1, loop, arguments)
     try:
         for helper in _helpers[: threads - 1]:
             helper.call(job)

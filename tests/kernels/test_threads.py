@@ -1,4 +1,4 @@
-"""A loop on several threads: every share is done once, errors arrive, and nobody is left waiting."""
+"""A loop on several threads: every task is done once, errors arrive, and nobody is left waiting."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba"
 threads = pytest.importorskip("minitransformer.kernels.threads") if "numba" in available() else None
 
 
-def count(done, first, number):
-    """Share `first` of the tasks, in Python: a loop need not be compiled."""
-    for task in range(first, len(done), number):
+def count(done, queue):
+    """Each task, in Python: a loop need not be compiled."""
+    for task in threads.claimed(queue, len(done)):
         done[task] += 1
 
 
@@ -40,17 +40,18 @@ def test_several_callers_at_once():
 
 @pytest.mark.parametrize("where", range(3))
 def test_an_error_on_any_thread_is_raised_when_all_have_stopped(where):
-    def fail(done, first, number):
-        if number > 1 and first == where:
-            raise ValueError(f"share {first}")
-        time.sleep(0.01)
-        done[first] = 1
+    def fail(done, queue):
+        for task in threads.claimed(queue, len(done)):
+            if queue[1] > 1 and task == where:
+                raise ValueError(f"task {task}")
+            time.sleep(0.01)
+            done[task] = 1
 
     with threads.limit(3):
         threads.in_parallel(3, fail, np.zeros(3))  # the first time, one thread does all
         for _ in range(5):
             done = np.zeros(3)
-            with pytest.raises(ValueError, match=f"share {where}"):
+            with pytest.raises(ValueError, match=f"task {where}"):
                 threads.in_parallel(3, fail, done)
             after = done.copy()
             time.sleep(0.03)
