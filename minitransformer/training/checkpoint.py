@@ -1,11 +1,13 @@
 """Checkpoints: one safetensors file with everything that a run needs to go on. No pickle, so opening one runs no code.
 
 Written next to its final place, flushed to the disk, then renamed over the old one: whatever happens, kill, full disk or
-power cut, the file holds either the old checkpoint or the new one, whole. The same state gives the same bytes.
+power cut, the file holds either the old checkpoint or the new one, whole. The same state gives the same bytes. A digest of
+all of them stands among them, so a byte that has changed since is noticed; and what is described is compared with what is
+there before anything is made of it (description.py).
 """
 
 import contextlib
-import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -14,16 +16,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer import attention, models, positions
 from minitransformer.late import late
 from minitransformer.machine import circumstances
 from minitransformer.pullback import Tree, tree_items
-from minitransformer.training import schedule
 from minitransformer.training.choices import Training
-from minitransformer.training.optimiser import AdamW, AdamWState, with_leaves
+from minitransformer.training.description import checked_as, described, model_of, training_of
+from minitransformer.training.optimiser import AdamWState, with_leaves
 from minitransformer.training.state import State
 
-KEY, VERSION = "minitransformer", 2
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+KEY, VERSION = "minitransformer", 3
+BLANK = "0" * 64  # where the digest stands, while it is computed
+DTYPES = {"F32": np.float32, "F64": np.float64}
+HINTS = {
+    "step": int,
+    "updates": int,
+    "losses": tuple[float, ...],
+    "held_out": tuple[tuple[int, float], ...],
+    "data": dict,
+    "circumstances": dict,
+}
 
 
 class CheckpointError(ValueError):
@@ -43,11 +59,8 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
     """All but the arrays, ready for JSON: choices, seed, hash of the text, losses, and versions and machine of this process."""
     model, training, state, data = checkpoint
     return {
-        "model": {
-            "class": type(model).__name__,
-            **{f.name: _described(getattr(model, f.name)) for f in dataclasses.fields(model)},
-        },
-        "training": _plain(training),
+        "model": described(model),
+        "training": described(training),
         "data": data,
         "step": state.step,
         "losses": state.losses,
@@ -56,21 +69,31 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+# ----------------------------------------------------------------------------------------------- writing
+
+
 def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint in place of the one that may be there.
 
     raises   CheckpointError if that fails: folder missing, not writable, disk full. The old file is then untouched.
     """
     state = checkpoint.state
-    about = {"version": VERSION, "updates": state.optimiser.step, **record(checkpoint)}
+    about = {"version": VERSION, "digest": BLANK, "updates": state.optimiser.step, **record(checkpoint)}
     trees = {"params": state.params, "m": state.optimiser.m, "v": state.optimiser.v}
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in tree_items(trees)}
     to_bytes = late("safetensors.numpy", "a checkpoint").save
     try:
-        _replace(Path(path), to_bytes(arrays, {KEY: json.dumps(about)}))
+        content = to_bytes(arrays, {KEY: json.dumps(about, allow_nan=False)})
+        _replace(Path(path), content.replace(BLANK.encode(), _digest(content).encode(), 1))
+    except (TypeError, ValueError) as error:  # a choice that JSON has no word for
+        raise CheckpointError(f"{path}: the checkpoint can't be written: {error}") from error
     except OSError as error:
         old = "; the one that was there is untouched" if Path(path).exists() else ""
         raise CheckpointError(f"{path}: the checkpoint can't be written: {error.strerror}{old}") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -88,21 +111,120 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
+@contextlib.contextmanager
+def alone(path: str | Path) -> Iterator[None]:
+    """While this lasts, no other process gets past this line with the same checkpoint. The lock dies with its process.
+
+    raises   CheckpointError if another is there already, or nothing can be written there
+    """
+    lock = Path(path).with_name(f"{Path(path).name}.lock")
+    try:
+        file = lock.open("w")
+    except OSError as error:
+        raise CheckpointError(f"{path}: the checkpoint can't be written: {error.strerror}") from error
+    with file:
+        if not _locked(file, lock):
+            raise CheckpointError(f"{path}: another training is writing it")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                lock.unlink()
+
+
+def _locked(file: Any, lock: Path) -> bool:
+    """Whether the lock is ours; where there are no locks, it is everybody's."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), lock.stat())  # unless it was taken away while we opened it
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError:  # a file system that knows no locks
+        return True
+
+
+# ----------------------------------------------------------------------------------------------- reading
+
+
 def load(path: str | Path) -> Checkpoint:
     """Read a checkpoint.
 
-    raises   CheckpointError if there is none, or it is truncated, foreign, of another version, or does not fit its model
+    raises   CheckpointError if there is none, or it is damaged, foreign, of another version, or does not fit its model
     """
-    arrays, about = _read(path)
+    content, about = _read(path)
     try:
-        model, training = _model(about["model"]), _training(about["training"])
-        held_out = tuple((step, loss) for step, loss in about["held_out"])
-        losses, step, updates, data = tuple(about["losses"]), about["step"], about["updates"], about["data"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: its description makes no sense: {type(error).__name__}: {error}") from error
-    new = model.init(np.random.default_rng(0))
-    params, m, v = (with_leaves(new, _fitting(path, name, new, arrays)) for name in ("params", "m", "v"))
-    return Checkpoint(model, training, State(step, params, AdamWState(updates, m, v), losses, held_out), data)
+        return _restored(late("safetensors", "a checkpoint").deserialize(content), about, len(content))
+    except Exception as error:  # made by hand: there is no end to what may be in it
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise CheckpointError(f"{path}: {kind}{' '.join(str(error).split())}") from error
+
+
+def _read(path: str | Path) -> tuple[bytes, dict[str, Any]]:
+    """All bytes and the description in them, if they are those that were written."""
+    late("safetensors", "a checkpoint")
+    try:
+        with Path(path).open("rb") as file:
+            text = _description(file)
+            file.seek(0)
+            content = b"" if text is None else file.read()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from error
+    except (AttributeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not a checkpoint, or a damaged one ({error})") from error
+    if text is None:
+        raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of minitransformer")
+    try:
+        about = json.loads(text)
+        version, digest = about["version"], str(about.get("digest")).encode("ascii", "replace")
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: its description can't be read ({error})") from error
+    if version != VERSION:
+        raise CheckpointError(f"{path}: a checkpoint of version {version}; this program reads version {VERSION}")
+    if len(digest) != len(BLANK) or _digest(content.replace(digest, BLANK.encode(), 1)).encode() != digest:
+        raise CheckpointError(f"{path}: damaged: its bytes are not those that were written")
+    return content, about
+
+
+def _description(file: Any) -> str | None:
+    """What the header of a safetensors file says under our name: its length in 8 bytes, then JSON."""
+    length = int.from_bytes(file.read(8), "little")
+    if not 0 < length < os.fstat(file.fileno()).st_size:
+        raise ValueError("it has no header")
+    text = json.loads(file.read(length).decode()).get("__metadata__", {}).get(KEY)
+    return text if isinstance(text, str) else None
+
+
+def _restored(entries: list[tuple[str, dict[str, Any]]], about: dict[str, Any], size: int) -> Checkpoint:
+    """The checkpoint of a description and its arrays. Raises ValueError, which names the field or the array."""
+    if odd := sorted({*HINTS, "version", "digest", "model", "training"} ^ about.keys()):
+        raise ValueError(f"{odd[0]}: {'not a part of a checkpoint' if odd[0] in about else 'is missing'}")
+    said = {name: checked_as(hint, _tuples(about[name]), name) for name, hint in HINTS.items()}
+    arrays = dict(entries)
+    model, form = model_of(about["model"], {name: tuple(entry["shape"]) for name, entry in arrays.items()}, size)
+    training = training_of(about["training"])
+    params, m, v = with_leaves((form, form, form), _fitting({"params": form, "m": form, "v": form}, arrays))
+    state = State(said["step"], params, AdamWState(said["updates"], m, v), said["losses"], said["held_out"])
+    return Checkpoint(model, training, state, said["data"])
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _fitting(trees: Tree, arrays: dict[str, Any]) -> Iterator[Any]:
+    """The arrays in the order of the trees, whose shapes they have; all of one dtype, and no array more."""
+    dtype = "F64" if all(entry["dtype"] == "F64" for entry in arrays.values()) else "F32"
+    wanted = dict(tree_items(trees))
+    if odd := sorted(wanted.keys() ^ arrays.keys()):
+        raise ValueError(f"the array {odd[0]} {'is missing' if odd[0] in wanted else 'belongs to nothing'}")
+    for name, leaf in wanted.items():
+        found = arrays[name]["dtype"], tuple(arrays[name]["shape"])
+        if found != (dtype, leaf.shape):
+            raise ValueError(f"{name} is {found[0]} {found[1]}, the model needs {dtype} {leaf.shape}")
+        yield np.frombuffer(arrays[name]["data"], DTYPES[dtype]).reshape(leaf.shape)
 
 
 def refuse_other_data(path: str | Path, checkpoint: Checkpoint, data: dict[str, Any]) -> None:
@@ -112,88 +234,5 @@ def refuse_other_data(path: str | Path, checkpoint: Checkpoint, data: dict[str, 
 
 
 def _named(data: dict[str, Any]) -> str:
-    digest = f" (sha256 {data['sha256'][:12]}…)" if data.get("sha256") else ""
+    digest = f" (sha256 {str(data['sha256'])[:12]}…)" if data.get("sha256") else ""
     return f"{data.get('name')}{digest}"
-
-
-def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    safetensors = late("safetensors", "a checkpoint")
-    try:
-        Path(path).open("rb").close()  # names what is wrong more clearly
-        with safetensors.safe_open(path, framework="np") as file:
-            about = (file.metadata() or {}).get(KEY)
-            names = file.keys() if about is not None else []
-            arrays = {name: file.get_tensor(name) for name in names}
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from error
-    except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{path}: not a checkpoint, or a damaged one ({error})") from error
-    if about is None:
-        raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of minitransformer")
-    try:
-        about = json.loads(about)
-        version = about["version"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{path}: its description can't be read ({error})") from error
-    if version != VERSION:
-        raise CheckpointError(f"{path}: a checkpoint of version {version}; this program reads version {VERSION}")
-    return arrays, about
-
-
-def _fitting(path: str | Path, name: str, new: Tree, arrays: dict[str, Any]) -> Iterator[Any]:
-    for leaf_path, leaf in tree_items(new, name):
-        found = arrays.get(leaf_path)
-        if found is None:
-            raise CheckpointError(f"{path}: the array {leaf_path} is missing")
-        if found.shape != leaf.shape or found.dtype.kind != "f":
-            raise CheckpointError(
-                f"{path}: {leaf_path} is {found.dtype} {found.shape}, the model needs {leaf.dtype} {leaf.shape}"
-            )
-        yield found
-
-
-def _model(about: dict[str, Any]) -> Any:
-    name = about["class"]
-    if name not in models.__all__ or not dataclasses.is_dataclass(getattr(models, name)):
-        raise ValueError(f"there is no model {name!r}")  # and a file can name nothing else
-    return getattr(models, name)(**{field: _made(value) for field, value in about.items() if field != "class"})
-
-
-def _described(value: Any) -> Any:
-    """A kind of attention, an encoding of positions, or a part of one, as its class and fields; anything else as it is."""
-    if isinstance(value, (tuple, list)):
-        return [_described(part) for part in value]
-    if not dataclasses.is_dataclass(value):
-        return value
-    return {
-        "class": type(value).__name__,
-        **{f.name: _described(getattr(value, f.name)) for f in dataclasses.fields(value)},
-    }
-
-
-def _made(value: Any) -> Any:
-    """The inverse of `_described`, for what the packages of attention and positions offer and nothing else."""
-    if not isinstance(value, dict):
-        return tuple(map(_made, value)) if isinstance(value, list) else value
-    known = {name: getattr(package, name) for package in (attention, positions) for name in package.__all__}
-    known |= {made.__name__: made for made in attention.ATTENTIONS.values() if isinstance(made, type)}
-    name = value["class"]
-    if not dataclasses.is_dataclass(known.get(name)):
-        raise ValueError(f"there is no attention and no encoding {name!r}")
-    return known[name](**{field: _made(part) for field, part in value.items() if field != "class"})
-
-
-def _plain(training: Training) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(training),
-        "schedule": [type(training.schedule).__name__, dataclasses.asdict(training.schedule)],
-    }
-
-
-def _training(about: dict[str, Any]) -> Training:
-    kind, choices = about["schedule"]
-    optimiser = {**about["optimiser"], "betas": tuple(about["optimiser"]["betas"])}
-    schedules = {"Noam": schedule.Noam, "Cosine": schedule.Cosine}
-    return Training(**{**about, "schedule": schedules[kind](**choices), "optimiser": AdamW(**optimiser)})

@@ -1,0 +1,180 @@
+"""What a checkpoint says of its model and training, as JSON has it; and the way back, which believes nothing.
+
+A dataclass is written as its class and its fields, and its type hints say what a field may be. So a description can name
+what the book offers and nothing else, and before anything large is made, its sizes are held against those of the file.
+"""
+
+import dataclasses
+import math
+import reprlib
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from minitransformer import attention, models, positions
+from minitransformer.models.model import Model
+from minitransformer.pullback import Tree
+from minitransformer.training import schedule
+from minitransformer.training.choices import Training
+from minitransformer.training.optimiser import AdamW
+
+DEEPEST, LONGEST = 6, 1000  # parts within parts; items of a list, letters of a name
+FREE = 2**20  # a count up to here does no harm, however small the file
+COUNT = 2**63 - 1  # the largest of a number that no array depends on
+
+
+def described(value: Any) -> Any:
+    """A dataclass as its class and fields, and what is in these likewise; anything else as it is."""
+    if isinstance(value, (tuple, list)):
+        return [described(part) for part in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    return {
+        "class": type(value).__name__,
+        **{f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)},
+    }
+
+
+def training_of(about: Any) -> Training:
+    """The training that is described. Raises ValueError, which names the field, if there can be none."""
+    return _object(about, "training", {"Training": Training}, COUNT)
+
+
+def model_of(about: Any, shapes: dict[str, tuple[int, ...]], size: int) -> tuple[Any, Tree]:
+    """The model that is described, and parameters of its form, no larger than the arrays of the file.
+
+    shapes   of the arrays in the file, by their names
+    size     of the file in bytes
+    raises   ValueError, which names the field, if there can be no such model, or not with so few numbers
+    """
+    known = {name: getattr(models, name) for name in models.__all__}
+    known = {name: kind for name, kind in known.items() if isinstance(kind, type) and issubclass(kind, Model)}
+    depth = about.get("depth") if isinstance(about, dict) else None
+    if isinstance(depth, int) and depth > len(shapes):
+        raise ValueError(f"model.depth: {depth} blocks, and {len(shapes)} arrays in the file")
+    model = _object(about, "model", known, max(size, FREE))
+    for part in _parts(tuple(vars(model).values())):
+        _refuse_large(part, max(size, FREE))
+    everything = sum(map(math.prod, shapes.values()))
+    shared = sum(math.prod(shape) for name, shape in shapes.items() if ".shared." in name)
+    try:
+        return model, model.init(_Counting(everything + getattr(model, "depth", 1) * shared))
+    except Exception as error:
+        raise ValueError(f"model: {error}") from error
+
+
+# ------------------------------------------------------------------------------------------- types and ranges
+
+
+def checked_as(hint: Any, value: Any, where: str, largest: float = COUNT) -> Any:
+    """The value, if the type hint allows it. A whole number is a count: neither negative nor above the largest."""
+    if type(value) is int and not 0 <= value <= largest and not _fits(value, hint, largest):
+        raise ValueError(f"{where}: {reprlib.repr(value)} is not within 0 … {largest}")
+    if not _fits(value, hint, largest):
+        name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+        raise ValueError(f"{where}: {reprlib.repr(value)} should be {'a name or a part' if hint is Any else name}")
+    return value
+
+
+def _fits(value: Any, hint: Any, largest: float) -> bool:
+    kind, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        if isinstance(value, tuple):
+            return all(_fits(part, Any, largest) for part in value)
+        return value is None or (isinstance(value, str) and len(value) <= LONGEST) or dataclasses.is_dataclass(value)
+    if kind in (typing.Union, types.UnionType):
+        return any(_fits(value, part, largest) for part in parts)
+    if kind is Literal:
+        return isinstance(value, str) and value in parts
+    if kind is tuple:
+        parts = parts[:1] * len(value) if isinstance(value, tuple) and Ellipsis in parts else parts
+        return isinstance(value, tuple) and len(value) == len(parts) and all(
+            _fits(v, part, largest) for v, part in zip(value, parts, strict=True)
+        )  # fmt: skip
+    if hint is int:
+        return type(value) is int and 0 <= value <= largest
+    if hint is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return isinstance(value, kind or hint) and not (isinstance(value, str) and len(value) > LONGEST)
+
+
+def _made(value: Any, hint: Any, where: str, largest: float) -> Any:
+    """The inverse of `described`, for what attention and positions offer."""
+    if where.count(".") > DEEPEST:
+        raise ValueError(f"{where}: too many parts within parts")
+    if isinstance(value, dict):
+        value = _object(value, where, _known_parts(), largest)
+    elif isinstance(value, list):
+        if len(value) > LONGEST:
+            raise ValueError(f"{where}: a list of {len(value)}")
+        value = tuple(
+            _made(v, Any, f"{where}.{k}", largest) if isinstance(v, (dict, list)) else v for k, v in enumerate(value)
+        )
+    return checked_as(hint, value, where, largest)
+
+
+def _known_parts() -> dict[str, Any]:
+    kinds = [getattr(package, name) for package in (attention, positions) for name in package.__all__]
+    kinds += [*attention.ATTENTIONS.values(), schedule.Noam, schedule.Cosine, AdamW]
+    return {kind.__name__: kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
+
+
+def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> Any:
+    name = about.get("class") if isinstance(about, dict) else about
+    if not isinstance(about, dict) or not isinstance(name, str) or name not in known:
+        raise ValueError(f"{where}: there is no {reprlib.repr(name)}")
+    hints = typing.get_type_hints(known[name])
+    fields = [f.name for f in dataclasses.fields(known[name])]
+    if odd := sorted(set(fields) ^ (about.keys() - {"class"})):
+        raise ValueError(f"{where}.{odd[0]}: {'is missing' if odd[0] in fields else f'{name} has no such field'}")
+    values = {
+        field: _made(about[field], hints[field], f"{where}.{field}", math.inf if field == "seed" else largest)
+        for field in fields
+    }
+    try:
+        return known[name](**values)
+    except Exception as error:  # whatever a constructor makes of values that nobody would give it
+        raise ValueError(f"{where}: {error}") from error
+
+
+# -------------------------------------------------------------------------------------------------- sizes
+
+
+class _Counting:
+    """A generator that draws no more numbers than it is allowed. In the book, what says how many comes last."""
+
+    def __init__(self, left: int) -> None:
+        self.rng, self.left = np.random.default_rng(0), left
+
+    def __getattr__(self, method: str) -> Any:
+        def draw(*args: Any) -> Any:
+            shape = args[-1]
+            self.left -= math.prod(shape) if isinstance(shape, tuple) else shape
+            if self.left < 0:
+                raise ValueError("its parameters would be more numbers than there are in the file")
+            return getattr(self.rng, method)(*args)
+
+        return draw
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """The dataclasses that a model is made of, by name or as they were given."""
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _parts(part)
+    elif dataclasses.is_dataclass(value):
+        yield value
+        yield from _parts(tuple(vars(value).values()))
+
+
+def _refuse_large(part: Any, largest: int) -> None:
+    """Before a table of ones, which nobody draws: no two counts of a part may make an array that is not in the file."""
+    counts = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name != "seed"}
+    counts = {name: count for name, count in counts.items() if type(count) is int}
+    large = sorted(counts, key=lambda name: counts[name])[-2:]
+    if math.prod(counts[name] for name in large) > largest:
+        said = " and ".join(f"{name} {counts[name]}" for name in reversed(large))
+        raise ValueError(f"model: {type(part).__name__} with {said} is larger than the file")
