@@ -20,7 +20,7 @@ from minitransformer.late import late
 from minitransformer.machine import circumstances
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.training.choices import Training
-from minitransformer.training.description import checked_as, described, model_of, training_of
+from minitransformer.training.description import checked_as, described, fitting_model, model_of, training_of
 from minitransformer.training.optimiser import AdamWState, with_leaves
 from minitransformer.training.state import State
 
@@ -75,7 +75,8 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
 def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint in place of the one that may be there.
 
-    raises   CheckpointError if that fails: folder missing, not writable, disk full. The old file is then untouched.
+    raises   CheckpointError if that fails: folder missing, not writable, disk full, or a part that no file can name. The old
+             file is then untouched.
     """
     state = checkpoint.state
     about = {"version": VERSION, "digest": BLANK, "updates": state.optimiser.step, **record(checkpoint)}
@@ -84,8 +85,10 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
     to_bytes = late("safetensors.numpy", "a checkpoint").save
     try:
         content = to_bytes(arrays, {KEY: json.dumps(about, allow_nan=False)})
+        model_of(about["model"], len(content))  # what can't be read is not written
+        training_of(about["training"])
         _replace(Path(path), content.replace(BLANK.encode(), _digest(content).encode(), 1))
-    except (TypeError, ValueError) as error:  # a choice that JSON has no word for
+    except (TypeError, ValueError) as error:  # a choice that a file has no word for
         raise CheckpointError(f"{path}: the checkpoint can't be written: {error}") from error
     except OSError as error:
         old = "; the one that was there is untouched" if Path(path).exists() else ""
@@ -203,7 +206,7 @@ def _restored(entries: list[tuple[str, dict[str, Any]]], about: dict[str, Any], 
         raise ValueError(f"{odd[0]}: {'not a part of a checkpoint' if odd[0] in about else 'is missing'}")
     said = {name: checked_as(hint, _tuples(about[name]), name) for name, hint in HINTS.items()}
     arrays = dict(entries)
-    model, form = model_of(about["model"], {name: tuple(entry["shape"]) for name, entry in arrays.items()}, size)
+    model, form = fitting_model(about["model"], {name: tuple(entry["shape"]) for name, entry in arrays.items()}, size)
     training = training_of(about["training"])
     params, m, v = with_leaves((form, form, form), _fitting({"params": form, "m": form, "v": form}, arrays))
     state = State(said["step"], params, AdamWState(said["updates"], m, v), said["losses"], said["held_out"])

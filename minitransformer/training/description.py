@@ -23,6 +23,9 @@ from minitransformer.training.optimiser import AdamW
 
 DEEPEST, LONGEST = 6, 1000  # parts within parts; items of a list, letters of a name
 FREE = 2**20  # a count up to here does no harm, however small the file
+PART = (
+    object  # the hint of a field that holds a part or nothing; a model's `Any` is a name, a part, or several in turns
+)
 COUNT = 2**63 - 1  # the largest of a number that no array depends on
 
 
@@ -43,25 +46,34 @@ def training_of(about: Any) -> Training:
     return _object(about, "training", {"Training": Training}, COUNT)
 
 
-def model_of(about: Any, shapes: dict[str, tuple[int, ...]], size: int) -> tuple[Any, Tree]:
-    """The model that is described, and parameters of its form, no larger than the arrays of the file.
+def model_of(about: Any, size: int) -> Any:
+    """The model that is described. Raises ValueError, which names the field, if there can be none.
 
-    shapes   of the arrays in the file, by their names
-    size     of the file in bytes
-    raises   ValueError, which names the field, if there can be no such model, or not with so few numbers
+    size   of the file in bytes: no count is larger, nor are two of one part together, unless both are small
     """
     known = {name: getattr(models, name) for name in models.__all__}
     known = {name: kind for name, kind in known.items() if isinstance(kind, type) and issubclass(kind, Model)}
+    largest = max(size, FREE)
+    model = _object(about, "model", known, largest)
+    for part in _parts(tuple(vars(model).values())):
+        _refuse_large(part, largest)
+    return model
+
+
+def fitting_model(about: Any, shapes: dict[str, tuple[int, ...]], size: int) -> tuple[Any, Tree]:
+    """The model that is described, and parameters of its form, which are no more numbers than there are in the file.
+
+    shapes   of the arrays in the file, by their names
+    raises   ValueError, which names the field, if there can be no such model, or not with so few numbers
+    """
     depth = about.get("depth") if isinstance(about, dict) else None
     if isinstance(depth, int) and depth > len(shapes):
         raise ValueError(f"model.depth: {depth} blocks, and {len(shapes)} arrays in the file")
-    model = _object(about, "model", known, max(size, FREE))
-    for part in _parts(tuple(vars(model).values())):
-        _refuse_large(part, max(size, FREE))
-    everything = sum(map(math.prod, shapes.values()))
-    shared = sum(math.prod(shape) for name, shape in shapes.items() if ".shared." in name)
+    model = model_of(about, size)
+    numbers = sum(map(math.prod, shapes.values()))
+    shared = sum(math.prod(shape) for name, shape in shapes.items() if ".shared." in name)  # every block draws it
     try:
-        return model, model.init(_Counting(everything + getattr(model, "depth", 1) * shared))
+        return model, model.init(_Counting(numbers + model.depth * shared))
     except Exception as error:
         raise ValueError(f"model: {error}") from error
 
@@ -74,17 +86,18 @@ def checked_as(hint: Any, value: Any, where: str, largest: float = COUNT) -> Any
     if type(value) is int and not 0 <= value <= largest and not _fits(value, hint, largest):
         raise ValueError(f"{where}: {reprlib.repr(value)} is not within 0 … {largest}")
     if not _fits(value, hint, largest):
-        name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
-        raise ValueError(f"{where}: {reprlib.repr(value)} should be {'a name or a part' if hint is Any else name}")
+        names = {Any: "a name or a part", PART: "a part"}
+        wanted = names.get(hint) or (hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", ""))
+        raise ValueError(f"{where}: {reprlib.repr(value)} should be {wanted}")
     return value
 
 
 def _fits(value: Any, hint: Any, largest: float) -> bool:
     kind, parts = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        if isinstance(value, tuple):
-            return all(_fits(part, Any, largest) for part in value)
-        return value is None or (isinstance(value, str) and len(value) <= LONGEST) or dataclasses.is_dataclass(value)
+    if hint is Any and isinstance(value, tuple):
+        return all(_fits(part, Any, largest) for part in value)
+    if hint is Any or hint is PART:
+        return value is None or dataclasses.is_dataclass(value) or (hint is Any and _fits(value, str, largest))
     if kind in (typing.Union, types.UnionType):
         return any(_fits(value, part, largest) for part in parts)
     if kind is Literal:
@@ -97,7 +110,7 @@ def _fits(value: Any, hint: Any, largest: float) -> bool:
     if hint is int:
         return type(value) is int and 0 <= value <= largest
     if hint is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) <= COUNT)
     return isinstance(value, kind or hint) and not (isinstance(value, str) and len(value) > LONGEST)
 
 
@@ -127,6 +140,8 @@ def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> An
     if not isinstance(about, dict) or not isinstance(name, str) or name not in known:
         raise ValueError(f"{where}: there is no {reprlib.repr(name)}")
     hints = typing.get_type_hints(known[name])
+    if where != "model":
+        hints = {field: PART if hint is Any else hint for field, hint in hints.items()}
     fields = [f.name for f in dataclasses.fields(known[name])]
     if odd := sorted(set(fields) ^ (about.keys() - {"class"})):
         raise ValueError(f"{where}.{odd[0]}: {'is missing' if odd[0] in fields else f'{name} has no such field'}")
@@ -171,7 +186,9 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _refuse_large(part: Any, largest: int) -> None:
-    """Before a table of ones, which nobody draws: no two counts of a part may make an array that is not in the file."""
+    """No two counts of a part that has parameters may make an array that is not in the file; not all arrays are drawn."""
+    if not hasattr(part, "init"):
+        return
     counts = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name != "seed"}
     counts = {name: count for name, count in counts.items() if type(count) is int}
     large = sorted(counts, key=lambda name: counts[name])[-2:]

@@ -1,6 +1,7 @@
 """Generation: distributions against plain loops, the cache against reading everything again, bad input."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -173,6 +174,37 @@ def test_the_cache_changes_nothing(length, tier):
         found = generate(LM, PARAMS, prompt, 20, rng=seeded(9))
         assert found.tolist() == plain_generation(20, prompt, seeded(9))
         assert found.dtype == np.int64
+
+
+class Watched(LanguageModel):
+    """Remembers how many tokens it has read in each step."""
+
+    read: ClassVar[list[int]] = []
+
+    def step(self, params, tokens, state=None):
+        self.read.append(len(tokens))
+        return super().step(params, tokens, state)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        (1, [1, 1, 1, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1]),
+        (11, [6, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1]),
+        (600, [6, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1]),
+    ],
+)
+def test_never_more_is_read_than_the_context(length, expected):
+    """Beyond it the second half of it, however long the text has become; the promised cost depends on it."""
+    Watched.read.clear()
+    generate(
+        Watched(vocabulary=7, context=6, width=8, depth=2, heads=2),
+        PARAMS,
+        seeded(5).integers(0, 7, length),
+        20,
+        rng=seeded(),
+    )
+    assert Watched.read == expected
 
 
 def test_temperature_zero_is_the_most_probable_token():
