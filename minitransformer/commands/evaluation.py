@@ -1,11 +1,13 @@
 """How good is it? Trained models beside their controls, on what they have not seen."""
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.data import ngrams
-from minitransformer.data.text import copied
+from minitransformer.data.text import copied, sample
 from minitransformer.pullback import Tree
 from minitransformer.training.objective import NextByte
 from minitransformer.typing import Array
@@ -20,14 +22,21 @@ class Bits(NamedTuple):
     new: float
 
 
-def bits_per_byte(objective: NextByte, model: Any, params: Tree, *, order: int = 6) -> list[Bits]:
-    """The model beside the n-grams of orders 1 … `order` that were fitted on the same training text.
+@lru_cache(maxsize=1)
+def judged(objective: NextByte) -> tuple[NextByte, Array]:
+    """The objective on a sample of its text, if that is long, and which held-out bytes are copies from the whole of it."""
+    small = replace(objective, text=sample(objective.text, objective.context))
+    return small, copied(small.text.held_out, objective.text.train)
 
-    All are judged on the same bytes: the held-out text without its first. N-grams see across the ends of topics, as the
-    model does. A kind of bytes that the text has not gives NaN.
+
+def bits_per_byte(objective: NextByte, model: Any, params: Tree, *, order: int = 6) -> list[Bits]:
+    """The model beside the n-grams of orders 1 … `order` that were fitted on the same training text, or a sample of it.
+
+    All are judged on the same bytes: the held-out text, or a sample, without its first. N-grams see across the ends of
+    topics and passages, as the model does. A kind of bytes that the text has not gives NaN.
     """
-    text = objective.text
-    copies = copied(text.held_out, text.train)[1:]
+    small, copies = judged(objective)
+    text, copies = small.text, copies[1:]
 
     def row(name: str, bits: Array) -> Bits:
         parts = (bits, bits[copies], bits[~copies])
@@ -35,7 +44,7 @@ def bits_per_byte(objective: NextByte, model: Any, params: Tree, *, order: int =
 
     P = ngrams.probabilities(ngrams.fit(text.train, order), text.held_out)[:, 1:]
     rows = [row(f"{k}-gram", bits) for k, bits in enumerate(-np.log2(P), start=1)]
-    return [*rows, row("transformer", objective.bits(model, params))]
+    return [*rows, row("transformer", small.bits(model, params))]
 
 
 def table(rows: list[Bits]) -> str:

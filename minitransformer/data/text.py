@@ -5,6 +5,7 @@ any UTF-8 file of yours. A topic often quotes another word for word (`for` stand
 held-out bytes also stand in the training text. `copied` finds them, and losses are reported with and without.
 """
 
+import codecs
 import hashlib
 import zlib
 from pathlib import Path
@@ -17,6 +18,9 @@ from minitransformer.typing import Array
 
 BYTES = 256
 LONGEST_CHANCE = 64  # the same 64 bytes twice are no accident
+PIECE = 2**20  # bytes that are looked at together where a text may be long
+SAMPLE = 2**21, 2**17  # bytes of the two parts of a sample; those of the default text are shorter
+PASSAGES = 16  # of a sample
 
 
 class Text(NamedTuple):
@@ -38,7 +42,8 @@ def python_docs() -> Text:
     sides: tuple[list[str], list[str]] = ([], [])
     for name in sorted(topics.topics):
         sides[zlib.crc32(name.encode()) % 10 == 2].append(topics.topics[name].strip() + "\n\n\n")
-    return _text("".join(sides[0]).encode(), "".join(sides[1]).encode(), "pydoc_data.topics")
+    train, held_out = ("".join(side).encode() for side in sides)
+    return _text(train + held_out, len(train), "pydoc_data.topics")
 
 
 def read_text(path: str | Path) -> Text:
@@ -48,20 +53,45 @@ def read_text(path: str | Path) -> Text:
     """
     path = Path(path)
     data = path.read_bytes()
-    if not data.strip():
+    if not data or data.isspace():
         raise ValueError(f"{path}: the text is empty")
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        bad = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise ValueError(f"{path}: not UTF-8 ({bad}: {error.reason})") from None
-    cut = len(data) - len(data) // 10
-    return _text(data[:cut], data[cut:], path.name)
+    _refuse_other_than_utf8(data, path)
+    return _text(data, len(data) - len(data) // 10, path.name)
 
 
-def _text(train: bytes, held_out: bytes, name: str) -> Text:
-    digest = hashlib.sha256(train + held_out).hexdigest()
-    return Text(np.frombuffer(train, np.uint8), np.frombuffer(held_out, np.uint8), name, digest)
+def _refuse_other_than_utf8(data: bytes, path: Path) -> None:
+    """In pieces, because as a str a text can take four times the memory."""
+    start = 0
+    while start < len(data):
+        piece = data[start : start + PIECE]
+        try:
+            start += codecs.utf_8_decode(piece, "strict", start + PIECE >= len(data))[1]
+        except UnicodeDecodeError as error:
+            bad = f"byte 0x{piece[error.start]:02x} at offset {start + error.start}"
+            raise ValueError(f"{path}: not UTF-8 ({bad}: {error.reason})") from None
+
+
+def _text(data: bytes, cut: int, name: str) -> Text:
+    tokens = np.frombuffer(data, np.uint8)
+    return Text(tokens[:cut], tokens[cut:], name, hashlib.sha256(data).hexdigest())
+
+
+def sample(text: Text, context: int) -> Text:
+    """What a long text is judged with: passages of both parts, evenly spread, longer than the context of a model.
+
+    Together they are two megabytes to count n-grams in, and an eighth of one to be judged by; a part that has no more than
+    that is its own sample. Name and hash are those of the whole.
+    """
+    train, held_out = (_spread(part, size, context) for part, size in zip(text[:2], SAMPLE, strict=True))
+    return text._replace(train=train, held_out=held_out)
+
+
+def _spread(tokens: Array, size: int, context: int) -> Array:
+    length = max(size // PASSAGES, context + 1)
+    if len(tokens) <= length * PASSAGES:
+        return tokens
+    starts = np.linspace(0, len(tokens) - length, PASSAGES).astype(int)
+    return tokens[starts[:, None] + np.arange(length)].reshape(-1)
 
 
 def batch(tokens: Array, context: int, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -70,21 +100,11 @@ def batch(tokens: Array, context: int, size: int, rng: np.random.Generator) -> t
     raises   ValueError if the text has not even context + 1 tokens
     """
     long_enough(tokens, context)
-    starts = rng.integers(0, len(tokens) - context, size)
-    passages = tokens[starts[:, None] + np.arange(context + 1)].astype(np.int64)
-    return passages[:, :-1], passages[:, 1:]
+    return passages(tokens, rng.integers(0, len(tokens) - context, size), context)
 
 
-class Windows(NamedTuple):
-    """The whole text in windows: each token but the first is a target that counts exactly once."""
-
-    inputs: Array  # (w, context)
-    targets: Array  # (w, context), the inputs one token later
-    counts: Array  # (w, context) bool
-
-
-def windows(tokens: Array, context: int, stride: int | None = None) -> Windows:
-    """Cover a text with full windows, each `stride` tokens further than the last, and the last one flush with the end.
+def window_starts(tokens: Array, context: int, stride: int | None = None) -> Array:
+    """Full windows that cover a text begin here, each `stride` tokens after the last, and the last one ends with the text.
 
     In an overlap the earlier window counts, so with stride = context/2 (the default) every token after the first window
     is predicted from at least half a context.
@@ -95,11 +115,19 @@ def windows(tokens: Array, context: int, stride: int | None = None) -> Windows:
     if not 1 <= stride <= context:
         raise ValueError(f"stride: {stride} is not within 1 … {context}, the context")
     last = len(tokens) - context - 1
-    starts = np.append(np.arange(0, last, stride), last)
-    places = starts[:, None] + np.arange(context)
-    counted = np.append(0, starts[:-1] + context)  # before here, an earlier window has counted
-    tokens = tokens.astype(np.int64)
-    return Windows(tokens[places], tokens[places + 1], places >= counted[:, None])
+    return np.append(np.arange(0, last, stride), last)
+
+
+def counted(starts: Array, context: int) -> Array:
+    """Which targets of these windows count, (w, context): each token but the first of the text does, exactly once."""
+    before = np.append(0, starts[:-1] + context)  # here an earlier window has counted
+    return starts[:, None] + np.arange(context) >= before[:, None]
+
+
+def passages(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
+    """`context` tokens from each start, and the same one token later: inputs and targets, (starts, context) int64 each."""
+    both = tokens[starts[:, None] + np.arange(context + 1)].astype(np.int64)
+    return both[:, :-1], both[:, 1:]
 
 
 def long_enough(tokens: Array, context: int, name: str = "text") -> None:
@@ -114,7 +142,13 @@ def long_enough(tokens: Array, context: int, name: str = "text") -> None:
 
 def copied(text: Array, source: Array) -> Array:
     """True for each byte of `text` that lies in a passage of 64 bytes which also stands, word for word, in `source`."""
-    there = np.isin(_fingerprints(text), _fingerprints(source), kind="sort")  # NumPy 2.0.0 fails at tables of uint64
+    wanted, slots = _fingerprints(text), np.zeros(2**22, bool)
+    there = np.zeros(len(wanted), bool)
+    slots[wanted >> np.uint64(42)] = True
+    for start in range(0, max(len(source), 1), PIECE):  # a piece ends with the passage that begins in its last byte
+        found = _fingerprints(source[start : start + PIECE + LONGEST_CHANCE - 1])
+        found = found[slots[found >> np.uint64(42)]]  # the others need not be sorted
+        there |= np.isin(wanted, found, kind="sort")  # NumPy 2.0.0 fails at tables of uint64
     covered = np.zeros(len(text) + 1, np.int64)
     starts = np.flatnonzero(there)
     np.add.at(covered, starts, 1)

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from minitransformer.data import dates
-from minitransformer.data.text import Text, Windows, long_enough, windows
+from minitransformer.data.text import Text, counted, long_enough, passages, window_starts
 from minitransformer.data.text import batch as draw
 from minitransformer.functional import CrossEntropyPullback, cross_entropy
 from minitransformer.pullback import Pullback, Tree
@@ -99,25 +98,24 @@ class NextByte:
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per byte on a few windows, evenly spread over the held-out text."""
-        few = np.linspace(0, len(self._windows.inputs) - 1, min(FEW, len(self._windows.inputs))).astype(int)
-        return float(self._bits(model, params, few).mean())
+        starts = window_starts(self.text.held_out, self.context)
+        few = np.linspace(0, len(starts) - 1, min(FEW, len(starts))).astype(int)
+        return float(self._bits(model, params, starts[few]).mean())
 
     def bits(self, model: Any, params: Tree) -> Array:
         """−log₂ P of every held-out byte but the first, predicted from at least half a context: (m − 1,)."""
-        return self._bits(model, params, np.arange(len(self._windows.inputs)))[self._windows.counts]
+        starts = window_starts(self.text.held_out, self.context)
+        return self._bits(model, params, starts)[counted(starts, self.context)]
 
-    def _bits(self, model: Any, params: Tree, which: Array) -> Array:
-        def part(rows: Array) -> Array:
-            logits = model(params, self._windows.inputs[rows])[0].astype(np.float64)
+    def _bits(self, model: Any, params: Tree, starts: Array) -> Array:
+        def part(some: Array) -> Array:
+            inputs, targets = passages(self.text.held_out, some, self.context)
+            logits = model(params, inputs)[0].astype(np.float64)
             logits -= logits.max(-1, keepdims=True)
-            chosen = np.take_along_axis(logits, self._windows.targets[rows][..., None], -1)[..., 0]
+            chosen = np.take_along_axis(logits, targets[..., None], -1)[..., 0]
             return (np.log(np.exp(logits).sum(-1)) - chosen) / math.log(2)
 
-        return np.concatenate(list(each(part, [which[k : k + ROWS] for k in range(0, len(which), ROWS)])))
-
-    @cached_property
-    def _windows(self) -> Windows:
-        return windows(self.text.held_out, self.context)
+        return np.concatenate(list(each(part, [starts[k : k + ROWS] for k in range(0, len(starts), ROWS)])))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from minitransformer.commands.evaluation import bits_per_byte, table
+from minitransformer.commands.evaluation import bits_per_byte, judged, table
 from minitransformer.data import ngrams
 from minitransformer.data.text import Text, copied
 from minitransformer.models import LanguageModel
@@ -58,3 +58,32 @@ def test_the_table_is_one_line_for_each(rows):
     assert lines[0].split() == ["bits", "per", "byte", "all", "copies", "new"]
     assert [line.split()[0] for line in lines[1:]] == ["1-gram", "2-gram", "3-gram", "transformer"]
     assert all(len(line) == len(lines[0]) for line in lines)
+
+
+def test_a_long_text_is_judged_by_a_sample(monkeypatch):
+    """Four megabytes, and of the work that grows with a text, only the search for copies goes through all of it."""
+    rng = np.random.default_rng(0)
+    train, held_out = (rng.integers(97, 123, size).astype(np.uint8) for size in (3_600_000, 400_000))
+    held_out[:1000] = train[1_100_000:1_101_000]  # in no passage of the sample
+    work = {"fitted": 0, "read": 0}
+    fit = ngrams.fit
+
+    def fit_and_count(text, order):
+        work["fitted"] += len(text)
+        return fit(text, order)
+
+    class Idle:
+        def __call__(self, params, inputs):
+            work["read"] += inputs.size
+            return np.zeros((*inputs.shape, 256), np.float32), None
+
+    monkeypatch.setattr(ngrams, "fit", fit_and_count)
+    objective = NextByte(Text(train, held_out, "long", ""), 128)
+    rows = bits_per_byte(objective, Idle(), None, order=2)
+    small, copies = judged(objective)
+    assert work["fitted"] == len(small.text.train) == 2**21
+    assert len(small.text.held_out) == 2**17
+    assert work["read"] <= 2 * 2**17  # each window reaches back over half of the one before
+    assert copies.sum() == 1000
+    assert math.isclose(rows[-1].all, 8)
+    assert 4.7 < rows[0].all < 4.71  # log₂ 26

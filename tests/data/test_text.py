@@ -5,7 +5,20 @@ from pydoc_data import topics
 import numpy as np
 import pytest
 
-from minitransformer.data.text import batch, copied, decode, encode, python_docs, read_text, windows
+from minitransformer.data import text as module
+from minitransformer.data.text import (
+    Text,
+    batch,
+    copied,
+    counted,
+    decode,
+    encode,
+    passages,
+    python_docs,
+    read_text,
+    sample,
+    window_starts,
+)
 
 
 @pytest.fixture(scope="module")
@@ -84,22 +97,23 @@ def test_a_batch_depends_on_the_generator_alone():
 @pytest.mark.parametrize("length", [9, 10, 11, 12, 13, 14, 40, 41])
 @pytest.mark.parametrize("stride", [None, 1, 3, 8])
 def test_windows_count_every_byte_but_the_first_once(length, stride):
+    """And in order: the predictions of bytes 1, 2, 3, … can be compared with an n-gram's, byte by byte."""
     tokens = np.arange(length, dtype=np.uint8)
-    w = windows(tokens, 8, stride)
-    assert np.array_equal(w.targets, w.inputs + 1)
-    assert np.array_equal(np.sort(w.targets[w.counts]), np.arange(1, length))
+    starts = window_starts(tokens, 8, stride)
+    counts = counted(starts, 8)
+    inputs, targets = passages(tokens, starts, 8)
+    assert inputs.dtype == targets.dtype == np.int64
+    assert np.array_equal(inputs[:, 0], starts)
+    assert np.array_equal(targets, inputs + 1)
+    assert np.array_equal(targets[counts], np.arange(1, length))
     least = 8 - (4 if stride is None else stride)
-    context = np.broadcast_to(np.arange(1, 9), w.targets.shape)  # bytes that a prediction sees
-    assert (context[1:][w.counts[1:]] > least).all()
+    context = np.broadcast_to(np.arange(1, 9), targets.shape)  # bytes that a prediction sees
+    assert (context[1:][counts[1:]] > least).all()
 
 
-def test_windows_cover_a_text_in_order():
-    """So the counted predictions are those of bytes 1, 2, 3, … and can be compared with an n-gram's, byte by byte."""
-    w = windows(np.arange(100, dtype=np.uint8), 8)
-    assert np.array_equal(w.targets[w.counts], np.arange(1, 100))
-
-
-@pytest.mark.parametrize("function", [lambda t: windows(t, 8), lambda t: batch(t, 8, 2, np.random.default_rng(0))])
+@pytest.mark.parametrize(
+    "function", [lambda t: window_starts(t, 8), lambda t: batch(t, 8, 2, np.random.default_rng(0))]
+)
 def test_a_text_shorter_than_the_context_is_refused(function):
     with pytest.raises(ValueError, match="8 bytes are too short for a context of 8, which needs 9"):
         function(np.zeros(8, np.uint8))
@@ -107,10 +121,59 @@ def test_a_text_shorter_than_the_context_is_refused(function):
 
 def test_a_context_or_stride_of_nothing_is_refused():
     with pytest.raises(ValueError, match="context: 0"):
-        windows(np.zeros(8, np.uint8), 0)
+        window_starts(np.zeros(8, np.uint8), 0)
     for stride in (0, 5):
         with pytest.raises(ValueError, match=f"stride: {stride} is not within 1 … 4"):
-            windows(np.zeros(8, np.uint8), 4, stride)
+            window_starts(np.zeros(8, np.uint8), 4, stride)
+
+
+@pytest.mark.parametrize("piece", [4, 5, 7, 100])
+def test_a_file_is_read_in_pieces(tmp_path, monkeypatch, piece):
+    """A letter of up to four bytes may lie across the end of one, and the offset of a bad byte is that in the file."""
+    monkeypatch.setattr(module, "PIECE", piece)
+    good = "aé€🙂".encode() * 5
+    (tmp_path / "good").write_bytes(good)
+    assert bytes(read_text(tmp_path / "good").train) == good[:45]
+    for bad, place, reason in (
+        (good + b"\xff" + good, 50, "invalid start byte"),
+        (good + "🙂".encode()[:2], 50, "unexpected end of data"),
+    ):
+        (tmp_path / "bad").write_bytes(bad)
+        with pytest.raises(ValueError, match=f"bad: not UTF-8 .byte 0x{bad[place]:02x} at offset {place}: {reason}"):
+            read_text(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("piece", [1, 10, 64, 90, 999, 1000])
+def test_copies_are_found_in_a_source_of_several_pieces(monkeypatch, piece):
+    rng = np.random.default_rng(0)
+    source, text = (rng.integers(0, 256, size).astype(np.uint8) for size in (1000, 500))
+    text[100:200], text[400:464] = source[300:400], source[936:]
+    whole = copied(text, source)
+    monkeypatch.setattr(module, "PIECE", piece)
+    assert np.array_equal(copied(text, source), whole)
+
+
+def test_a_short_text_is_its_own_sample(docs):
+    """So nothing changes for the text of the book."""
+    small = sample(docs, 128)
+    assert small.train is docs.train
+    assert small.held_out is docs.held_out
+
+
+@pytest.mark.parametrize("context", [3, 1000])
+def test_a_sample_of_a_long_text_is_evenly_spread_passages(monkeypatch, context):
+    monkeypatch.setattr(module, "SAMPLE", (800, 160))
+    text = Text(np.arange(50_000), np.arange(20_000), "long", "hash")
+    small = sample(text, context)
+    for part, whole, size in ((small.train, text.train, 800), (small.held_out, text.held_out, 160)):
+        length = max(size // module.PASSAGES, context + 1)
+        assert len(part) == length * module.PASSAGES
+        starts, within = np.split(part.reshape(module.PASSAGES, length), [1], axis=1)
+        assert np.array_equal(within, starts + np.arange(1, length))
+        assert starts[0] == 0
+        assert part[-1] == whole[-1]
+        assert np.ptp(np.diff(starts[:, 0])) <= 1
+    assert small[2:] == text[2:]
 
 
 def test_copied_passages_are_found():

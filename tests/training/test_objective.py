@@ -5,8 +5,9 @@ import pytest
 
 import minitransformer as mt
 from minitransformer.data import dates
-from minitransformer.data.text import read_text
+from minitransformer.data.text import Text, read_text
 from minitransformer.models import EncoderDecoder, LanguageModel
+from minitransformer.training import parallel
 from minitransformer.training.objective import NextByte, WriteISO
 
 MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)
@@ -87,6 +88,27 @@ def test_held_out_bits_are_those_of_each_byte_in_its_window(text, params):
 def test_a_quick_look_is_near_the_whole(text, params):
     objective = NextByte(text, 6)
     assert math.isclose(objective.look(MODEL, params), objective.bits(MODEL, params).mean(), rel_tol=0.1)
+
+
+@pytest.mark.parametrize(("length", "windows"), [(7, 1), (40, 12), (1000, 332), (300_000, 99_999)])
+def test_a_quick_look_goes_from_the_first_window_to_the_last(length, windows, monkeypatch):
+    """32 of them, or all, evenly spread; and no other is so much as made, however long the text is."""
+    seen = []
+
+    class Witness:
+        def __call__(self, params, inputs):
+            seen.extend(inputs)
+            return np.zeros((*inputs.shape, 256)), None
+
+    held_out = (np.arange(length) * 7 % 251).astype(np.uint8)
+    monkeypatch.setattr(parallel, "cores", lambda: 1)
+    objective = NextByte(Text(held_out, held_out, "made up", ""), 6)
+    assert math.isclose(objective.look(Witness(), None), 8)
+    starts = np.append(np.arange(0, length - 7, 3), length - 7)
+    assert len(starts) == windows
+    expected = starts[np.linspace(0, windows - 1, min(32, windows)).astype(int)]
+    assert {0, length - 7} <= set(expected)
+    assert np.array_equal(seen, held_out[expected[:, None] + np.arange(6)])
 
 
 def test_the_data_is_named(text):
