@@ -2,26 +2,30 @@
 
 import argparse
 import inspect
-import os
 import sys
 import time
 from collections.abc import Sequence
 
-from minitransformer import experiments
+from minitransformer.commands import terminal
+from minitransformer.commands.loops import keep_somewhere
 from minitransformer.commands.train import add_generate, add_train
-from minitransformer.experiments.run import run
-from minitransformer.workshop import book, equations
 
-# Matplotlib, and the models, are imported by the commands that need them: `minitransformer --help` should not wait
+# All else is imported by the commands that need it: `minitransformer --help` should not wait
+
+terminal.begin()
+COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile")  # these commands need the loops
 
 
 def run_book(args: argparse.Namespace) -> int:
     """Run notebooks and keep what they give, or compare it with what was kept."""
+    from minitransformer.workshop import book
+
     root = book.repository()
-    if not args.check:
-        book.write(root, args.names)
-        return 0
-    stale = book.check(root, args.names)
+    with terminal.ctrl_c_raises():
+        if not args.check:
+            book.write(root, args.names)
+            return 0
+        stale = book.check(root, args.names)
     print("\n  ".join(["Not what the notebooks give now:", *stale]) if stale else "All up to date.")
     return bool(stale)
 
@@ -47,12 +51,17 @@ def draw_figures(args: argparse.Namespace) -> int:
 
 def run_experiment(args: argparse.Namespace) -> int:
     """Run the trials that a record lacks, on the cores of this machine or on a cluster; without names, list what there is."""
+    from minitransformer import experiments
+    from minitransformer.experiments.run import run
+
     if not (args.names or args.all):
         for name, module in experiments.modules().items():
             print(f"{name:<24} {len(module.trials()):>4} trials   {(module.__doc__ or '').splitlines()[0]}")
         return 0
     for module in [experiments.find(name) for name in args.names or experiments.modules()]:
-        print(run(module, scheduler=args.scheduler, workers=args.workers, renew=args.renew))
+        with terminal.ctrl_c_raises():
+            path = run(module, scheduler=args.scheduler, workers=args.workers, renew=args.renew)
+        print(path)
     return 0
 
 
@@ -68,12 +77,15 @@ def compile_all(args: argparse.Namespace) -> int:
     """Compile the loops that are not compiled yet, on all cores: three minutes on two, and no chapter waits for them."""
     from minitransformer.workshop.compile_loops import compile_loops
 
-    compile_loops()
+    with terminal.ctrl_c_raises():
+        compile_loops()
     return 0
 
 
 def show_equations(args: argparse.Namespace) -> int:
     """Print the equation map, check it, or bring README's table of chapters up to date."""
+    from minitransformer.workshop import book, equations
+
     if args.check:
         root = book.repository()
         problems = equations.check(root)
@@ -153,21 +165,31 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for trouble, 2 for a wrong call, 130 after Ctrl-C."""
-    args = parser().parse_args(argv)
+    terminal.prepare()
     try:
-        code = args.run(args) or 0
-        sys.stdout.flush()  # now, while a closed pipe can still be answered
-        return code
+        with terminal.ctrl_c_ends():
+            args = parser().parse_args(argv)
+            return _outcome(args)
     except KeyboardInterrupt:
-        print("\nminitransformer: interrupted", file=sys.stderr)
+        terminal.say("interrupted", before="\n")
         return 130
+    finally:
+        terminal.finish()
+
+
+def _outcome(args: argparse.Namespace) -> int:
+    from minitransformer.workshop.book import BookError
+
+    try:
+        if args.command in COMPUTE and (place := keep_somewhere()):
+            terminal.say(f"compiled loops can't be kept where they should be, and are in {place}")
+        code = args.run(args) or 0
+        sys.stdout.flush()  # now, while trouble can still be told
+        return code
     except BrokenPipeError:  # `minitransformer equations | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        line = f"{error.filename}: {error.strerror}" if error.filename else error
-        print(f"minitransformer: {line}", file=sys.stderr)
-        return 1
-    except (book.BookError, ValueError, ImportError, MemoryError) as error:
-        print(f"minitransformer: {error}", file=sys.stderr)
-        return 1
+        terminal.say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error)
+    except (BookError, ValueError, ImportError, MemoryError) as error:
+        terminal.say(error if str(error) else type(error).__name__)
+    return 1

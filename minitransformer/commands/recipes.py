@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from minitransformer.backend import current
+from minitransformer.commands.memory import refuse_too_large
 from minitransformer.data import dates
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training.choices import Training
@@ -28,6 +29,7 @@ DATES: dict[str, Any] = {
 def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
     """Model and training for a text; the choices are those of `TEXT`."""
     c = _with(TEXT, choices)
+    refuse_too_large(c)
     model = LanguageModel(**{name: c[name] for name in ("context", *OF_MODEL)}, activation="relu")
     return model, _training(c)
 
@@ -35,14 +37,17 @@ def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
 def date_translator(**choices: Any) -> tuple[EncoderDecoder, Training]:
     """Model and training for dates; the choices are those of `DATES`."""
     c = _with(DATES, choices)
+    refuse_too_large(c)
     model = EncoderDecoder(dates.VOCABULARY, **{name: c[name] for name in OF_MODEL})
     return model, _training(c)
 
 
 def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
-    for name in choices:
+    for name, value in choices.items():
         if name not in defaults:
             raise ValueError(f"no choice {name!r}; there are {', '.join(defaults)}")
+        if isinstance(value, int) and name != "seed" and value < 1:
+            raise ValueError(f"{name}: {value} is not at least 1")
     return {**defaults, **choices}
 
 

@@ -1,9 +1,10 @@
 """`minitransformer train` and `minitransformer generate`."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from minitransformer.commands import terminal
 
 if TYPE_CHECKING:  # at run time imported by the command that needs it: `minitransformer --help` should not wait
     from minitransformer.training.objective import NextByte, WriteISO
@@ -58,14 +59,19 @@ def add_generate(commands: Any) -> None:
 
 def train(args: argparse.Namespace) -> int:
     """Train a language model on a text, or a translator of dates, and judge it on what it has not seen."""
+    from minitransformer.functional import loops_in
+    from minitransformer.training.checkpoint import alone
     from minitransformer.training.loop import TrainingInterrupted
     from minitransformer.training.loop import train as run
 
-    objective, model, training, state = _go_on(args) if args.resume else _begin(args)
+    loops_in("attention")  # imports Numba now, while Ctrl-C simply ends
     try:
-        state = run(model, objective, training, state=state, checkpoint=args.out)
+        with alone(args.out):
+            objective, model, training, state = _go_on(args) if args.resume else _begin(args)
+            with terminal.ctrl_c_raises():
+                state = run(model, objective, training, state=state, checkpoint=args.out)
     except TrainingInterrupted as interrupted:
-        print(f"minitransformer: {interrupted}; --resume goes on", file=sys.stderr)
+        terminal.say(f"{interrupted}; --resume goes on")
         return 130
     (_judge_text if args.task == "text" else _judge_dates)(objective, model, state.params)
     print(f"\nsaved in {args.out}")
@@ -121,16 +127,20 @@ def _objective(args: argparse.Namespace, model: Any) -> "NextByte | WriteISO":
 
 def _judge_text(objective: "NextByte", model: Any, params: Any) -> None:
     """Print held-out bits per byte beside those of n-grams, and a sample."""
-    from minitransformer.commands.evaluation import bits_per_byte, table
-    from minitransformer.data.text import copied
+    from minitransformer.commands.evaluation import bits_per_byte, judged, table
     from minitransformer.pullback import tree_size
 
-    text = objective.text
-    copies = copied(text.held_out, text.train).mean()
+    text, (small, copies) = objective.text, judged(objective)
+    share = f"{copies.mean():.0%}"
     print(
-        f"\n{text.name}: {len(text.train):,} bytes to train on, {len(text.held_out):,} held out; of these, {copies:.0%} are"
+        f"\n{text.name}: {len(text.train):,} bytes to train on, {len(text.held_out):,} held out; of these, {share} are"
     )
     print("copies: they lie in passages of 64 bytes that stand, word for word, in the training text too\n")
+    counted, judging = len(small.text.train), len(small.text.held_out)
+    if (counted, judging) != (len(text.train), len(text.held_out)):
+        print(
+            f"a sample: {judging:,} of the bytes held out, and n-grams that were counted in {counted:,} of the others\n"
+        )
     print(table(bits_per_byte(objective, model, params)))
     print(f"\n{tree_size(params):,} parameters. How the model goes on after {PROMPT!r}:\n")
     print(_continue(model, params, PROMPT, SAMPLE))

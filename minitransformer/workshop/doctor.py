@@ -5,12 +5,13 @@ import os
 import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import NamedTuple
 
 from threadpoolctl import threadpool_info
 
 from minitransformer.backend import TIERS, available, current
+from minitransformer.commands.loops import kept_in
+from minitransformer.commands.memory import memory
 from minitransformer.data.text import python_docs
 from minitransformer.machine import cores, vectors
 from minitransformer.models.bert_files import PACKAGE
@@ -81,28 +82,25 @@ def _numba() -> Iterator[Finding]:
     from minitransformer.kernels import threads
 
     yield Finding("threads of the loops", str(threads.number))
-    yield _cache(threads.numba.config.CACHE_DIR)
+    yield _cache()
 
 
-def _cache(chosen: str) -> Finding:
+def _cache() -> Finding:
     """Compiled loops are kept in NUMBA_CACHE_DIR, or beside their source, or else in the home directory."""
-    places = [Path(chosen)] if chosen else [Path(__file__).parents[1] / "kernels", Path.home()]
-    if any(os.access(_there(place), os.W_OK) for place in places):
-        return Finding("compiled loops", "kept in NUMBA_CACHE_DIR" if chosen else "kept beside their source")
-    advice = "every run compiles anew: set NUMBA_CACHE_DIR to a folder that can be written"
-    return Finding("compiled loops", "not kept", advice)
-
-
-def _there(place: Path) -> Path:
-    """The place, or the nearest folder above it that exists."""
-    return next((folder for folder in (place, *place.parents) if folder.exists()), place)
+    place = kept_in()
+    if place is None:
+        return Finding(
+            "compiled loops", "not kept", "make room, or set NUMBA_CACHE_DIR to a folder that can be written"
+        )
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return Finding("compiled loops", "kept in NUMBA_CACHE_DIR")
+    return Finding("compiled loops", "kept beside their source" if place.name == "__pycache__" else f"kept in {place}")
 
 
 def _memory() -> Finding:
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (AttributeError, ValueError, OSError):  # Windows
+    if (there := memory()) is None:
         return Finding("memory", "unknown")
+    total = there / 2**30
     return Finding("memory", f"{total:.1f} GiB", "" if total > 2 else "the chapters that train need about 2 GiB")
 
 

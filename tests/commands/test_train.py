@@ -2,14 +2,21 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from minitransformer.cli import main
+from minitransformer import tree_bytes, tree_size
+from minitransformer.cli import main, parser
+from minitransformer.commands import recipes
+from minitransformer.commands.memory import needed
 from minitransformer.commands.recipes import choices, date_translator, language_model
+from minitransformer.data import text
 from minitransformer.data.text import python_docs
 from minitransformer.training.checkpoint import load
+from minitransformer.training.loop import advance, start
+from minitransformer.training.objective import NextByte, WriteISO
 
 SMALL = ["--width", "8", "--depth", "1", "--heads", "2", "--batch", "4"]
 TEXT = "the cat sat on the mat, and that was that. "
@@ -53,6 +60,15 @@ def test_a_text_is_learned_judged_and_continued(folder, capsys):
     assert run(capsys, "generate", "run.safetensors", "the cat", "--length", 0, *options) == "the cat\n"
 
 
+def test_the_table_says_when_it_is_a_sample(folder, capsys, monkeypatch):
+    argv = ("train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
+    assert "sample" not in run(capsys, *argv)
+    monkeypatch.setattr(text, "SAMPLE", (640, 160))
+    out = run(capsys, *argv, "--out", "other")
+    assert "2,322 bytes to train on, 258 held out" in out
+    assert "a sample: 160 of the bytes held out, and n-grams that were counted in 640 of the others" in out
+
+
 def test_dates_are_learned_judged_and_translated(folder, capsys):
     out = run(capsys, "train", "--task", "dates", *SMALL, "--steps", 2)
     assert re.search(r"exact match on 1,000 held-out dates: \d+\.\d%", out)
@@ -68,6 +84,14 @@ def test_a_run_is_resumed_with_its_own_choices(folder, capsys):
     assert run(capsys, "train", "mine.txt", "--resume", "--out", "whole") == whole  # nothing was left to do
     assert load("whole").state.losses == half.state.losses
     run(capsys, *argv, "--steps", 6, "--out", "whole", "--resume")  # the same choices once more are no contradiction
+
+
+def test_a_folder_is_no_checkpoint(folder, capsys):
+    (folder / "there").mkdir()
+    assert "there is there already" in refused(capsys, "train", "mine.txt", *SMALL, "--out", "there")
+    assert "there: can't be read: Is a directory" in refused(capsys, "train", "mine.txt", "--resume", "--out", "there")
+    assert "mine.txt/run" in refused(capsys, "train", "there", "--out", "mine.txt/run")
+    assert "there: Is a directory" in refused(capsys, "train", "there")
 
 
 def test_a_run_is_not_overwritten(folder, capsys):
@@ -117,6 +141,19 @@ def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
         (("--lr", "nan"), "a largest rate of nan"),
         (("--lr", -1), "rate"),
         (("--out", "none/run.safetensors"), "none/run.safetensors: the checkpoint can't be written: No such file"),
+        (("--out", "mine.txt/run"), "mine.txt/run: the checkpoint can't be written: Not a directory"),
+        (("--width", 0), "width: 0 is not at least 1"),
+        (("--heads", 0), "heads: 0 is not at least 1"),
+        (("--heads", -1), "heads: -1 is not at least 1"),
+        (("--groups", 0), "groups: 0 is not at least 1"),
+        (("--steps", -5), "steps: -5 is not at least 1"),
+        (("--depth", -1), "depth: -1 is not at least 1"),
+        (("--depth", 10**9), "width 8, depth 1000000000, batch 4, context 8: that takes about"),
+        (("--width", 10**9), "width 1000000000"),
+        (("--batch", 10**9), "batch 1000000000"),
+        (("--context", 10**9), "context 1000000000"),
+        (("--attention", "nonsense"), "attention: no 'nonsense'; there are"),
+        (("--positions", "nonsense"), "positions: no 'nonsense'; there are"),
         (("--resume",), "run.safetensors: there is no such file"),
     ],
 )
@@ -186,7 +223,61 @@ def test_an_unknown_choice_is_refused():
         date_translator(context=3)
 
 
+@pytest.mark.parametrize("argv", [("train",), ("train", "--task", "dates"), ("generate", "run", "The ")])
+def test_the_defaults_of_the_options(argv):
+    defaults = vars(parser().parse_args(argv))
+    for name in ("command", "run", "checkpoint", "prompt"):
+        defaults.pop(name, None)
+    given = {name: value for name, value in defaults.items() if value is not None}
+    if argv[0] == "train":
+        task = argv[-1] if len(argv) > 1 else "text"
+        assert given == {"task": task, "out": Path("run.safetensors"), "resume": False}  # the rest is the recipe's
+    else:
+        assert given == {"length": 400, "temperature": 0.8, "seed": 0}
+
+
 def test_the_default_recipe_fits_the_default_text():
-    model, _ = language_model()
-    assert len(python_docs().held_out) > model.context
+    """A step of it, as `minitransformer train` makes 2400."""
+    model, training = language_model()
+    objective = NextByte(python_docs(), model.context)
+    assert len(objective.text.held_out) > model.context
     assert model.vocabulary == np.iinfo(np.uint8).max + 1
+    assert choices(model, training) == recipes.TEXT
+    state = advance(model, objective, training, start(model, training))
+    assert tree_size(state.params) == 826_112
+    assert 7 < state.losses[0] < 9  # as much as nothing is known: 8 bits
+
+
+def test_the_default_recipe_for_dates_makes_a_step():
+    model, training = date_translator()
+    assert choices(model, training) == recipes.DATES
+    state = advance(model, WriteISO(), training, start(model, training))
+    assert 5 < state.losses[0] < 8  # of 64 characters and three marks
+
+
+def test_a_model_is_counted_before_it_is_made():
+    """Within a factor of two, for the default: its parameters four times over, and what a step remembers."""
+    model, training = language_model()
+    objective, params = NextByte(python_docs(), model.context), model.init(np.random.default_rng(0))
+    _, pullback = objective.loss(model, params, objective.batch(training.batch, np.random.default_rng(0)))
+    assert 0.5 < needed(recipes.TEXT) / (4 * tree_bytes(params) + tree_bytes(pullback)) < 2
+
+
+def test_two_trainings_do_not_share_a_checkpoint(folder):
+    """The second one ends with one line; the first one goes on, and can be started again when it is gone."""
+    argv = [sys.executable, "-m", "minitransformer", "train", "mine.txt", *SMALL, "--context", "8", "--steps"]
+    first = subprocess.Popen([*argv, "100000"], stderr=subprocess.PIPE, cwd=folder)
+    shown = b""
+    while b"step 1/" not in shown and first.poll() is None:
+        shown += first.stderr.read(1)
+    for more in ([], ["--resume"]):
+        second = subprocess.run([*argv, "100000", *more], capture_output=True, text=True, cwd=folder, timeout=60)
+        assert second.returncode == 1
+        assert second.stderr == "minitransformer: run.safetensors: another training is writing it\n"
+    assert first.poll() is None
+    first.kill()
+    first.communicate()
+    step = load(folder / "run.safetensors").state.step
+    with pytest.raises(subprocess.TimeoutExpired):  # it goes on
+        subprocess.run([*argv, "100000", "--resume"], capture_output=True, cwd=folder, timeout=15)
+    assert load(folder / "run.safetensors").state.step >= step

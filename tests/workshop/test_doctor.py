@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 
+from minitransformer.commands import loops
 from minitransformer.workshop import doctor
 
 
@@ -78,8 +79,21 @@ def test_more_blas_threads_than_cores_are_too_many(monkeypatch):
     assert "BLAS: more threads than cores wait for each other: set OPENBLAS_NUM_THREADS=2" in doctor.report()
 
 
-def test_a_cache_that_cant_be_written_is_named(monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert "set NUMBA_CACHE_DIR to a folder" in doctor._cache("").advice
-    monkeypatch.setattr(os, "access", lambda path, mode: True)
-    assert doctor._cache("") == ("compiled loops", "kept beside their source", "")
+def test_a_cache_that_cant_be_written_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "new"))
+    assert doctor._cache() == ("compiled loops", "kept in NUMBA_CACHE_DIR", "")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    assert doctor._cache().value == "not kept"
+    assert "set NUMBA_CACHE_DIR to a folder" in doctor._cache().advice
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    assert doctor._cache() == ("compiled loops", "kept beside their source", "")
+    monkeypatch.setattr(loops, "takes", lambda place, size: place.name == "numba")
+    assert str(doctor._cache().value).endswith("numba")
+
+
+def test_memory_that_nobody_knows_is_no_trouble(monkeypatch):
+    monkeypatch.setattr(doctor, "memory", lambda: None)
+    assert doctor._memory() == ("memory", "unknown", "")
+    monkeypatch.setattr(doctor, "memory", lambda: 2**30)
+    assert "need about 2 GiB" in doctor._memory().advice

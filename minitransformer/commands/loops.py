@@ -1,0 +1,48 @@
+"""Where compiled loops are kept, and another place where they can't be."""
+
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+ROOM = 2**20  # bytes that a place should have left
+
+
+def kept_in() -> Path | None:
+    """Where Numba keeps what it compiles, or None if it can't: NUMBA_CACHE_DIR, or beside the source, or else at home."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    beside = Path(__file__).parents[1] / "kernels" / "__pycache__"
+    places = [Path(chosen)] if chosen else [beside, Path(os.path.expanduser("~")) / ".cache" / "numba"]
+    place = next((place for place in places if takes(place, 0)), None)
+    return place if place and takes(place, ROOM) else None
+
+
+def takes(place: Path, size: int) -> bool:
+    """Whether a file of so many bytes can be written there."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(bytes(size))
+            file.flush()
+    except OSError:
+        return False
+    return True
+
+
+def keep_somewhere() -> Path | None:
+    """Before Numba is imported: where it can't keep what it compiles, a temporary folder, which is returned.
+
+    It is the same one in every run, and belongs to this user alone: compiled code that others can write is not run.
+    raises   OSError if there is no place at all
+    """
+    if importlib.util.find_spec("numba") is None or kept_in():
+        return None
+    user = os.getuid() if hasattr(os, "getuid") else "loops"
+    folder = Path(tempfile.gettempdir()) / f"minitransformer-{user}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if hasattr(os, "getuid"):
+        about = folder.lstat()
+        if about.st_uid != user or about.st_mode & 0o077 or folder.is_symlink():
+            folder = Path(tempfile.mkdtemp(prefix="minitransformer-"))
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    return folder

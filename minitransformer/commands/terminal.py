@@ -1,0 +1,136 @@
+"""What stands between a command and its terminal: signs that the terminal may not have, and Ctrl-C.
+
+It imports nothing that takes time, so Ctrl-C is answered while all the rest is being imported.
+"""
+
+import codecs
+import os
+import signal
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+SIGNS = {
+    "−": "-", "–": "-", "…": "...", "·": "*", "×": "x", "÷": "/", "±": "+-", "⊙": "(*)", "√": "sqrt", "∂": "d", "∞": "inf",
+    "∝": "~", "≈": "~", "≤": "<=", "≥": ">=", "≠": "!=", "→": "->", "←": "<-", "⟨": "<", "⟩": ">", "‖": "||", "′": "'",
+    "⌈": "ceil(", "⌉": ")", "⌊": "floor(", "⌋": ")", "°": " deg", "∏": "prod", "⊤": "T", "½": "1/2", "¼": "1/4",
+}  # fmt: skip
+SCRIPTS = {"<super>": "^", "<sub>": "_"}
+
+
+# ------------------------------------------------------------------------------------------------- signs
+
+
+def in_ascii(sign: str) -> str:
+    """What a sign is called where there are 128 of them: θ is theta, ² is ^2, ≤ is <=, é is e; else a question mark."""
+    if sign in SIGNS:
+        return SIGNS[sign]
+    kind, _, code = unicodedata.decomposition(sign).rpartition("> ")
+    if kind + ">" in SCRIPTS:
+        letter = chr(int(code, 16))
+        return SCRIPTS[kind + ">"] + SIGNS.get(letter, letter)
+    alphabet, _, letter = unicodedata.name(sign, "").partition(" LETTER ")
+    if alphabet.startswith("GREEK"):
+        return letter.lower() if alphabet.endswith("SMALL") else letter.capitalize()
+    if unicodedata.combining(sign):
+        return ""
+    return unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode() or "?"
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = "".join(map(in_ascii, error.object[error.start : error.end]))
+    return signs, error.end
+
+
+codecs.register_error("in_ascii", _replaced)
+
+
+def prepare() -> None:
+    """Standard output and error take any sign, and where they are closed, what is written goes nowhere."""
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (as long as we live)
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="in_ascii")
+
+
+def say(line: object, before: str = "") -> None:
+    """One line on standard error, if there is one."""
+    with suppress(OSError):
+        print(f"{before}minitransformer: {line}", file=sys.stderr, flush=True)
+
+
+def finish() -> None:
+    """What can't be written by now goes nowhere: Python would try again when it ends, and complain."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+# ------------------------------------------------------------------------------------------------ Ctrl-C
+
+
+def end(*_: object) -> None:
+    """End now. Nothing has begun that has to be put away."""
+    with suppress(OSError):
+        os.write(2, b"\nminitransformer: interrupted\n")
+    os._exit(130)
+
+
+def begin() -> None:
+    """Ctrl-C ends this process from now on if it is the command, and no notebook, test or other program."""
+    if _is_command(sys.argv[0]) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end)
+
+
+def _is_command(program: str) -> bool:
+    """The script, or `python -m`, which names its file only when the package has been imported."""
+    module = os.path.join(os.path.dirname(os.path.dirname(__file__)), "__main__.py")
+    return program in ("-m", module) or os.path.basename(program).removesuffix(".exe") == "minitransformer"
+
+
+@contextmanager
+def ctrl_c_ends() -> Iterator[None]:
+    """In this block Ctrl-C ends the process. An exception could be lost: half of NumPy turns it into an ImportError."""
+    with _on_ctrl_c(end):
+        yield
+
+
+@contextmanager
+def ctrl_c_raises() -> Iterator[None]:
+    """In this block Ctrl-C is a KeyboardInterrupt, for who has something to save."""
+    with _on_ctrl_c(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _on_ctrl_c(handler: Any) -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:  # the shell wants it so: `minitransformer train &`
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """In this block Ctrl-C waits, and a process that is started here never hears of it: who has started it will end it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

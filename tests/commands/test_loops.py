@@ -1,0 +1,99 @@
+"""Compiled loops are kept where they can be."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from minitransformer.backend import available
+from minitransformer.commands import loops
+from tests.fresh_python import fresh_python
+
+HAS_NUMBA = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+HAS_USERS = pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs users")
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """A place that is a file, and a temporary folder of our own."""
+    (tmp_path / "file").touch()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+def test_a_place_that_can_be_written_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "new" / "folder"))
+    assert loops.keep_somewhere() is None
+    assert loops.kept_in() == tmp_path / "new" / "folder"
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+
+
+def test_without_a_home_they_are_kept_beside_their_source(monkeypatch):
+    for name in ("HOME", "NUMBA_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert loops.kept_in().parent.name == "kernels"
+
+
+def test_a_full_disk_is_no_place(tmp_path, monkeypatch):
+    def full(dir):
+        class File(tempfile.SpooledTemporaryFile):
+            def write(self, data):
+                if data:
+                    raise OSError(28, "No space left on device")
+
+        return File()
+
+    assert loops.takes(tmp_path, loops.ROOM)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    assert loops.takes(tmp_path, 0)
+    assert not loops.takes(tmp_path, loops.ROOM)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert loops.kept_in() is None
+
+
+@HAS_NUMBA
+def test_another_place_is_found_and_found_again(nowhere):
+    folder = loops.keep_somewhere()
+    assert folder.parent == nowhere
+    assert os.environ["NUMBA_CACHE_DIR"] == str(folder)
+    os.environ["NUMBA_CACHE_DIR"] = str(nowhere.parent / "file")
+    assert loops.keep_somewhere() == folder
+
+
+@HAS_NUMBA
+@HAS_USERS
+@pytest.mark.parametrize("spoil", [lambda folder: folder.chmod(0o777), lambda f: (f.rmdir(), f.symlink_to(f.parent))])
+def test_code_that_others_can_write_is_not_run(nowhere, spoil):
+    first = loops.keep_somewhere()
+    assert first.stat().st_mode & 0o077 == 0
+    spoil(first)
+    os.environ["NUMBA_CACHE_DIR"] = str(nowhere.parent / "file")
+    second = loops.keep_somewhere()
+    assert second != first
+    assert second.stat().st_mode & 0o077 == 0
+
+
+@HAS_NUMBA
+def test_it_is_said_once_and_the_loops_run(nowhere):
+    done = subprocess.run(
+        [sys.executable, "-m", "minitransformer", "figures", "nothing"],
+        env=os.environ | {"TMPDIR": str(nowhere)},
+        capture_output=True,
+        text=True,
+    )
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"minitransformer: compiled loops can't be kept where they should be, and are in {nowhere}")
+    assert "no figure nothing" in second
+    script = """
+from minitransformer.commands.loops import keep_somewhere
+print(keep_somewhere())
+import numpy as np
+from minitransformer.kernels.threads import watch
+assert watch(np.ones(2, np.int64), 3)
+"""
+    folder = fresh_python(script, TMPDIR=str(nowhere)).strip()
+    assert any(name.endswith(".nbc") for _, _, names in os.walk(folder) for name in names)

@@ -1,0 +1,241 @@
+"""Terminals that have few signs, readers that are gone, and Ctrl-C at any moment."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from minitransformer.commands import terminal
+from minitransformer.training.checkpoint import load
+
+COMMAND = [sys.executable, "-m", "minitransformer"]
+SMALL = ["--width", "8", "--depth", "1", "--heads", "2", "--batch", "2", "--context", "8", "--steps", "2"]
+ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+TEXT = "für θ² – und so weiter … "
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A text that is not ASCII, and a small model of it."""
+    folder = tmp_path_factory.mktemp("terminal")
+    (folder / "mine.txt").write_text(TEXT * 100, encoding="utf-8")
+    subprocess.run(
+        [*COMMAND, "train", "mine.txt", *SMALL, "--out", "small"], cwd=folder, check=True, capture_output=True
+    )
+    return folder
+
+
+def run(folder, *argv, **environment):
+    return subprocess.run(
+        [*COMMAND, *argv], cwd=folder, env=os.environ | environment, capture_output=True, stdin=subprocess.DEVNULL
+    )
+
+
+NAMES = {
+    "θ": "theta", "Π": "Pi", "²": "^2", "₀": "_0", "ᵀ": "^T", "⁻": "^-", "·": "*", "–": "-", "…": "...", "é": "e", "≤": "<=",
+    "½": "1/2", "\u0302": "", "\N{REPLACEMENT CHARACTER}": "?",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sign", "readable"), NAMES.items(), ids=ascii)
+def test_a_sign_has_a_name_in_ascii(sign, readable):
+    assert sign.encode("ascii", "in_ascii").decode() == readable
+    assert f"a{sign}{sign}b".encode("ascii", "in_ascii").decode() == f"a{readable}{readable}b"
+
+
+def test_every_sign_of_the_map_has_a_name_of_its_own(root):
+    """A question mark is for what a model makes up."""
+    text = (root / "minitransformer/workshop/equations.toml").read_text(encoding="utf-8")
+    assert [sign for sign in sorted(set(text)) if terminal.in_ascii(sign) == "?" and sign != "?"] == []
+
+
+def test_only_what_cant_be_encoded_is_replaced():
+    assert "naïve θ".encode("latin-1", "in_ascii") == "naïve theta".encode("latin-1")
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode("utf-8", "in_ascii")
+
+
+PRINTING = [
+    ("--help",),
+    ("train", "--help"),
+    ("attentions",),
+    ("equations",),
+    ("equations", "--markdown"),
+    ("equations", "--check"),
+    ("doctor",),
+    ("experiment",),
+    ("figures", "scale_by_sqrt_d"),
+    ("generate", "small", "A"),
+    ("train", "mine.txt", *SMALL, "--out", "new"),
+    ("train", "--task", "dates", *SMALL[:8], "--steps", "1", "--out", "new"),
+]
+
+
+@pytest.mark.parametrize("argv", PRINTING, ids=" ".join)
+def test_every_command_prints_on_a_terminal_of_few_signs(folder, tmp_path, argv):
+    if "train" in argv:
+        argv = [str(tmp_path / "new") if a == "new" else a for a in argv]
+    done = run(folder, *argv, **ASCII, MINITRANSFORMER_FIGURES=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert b"Error" not in done.stderr
+    assert done.stdout
+    assert (done.stdout + done.stderr).isascii()
+
+
+def test_trouble_is_told_on_a_terminal_of_few_signs(folder):
+    done = run(folder, "train", "mine.txt", "--attention", "window:radius=-3", **ASCII)
+    assert done.returncode == 1
+    assert b"radius >= 0" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0>&- 1>&- 2>&-", "| true", "2>&1 | true"])
+@pytest.mark.parametrize("argv", ["equations --markdown", "train mine.txt --out {out} " + " ".join(SMALL), "nothing"])
+def test_nobody_listens(folder, tmp_path, closed, argv):
+    """The run of a model comes to its end, and nobody complains."""
+    out = tmp_path / "new"
+    command = " ".join([*COMMAND, argv.format(out=out), closed])
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True)
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+    if "|" not in closed:
+        assert done.returncode == 2 * (argv == "nothing")
+    if "train" in argv and "2>&1 |" not in closed:
+        assert load(out).state.step == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_output_that_does_not_fit_is_told_in_one_line(folder):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, "equations"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "minitransformer: No space left on device\n")
+
+
+ON_IMPORT = """
+import signal, sys
+from minitransformer.cli import main
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, CtrlC())
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "argv"),
+    [
+        ("minitransformer.workshop.book", ("equations",)),
+        ("tqdm", ("doctor",)),
+        ("minitransformer.training.loop", ("train", "mine.txt")),
+        ("minitransformer.models", ("train", "mine.txt")),
+        ("numba", ("train", "mine.txt")),
+        ("numba.core.dispatcher", ("train", "mine.txt")),
+        ("minitransformer.kernels.attention", ("train", "mine.txt")),
+        ("safetensors.numpy", ("train", "mine.txt")),
+        ("minitransformer.experiments", ("experiment",)),
+        ("minitransformer.workshop.compile_loops", ("compile",)),
+    ],
+)
+def test_ctrl_c_ends_an_import(folder, tmp_path, module, argv):
+    out = ("--out", str(tmp_path / "new")) if "train" in argv else ()
+    done = subprocess.run(
+        [sys.executable, "-c", ON_IMPORT, module, *argv, *out], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 130
+    assert done.stderr.endswith("\nminitransformer: interrupted\n") or "interrupted after step 0" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def started(*argv, **options):
+    """The command in a session of its own, where Ctrl-C is not ignored."""
+    hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+    return subprocess.Popen(
+        [*COMMAND, *argv], stderr=subprocess.PIPE, preexec_fn=hears, start_new_session=True, **options
+    )
+
+
+def test_ctrl_c_ends_the_compilers_too(tmp_path):
+    process = started("compile", env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)})
+    while not list(tmp_path.rglob("*.nbc")):  # they are at work
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    stderr = process.communicate(timeout=60)[1].decode()  # it ends when nobody is left who could write there
+    assert process.returncode == 130
+    assert stderr.endswith("\nminitransformer: interrupted\n")
+    assert "Traceback" not in stderr
+
+
+def test_a_training_in_the_background_does_not_hear_ctrl_c(folder, tmp_path):
+    """As the shell wants it for `minitransformer train &`."""
+    deaf = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
+    argv = [*COMMAND, "train", "mine.txt", *SMALL, "--out", str(tmp_path / "new")]
+    process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=deaf)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    process.communicate()
+    assert process.returncode == 0
+    assert load(tmp_path / "new").state.step == 2
+
+
+def test_the_answer_to_ctrl_c_is_given_back():
+    """A notebook or a test that calls `main` keeps its own."""
+    before = signal.getsignal(signal.SIGINT)
+    with terminal.ctrl_c_ends():
+        assert signal.getsignal(signal.SIGINT) is terminal.end
+        with terminal.ctrl_c_raises(), pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is terminal.end
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+BEGUN = """
+import signal, sys
+sys.argv[0], wish = sys.argv[1:]
+signal.signal(signal.SIGINT, getattr(signal, wish))
+import minitransformer.cli
+print(getattr(signal.getsignal(signal.SIGINT), "__name__", "SIG_IGN"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "wish", "answer"),
+    [
+        ("-m", "default_int_handler", "end"),
+        ("/usr/bin/minitransformer", "default_int_handler", "end"),
+        ("/usr/bin/minitransformer", "SIG_IGN", "SIG_IGN"),
+        (terminal.__file__.replace("commands/terminal", "__main__"), "default_int_handler", "end"),
+        ("my_program.py", "default_int_handler", "default_int_handler"),
+        ("pytest/__main__.py", "default_int_handler", "default_int_handler"),
+    ],
+)
+def test_only_the_command_answers_ctrl_c_in_its_own_way(program, wish, answer):
+    argv = [sys.executable, "-c", BEGUN, program, wish]
+    assert subprocess.run(argv, capture_output=True, text=True).stdout.split() == [answer]
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs a mask of signals")
+def test_ctrl_c_waits_until_it_may_be_heard():
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    try:
+        with terminal.ctrl_c_waits():
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            assert heard == []
+        assert heard == [1]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_terminal_that_has_the_signs_gets_them(folder):
+    said = run(folder, "generate", "small", "θ² –", "--length", "0", PYTHONIOENCODING="utf-8").stdout
+    assert said.decode() == "θ² –\n"
