@@ -434,9 +434,19 @@ class Own(SoftmaxAttention):
     """A core that the book does not have."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Halved(Cosine):
+    """Nor this schedule."""
+
+
 @pytest.mark.parametrize(
     ("model", "training", "message"),
     [
+        (
+            model_with({}),
+            dataclasses.replace(TRAINING, schedule=Halved(1e-3, 20)),
+            "training.schedule: there is no 'Halved'",
+        ),
         (model_with({}), dataclasses.replace(TRAINING, clip=math.inf), "Out of range float"),
         (model_with({"attention": Own()}), TRAINING, "model.attention: there is no 'Own'"),
         (
@@ -446,7 +456,7 @@ class Own(SoftmaxAttention):
         ),
         (model_with({}), dataclasses.replace(TRAINING, batch=np.int64(4)), "int64 is not JSON"),
     ],
-    ids=["a number", "a class", "a size", "a type"],
+    ids=["a schedule", "a number", "a class", "a size", "a type"],
 )
 def test_what_can_not_be_read_is_not_written(model, training, message, tmp_path):
     """A run begins with a checkpoint: better to know now than when it is wanted."""
