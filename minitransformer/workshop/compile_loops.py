@@ -5,8 +5,9 @@ is kept on the disk (`minitransformer doctor` says where), for every later proce
 """
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -14,10 +15,11 @@ from tqdm import tqdm
 from minitransformer.attention import Window, block_sparse_attention, delta_rule, dot_product_attention
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
-from minitransformer.backend import available
+from minitransformer.backend import available, backend
+from minitransformer.commands.terminal import ctrl_c_waits
 from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
 from minitransformer.machine import cores
-from minitransformer.models import Block, FeedForward, Norm
+from minitransformer.models import FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions.rope import rotate
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
@@ -66,19 +68,19 @@ def _rows(X: Array) -> None:
 
 
 def _one_token(X: Array) -> None:
-    x = X[0, :1]
+    x, rng = X[0, :1], np.random.default_rng(0)
     for kind in ("layer", "rms"):
         norm = Norm(x.shape[-1], kind)
-        norm.value(norm.init(np.random.default_rng(0), x.dtype.type), x)
+        norm.value(norm.init(rng, x.dtype.type), x)
     ffn = FeedForward(x.shape[-1], 8)
-    ffn.value(ffn.init(np.random.default_rng(0), x.dtype.type), x)
+    ffn.value(ffn.init(rng, x.dtype.type), x)
     attend_to_buffer(X[:, :1], X, X, 50)
-    block = Block.of(x.shape[-1], 2, 8)
-    params = block.init(np.random.default_rng(0), x.dtype.type)
-    _, state = block.step(params, x)
-    block.step(params, x, state)
+    for positions in ("sinusoidal", "rope"):
+        model = LanguageModel(context=8, width=x.shape[-1], depth=1, heads=2, positions=positions)
+        generate(model, model.init(rng, x.dtype.type), np.zeros(2, np.int64), 3, rng=rng)
 
 
+DTYPES = ("float32", "float64")
 LOOPS = (
     _delta_rule,
     _attention,
@@ -91,17 +93,39 @@ LOOPS = (
 
 
 def _compile(loops: Callable, dtype: str) -> None:
-    loops(np.random.default_rng(0).standard_normal((2, 100, 16)).astype(dtype))
+    for tier in available()[1:]:
+        with backend(tier):
+            loops(np.random.default_rng(0).standard_normal((2, 100, 16)).astype(dtype))
+
+
+def _compile_all() -> None:
+    for loops in LOOPS:
+        for dtype in DTYPES:
+            _compile(loops, dtype)
 
 
 def compile_loops() -> None:
-    """Compile what is not compiled yet, for float32 and float64."""
+    """Compile what is not compiled yet, for every tier, float32 and float64.
+
+    Then all of it once more in one process: of two that keep a loop at the same moment, only one may have been heard.
+    """
     if "numba" not in available():
         return
-    spawn = multiprocessing.get_context(
-        "spawn"
-    )  # a fork takes along what other threads hold, such as the compiler's lock
-    with ProcessPoolExecutor(cores(), mp_context=spawn) as pool:
-        jobs = [pool.submit(_compile, loops, dtype) for loops in LOOPS for dtype in ("float32", "float64")]
-        for job in tqdm(as_completed(jobs), "compiling the loops", len(jobs), leave=False):
-            job.result()
+    jobs = [(_compile, loops, dtype) for loops in LOOPS for dtype in DTYPES]
+    with tqdm(desc="compiling the loops", total=len(jobs) + 1, leave=False) as bar:
+        for workers, calls in (cores(), jobs), (1, [(_compile_all,)]):
+            for _ in _side_by_side(workers, calls):
+                bar.update()
+
+
+def _side_by_side(workers: int, calls: list[tuple]) -> Iterator[Any]:
+    """The results of the calls, from new processes. (A fork takes along what other threads hold, such as a compiler's lock.)"""
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            with ctrl_c_waits():
+                jobs = [pool.submit(*call) for call in calls]
+            yield from (job.result() for job in as_completed(jobs))
+        except BaseException:  # Ctrl-C too, of which they have not heard
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise

@@ -10,6 +10,7 @@ import minitransformer as mt
 from minitransformer import kernels
 from minitransformer.backend import available
 from minitransformer.workshop import compile_loops
+from tests.fresh_python import fresh_python
 
 OF_ONE_TOKEN = ("norm_rows", "two_layers", "attend_plainly", "through_block")
 
@@ -34,3 +35,66 @@ def test_no_loop_is_forgotten(dtype):
         if not any(f"rray({np.dtype(dtype).name}" in str(signature) for signature in loop.signatures)
     ]
     assert forgotten == []
+
+
+FIRST_USE = """
+import gc
+import numpy as np
+from numba.core.caching import NullCache
+from numba.core.dispatcher import Dispatcher
+import minitransformer as mt
+from minitransformer.attention import ATTENTIONS, dot_product_attention
+from minitransformer.backend import available
+from minitransformer.functional import cross_entropy
+from minitransformer.models import EncoderDecoder, LanguageModel, generate
+from minitransformer.training.optimiser import AdamW
+
+rng, tokens = np.random.default_rng(0), np.arange(80).reshape(2, 40)
+
+def learn(model, params, logits, pullback, targets):
+    loss, back = cross_entropy(logits, targets)
+    AdamW().update(params, pullback(back(loss)), AdamW().init(params), 1e-3)
+
+def language_model(dtype, **choices):
+    model = LanguageModel(context=40, width=24, depth=2, heads=4, **choices)
+    params = model.init(rng, dtype)
+    learn(model, params, *model(params, tokens), tokens)
+    generate(model, params, tokens[0, :5], 6, rng=rng)
+
+def use(dtype):
+    for attention in ATTENTIONS:
+        language_model(dtype, attention=attention, positions="rope")
+        language_model(dtype, attention=attention, positions="sinusoidal")
+    for choices in ({"positions": "alibi"}, {"positions": "learned"}, {"groups": 2}, {"activation": "gelu"},
+                    {"activation": "gelu_tanh", "positions": "rope", "norm": "rms"}):
+        language_model(dtype, **choices)
+    model = EncoderDecoder(80, width=24, depth=1, heads=4)
+    params = model.init(rng, dtype)
+    learn(model, params, *model(params, tokens, tokens, lengths=np.array([13, 40])), tokens)
+    model.translate(params, tokens, begin=1, end=2, longest=8, lengths=np.array([13, 40]))
+    Q, K = rng.standard_normal((3, 5, 8)).astype(dtype), rng.standard_normal((3, 9, 8)).astype(dtype)
+    for queries in (Q, Q[:, :2], Q[0]):
+        keys = K[: len(queries)] if queries.ndim == 3 else K[0]
+        for mask in (None, rng.random((queries.shape[-2], 9)) > 0.3):
+            Y, pullback = dot_product_attention(queries, keys, keys, mask=mask)
+            pullback(Y)
+
+def missed():
+    for loop in gc.get_objects():
+        if isinstance(loop, Dispatcher) and not isinstance(loop._cache, NullCache):
+            if loop.py_func.__module__.startswith("minitransformer") and loop.targetoptions.get("inline") != "always":
+                yield from (f"{loop.py_func.__qualname__}{signature}" for signature in loop.stats.cache_misses)
+
+for tier in available()[1:]:
+    with mt.backend(tier):
+        use(np.float32)
+        use(np.float64)
+print(*missed(), sep="\\n")
+"""
+
+
+@pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+def test_after_it_nothing_is_left_to_compile():
+    """Models of all kinds in every tier, float32 and float64, in a new process: all that they call is on the disk."""
+    compile_loops.compile_loops()
+    assert fresh_python(FIRST_USE).split("\n") == ["", ""]
