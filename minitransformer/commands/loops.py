@@ -42,7 +42,7 @@ def keep_somewhere() -> Path | None:
     folder.mkdir(mode=0o700, exist_ok=True)
     if hasattr(os, "getuid"):
         about = folder.lstat()
-        if about.st_uid != user or about.st_mode & 0o077 or folder.is_symlink():
+        if about.st_uid != user or about.st_mode & 0o077:
             folder = Path(tempfile.mkdtemp(prefix="minitransformer-"))
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
     return folder

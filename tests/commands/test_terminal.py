@@ -1,11 +1,13 @@
 """Terminals that have few signs, readers that are gone, and Ctrl-C at any moment."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from minitransformer.training.checkpoint import load
 COMMAND = [sys.executable, "-m", "minitransformer"]
 SMALL = ["--width", "8", "--depth", "1", "--heads", "2", "--batch", "2", "--context", "8", "--steps", "2"]
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+BUFFERED = os.environ | {"PYTHONUNBUFFERED": ""}  # as usual, so the last of it is written at the end
 TEXT = "für θ² – und so weiter … "
 
 
@@ -98,7 +101,7 @@ def test_nobody_listens(folder, tmp_path, closed, argv):
     """The run of a model comes to its end, and nobody complains."""
     out = tmp_path / "new"
     command = " ".join([*COMMAND, argv.format(out=out), closed])
-    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True)
+    done = subprocess.run(command, shell=True, cwd=folder, env=BUFFERED, capture_output=True)
     assert b"Traceback" not in done.stderr
     assert b"Exception ignored" not in done.stderr
     if "|" not in closed:
@@ -110,7 +113,7 @@ def test_nobody_listens(folder, tmp_path, closed, argv):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_output_that_does_not_fit_is_told_in_one_line(folder):
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*COMMAND, "equations"], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([*COMMAND, "attentions"], stdout=full, stderr=subprocess.PIPE, env=BUFFERED, text=True)
     assert (done.returncode, done.stderr) == (1, "minitransformer: No space left on device\n")
 
 
@@ -121,7 +124,10 @@ from minitransformer.cli import main
 class CtrlC:
     def find_spec(self, name, path=None, target=None):
         if name == sys.argv[1]:
-            signal.raise_signal(signal.SIGINT)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("the exception is lost, as in NumPy's own import") from None
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, CtrlC())
@@ -162,11 +168,21 @@ def started(*argv, **options):
     )
 
 
+def compilers(parent):
+    """The processes that compile, as folders of Linux; nothing elsewhere."""
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    folders = [Path("/proc") / child for child in children.read_text().split()] if children.exists() else []
+    return [folder for folder in folders if b"spawn_main" in (folder / "cmdline").read_bytes()]
+
+
 def test_ctrl_c_ends_the_compilers_too(tmp_path):
     process = started("compile", env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)})
     while not list(tmp_path.rglob("*.nbc")):  # they are at work
         assert process.poll() is None
         time.sleep(0.05)
+    for compiler in compilers(process.pid):
+        blocked = int(re.search(r"SigBlk:\s+(\w+)", (compiler / "status").read_text())[1], 16)
+        assert blocked & 1 << signal.SIGINT - 1  # or else it would print a traceback of its own
     os.killpg(process.pid, signal.SIGINT)
     stderr = process.communicate(timeout=60)[1].decode()  # it ends when nobody is left who could write there
     assert process.returncode == 130

@@ -243,6 +243,7 @@ def test_the_default_recipe_fits_the_default_text():
     assert len(objective.text.held_out) > model.context
     assert model.vocabulary == np.iinfo(np.uint8).max + 1
     assert choices(model, training) == recipes.TEXT
+    assert (training.steps, training.batch, training.schedule.warmup) == (2400, 4, 240)
     state = advance(model, objective, training, start(model, training))
     assert tree_size(state.params) == 826_112
     assert 7 < state.losses[0] < 9  # as much as nothing is known: 8 bits
@@ -251,6 +252,7 @@ def test_the_default_recipe_fits_the_default_text():
 def test_the_default_recipe_for_dates_makes_a_step():
     model, training = date_translator()
     assert choices(model, training) == recipes.DATES
+    assert (training.steps, training.batch, training.schedule.warmup) == (1200, 32, 120)
     state = advance(model, WriteISO(), training, start(model, training))
     assert 5 < state.losses[0] < 8  # of 64 characters and three marks
 
