@@ -371,6 +371,10 @@ def test_a_field_too_many_or_too_few(tmp_path):
         (lambda model: model.update(attention=["softmax"] * 10**5), "model.attention: a list of 100000"),
         (lambda model: model.update(attention=[]), "model: attention: an empty sequence"),
         (
+            lambda model: model.update(attention={"class": "KernelAttention", "features": "elu"}),
+            "model.attention.features: 'elu' should be a part",
+        ),
+        (
             lambda model: model.update(attention={"class": "Noam", "width": 1, "warmup": 1, "factor": 1.0}),
             "model: attention",
         ),
