@@ -1,5 +1,7 @@
 """What definitions and compiled loops both ask of their arrays: one dtype, a shape that fits, a quotient where D may be 0."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from minitransformer.typing import Array
@@ -12,9 +14,38 @@ def one_dtype(**arrays: Array | None) -> None:
         raise TypeError(f"{', '.join(dtypes)}: should have one dtype, got {', '.join(dtypes.values())}")
 
 
+def for_reading(X: Array) -> Array:
+    """X in C order and aligned, for a loop that only reads.
+
+    Numba compiles a loop again for an array that may not be written to, as a value is that went out of the door. Its owner may
+    be: so the loop gets the same memory by way of the owner, and nothing is copied.
+    """
+    if X.flags.carray:
+        return X
+    owner = X.base
+    if not X.flags.writeable and type(owner) is np.ndarray and owner.flags.carray:
+        X = np.ndarray(X.shape, X.dtype, owner, X.ctypes.data - owner.ctypes.data, X.strides)
+    return np.require(X, requirements=["C", "A", "W"])
+
+
 def inverse(D: Array) -> Array:
     """1 / D, and 0 where D is 0: a query whose weights sum to zero gives zeros."""
     return np.divide(1, D, out=np.zeros_like(D), where=D != 0)
+
+
+def without_the_hidden(Y: Array, weights: Callable[[], Array], V: Array) -> Array:
+    """Y = A V, in which a value of weight zero does not count, whatever it is: in a product of matrices 0 · NaN is NaN.
+
+    The rows of Y that are not finite are summed again, in place; A is asked for only if there are any.
+    """
+    with np.errstate(over="ignore"):
+        if np.isfinite(np.vdot(Y, Y)):
+            return Y
+    A = weights()
+    for row in zip(*np.nonzero(~np.isfinite(Y).all(-1)), strict=True):
+        counts = A[row] != 0
+        Y[row] = A[row][counts] @ V[row[:-1]][counts]
+    return Y
 
 
 def must_broadcast(mask: Array, shape: tuple[int, ...], name: str = "mask", what: str = "the scores") -> Array:

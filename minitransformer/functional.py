@@ -150,6 +150,8 @@ def linear(X: Float[Array, "*batch D"], W: Float[Array, "D E"], b: Float[Array, 
     raises   TypeError for a wrong shape, or a mixture of dtypes
     """
     one_dtype(X=X, W=W, b=b)
+    if b is not None and b.shape != W.shape[1:]:
+        raise TypeError(f"b: shape {b.shape} should be {W.shape[1:]}")
     rows = _rows(X)  # all rows in one product: NumPy would otherwise make one for each sample
     if loops := loops_in("matmul"):
         Y = loops.times(rows, W, b)
@@ -193,7 +195,7 @@ def embedding(tokens: Int[Array, "*batch"], E: Float[Array, "vocabulary D"]):
     if tokens.size and not (0 <= tokens.min() and tokens.max() < len(E)):
         bad = tokens[(tokens < 0) | (tokens >= len(E))].flat[0]
         raise ValueError(f"tokens: {bad} is outside the vocabulary 0 … {len(E) - 1}")
-    return E[tokens], EmbeddingPullback(tokens, len(E))
+    return E[tokens], EmbeddingPullback(tokens.copy(), len(E))
 
 
 # ---------------------------------------------------------------------------------------- normalisation

@@ -8,14 +8,16 @@ dtypes, shapes and options of one that has passed, in the same tier, goes throug
 """
 
 import functools
-import threading
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Bool, Int, jaxtyped
 
+from minitransformer import door
 from minitransformer.backend import current
+from minitransformer.door import the_door
 
 Array = np.ndarray
 
@@ -28,13 +30,6 @@ else:
         """float32 or float64: the two types that the book computes in."""
 
         dtypes: ClassVar = ["float32", "float64"]
-
-
-class _Door(threading.local):
-    inside = False
-
-
-_door = _Door()
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -72,25 +67,41 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
 def checked(function: Function) -> Function:
     """Check arguments and result against the signature, unless a checked function is calling or the like has passed."""
     strict = functools.cache(lambda: _strict(function))
+    names = tuple(inspect.signature(function).parameters)
     passed: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _door.inside:
+        if the_door.inside:
             return function(*args, **kwargs)
         looks = _call(args, kwargs)
-        _door.inside = True
+        the_door.inside = True
         try:
             if looks in passed:
-                return function(*args, **kwargs)
+                return door.out(function(*args, **kwargs))
+            door.examine(dict(zip(names, args, strict=False)) | kwargs)
             result = strict()(*args, **kwargs)
         finally:
-            _door.inside = False
+            the_door.inside = False
         if looks is not None and len(passed) < MANY:
             passed.add(looks)
-        return result
+        return door.out(result)
 
     return cast(Function, call)
 
 
-__all__ = ["Array", "Bool", "Float", "Int", "checked"]
+class Checked:
+    """A base class: the public methods of its subclasses that return a value and a pullback are checked without being marked."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, method in list(vars(cls).items()):
+            pair = str(getattr(method, "__annotations__", {}).get("return")).endswith(
+                ("Pullback]", "Pullback'>]", "Any]")
+            )
+            public = name == "__call__" or (not name.startswith("_") and name != "step")  # which returns a state
+            if pair and public and not hasattr(method, "__wrapped__"):
+                setattr(cls, name, checked(method))
+
+
+__all__ = ["Array", "Bool", "Checked", "Float", "Int", "checked"]

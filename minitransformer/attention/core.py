@@ -6,8 +6,8 @@
 A core is put to work by a mixer that projects X, turns queries and keys if positions ask for it, calls the core, and
 combines the heads (multi_head.py). What is no core, because it has no queries or no heads, is a mixer of its own.
 
-Both are frozen dataclasses under a name in a registry (registry.py). A field with one of the names in `SIZES` is filled in
-by the model, every other is an option: `LanguageModel(attention="window:radius=32")`.
+Both are frozen dataclasses under a name in a registry (registry.py). A field that is called width, heads, d or longest is filled
+in by the model, every other is an option: `LanguageModel(attention="window:radius=32")`.
 """
 
 from typing import Any, ClassVar, Literal
@@ -17,12 +17,10 @@ import numpy as np
 from minitransformer.arrays import must_broadcast
 from minitransformer.attention.keys_values import KeysValues
 from minitransformer.pullback import NoParams, Pullback, Tree
-from minitransformer.typing import Array
-
-SIZES = ("width", "heads", "d", "longest")  # D, H, width of a head, longest sequence of training
+from minitransformer.typing import Array, Checked
 
 
-class Part:
+class Part(Checked):
     """What a core and a mixer say about themselves, and what may happen to their parameters beside the gradient.
 
     cost        of n tokens, for the table of `minitransformer attentions`

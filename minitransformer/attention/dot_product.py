@@ -10,7 +10,9 @@ Each stage is a function with its own pullback, so that a later chapter can repl
 import math
 from typing import NamedTuple
 
-from minitransformer.arrays import must_broadcast, one_dtype
+import numpy as np
+
+from minitransformer.arrays import must_broadcast, one_dtype, without_the_hidden
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, loops_in, softmax
 from minitransformer.gather_scatter import (
@@ -62,9 +64,14 @@ class AggregatePullback(NamedTuple):
 
 @checked
 def aggregate(A: Float[Array, "*batch n m"], V: Float[Array, "*batch m dv"]):
-    """y_i = Σ_j A_ij v_j: the average of the values, with the weights of row i. Cost O(n m dv)."""
+    """y_i = Σ_j A_ij v_j: the average of the values, with the weights of row i. Cost O(n m dv).
+
+    A value of weight 0 does not count, be it NaN.
+    """
     one_dtype(A=A, V=V)
-    return A @ V, AggregatePullback(A, V)
+    with np.errstate(invalid="ignore"):  # 0 · ∞
+        Y = A @ V
+    return without_the_hidden(Y, lambda: A, V), AggregatePullback(A, V)
 
 
 class AttentionPullback(NamedTuple):

@@ -193,6 +193,7 @@ class EluFeatures:
         """Nothing to learn."""
         return NoParams()
 
+    @checked
     def __call__(self, params: NoParams, X: Array, *, first: int = 0) -> tuple[Array, FeaturesPullback]:
         F, pullback = elu_features(X)
         return F, FeaturesPullback(pullback)

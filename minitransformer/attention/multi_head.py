@@ -16,7 +16,7 @@ from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.functional import LinearPullback, affine, linear
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
-from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.pullback import NoParams, Pullback, Tree, tree_leaves
 from minitransformer.typing import Array, Bool, Float, checked
 
 DENSE = SoftmaxAttention()
@@ -59,6 +59,11 @@ class MultiHeadParams(NamedTuple):
     b_o: Array | None = None
     core: Tree = NoParams()
     streams: dict[str, ProjectionParams] | None = None
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Parts that may be missing: some models have biases, but none of the keys."""
+        return "b_q", "b_k", "b_v", "b_o"
 
 
 class Heads(NamedTuple):
@@ -240,7 +245,7 @@ class MultiHeadAttention(Mixer):
     ) -> tuple[Float[Array, "*batch n {self.width}"], MultiHeadPullback]:
         """Self-attention. Pullback: dY to (dparams, dX), and dmemory if there is a memory.
 
-        mask     True where query i sees key j; broadcasts to (*batch, H, n, m)
+        mask     True where query i sees key j: (n, m), or with all axes, (*batch, H, n, m), where 1 stands for "all"
         memory   tokens that stand before X and are looked at, not answered: keys and values come from [memory; X]
         """
         if memory is not None and self.core.queries_are_keys:
@@ -261,9 +266,9 @@ class MultiHeadAttention(Mixer):
     ) -> tuple[Float[Array, "*batch n {self.width}"], MultiHeadPullback]:
         """Cross-attention: queries from X, keys and values from Z; no positions. Pullback: dY to (dparams, dX, dZ).
 
-        softmax(X W_q (Z W_k)ᵀ/√d) Z W_v; the Lecture notes transpose the wrong factor (E31).
+        softmax(X W_q (Z W_k)ᵀ/√d) Z W_v, dense whatever the core is; the Lecture notes transpose the wrong factor (E31).
         """
-        if params.streams is not None:
+        if params.streams is not None or tree_leaves(params.core):
             raise ValueError(
                 f"cross: {type(self.core).__name__} wants more than keys and values; cross-attention is dense"
             )
@@ -290,8 +295,11 @@ class MultiHeadAttention(Mixer):
         self, core: Core, rotate: Any, params: MultiHeadParams, X: Array, Z: Array, *, causal: bool, mask: Array | None,
         rng: Any = None,
     ) -> tuple[Array, MultiHeadPullback]:  # fmt: skip
-        if mask is not None and 2 < mask.ndim <= X.ndim:  # (batch, n, m) would be taken for (heads, n, m)
-            raise ValueError(f"mask: shape {mask.shape} has no axis for the heads; mask[..., None, :, :] has")
+        if mask is not None and 2 < mask.ndim <= X.ndim:  # of each sample, or of each head?
+            raise ValueError(
+                f"mask: shape {mask.shape} should have the axes (n, m), for all, or (batch, heads, n, m): mask[:, None] if there "
+                "is one for each sample, mask[None] if for each head"
+            )
         n, m = X.shape[-2], Z.shape[-2]
         Q, q = self._project(params.W_q, params.b_q, X, self.heads, rotate=rotate, first=m - n, length=m)
         K, k = Q, None

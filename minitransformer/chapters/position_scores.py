@@ -35,10 +35,11 @@ def with_some_parameters(encoding: Any, rng: np.random.Generator) -> Tree:
     """Parameters whose effect can be seen: tables and vectors of variance 1, other values as the encoding draws them."""
     params = encoding.init(rng, np.float64)
     if isinstance(encoding, FIRE):
-        f = {"W_1": np.ones((1, 1)), "b_1": np.zeros(1), "W_2": np.full((1, 1), -4.0), "b_2": np.zeros(1)}
+        f = {name: np.zeros_like(getattr(params, name)) for name in ("W_1", "b_1", "W_2", "b_2")}
+        f["W_1"][:, 0], f["W_2"][0] = 1, -4  # one hidden number, the same for all heads
         return params._replace(L_mult=np.full(1, THRESHOLD / START), **f)
     if isinstance(encoding, KerpleLog):
-        return params._replace(p=np.ones(1), a=np.ones(1))
+        return params._replace(p=np.ones_like(params.p), a=np.ones_like(params.a))
     drawn = {
         name: rng.standard_normal(value.shape)
         for name, value in params._asdict().items()

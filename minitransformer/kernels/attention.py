@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import for_reading, without_the_hidden
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
@@ -342,7 +343,7 @@ def padded(X: Array) -> Array:
     X = heads(X)
     B, rows, columns = X.shape
     if rows % 4 == 0 and columns % 4 == 0:
-        return np.require(X, requirements=["C", "A", "W"])
+        return for_reading(X)
     wider = np.zeros((B, rows + -rows % 4, columns + -columns % 4), X.dtype)
     wider[:, :rows, :columns] = X
     return wider
@@ -359,7 +360,7 @@ def _distinct(X: Array, batch: tuple[int, ...], keep: int) -> tuple[Array, Array
     X = X[tuple(slice(0, 1) if step == 0 else slice(None) for step in X.strides)]  # undo np.broadcast_to
     own = X.shape[: X.ndim - keep]
     which = np.arange(math.prod(own)).reshape(own)
-    few = np.require(X.reshape(which.size, *X.shape[X.ndim - keep :]), requirements=["C", "A", "W"])
+    few = for_reading(X.reshape(which.size, *X.shape[X.ndim - keep :]))
     return few, np.broadcast_to(which, batch).reshape(math.prod(batch))
 
 
@@ -531,13 +532,16 @@ def tiled_attention(
     if n <= FEW:
         seen = mask if pattern is None else pattern.mask if mask is None else mask & pattern.mask
         pairs = _pairs(Q, K, m, bias, seen, causal)
-        arrays = (np.require(heads(X), requirements=["C", "A", "W"]) for X in (Q, K, V))
+        arrays = (for_reading(heads(X)) for X in (Q, K, V))
         in_parallel(len(out[0]) if K.size > LONG else 1, forward_few, *arrays, pairs, m, scale, *out)
     else:
         pairs = _forwards(_pairs(Q, K, m, bias, mask, causal), pattern)
         tasks = math.prod(batch) * -(-n // LANES) if math.prod(batch) * n * m * Q.shape[-1] > ENOUGH else 1
         in_parallel(tasks, forward, *(padded(X) for X in (Q, K, V)), pairs, m, scale, plain_loops(), *out)
-    return Y, TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias, pattern)
+    pullback = TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias, pattern)
+    if n > FEW and (causal or mask is not None or pattern is not None):
+        without_the_hidden(Y, lambda: pullback.A, for_each_head(V, batch))
+    return Y, pullback
 
 
 def attend_to_buffer(
@@ -545,7 +549,7 @@ def attend_to_buffer(
 ) -> Array:
     """`attend_to_buffer` of the core, in the tiers "numba" and "micro"."""
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
-    q, k, v = (X if X.flags.carray else np.require(X, requirements=["C", "A", "W"]) for X in (Q, K, V))
+    q, k, v = (for_reading(X) for X in (Q, K, V))
     q, k, v = (X.reshape(-1, *X.shape[-2:]) for X in (q, k, v))
     if bias is None and mask is None and B * m * dv <= LONG:
         return attend_plainly(q, k, v, m, scale).reshape(*Q.shape[:-1], dv)

@@ -2,15 +2,16 @@
 
     k = round(x)                     so that r = x − k lies in [−½, ½]
     y = Σ_k (r ln 2)^k / k!          the Taylor series of 2ʳ, to the last bit after 8 terms (float32) or 14 (float64)
-    add k to the exponent of y       2ˣ = 2ᵏ 2ʳ
+    2ˣ = 2ᵏ y                        the float 2ᵏ has the bits of k + 127 in the place of its exponent (+ 1023 in float64)
 
 Why not `math.exp`: it is a call for each number, where this is twenty instructions for 4, 8 or 16 numbers at once. Why
-base 2: the exponent of a float is a power of two, so the last line is one addition of integers; a kernel that
-wants eˣ multiplies its argument by log₂ e beforehand, where that costs nothing.
+base 2: the exponent of a float is that of a power of two, so 2ᵏ is made by one shift of bits; a kernel that wants eˣ
+multiplies its argument by log₂ e beforehand, where that costs nothing.
 
-Adding 1.5 · 2²³ (1.5 · 2⁵² in float64) to x leaves no room for binary places: x is rounded to an integer, which stands
-in the lowest bits of the sum. That trick needs sums in the order in which they are written: of the liberties called
-"fast-math" only `contract` is given. So NaN and −∞ also keep their meaning: 2^NaN is NaN and 2^−∞ is 0.
+Adding 1.5 · 2²³ + 127 (1.5 · 2⁵² + 1023 in float64) to x leaves no room for binary places: x is rounded to an integer, and
+that plus 127 stands in the lowest bits. The trick needs sums in the order in which they are written: of the liberties called
+"fast-math" only `contract` is given. So NaN and −∞ also keep their meaning: 2^NaN is NaN, whatever bits it brings along
+(R's "not available" is a NaN with 1954 in it), and 2^−∞ is 0.
 """
 
 import math
@@ -23,8 +24,8 @@ from minitransformer.kernels.compiling import CONTRACT
 
 TAYLOR32 = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(7, -1, -1))
 TAYLOR64 = tuple(math.log(2) ** k / math.factorial(k) for k in range(13, -1, -1))
-ROUND32 = np.float32(1.5 * 2**23)
-ROUND64 = 1.5 * 2.0**52
+ROUND32 = np.float32(1.5 * 2**23 + 127)  # and the exponent of 1
+ROUND64 = 1.5 * 2.0**52 + 1023
 
 
 def exp2_float32(x):
@@ -36,8 +37,7 @@ def exp2_float32(x):
     y = TAYLOR32[0]
     for c in TAYLOR32[1:]:
         y = y * r + c
-    k = shifted.view(np.int32) << np.int32(23)
-    return np.int32(np.float32(y).view(np.int32) + k).view(np.float32)
+    return y * np.int32(shifted.view(np.int32) << np.int32(23)).view(np.float32)
 
 
 def exp2_float64(x):
@@ -49,8 +49,7 @@ def exp2_float64(x):
     y = TAYLOR64[0]
     for c in TAYLOR64[1:]:
         y = y * r + c
-    k = shifted.view(np.int64) << np.int64(52)
-    return np.int64(np.float64(y).view(np.int64) + k).view(np.float64)
+    return y * np.int64(shifted.view(np.int64) << np.int64(52)).view(np.float64)
 
 
 def exp2(x):

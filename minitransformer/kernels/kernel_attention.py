@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import inverse
+from minitransformer.arrays import for_reading, inverse
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
@@ -149,7 +149,7 @@ def elu_plus_one(X, Y, queue):
 
 def heads(X: Array) -> Array:
     """All batch axes as one, row by row in memory: (*batch, n, d) to (B, n, d). A copy only if it can't be helped."""
-    return np.require(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]), requirements=["C", "A", "W"])
+    return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
 
 
 def run(A: Array, a: Array, B: Array, b: Array, C: Array, offset: int, reverse: bool, eps: float, Y: Array, D: Array):

@@ -123,8 +123,17 @@ def in_tiles(X: Array) -> bool:
     return current() == "micro" and len(X) >= LANES
 
 
+def same_length(A: Array, i: int, B: Array, j: int) -> None:
+    """Refuse matrices that don't fit together: the loops look at no index."""
+    if A.shape[i] != B.shape[j] or A.dtype != B.dtype:
+        raise ValueError(
+            f"{A.dtype} {A.shape} and {B.dtype} {B.shape} can't be multiplied: axes {i} and {j} differ, or the dtypes"
+        )
+
+
 def times(X: Array, W: Array, b: Array | None = None) -> Array:
     """X W + b, (rows, D) times (D, E)."""
+    same_length(X, 1, W, 0)
     if not in_tiles(X) or W.shape[0] == 0:
         Y = X @ W
         return Y if b is None else np.add(Y, b, out=Y)
@@ -139,6 +148,7 @@ def times(X: Array, W: Array, b: Array | None = None) -> Array:
 
 def transposed_times(X: Array, dY: Array) -> tuple[Array, Array]:
     """Xᵀ dY and the sum of the rows of dY, (rows, D) and (rows, E) to (D, E) and (E,)."""
+    same_length(X, 0, dY, 0)
     if not in_tiles(X) or X.shape[1] % 4 or not X.size:
         return X.T @ dY, dY.sum(0)
     (rows, D), E = X.shape, dY.shape[1]

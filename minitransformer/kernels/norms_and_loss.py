@@ -87,7 +87,9 @@ def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, queue):
     one, zero, D = X.dtype.type(1), X.dtype.type(0), X.dtype.type(X.shape[1])
     parts = len(dgamma)
     for share in claimed(queue, queue[1]):
-        for part in range(share * parts // queue[1], (share + 1) * parts // queue[1]):  # neighbours share lines of the cache
+        for part in range(
+            share * parts // queue[1], (share + 1) * parts // queue[1]
+        ):  # neighbours share lines of the cache
             dg, db = dgamma[part], dbeta[part]
             for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
                 x, dy, dx = X[i], dY[i], dX[i]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import for_reading
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import claimed, in_parallel
@@ -32,8 +33,8 @@ LOG2E = math.log2(math.e)
 
 def for_loops(X: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
     """X in the form that the loops take: contiguous, of one dtype, and broadcast to the shape."""
-    if X.shape == shape and X.dtype == dtype and X.flags.carray:
-        return X
+    if X.shape == shape and X.dtype == dtype:
+        return for_reading(X)
     return np.require(np.broadcast_to(X, shape), dtype, requirements=["C", "A", "W"])
 
 
@@ -93,22 +94,27 @@ def half_tanh(x, c, a, one, base):
 
 
 @compiled
+def activate_some(kind, x, y):
+    """y = f(x), entry by entry."""
+    zero, one, base = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-2 * LOG2E)
+    c, a = x.dtype.type(SQRT_2_OVER_PI), x.dtype.type(0.044715)
+    if kind == RELU:
+        for i in range(len(x)):
+            y[i] = zero if x[i] <= zero else x[i]  # NaN stays NaN
+    elif kind == GELU:
+        for i in range(len(x)):
+            y[i] = x[i] * normal(x[i])[0]
+    else:
+        for i in range(len(x)):
+            y[i] = x[i] * half_tanh(x[i], c, a, one, base)[0]
+
+
+@compiled
 def activate(kind, X, Y, queue):
-    """One part of Y = f(X)."""
+    """Y = f(X), in parts."""
     for part in claimed(queue, queue[1]):
         start, stop = cut(len(X), part, queue[1])
-        x, y = X[start:stop], Y[start:stop]
-        zero, one, base = X.dtype.type(0), X.dtype.type(1), X.dtype.type(-2 * LOG2E)
-        c, a = X.dtype.type(SQRT_2_OVER_PI), X.dtype.type(0.044715)
-        if kind == RELU:
-            for i in range(len(x)):
-                y[i] = zero if x[i] <= zero else x[i]  # NaN stays NaN
-        elif kind == GELU:
-            for i in range(len(x)):
-                y[i] = x[i] * normal(x[i])[0]
-        else:
-            for i in range(len(x)):
-                y[i] = x[i] * half_tanh(x[i], c, a, one, base)[0]
+        activate_some(kind, X[start:stop], Y[start:stop])
 
 
 @compiled
@@ -153,7 +159,7 @@ class ReluPullback(NamedTuple):
     @property
     def slope(self) -> Array:
         """f′(x), made again."""
-        return self(np.ones((), self.X.dtype))
+        return _back(RELU, self.X, np.ones((), self.X.dtype))
 
     def __call__(self, dY: Array) -> Array:
         return _back(RELU, self.X, dY)
@@ -167,7 +173,7 @@ class GeluPullback(NamedTuple):
     @property
     def slope(self) -> Array:
         """f′(x), made again."""
-        return self(np.ones((), self.X.dtype))
+        return _back(GELU, self.X, np.ones((), self.X.dtype))
 
     def __call__(self, dY: Array) -> Array:
         return _back(GELU, self.X, dY)
@@ -181,7 +187,7 @@ class GeluTanhPullback(NamedTuple):
     @property
     def slope(self) -> Array:
         """f′(x), made again."""
-        return self(np.ones((), self.X.dtype))
+        return _back(GELU_TANH, self.X, np.ones((), self.X.dtype))
 
     def __call__(self, dY: Array) -> Array:
         return _back(GELU_TANH, self.X, dY)

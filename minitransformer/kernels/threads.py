@@ -8,10 +8,10 @@
     in_parallel(tasks, loop, …)                          loop(…, queue) on every thread
 
 A compiled loop leaves the interpreter free, so Python's own threads will do. A queue is two numbers, the next task and how many
-parts are wanted; to claim a task is one instruction, and no core can come in between. (Threads that fetch their tasks from Python
-meet in the interpreter, and wait 50 µs to be woken.) There is a helper for each further core, made at the first use; between two
-jobs it sleeps. To wake a sleeper takes 50 µs, in which a core makes three products of 128 × 128; so it goes on looking for a while
-(`LOOKS`) before it lies down, and who waits for a helper does the same.
+parts are wanted; to claim a task is one instruction, and no core can come in between. (Threads that fetch their tasks from
+Python meet in the interpreter, and wait 50 µs to be woken.) There is a helper for each further core, made at the first use;
+between two jobs it sleeps. To wake a sleeper takes 50 µs, in which a core makes three products of 128 × 128; so it goes on
+looking for a while (`LOOKS`) before it lies down, and who waits for a helper does the same.
 
 No task writes where another one does, and no sum depends on who takes which task: the same bits on any number of threads.
 There are as many as NUMBA_NUM_THREADS says, or else as this process has cores; one if NUMBA_DISABLE_JIT makes plain Python of

@@ -61,6 +61,8 @@ def stack_of(
     kinds = attention if isinstance(attention, Sequence) and not isinstance(attention, str) else (attention,)
     if not kinds:
         raise ValueError("attention: an empty sequence")
+    if len(kinds) > depth:
+        raise ValueError(f"attention: {len(kinds)} kinds for {depth} blocks")
     ffn = FeedForward(width, 4 * width if hidden is None else hidden, activation)  # type: ignore[arg-type]
     blocks = [
         Block(

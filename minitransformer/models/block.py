@@ -208,6 +208,7 @@ class Block:
             X, ffn = self._step(params.ffn_norm, self.ffn, params.ffn, X, rng)
         return X, BlockPullback(attention, cross, ffn)
 
+    @checked
     def mix(
         self, params: BlockParams, X: Array, *, causal: bool = False, mask: Array | None = None, rng: Any = None
     ) -> tuple[Array, HalfPullback]:
@@ -215,6 +216,7 @@ class Block:
         attend = partial(self.attention, causal=causal, mask=mask, rng=rng)
         return self._half(params.attention_norm, attend, params.attention, X, rng)
 
+    @checked
     def change(self, params: BlockParams, X: Array, *, rng: Any = None) -> tuple[Array, HalfPullback]:
         """The second half by itself: F(LN(X)), F the feed-forward network."""
         if self.ffn is None:
@@ -226,7 +228,9 @@ class Block:
         """Whether it is pre-norm around dense softmax attention, for which there is a loop that does all of it."""
         attention = self.attention
         return (
-            (self.order, self.norm != "layer_eps_outside", self.cross) == ("pre", True, None)
+            self.order == "pre"
+            and self.norm != "layer_eps_outside"
+            and self.cross is None
             and self.ffn is not None
             and isinstance(attention, MultiHeadAttention)
             and attention.core == SoftmaxAttention()

@@ -122,6 +122,8 @@ class SequenceModel(Model):
             raise ValueError(f"vocabulary and context must be at least 1, got {self.vocabulary} and {self.context}")
         if self.types < 1 or (self.outputs is not None and self.outputs < 0):
             raise ValueError(f"types ≥ 1 and outputs ≥ 0 are needed, got {self.types} and {self.outputs}")
+        if self.types > 1 and self.embedding != "normed":
+            raise ValueError(f"types: {self.types}, but only a normed embedding has a table of types")
         if self.embedding not in ("scaled", "normed"):
             raise ValueError(f'embedding: no {self.embedding!r}; there are "scaled" and "normed"')
         self.stack.refuse(causal=self.causal)

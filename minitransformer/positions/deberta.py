@@ -80,6 +80,11 @@ class DeBERTaParams(NamedTuple):
     b_kr: Array | None = None
     b_qr: Array | None = None
 
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Parts that may be there or not."""
+        return "b_kr", "b_qr"
+
 
 class DeBERTaPullback(NamedTuple):
     """Each term by itself, then sums: the query is in two terms, the key in two, and the table in two."""
@@ -173,10 +178,9 @@ class DeBERTa(ScoreEncoding):
         """The scores of all terms, (*batch, H, n, m). Pullback: dS to (dparams, dQ, dK)."""
         one_dtype(Q=Q, **params._asdict())
         fit_heads(Q, self.heads, self.width // self.heads)
-        if params.P.shape != (2 * self.k, self.width):
-            raise TypeError(f"P: shape {params.P.shape} should be {(2 * self.k, self.width)}")
-        if [t for t, W in (("c2p", params.W_kr), ("p2c", params.W_qr)) if W is not None] != sorted(self.terms):
-            raise TypeError(f"W_kr, W_qr: there should be one for each of the terms {self.terms}, and no other")
+        for name in params.optional:
+            if (b := getattr(params, name)) is not None and b.shape != (self.width,):
+                raise TypeError(f"{name}: shape {b.shape} should be {(self.width,)}")
         n, m = Q.shape[-2], K.shape[-2]
         distance = np.arange(m - n, m)[:, None] - np.arange(m)  # i − j
         S, content = scores(Q, K, scale=self.scale)

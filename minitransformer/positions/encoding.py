@@ -22,15 +22,15 @@ import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention
-from minitransformer.attention.dot_product import AggregatePullback, dot_product_attention
+from minitransformer.attention.dot_product import AggregatePullback, aggregate, dot_product_attention
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import for_each_head, heads_fit, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
-from minitransformer.typing import Array, Bool, Float, checked
+from minitransformer.typing import Array, Bool, Checked, Float, checked
 
 
-class Encoding:
+class Encoding(Checked):
     """What all that act inside attention have in common.
 
     acts_on   the stages that it changes
@@ -174,7 +174,8 @@ class ScoreEncoding(Encoding):
         raise TypeError(f"{type(self).__name__} has no scores")
 
     def aggregate(self, params: Any, A: Array, V: Array) -> tuple[Array, Pullback]:
-        return A @ V, PlainAggregatePullback(AggregatePullback(A, V))
+        Y, pullback = aggregate(A, V)
+        return Y, PlainAggregatePullback(pullback)
 
     @checked
     def __call__(

@@ -60,11 +60,15 @@ def place(positions: Any, *, width: int, heads: int, longest: int) -> Placed:
     """The encoding of this name, for a model of this size; or the one that is given.
 
     longest   positions that a learned table holds, and the farthest offset of DeBERTa's
-    raises    ValueError for an unknown name or option
+    raises    ValueError for an unknown name or option, and for what is no encoding
     """
+    if width < 1 or heads < 1 or width % heads:
+        raise ValueError(f"width: {width} is not divisible into {heads} heads")
     if isinstance(positions, str):
         sizes = {"width": width, "heads": heads, "d": width // heads, "longest": longest}
         positions = named("positions", {**AT_EMBEDDING, **IN_ATTENTION}, positions, sizes)
     if isinstance(positions, Encoding):
         return Placed(NoPositions(width), positions)
+    if not hasattr(positions, "init"):
+        raise ValueError(f"positions: {positions!r} is not a name, nor an encoding")
     return Placed(positions, None)

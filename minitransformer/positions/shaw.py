@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, scores
+from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.positions.encoding import PlainAggregatePullback, ScoreEncoding
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
@@ -157,9 +157,9 @@ class Shaw(ScoreEncoding):
 
     def aggregate(self, params: ShawParams, A: Array, V: Array) -> tuple[Array, Pullback]:
         """y_i = Σ_j A_ij v_j + Σ_c T_ic a_v at c."""
-        content = AggregatePullback(A, V)
+        Y, content = aggregate(A, V)
         if params.a_v is None:
-            return A @ V, PlainAggregatePullback(content)
+            return Y, PlainAggregatePullback(content)
         table_fits("a_v", params.a_v, self._shape, self.d, V=V)
         T = sum_by_clipped_offset(A, self.clip)
-        return A @ V + T @ params.a_v, ShawAggregatePullback(content, T, params.a_v)
+        return Y + T @ params.a_v, ShawAggregatePullback(content, T, params.a_v)

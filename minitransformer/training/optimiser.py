@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.functional import loops_in
-from minitransformer.pullback import Tree, tree_aligned, tree_leaves, tree_map
+from minitransformer.pullback import Tree, tree_aligned, tree_items, tree_leaves, tree_map
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
 
@@ -52,6 +52,7 @@ class AdamW:
         """One step against the gradient, of size about `rate` in each coordinate; returns new parameters and state.
 
         A parameter without a gradient (None in its place) is left as it is: no weight decay either.
+        raises   ValueError for a gradient or a mean of another shape than its parameter
         """
         t = state.step + 1
         beta1, beta2 = self.betas
@@ -73,6 +74,10 @@ class AdamW:
             return work, m, v
 
         leaves = list(zip(*tree_aligned(params, grads, state.m, state.v), strict=True))
+        for (path, theta), (_, *others) in zip(tree_items(params), leaves, strict=True):
+            for name, other in zip(("grads", "state.m", "state.v"), others, strict=True):
+                if other is not None and other.shape != theta.shape:
+                    raise ValueError(f"{name}.{path}: shape {other.shape} should be {theta.shape}")
         trained = [leaf for leaf in leaves if leaf[1] is not None]
         if loops := loops_in("pointwise"):
             kept = [self._kept(theta, rate) for theta, *_ in trained]

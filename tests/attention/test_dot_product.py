@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import aggregate, causal_mask, dot_product_attention, padding_mask, scores
+from minitransformer.attention import (
+    aggregate,
+    block_pattern,
+    block_sparse_attention,
+    causal_mask,
+    dot_product_attention,
+    padding_mask,
+    scores,
+)
 from minitransformer.attention.dot_product import attend_to_buffer
-from minitransformer.backend import available
+from minitransformer.backend import available, backend
+from minitransformer.positions import Shaw
 
 fixed = np.random.default_rng(0)
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=50)
@@ -345,3 +354,44 @@ def test_attention_to_the_first_keys_of_a_buffer(tier, groups, n):
                 Y = attend_to_buffer(queries, K, V, 13, **options)
                 plain, _ = dot_product_attention(queries, K[..., :13, :], V[..., :13, :], causal=True, **options)
                 assert np.allclose(Y, plain, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------- what is no number
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("n", [3, 70])
+@pytest.mark.parametrize("hides", ["mask", "causal", "pattern", "encoding"])
+@pytest.mark.parametrize("what", [np.nan, np.inf])
+def test_a_value_that_is_hidden_does_not_reach_y(tier, n, hides, what):
+    """In a product of matrices 0 · NaN is NaN. Here key 5 is hidden from all queries, or from those before it."""
+    rng = np.random.default_rng(0)
+    Q, K, V = rng.standard_normal((3, 2, n, 4))
+    at = min(5, n - 1)
+    mask = np.ones((n, n), bool)
+    mask[:, at] = False
+    run = {
+        "mask": lambda V: dot_product_attention(Q, K, V, mask=mask)[0],
+        "causal": lambda V: dot_product_attention(Q, K, V, causal=True)[0][:, :at],
+        "pattern": lambda V: block_sparse_attention(Q, K, V, block_pattern(n, n, lambda i, j: (j != at) | (i < 0)))[0],
+        "encoding": lambda V: shaw(params, Q, K, V, mask=mask)[0],
+    }[hides]
+    shaw = Shaw(4, 2)
+    params = shaw.init(rng, np.float64)
+    broken = V.copy()
+    broken[0, at] = what
+    with backend(tier):
+        np.testing.assert_allclose(run(broken), run(V), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("n", [3, 70])
+@pytest.mark.parametrize("which", [0, 1, 2], ids="QKV")
+@pytest.mark.parametrize("note", [0, 1954, 2**21 + 3, 2**22 - 1])
+def test_whatever_nan_goes_in_nan_comes_out(tier, n, which, note):
+    arrays = np.random.default_rng(1).standard_normal((3, 2, n, 4)).astype(np.float32)
+    arrays[which].view(np.uint32)[0, 1, 2] = 0x7FC00000 + note
+    with backend(tier):
+        Y, _ = dot_product_attention(*arrays)
+    assert np.isnan(Y[0, 1 if which == 0 else slice(None)]).any()
+    assert np.isfinite(Y[1]).all()

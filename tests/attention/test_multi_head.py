@@ -462,14 +462,14 @@ def test_wrong_shapes_and_types_are_refused():
         LAYER.cross(PARAMS, X, Z[:1])
     with pytest.raises(TypeError, match="parameter 'X'"):
         LAYER(PARAMS, X.astype(int))
-    with pytest.raises(TypeError, match="parameter 'params'"):
+    with pytest.raises(TypeError, match="params: should be MultiHeadParams, is tuple of 10"):
         LAYER(tuple(PARAMS), X)
 
 
 def test_mixed_dtypes_are_refused():
     with pytest.raises(TypeError, match="X, W, b: should have one dtype, got float32, float64, float64"):
         LAYER(PARAMS, X.astype(np.float32))
-    with pytest.raises(TypeError, match="should have one dtype"):
+    with pytest.raises(TypeError, match=r"params\.W_q is float64, params\.W_k is float32"):
         LAYER(PARAMS._replace(W_k=PARAMS.W_k.astype(np.float32)), X)
     with pytest.raises(TypeError, match="should have one dtype"):
         LAYER.cross(PARAMS, X, Z.astype(np.float32))
@@ -487,9 +487,19 @@ def test_a_mask_that_does_not_fit_is_refused(shape):
 def test_a_mask_without_an_axis_for_the_heads_is_refused(shape):
     """(batch, n, n) would be broadcast as (heads, n, n): silently, when there are as many heads as samples."""
     with pytest.raises(
-        ValueError, match=r"mask: shape \(.*\) has no axis for the heads; mask\[\.\.\., None, :, :\] has"
+        ValueError, match=r"mask: shape \(.*\) should have the axes \(n, m\), for all, or \(batch, heads, n, m\)"
     ):
         LAYER(PARAMS, X, mask=np.ones(shape, bool))
+
+
+def test_the_advice_for_such_a_mask_is_right(rng):
+    of_samples, of_heads = rng.random((B, N, N)) < 0.7, rng.random((H, N, N)) < 0.7
+    Y = LAYER(PARAMS, X, mask=of_samples[:, None])[0]
+    for b in range(B):
+        np.testing.assert_allclose(Y[b], LAYER(PARAMS, X[b], mask=of_samples[b])[0], rtol=1e-12)
+    Y = LAYER(PARAMS, X, mask=of_heads[None])[0]
+    for b in range(B):
+        np.testing.assert_allclose(Y[b], LAYER(PARAMS, X[b], mask=of_heads)[0], rtol=1e-12)
 
 
 def test_masks_that_are_clear_pass():
@@ -519,3 +529,9 @@ def test_one_bias_missing(rng):
     layer = MultiHeadAttention(6, 2)
     params = mt.random_like(layer.init(rng, np.float64), rng)._replace(b_k=None)
     mt.check_pullback(layer, params, rng.standard_normal((2, 5, 6)))
+
+
+def test_a_bias_of_another_length_is_refused():
+    for layer in (LAYER, MultiHeadAttention(D, H, bias=False)):
+        with pytest.raises((TypeError, ValueError), match=r"b_q|^b:"):
+            layer(PARAMS._replace(b_q=PARAMS.b_q[:-1]), X)

@@ -46,6 +46,20 @@ def test_the_edges(tiers, how, dtype):
     np.testing.assert_array_equal(tiers[how](x), np.array([1, 1, 0.5, 0.25, 0, 0, 0, np.nan], dtype))
 
 
+@pytest.mark.parametrize("how", ["compiled", "plain"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_nan_stays_one(tiers, how, dtype):
+    """Also with other bits set than NumPy's: R's "not available" is a NaN with 1954 in it."""
+    bits, whole = (np.uint32, 0x7F800000) if dtype == np.float32 else (np.uint64, 0x7FF0000000000000)
+    last = 2 ** (23 if dtype == np.float32 else 52)
+    notes = [1, 1954, last // 2, last // 2 + 1954, last - 1, *np.random.default_rng(2).integers(1, last, 500).tolist()]
+    sign = np.iinfo(bits).max // 2 + 1
+    x = np.array([whole + note for note in notes] + [sign + whole + note for note in notes], bits).view(dtype)
+    assert np.isnan(x).all()
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(tiers[how](x)).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_compiled_and_plain_agree(tiers, dtype):
     x = -np.random.default_rng(1).exponential(10, 2000).astype(dtype)

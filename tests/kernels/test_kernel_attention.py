@@ -159,8 +159,7 @@ def test_a_nan_stays_where_it_belongs():
     FQ[0, 3, 1] = np.nan
     Y, _ = kernel_attention(FQ, FK, V, causal=True)
     assert np.isnan(Y[0, 3]).all()
-    Y[0, 3] = 0
-    assert np.isfinite(Y).all()
+    assert np.isnan(Y).sum() == Y[0, 3].size
 
 
 def test_the_same_bits_with_any_number_of_threads():
@@ -180,7 +179,7 @@ def test_the_pullback_remembers_no_matrix_and_refuses_another_shape():
     Y, pullback = kernel_attention(FQ, FK, V)
     assert pullback._fields == ("FQ", "FK", "V", "Y", "D", "causal")
     assert pullback.FQ is FQ
-    assert pullback.Y is Y
+    assert np.shares_memory(pullback.Y, Y)
     np.testing.assert_allclose(pullback.D, (FQ @ FK.mT).sum(-1))
     with pytest.raises(ValueError, match=r"dY: shape \(2, 4, 100\) should be that of Y, \(2, 100, 4\)"):
         pullback(dY.mT)

@@ -260,9 +260,9 @@ def test_wrong_shapes_and_types_are_refused(rng):
         DeBERTa(12, 2, 4)(params, Q, K, V)
     with pytest.raises(TypeError, match=r"P: shape \(8, 12\) should be \(10, 12\)"):
         DeBERTa(12, 3, 5)(params, Q, K, V)
-    with pytest.raises(TypeError, match="W_kr, W_qr: there should be one for each of the terms"):
+    with pytest.raises(TypeError, match=r"params\.W_qr: should be an array \(12, 12\), is None"):
         encoding(params._replace(W_qr=None), Q, K, V)
-    with pytest.raises(TypeError, match="W_kr, W_qr: there should be one for each of the terms"):
+    with pytest.raises(TypeError, match=r"params\.W_qr: should be None, is an array \(12, 12\)"):
         DeBERTa(12, 3, 4, terms=("c2p",))(params, Q, K, V)
-    with pytest.raises(TypeError, match="should have one dtype"):
+    with pytest.raises(TypeError, match="should all be float32, or all float64"):
         encoding(params._replace(P=params.P.astype(np.float32)), Q, K, V)

@@ -147,3 +147,15 @@ def test_a_tree_with_other_leaves():
     new = with_leaves(old, range(3))
     assert list(tree_items(new)) == [("W", 0), ("layers.0.gamma", 1), ("b", 2)]
     assert type(new) is Params
+
+
+@pytest.mark.parametrize("where", ["grads", "state.m", "state.v"])
+def test_what_does_not_fit_its_parameter_is_refused_by_path(where):
+    rng = np.random.default_rng(5)
+    optimiser, params = AdamW(), tree(rng)
+    given = {"grads": params, "state.m": params, "state.v": params}
+    for shape in ((3,), (4, 1), (5,), ()):
+        wrong = params._replace(layers=({"gamma": np.ones(shape)}, None))
+        grads, m, v = {**given, where: wrong}.values()
+        with pytest.raises(ValueError, match=rf"^{where}\.layers\.0\.gamma: shape .* should be \(4,\)"):
+            optimiser.update(params, grads, optimiser.init(params)._replace(m=m, v=v), 0.1)

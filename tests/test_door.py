@@ -1,0 +1,263 @@
+"""What every public function asks at its door: found by its signature, so a new one is in here by being public."""
+
+import importlib
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+
+from minitransformer.attention import ATTENTIONS, MultiHeadAttention, Window, attention_of
+from minitransformer.backend import available, backend
+from minitransformer.door import fit
+from minitransformer.functional import layer_norm, linear
+from minitransformer.kin import GRU
+from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm
+from minitransformer.positions import place
+from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
+from minitransformer.pullback import tree_items, tree_map, tree_set
+
+ROOMS = ("functional", "attention", "positions", "models", "kin")
+SIZES = {
+    "n": 3,
+    "m": 5,
+    "d": 4,
+    "dv": 4,
+    "r": 4,
+    "D": 6,
+    "E": 6,
+    "vocabulary": 7,
+    "batch": 2,
+    "shared": 2,
+    "pairs": 2,
+    "p": 3,
+}
+
+
+def public():
+    """Functions and classes that the rooms of the book offer, by name."""
+    for room in ROOMS:
+        module = importlib.import_module(f"minitransformer.{room}")
+        for name in getattr(module, "__all__", vars(module)):
+            thing = getattr(module, name)
+            if not name.startswith("_") and getattr(thing, "__module__", "").startswith("minitransformer."):
+                yield name, thing
+
+
+def goes_back(function):
+    """Whether it returns a pullback, by its annotation or by its text."""
+    function = inspect.unwrap(function)
+    return "Pullback" in str(function.__annotations__.get("return")) or "Pullback(" in inspect.getsource(function)
+
+
+FUNCTIONS = {name: f for name, f in public() if inspect.isfunction(f) and goes_back(f)}
+CLASSES = {name: c for name, c in public() if inspect.isclass(c) and not name.endswith("Pullback")}
+
+
+def test_whatever_returns_a_pullback_has_a_door():
+    assert len(FUNCTIONS) >= 20
+    assert len(CLASSES) >= 30
+    assert [name for name, f in FUNCTIONS.items() if not hasattr(f, "__wrapped__")] == []
+    open_ones = [
+        f"{name}.{method}"
+        for name, kind in CLASSES.items()
+        for method, f in inspect.getmembers(kind, inspect.isfunction)
+        if (method == "__call__" or not method.startswith("_")) and goes_back(f) and not hasattr(f, "__wrapped__")
+    ]
+    assert open_ones == []
+
+
+# --------------------------------------------------------------------------------- arguments by signature
+
+
+def array(annotation, rng, dtype, owner=None):
+    """An array of the shape that an annotation such as Float[Array, "*batch n d"] asks for."""
+    for part in getattr(annotation, "__args__", (annotation,)):
+        if hasattr(part, "dim_str"):
+            names = part.dim_str.replace("*", "").replace("...", "n").split()
+            shape = [eval(name[1:-1], {"self": owner}) if name[0] == "{" else SIZES[name] for name in names]
+            if part.__name__.startswith("Int"):
+                return rng.integers(0, 3, shape)
+            return (
+                rng.random(shape) < 2 if part.__name__.startswith("Bool") else rng.standard_normal(shape).astype(dtype)
+            )
+    return None
+
+
+def arguments(function, rng, dtype=np.float64, owner=None):
+    """Arguments by name: an array for each annotation of one, parameters of the layer, and nothing that has a default."""
+    found = {}
+    for name, parameter in inspect.signature(inspect.unwrap(function)).parameters.items():
+        if name == "self" or parameter.default is not inspect.Parameter.empty:
+            continue
+        if name == "params":
+            found[name] = tree_map(lambda leaf: leaf.astype(dtype), owner.init(rng))
+        elif name in OTHER:
+            found[name] = OTHER[name]
+        else:
+            found[name] = array(parameter.annotation, rng, dtype, owner)
+    return found
+
+
+SHORT = {"width": 8, "heads": 2, "d": 4, "longest": 8}
+OTHER = {"rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)}
+
+
+def layers():
+    """One of each that has parameters, by name."""
+    for name in ATTENTIONS:
+        yield f"attention {name}", MultiHeadAttention(8, 2, core=attention_of(name, SHORT))
+    for name in {**AT_EMBEDDING, **IN_ATTENTION}:
+        placed = place(name, width=8, heads=2, longest=8)
+        yield f"positions {name}", placed.in_attention or placed.at_embedding
+    yield "feed forward", FeedForward(8, 3)
+    yield "norm", Norm(8)
+    yield "block", Block.of(8, 2, 7)
+    yield "language model", LanguageModel(7, 8, 8, 1, 2)
+    yield "translator", EncoderDecoder(7, 8, 8, 1, 2)
+    yield "GRU", GRU(4, 8)
+
+
+CALLS = {name: (f, None) for name, f in FUNCTIONS.items() if "Any" not in str(f.__annotations__.get("return"))}
+CALLS |= {name: (type(layer).__call__, layer) for name, layer in layers()}
+
+
+def call(name, dtype=np.float32, **others):
+    """Y, pullback and the arguments, of one call."""
+    function, owner = CALLS[name]
+    given = {**arguments(function, np.random.default_rng(0), dtype, owner), **others}
+    if getattr(owner, "causal", "") == "always":
+        given["causal"] = True
+    Y, pullback = function(**({} if owner is None else {"self": owner}), **given)
+    return Y, pullback, given
+
+
+every = pytest.mark.parametrize("name", CALLS)
+tiers = pytest.mark.parametrize("tier", available())
+
+
+# ------------------------------------------------------------------------------------------ on the way out
+
+
+def same(a, b):
+    return all(
+        np.array_equal(x, y, equal_nan=True) for (_, x), (_, y) in zip(tree_items(a), tree_items(b), strict=True)
+    )
+
+
+@tiers
+@every
+def test_a_value_can_not_be_changed_under_its_pullback(name, tier):
+    with backend(tier):
+        Y, pullback, _ = call(name)
+        if isinstance(Y, np.ndarray):
+            with pytest.raises(ValueError, match="read-only"):
+                Y += 1
+        assert type(pullback).__name__.endswith("Pullback")
+        again = pickle.loads(pickle.dumps(pullback))
+        assert same(again(np.ones_like(Y)), pullback(np.ones_like(Y)))
+
+
+@tiers
+@every
+def test_a_gradient_comes_in_the_form_of_its_value(name, tier):
+    """What has another dtype, order or byte order is brought to it; what has another shape, or is no number, is refused."""
+    with backend(tier):
+        Y, pullback, _ = call(name)
+        dY = np.random.default_rng(1).standard_normal(Y.shape).astype(Y.dtype)
+        want = pullback(dY)
+        for form in (dY.astype(np.float64), dY.astype(Y.dtype.newbyteorder()), dY.tolist()):
+            assert same(pullback(form), want)
+        for form in (np.repeat(dY, 2, -1)[..., ::2], np.asfortranarray(dY)) if Y.ndim else ():  # sums in another order
+            for (path, found), (_, wanted) in zip(tree_items(pullback(form)), tree_items(want), strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, err_msg=path)
+        assert same(pullback(np.ones(Y.shape, int)), pullback(np.ones_like(Y)))
+        for bad in (
+            np.ones((*Y.shape, 1), Y.dtype),
+            np.ones((2, *Y.shape), Y.dtype),
+            *([dY[..., :1], dY[0]] if Y.ndim else []),
+        ):
+            if bad.shape != Y.shape:
+                with pytest.raises(ValueError, match=r"dY: shape .* should be that of Y"):
+                    pullback(bad)
+        for bad in (dY * 1j, dY.astype(object), dY > 0, np.ma.masked_array(dY)):
+            with pytest.raises(TypeError, match="dY"):
+                pullback(bad)
+        assert same(pullback(dY), want)
+
+
+# ------------------------------------------------------------------------------------------- on the way in
+
+
+@every
+def test_arrays_of_another_kind_are_refused_by_name(name):
+    _, _, given = call(name)
+    for key, value in given.items():
+        if isinstance(value, np.ndarray):
+            for bad in (value.astype(value.dtype.newbyteorder()), np.ma.masked_array(value)):
+                if bad.dtype.itemsize > 1 or isinstance(bad, np.ma.MaskedArray):
+                    with pytest.raises(TypeError, match=key):
+                        call(name, **{key: bad})
+
+
+@tiers
+@pytest.mark.parametrize("name", [name for name, (_, owner) in CALLS.items() if owner is not None])
+def test_parameters_of_another_form_are_refused_by_path(name, tier):
+    with backend(tier):
+        _, _, given = call(name)
+        params = given["params"]
+        for path, leaf in tree_items(params):
+            others = [
+                np.concatenate([leaf, leaf]),
+                leaf[..., None],
+                leaf.astype(int),
+                leaf.astype(complex),
+                leaf.tolist(),
+            ]
+            if len(list(tree_items(params))) > 1:
+                others.append(leaf.astype(np.float64))
+            for other in others:
+                with pytest.raises(TypeError, match=path if other is not others[-1] else "params"):
+                    call(name, params=tree_set(params, path, other))
+        for other in (tuple(params), (), None, "params") if tuple(params) else ("params",):
+            with pytest.raises(TypeError, match="params"):
+                call(name, params=other)
+
+
+def test_what_is_missing_and_what_is_too_much():
+    layer = MultiHeadAttention(6, 2)
+    form = layer.init(np.random.default_rng(0))
+    fit(form, form)
+    for params, message in (
+        (form._replace(W_k=None), r"params\.W_k: should be an array \(6, 6\), is None"),
+        (form._replace(streams=form), r"params\.streams: should be None, is MultiHeadParams"),
+        (form._replace(core=(form.W_q,)), r"params\.core: should be NoParams, is tuple of 1"),
+        (form._replace(W_o={"a": 1}), r"params\.W_o: should be an array \(6, 6\), is dict of 1"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            fit(params, form)
+
+
+def test_only_the_outermost_call_has_a_door():
+    """What a function makes of other functions is not asked again, and it may change what it has made."""
+    from minitransformer.typing import Array, Float, checked
+
+    @checked
+    def twice(X: Float[Array, "n D"], W: Float[Array, "D D"]):
+        Y, pullback = linear(X, W)
+        Y += Y
+        return Y, pullback
+
+    X, W = np.ones((2, 3)), np.ones((3, 3))
+    Y, pullback = twice(X, W)
+    assert (Y == 6).all()
+    with pytest.raises(ValueError, match="read-only"):
+        Y += 1
+    assert (pullback(np.ones((2, 3)))[0] == 3).all()
+
+
+def test_a_value_from_the_door_goes_into_the_next_loop_without_a_copy():
+    X = np.ones((70, 64), np.float32)
+    Y, _ = linear(X, np.ones((64, 64), np.float32))
+    _, pullback = layer_norm(Y, X[0], X[0])
+    assert any(np.shares_memory(leaf, Y) for _, leaf in tree_items(pullback)) or not isinstance(pullback[0], np.ndarray)
