@@ -12,7 +12,6 @@ from minitransformer.commands.train import add_generate, add_train
 
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
-terminal.begin()
 COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile")  # these commands need the loops
 
 
