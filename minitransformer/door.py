@@ -135,6 +135,7 @@ def _guarded(kind: type) -> type:
     class Guarded(kind):
         of: tuple[tuple[int, ...], np.dtype] | None = None
 
+        @functools.wraps(kind.__call__)  # what a reader sees, who asks for its source
         def __call__(self, dY: Any) -> Any:
             dY = dY if self.of is None else gradient(dY, *self.of)
             before, the_door.inside = the_door.inside, True

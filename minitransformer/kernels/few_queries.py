@@ -10,6 +10,8 @@ so the time is that of reading them from memory. A tile of 64 queries, one of th
 NumPy would read the keys with one core. The way back is that of the tiles (minitransformer/kernels/attention.py).
 """
 
+import math
+
 import numpy as np
 
 from minitransformer.kernels.compiling import any_order, compiled, inlined
@@ -18,7 +20,7 @@ from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import claimed
 from minitransformer.kernels.tiles import LANES
 
-LOG2E = np.log2(np.e)
+LOG2E = math.log2(math.e)
 
 
 @any_order
