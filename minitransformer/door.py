@@ -48,7 +48,7 @@ def examine(arguments: dict[str, Any]) -> None:
                 plain(path, leaf)
     layer = arguments.get("self")
     if "params" in arguments and hasattr(layer, "init"):
-        fit(arguments["params"], _form(layer))
+        fit(arguments["params"], form_of(layer))
 
 
 class _Zeros(np.random.Generator):
@@ -62,7 +62,7 @@ class _Zeros(np.random.Generator):
 
 
 @functools.lru_cache(maxsize=128)
-def _form(layer: Any) -> Tree:
+def form_of(layer: Any) -> Tree:
     """The parameters of a layer, without their numbers."""
     params = layer.init(_Zeros(np.random.PCG64(0)))
     return tree_map(lambda leaf: np.broadcast_to(leaf.dtype.type(0), leaf.shape), params)

@@ -151,8 +151,12 @@ class Stack:
         self, params: StackParams, X: Array, states: tuple[Any, ...] | None = None
     ) -> tuple[Array, tuple[Any, ...]]:
         """The causal stack on new tokens after those in the states of its blocks; returns Y and the longer states."""
+        if states is None:
+            states = (None,) * self.depth
+        if len(states) != self.depth:
+            raise ValueError(f"states: {len(states)} for a stack of {self.depth}")
         longer = []
-        for block, own, state in zip(self.blocks, self._tied(params), states or (None,) * self.depth, strict=True):
+        for block, own, state in zip(self.blocks, self._tied(params), states, strict=True):
             X, state = block.step(own, X, state)
             longer.append(state)
         return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), tuple(longer)

@@ -395,3 +395,16 @@ def test_whatever_nan_goes_in_nan_comes_out(tier, n, which, note):
         Y, _ = dot_product_attention(*arrays)
     assert np.isnan(Y[0, 1 if which == 0 else slice(None)]).any()
     assert np.isfinite(Y[1]).all()
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("n", [2, 70])
+def test_keys_of_no_width_are_all_alike(tier, n):
+    """d = 0: every score is an empty sum, so Y is the plain mean of the values; there is no √0 to divide by."""
+    V = np.random.default_rng(2).standard_normal((n, 3))
+    with backend(tier):
+        Y, pullback = dot_product_attention(np.ones((n, 0)), np.ones((n, 0)), V)
+        dQ, dK, dV = pullback(np.ones_like(Y))
+    np.testing.assert_allclose(Y, np.broadcast_to(V.mean(0), (n, 3)), atol=1e-14)
+    assert dQ.shape == dK.shape == (n, 0)
+    np.testing.assert_allclose(dV, 1)

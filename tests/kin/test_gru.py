@@ -198,3 +198,11 @@ def test_bad_input():
         gru_coefficients(np.ones((n, d), int))
     with pytest.raises(ValueError, match="at least 1"):
         GRU(3, 0)
+
+
+def test_both_forms_show_the_same_gates():
+    _, steps = gru(params, X, h_0)
+    _, sums = unrolled(params, X, h_0)
+    np.testing.assert_allclose(sums.u, steps.u, rtol=1e-12)
+    assert ((steps.u > 0) & (steps.u < 1)).all()
+    assert sums.u.shape == (2, n, d)

@@ -237,3 +237,14 @@ def test_bad_input_is_refused():
         ed(params, SOURCE.astype(float), TARGET)
     with pytest.raises(ValueError, match="tokens: 100 is outside the vocabulary"):
         ed.translate(params, SOURCE, begin=100, end=END, longest=3)
+
+
+def test_one_source_with_a_length_and_no_batch():
+    """As in a batch of one; the length is a number of its own, ()."""
+    translator = model()
+    params = some(translator)
+    alone, _ = translator(params, SOURCE[1], TARGET[1], lengths=np.array(3))
+    batch, _ = translator(params, SOURCE[1:], TARGET[1:], lengths=np.array([3]))
+    np.testing.assert_allclose(alone, batch[0], rtol=1e-12)
+    cut, _ = translator(params, SOURCE[1, :3], TARGET[1])
+    np.testing.assert_allclose(alone, cut, rtol=1e-12)

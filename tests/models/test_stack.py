@@ -261,3 +261,12 @@ def test_parameters_that_share_something_else_are_refused(rng):
 def test_a_path_that_is_not_there(rng):
     with pytest.raises(AttributeError, match="fnn"):
         Stack((Block.of(D, 2, 7),) * 2, tied=("fnn",)).init(rng)
+
+
+@pytest.mark.parametrize("states", [1, 3])
+def test_a_past_of_another_depth_is_refused(rng, states):
+    stack = blocks(2)
+    params = stack.init(rng, np.float64)
+    _, past = stack.step(params, X)
+    with pytest.raises(ValueError, match="states"):
+        stack.step(params, X, (past * 2)[:states])

@@ -1,0 +1,76 @@
+"""What is drawn at first has the scale that is said, and what nobody chose has the value that is said."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from minitransformer.door import form_of
+from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
+from minitransformer.positions import TUPE, DeBERTa, LearnedPositions, Shaw, T5Bias
+from minitransformer.pullback import tree_get, tree_size
+
+LARGE = {"vocabulary": 3000, "width": 64, "depth": 1, "heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("layer", "path", "deviation"),
+    [
+        (LanguageModel(**LARGE), "E", 1 / 8),
+        (EncoderDecoder(**LARGE), "E", 1 / 8),
+        (BERT(**LARGE, types=50), "E", 0.02),
+        (BERT(**LARGE, types=50), "types", 0.02),
+        (BERT(**LARGE), "positions.table", 0.02),
+        (SequenceModel(**LARGE, outputs=50), "head.W", 1 / 8),
+        (LearnedPositions(64, 100), "table", 0.02),
+        (TUPE(64, 16, 100, buckets=100, distance=200), "bias", 0.02),
+        (TUPE(64, 16, 100), "table", 0.02),
+        (DeBERTa(64, 2, 100), "P", 0.02),
+        (Shaw(64, 50), "a_k", 0.02),
+        (Shaw(64, 50), "a_v", 0.02),
+        (T5Bias(50, 100, 200), "table", 0.02),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_tables_start_with_the_deviation_that_is_said(layer, path, deviation):
+    drawn = tree_get(layer.init(np.random.default_rng(0)), path)
+    assert drawn.size > 1000
+    assert abs(drawn.std() / deviation - 1) < 0.1
+    assert abs(drawn.mean()) < 0.1 * deviation
+
+
+def test_projections_keep_the_variance_of_a_row():
+    rng = np.random.default_rng(0)
+    params = LanguageModel(width=256, depth=1, heads=2).init(rng).stack.blocks[0]
+    X = rng.standard_normal((500, 256))
+    for W in (params.attention.W_q, params.attention.W_k, params.attention.W_v, params.attention.W_o):
+        assert abs((X @ W).std() - 1) < 0.05
+        assert abs(W).max() <= np.sqrt(3 / 256)
+    F = np.maximum(X @ params.ffn.W_1, 0)
+    assert abs((F @ params.ffn.W_2).std() - 1) < 0.1
+
+
+def fields(model):
+    return {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+
+
+def test_what_a_model_is_if_nothing_is_chosen():
+    """Defaults are promises: records and checkpoints are of them."""
+    shared = {"hidden": None, "attention": "softmax", "positions": "sinusoidal", "groups": None, "order": "pre", "dropout": 0.0}
+    of_sequences = {"vocabulary": 256, "context": 128, "width": 128, "depth": 4, "heads": 4, "norm": "layer", "eps": 1e-5}
+    rest = {"outputs": None, "embedding": "scaled", "types": 1}
+    assert fields(SequenceModel()) == shared | of_sequences | rest | {"activation": "relu", "causal": False}
+    assert fields(LanguageModel()) == shared | of_sequences | rest | {"activation": "gelu_tanh", "causal": True}
+    assert fields(EncoderDecoder(9)) == shared | {
+        **{"vocabulary": 9, "longest": 64, "width": 64, "depth": 2, "heads": 4},
+        **{"norm": "layer", "activation": "relu"},
+    }
+    assert all(block.eps == 1e-5 for block in (*EncoderDecoder(9).encoder.blocks, *EncoderDecoder(9).decoder.blocks))
+    assert EncoderDecoder(9).encoder.blocks[0].ffn.hidden == 256
+
+
+def test_the_sizes_of_models_that_everybody_knows():
+    """BERT-Base without its pooler; a block is 12 D² + 13 D, and twice D more for the last norm."""
+    assert tree_size(form_of(BERT())) == 108_891_648
+    D = 128
+    assert tree_size(form_of(LanguageModel())) == 256 * D + 4 * (12 * D * D + 13 * D) + 2 * D
