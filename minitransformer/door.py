@@ -2,6 +2,7 @@
 
 A public function (`@checked`, in typing.py) is called from outside, or by another one. Only the outermost call is asked:
 
+    choices      of the types that their dataclass says (`@frozen`)
     arrays       of NumPy's own kind, in this machine's byte order, wherever in the arguments they stand
     parameters   of a layer: a tree of the form that its `init` makes, in one dtype
     Y            comes back read-only, because its pullback may look at it again
@@ -10,8 +11,12 @@ A public function (`@checked`, in typing.py) is called from outside, or by anoth
 So what is behind the door, compiled loops that look at no index, gets what it was made for.
 """
 
+import dataclasses
 import functools
+import reprlib
 import threading
+import types
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +32,65 @@ class Door(threading.local):
 
 
 the_door = Door()
+
+
+# ----------------------------------------------------------------------------------------------- choices
+
+LARGEST: dict[Any, float] = {
+    int: 2**62,
+    float: float(np.finfo(np.float32).max),
+}  # of an array's sizes, and of a float32
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a field says: True is no number, and 2 is a fine 2.0."""
+    kind, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if kind in (typing.Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if kind is typing.Literal:
+        return isinstance(value, str)  # which one, its class says best
+    if kind is tuple:
+        parts = parts[:1] * len(value) if isinstance(value, tuple) and Ellipsis in parts else parts
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(fits, value, parts))
+    if hint is int:
+        return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if hint is float:
+        return fits(value, int) or isinstance(value, (float, np.floating))
+    return isinstance(value, kind or hint)
+
+
+def choose(name: str, value: Any, hint: Any) -> None:
+    """Refuse what can't be chosen for a field: TypeError for another type, ValueError for NaN and what no array can hold."""
+    if not fits(value, hint):
+        wanted = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+        raise TypeError(f"{name}: {reprlib.repr(value)} should be {wanted}")
+    if not isinstance(value, (int, float, np.number)) or name == "seed":
+        return
+    number: Any = abs(value)
+    largest = LARGEST[float if isinstance(value, (float, np.floating)) else int]
+    if not (number <= largest or number == np.inf):
+        raise ValueError(f"{name}: {reprlib.repr(value)} should be a number up to {largest:.3g}")
+
+
+Kind = typing.TypeVar("Kind")
+
+
+@typing.dataclass_transform(frozen_default=True)
+def frozen(kind: type[Kind]) -> type[Kind]:
+    """A frozen dataclass that looks at the types of its fields before its own `__post_init__` looks at their values."""
+    own = getattr(kind, "__post_init__", None)
+    hints = functools.cache(lambda: typing.get_type_hints(kind))
+
+    def look(self: Any) -> None:
+        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+            choose(field.name, getattr(self, field.name), hints()[field.name])
+        if own is not None:
+            own(self)
+
+    kind.__post_init__ = look  # type: ignore[attr-defined]
+    return dataclasses.dataclass(frozen=True)(kind)
 
 
 # ------------------------------------------------------------------------------------------- on the way in

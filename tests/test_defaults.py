@@ -56,8 +56,23 @@ def fields(model):
 
 def test_what_a_model_is_if_nothing_is_chosen():
     """Defaults are promises: records and checkpoints are of them."""
-    shared = {"hidden": None, "attention": "softmax", "positions": "sinusoidal", "groups": None, "order": "pre", "dropout": 0.0}
-    of_sequences = {"vocabulary": 256, "context": 128, "width": 128, "depth": 4, "heads": 4, "norm": "layer", "eps": 1e-5}
+    shared = {
+        "hidden": None,
+        "attention": "softmax",
+        "positions": "sinusoidal",
+        "groups": None,
+        "order": "pre",
+        "dropout": 0.0,
+    }
+    of_sequences = {
+        "vocabulary": 256,
+        "context": 128,
+        "width": 128,
+        "depth": 4,
+        "heads": 4,
+        "norm": "layer",
+        "eps": 1e-5,
+    }
     rest = {"outputs": None, "embedding": "scaled", "types": 1}
     assert fields(SequenceModel()) == shared | of_sequences | rest | {"activation": "relu", "causal": False}
     assert fields(LanguageModel()) == shared | of_sequences | rest | {"activation": "gelu_tanh", "causal": True}

@@ -1,8 +1,10 @@
 """What every public function asks at its door: found by its signature, so a new one is in here by being public."""
 
+import dataclasses
 import importlib
 import inspect
 import pickle
+import typing
 
 import numpy as np
 import pytest
@@ -261,3 +263,36 @@ def test_a_value_from_the_door_goes_into_the_next_loop_without_a_copy():
     Y, _ = linear(X, np.ones((64, 64), np.float32))
     _, pullback = layer_norm(Y, X[0], X[0])
     assert any(np.shares_memory(leaf, Y) for _, leaf in tree_items(pullback)) or not isinstance(pullback[0], np.ndarray)
+
+
+# ----------------------------------------------------------------------------------------------- choices
+
+
+CHOSEN = {type(thing): thing for _, layer in layers() for thing in (layer, *vars(layer).values())}
+CHOSEN = {kind: thing for kind, thing in CHOSEN.items() if dataclasses.is_dataclass(kind)}
+
+
+@pytest.mark.parametrize("kind", CHOSEN, ids=lambda kind: kind.__name__)
+def test_every_field_is_asked_for_its_type(kind):
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        wrong = [] if hint is typing.Any else [object(), (object(),)]
+        if hint in (int, int | None):
+            wrong += ["3", 2.5, True, [4], np.float64(2)]
+        if hint in (float, float | None):
+            wrong += ["3", True, 1j]
+        for value in wrong:
+            with pytest.raises(TypeError, match=f"^{field.name}: "):
+                dataclasses.replace(CHOSEN[kind], **{field.name: value})
+        if hint in (int, float, int | None, float | None) and field.name != "seed":
+            for value in (10**30, -(10**400), *([np.nan, -1e39, 1e39] if hint in (float, float | None) else [])):
+                with pytest.raises(ValueError, match=f"^{field.name}: .* should be a number"):
+                    dataclasses.replace(CHOSEN[kind], **{field.name: value})
+
+
+def test_every_choice_of_the_book_is_asked():
+    assert len(CHOSEN) >= 25
+    for name, kind in CLASSES.items():
+        if dataclasses.is_dataclass(kind):
+            assert kind.__post_init__.__qualname__ == "frozen.<locals>.look", name

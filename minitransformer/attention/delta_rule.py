@@ -11,13 +11,13 @@ of norm one, or at least β_t ‖k_t‖² < 2: beyond that, the memory grows wit
 S is (r, dv), as in `KernelState`; sources that print W_t = W_{t−1} + β_t (v_t − W_{t−1} k_t) k_tᵀ mean W = Sᵀ.
 """
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, seen_keys
+from minitransformer.door import frozen
 from minitransformer.functional import loops_in, rms_norm, sigmoid
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array, Float, checked
@@ -170,7 +170,7 @@ class DeltaState(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True)
+@frozen
 class DeltaRule(Core):
     """The delta rule in every head: queries and keys of norm one, β = σ(b), where b is a number projected from X.
 

@@ -12,7 +12,6 @@ transformer) is one choice, random features are another, none at all a third. A 
 that is how padding is left out.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from minitransformer.arrays import inverse, one_dtype
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.masks import causal_mask
+from minitransformer.door import frozen
 from minitransformer.functional import loops_in
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Float, checked
@@ -181,7 +181,7 @@ class FeaturesPullback(NamedTuple):
         return NoParams(), self.features(dF)
 
 
-@dataclass(frozen=True)
+@frozen
 class EluFeatures:
     """`elu_features` as a part of a core, the same for queries and keys.
 
@@ -223,7 +223,7 @@ def _where(seen: Array | None, X: Array) -> Array:
     return X if seen is None else np.where(seen, X, X.dtype.type(0))
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelAttention(Core):
     """Attention whose weights are products of features: the linear transformer, with elu + 1.
 

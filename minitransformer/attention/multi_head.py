@@ -7,13 +7,13 @@ The H small projections are the columns of one large one. With Z = X it is self-
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.softmax import SoftmaxAttention
+from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, affine, linear
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_leaves
@@ -129,7 +129,7 @@ class MultiHeadPullback(NamedTuple):
         return (dparams, dX, dZ[..., : self.before, :]) if self.memory else (dparams, dX)
 
 
-@dataclass(frozen=True)
+@frozen
 class MultiHeadAttention(Mixer):
     """H attentions side by side, each of width d = D/H, so that the cost is that of one of width D.
 

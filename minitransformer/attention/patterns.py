@@ -5,12 +5,12 @@ row i must not depend on how many tokens follow: a token that is written sees wh
 """
 
 import functools
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from minitransformer.attention.block_sparse import TILE, BlockPattern, block_pattern, one_pattern
+from minitransformer.door import frozen
 from minitransformer.typing import Array
 
 
@@ -44,7 +44,7 @@ def _tiles(pattern: Pattern, n: int, m: int, causal: bool) -> BlockPattern:
     return block_pattern(n, m, lambda i, j: pattern.sees(i, j, m, causal=causal), near, causal=causal)
 
 
-@dataclass(frozen=True)
+@frozen
 class Window(Pattern):
     """|i − j| ≤ radius · step, where step divides i − j; and the first `globals_` positions see, and are seen by, all.
 
@@ -75,7 +75,7 @@ class Window(Pattern):
         return (np.abs(t - k) * TILE - (TILE - 1) <= self.radius * self.step) | (t < first) | (k < first)
 
 
-@dataclass(frozen=True)
+@frozen
 class Strided(Pattern):
     """The sparse transformer's: the `stride` positions around (or before) a query, and every stride-th one.
 
@@ -96,7 +96,7 @@ class Strided(Pattern):
         return (np.abs(i - j) < self.stride) | ((i - j) % self.stride == 0)
 
 
-@dataclass(frozen=True)
+@frozen
 class BigBird(Pattern):
     """Blocks of 64: `window` neighbours at each side, the first and last `globals_`, and `random` others for each.
 
@@ -141,7 +141,7 @@ class BigBird(Pattern):
         return own & (t >= k) if causal else own
 
 
-@dataclass(frozen=True)
+@frozen
 class EachHead(Pattern):
     """A pattern of its own for each head, as many as the layer has."""
 

@@ -5,7 +5,6 @@ only the pairs (i, j) of a pattern                                           pat
 Y = softmax(S) V
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.patterns import Pattern
+from minitransformer.door import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
 
@@ -35,7 +35,7 @@ class SoftmaxPullback(NamedTuple):
         return NoParams(), *self.attention(dY)
 
 
-@dataclass(frozen=True)
+@frozen
 class SoftmaxAttention(Core):
     """Every query takes an average of the values, weighted by softmax of its scores; of those that its pattern allows.
 

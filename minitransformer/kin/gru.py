@@ -6,11 +6,11 @@ One convention throughout; the source has both (E62), and writes h̃ for c. Unro
 whose weights are products of gates: `gru_coefficients`. Attention keeps the average and makes the weights another way.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, linear, sigmoid
 from minitransformer.kin.rnn import first_state, outer_sum, uniform
 from minitransformer.pullback import Pullback
@@ -71,7 +71,7 @@ class GRUPullback(NamedTuple):
         return (dparams, dX_c + dX_u, dh_0) if self.started else (dparams, dX_c + dX_u)
 
 
-@dataclass(frozen=True)
+@frozen
 class GRU:
     """Each coordinate of the state is kept or replaced, as much as its gate says.
 

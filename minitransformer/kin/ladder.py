@@ -17,12 +17,12 @@ attention are one number per head.
 source   From GRU to attention
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from minitransformer.attention import dot_product_attention, merge_heads, split_heads
+from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, PointwisePullback, linear, relu, tanh
 from minitransformer.kin.gru import GRU, UnrolledGRU
 from minitransformer.kin.rnn import outer_sum, uniform
@@ -79,7 +79,7 @@ class FreeWeightsPullback(NamedTuple):
         return FreeWeightsParams(dW_c, dU_c, db_c, dW_q), dX_c + dX_q
 
 
-@dataclass(frozen=True)
+@frozen
 class FreeWeights:
     """Rung 3: the weights no longer come from gates, the candidates still come from the state.
 
@@ -137,7 +137,7 @@ class CandidatesPullback(NamedTuple):
         return CandidatesParams(dW, db), dX
 
 
-@dataclass(frozen=True)
+@frozen
 class Candidates:
     """Rung 4, first half: candidates that read their own token only, f(x_j) = tanh(x_j W + b), a GRU's with U_c = 0."""
 
@@ -173,7 +173,7 @@ class AlikePullback(NamedTuple):
         return (), dQ + dK + dV
 
 
-@dataclass(frozen=True)
+@frozen
 class Alike:
     """Rung 4, second half: every candidate looks for earlier ones that are like it. softmax_causal(F Fᵀ/√D) F."""
 
@@ -223,7 +223,7 @@ class AttendPullback(NamedTuple):
         return AttendParams(dW_q, dW_k, dW_v), dF_q + dF_k + dF_v
 
 
-@dataclass(frozen=True)
+@frozen
 class Attend:
     """Rungs 5 to 7: separate keys, queries and values, in H heads that are concatenated, causal or not.
 
@@ -283,7 +283,7 @@ class AfterPullback(NamedTuple):
         return AfterParams(dW_1, db_1, dW_2, db_2), dX.reshape(dY.shape)
 
 
-@dataclass(frozen=True)
+@frozen
 class After:
     """Rung 9: a small network g(x) = relu(x W₁ + b₁) W₂ + b₂ on every row, or with heads = H on every head of it.
 

@@ -1,11 +1,11 @@
 """The recurrent network: one state, carried from token to token."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.typing import Array, Float, checked
 
@@ -56,7 +56,7 @@ class RNNPullback(NamedTuple):
         return (dparams, dX, from_next) if self.started else (dparams, dX)
 
 
-@dataclass(frozen=True)
+@frozen
 class RNN:
     """The state is made anew at every token, from the token and the state before.
 

@@ -1,10 +1,10 @@
 """The word window: every token sees its neighbours only. A one-dimensional convolution, with a nonlinearity."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.functional import PointwisePullback, tanh
 from minitransformer.kin.rnn import outer_sum, uniform
 from minitransformer.typing import Array, Float, checked
@@ -39,7 +39,7 @@ class WordWindowPullback(NamedTuple):
         return WordWindowParams(dW, db), dpadded[..., r : r + n, :]
 
 
-@dataclass(frozen=True)
+@frozen
 class WordWindow:
     """A new row for each token, made from the w tokens around it.
 

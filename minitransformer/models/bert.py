@@ -8,11 +8,11 @@ have trained.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.models.block import Order
 from minitransformer.models.sequence_model import SequenceModel, SequenceParams
 from minitransformer.typing import Array
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from minitransformer.models.bert_files import WordPiece
 
 
-@dataclass(frozen=True)
+@frozen
 class BERT(SequenceModel):
     """The encoder of a BERT: one vector for each token. The fields are those of SequenceModel, with the sizes of BERT-Base.
 

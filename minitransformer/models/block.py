@@ -6,13 +6,13 @@
 F is attention first (or another mixer), then the feed-forward network. A decoder block has cross-attention between the two.
 """
 
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from minitransformer.attention import Mixer, MultiHeadAttention, SoftmaxAttention
+from minitransformer.door import frozen
 from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import FeedForward
 from minitransformer.models.norms import Norm, NormParams
@@ -100,7 +100,7 @@ class BlockPullback(NamedTuple):
         return dparams, dX, *dmemory
 
 
-@dataclass(frozen=True)
+@frozen
 class Block:
     """Attention and a feed-forward network, each added to its input. Called with causal=True it can't see ahead.
 

@@ -5,12 +5,12 @@ collects a gradient from every block of the decoder.
 """
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.models.assemble import keys_that_are_there, stack_of
 from minitransformer.models.block import Order
 from minitransformer.models.embed import EmbeddedPullback, embed
@@ -51,7 +51,7 @@ class EncoderDecoderPullback(NamedTuple):
         return EncoderDecoderParams(dE_write + dE_target + dE_source, dpositions, dencoder, ddecoder)
 
 
-@dataclass(frozen=True)
+@frozen
 class EncoderDecoder(Model):
     """Sequence to sequence.
 

@@ -1,12 +1,12 @@
 """The position-wise feed-forward network: two linear layers with a nonlinearity between, the same for every token."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from minitransformer import functional
+from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, PointwisePullback, affine, linear, loops_in
 from minitransformer.typing import Array, Float, checked
 
@@ -33,7 +33,7 @@ class FeedForwardPullback(NamedTuple):
         return FeedForwardParams(dW_1, db_1, dW_2, db_2), dX
 
 
-@dataclass(frozen=True)
+@frozen
 class FeedForward:
     """FFN(x) = f(x W₁ + b₁) W₂ + b₂ for each row; f is ReLU in the paper.
 

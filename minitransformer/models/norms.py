@@ -1,10 +1,10 @@
 """The three normalisations as layers: hyper-parameters, parameters, and the function of `functional.py`."""
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.functional import layer_norm, layer_norm_outside, loops_in, rms_norm
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
@@ -27,7 +27,7 @@ class NormPullback(NamedTuple):
         return NormParams(*dparams), dX
 
 
-@dataclass(frozen=True)
+@frozen
 class Norm:
     """One of the normalisations, with a learned gain.
 

@@ -9,13 +9,13 @@ A language model is a causal one, a tagger one that sees both sides, a classifie
 """
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from minitransformer.attention.multi_head import ProjectionParams
+from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.models.assemble import keys_that_are_there, stack_of
 from minitransformer.models.block import Order
@@ -78,7 +78,7 @@ class Written(NamedTuple):
     tokens: Array | None
 
 
-@dataclass(frozen=True)
+@frozen
 class SequenceModel(Model):
     """A transformer over one sequence of tokens.
 
@@ -227,7 +227,7 @@ class SequenceModel(Model):
         return logits[..., first:, :], Written(longer, None, everything)
 
 
-@dataclass(frozen=True)
+@frozen
 class LanguageModel(SequenceModel):
     """A causal transformer: at every position, a distribution over the next token. The fields are those of SequenceModel."""
 

@@ -5,11 +5,11 @@ normalised the sum that its blocks have built up.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.models.block import Block, BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
 from minitransformer.pullback import Pullback, Tree, tree_add, tree_get, tree_set
@@ -58,7 +58,7 @@ def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...
     return blocks, shared or None
 
 
-@dataclass(frozen=True)
+@frozen
 class Stack:
     """Blocks, one after another.
 

@@ -7,12 +7,12 @@ by M_j, the row of position i becomes the row of position i + j.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.door import frozen
 from minitransformer.positions.encoding import NoParams
 from minitransformer.typing import Array, Float, checked
 
@@ -103,7 +103,7 @@ class SinusoidalPullback(NamedTuple):
         return NoParams(), dY
 
 
-@dataclass(frozen=True)
+@frozen
 class SinusoidalPositions:
     """Add the table of sinusoids. Works for any length; whether it works well is measured in Part I."""
 
@@ -146,7 +146,7 @@ class LearnableSinusoidPullback(NamedTuple):
         return LearnableSinusoidParams((self.omega * (self.i @ slope)).astype(dY.dtype)), dY
 
 
-@dataclass(frozen=True)
+@frozen
 class LearnableSinusoids:
     """Add sinusoids whose frequencies are learned, beginning with those of the fixed table. Works for any length.
 
@@ -194,7 +194,7 @@ class LearnedPullback(NamedTuple):
         return LearnedPositionParams(dtable), dY
 
 
-@dataclass(frozen=True)
+@frozen
 class LearnedPositions:
     """Add row i of a learned table at position i. There is no row beyond `longest` − 1, and so no longer sequence.
 

@@ -3,11 +3,11 @@
 S_ij = ⟨q_i, k_j⟩/√d − m_h |i − j|
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.positions.encoding import NoParams, OffsetBias, offsets
 from minitransformer.typing import Array
 
@@ -30,7 +30,7 @@ class FixedBiasPullback(NamedTuple):
         return NoParams()
 
 
-@dataclass(frozen=True)
+@frozen
 class ALiBi(OffsetBias):
     """A linear penalty on distance.
 

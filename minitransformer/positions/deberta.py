@@ -9,7 +9,6 @@ and queries. What it drops is position with position.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.attention.multi_head import merge_heads, split_heads
+from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.gather_scatter import sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding
@@ -107,7 +107,7 @@ class DeBERTaPullback(NamedTuple):
         return dparams, dQ, dK
 
 
-@dataclass(frozen=True)
+@frozen
 class DeBERTa(ScoreEncoding):
     """Disentangled attention.
 

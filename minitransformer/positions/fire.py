@@ -7,13 +7,13 @@ has not seen. Up to i = |L| a distance means the same to every query; beyond, po
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.dot_product import ScoresPullback, scores
+from minitransformer.door import frozen
 from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.typing import Array
@@ -122,7 +122,7 @@ class FIREPullback(NamedTuple):
         return FIREParams(dc, START * dL, *dnetwork), *self.content(dS)
 
 
-@dataclass(frozen=True)
+@frozen
 class FIRE(ScoreEncoding):
     """A learned function of the relative distance. Both ways too, with |i − j|; a key ahead may then have z > 1.
 

@@ -12,13 +12,13 @@ The published code sets the parameter itself to the bound instead, where it gets
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.dot_product import ScoresPullback, scores
+from minitransformer.door import frozen
 from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.positions.encoding import OffsetBias, ScoreEncoding, offsets
 from minitransformer.typing import Array
@@ -125,7 +125,7 @@ class KerplePullback(NamedTuple):
         return where_free(self.params, self.inside, KerpleParams(*self.curve(-dbias)))
 
 
-@dataclass(frozen=True)
+@frozen
 class KerpleLog(OffsetBias):
     """The bias −p ln(1 + a |i − j|), with p and a of each head at least 0.01.
 
@@ -154,7 +154,7 @@ class KerpleLog(OffsetBias):
         return -F, KerplePullback(curve, params, inside)
 
 
-@dataclass(frozen=True)
+@frozen
 class KerplePower(OffsetBias):
     """The bias −a |i − j|^p, with a of each head at least 0.01 and p from 0.01 to 2.
 
@@ -208,7 +208,7 @@ class KerpleWeightedPullback(NamedTuple):
         return where_free(self.params, self.inside, dinside), *self.content(dS * by_offset(self.W, n, m))
 
 
-@dataclass(frozen=True)
+@frozen
 class KerpleWeighted(ScoreEncoding):
     """S_ij = exp(−a′ t^p′) ⟨q_i, k_j⟩/√d − a t^p, t = |i − j|: the power bias, and content that counts less far away.
 

@@ -10,12 +10,12 @@ content had ruled out comes back. At a = 1, where M1 to M3 begin, and at a = 0 i
 """
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from minitransformer.attention.dot_product import ScoresPullback, scores
+from minitransformer.door import frozen
 from minitransformer.gather_scatter import by_offset, sum_by_index, sum_by_offset
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.positions.shaw import by_clipped_offset, sum_by_clipped_offset, sum_over_rows, table_fits
@@ -154,7 +154,7 @@ class MultiplicativeScoresPullback(NamedTuple):
         return MultiplicativeParams(da), dQ, dK
 
 
-@dataclass(frozen=True)
+@frozen
 class Multiplicative(ScoreEncoding):
     """Positions that multiply the product of query and key (M1, M2), stand inside it (M3), or beside it twice (M4).
 

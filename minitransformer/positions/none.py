@@ -1,10 +1,10 @@
 """No position signal at all. A causal mask still tells early from late; without one, order is invisible (A3)."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.positions.encoding import NoParams
 from minitransformer.typing import Array, Float, checked
 
@@ -16,7 +16,7 @@ class UnchangedPullback(NamedTuple):
         return NoParams(), dY
 
 
-@dataclass(frozen=True)
+@frozen
 class NoPositions:
     """What stands at the embeddings when nothing does: in a model without positions, or with positions in attention."""
 

@@ -11,7 +11,6 @@ The n m products with r come from n (n + m): one for each query and distance. Th
 that key j is in column j (the relative shift). No array of n m vectors exists.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.attention.multi_head import merge_heads, split_heads
+from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.absolute import sinusoids
@@ -116,7 +116,7 @@ class RelativeSinusoids(ScoreEncoding):
         return S, RelativeSinusoidPullback(content, Qv, R, project, content.scale)
 
 
-@dataclass(frozen=True)
+@frozen
 class TransformerXLPositions(RelativeSinusoids):
     """Sinusoids as wide as the model, projected like keys; all scores divided by √d.
 
@@ -154,7 +154,7 @@ class TransformerXLPositions(RelativeSinusoids):
         return np.concatenate([R[:, 0::2], R[:, 1::2]], -1)
 
 
-@dataclass(frozen=True)
+@frozen
 class TENER(RelativeSinusoids):
     """Sinusoids as wide as a head, taken as keys as they are; and scores are not divided by √d.
 

@@ -8,12 +8,12 @@ M_j that moves a sinusoid (Borealis II (4)), applied to content.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.door import frozen
 from minitransformer.functional import loops_in
 from minitransformer.positions.encoding import Encoding, NoParams, queries_last
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
@@ -119,7 +119,7 @@ def _table(rope: "RoPE", length: int, dtype: np.dtype) -> tuple[Array, Array]:
     return cos, sin
 
 
-@dataclass(frozen=True)
+@frozen
 class RoPE(Encoding):
     """Attention with turned queries and keys; values are not turned.
 

@@ -15,10 +15,10 @@ source   the formulas are those of `modeling_rope_utils.py` in huggingface/trans
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.typing import Array
 
 Scaling = Callable[[int, float, int], tuple[Array, float]]  # (d, base, length) → (frequencies, magnitude)
@@ -38,7 +38,7 @@ def _refuse(factor: float, d: int = 4, trained: int = 1) -> None:
         raise ValueError(f"trained: {trained} should be the length that the model was trained on")
 
 
-@dataclass(frozen=True)
+@frozen
 class PositionInterpolation:
     """θ_f / s for every f: position i is seen as i/s.
 
@@ -57,7 +57,7 @@ class PositionInterpolation:
         return rope_frequencies(d, base) / self.factor, 1.0
 
 
-@dataclass(frozen=True)
+@frozen
 class NTK:
     """θ_f for the base · s^(d/(d−2)): the highest frequency stays 1, the lowest is divided by exactly s.
 
@@ -78,7 +78,7 @@ class NTK:
         return rope_frequencies(d, base * self.factor ** (d / (d - 2))), 1.0
 
 
-@dataclass(frozen=True)
+@frozen
 class DynamicNTK:
     """NTK with the factor s L/L₀ − (s − 1) for a text of length L > L₀, and with 1 up to L₀.
 
@@ -101,7 +101,7 @@ class DynamicNTK:
         return NTK(max(stretch, 1.0))(d, base, length)  # rounding may have left a little less than 1
 
 
-@dataclass(frozen=True)
+@frozen
 class YaRN:
     """θ_f (1 − r_f) + θ_f r_f / s, and cos and sin times 0.1 ln s + 1, so that scores get its square.
 

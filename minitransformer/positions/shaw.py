@@ -11,13 +11,13 @@ Written so, both are sums over n · n · d numbers. But an offset has only 2k + 
 `by_clipped_offset` spreads R over the matrix, `sum_by_clipped_offset` gathers T; each is the gradient of the other.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, scores
+from minitransformer.door import frozen
 from minitransformer.positions.encoding import PlainAggregatePullback, ScoreEncoding
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
@@ -113,7 +113,7 @@ class ShawAggregatePullback(NamedTuple):
         return dparams, dA + by_clipped_offset(dT, dA.shape[-1]), dV
 
 
-@dataclass(frozen=True)
+@frozen
 class Shaw(ScoreEncoding):
     """Relative position representations.
 

@@ -6,13 +6,13 @@ It stands between Shaw's tables and Transformer-XL: beside the absolute table of
 learned or given, absolute or relative vectors complete.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.dot_product import ScoresPullback, scores
+from minitransformer.door import frozen
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoidPullback, LearnableSinusoids
 from minitransformer.positions.encoding import NoParams, ScoreEncoding
@@ -38,7 +38,7 @@ class SinusoidalKeysPullback(NamedTuple):
         return self.table(dR)[0], dQ, dK
 
 
-@dataclass(frozen=True)
+@frozen
 class SinusoidalKeys(ScoreEncoding):
     """A sinusoid of the offset, added to the key.
 

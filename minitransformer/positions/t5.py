@@ -6,11 +6,11 @@ And the plainer form of it, with one number for each signed offset: what the blo
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.gather_scatter import sum_by_index
 from minitransformer.positions.encoding import OffsetBias, offsets
 from minitransformer.typing import Array, Int, checked
@@ -61,7 +61,7 @@ class T5Pullback(NamedTuple):
         return T5Params(sum_by_index(dbias, self.bucket, self.buckets))
 
 
-@dataclass(frozen=True)
+@frozen
 class T5Bias(OffsetBias):
     """One learned number for each head and bucket of offsets. Scores are not divided by √d.
 
@@ -116,7 +116,7 @@ class OffsetScalarPullback(NamedTuple):
         return OffsetScalarParams(dtable)
 
 
-@dataclass(frozen=True)
+@frozen
 class OffsetScalars(OffsetBias):
     """S_ij = ⟨q_i, k_j⟩ + π_{j − i}: one learned number for each head and signed offset.
 

@@ -9,7 +9,6 @@ scores are two learned numbers of each head, θ_1 for what it makes of all, itse
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.attention.multi_head import merge_heads, split_heads
+from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, layer_norm, linear
 from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, offsets
@@ -127,7 +127,7 @@ class TUPEPullback(NamedTuple):
         return TUPEParams(*self.positions(dB), theta=dtheta, bias=dbias), *self.content(dS)
 
 
-@dataclass(frozen=True)
+@frozen
 class TUPE(ScoreEncoding):
     """Untied positions: TUPE-A, or with `buckets` TUPE-R. With `cls`, row 0 of the table is there and not used.
 

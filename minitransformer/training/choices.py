@@ -1,12 +1,13 @@
 """What a run is told before it starts: choices that never change while it runs."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from minitransformer.door import frozen
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Schedule
 
 
-@dataclass(frozen=True)
+@frozen
 class Training:
     """The choices of a run. With the same ones, the same text and the same machine, a run gives the same numbers.
 

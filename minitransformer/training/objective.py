@@ -10,6 +10,7 @@ import numpy as np
 from minitransformer.data import dates
 from minitransformer.data.text import Text, counted, long_enough, passages, window_starts
 from minitransformer.data.text import batch as draw
+from minitransformer.door import frozen
 from minitransformer.functional import CrossEntropyPullback, cross_entropy
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.training.parallel import each
@@ -118,7 +119,7 @@ class NextByte:
         return np.concatenate(list(each(part, [starts[k : k + ROWS] for k in range(0, len(starts), ROWS)])))
 
 
-@dataclass(frozen=True)
+@frozen
 class WriteISO:
     """Translate a written date into ISO 8601, character by character."""
 

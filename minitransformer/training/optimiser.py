@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.door import frozen
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Tree, tree_aligned, tree_items, tree_leaves, tree_map
 from minitransformer.training.parallel import each
@@ -21,7 +21,7 @@ class AdamWState(NamedTuple):
     v: Tree
 
 
-@dataclass(frozen=True)
+@frozen
 class AdamW:
     """Adam with the weight decay beside the gradient, not inside it.
 

@@ -1,10 +1,11 @@
 """Learning rates over time. A schedule is called with the number of the step, the first being 1."""
 
 import math
-from dataclasses import dataclass
+
+from minitransformer.door import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Noam:
     """The original transformer's: up in a straight line, then down with the root of the step.
 
@@ -27,7 +28,7 @@ class Noam:
         return self.factor * self.width**-0.5 * min(step**-0.5, step * self.warmup**-1.5)
 
 
-@dataclass(frozen=True)
+@frozen
 class Cosine:
     """Up in a straight line, then down along half a cosine to `floor`, which is reached at the last step.
 

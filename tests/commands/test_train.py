@@ -138,7 +138,7 @@ def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
         (("--context", 0), "context"),
         (("--task", "dates", "--context", 8), "no choice 'context'"),
         (("--seed", -1), "seed: -1 is negative"),
-        (("--lr", "nan"), "a largest rate of nan"),
+        (("--lr", "nan"), "peak: nan should be a number"),
         (("--lr", -1), "rate"),
         (("--out", "none/run.safetensors"), "none/run.safetensors: the checkpoint can't be written: No such file"),
         (("--out", "mine.txt/run"), "mine.txt/run: the checkpoint can't be written: Not a directory"),

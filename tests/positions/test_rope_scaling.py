@@ -119,7 +119,7 @@ def test_published_numbers(scaling, d, base, length, frequencies, magnitude):
     [
         (lambda: PositionInterpolation(0.5), "factor: 0.5 does not make anything longer"),
         (lambda: NTK(0.0), "factor: 0.0 does not"),
-        (lambda: NTK(math.nan), "factor: nan does not"),
+        (lambda: NTK(math.nan), "factor: nan should be a number"),
         (lambda: NTK(2.0)(2, 1e4, 5), "d: of 2 channels the highest frequency is also the lowest"),
         (lambda: DynamicNTK(0.9, 10), "factor: 0.9 does not"),
         (lambda: DynamicNTK(2.0, 0), "trained: 0 should be the length that the model was trained on"),

@@ -49,5 +49,5 @@ def test_a_senseless_noam_is_refused(wrong):
 
 @pytest.mark.parametrize("peak", [0.0, -1.0, math.nan, math.inf])
 def test_a_senseless_rate_is_refused(peak):
-    with pytest.raises(ValueError, match="peak: a largest rate"):
+    with pytest.raises(ValueError, match=r"peak: (a largest rate|nan should be a number)"):
         Cosine(peak, 10)
