@@ -2,7 +2,8 @@
 
 A public function (`@checked`, in typing.py) is called from outside, or by another one. Only the outermost call is asked:
 
-    choices      of the types that their dataclass says (`@frozen`)
+    choices      of the types that their dataclass says (`@frozen`), and in the range that their name means
+    numbers      likewise
     arrays       of NumPy's own kind, in this machine's byte order, wherever in the arguments they stand
     parameters   of a layer: a tree of the form that its `init` makes, in one dtype
     Y            comes back read-only, because its pullback may look at it again
@@ -13,11 +14,12 @@ So what is behind the door, compiled loops that look at no index, gets what it w
 
 import dataclasses
 import functools
+import math
 import reprlib
 import threading
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,10 +38,25 @@ the_door = Door()
 
 # ----------------------------------------------------------------------------------------------- choices
 
-LARGEST: dict[Any, float] = {
-    int: 2**62,
-    float: float(np.finfo(np.float32).max),
-}  # of an array's sizes, and of a float32
+RULES: dict[str, Callable[[float], bool]] = {
+    "a number": lambda x: True,
+    "at least 1": lambda x: x >= 1,
+    "at least 0": lambda x: x >= 0,
+    "above 0": lambda x: x > 0,
+    "in [0, 1)": lambda x: 0 <= x < 1,
+    "in (0, 1]": lambda x: 0 < x <= 1,
+}
+# What a number of this name may be, wherever in the book it stands; a whole one that is not listed counts something.
+RANGES = {
+    "a number": "first offset scale magnitude",
+    "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip "
+    "eps weight_decay floor temperature",
+    "above 0": "base factor peak fast slow",
+    "in [0, 1)": "dropout rate betas",
+    "in (0, 1]": "top_p",
+}
+MEANT = {name: rule for rule, names in RANGES.items() for name in names.split()}
+LARGEST_SIZE, LARGEST = 2**62, float(np.finfo(np.float32).max)
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -50,7 +67,7 @@ def fits(value: Any, hint: Any) -> bool:
     if kind in (typing.Union, types.UnionType):
         return any(fits(value, part) for part in parts)
     if kind is typing.Literal:
-        return isinstance(value, str)  # which one, its class says best
+        return isinstance(value, str)  # which one is asked next
     if kind is tuple:
         parts = parts[:1] * len(value) if isinstance(value, tuple) and Ellipsis in parts else parts
         return isinstance(value, tuple) and len(value) == len(parts) and all(map(fits, value, parts))
@@ -62,16 +79,31 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def choose(name: str, value: Any, hint: Any) -> None:
-    """Refuse what can't be chosen for a field: TypeError for another type, ValueError for NaN and what no array can hold."""
+    """Refuse what can't be chosen for a field: TypeError for another type, ValueError for another value."""
     if not fits(value, hint):
         wanted = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
         raise TypeError(f"{name}: {reprlib.repr(value)} should be {wanted}")
-    if not isinstance(value, (int, float, np.number)) or name == "seed":
+    within(name, value, hint)
+
+
+def within(name: str, value: Any, hint: Any) -> None:
+    """Refuse a word that is none of those, and a number that nothing of this name can be."""
+    if typing.get_origin(hint) is typing.Literal and isinstance(value, str) and value not in typing.get_args(hint):
+        raise ValueError(f"{name}: no {value!r}; there are {', '.join(typing.get_args(hint))}")
+    if isinstance(value, tuple):
+        for part in value:
+            within(name, part, hint)
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         return
-    number: Any = abs(value)
-    largest = LARGEST[float if isinstance(value, (float, np.floating)) else int]
-    if not (number <= largest or number == np.inf):
-        raise ValueError(f"{name}: {reprlib.repr(value)} should be a number up to {largest:.3g}")
+    if name == "clip" and value == math.inf:  # nothing is cut off
+        return
+    whole = isinstance(value, (int, np.integer))
+    number: Any = value
+    rule = MEANT.get(name, "at least 1" if whole else "a number")
+    largest: Any = math.inf if name == "seed" else LARGEST_SIZE if whole else LARGEST
+    if not RULES[rule](number) or not abs(number) <= largest:
+        up_to = rule if abs(number) <= largest else f"a number up to {largest:.3g}"
+        raise ValueError(f"{name}: {reprlib.repr(value)} should be {up_to}")
 
 
 Kind = typing.TypeVar("Kind")
@@ -79,7 +111,7 @@ Kind = typing.TypeVar("Kind")
 
 @typing.dataclass_transform(frozen_default=True)
 def frozen(kind: type[Kind]) -> type[Kind]:
-    """A frozen dataclass that looks at the types of its fields before its own `__post_init__` looks at their values."""
+    """A frozen dataclass that looks at its fields one by one, before its own `__post_init__` looks at what they are together."""
     own = getattr(kind, "__post_init__", None)
     hints = functools.cache(lambda: typing.get_type_hints(kind))
 
@@ -104,13 +136,22 @@ def plain(name: str, array: np.ndarray) -> None:
         raise TypeError(f"{name}: its bytes are in another machine's order; .astype({array.dtype.name!r}) turns them")
 
 
-def examine(arguments: dict[str, Any]) -> None:
-    """Refuse arrays, and parameters of a layer (`self`), that are not what they should be."""
+def of_choices(hint: Any) -> bool:
+    """Whether a hint is of numbers or words."""
+    return (
+        hint in (int, float) or typing.get_origin(hint) is typing.Literal or any(map(of_choices, typing.get_args(hint)))
+    )
+
+
+def examine(arguments: dict[str, Any], choices: dict[str, Any]) -> None:
+    """Refuse arrays, choices, and parameters of a layer (`self`) or model, that are not what they should be."""
     for name, value in arguments.items():
         for path, leaf in tree_items(value, name):
             if isinstance(leaf, np.ndarray):
                 plain(path, leaf)
-    layer = arguments.get("self")
+        if name in choices:
+            within(name, value, choices[name])
+    layer = arguments.get("self", arguments.get("model"))
     if "params" in arguments and hasattr(layer, "init"):
         fit(arguments["params"], form_of(layer))
 
@@ -125,9 +166,17 @@ class _Zeros(np.random.Generator):
         return np.broadcast_to(0.0, size or ())
 
 
-@functools.lru_cache(maxsize=128)
 def form_of(layer: Any) -> Tree:
     """The parameters of a layer, without their numbers."""
+    try:
+        hash(layer)
+    except TypeError:  # a reader's, with an array among its fields
+        return _form.__wrapped__(layer)
+    return _form(layer)
+
+
+@functools.lru_cache(maxsize=128)
+def _form(layer: Any) -> Tree:
     params = layer.init(_Zeros(np.random.PCG64(0)))
     return tree_map(lambda leaf: np.broadcast_to(leaf.dtype.type(0), leaf.shape), params)
 
@@ -225,6 +274,49 @@ def pair(Y: Any, pullback: Any) -> tuple[Any, Any]:
         Y = Y.view()
         Y.flags.writeable = False
     return Y, guarded
+
+
+def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
+    """The layer of a step, and the axes of its samples: of tokens (*batch, n), rows (*batch, n, D), heads (*batch, H, n, d)."""
+    given = next((a for name, a in arguments.items() if name != "params" and isinstance(a, np.ndarray)), None)
+    if given is None or given.dtype.kind not in "if":
+        return arguments["self"], None
+    return arguments["self"], given.shape[: -1 if given.dtype.kind == "i" else -2]
+
+
+def own(state: Any, arguments: dict[str, Any]) -> None:
+    """Refuse a state that another layer has left, or other samples."""
+    if state is None or not hasattr(state, "left_by"):
+        return
+    (layer, batch), (before, samples) = _owner(arguments), state.left_by
+    if before is not layer and before != layer:
+        raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
+    if batch is not None and batch != samples:
+        raise ValueError(f"state: it is that of a batch {samples}, not {batch}")
+
+
+@functools.cache
+def _kept(kind: type) -> type:
+    """The kind of state that knows who has left it."""
+
+    class Kept(kind):
+        def __reduce__(self) -> Any:
+            return (kind, tuple(self)) if hasattr(kind, "_fields") else (kind, (tuple(self),))
+
+    Kept.__name__, Kept.__qualname__, Kept.__doc__ = kind.__name__, kind.__qualname__, kind.__doc__
+    Kept.__module__ = kind.__module__
+    return Kept
+
+
+def left(result: tuple[Any, Any], arguments: dict[str, Any]) -> tuple[Any, Any]:
+    """Y and a state, as they leave a step: the state goes back to the same layer and the same samples."""
+    Y, state = result
+    if not isinstance(state, tuple):
+        return result
+    kind = type(state).__mro__[1] if hasattr(state, "left_by") else type(state)
+    kept: Any = tuple.__new__(_kept(kind), state)
+    kept.left_by = _owner(arguments)
+    return Y, kept
 
 
 def out(result: Any) -> Any:

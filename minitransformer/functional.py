@@ -217,6 +217,12 @@ class LayerNormPullback(NamedTuple):
         return dX / self.root, _rows(dY * self.Xhat).sum(0), _rows(dY).sum(0)
 
 
+def refuse_empty_rows(X: Array) -> None:
+    """Raise ValueError for rows of no numbers, which have no mean."""
+    if X.shape[-1] == 0:
+        raise ValueError(f"X: shape {X.shape}; a row of no numbers has no mean")
+
+
 @checked
 def layer_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Float[Array, "D"], *, eps: float = 1e-5):
     """Give each row mean 0 and variance 1, then a learned gain and bias.
@@ -226,6 +232,7 @@ def layer_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Floa
     source   Lecture notes, Layer normalization, where the 1/D of μ, the square of σ, γ and β are missing (E27, E28)
     """
     one_dtype(X=X, gamma=gamma, beta=beta)
+    refuse_empty_rows(X)
     if loops := loops_in("norms_and_loss"):
         return loops.layer_norm(X, gamma, beta, eps)
     centred = X - X.mean(-1, keepdims=True)
@@ -262,6 +269,7 @@ def layer_norm_outside(
     source   CS224N notes; a legitimate variant with a different gradient (E68)
     """
     one_dtype(X=X, gamma=gamma, beta=beta)
+    refuse_empty_rows(X)
     centred = X - X.mean(-1, keepdims=True)
     sigma = np.sqrt((centred * centred).mean(-1, keepdims=True))
     eps_ = X.dtype.type(eps)
@@ -290,6 +298,7 @@ def rms_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], *, eps: floa
     source   the normalisation of T5
     """
     one_dtype(X=X, gamma=gamma)
+    refuse_empty_rows(X)
     if loops := loops_in("norms_and_loss"):
         return loops.rms_norm(X, gamma, eps)
     root = np.sqrt((X * X).mean(-1, keepdims=True) + X.dtype.type(eps))
@@ -314,8 +323,6 @@ def dropout(X: Float[Array, "..."], rate: float, rng: np.random.Generator | None
     Y = X ⊙ M / (1 − rate), so dX = dY ⊙ M / (1 − rate): the same entries, remembered.
     raises   ValueError unless 0 ≤ rate < 1
     """
-    if not 0 <= rate < 1:
-        raise ValueError(f"rate: {rate} is not in [0, 1)")
     if rng is None or rate == 0:
         return X, UnchangedPullback()
     slope = (rng.random(X.shape, np.float32) >= rate).astype(X.dtype) / X.dtype.type(1 - rate)

@@ -94,13 +94,6 @@ def tree_set(tree: Tree, path: str, part: Tree) -> Tree:
     return type(tree)(part if k == int(name) else old for k, old in enumerate(tree))
 
 
-def parts_fit(params: Tree, **parts: bool) -> None:
-    """Raise ValueError if parameters lack a part that their layer has, or have one that it lacks (None)."""
-    for name, needed in parts.items():
-        if needed != (getattr(params, name) is not None):
-            raise ValueError(f"params.{name}: there should be {'some' if needed else 'none'}")
-
-
 def tree_add(a: Tree, b: Tree) -> Tree:
     """Sum of two trees of the same shape. It is what a weight used twice needs."""
     return tree_map(np.add, a, b)

@@ -10,6 +10,7 @@ dtypes, shapes and options of one that has passed, in the same tier, goes throug
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -34,26 +35,51 @@ else:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MANY = 4096  # calls that a function remembers
+PLAIN = (bool, int, float, str, type)
+GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
 
 
-def _seen(value: Any) -> Any:
-    """All that a check looks at: dtype and shape of an array, a plain value. Of anything else we can't say: TypeError."""
+def _look(value: Any, seen: list[Any]) -> None:
+    """Note all that a check looks at: dtypes and shapes, the form of a tree, choices. TypeError for anything else."""
     kind = type(value)
     if kind is np.ndarray:
-        return value.dtype, value.shape
-    if kind is float:
-        return kind
-    if value is None or kind in (bool, int, str):
-        return kind, value
-    raise TypeError
+        seen += value.dtype, value.shape
+    elif value is None or kind in PLAIN:
+        seen += kind, value
+    elif isinstance(value, (tuple, list)):
+        seen += kind, len(value)
+        for part in value:
+            _look(part, seen)
+    elif kind is dict:
+        seen += kind, tuple(value)
+        for part in value.values():
+            _look(part, seen)
+    elif isinstance(value, np.random.Generator):
+        seen.append(kind)
+    elif hasattr(kind, "__dataclass_fields__"):
+        seen.append(value)
+    else:
+        raise TypeError
 
 
-def _call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+def _call(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """What a call looks like to a check (each tier has a result of its own), or None if that can't be said."""
+    seen: list[Any] = [current()]
     try:
-        return (current(), *map(_seen, args), *kwargs, *map(_seen, kwargs.values()))
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            seen.append(name)
+            _look(type(value) if name in GROWS else value, seen)
     except TypeError:
         return None
+    return tuple(seen)
+
+
+def _among(passed: set[Any], looks: Any) -> bool:
+    """Whether a call that looks like this has passed; never if one of its arguments can't be compared."""
+    try:
+        return looks is not None and looks in passed
+    except TypeError:
+        return False
 
 
 def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,31 +93,39 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
 def checked(function: Function) -> Function:
     """Check arguments and result against the signature, unless a checked function is calling or the like has passed."""
     strict = functools.cache(lambda: _strict(function))
-    names = tuple(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    choices = {name: p.annotation for name, p in parameters.items() if door.of_choices(p.annotation)}
+    names = tuple(parameters)
+    state = next((name for name in GROWS if name in parameters and "self" in parameters), None)
     passed: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if the_door.inside:
             return function(*args, **kwargs)
-        looks = _call(args, kwargs)
+        looks = _call(names, args, kwargs)
+        arguments = dict(zip(names, args, strict=False)) | kwargs
         the_door.inside = True
         try:
-            if looks in passed:
-                return door.out(function(*args, **kwargs))
-            door.examine(dict(zip(names, args, strict=False)) | kwargs)
-            result = strict()(*args, **kwargs)
+            if state is not None:
+                door.own(arguments.get(state), arguments)
+            if _among(passed, looks):
+                result = function(*args, **kwargs)
+            else:
+                door.examine(arguments, choices)
+                result = strict()(*args, **kwargs)
+                if looks is not None and len(passed) < MANY:
+                    with suppress(TypeError):  # a layer of a reader's may hold what has no hash
+                        passed.add(looks)
         finally:
             the_door.inside = False
-        if looks is not None and len(passed) < MANY:
-            passed.add(looks)
-        return door.out(result)
+        return door.out(result) if state is None else door.left(result, arguments)
 
     return cast(Function, call)
 
 
 class Checked:
-    """A base class: the public methods of its subclasses that return a value and a pullback are checked without being marked."""
+    """A base class: the public methods of its subclasses that return a value with its pullback, or with a state, are checked."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -99,7 +133,7 @@ class Checked:
             pair = str(getattr(method, "__annotations__", {}).get("return")).endswith(
                 ("Pullback]", "Pullback'>]", "Any]")
             )
-            public = name == "__call__" or (not name.startswith("_") and name != "step")  # which returns a state
+            public = name == "__call__" or not name.startswith("_")
             if pair and public and not hasattr(method, "__wrapped__"):
                 setattr(cls, name, checked(method))
 

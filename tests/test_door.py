@@ -9,15 +9,23 @@ import typing
 import numpy as np
 import pytest
 
-from minitransformer.attention import ATTENTIONS, MultiHeadAttention, Window, attention_of
+from minitransformer.attention import (
+    ATTENTIONS,
+    Core,
+    KeysValues,
+    MultiHeadAttention,
+    SoftmaxAttention,
+    Window,
+    attention_of,
+)
 from minitransformer.backend import available, backend
 from minitransformer.door import fit
-from minitransformer.functional import layer_norm, linear
+from minitransformer.functional import UnchangedPullback, layer_norm, linear
 from minitransformer.kin import GRU
-from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm
+from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
-from minitransformer.pullback import tree_items, tree_map, tree_set
+from minitransformer.pullback import NoParams, tree_items, tree_map, tree_set
 
 ROOMS = ("functional", "attention", "positions", "models", "kin")
 SIZES = {
@@ -226,6 +234,46 @@ def test_parameters_of_another_form_are_refused_by_path(name, tier):
                 call(name, params=other)
 
 
+def views(array):
+    """The same numbers in other places of memory."""
+    yield np.asfortranarray(array)
+    yield np.ascontiguousarray(array[..., ::-1])[..., ::-1]
+    yield np.repeat(array, 2, -1)[..., ::2] if array.ndim else array
+    still = array.copy()
+    still.flags.writeable = False
+    yield still
+
+
+@tiers
+@every
+def test_it_does_not_matter_how_an_array_lies_in_memory(name, tier):
+    with backend(tier):
+        Y, _, given = call(name)
+        for key, value in given.items():
+            for path, leaf in tree_items(value):
+                for other in views(leaf) if isinstance(leaf, np.ndarray) else ():
+                    Z, _, _ = call(name, **{key: tree_set(value, path, other) if path else other})
+                    np.testing.assert_allclose(Z, Y, rtol=1e-5, atol=1e-6, err_msg=f"{key} {path}")
+
+
+@tiers
+@every
+@pytest.mark.parametrize("size", SIZES)
+def test_of_nothing_comes_nothing_or_a_reason(name, tier, size, monkeypatch):
+    """A size of zero gives an array, of zeros where there is something, or an error that names what is wrong."""
+    monkeypatch.setitem(SIZES, size, 0)
+    with backend(tier):
+        try:
+            Y, pullback, _ = call(name)
+        except (TypeError, ValueError) as error:
+            if "parameter '" in str(error) or ": " in str(error):
+                return
+            raise
+        assert np.isfinite(Y).all()
+        grads = pullback(np.ones_like(Y))
+        assert all(np.isfinite(leaf).all() for _, leaf in tree_items(grads) if isinstance(leaf, np.ndarray))
+
+
 def test_what_is_missing_and_what_is_too_much():
     layer = MultiHeadAttention(6, 2)
     form = layer.init(np.random.default_rng(0))
@@ -238,6 +286,87 @@ def test_what_is_missing_and_what_is_too_much():
     ):
         with pytest.raises(TypeError, match=message):
             fit(params, form)
+
+
+STEPS = {name: layer for name, layer in layers() if hasattr(layer, "step") and getattr(layer, "decodes", True)}
+
+
+@tiers
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_has_a_door_too(name, tier):
+    """Parameters and new tokens that don't fit are refused, also after a step that did."""
+    layer, rng = STEPS[name], np.random.default_rng(0)
+    params = layer.init(rng)
+    new = rng.integers(0, 7, (1, 2)) if name == "language model" else rng.standard_normal((1, 2, 8)).astype(np.float32)
+    with backend(tier):
+        _, state = layer.step(params, new)
+        layer.step(params, new[:, :1], state)
+        for path, leaf in tree_items(params):
+            with pytest.raises(TypeError, match=rf"params\.{path}: "):
+                layer.step(tree_set(params, path, np.concatenate([leaf, leaf])), new[:, :1], state)
+        for wrong in (new[..., :1], new.astype(bool)):
+            if wrong.shape[-1] == 1 and name == "language model":
+                continue
+            with pytest.raises(TypeError, match=r"parameter '(X|tokens)'"):
+                layer.step(params, wrong, state)
+        with pytest.raises(TypeError, match="params"):
+            layer.step(params[:-1], new, state)
+
+
+@tiers
+@pytest.mark.parametrize("name", STEPS)
+def test_a_state_goes_back_to_who_has_left_it(name, tier):
+    """To the same layer, with the same samples; that of another has other numbers in the same places, or other places."""
+    layer, rng = STEPS[name], np.random.default_rng(0)
+    params = layer.init(rng)
+    new = rng.integers(0, 7, (2, 3)) if name == "language model" else rng.standard_normal((2, 3, 8)).astype(np.float32)
+    with backend(tier):
+        _, state = layer.step(params, new)
+        again = pickle.loads(pickle.dumps(state))
+        assert same(layer.step(params, new, again)[0], layer.step(params, new, state)[0])
+        with pytest.raises(ValueError, match=r"state: it is that of a batch \(2,\), not \(1,\)"):
+            layer.step(params, new[:1], state)
+        for other, theirs in STEPS.items():
+            if other != name and (other == "language model") == (name == "language model") and theirs != layer:
+                with pytest.raises(ValueError, match=r"state: another .* has left it"):
+                    theirs.step(theirs.init(rng), new, state)
+
+
+def test_a_state_that_was_made_by_hand_has_to_fit():
+    rng = np.random.default_rng(0)
+    K = rng.standard_normal((2, 2, 3, 4)).astype(np.float32)
+    for other in (K[:1], K[:, :1], K[..., :2], K.astype(np.float64)):
+        with pytest.raises(ValueError, match=r"state: float32 \(2, 2, 3, 4\) can't follow"):
+            SoftmaxAttention().step(NoParams(), K, K, K, state=KeysValues.of(other, other))
+
+
+def test_generating_has_a_door_too():
+    model, rng = LanguageModel(7, 8, 8, 1, 2), np.random.default_rng(0)
+    params = model.init(rng)
+    assert len(generate(model, params, np.array([1]), 3, rng=rng)) == 3
+    with pytest.raises(TypeError, match=r"params\.E: shape \(14, 8\) should be \(7, 8\)"):
+        generate(model, params._replace(E=np.concatenate([params.E] * 2)), np.array([1]), 3, rng=rng)
+
+
+def test_a_layer_may_hold_an_array():
+    """Nothing is remembered of it, and its door is as it is."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Fixed(Core):
+        table: np.ndarray
+
+        def init(self, rng, dtype=np.float32):
+            return np.zeros(3, dtype)
+
+        def __call__(self, params, Q, K, V, *streams, causal=False, mask=None, rng=None):
+            return V + self.table, UnchangedPullback()
+
+    layer = MultiHeadAttention(8, 2, core=Fixed(np.ones(4, np.float32)))
+    params = layer.init(np.random.default_rng(0))
+    X = np.ones((1, 3, 8), np.float32)
+    assert layer(params, X)[0].shape == (1, 3, 8)
+    with pytest.raises(TypeError, match=r"params\.core: shape \(4,\) should be \(3,\)"):
+        layer(params._replace(core=np.ones(4, np.float32)), X)
 
 
 def test_only_the_outermost_call_has_a_door():
@@ -289,6 +418,45 @@ def test_every_field_is_asked_for_its_type(kind):
             for value in (10**30, -(10**400), *([np.nan, -1e39, 1e39] if hint in (float, float | None) else [])):
                 with pytest.raises(ValueError, match=f"^{field.name}: .* should be a number"):
                     dataclasses.replace(CHOSEN[kind], **{field.name: value})
+        for value in out_of_range(field.name, hint):
+            with pytest.raises(ValueError, match=field.name):
+                dataclasses.replace(CHOSEN[kind], **{field.name: value})
+        if typing.get_origin(hint) is typing.Literal:
+            with pytest.raises(ValueError, match=f"^{field.name}: no 'sideways'; there are "):
+                dataclasses.replace(CHOSEN[kind], **{field.name: "sideways"})
+
+
+ANY_SIGN = {"first", "offset", "scale", "magnitude"}
+CAN_BE_ZERO = {"n", "m", "part", "steps", "warmup", "outputs", "seed", "radius", "globals_", "window", "random", "clip"}
+
+
+def out_of_range(name, hint):
+    """Numbers that nothing of this name can be."""
+    if hint in (int, int | None, float, float | None) and name not in ANY_SIGN:
+        yield from (-1, -3)
+    if hint in (float, float | None) and name not in ANY_SIGN:
+        yield -0.5
+    if hint in (int, int | None) and name not in ANY_SIGN | CAN_BE_ZERO:
+        yield 0
+
+
+NUMBERS = [
+    (name, parameter.name, hint)
+    for name, f in public()
+    if inspect.isfunction(f)
+    for parameter in inspect.signature(f).parameters.values()
+    if (hint := parameter.annotation) in (int, int | None, float, float | None)
+]
+
+
+@pytest.mark.parametrize(("function", "parameter", "hint"), NUMBERS)
+def test_every_number_that_a_function_takes_is_asked_for_its_range(function, parameter, hint):
+    """By name, and before anything else is looked at."""
+    f = dict(public())[function]
+    others = dict.fromkeys(inspect.signature(f).parameters)
+    for value in (*out_of_range(parameter, hint), *((np.nan, np.inf, 1e39) if "float" in str(hint) else ())):
+        with pytest.raises(ValueError, match=f"^{parameter}: "):
+            f(**{**others, parameter: value})
 
 
 def test_every_choice_of_the_book_is_asked():

@@ -39,10 +39,11 @@ class BlockPattern(NamedTuple):
     def mask(self) -> Array:
         """The same as a boolean matrix, (n, m), or (P, n, m) for P heads: True where query i sees key j."""
         P, T = self.starts.shape[0], self.starts.shape[1] - 1
-        whole = np.zeros((P * T, -(-self.m // TILE), TILE, TILE), bool)
+        M = -(-self.m // TILE)
+        whole = np.zeros((P * T, M, TILE, TILE), bool)
         rows = np.repeat(np.arange(P * T), np.diff(self.starts).ravel())
         whole[rows, self.tiles] = np.where((self.which < 0)[:, None, None], True, self.masks[self.which])
-        whole = whole.swapaxes(1, 2).reshape(P, T * TILE, -1)[:, : self.n, : self.m]
+        whole = whole.swapaxes(1, 2).reshape(P, T * TILE, M * TILE)[:, : self.n, : self.m]
         return whole[0] if P == 1 else whole
 
     @property
@@ -51,6 +52,7 @@ class BlockPattern(NamedTuple):
         return len(self.tiles) * TILE * TILE
 
 
+@checked
 def block_pattern(
     n: int, m: int, sees: Callable[[Array, Array], Any], blocks: Array | None = None, *, causal: bool = False
 ) -> BlockPattern:

@@ -102,8 +102,6 @@ def kernel_attention(
     raises      TypeError for a wrong shape or dtype, ValueError for a negative ε
     """
     one_dtype(FQ=FQ, FK=FK, V=V)
-    if not eps >= 0:
-        raise ValueError(f"eps = {eps} is added to a denominator: it should be at least 0")
     if loops := loops_in("kernel_attention"):
         return loops.tiled_kernel_attention(FQ, FK, V, causal=causal, normalise=normalise, eps=eps)
     n, m = FQ.shape[-2], FK.shape[-2]

@@ -47,7 +47,10 @@ class KeysValues(NamedTuple):
         return self._replace(length=now)
 
     def extended(self, K: Array, V: Array) -> "KeysValues":
-        """With these n more positions."""
+        """With these n more positions. Raises ValueError for keys and values of other samples or heads."""
+        for new, known in ((K, self.K), (V, self.V)):
+            if (*new.shape[:-2], new.shape[-1], new.dtype) != (*known.shape[:-2], known.shape[-1], known.dtype):
+                raise ValueError(f"state: {new.dtype} {new.shape} can't follow {known.dtype} {known.shape}")
         longer = self.with_room(K.shape[-2])
         longer.K[..., self.length : longer.length, :] = K
         longer.V[..., self.length : longer.length, :] = V

@@ -18,8 +18,6 @@ def causal_mask(n: int, m: int | None = None) -> Bool[Array, "n m"]:
     raises   ValueError for a negative length
     """
     m = n if m is None else m
-    if n < 0 or m < 0:
-        raise ValueError(f"a mask needs lengths of at least 0, got n = {n}, m = {m}")
     return np.arange(m) <= np.arange(n)[:, None] + (m - n)
 
 

@@ -22,6 +22,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 DENSE = SoftmaxAttention()
 
 
+@checked
 def split_heads(X: Array, heads: int) -> Array:
     """(*batch, n, H·d) to (*batch, H, n, d): head h gets columns h·d … (h+1)·d − 1. Its gradient is `merge_heads`."""
     X = X.reshape(*X.shape[:-1], heads, X.shape[-1] // heads)
@@ -153,9 +154,9 @@ class MultiHeadAttention(Mixer):
     groups: int | None = None
 
     def __post_init__(self) -> None:
-        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
-        if self.groups is not None and (self.groups < 1 or self.heads % self.groups):
+        if self.groups is not None and self.heads % self.groups:
             raise ValueError(f"groups: {self.heads} heads are not divisible into {self.groups} groups")
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
@@ -314,7 +315,9 @@ class MultiHeadAttention(Mixer):
         stream_heads = {name: s for name, (_, s) in streams.items()}
         return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o)
 
-    def step(self, params: MultiHeadParams, X: Array, state: Any = None) -> tuple[Array, Any]:
+    def step(
+        self, params: MultiHeadParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
+    ) -> tuple[Array, Any]:
         """Causal self-attention of new tokens X after those in the state; returns Y and the longer state.
 
         cost   that of the core's step beside O(D²); for softmax O(m D) for one new token, instead of O(m² D) for all again

@@ -47,7 +47,7 @@ def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
         if name not in defaults:
             raise ValueError(f"no choice {name!r}; there are {', '.join(defaults)}")
         if isinstance(value, int) and name != "seed" and value < 1:
-            raise ValueError(f"{name}: {value} is not at least 1")
+            raise ValueError(f"{name}: {value} should be at least 1")
     return {**defaults, **choices}
 
 

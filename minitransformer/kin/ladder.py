@@ -240,7 +240,7 @@ class Attend:
     causal: bool = True
 
     def __post_init__(self) -> None:
-        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> AttendParams:
@@ -299,7 +299,7 @@ class After:
     heads: int = 1
 
     def __post_init__(self) -> None:
-        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> AfterParams:
@@ -323,6 +323,7 @@ class After:
 # ------------------------------------------------------------------------------------------- the whole ladder
 
 
+@checked
 def rungs(inputs: int, width: int, *, heads: int, longest: int, hidden: int) -> dict[int, tuple[Layer, ...]]:
     """The layers of each rung: `chain(*layers)(params, X)`, with `params = tuple(layer.init(rng) for layer in layers)`.
 

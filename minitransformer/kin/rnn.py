@@ -72,10 +72,6 @@ class RNN:
     inputs: int
     width: int
 
-    def __post_init__(self) -> None:
-        if min(self.inputs, self.width) < 1:
-            raise ValueError(f"inputs and width must be at least 1, got {self.inputs} and {self.width}")
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> RNNParams:
         """Matrices that keep the variance of a row; b zero."""
         D, E = self.inputs, self.width

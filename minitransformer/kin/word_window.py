@@ -58,9 +58,7 @@ class WordWindow:
     window: int = 5
 
     def __post_init__(self) -> None:
-        if min(self.inputs, self.width) < 1:
-            raise ValueError(f"inputs and width must be at least 1, got {self.inputs} and {self.width}")
-        if self.window < 1 or self.window % 2 == 0:
+        if self.window % 2 == 0:
             raise ValueError(f"window: {self.window} has no token in the middle; it must be odd")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> WordWindowParams:

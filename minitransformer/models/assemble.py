@@ -19,7 +19,7 @@ def mixer_of(
 
     raises   ValueError for a pair that can't be, in one line that says why
     """
-    if width < 1 or heads < 1 or width % heads:
+    if width % heads:
         raise ValueError(f"width: {width} is not divisible into {heads} heads")
     part = attention_of(attention, {"width": width, "heads": heads, "d": width // heads, "longest": longest})
     if isinstance(part, Mixer):
@@ -56,8 +56,6 @@ def stack_of(
     hidden      width of the feed-forward network; 4 D if None
     cross       whether each block has cross-attention, always dense and without positions
     """
-    if depth < 1:
-        raise ValueError(f"depth: a stack needs at least one block, got {depth}")
     kinds = attention if isinstance(attention, Sequence) and not isinstance(attention, str) else (attention,)
     if not kinds:
         raise ValueError("attention: an empty sequence")

@@ -17,7 +17,7 @@ from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import FeedForward
 from minitransformer.models.norms import Norm, NormParams
 from minitransformer.positions import RoPE
-from minitransformer.pullback import Layer, Pullback, Tree, parts_fit
+from minitransformer.pullback import Layer, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 Order = Literal["pre", "post"]
@@ -123,10 +123,6 @@ class Block:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.order not in ("pre", "post"):
-            raise ValueError(f'order: no {self.order!r}; there are "pre" and "post"')
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: {self.dropout} is not in [0, 1)")
         for part in (self.ffn, self.cross):
             if part is not None and part.width != self.width:
                 raise ValueError(f"{type(part).__name__}: width {part.width} should be attention's, {self.width}")
@@ -194,7 +190,6 @@ class Block:
         memory   what cross-attention looks at, the encoder's output
         raises   ValueError for a memory without cross-attention, or the reverse; for parameters of a block of another form
         """
-        parts_fit(params, cross=self.cross is not None, ffn=self.ffn is not None)
         if (self.cross is None) != (memory is None):
             has, lacks = ("a memory", "no cross-attention") if self.cross is None else ("cross-attention", "no memory")
             raise ValueError(f"memory: there is {has}, but {lacks}")
@@ -237,7 +232,10 @@ class Block:
             and (attention.rotate is None or (isinstance(attention.rotate, RoPE) and attention.rotate.fixed))
         )
 
-    def step(self, params: BlockParams, X: Array, state: Any = None) -> tuple[Array, Any]:
+    @checked
+    def step(
+        self, params: BlockParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
+    ) -> tuple[Array, Any]:
         """The causal block on new tokens after those in the state; returns Y and the longer state of its mixer."""
         if state is not None and X.shape[-2] == 1 and self._usual and (loops := loops_in("one_token")):
             done = loops.block_step(self, params, X, state)

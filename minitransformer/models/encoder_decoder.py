@@ -81,8 +81,6 @@ class EncoderDecoder(Model):
     stacks = ("encoder", "decoder")
 
     def __post_init__(self) -> None:
-        if self.vocabulary < 1 or self.longest < 1:
-            raise ValueError(f"vocabulary and longest must be at least 1, got {self.vocabulary} and {self.longest}")
         self.encoder.refuse(causal=False)
         self.decoder.refuse(causal=True)
 

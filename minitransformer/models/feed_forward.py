@@ -46,12 +46,6 @@ class FeedForward:
     hidden: int
     activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
 
-    def __post_init__(self) -> None:
-        if self.width < 1 or self.hidden < 1:
-            raise ValueError(f"width and hidden must be at least 1, got {self.width} and {self.hidden}")
-        if self.activation not in ("relu", "gelu", "gelu_tanh"):
-            raise ValueError(f"activation: no {self.activation!r}; there are relu, gelu and gelu_tanh")
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> FeedForwardParams:
         """Weights uniform with variance 2/D and 1/hidden, which keep the variance of a row through ReLU; biases zero."""
         a, b = math.sqrt(6 / self.width), math.sqrt(3 / self.hidden)

@@ -23,12 +23,6 @@ def next_token_distribution(
     Tokens as probable as the last one that is kept are kept too, so that ties do not depend on the order of tokens.
     raises   ValueError for a negative temperature, top_k < 1, top_p outside (0, 1], or logits that are not finite
     """
-    if not temperature >= 0:
-        raise ValueError(f"temperature: {temperature} is not at least 0")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k: {top_k} is not at least 1")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p: {top_p} is not in (0, 1]")
     top = logits.max(-1, keepdims=True)
     if not np.isfinite(top).all():
         raise ValueError("logits: the largest is not finite; has training diverged?")
@@ -71,8 +65,6 @@ def generate(
     cost     O(steps · context · D) per block, instead of O(steps · context² · D) without the cache
     raises   ValueError for an empty prompt, a token outside the vocabulary, or a negative number of steps
     """
-    if steps < 0:
-        raise ValueError(f"steps: {steps} is negative")
     if len(prompt) == 0:
         raise ValueError("prompt: a model of the next token needs at least one token to start from")
     tokens = list(prompt)

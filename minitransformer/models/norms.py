@@ -38,12 +38,6 @@ class Norm:
     kind: Literal["layer", "layer_eps_outside", "rms"] = "layer"
     eps: float = 1e-5
 
-    def __post_init__(self) -> None:
-        if self.kind not in ("layer", "layer_eps_outside", "rms"):
-            raise ValueError(f'kind: no normalisation {self.kind!r}; there are "layer", "layer_eps_outside" and "rms"')
-        if self.width < 1 or self.eps < 0:
-            raise ValueError(f"a norm needs width ≥ 1 and eps ≥ 0, got {self.width} and {self.eps}")
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NormParams:
         """Gain one, bias zero."""
         ones = np.ones(self.width, dtype)

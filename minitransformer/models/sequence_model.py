@@ -24,7 +24,7 @@ from minitransformer.models.model import Model
 from minitransformer.models.norms import Norm
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.positions import Placed, place
-from minitransformer.pullback import Pullback, Tree, parts_fit
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Float, Int, checked
 
 
@@ -118,14 +118,8 @@ class SequenceModel(Model):
     types: int = 1
 
     def __post_init__(self) -> None:
-        if self.vocabulary < 1 or self.context < 1:
-            raise ValueError(f"vocabulary and context must be at least 1, got {self.vocabulary} and {self.context}")
-        if self.types < 1 or (self.outputs is not None and self.outputs < 0):
-            raise ValueError(f"types ≥ 1 and outputs ≥ 0 are needed, got {self.types} and {self.outputs}")
         if self.types > 1 and self.embedding != "normed":
             raise ValueError(f"types: {self.types}, but only a normed embedding has a table of types")
-        if self.embedding not in ("scaled", "normed"):
-            raise ValueError(f'embedding: no {self.embedding!r}; there are "scaled" and "normed"')
         self.stack.refuse(causal=self.causal)
 
     @property
@@ -199,15 +193,16 @@ class SequenceModel(Model):
         raises    ValueError for a token or type outside its table, a length beyond n, or more tokens than a learned table
                   has positions; for parameters of a model of another form
         """
-        normed = self.embedding == "normed"
-        parts_fit(params, types=normed, norm=normed, head=bool(self.outputs))
         X, embedded = self._embed(params, tokens, types=types, rng=rng)
         mask = keys_that_are_there(lengths, tokens.shape[-1])
         N, stack = self.stack(params.stack, X, causal=self.causal, mask=mask, rng=rng)
         logits, head = self._answer(params, N)
         return logits, SequencePullback(embedded, stack, head, self.outputs is None)
 
-    def step(self, params: SequenceParams, tokens: Array, state: Written | None = None) -> tuple[Array, Written]:
+    @checked
+    def step(
+        self, params: SequenceParams, tokens: Int[Array, "*batch n"], state: Written | None = None
+    ) -> tuple[Array, Written]:
         """What a causal model says at new tokens (*batch, n) after those in the state, and the longer state.
 
         The same numbers as calling it on all. Where attention keeps no state, that is what happens.

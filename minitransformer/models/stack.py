@@ -105,11 +105,6 @@ class Stack:
 
     def _tied(self, params: StackParams) -> tuple[BlockParams, ...]:
         """The blocks, each with what it shares."""
-        if len(params.blocks) != self.depth:
-            raise ValueError(f"params: {len(params.blocks)} blocks for a stack of {self.depth}")
-        given, tied = sorted(params.shared or {}), sorted(dict(self.ties))
-        if given != tied:
-            raise ValueError(f"params.shared: {given} should be {tied}")
         blocks = params.blocks
         for path, members in self.ties:
             part = params.shared[path]
@@ -147,8 +142,9 @@ class Stack:
         """Whether every block can go on from a state."""
         return all(block.attention.decodes for block in self.blocks)
 
+    @checked
     def step(
-        self, params: StackParams, X: Array, states: tuple[Any, ...] | None = None
+        self, params: StackParams, X: Float[Array, "*batch n {self.width}"], states: tuple[Any, ...] | None = None
     ) -> tuple[Array, tuple[Any, ...]]:
         """The causal stack on new tokens after those in the states of its blocks; returns Y and the longer states."""
         if states is None:

@@ -19,6 +19,7 @@ from minitransformer.typing import Array, Float, checked
 Layout = Literal["interleaved", "halves"]
 
 
+@checked
 def angular_frequencies(width: int, *, layout: Layout = "interleaved", base: float = 10000.0) -> Array:
     """ω_f, (D/2,), from 1 downwards in equal steps of the logarithm.
 
@@ -27,12 +28,8 @@ def angular_frequencies(width: int, *, layout: Layout = "interleaved", base: flo
 
     raises   ValueError for an odd width, a base that is not positive, or another layout
     """
-    if width < 1 or width % 2:
+    if width % 2:
         raise ValueError(f"width: sines and cosines come in pairs, and {width} is not an even number of columns")
-    if not 0 < base < np.inf:
-        raise ValueError(f"base: {base} is not a positive number")
-    if layout not in ("interleaved", "halves"):
-        raise ValueError(f'layout: no {layout!r}; there are "interleaved" and "halves"')
     pairs = width // 2
     steps = pairs if layout == "interleaved" else max(pairs - 1, 1)
     return base ** (-np.arange(pairs) / steps)
@@ -120,6 +117,8 @@ class SinusoidalPositions:
     def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
         """Y = X + Π, where row 0 of X stands at position `first`."""
         last = first + X.shape[-2]
+        if first < 0:
+            return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), SinusoidalPullback()
         table = _table(self.width, max(64, 1 << (last - 1).bit_length()), X.dtype)  # one serves many lengths
         return X + table[first:last], SinusoidalPullback()
 
@@ -203,10 +202,6 @@ class LearnedPositions:
 
     width: int
     longest: int
-
-    def __post_init__(self) -> None:
-        if self.width < 1 or self.longest < 1:
-            raise ValueError(f"width and longest must be at least 1, got {self.width} and {self.longest}")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LearnedPositionParams:
         """Small random rows, of standard deviation 0.02."""

@@ -9,9 +9,10 @@ import numpy as np
 
 from minitransformer.door import frozen
 from minitransformer.positions.encoding import NoParams, OffsetBias, offsets
-from minitransformer.typing import Array
+from minitransformer.typing import Array, checked
 
 
+@checked
 def alibi_slopes(heads: int) -> Array:
     """m_h, (H,): for H a power of two m_h = 2^(−8h/H), h = 1 … H.
 
@@ -40,10 +41,6 @@ class ALiBi(OffsetBias):
     """
 
     heads: int
-
-    def __post_init__(self) -> None:
-        if self.heads < 1:
-            raise ValueError(f"heads: {self.heads} must be at least 1")
 
     def bias(self, params: NoParams, n: int, m: int, *, causal: bool) -> tuple[Array, FixedBiasPullback]:
         """−m_h |o| for each offset o."""

@@ -21,11 +21,12 @@ from minitransformer.functional import LinearPullback, linear
 from minitransformer.gather_scatter import sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.positions.relative_sinusoids import fit_heads
-from minitransformer.typing import Array
+from minitransformer.typing import Array, checked
 
 Index = Literal["paper", "code"]
 
 
+@checked
 def deberta_buckets(distance: Array, *, buckets: int, longest: int) -> Array:
     """Version 2: distances below buckets/2 stay as they are, longer ones share buckets, at most `buckets` − 1 up to `longest`.
 
@@ -135,12 +136,8 @@ class DeBERTa(ScoreEncoding):
     shared = ("P",)
 
     def __post_init__(self) -> None:
-        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
-        if self.span < 1:
-            raise ValueError(f"span: {self.span} must be at least 1")
-        if self.index not in ("paper", "code"):
-            raise ValueError(f'index: no {self.index!r}; there are "paper" and "code"')
         if self.buckets is not None and not 2 <= self.buckets < 2 * (self.span - 1):
             raise ValueError(
                 f"buckets: half of {self.buckets} should be at least 1, and less than the longest distance, {self.span - 1}"

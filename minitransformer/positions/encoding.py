@@ -115,6 +115,7 @@ class OffsetBias(Encoding):
         return Y, OffsetBiasPullback(bias_pullback, attention)
 
 
+@checked
 def offsets(n: int, m: int) -> Array:
     """j − i for the n + m − 1 diagonals of a matrix of scores whose queries are the last n of the m positions."""
     return np.arange(n + m - 1) - (m - 1)

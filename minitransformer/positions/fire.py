@@ -135,10 +135,6 @@ class FIRE(ScoreEncoding):
     heads: int
     hidden: int = 32
 
-    def __post_init__(self) -> None:
-        if self.heads < 1 or self.hidden < 1:
-            raise ValueError(f"heads and hidden must be at least 1, got {self.heads} and {self.hidden}")
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> FIREParams:
         """c = 0.1, L_mult = 1; weights and biases uniform on ±1 and, in the second layer, ±1/√U."""
         U, H, s = self.hidden, self.heads, 1 / math.sqrt(self.hidden)

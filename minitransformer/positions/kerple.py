@@ -66,12 +66,6 @@ def distances(n: int, m: int, dtype: np.dtype) -> Array:
     return np.abs(offsets(n, m)).astype(dtype)
 
 
-def refuse_no_heads(heads: int) -> None:
-    """Raise ValueError if there is no head."""
-    if heads < 1:
-        raise ValueError(f"heads: {heads} must be at least 1")
-
-
 # --------------------------------------------------------------------------------------- the two curves
 
 
@@ -136,9 +130,6 @@ class KerpleLog(OffsetBias):
 
     heads: int
 
-    def __post_init__(self) -> None:
-        refuse_no_heads(self.heads)
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> KerpleParams:
         """p uniform up to 2, a up to 1."""
         return KerpleParams(*(of_each_head(self.heads, largest, rng, dtype) for largest in (2, 1)))
@@ -164,9 +155,6 @@ class KerplePower(OffsetBias):
     """
 
     heads: int
-
-    def __post_init__(self) -> None:
-        refuse_no_heads(self.heads)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> KerpleParams:
         """p uniform up to 2, a up to 1."""
@@ -220,9 +208,6 @@ class KerpleWeighted(ScoreEncoding):
     """
 
     heads: int
-
-    def __post_init__(self) -> None:
-        refuse_no_heads(self.heads)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> KerpleWeightedParams:
         """p and p′ uniform up to 2, a and a′ up to 1."""

@@ -18,7 +18,7 @@ from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.door import frozen
 from minitransformer.gather_scatter import by_offset, sum_by_index, sum_by_offset
 from minitransformer.positions.encoding import ScoreEncoding, offsets
-from minitransformer.positions.shaw import by_clipped_offset, sum_by_clipped_offset, sum_over_rows, table_fits
+from minitransformer.positions.shaw import by_clipped_offset, heads_are, sum_by_clipped_offset, sum_over_rows
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -176,10 +176,6 @@ class Multiplicative(ScoreEncoding):
     def __post_init__(self) -> None:
         if self.kind not in self.kinds:
             raise ValueError(f"kind: {self.kind!r} should be one of {', '.join(self.kinds)}")
-        if self.d < 1:
-            raise ValueError(f"d: {self.d} must be at least 1")
-        if self.clip < 0:
-            raise ValueError(f"clip: {self.clip} must not be negative")
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -193,7 +189,7 @@ class Multiplicative(ScoreEncoding):
 
     def scores(self, params: MultiplicativeParams, Q: Array, K: Array) -> tuple[Array, MultiplicativeScoresPullback]:
         """The scores of this kind."""
-        table_fits("a", params.a, self._shape, self.d, Q=Q, K=K)
+        heads_are(self.d, params.a, Q=Q, K=K)
         scale = Q.dtype.type(1 / math.sqrt(self.d) if self.scale is None else self.scale)
         pullback: Pullback
         if self.kind in ("M1", "M2"):

@@ -24,6 +24,7 @@ from minitransformer.positions.shaw import Shaw
 from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
 from minitransformer.positions.t5 import T5Bias
 from minitransformer.positions.tupe import TUPE
+from minitransformer.typing import checked
 
 AT_EMBEDDING: dict[str, Callable[..., Any]] = {
     "none": NoPositions,
@@ -56,6 +57,7 @@ class Placed(NamedTuple):
     in_attention: Encoding | None
 
 
+@checked
 def place(positions: Any, *, width: int, heads: int, longest: int) -> Placed:
     """The encoding of this name, for a model of this size; or the one that is given.
 

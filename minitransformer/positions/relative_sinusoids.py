@@ -135,7 +135,7 @@ class TransformerXLPositions(RelativeSinusoids):
     shared = ("u", "v")
 
     def __post_init__(self) -> None:
-        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
         sinusoids(0, self.width)  # refuses an odd width
 
@@ -175,8 +175,6 @@ class TENER(RelativeSinusoids):
     scale: float | None = 1.0
 
     def __post_init__(self) -> None:
-        if self.heads < 1:
-            raise ValueError(f"heads: {self.heads} must be at least 1")
         sinusoids(0, self.d)  # refuses an odd width
 
     def sizes(self) -> tuple[int, int]:

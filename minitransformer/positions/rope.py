@@ -27,9 +27,7 @@ def _pairs(count: int, layout: Layout) -> tuple[slice, slice]:
     """Where the first and the second channels of `count` pairs stand."""
     if layout == "interleaved":
         return slice(0, 2 * count, 2), slice(1, 2 * count, 2)
-    if layout == "halves":
-        return slice(0, count), slice(count, 2 * count)
-    raise ValueError(f'layout: no {layout!r}; there are "interleaved" and "halves"')
+    return slice(0, count), slice(count, 2 * count)
 
 
 def _turn(X: Array, cos: Array, sin: Array, layout: Layout) -> Array:
@@ -77,6 +75,7 @@ def rotate(
     return _turn(X, cos, sin, layout), RotatePullback(cos, sin, layout)
 
 
+@checked
 def change_layout(W: Array, d: int, *, to: Layout, part: int | None = None) -> Array:
     """Columns of W_q, W_k, b_q or b_k in the order that the other layout needs: the same model, in its other form.
 
@@ -145,9 +144,8 @@ class RoPE(Encoding):
         name, turned = ("d", self.d) if self.part is None else ("part", self.part)
         if turned < 2 or turned % 2 or turned > self.d:
             raise ValueError(f"{name}: channels are turned in pairs, and {turned} of {self.d} is not possible")
-        if not 1 < self.base < np.inf:
+        if self.base <= 1:
             raise ValueError(f"base: {self.base} should be more than 1, so that frequencies fall")
-        _pairs(0, self.layout)
         self.angles(1)  # a scaling refuses what it can't do
 
     def angles(self, m: int) -> tuple[Array, float]:
@@ -190,6 +188,8 @@ class RoPE(Encoding):
 
     def turn(self, X: Array, *, first: int = 0, length: int) -> tuple[Array, RotatePullback]:
         """Rows of X (*batch, n, d) turned as the positions first, first + 1, … of a text of this length."""
+        if not 0 <= first <= length - X.shape[-2]:
+            raise ValueError(f"first: {X.shape[-2]} rows from position {first} are not within a text of {length}")
         room = max(64, 1 << (length - 1).bit_length()) if self.fixed else length  # a table serves many lengths
         cos, sin = (table[first : first + X.shape[-2]] for table in _table(self, room, X.dtype))
         return _turn(X, cos, sin, self.layout), RotatePullback(cos, sin, self.layout)

@@ -19,23 +19,22 @@ from collections.abc import Callable
 import numpy as np
 
 from minitransformer.door import frozen
-from minitransformer.typing import Array
+from minitransformer.typing import Array, checked
 
 Scaling = Callable[[int, float, int], tuple[Array, float]]  # (d, base, length) → (frequencies, magnitude)
 
 
+@checked
 def rope_frequencies(d: int, base: float = 10000.0) -> Array:
     """θ_f = base^(−2f/d), f = 0 … d/2 − 1: the angle by which pair f turns from one position to the next."""
     return base ** (-np.arange(0, d, 2) / d)
 
 
-def _refuse(factor: float, d: int = 4, trained: int = 1) -> None:
-    if not 1 <= factor < math.inf:
+def _refuse(factor: float, d: int = 4) -> None:
+    if factor < 1:
         raise ValueError(f"factor: {factor} does not make anything longer; it should be at least 1")
     if d < 4:
         raise ValueError(f"d: of {d} channels the highest frequency is also the lowest, and can't stay and be divided")
-    if trained < 1:
-        raise ValueError(f"trained: {trained} should be the length that the model was trained on")
 
 
 @frozen
@@ -94,7 +93,7 @@ class DynamicNTK:
     trained: int
 
     def __post_init__(self) -> None:
-        _refuse(self.factor, trained=self.trained)
+        _refuse(self.factor)
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
         stretch = self.factor * max(length, self.trained) / self.trained - (self.factor - 1)
@@ -120,9 +119,9 @@ class YaRN:
     fixed = True
 
     def __post_init__(self) -> None:
-        _refuse(self.factor, trained=self.trained)
-        if not 0 < self.slow < self.fast:
-            raise ValueError(f"slow and fast: {self.slow} and {self.fast} should be positive, and rise")
+        _refuse(self.factor)
+        if self.slow >= self.fast:
+            raise ValueError(f"slow and fast: {self.slow} and {self.fast} should rise")
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
         low, high = (

@@ -65,11 +65,9 @@ def sum_over_rows(dY: Array, X: Array) -> Array:
     return np.tensordot(dY, X, (rows, rows))
 
 
-def table_fits(name: str, table: Array, shape: tuple[int, ...], width: int, **rows: Array) -> None:
-    """Refuse a table of positions of another shape or dtype than it should have, and heads of another width."""
-    one_dtype(**{name: table}, **rows)
-    if table.shape != shape:
-        raise TypeError(f"{name}: shape {table.shape} should be {shape}")
+def heads_are(width: int, a: Array, **rows: Array) -> None:
+    """Refuse heads of another width, or dtype, than the table of positions that they meet."""
+    one_dtype(a=a, **rows)
     for other, X in rows.items():
         if X.shape[-1] != width:
             raise TypeError(f"{other}: heads of width {X.shape[-1]}, but the positions are for heads of width {width}")
@@ -131,12 +129,6 @@ class Shaw(ScoreEncoding):
     values: bool = True
     acts_on = ("scores", "values")
 
-    def __post_init__(self) -> None:
-        if self.d < 1:
-            raise ValueError(f"d: {self.d} must be at least 1")
-        if self.clip < 0:
-            raise ValueError(f"clip: {self.clip} must not be negative")
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ShawParams:
         """Small random vectors, of standard deviation 0.02."""
         tables = [(0.02 * rng.standard_normal(self._shape)).astype(dtype) for _ in range(1 + self.values)]
@@ -148,9 +140,7 @@ class Shaw(ScoreEncoding):
 
     def scores(self, params: ShawParams, Q: Array, K: Array) -> tuple[Array, ShawScoresPullback]:
         """S_ij = scale · (⟨q_i, k_j⟩ + ⟨q_i, a_k at c(j − i)⟩)."""
-        table_fits("a_k", params.a_k, self._shape, self.d, Q=Q)
-        if (params.a_v is not None) != self.values:
-            raise TypeError(f"a_v: should be {'a table' if self.values else 'None'} for values={self.values}")
+        heads_are(self.d, params.a_k, Q=Q)
         S, content = scores(Q, K, scale=self.scale)
         S += by_clipped_offset(content.scale * Q @ params.a_k.T, K.shape[-2])
         return S, ShawScoresPullback(content, params)
@@ -160,6 +150,6 @@ class Shaw(ScoreEncoding):
         Y, content = aggregate(A, V)
         if params.a_v is None:
             return Y, PlainAggregatePullback(content)
-        table_fits("a_v", params.a_v, self._shape, self.d, V=V)
+        heads_are(self.d, params.a_v, V=V)
         T = sum_by_clipped_offset(A, self.clip)
         return Y + T @ params.a_v, ShawAggregatePullback(content, T, params.a_v)

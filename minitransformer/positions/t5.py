@@ -83,8 +83,6 @@ class T5Bias(OffsetBias):
     scale = 1.0
 
     def __post_init__(self) -> None:
-        if self.heads < 1:
-            raise ValueError(f"heads: {self.heads} must be at least 1")
         for causal in (False, True):
             t5_buckets(np.zeros(1, int), buckets=self.buckets, distance=self.distance, causal=causal)
 
@@ -135,10 +133,6 @@ class OffsetScalars(OffsetBias):
 
     shared = ("table",)
     scale = 1.0
-
-    def __post_init__(self) -> None:
-        if self.heads < 1 or self.longest < 1:
-            raise ValueError(f"heads and longest must be at least 1, got {self.heads} and {self.longest}")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> OffsetScalarParams:
         """Small random numbers, of standard deviation 0.02."""

@@ -153,10 +153,8 @@ class TUPE(ScoreEncoding):
     shared = TUPEParams._fields
 
     def __post_init__(self) -> None:
-        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
-        if self.longest < 1:
-            raise ValueError(f"longest: {self.longest} must be at least 1")
         if self.buckets is not None:
             t5_buckets(np.zeros(1, int), buckets=self.buckets, distance=self.distance, causal=False)
 

@@ -20,8 +20,8 @@ class Noam:
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.width < 1 or self.warmup < 1:
-            raise ValueError(f"width and warmup: {self.width} and {self.warmup} are not both at least 1")
+        if self.warmup < 1:
+            raise ValueError(f"warmup: {self.warmup} should be at least 1")
 
     def __call__(self, step: int) -> float:
         """The rate of this step."""
@@ -42,9 +42,7 @@ class Cosine:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.peak < math.inf:
-            raise ValueError(f"peak: a largest rate of {self.peak} is not positive")
-        if not 0 <= self.warmup <= self.steps:
+        if self.warmup > self.steps:
             raise ValueError(f"warmup: {self.warmup} is not within 0 … {self.steps}, the number of steps")
 
     def __call__(self, step: int) -> float:

@@ -341,7 +341,7 @@ def test_names_and_options():
         "window:radio=5": "'window' has no option 'radio=5'; it has radius, step, globals_, as window:radius=…",
         "window:5": "no option '5'",
         "linear:d=5": "no option 'd=5'",
-        "window:radius=-1": "radius ≥ 0",
+        "window:radius=-1": "radius: -1 should be at least 0",
         7: "7 is not a name",
         (): "empty",
     }.items():

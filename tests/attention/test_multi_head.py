@@ -424,13 +424,18 @@ def test_cross_attention_is_dense_and_without_positions():
 
 @pytest.mark.parametrize(("width", "heads"), [(6, 4), (6, 0), (6, -1), (0, 1), (-6, 3), (3, 6)])
 def test_heads_must_divide_the_width(width, heads):
-    with pytest.raises(ValueError, match=f"width: {width} is not divisible into {heads} heads"):
+    with pytest.raises(
+        ValueError,
+        match=f"width: {width} is not divisible into {heads} heads|(width|heads): (0|-.) should be at least 1",
+    ):
         MultiHeadAttention(width, heads)
 
 
 @pytest.mark.parametrize("groups", [0, -1, 2, 6])
 def test_groups_must_divide_the_heads(groups):
-    with pytest.raises(ValueError, match=f"groups: 3 heads are not divisible into {groups} groups"):
+    with pytest.raises(
+        ValueError, match=f"groups: (3 heads are not divisible into {groups} groups|{groups} should be at least 1)"
+    ):
         MultiHeadAttention(D, H, groups=groups)
     with pytest.raises(ValueError, match="groups: in QueriesAreKeys queries are the keys, so there are as many"):
         MultiHeadAttention(D, H, core=QueriesAreKeys(), groups=1)

@@ -90,9 +90,9 @@ def test_every_command_prints_on_a_terminal_of_few_signs(folder, tmp_path, argv)
 
 
 def test_trouble_is_told_on_a_terminal_of_few_signs(folder):
-    done = run(folder, "train", "mine.txt", "--attention", "window:radius=-3", **ASCII)
+    done = run(folder, "train", "mine.txt", "--attention", "window:radio=3", **ASCII)
     assert done.returncode == 1
-    assert b"radius >= 0" in done.stderr
+    assert b"as window:radius=..." in done.stderr
 
 
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0>&- 1>&- 2>&-", "| true", "2>&1 | true"])

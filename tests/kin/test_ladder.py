@@ -212,7 +212,7 @@ def test_bad_input():
         After(d, 7)(draw(RUNGS[9])[3], X)
     with pytest.raises(ValueError, match="not divisible into 4 heads"):
         Attend(6, 4)
-    with pytest.raises(ValueError, match="not divisible into 0 heads"):
+    with pytest.raises(ValueError, match="heads: 0 should be at least 1"):
         After(6, 7, 0)
     with pytest.raises(ValueError, match="beyond the learned table"):
         chain(*RUNGS[8])(draw(RUNGS[8]), rng.standard_normal((2, n + 3, D)))

@@ -95,6 +95,6 @@ def test_bad_input():
     with pytest.raises(ValueError, match="odd"):
         WordWindow(3, 4, 4)
     with pytest.raises(ValueError, match="odd"):
-        WordWindow(3, 4, -1)
+        WordWindow(3, 4, 2)
     with pytest.raises(ValueError, match="at least 1"):
         WordWindow(3, 0)

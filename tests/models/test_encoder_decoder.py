@@ -197,14 +197,14 @@ def test_translation_has_at_most_longest_tokens(longest):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vocabulary": 0}, "vocabulary and longest must be at least 1, got 0 and 7"),
-        ({"longest": 0}, "vocabulary and longest must be at least 1, got 9 and 0"),
+        ({"vocabulary": 0}, "vocabulary: 0 should be at least 1"),
+        ({"longest": 0}, "longest: 0 should be at least 1"),
         ({"heads": 4}, "width: 6 is not divisible into 4 heads"),
-        ({"depth": 0}, "depth: a stack needs at least one block"),
-        ({"hidden": 0}, "width and hidden must be at least 1"),
+        ({"depth": 0}, "depth: 0 should be at least 1"),
+        ({"hidden": 0}, "(width|hidden): 0 should be at least 1"),
         ({"positions": "rotary"}, "positions: no 'rotary'"),
         ({"width": 3, "heads": 1}, "width: sines and cosines come in pairs"),
-        ({"dropout": -1}, "dropout: -1 is not in"),
+        ({"dropout": -1}, "dropout: -1 should be in"),
         ({"attention": "delta"}, "attention: DeltaRule is always causal: it reads from left to right"),
         (
             {"attention": "linear", "positions": "t5"},

@@ -49,10 +49,10 @@ def test_initial_parameters_keep_the_variance_of_a_row(rng):
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(ValueError, match="activation: no 'swish'; there are relu, gelu and gelu_tanh"):
+    with pytest.raises(ValueError, match="activation: no 'swish'; there are relu, gelu, gelu_tanh"):
         FeedForward(4, 7, "swish")
     for width, hidden in ((4, 0), (0, 4), (4, -1)):
-        with pytest.raises(ValueError, match=f"width and hidden must be at least 1, got {width} and {hidden}"):
+        with pytest.raises(ValueError, match=r"(width|hidden): .* should be at least 1"):
             FeedForward(width, hidden)
 
 

@@ -123,11 +123,11 @@ def test_forbidden_tokens():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -0.1}, "temperature: -0.1 is not at least 0"),
-        ({"temperature": float("nan")}, "temperature: nan is not at least 0"),
-        ({"top_k": 0}, "top_k: 0 is not at least 1"),
-        ({"top_p": 0.0}, r"top_p: 0.0 is not in \(0, 1\]"),
-        ({"top_p": 1.1}, r"top_p: 1.1 is not in \(0, 1\]"),
+        ({"temperature": -0.1}, "temperature: -0.1 should be at least 0"),
+        ({"temperature": float("nan")}, "temperature: nan should be a number"),
+        ({"top_k": 0}, "top_k: 0 should be at least 1"),
+        ({"top_p": 0.0}, r"top_p: 0.0 should be in \(0, 1\]"),
+        ({"top_p": 1.1}, r"top_p: 1.1 should be in \(0, 1\]"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -263,7 +263,7 @@ def test_bad_input_is_refused():
         generate(LM, PARAMS, PROMPT[:0], 3, rng=seeded())
     with pytest.raises(ValueError, match="tokens: 7 is outside the vocabulary 0 … 6"):
         generate(LM, PARAMS, np.array([1, 7]), 3, rng=seeded())
-    with pytest.raises(ValueError, match="steps: -1 is negative"):
+    with pytest.raises(ValueError, match="steps: -1 should be at least 0"):
         generate(LM, PARAMS, PROMPT, -1, rng=seeded())
     for prompt in (PROMPT.astype(float), PROMPT.tolist(), PROMPT[None], "text"):
         with pytest.raises(TypeError, match="parameter 'prompt'"):

@@ -242,7 +242,7 @@ def test_blocks_of_several_forms_that_can_not_be_stacked():
 
 def test_parameters_of_another_depth_are_refused(rng):
     stack, deeper = blocks(2), blocks(3).init(rng, np.float64)
-    with pytest.raises(ValueError, match="params: 3 blocks for a stack of 2"):
+    with pytest.raises(TypeError, match=r"params\.blocks: should be tuple of 2, is tuple of 3"):
         stack.step(deeper, X)
     with pytest.raises(TypeError, match=r"params\.blocks: should be tuple of 2, is tuple of 3"):
         stack(deeper, X)

@@ -64,12 +64,12 @@ def test_a_part_of_the_table():
 @pytest.mark.parametrize("width", [0, 1, 7, -2])
 def test_sinusoids_come_in_pairs(width):
     for make in (lambda: sinusoids(3, width), lambda: SinusoidalPositions(width)):
-        with pytest.raises(ValueError, match=f"width: sines and cosines come in pairs, and {width} is not"):
+        with pytest.raises(ValueError, match=f"width: .*{width} (is not an even|should be at least 1)"):
             make()
 
 
 def test_a_table_of_negative_length_is_refused():
-    with pytest.raises(ValueError, match="n: a table of -1 rows"):
+    with pytest.raises(ValueError, match="n: -1 should be at least 0"):
         sinusoids(-1, 4)
 
 
@@ -117,7 +117,7 @@ def test_nor_before_it():
 
 @pytest.mark.parametrize(("width", "longest"), [(0, 3), (4, 0), (-4, 3)])
 def test_an_empty_table_is_refused(width, longest):
-    with pytest.raises(ValueError, match=f"width and longest must be at least 1, got {width} and {longest}"):
+    with pytest.raises(ValueError, match=r"(width|longest): .* should be at least 1"):
         LearnedPositions(width, longest)
 
 
@@ -190,15 +190,14 @@ def test_the_base_is_10000():
 @pytest.mark.parametrize("base", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_base_has_to_be_positive(base):
     for make in (sinusoids, shift_matrix):
-        with pytest.raises(ValueError, match=f"base: {base} is not a positive number"):
+        with pytest.raises(ValueError, match=f"base: {base} should be (above 0|a number)"):
             make(4, 4, base=base)
 
 
 def test_other_layouts_are_refused():
-    with pytest.raises(TypeError, match="layout"):
-        sinusoids(3, 4, layout="thirds")
-    with pytest.raises(ValueError, match='layout: no \'thirds\'; there are "interleaved" and "halves"'):
-        angular_frequencies(4, layout="thirds")
+    for make in (partial(sinusoids, 3, 4), partial(shift_matrix, 4, 1), partial(angular_frequencies, 4)):
+        with pytest.raises(ValueError, match=r"^layout: no 'thirds'; there are interleaved, halves"):
+            make(layout="thirds")
 
 
 # ---------------------------------------------------------------------------------------------- shifting

@@ -109,7 +109,7 @@ def test_float32_stays(Q, K, V):
 
 
 def test_refusals(Q, K, V):
-    with pytest.raises(ValueError, match="heads: 0 must be at least 1"):
+    with pytest.raises(ValueError, match="heads: 0 should be at least 1"):
         ALiBi(0)
     with pytest.raises(ValueError, match=r"bias: shape \(4, 11\) does not broadcast"):
         ALiBi(4)(NONE, Q, K, V)

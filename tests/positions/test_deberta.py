@@ -236,8 +236,8 @@ def test_what_it_says_about_itself():
     ("make", "message"),
     [
         (lambda: DeBERTa(12, 5, 4), "width: 12 is not divisible into 5 heads"),
-        (lambda: DeBERTa(12, 3, 0), "span: 0 must be at least 1"),
-        (lambda: DeBERTa(12, 3, 4, index="v1"), 'index: no \'v1\'; there are "paper" and "code"'),
+        (lambda: DeBERTa(12, 3, 0), "span: 0 should be at least 1"),
+        (lambda: DeBERTa(12, 3, 4, index="v1"), "index: no 'v1'; there are paper, code"),
         (lambda: DeBERTa(12, 3, 4, buckets=1), "buckets: half of 1 should be at least 1, and less than"),
         (lambda: DeBERTa(12, 3, 4, buckets=6), "buckets: half of 6 .* the longest distance, 3"),
         (lambda: DeBERTa(12, 3, 4, terms=()), r'terms: \(\) should be "c2p", "p2c" or both'),

@@ -123,7 +123,7 @@ def test_initial_values(rng):
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="heads and hidden must be at least 1, got 0 and 32"):
+    with pytest.raises(ValueError, match="heads: 0 should be at least 1"):
         FIRE(0)
-    with pytest.raises(ValueError, match="heads and hidden must be at least 1, got 3 and 0"):
+    with pytest.raises(ValueError, match="hidden: 0 should be at least 1"):
         FIRE(3, hidden=0)

@@ -110,5 +110,5 @@ def test_the_kernels_are_conditionally_positive_definite(rng):
 
 @pytest.mark.parametrize("encoding", [KerpleLog, KerplePower, KerpleWeighted])
 def test_refusals(encoding):
-    with pytest.raises(ValueError, match="heads: 0 must be at least 1"):
+    with pytest.raises(ValueError, match="heads: 0 should be at least 1"):
         encoding(0)

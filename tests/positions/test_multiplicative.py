@@ -217,9 +217,9 @@ def test_parameters(rng):
 def test_bad_sizes():
     with pytest.raises(ValueError, match="kind: 'M5' should be one of M1, M2, M3, M4"):
         Multiplicative(4, 2, "M5")
-    with pytest.raises(ValueError, match="d: 0 must be at least 1"):
+    with pytest.raises(ValueError, match="d: 0 should be at least 1"):
         Multiplicative(0, 2)
-    with pytest.raises(ValueError, match="clip: -1 must not be negative"):
+    with pytest.raises(ValueError, match="clip: -1 should be at least 0"):
         Multiplicative(4, -1)
     with pytest.raises(ValueError, match="acts on the scores"):
         refuse_without_scores(Multiplicative(4, 2))

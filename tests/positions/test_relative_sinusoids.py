@@ -232,10 +232,10 @@ def test_what_they_say_about_themselves():
     ("make", "message"),
     [
         (lambda: TransformerXLPositions(12, 5), "width: 12 is not divisible into 5 heads"),
-        (lambda: TransformerXLPositions(12, 0), "width: 12 is not divisible into 0 heads"),
+        (lambda: TransformerXLPositions(12, 0), "heads: 0 should be at least 1"),
         (lambda: TransformerXLPositions(9, 3), "width: sines and cosines come in pairs, and 9 is not"),
         (lambda: TENER(3, 5), "width: sines and cosines come in pairs, and 5 is not"),
-        (lambda: TENER(0, 4), "heads: 0 must be at least 1"),
+        (lambda: TENER(0, 4), "heads: 0 should be at least 1"),
     ],
 )
 def test_what_they_refuse(make, message):

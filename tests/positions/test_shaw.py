@@ -258,9 +258,9 @@ def test_parameters(rng):
 
 
 def test_bad_sizes():
-    with pytest.raises(ValueError, match="d: 0 must be at least 1"):
+    with pytest.raises(ValueError, match="d: 0 should be at least 1"):
         Shaw(0, 2)
-    with pytest.raises(ValueError, match="clip: -1 must not be negative"):
+    with pytest.raises(ValueError, match="clip: -1 should be at least 0"):
         Shaw(4, -1)
     with pytest.raises(ValueError, match="acts on the scores and the values"):
         refuse_without_scores(Shaw(4, 2))

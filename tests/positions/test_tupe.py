@@ -131,9 +131,12 @@ def test_parameters_that_are_there(rng):
 
 def test_refusals(K, V, rng):
     for width, heads in ((12, 5), (12, 0), (0, 3)):
-        with pytest.raises(ValueError, match=f"width: {width} is not divisible into {heads} heads"):
+        with pytest.raises(
+            ValueError,
+            match=f"width: {width} is not divisible into {heads} heads|(width|heads): 0 should be at least 1",
+        ):
             TUPE(width, heads, 9)
-    with pytest.raises(ValueError, match="longest: 0 must be at least 1"):
+    with pytest.raises(ValueError, match="longest: 0 should be at least 1"):
         TUPE(D, H, 0)
     with pytest.raises(ValueError, match="buckets: 7 should be even"):
         TUPE(D, H, 9, buckets=7)

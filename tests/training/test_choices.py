@@ -9,13 +9,13 @@ from minitransformer.training.schedule import Cosine
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"steps": 0}, "steps: 0 is not at least 1"),
+        ({"steps": 0}, "steps: 0 should be at least 1"),
         ({"batch": 0}, "batch: 0"),
         ({"parts": 0}, "parts: 0"),
         ({"look_every": 0}, "look_every: 0"),
         ({"save_every": 0}, "save_every: 0"),
         ({"batch": 10, "parts": 4}, "a batch of 10 can't be cut into 4 equal ones"),
-        ({"clip": 0.0}, "clip: 0.0"),
+        ({"clip": 0.0}, "clip: with 0 nothing"),
         ({"seed": -1}, "seed: -1"),
     ],
 )

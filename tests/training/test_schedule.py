@@ -37,7 +37,7 @@ def test_cosine_without_warmup_starts_near_the_peak():
 
 @pytest.mark.parametrize("warmup", [-1, 11])
 def test_a_warmup_longer_than_the_run_is_refused(warmup):
-    with pytest.raises(ValueError, match=f"warmup: {warmup} is not within 0 … 10"):
+    with pytest.raises(ValueError, match=f"warmup: {warmup} (is not within 0 … 10|should be at least 0)"):
         Cosine(1.0, 10, warmup)
 
 
@@ -49,5 +49,5 @@ def test_a_senseless_noam_is_refused(wrong):
 
 @pytest.mark.parametrize("peak", [0.0, -1.0, math.nan, math.inf])
 def test_a_senseless_rate_is_refused(peak):
-    with pytest.raises(ValueError, match=r"peak: (a largest rate|nan should be a number)"):
+    with pytest.raises(ValueError, match=r"peak: .* should be (above 0|a number)"):
         Cosine(peak, 10)
