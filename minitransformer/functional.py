@@ -185,6 +185,13 @@ class EmbeddingPullback(NamedTuple):
         return dE
 
 
+def refuse_unknown(tokens: Array, vocabulary: int) -> None:
+    """Raise ValueError for a token outside 0 … vocabulary − 1."""
+    if tokens.size and not (0 <= tokens.min() and tokens.max() < vocabulary):
+        bad = tokens[(tokens < 0) | (tokens >= vocabulary)].flat[0]
+        raise ValueError(f"tokens: {bad} is outside the vocabulary 0 … {vocabulary - 1}")
+
+
 @checked
 def embedding(tokens: Int[Array, "*batch"], E: Float[Array, "vocabulary D"]):
     """Y[t] = E[tokens[t]]: look up a row of the table for each token.
@@ -192,9 +199,7 @@ def embedding(tokens: Int[Array, "*batch"], E: Float[Array, "vocabulary D"]):
     source   Aalto 2.1.1
     raises   ValueError for a token outside 0 … vocabulary − 1
     """
-    if tokens.size and not (0 <= tokens.min() and tokens.max() < len(E)):
-        bad = tokens[(tokens < 0) | (tokens >= len(E))].flat[0]
-        raise ValueError(f"tokens: {bad} is outside the vocabulary 0 … {len(E) - 1}")
+    refuse_unknown(tokens, len(E))
     return E[tokens], EmbeddingPullback(tokens.copy(), len(E))
 
 

@@ -24,6 +24,7 @@ CHOICES = {  # option: type, help
 }
 PROMPT, SAMPLE, TEMPERATURE = "The ", 400, 0.8
 EXAMPLES = 8
+LONGEST = 10**6  # bytes that are written at once
 
 
 def add_train(commands: Any) -> None:
@@ -181,11 +182,11 @@ def generate(args: argparse.Namespace) -> int:
     from minitransformer.training.objective import WriteISO
 
     model, _, state, data = load(args.checkpoint)
-    if data["task"] == "dates":
+    if data.get("task") == "dates":
         print(WriteISO().translate(model, state.params, [args.prompt])[0])
         return 0
-    if args.length < 0:
-        raise ValueError(f"length: {args.length} is negative")
+    if not 0 <= args.length <= LONGEST:
+        raise ValueError(f"length: {args.length} should be within 0 … {LONGEST}")
     options = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
     print(_continue(model, state.params, args.prompt, args.length, args.seed, **options))
     return 0

@@ -52,6 +52,8 @@ def read_text(path: str | Path) -> Text:
     raises   OSError if it can't be read; ValueError if it is empty or not UTF-8, with the offset of the first bad byte
     """
     path = Path(path)
+    if path.is_char_device():
+        raise ValueError(f"{path}: a device has no end, and so no last tenth")
     data = path.read_bytes()
     if not data or data.isspace():
         raise ValueError(f"{path}: the text is empty")

@@ -6,6 +6,7 @@ P = softmax(logits / temperature), restricted to the k most probable tokens (top
 
 import numpy as np
 
+from minitransformer.functional import refuse_unknown
 from minitransformer.models.sequence_model import LanguageModel, SequenceParams
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -67,6 +68,9 @@ def generate(
     """
     if len(prompt) == 0:
         raise ValueError("prompt: a model of the next token needs at least one token to start from")
+    if model.outputs is not None:
+        raise ValueError(f"model: it has {model.outputs} outputs of its own, and does not say which token is next")
+    refuse_unknown(prompt, model.vocabulary)
     tokens = list(prompt)
     logits, state = model.step(params, np.array(tokens[-model.context :]))
     for k in range(steps):

@@ -24,7 +24,7 @@ from minitransformer.positions.shaw import Shaw
 from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
 from minitransformer.positions.t5 import T5Bias
 from minitransformer.positions.tupe import TUPE
-from minitransformer.typing import checked
+from minitransformer.typing import Checked, checked
 
 AT_EMBEDDING: dict[str, Callable[..., Any]] = {
     "none": NoPositions,
@@ -64,13 +64,13 @@ def place(positions: Any, *, width: int, heads: int, longest: int) -> Placed:
     longest   positions that a learned table holds, and the farthest offset of DeBERTa's
     raises    ValueError for an unknown name or option, and for what is no encoding
     """
-    if width < 1 or heads < 1 or width % heads:
+    if width % heads:
         raise ValueError(f"width: {width} is not divisible into {heads} heads")
     if isinstance(positions, str):
         sizes = {"width": width, "heads": heads, "d": width // heads, "longest": longest}
         positions = named("positions", {**AT_EMBEDDING, **IN_ATTENTION}, positions, sizes)
     if isinstance(positions, Encoding):
         return Placed(NoPositions(width), positions)
-    if not hasattr(positions, "init"):
+    if not hasattr(positions, "init") or isinstance(positions, Checked):
         raise ValueError(f"positions: {positions!r} is not a name, nor an encoding")
     return Placed(positions, None)

@@ -1,5 +1,6 @@
 import hashlib
 import zlib
+from pathlib import Path
 from pydoc_data import topics
 
 import numpy as np
@@ -55,6 +56,12 @@ def test_another_text_has_another_hash(tmp_path):
     for name, content in (("a", "text " * 50), ("b", "next " * 50)):
         (tmp_path / name).write_text(content)
     assert read_text(tmp_path / "a").sha256 != read_text(tmp_path / "b").sha256
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device")
+def test_a_device_is_refused():
+    with pytest.raises(ValueError, match="/dev/zero: a device has no end"):
+        read_text("/dev/zero")
 
 
 @pytest.mark.parametrize("content", [b"", b" \n\n \t"])

@@ -1,6 +1,7 @@
 """Generation: distributions against plain loops, the cache against reading everything again, bad input."""
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -118,6 +119,21 @@ def test_forbidden_tokens():
     logits = np.array([0.0, -np.inf, 0.0])
     for options in ({}, {"top_k": 3}, {"top_p": 0.9}, {"temperature": 0.5}):
         assert np.allclose(next_token_distribution(logits, **options), [0.5, 0, 0.5])
+
+
+def test_what_the_context_has_no_room_for_has_to_be_known_too(rng):
+    params = LM.init(rng)
+    prompt = np.zeros(3 * LM.context, int)
+    for wrong in (-1, LM.vocabulary):
+        prompt[0] = wrong
+        with pytest.raises(ValueError, match=f"tokens: {wrong} is outside the vocabulary"):
+            generate(LM, params, prompt, 1, rng=rng)
+
+
+def test_a_model_with_outputs_of_its_own_does_not_write(rng):
+    model = replace(LM, outputs=3)
+    with pytest.raises(ValueError, match="model: it has 3 outputs of its own"):
+        generate(model, model.init(rng), np.zeros(2, int), 1, rng=rng)
 
 
 @pytest.mark.parametrize(
