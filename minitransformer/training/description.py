@@ -7,16 +7,16 @@ what the book offers and nothing else, and before anything large is made, its si
 import dataclasses
 import math
 import reprlib
-import types
 import typing
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from minitransformer import attention, models, positions
+from minitransformer.door import fits
 from minitransformer.models.model import Model
-from minitransformer.pullback import Tree
+from minitransformer.pullback import Tree, tree_leaves
 from minitransformer.training import schedule
 from minitransformer.training.choices import Training
 from minitransformer.training.optimiser import AdamW
@@ -83,35 +83,24 @@ def fitting_model(about: Any, shapes: dict[str, tuple[int, ...]], size: int) -> 
 
 def checked_as(hint: Any, value: Any, where: str, largest: float = COUNT) -> Any:
     """The value, if the type hint allows it. A whole number is a count: neither negative nor above the largest."""
-    if type(value) is int and not 0 <= value <= largest and not _fits(value, hint, largest):
-        raise ValueError(f"{where}: {reprlib.repr(value)} is not within 0 … {largest}")
-    if not _fits(value, hint, largest):
+    if not (_names_a_part(value, hint) if hint in (Any, PART) else fits(value, hint)):
         names = {Any: "a name or a part", PART: "a part"}
         wanted = names.get(hint) or (hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", ""))
         raise ValueError(f"{where}: {reprlib.repr(value)} should be {wanted}")
+    for part in tree_leaves(value):
+        if isinstance(part, str) and len(part) > LONGEST:
+            raise ValueError(f"{where}: {reprlib.repr(part)} is a name of {len(part)} letters")
+        if isinstance(part, float) and not math.isfinite(part):
+            raise ValueError(f"{where}: {part} is no number")
+        if type(part) is int and not (0 <= part <= largest or (hint is float and abs(part) <= COUNT)):
+            raise ValueError(f"{where}: {reprlib.repr(part)} is not within 0 … {largest}")
     return value
 
 
-def _fits(value: Any, hint: Any, largest: float) -> bool:
-    kind, parts = typing.get_origin(hint), typing.get_args(hint)
+def _names_a_part(value: Any, hint: Any) -> bool:
     if hint is Any and isinstance(value, tuple):
-        return all(_fits(part, Any, largest) for part in value)
-    if hint is Any or hint is PART:
-        return value is None or dataclasses.is_dataclass(value) or (hint is Any and _fits(value, str, largest))
-    if kind in (typing.Union, types.UnionType):
-        return any(_fits(value, part, largest) for part in parts)
-    if kind is Literal:
-        return isinstance(value, str) and value in parts
-    if kind is tuple:
-        parts = parts[:1] * len(value) if isinstance(value, tuple) and Ellipsis in parts else parts
-        return isinstance(value, tuple) and len(value) == len(parts) and all(
-            _fits(v, part, largest) for v, part in zip(value, parts, strict=True)
-        )  # fmt: skip
-    if hint is int:
-        return type(value) is int and 0 <= value <= largest
-    if hint is float:
-        return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) <= COUNT)
-    return isinstance(value, kind or hint) and not (isinstance(value, str) and len(value) > LONGEST)
+        return all(_names_a_part(part, hint) for part in value)
+    return value is None or dataclasses.is_dataclass(value) or (hint is Any and isinstance(value, str))
 
 
 def _made(value: Any, hint: Any, where: str, largest: float) -> Any:
