@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from minitransformer.commands import terminal
-from minitransformer.commands.loops import keep_somewhere
 from minitransformer.commands.train import add_generate, add_train
+from minitransformer.kept_loops import keep_somewhere
 
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
@@ -180,7 +180,7 @@ def _outcome(args: argparse.Namespace) -> int:
     from minitransformer.workshop.book import BookError
 
     try:
-        if args.command in COMPUTE and (place := keep_somewhere()):
+        if args.command in COMPUTE and (place := keep_somewhere()):  # known to every process that the command starts
             terminal.say(f"compiled loops can't be kept where they should be, and are in {place}")
         code = args.run(args) or 0
         sys.stdout.flush()  # now, while trouble can still be told

@@ -16,9 +16,20 @@ switched off. With NUMBA_CPU_NAME the loops are compiled for another processor, 
 disk is kept under the name and the features: code for two processors never mixes.
 """
 
+import sys
+from contextlib import suppress
+
 import numba
 
 from minitransformer.backend import processor, register
+from minitransformer.kept_loops import keep_somewhere
+
+if place := keep_somewhere():
+    numba.config.CACHE_DIR = str(place)
+    with suppress(OSError):  # nobody listens
+        print(
+            f"minitransformer: compiled loops can't be kept where they should be, and are in {place}", file=sys.stderr
+        )
 
 if numba.config.CPU_FEATURES is None:
     numba.config.CPU_FEATURES = processor()[1] + (",-prefer-256-bit" if register() == 64 else "")

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from threadpoolctl import threadpool_info
 
 from minitransformer.backend import TIERS, available, current
-from minitransformer.commands.loops import kept_in
 from minitransformer.commands.memory import memory
 from minitransformer.data.text import python_docs
+from minitransformer.kept_loops import kept_in
 from minitransformer.machine import cores, vectors
 from minitransformer.models.bert_files import PACKAGE
 

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from minitransformer.commands import loops
+from minitransformer import kept_loops as loops
 from minitransformer.workshop import doctor
 
 

@@ -7,8 +7,8 @@ import tempfile
 
 import pytest
 
+from minitransformer import kept_loops as loops
 from minitransformer.backend import available
-from minitransformer.commands import loops
 from tests.fresh_python import fresh_python
 
 HAS_NUMBA = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
@@ -78,6 +78,18 @@ def test_code_that_others_can_write_is_not_run(nowhere, spoil):
 
 
 @HAS_NUMBA
+def test_python_without_a_command_computes_too(nowhere):
+    code = "import numpy as np, minitransformer.functional as F; F.linear(np.ones((70, 64)), np.ones((64, 64)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(nowhere)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"minitransformer: compiled loops can't be kept where they should be, and are in {nowhere}")
+    assert any(nowhere.rglob("*.nbi"))
+
+
+@HAS_NUMBA
 def test_it_is_said_once_and_the_loops_run(nowhere):
     done = subprocess.run(
         [sys.executable, "-m", "minitransformer", "figures", "nothing"],
@@ -89,7 +101,7 @@ def test_it_is_said_once_and_the_loops_run(nowhere):
     assert first.startswith(f"minitransformer: compiled loops can't be kept where they should be, and are in {nowhere}")
     assert "no figure nothing" in second
     script = """
-from minitransformer.commands.loops import keep_somewhere
+from minitransformer.kept_loops import keep_somewhere
 print(keep_somewhere())
 import numpy as np
 from minitransformer.kernels.threads import watch

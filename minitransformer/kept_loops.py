@@ -11,7 +11,7 @@ ROOM = 2**20  # bytes that a place should have left
 def kept_in() -> Path | None:
     """Where Numba keeps what it compiles, or None if it can't: NUMBA_CACHE_DIR, or beside the source, or else at home."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    beside = Path(__file__).parents[1] / "kernels" / "__pycache__"
+    beside = Path(__file__).parent / "kernels" / "__pycache__"
     places = [Path(chosen)] if chosen else [beside, Path(os.path.expanduser("~")) / ".cache" / "numba"]
     place = next((place for place in places if takes(place, 0)), None)
     return place if place and takes(place, ROOM) else None
@@ -30,7 +30,7 @@ def takes(place: Path, size: int) -> bool:
 
 
 def keep_somewhere() -> Path | None:
-    """Before Numba is imported: where it can't keep what it compiles, a temporary folder, which is returned.
+    """A temporary folder for the loops where Numba can't keep them; a Numba that is not imported yet will use it.
 
     It is the same one in every run, and belongs to this user alone: compiled code that others can write is not run.
     raises   OSError if there is no place at all
