@@ -149,3 +149,8 @@ def seen_keys(mask: Array | None, Q: Array, K: Array, what: str) -> Array | None
             f"mask: shape {mask.shape}; {what} has no score for a pair (i, j), so a mask can hide keys, (…, 1, m), not pairs"
         )
     return mask.swapaxes(-1, -2)
+
+
+def where_seen(seen: Array | None, X: Array) -> Array:
+    """X with zeros for the keys that are not there, whatever stood in their place."""
+    return X if seen is None else np.where(seen, X, X.dtype.type(0))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import inverse, one_dtype
-from minitransformer.attention.core import Core, seen_keys
+from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.masks import causal_mask
 from minitransformer.door import frozen
 from minitransformer.functional import loops_in
@@ -213,12 +213,8 @@ class KernelCorePullback(NamedTuple):
     def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
         dFQ, dFK, dV = self.attention(dY)
         dparams_q, dQ = self.q(dFQ)
-        dparams_k, dK = self.k(_where(self.seen, dFK))
-        return tree_add(dparams_q, dparams_k), dQ, dK, _where(self.seen, dV)
-
-
-def _where(seen: Array | None, X: Array) -> Array:
-    return X if seen is None else np.where(seen, X, X.dtype.type(0))
+        dparams_k, dK = self.k(where_seen(self.seen, dFK))
+        return tree_add(dparams_q, dparams_k), dQ, dK, where_seen(self.seen, dV)
 
 
 @frozen
@@ -255,7 +251,7 @@ class KernelAttention(Core):
         seen = seen_keys(mask, Q, K, "kernel attention")
         FQ, q = self.features(params, Q, first=K.shape[-2] - Q.shape[-2])
         FK, k = self.features(params, K)
-        Y, attention = kernel_attention(FQ, _where(seen, FK), _where(seen, V), causal=causal)
+        Y, attention = kernel_attention(FQ, where_seen(seen, FK), where_seen(seen, V), causal=causal)
         return Y, KernelCorePullback(q, k, attention, seen)
 
     def step(
