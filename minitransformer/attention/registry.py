@@ -12,6 +12,7 @@ from minitransformer.attention.core import Core, Mixer, Part
 from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.patterns import BigBird, Pattern, Strided, Window
+from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.named import named
 
@@ -20,6 +21,10 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "window": Window,
     "strided": Strided,
     "bigbird": BigBird,
+    "compressed": MemoryCompressed,
+    "linformer": Linformer,
+    "nystrom": Nystrom,
+    "fnet": FNet,
     "linear": KernelAttention,
     "delta": DeltaRule,
 }
