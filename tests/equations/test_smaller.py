@@ -1,0 +1,159 @@
+"""Attention with fewer keys than tokens: Borealis II (14), (15), Aalto (12) and Linformer in the Lecture notes, in loops.
+
+Borealis projects X with Φ_q, Φ_k, Φ_v (our W_q, W_k, W_v), convolves with θ_k, θ_v, and mixes with Ψ_k, Ψ_v (our E, F).
+None of its two equations has the 1/√d of its (1); here it stands, as in the papers.
+"""
+
+import math
+
+import numpy as np
+
+from minitransformer import check_pullback
+from minitransformer.attention.smaller import (
+    fourier_mix,
+    linformer_attention,
+    memory_compressed_attention,
+    nystrom_attention,
+)
+
+n, D, d, dv = 6, 5, 3, 2
+
+
+def projected(rng):
+    """X Φ_q, X Φ_k, X Φ_v: row i is Σ_c X_ic Φ_ca."""
+    X, Phi_q, Phi_k, Phi_v = (rng.standard_normal(shape) for shape in ((n, D), (D, d), (D, d), (D, dv)))
+
+    def times(Phi):
+        return [[sum(X[i, c] * Phi[c, a] for c in range(D)) for a in range(Phi.shape[1])] for i in range(n)]
+
+    return times(Phi_q), times(Phi_k), times(Phi_v)
+
+
+def attend(q, k, v):
+    """Softmax of q kᵀ/√d, row by row, and the average of the values, for as many keys as there are."""
+    Sa = np.zeros((len(q), len(v[0])))
+    for i in range(len(q)):
+        score = [sum(q[i][a] * k[j][a] for a in range(len(q[i]))) / math.sqrt(len(q[i])) for j in range(len(k))]
+        total = sum(math.exp(s) for s in score)
+        for j in range(len(k)):
+            for b in range(len(v[j])):
+                Sa[i, b] += math.exp(score[j]) / total * v[j][b]
+    return Sa
+
+
+def test_borealis_eq_14_memory_compressed_attention():
+    """Borealis II (14), "Reducing size of attention matrix":
+
+        Sa[X] = Softmax[ X Φ_q (θ_k ⊛ X Φ_k)ᵀ ] (θ_v ⊛ X Φ_v)
+
+    The stride is the length of the kernel, s: entry b of the convolution is Σ_t θ_t x_{bs+t}, a "weighted average of nearby"
+    keys, with one weight for each channel.
+    """
+    rng = np.random.default_rng(14)
+    s = 2
+    q, k, v = projected(rng)
+    theta_k, theta_v = rng.standard_normal((s, d)), rng.standard_normal((s, dv))
+
+    blocks = range(n // s)
+    k_bar = [[sum(theta_k[t, a] * k[b * s + t][a] for t in range(s)) for a in range(d)] for b in blocks]
+    v_bar = [[sum(theta_v[t, a] * v[b * s + t][a] for t in range(s)) for a in range(dv)] for b in blocks]
+    Sa = attend(q, k_bar, v_bar)  # of I × I/s weights
+
+    one_head = [np.array(X)[None] for X in (q, k, v)]
+    Y, pullback = memory_compressed_attention(*one_head, theta_k[None], theta_v[None])
+    np.testing.assert_allclose(Y[0], Sa, rtol=0, atol=1e-13)
+    assert pullback.A.shape == (1, n, n // s)
+    check_pullback(memory_compressed_attention, *one_head, theta_k[None], theta_v[None])
+
+
+def test_borealis_eq_15_linformer():
+    """Borealis II (15), "Reducing size of attention matrix":
+
+        Sa[X] = Softmax[ X Φ_q (Ψ_k X Φ_k)ᵀ ] (Ψ_v X Φ_v)
+
+    Ψ_k and Ψ_v are I/s × I: each row of Ψ_k X Φ_k is a sum over all tokens.
+    """
+    rng = np.random.default_rng(15)
+    rows = 3
+    q, k, v = projected(rng)
+    Psi_k, Psi_v = rng.standard_normal((2, rows, n))
+
+    k_bar = [[sum(Psi_k[r, j] * k[j][a] for j in range(n)) for a in range(d)] for r in range(rows)]
+    v_bar = [[sum(Psi_v[r, j] * v[j][b] for j in range(n)) for b in range(dv)] for r in range(rows)]
+    Sa = attend(q, k_bar, v_bar)
+
+    arrays = [np.array(X) for X in (q, k, v)]
+    Y, pullback = linformer_attention(*arrays, Psi_k, Psi_v)
+    np.testing.assert_allclose(Y, Sa, rtol=0, atol=1e-13)
+    assert pullback.A.shape == (n, rows)
+
+
+def test_aalto_eq_12_linformer_head():
+    """Aalto (12), with the transpose that it lacks (E54):
+
+    Softmax( 1/√d_k · X W_iQ (E_i X W_iK)ᵀ ) F_i X W_iV
+    """
+    rng = np.random.default_rng(12)
+    H, k_rows = 2, 3
+    heads = [projected(rng) for _ in range(H)]
+    E, F = rng.standard_normal((2, H, k_rows, n))
+
+    Y, _ = linformer_attention(*(np.array([head[part] for head in heads]) for part in range(3)), E, F)
+    for i, (q, k, v) in enumerate(heads):
+        EXW = [[sum(E[i, r, j] * k[j][a] for j in range(n)) for a in range(d)] for r in range(k_rows)]
+        FXW = [[sum(F[i, r, j] * v[j][b] for j in range(n)) for b in range(dv)] for r in range(k_rows)]
+        np.testing.assert_allclose(Y[i], attend(q, EXW, FXW), rtol=0, atol=1e-13)
+
+
+def test_lecture_linformer_head():
+    """Lecture notes, C 1), Linformer:
+
+        head_i = Attention(Q W_iQ, E_i K W_iK, F_i V W_iV) = softmax[ Q W_iQ (E_i K W_iK)ᵀ / √d_k ] F_i V W_iV
+
+    P̄, the first factor, is n × k. With E_i k × n, not n × k as printed (E34).
+    """
+    rng = np.random.default_rng(1)
+    k_rows = 4
+    q, k, v = projected(rng)
+    E, F = rng.standard_normal((2, k_rows, n))
+
+    Y, pullback = linformer_attention(*(np.array(X) for X in (q, k, v)), E, F)
+    EK = np.einsum("rj,ja->ra", E, np.array(k))
+    FV = np.einsum("rj,jb->rb", F, np.array(v))
+    np.testing.assert_allclose(Y, attend(q, EK.tolist(), FV.tolist()), rtol=0, atol=1e-13)
+    assert pullback.A.shape == (n, k_rows)
+
+
+def test_nystrom_landmarks():
+    """Xiong et al. 2021, Nyströmformer: softmax(Q K̃ᵀ/√d) (softmax(Q̃ K̃ᵀ/√d))⁺ softmax(Q̃ Kᵀ/√d) V
+
+    Q̃ and K̃ are means of segments. With a segment for each token all three factors are S = softmax(Q Kᵀ/√d), and
+    S S⁺ S = S.
+    """
+    rng = np.random.default_rng(3)
+    q, k, v = (np.array(X) for X in projected(rng))
+    r = 2
+    q_few, k_few = (
+        [[sum(X[s * n // r + t, a] for t in range(n // r)) / (n // r) for a in range(d)] for s in range(r)]
+        for X in (q, k)
+    )
+    identity = np.eye(n).tolist()
+    F, A, B = attend(q, k_few, np.eye(r).tolist()), attend(q_few, k_few, np.eye(r).tolist()), attend(q_few, k, identity)
+
+    Y, _ = nystrom_attention(q, k, v, landmarks=r, steps=None)
+    np.testing.assert_allclose(Y, F @ np.linalg.inv(A) @ B @ v, rtol=0, atol=1e-11)
+    all_of_them, _ = nystrom_attention(q, k, v, landmarks=n, steps=None)
+    np.testing.assert_allclose(all_of_them, attend(q, k, v), rtol=0, atol=1e-11)
+
+
+def test_fnet_transform():
+    """Lee-Thorp et al. 2021, FNet: Y = Re(F_seq(F_hidden(X))), F the discrete Fourier transform."""
+    X = np.random.default_rng(4).standard_normal((n, D))
+    Y = np.zeros((n, D))
+    for a in range(n):
+        for b in range(D):
+            for i in range(n):
+                for c in range(D):
+                    turn = a * i / n + b * c / D
+                    Y[a, b] += X[i, c] * math.cos(2 * math.pi * turn)  # the real part of exp(−2πi · turn)
+    np.testing.assert_allclose(fourier_mix(X)[0], Y, rtol=0, atol=1e-12)
