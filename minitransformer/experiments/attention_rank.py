@@ -1,0 +1,142 @@
+"""How many singular values of a trained BERT's attention matrices matter, and what is lost with fewer keys?
+
+The text is the documentation inside Python, in passages of 512 word pieces. Beside the trained heads stand those of the same
+model with fresh weights, on the same text, and random queries and keys.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.attention import dot_product_attention
+from minitransformer.attention.smaller import linformer_attention, nystrom_attention
+from minitransformer.backend import backend
+from minitransformer.data.text import decode, python_docs
+from minitransformer.models import BERT, SequenceParams
+from minitransformer.models.bert_files import load_bert
+from minitransformer.typing import Array
+
+RANKS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
+KEYS = (32, 128)
+METHODS = ("best", "neighbours", "every", "landmarks", "random", "mean")
+BYTES = 4  # of text for each token, more than are needed
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Passages of n tokens, evenly spread over the text."""
+
+    passages: int = 4
+    n: int = 512
+
+
+def trials() -> list[Trial]:
+    """One."""
+    return [Trial()]
+
+
+def small(trial: Trial) -> Trial:
+    """A short passage."""
+    return replace(trial, passages=1, n=128)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Measure every head, averaged over the passages. A minute.
+
+    text       name and SHA-256
+    trained    (blocks, ranks) part of the sum of a matrix's singular values that the first r of RANKS hold, mean of the heads
+    fresh      the same of the model with fresh weights
+    random     (ranks,) of softmax(Q Kᵀ/√d) with random Q and K
+    heads      (blocks, heads) that part for r = n/4
+    ranks      (blocks,) rank of the scores, the largest of all heads
+    errors     by method and number of keys, (blocks,): ‖Y′ − Y‖/‖Y‖ of what a head says, mean of the heads
+    """
+    model, params, tokenizer = load_bert()
+    docs = python_docs()
+    tokens = _passages(decode(np.concatenate([docs.train, docs.held_out])), tokenizer, trial)
+    fresh_params = model.init(np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    d = model.width // model.heads
+    Q, K = rng.standard_normal((2, model.heads, trial.n, d))
+    with backend("numpy"):  # the tier that keeps A
+        trained, heads, ranks, errors = _measure(model, params, tokens, rng)
+        fresh, *_ = _measure(model, fresh_params, tokens[:1], None)
+        _, random = dot_product_attention(Q, K, K)
+        of_random = _held(np.linalg.svd(random.A, compute_uv=False)).mean(0)
+    return {
+        "text": {"name": docs.name, "sha256": docs.sha256},
+        "trained": trained.round(4).tolist(),
+        "fresh": fresh.round(4).tolist(),
+        "random": of_random.round(4).tolist(),
+        "heads": heads.round(4).tolist(),
+        "ranks": ranks.tolist(),
+        "errors": {f"{method}, {k}": found.round(4).tolist() for (method, k), found in errors.items()},
+    }
+
+
+def _passages(text: str, tokenizer: Any, trial: Trial) -> Array:
+    """(passages, n) tokens, each between [CLS] and [SEP]."""
+    length = BYTES * trial.n * 2
+    starts = np.linspace(0, len(text) - length, trial.passages).astype(int)
+    return tokenizer([text[start : start + length] for start in starts], longest=trial.n).tokens
+
+
+def _held(sigma: Array) -> Array:
+    """Σ_{a ≤ r} σ_a / Σ_a σ_a for each r of RANKS; all of it where there are fewer than r."""
+    total = sigma.cumsum(-1)
+    return total[..., np.minimum(RANKS, sigma.shape[-1]) - 1] / total[..., -1:]
+
+
+def _blocks(model: BERT, params: SequenceParams, tokens: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
+    """Q, K, V and A of each block, (heads, n, …), in float64."""
+    _, pullback = model(params, tokens)
+    for block in pullback.blocks:
+        attention = block.attention.layer.core.attention
+        arrays = attention.scores.Q, attention.scores.K, attention.aggregate.V, attention.A
+        Q, K, V, A = (X[0].astype(np.float64) for X in arrays)
+        yield Q, K, V, A
+
+
+def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.Generator | None) -> Any:
+    """Curves (blocks, ranks), heads at n/4 (blocks, heads), ranks of the scores (blocks,), and with a generator the errors."""
+    curves = np.zeros((len(tokens), model.depth, len(RANKS)))
+    quarter = np.zeros((len(tokens), model.depth, model.heads))
+    ranks = np.zeros((len(tokens), model.depth), int)
+    errors = {(method, k): np.zeros((len(tokens), model.depth)) for method in METHODS for k in KEYS}
+    for passage, row in enumerate(tokens):
+        for block, (Q, K, V, A) in enumerate(_blocks(model, params, row[None])):
+            left, sigma, right = np.linalg.svd(A)
+            curves[passage, block] = _held(sigma).mean(0)
+            quarter[passage, block] = (sigma.cumsum(-1) / sigma.sum(-1, keepdims=True))[:, len(row) // 4 - 1]
+            ranks[passage, block] = np.linalg.matrix_rank(Q @ K.mT).max()
+            if rng is not None:
+                Y = A @ V
+                for k in KEYS:
+                    said = _with_fewer(k, Q, K, V, A, (left, sigma, right), rng)
+                    for method, other in zip(METHODS, said, strict=True):
+                        apart = np.linalg.norm(other - Y, axis=(-2, -1)) / np.linalg.norm(Y, axis=(-2, -1))
+                        errors[method, k][passage, block] = apart.mean()
+    means = {key: found.mean(0) for key, found in errors.items()}
+    return curves.mean(0), quarter.mean(0), ranks.max(0), means
+
+
+def _with_fewer(
+    k: int, Q: Array, K: Array, V: Array, A: Array, svd: tuple[Array, Array, Array], rng: np.random.Generator
+) -> list[Array]:
+    """What heads say with k numbers, keys or landmarks for n, nothing trained: one Y for each of METHODS."""
+    n = K.shape[-2]
+    left, sigma, right = svd
+    which = np.arange(n) * k // n  # the block of each key
+    averages = (which == np.arange(k)[:, None]) / np.bincount(which)[:, None]
+    every = np.eye(n)[np.arange(k) * n // k]
+    R = rng.standard_normal((k, n)) / np.sqrt(k)
+    return [
+        (left[..., :k] * sigma[..., None, :k]) @ (right[..., :k, :] @ V),
+        linformer_attention(Q, K, V, averages)[0],
+        linformer_attention(Q, K, V, every)[0],
+        nystrom_attention(Q, K, V, landmarks=k)[0],
+        A @ (R.T @ (R @ V)),
+        np.broadcast_to(V.mean(-2, keepdims=True), V.shape),
+    ]
