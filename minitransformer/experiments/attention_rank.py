@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention import dot_product_attention
 from minitransformer.attention.smaller import linformer_attention, nystrom_attention
 from minitransformer.backend import backend
 from minitransformer.data.text import decode, python_docs
+from minitransformer.functional import softmax
 from minitransformer.models import BERT, SequenceParams
 from minitransformer.models.bert_files import load_bert
 from minitransformer.typing import Array
@@ -21,7 +21,7 @@ from minitransformer.typing import Array
 RANKS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 KEYS = (32, 128)
 METHODS = ("best", "neighbours", "every", "landmarks", "random", "mean")
-BYTES = 4  # of text for each token, more than are needed
+BYTES = 8  # of text for each token, more than are needed
 
 
 @dataclass(frozen=True)
@@ -49,22 +49,22 @@ def run(trial: Trial) -> dict[str, Any]:
     trained    (blocks, ranks) part of the sum of a matrix's singular values that the first r of RANKS hold, mean of the heads
     fresh      the same of the model with fresh weights
     random     (ranks,) of softmax(Q Kᵀ/√d) with random Q and K
-    heads      (blocks, heads) that part for r = n/4
+    heads      (passages, blocks, heads) that part for r = n/4
     ranks      (blocks,) rank of the scores, the largest of all heads
     errors     by method and number of keys, (blocks,): ‖Y′ − Y‖/‖Y‖ of what a head says, mean of the heads
     """
     model, params, tokenizer = load_bert()
     docs = python_docs()
-    tokens = _passages(decode(np.concatenate([docs.train, docs.held_out])), tokenizer, trial)
+    text = decode(np.concatenate([docs.train, docs.held_out]))
+    tokens = passages_of(text, tokenizer, trial.passages, trial.n)
     fresh_params = model.init(np.random.default_rng(0))
     rng = np.random.default_rng(1)
     d = model.width // model.heads
     Q, K = rng.standard_normal((2, model.heads, trial.n, d))
-    with backend("numpy"):  # the tier that keeps A
-        trained, heads, ranks, errors = _measure(model, params, tokens, rng)
-        fresh, *_ = _measure(model, fresh_params, tokens[:1], None)
-        _, random = dot_product_attention(Q, K, K)
-        of_random = _held(np.linalg.svd(random.A, compute_uv=False)).mean(0)
+    trained, heads, ranks, errors = _measure(model, params, tokens, rng)
+    fresh, *_ = _measure(model, fresh_params, tokens[:1], None)
+    A, _ = softmax(Q @ K.mT / np.sqrt(d))
+    of_random = _held(np.linalg.svd(A, compute_uv=False)).mean(0)
     return {
         "text": {"name": docs.name, "sha256": docs.sha256},
         "trained": trained.round(4).tolist(),
@@ -76,11 +76,11 @@ def run(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _passages(text: str, tokenizer: Any, trial: Trial) -> Array:
-    """(passages, n) tokens, each between [CLS] and [SEP]."""
-    length = BYTES * trial.n * 2
-    starts = np.linspace(0, len(text) - length, trial.passages).astype(int)
-    return tokenizer([text[start : start + length] for start in starts], longest=trial.n).tokens
+def passages_of(text: str, tokenizer: Any, count: int, n: int) -> Array:
+    """(count, n) tokens from places that are evenly spread over the text, each row between [CLS] and [SEP]."""
+    length = BYTES * n
+    starts = np.linspace(0, len(text) - length, count).astype(int)
+    return tokenizer([text[start : start + length] for start in starts], longest=n).tokens
 
 
 def _held(sigma: Array) -> Array:
@@ -89,9 +89,10 @@ def _held(sigma: Array) -> Array:
     return total[..., np.minimum(RANKS, sigma.shape[-1]) - 1] / total[..., -1:]
 
 
-def _blocks(model: BERT, params: SequenceParams, tokens: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
+def heads_of(model: BERT, params: SequenceParams, tokens: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
     """Q, K, V and A of each block, (heads, n, …), in float64."""
-    _, pullback = model(params, tokens)
+    with backend("numpy"):  # the tier that keeps A
+        _, pullback = model(params, tokens)
     for block in pullback.blocks:
         attention = block.attention.layer.core.attention
         arrays = attention.scores.Q, attention.scores.K, attention.aggregate.V, attention.A
@@ -100,13 +101,13 @@ def _blocks(model: BERT, params: SequenceParams, tokens: Array) -> Iterator[tupl
 
 
 def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.Generator | None) -> Any:
-    """Curves (blocks, ranks), heads at n/4 (blocks, heads), ranks of the scores (blocks,), and with a generator the errors."""
+    """Curves (blocks, ranks), heads at n/4 (passages, blocks, heads), ranks of scores (blocks,); with a generator, errors."""
     curves = np.zeros((len(tokens), model.depth, len(RANKS)))
     quarter = np.zeros((len(tokens), model.depth, model.heads))
     ranks = np.zeros((len(tokens), model.depth), int)
     errors = {(method, k): np.zeros((len(tokens), model.depth)) for method in METHODS for k in KEYS}
     for passage, row in enumerate(tokens):
-        for block, (Q, K, V, A) in enumerate(_blocks(model, params, row[None])):
+        for block, (Q, K, V, A) in enumerate(heads_of(model, params, row[None])):
             left, sigma, right = np.linalg.svd(A)
             curves[passage, block] = _held(sigma).mean(0)
             quarter[passage, block] = (sigma.cumsum(-1) / sigma.sum(-1, keepdims=True))[:, len(row) // 4 - 1]
@@ -119,7 +120,7 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
                         apart = np.linalg.norm(other - Y, axis=(-2, -1)) / np.linalg.norm(Y, axis=(-2, -1))
                         errors[method, k][passage, block] = apart.mean()
     means = {key: found.mean(0) for key, found in errors.items()}
-    return curves.mean(0), quarter.mean(0), ranks.max(0), means
+    return curves.mean(0), quarter, ranks.max(0), means
 
 
 def _with_fewer(

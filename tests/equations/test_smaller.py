@@ -15,6 +15,7 @@ from minitransformer.attention.smaller import (
     memory_compressed_attention,
     nystrom_attention,
 )
+from minitransformer.chapters.low_rank import projected_errors, two_sides
 
 n, D, d, dv = 6, 5, 3, 2
 
@@ -147,7 +148,7 @@ def test_nystrom_landmarks():
 
 
 def test_fnet_transform():
-    """Lee-Thorp et al. 2021, FNet: Y = Re(F_seq(F_hidden(X))), F the discrete Fourier transform."""
+    """Lee-Thorp et al. 2022, FNet: Y = Re(F_seq(F_hidden(X))), F the discrete Fourier transform."""
     X = np.random.default_rng(4).standard_normal((n, D))
     Y = np.zeros((n, D))
     for a in range(n):
@@ -157,3 +158,59 @@ def test_fnet_transform():
                     turn = a * i / n + b * c / D
                     Y[a, b] += X[i, c] * math.cos(2 * math.pi * turn)  # the real part of exp(−2πi · turn)
     np.testing.assert_allclose(fourier_mix(X)[0], Y, rtol=0, atol=1e-12)
+
+
+def test_lecture_theorem_1():
+    """Lecture notes, Theorem 1: P̃ = P Rᵀ R, with R (k, n) of entries N(0, 1/k), has rank k, and P̃ w is about P w.
+
+    How far about: entry i is off by Σ_j p_ij ((Rᵀ R w)_j − w_j), whose mean is 0 and whose variance is
+    (‖p_i‖² ‖w‖² + ⟨p_i, w⟩²)/k. Summed over the rows, the mean of the squared error is (‖P‖² ‖w‖² + ‖P w‖²)/k.
+    """
+    rng = np.random.default_rng(5)
+    tokens, k, draws = 12, 4, 4000
+    P = np.array([[math.exp(rng.standard_normal()) for _ in range(tokens)] for _ in range(tokens)])
+    P /= P.sum(1, keepdims=True)
+    w = rng.standard_normal(tokens)
+
+    squares = 0.0
+    for _ in range(draws):
+        R = rng.standard_normal((k, tokens)) / math.sqrt(k)
+        few = [sum(R[a, j] * w[j] for j in range(tokens)) for a in range(k)]  # R w, k numbers
+        back = [sum(R[a, j] * few[a] for a in range(k)) for j in range(tokens)]  # Rᵀ R w, n again
+        off = [sum(P[i, j] * (back[j] - w[j]) for j in range(tokens)) for i in range(tokens)]
+        squares += sum(x * x for x in off) / draws
+    assert np.linalg.matrix_rank(P @ R.T @ R) == k
+
+    mean_square = ((P**2).sum() * (w**2).sum() + ((P @ w) ** 2).sum()) / k
+    np.testing.assert_allclose(squares, mean_square, rtol=0.05)
+    errors = projected_errors(P, w, k, rng, draws=draws) * np.linalg.norm(P @ w)
+    np.testing.assert_allclose((errors**2).mean(), mean_square, rtol=0.05)
+
+
+def test_lecture_theorem_2():
+    """Lecture notes, Theorem 2: ‖softmax(w Eᵀ) F V − softmax(w) V‖ ≤ ε ‖softmax(w)‖ ‖V‖, for w a row of the scores.
+
+    Both sides for every row, with E = c R and F = e^(−c) R; and for 0 in place of the first product, to compare with.
+    """
+    rng = np.random.default_rng(6)
+    tokens, k, c = 16, 8, 0.01
+    S, V = rng.standard_normal((tokens, tokens)), rng.standard_normal((tokens, dv))
+    R = np.random.default_rng(7).standard_normal((k, tokens)) / math.sqrt(k)
+    E, F = c * R, math.exp(-c) * R
+
+    left, nothing, relative = [], [], []
+    FV = [[sum(F[a, j] * V[j, b] for j in range(tokens)) for b in range(dv)] for a in range(k)]
+    for w in S:
+        full = [math.exp(x) / sum(math.exp(y) for y in w) for x in w]
+        wE = [sum(w[j] * E[a, j] for j in range(tokens)) for a in range(k)]
+        few = [math.exp(x) / sum(math.exp(y) for y in wE) for x in wE]
+        wanted = [sum(full[j] * V[j, b] for j in range(tokens)) for b in range(dv)]
+        off = math.hypot(*(sum(few[a] * FV[a][b] for a in range(k)) - wanted[b] for b in range(dv)))
+        right = math.hypot(*full) * math.hypot(*V.ravel())
+        left.append(off / right)
+        nothing.append(math.hypot(*wanted) / right)
+        relative.append(off / math.hypot(*wanted))
+
+    found = two_sides(S, V, k, c, np.random.default_rng(7))
+    np.testing.assert_allclose(found, [np.mean(left), np.mean(nothing), np.mean(relative)], rtol=1e-12)
+    assert np.mean(nothing) < 1  # and so 0 is within the bound for every ε above that

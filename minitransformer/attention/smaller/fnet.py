@@ -50,7 +50,7 @@ def fourier_mix(
 
     mask     True where a token is there. A sample is as long as it has tokens: what is hidden is left out before the
              transform, and gives zeros
-    source   Lee-Thorp et al. 2021, where padding is transformed with the rest
+    source   Lee-Thorp et al. 2022, where padding is transformed with the rest
     cost     O(n D (log n + log D)) time. Never causal
     returns  Y and a pullback: dX = pullback(dY)
     raises   TypeError for a wrong shape or dtype
@@ -71,7 +71,7 @@ class FNetPullback(NamedTuple):
 class FNet(Mixer):
     """A Fourier transform over positions and channels in place of attention; nothing is learned.
 
-    source   Lee-Thorp et al. 2021
+    source   Lee-Thorp et al. 2022
     cost     O(n D (log n + log D)). Never causal
     """
 

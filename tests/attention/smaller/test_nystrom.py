@@ -136,6 +136,26 @@ def test_gradient_of_the_pseudo_inverse(steps):
     check_pullback(partial(pseudo_inverse, steps=steps), stochastic(2, 4, 4), tolerance=1e-5)
 
 
+def test_gradient_of_the_exact_one_where_the_rank_is_not_full():
+    """It has one as long as the rank stays: A = L R with three columns and rows, of five."""
+
+    def through(L, R):
+        Z, of_inverse = pseudo_inverse(L @ R, steps=None)
+        return Z, lambda dZ: (of_inverse(dZ) @ R.T, L.T @ of_inverse(dZ))
+
+    rng = np.random.default_rng(3)
+    L, R = rng.random((5, 3)), rng.random((3, 5))
+    Z, pullback = through(L, R)
+    dZ = rng.standard_normal(Z.shape)
+    for k, ours in enumerate(pullback(dZ)):
+        for place in np.ndindex(ours.shape):
+            moved = [[X.copy() for X in (L, R)] for _ in range(2)]
+            for side, (sign, pair) in enumerate(zip((1, -1), moved, strict=True)):
+                pair[k][place] += sign * 1e-6
+                moved[side] = pseudo_inverse(pair[0] @ pair[1], steps=None)[0]
+            assert np.vdot(dZ, moved[0] - moved[1]) / 2e-6 == pytest.approx(ours[place], rel=1e-4, abs=1e-4)
+
+
 # ---------------------------------------------------------------------------------------------------- landmarks
 
 

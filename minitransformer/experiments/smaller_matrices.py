@@ -1,0 +1,153 @@
+"""What does a smaller attention matrix cost in quality? Linformer's k, its sharing, n at the same k; and the others beside it.
+
+Small models that see both sides guess the bytes that were taken out of a text, each trained by the same recipe on the same
+bytes. Dense attention is one control; the other, k = 1, has one learned average of each head in place of attention.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.backend import backend
+from minitransformer.data.text import Text, python_docs
+from minitransformer.data.text import batch as draw
+from minitransformer.functional import cross_entropy
+from minitransformer.models import SequenceModel
+from minitransformer.pullback import Tree, tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.objective import LossPullback
+from minitransformer.training.schedule import Cosine
+from minitransformer.typing import Array
+
+TAKEN_OUT = 256  # the token that stands for a missing byte
+PART = 0.15
+TOKENS = 4096  # of text in one step, whatever n is
+JUDGED = 64  # passages of 256 bytes, or as many bytes in passages of another length
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training, with texts of n bytes."""
+
+    attention: str
+    n: int
+    seed: int
+    steps: int = 1500
+
+
+def trials() -> list[Trial]:
+    """Each with three seeds."""
+    kinds = ["softmax", *(f"linformer:k={k}" for k in (1, 8, 32, 128)), "compressed:stride=8"]
+    kinds += [f"linformer:k=32,sharing={sharing}" for sharing in ("none", "key-value", "layerwise")]
+    kinds += ["nystrom:landmarks=32,taps=33", "nystrom:landmarks=32,taps=None", "fnet"]
+    at_256 = [(kind, 256) for kind in kinds]
+    others = [("softmax", 128), ("softmax", 512), ("linformer:k=32", 128), ("linformer:k=32", 512)]
+    others += [("linformer:k=16", 128), ("linformer:k=64", 512)]  # n/k as at 256 with 32
+    return [Trial(kind, n, seed) for kind, n in at_256 + others for seed in range(SEEDS)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps."""
+    return replace(trial, steps=2, n=64)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Bits for each missing byte of the held-out text, and for dense attention what its heads' singular values hold.
+
+    bits    mean of −log₂ P of the bytes taken out
+    held    (blocks, heads) part of the sum of singular values in the first quarter, mean of eight passages; else None
+    """
+    model, objective = prepare(trial.attention, trial.n)
+    training = Training(
+        trial.steps,
+        max(TOKENS // trial.n, 1),
+        Cosine(3e-3, trial.steps, warmup=trial.steps // 10),
+        parts=1,
+        seed=trial.seed,
+        look_every=trial.steps,
+    )
+    params = train(model, objective, training, progress=False).params
+    return {
+        "parameters": tree_size(params),
+        "bits": round(objective.look(model, params), 4),
+        "held": _held(model, params, objective) if trial.attention == "softmax" else None,
+    }
+
+
+def prepare(attention: str, n: int) -> tuple[SequenceModel, "Missing"]:
+    """Model and objective."""
+    sizes: dict[str, Any] = {"width": 64, "depth": 2, "heads": 4, "activation": "gelu_tanh"}
+    model = SequenceModel(TAKEN_OUT + 1, n, attention=attention, order="post", **sizes)  # post-norm, as FNet wants it
+    return model, Missing(python_docs(), n)
+
+
+def _held(model: SequenceModel, params: Tree, objective: "Missing") -> list[list[float]]:
+    tokens, *_ = objective.judged()
+    with backend("numpy"):  # the tier that keeps A
+        _, pullback = model(params, tokens[:8])
+    found = []
+    for block in pullback.blocks:
+        sigma = np.linalg.svd(block.attention.A.astype(np.float64), compute_uv=False)
+        part = sigma[..., : objective.context // 4].sum(-1) / sigma.sum(-1)
+        found.append(part.mean(0).round(4).tolist())
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Missing:
+    """Guess the bytes that were taken out of a text, from those on both sides. A part of 0.15 is, drawn at random."""
+
+    text: Text
+    context: int
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Kind, name and hash."""
+        return {"task": "missing", "name": self.text.name, "sha256": self.text.sha256}
+
+    @property
+    def length(self) -> int:
+        """Bytes of one text."""
+        return self.context
+
+    def _taken_out(self, passages: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        missing = rng.random(passages.shape) < PART
+        return np.where(missing, TAKEN_OUT, passages), passages, missing
+
+    def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        """What is read, what stood there, and where a byte is missing; (size, context) each."""
+        passages, _ = draw(self.text.train, self.context, size, rng)
+        return self._taken_out(passages, rng)
+
+    def judged(self) -> tuple[Array, Array, Array]:
+        """Passages of the held-out text, evenly spread; the same bytes are missing in every run."""
+        count = JUDGED * 256 // self.context
+        starts = np.linspace(0, len(self.text.held_out) - self.context, count).astype(int)
+        passages = self.text.held_out[starts[:, None] + np.arange(self.context)].astype(np.int64)
+        return self._taken_out(passages, np.random.default_rng(0))
+
+    def parts(self, batch: tuple[Array, ...], count: int) -> list[tuple[Array, ...]]:
+        """The batch in `count` equal parts."""
+        return list(zip(*(np.split(array, count) for array in batch), strict=True))
+
+    def loss(
+        self, model: Any, params: Tree, batch: tuple[Array, ...], rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
+        """Mean of −log P of the missing bytes."""
+        tokens, wanted, missing = batch
+        logits, model_pullback = model(params, tokens, rng=rng)
+        loss, loss_pullback = cross_entropy(logits, wanted, mask=missing)
+        return loss, LossPullback(model_pullback, loss_pullback)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits for each missing byte of the held-out passages."""
+        tokens, wanted, missing = self.judged()
+        total, count = 0.0, missing.sum()
+        for rows in np.array_split(np.arange(len(tokens)), max(len(tokens) // 16, 1)):
+            part = tokens[rows], wanted[rows], missing[rows]
+            total += float(self.loss(model, params, part)[0]) * missing[rows].sum()
+        return total / count / math.log(2)

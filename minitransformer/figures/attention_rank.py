@@ -1,0 +1,67 @@
+"""How much the largest singular values of attention matrices hold: a trained BERT, the same with fresh weights, random ones."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import experiments
+from minitransformer.experiments.attention_rank import RANKS
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+
+class AttentionRank(NamedTuple):
+    """What `experiments/attention_rank.py` has on record; blocks and heads count from 0 here, from 1 in the figures.
+
+    heads   mean of the passages
+    """
+
+    trained: Array
+    fresh: Array
+    random: Array
+    heads: Array
+    ranks: Array
+    errors: dict[str, Array]
+
+
+def data() -> AttentionRank:
+    """The record."""
+    kept = experiments.load("attention_rank").only()
+    arrays = {name: np.array(kept[name]) for name in ("trained", "fresh", "random", "ranks")}
+    errors = {name: np.array(found) for name, found in kept["errors"].items()}
+    return AttentionRank(heads=np.mean(kept["heads"], axis=0), errors=errors, **arrays)
+
+
+def draw(data: AttentionRank) -> Figure:
+    """A line for each layer, from light to dark; the dashed one is softmax of random queries and keys."""
+    fig, axes = figure(1, 2, width=12, height=6, sharey=True)
+    shades = np.linspace(0.75, 0.1, len(data.trained))
+    for ax, curves, title in zip(axes, (data.trained, data.fresh), ("trained", "fresh weights"), strict=True):
+        for layer, (curve, shade) in enumerate(zip(curves, shades, strict=True), 1):
+            label = f"layer {layer}" if layer in (1, len(curves)) else None
+            ax.plot(RANKS, curve, color=(shade * 0.6, shade * 0.8, shade), linestyle="-", label=label)
+        ax.plot(RANKS, data.random, color="#c8553d", linestyle="--", label="random $Q$, $K$")
+        ax.axvline(RANKS[-1] / 4, color="0.6", linewidth=1, zorder=0)
+        ax.set(title=title, xlim=(0, RANKS[-1]), ylim=(0, 1.02), xlabel="number of singular values $r$")
+        ax.set_xticks([0, 128, 256, 384, 512])
+    axes[0].set_ylabel("part of their sum")
+    axes[0].legend(loc="lower right")
+    return fig
+
+
+def draw_heads(data: AttentionRank) -> Figure:
+    """Every head of the trained model: what its 128 largest of 512 singular values hold."""
+    fig, ax = figure(width=10, height=5.6)
+    image = ax.imshow(data.heads, cmap="cividis", vmin=0.3, vmax=1, aspect="auto")
+    for place in np.ndindex(data.heads.shape):
+        value = data.heads[place]
+        ax.text(
+            *place[::-1], f"{100 * value:.0f}", ha="center", va="center", color="white" if value < 0.65 else "black"
+        )
+    layers, heads = (np.arange(1, size + 1) for size in data.heads.shape)
+    ax.set_xticks(heads - 1, heads)
+    ax.set_yticks(layers - 1, layers)
+    ax.set(xlabel="head", ylabel="layer")
+    fig.colorbar(image, ax=ax, label="part in the first quarter")
+    return fig

@@ -1,0 +1,60 @@
+"""Memory-compressed attention: n × n weights, the convolution that shortens the keys, and n × n/s weights; and who sees what."""
+
+from typing import NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.attention import dot_product_attention
+from minitransformer.attention.smaller import compress, memory_compressed_attention
+from minitransformer.backend import backend
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+
+class CompressedMatrix(NamedTuple):
+    """Weights (n, n), mixing (n/s, n), weights (n, n/s), and causal weights with a null key in front (n, 1 + n/s)."""
+
+    dense: Array
+    mixing: Array
+    compressed: Array
+    causal: Array
+
+
+def data(n: int = 24, s: int = 4, d: int = 8, seed: int = 5) -> CompressedMatrix:
+    """One head with keys that change slowly along the text, and a kernel that averages."""
+    rng = np.random.default_rng(seed)
+    steps = rng.standard_normal((1, n, d))
+    K = 0.8 * np.cumsum(steps, 1)
+    K -= K.mean(1, keepdims=True)
+    Q = K + rng.standard_normal((1, n, d))
+    theta = np.full((1, s, d), 1 / s)
+    null = np.zeros((1, d))
+    with backend("numpy"):
+        _, dense = dot_product_attention(Q, K, K)
+        _, compressed = memory_compressed_attention(Q, K, K, theta, theta)
+        _, causal = memory_compressed_attention(Q, K, K, theta, theta, null, null, causal=True)
+        mixing, _ = compress(np.eye(n)[None], np.full((1, s, n), 1 / s))  # what it makes of the identity
+    return CompressedMatrix(dense.A[0], mixing[0], compressed.A[0], causal.A[0])
+
+
+def draw(data: CompressedMatrix) -> Figure:
+    """Queries downwards, keys to the right, every weight a square of the same size; what a causal query can't see is grey."""
+    n, blocks = data.compressed.shape
+    fig, axes = figure(1, 3, width=11.5, height=8.2, width_ratios=[n, blocks, blocks + 1])
+    titles = f"$A$\n{n} × {n}", f"$A$\n{n} × {blocks}", f"causal\n{n} × (1 + {blocks})"
+    colours = mpl.colormaps["magma_r"].with_extremes(bad="0.8")
+    unseen = np.ma.masked_equal(data.causal, 0)
+    for ax, A, title in zip(axes, (data.dense, data.compressed, unseen), titles, strict=True):
+        ax.imshow(A, cmap=colours, vmin=0, vmax=1, aspect="equal")
+        ax.set_title(title)
+        ax.set_yticks([0, n - 1], ["1", f"{n}"] if ax is axes[0] else ["", ""])
+        ax.spines[["top", "right"]].set_visible(True)
+    axes[0].set(xlabel="key $j$", ylabel="query $i$")
+    axes[0].set_xticks([0, n - 1], ["1", f"{n}"])
+    axes[1].set(xlabel="block $b$")
+    axes[1].set_xticks([0, blocks - 1], ["1", f"{blocks}"])
+    axes[2].set(xlabel="null, $b$")
+    axes[2].set_xticks([0, 1, blocks], ["0", "1", f"{blocks}"])
+    return fig

