@@ -9,12 +9,7 @@ import math
 import numpy as np
 
 from minitransformer import check_pullback
-from minitransformer.attention.smaller import (
-    fourier_mix,
-    linformer_attention,
-    memory_compressed_attention,
-    nystrom_attention,
-)
+from minitransformer.attention.smaller import linformer_attention, memory_compressed_attention
 from minitransformer.chapters.low_rank import projected_errors, two_sides
 
 n, D, d, dv = 6, 5, 3, 2
@@ -123,41 +118,6 @@ def test_lecture_linformer_head():
     FV = np.einsum("rj,jb->rb", F, np.array(v))
     np.testing.assert_allclose(Y, attend(q, EK.tolist(), FV.tolist()), rtol=0, atol=1e-13)
     assert pullback.A.shape == (n, k_rows)
-
-
-def test_nystrom_landmarks():
-    """Xiong et al. 2021, Nyströmformer: softmax(Q K̃ᵀ/√d) (softmax(Q̃ K̃ᵀ/√d))⁺ softmax(Q̃ Kᵀ/√d) V
-
-    Q̃ and K̃ are means of segments. With a segment for each token all three factors are S = softmax(Q Kᵀ/√d), and
-    S S⁺ S = S.
-    """
-    rng = np.random.default_rng(3)
-    q, k, v = (np.array(X) for X in projected(rng))
-    r = 2
-    q_few, k_few = (
-        [[sum(X[s * n // r + t, a] for t in range(n // r)) / (n // r) for a in range(d)] for s in range(r)]
-        for X in (q, k)
-    )
-    identity = np.eye(n).tolist()
-    F, A, B = attend(q, k_few, np.eye(r).tolist()), attend(q_few, k_few, np.eye(r).tolist()), attend(q_few, k, identity)
-
-    Y, _ = nystrom_attention(q, k, v, landmarks=r, steps=None)
-    np.testing.assert_allclose(Y, F @ np.linalg.inv(A) @ B @ v, rtol=0, atol=1e-11)
-    all_of_them, _ = nystrom_attention(q, k, v, landmarks=n, steps=None)
-    np.testing.assert_allclose(all_of_them, attend(q, k, v), rtol=0, atol=1e-11)
-
-
-def test_fnet_transform():
-    """Lee-Thorp et al. 2022, FNet: Y = Re(F_seq(F_hidden(X))), F the discrete Fourier transform."""
-    X = np.random.default_rng(4).standard_normal((n, D))
-    Y = np.zeros((n, D))
-    for a in range(n):
-        for b in range(D):
-            for i in range(n):
-                for c in range(D):
-                    turn = a * i / n + b * c / D
-                    Y[a, b] += X[i, c] * math.cos(2 * math.pi * turn)  # the real part of exp(−2πi · turn)
-    np.testing.assert_allclose(fourier_mix(X)[0], Y, rtol=0, atol=1e-12)
 
 
 def test_lecture_theorem_1():
