@@ -13,6 +13,7 @@ from minitransformer.attention import (
     ATTENTIONS,
     Core,
     KeysValues,
+    Mixer,
     MultiHeadAttention,
     SoftmaxAttention,
     Window,
@@ -116,7 +117,8 @@ OTHER = {"rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Wind
 def layers():
     """One of each that has parameters, by name."""
     for name in ATTENTIONS:
-        yield f"attention {name}", MultiHeadAttention(8, 2, core=attention_of(name, SHORT))
+        part = attention_of(name, SHORT)
+        yield f"attention {name}", part if isinstance(part, Mixer) else MultiHeadAttention(8, 2, core=part)
     for name in {**AT_EMBEDDING, **IN_ATTENTION}:
         placed = place(name, width=8, heads=2, longest=8)
         yield f"positions {name}", placed.in_attention or placed.at_embedding
