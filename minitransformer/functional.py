@@ -185,7 +185,8 @@ class EmbeddingPullback(NamedTuple):
         return dE
 
 
-def refuse_unknown(tokens: Array, vocabulary: int) -> None:
+@checked
+def refuse_unknown(tokens: Int[Array, "*batch"], vocabulary: int) -> None:
     """Raise ValueError for a token outside 0 … vocabulary − 1."""
     if tokens.size and not (0 <= tokens.min() and tokens.max() < vocabulary):
         bad = tokens[(tokens < 0) | (tokens >= vocabulary)].flat[0]

@@ -19,6 +19,8 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 def _transform(X: Array, there: Array | None) -> Array:
     """The real part of the transform; each sample over those of its tokens that are there."""
+    if not X.size:
+        return np.zeros_like(X)
     if there is None:
         return np.ascontiguousarray(np.fft.fft2(X).real)
     Y = np.zeros_like(X)

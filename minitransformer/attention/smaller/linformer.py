@@ -149,12 +149,6 @@ class Linformer(Core):
     remembers = None
     needs = "a longest length"
 
-    def __post_init__(self) -> None:
-        if self.k < 1 or self.longest < 1:
-            raise ValueError(f"k, longest: should be at least 1, got {self.k} and {self.longest}")
-        if self.sharing not in ("none", "headwise", "key-value", "layerwise"):
-            raise ValueError(f'sharing: no {self.sharing!r}; there are "none", "headwise", "key-value" and "layerwise"')
-
     @property
     def shared(self) -> tuple[str, ...]:
         """E, if it serves all layers."""

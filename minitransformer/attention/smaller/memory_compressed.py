@@ -224,12 +224,6 @@ class MemoryCompressed(Core):
         """Still a square."""
         return "O(n²/stride)"
 
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ValueError(f"stride: {self.stride} should be at least 1")
-        if self.convolution not in ("full", "depthwise"):
-            raise ValueError(f'convolution: no {self.convolution!r}; there are "full" and "depthwise"')
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MemoryCompressedParams:
         """Every block starts as the average of its keys, the null as zeros."""
         one = np.ones(self.d, dtype) if self.convolution == "depthwise" else np.eye(self.d, dtype=dtype)

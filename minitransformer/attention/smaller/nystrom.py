@@ -93,8 +93,8 @@ def pseudo_inverse(
     if steps is None:
         Z = np.linalg.pinv(A, rtol=A.shape[-1] * float(np.finfo(A.dtype).eps))
         return Z, ExactInversePullback(A, Z)
-    if steps < 1:
-        raise ValueError(f"steps: {steps} should be at least 1, or None")
+    if steps == 0:
+        raise ValueError("steps: 0 should be at least 1, or None")
     c = A.sum(-2).max(-1, initial=0)
     Zs = [A.mT * inverse(c)[..., None, None]]
     for _ in range(steps):
@@ -220,7 +220,7 @@ def nystrom_attention(
     """
     one_dtype(Q=Q, K=K, V=V, theta=theta)
     n, m = Q.shape[-2], K.shape[-2]
-    _refuse(n, m, landmarks, None if theta is None else theta.shape, Q.shape[:-2])
+    _refuse(n, m, None if theta is None else theta.shape, Q.shape[:-2])
     seen = seen_keys(mask, Q, K, "a landmark")
     K, V = where_seen(seen, K), where_seen(seen, V)
     there: Any = np.ones(m, bool)
@@ -244,9 +244,7 @@ def nystrom_attention(
     return Y, NystromPullback(to_landmarks, from_landmarks, between, Z, N, means, near, seen)
 
 
-def _refuse(n: int, m: int, landmarks: int, theta: tuple[int, ...] | None, heads: tuple[int, ...]) -> None:
-    if landmarks < 1:
-        raise ValueError(f"landmarks: {landmarks} should be at least 1")
+def _refuse(n: int, m: int, theta: tuple[int, ...] | None, heads: tuple[int, ...]) -> None:
     if n > m:
         raise ValueError(f"Q: {n} queries, which should be the last of the {m} keys")
     if theta is not None and (theta[-1] % 2 == 0 or heads[-1:] != theta[:1]):
@@ -299,9 +297,9 @@ class Nystrom(Core):
     remembers = None
 
     def __post_init__(self) -> None:
-        if self.landmarks < 1 or (self.steps is not None and self.steps < 1):
-            raise ValueError(f"landmarks, steps: should be at least 1, got {self.landmarks} and {self.steps}")
-        if self.taps is not None and (self.taps < 1 or self.taps % 2 == 0):
+        if self.steps == 0:
+            raise ValueError("steps: 0 should be at least 1, or None")
+        if self.taps is not None and self.taps % 2 == 0:
             raise ValueError(f"taps: {self.taps} should be odd, so that a kernel has a middle")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NystromParams:

@@ -185,7 +185,7 @@ def test_what_does_not_fit():
 
 
 def test_options():
-    with pytest.raises(ValueError, match="k, longest"):
+    with pytest.raises(ValueError, match="k: 0 should be at least 1"):
         Linformer(H, 16, k=0)
     with pytest.raises(ValueError, match="sharing: no 'some'"):
         Linformer(H, 16, sharing="some")

@@ -250,8 +250,8 @@ def test_what_does_not_fit():
 
 def test_options():
     for options, message in (
-        ({"landmarks": 0}, "landmarks, steps"),
-        ({"steps": 0}, "landmarks, steps"),
+        ({"landmarks": 0}, "landmarks: 0"),
+        ({"steps": 0}, "steps: 0"),
         ({"taps": 4}, "taps: 4 should be odd"),
     ):
         with pytest.raises(ValueError, match=message):
