@@ -26,19 +26,32 @@ from minitransformer.attention.multi_head import (
     merge_heads,
     split_heads,
 )
-from minitransformer.attention.patterns import BigBird, EachHead, Pattern, Strided, Window
 from minitransformer.attention.registry import ATTENTIONS, attention_of
 from minitransformer.attention.softmax import SoftmaxAttention
+from minitransformer.attention.sparse import (
+    BigBird,
+    Causal,
+    EachHead,
+    Graph,
+    Intersection,
+    Pattern,
+    Strided,
+    Union,
+    Window,
+)
 from minitransformer.attention.unweighted import unweighted_attention
 
 __all__ = [
     "ATTENTIONS",
     "BigBird",
     "BlockPattern",
+    "Causal",
     "Core",
     "DeltaRule",
     "EachHead",
     "EluFeatures",
+    "Graph",
+    "Intersection",
     "KernelAttention",
     "KernelState",
     "KeysValues",
@@ -48,6 +61,7 @@ __all__ = [
     "Pattern",
     "SoftmaxAttention",
     "Strided",
+    "Union",
     "Window",
     "aggregate",
     "attention_of",

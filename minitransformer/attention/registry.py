@@ -11,9 +11,9 @@ from typing import Any
 from minitransformer.attention.core import Core, Mixer, Part
 from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
-from minitransformer.attention.patterns import BigBird, Pattern, Strided, Window
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.softmax import SoftmaxAttention
+from minitransformer.attention.sparse import BigBird, Pattern, Strided, Window
 from minitransformer.named import named
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {

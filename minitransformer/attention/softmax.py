@@ -13,7 +13,7 @@ from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.keys_values import KeysValues
-from minitransformer.attention.patterns import Pattern
+from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.door import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
@@ -39,7 +39,7 @@ class SoftmaxPullback(NamedTuple):
 class SoftmaxAttention(Core):
     """Every query takes an average of the values, weighted by softmax of its scores; of those that its pattern allows.
 
-    pattern   which pairs (patterns.py); None for all
+    pattern   which pairs (sparse/pattern.py); None for all
     scores    an encoding of positions that changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
               A model puts its own there: LanguageModel(attention="window", positions="t5")
     cost      O(n² d) for each head; with a pattern, O(pairs of its tiles · d), but O(n²) memory with scores that are formed

@@ -1,0 +1,19 @@
+"""Sparse attention: fixed patterns, one file per idea."""
+
+from minitransformer.attention.sparse.bigbird import BigBird
+from minitransformer.attention.sparse.graph import Graph
+from minitransformer.attention.sparse.pattern import Causal, EachHead, Intersection, Pattern, Union
+from minitransformer.attention.sparse.sparse_transformer import Strided
+from minitransformer.attention.sparse.window import Window
+
+__all__ = [
+    "BigBird",
+    "Causal",
+    "EachHead",
+    "Graph",
+    "Intersection",
+    "Pattern",
+    "Strided",
+    "Union",
+    "Window",
+]

@@ -1,0 +1,62 @@
+"""A pattern as a graph: tokens are nodes, and an edge leads from i to j where i sees j.
+
+What a token knows after L layers stands at most L edges away, so short paths mean few layers. How fast what they know is mixed
+says the random walk that goes from a token to one of those that it sees.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.typing import Array
+
+
+class Graph(NamedTuple):
+    """A (n, n), True where i sees j. A token sees itself or not; a path of length 0 leads there anyway."""
+
+    A: Array
+
+    def neighbours(self, i: int) -> Array:
+        """The tokens that i sees, rising."""
+        return np.flatnonzero(self.A[i])
+
+    @property
+    def edges(self) -> int:
+        """Number of pairs that see each other, from one side at least; nobody counts as a pair with itself."""
+        return int(np.triu(self.A | self.A.T, 1).sum())
+
+    def distances(self) -> Array:
+        """(n, n): edges on the shortest path from i to j, so the layers after which i knows of j; infinity if there is none.
+
+        cost   O(n³) for each step, in products of matrices, as many as the longest path has edges
+        """
+        steps = self.A.astype(np.float32)
+        D = np.where(np.eye(len(steps), dtype=bool), 0, np.inf)
+        reached, length = D == 0, 0
+        while True:
+            length += 1
+            new = (reached.astype(np.float32) @ steps > 0) & ~np.isfinite(D)
+            if not new.any():
+                return D
+            D[new], reached = length, new
+
+    def average_path(self) -> float:
+        """Mean of the distances between two different tokens."""
+        D = self.distances()
+        return float(D[~np.eye(len(D), dtype=bool)].mean())
+
+    def walk(self) -> Array:
+        """P (n, n), rows sum to one: from a token to itself, or to any of those that see it or are seen, equally likely."""
+        A = (self.A | self.A.T | np.eye(len(self.A), dtype=bool)).astype(float)
+        return A / A.sum(-1, keepdims=True)
+
+    def spectral_gap(self) -> float:
+        """1 − |λ₂| of the walk: after t steps what it remembers of its start has shrunk like |λ₂|^t; 0 if parts are apart.
+
+        P = D⁻¹ A is similar to the symmetric D^{−1/2} A D^{−1/2}, so its eigenvalues are real; the largest is 1.
+        """
+        P = self.walk()
+        degree = 1 / P.diagonal()  # everybody has a loop: P_ii = 1 / degree of i
+        S = np.sqrt(degree)[:, None] * P / np.sqrt(degree)
+        sizes = np.sort(np.abs(np.linalg.eigvalsh((S + S.T) / 2)))
+        return float(1 - sizes[-2]) if len(sizes) > 1 else 1.0

@@ -1,0 +1,240 @@
+"""Which pairs (i, j) softmax attention looks at, whatever the length: a rule, and from it a mask, a list of tiles and a graph.
+
+    pattern(n, m, causal=…)          the tiles that the compiled loops walk through; `.mask` of them is a boolean matrix
+    pattern.sees(i, j, m, causal=…)  the rule itself, for any positions
+    pattern.graph(n)                 tokens as nodes, with an edge where one sees another (graph.py)
+
+    a | b        whoever sees by the one rule or by the other
+    a & b        by both;    a & Causal(): and not ahead
+    EachHead     a rule of its own for each head
+
+If attention is causal, what is ahead is left out, and row i must not depend on how many tokens follow: a token that is
+written sees what it saw in training.
+"""
+
+import functools
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.block_sparse import TILE, BlockPattern, block_pattern, one_pattern
+from minitransformer.attention.sparse.graph import Graph
+from minitransformer.door import frozen
+from minitransformer.typing import Array
+
+
+class Kept(NamedTuple):
+    """What a causal query can see at most: the first positions, and the last ones, its own among them."""
+
+    first: int
+    last: int
+
+
+class Pattern:
+    """A rule for pairs. Called with the number of queries and of keys, it gives the list of tiles, and keeps it.
+
+    A subclass says who sees whom (`sees`), and perhaps which tiles can be left out unasked (`near`).
+
+    cost     of n tokens, for the table of `minitransformer attentions`
+    causal   as in `attention/core.py`
+    front    tokens that a model puts in front of the sequence
+    """
+
+    cost: ClassVar[str] = "O(n²)"
+
+    @property
+    def causal(self) -> Literal["either", "always", "never"]:
+        """Either way."""
+        return "either"
+
+    @property
+    def front(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def of_heads(self) -> "tuple[Pattern, ...]":
+        """The rule of each head; one for all of them, here itself."""
+        return (self,)
+
+    @property
+    def kept(self) -> Kept | None:
+        """What is enough to remember while writing; None if any position may be looked at again."""
+        return None
+
+    def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
+        """Whether query i sees key j, of m positions; i (…, 1) and j (1, …). What is ahead need not be left out.
+
+        (H, …) where each head has a rule of its own.
+        """
+        if self.of_heads == (self,):
+            raise TypeError(f"{type(self).__name__} does not say who sees whom")
+        shape = np.broadcast_shapes(i.shape, j.shape)
+        return np.stack([np.broadcast_to(rule.sees(i, j, m, causal=causal), shape) for rule in self.of_heads])
+
+    def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
+        """Whether any query of tile t may see a key of tile k; t (…, 1) and k (1, …). Who does not know says yes."""
+        return np.ones(np.broadcast_shapes(t.shape, k.shape), bool)
+
+    def __call__(self, n: int, m: int, *, causal: bool) -> BlockPattern:
+        """The tiles for n queries at the last n of m positions: one list, or one for each head."""
+        return _tiles(self, n, m, causal)
+
+    def graph(self, n: int, *, causal: bool = False) -> Graph:
+        """Tokens 0 … n − 1, and an edge from i to j where i sees j; with a rule for each head, where any head does."""
+        mask = self(n, n, causal=causal).mask
+        return Graph(np.asarray(mask if mask.ndim == 2 else mask.any(0)))
+
+    def __or__(self, other: "Pattern") -> "Pattern":
+        return Union((*_parts(self, Union), *_parts(other, Union)))
+
+    def __and__(self, other: "Pattern") -> "Pattern":
+        return Intersection((*_parts(self, Intersection), *_parts(other, Intersection)))
+
+
+@functools.lru_cache(maxsize=64)
+def _tiles(pattern: Pattern, n: int, m: int, causal: bool) -> BlockPattern:
+    heads = pattern.of_heads
+    if heads != (pattern,):
+        return one_pattern([_tiles(rule, n, m, causal) for rule in heads])
+    first = m - n  # of the queries; their tiles need not begin where those of the keys do
+    t, k = np.arange(-(-n // TILE))[:, None], np.arange(-(-m // TILE))[None]
+    upper = np.minimum(first + t * TILE + TILE - 1, m - 1) // TILE
+    near = pattern.near((first + t * TILE) // TILE, k, m, causal=causal) | pattern.near(upper, k, m, causal=causal)
+    return block_pattern(n, m, lambda i, j: pattern.sees(i, j, m, causal=causal), near, causal=causal)
+
+
+# ---------------------------------------------------------------------------------------------- algebra
+
+
+def _parts(pattern: Pattern, kind: type) -> tuple[Pattern, ...]:
+    """Those of a union, so that (a | b) | c has three; of anything else, itself."""
+    return pattern.patterns if isinstance(pattern, kind) else (pattern,)  # type: ignore[attr-defined]
+
+
+class Combined(Pattern):
+    """Several patterns made one. Those with a rule for each head need as many heads as each other."""
+
+    patterns: tuple[Pattern, ...]
+    cost = "that of its parts"
+
+    def __post_init__(self) -> None:
+        heads = {len(pattern.of_heads) for pattern in self.patterns} - {1}
+        if not self.patterns or len(heads) > 1:
+            raise ValueError(f"patterns: should be some, for equally many heads, got {sorted(heads) or 'none'}")
+
+    @property
+    def causal(self) -> Literal["either", "always", "never"]:
+        """What all of them can be."""
+        can = {pattern.causal for pattern in self.patterns} - {"either"}
+        if len(can) > 1:
+            raise ValueError("patterns: one is always causal, another never")
+        return can.pop() if can else "either"
+
+    @property
+    def front(self) -> int:
+        """As many as one of them wants."""
+        return max(pattern.front for pattern in self.patterns)
+
+    @property
+    def of_heads(self) -> tuple[Pattern, ...]:
+        """Head by head, if one of them has a rule for each."""
+        each = [pattern.of_heads for pattern in self.patterns]
+        heads = max(map(len, each))
+        if heads == 1:
+            return (self,)
+        own = [rules * heads if len(rules) == 1 else rules for rules in each]
+        return tuple(type(self)(rules) for rules in zip(*own, strict=True))  # type: ignore[call-arg]
+
+
+@frozen
+class Union(Combined):
+    """Whoever sees by one of the rules. A pair that two of them allow counts once, as it is a set."""
+
+    patterns: tuple[Pattern, ...]
+
+    @property
+    def kept(self) -> Kept | None:
+        """What one of them needs."""
+        kept = [pattern.kept for pattern in self.patterns]
+        if None in kept:
+            return None
+        return Kept(max(k.first for k in kept if k), max(k.last for k in kept if k))
+
+    def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
+        """By any rule."""
+        if len(self.of_heads) > 1:
+            return super().sees(i, j, m, causal=causal)
+        return functools.reduce(np.logical_or, (rule.sees(i, j, m, causal=causal) for rule in self.patterns))
+
+    def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
+        """By any rule."""
+        return functools.reduce(np.logical_or, (rule.near(t, k, m, causal=causal) for rule in self.patterns))
+
+
+@frozen
+class Intersection(Combined):
+    """Whoever sees by all of the rules."""
+
+    patterns: tuple[Pattern, ...]
+
+    @property
+    def kept(self) -> Kept | None:
+        """What the most modest of them needs."""
+        return min((k for pattern in self.patterns if (k := pattern.kept)), key=sum, default=None)
+
+    def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
+        """By every rule."""
+        if len(self.of_heads) > 1:
+            return super().sees(i, j, m, causal=causal)
+        return functools.reduce(np.logical_and, (rule.sees(i, j, m, causal=causal) for rule in self.patterns))
+
+    def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
+        """By every rule."""
+        return functools.reduce(np.logical_and, (rule.near(t, k, m, causal=causal) for rule in self.patterns))
+
+
+@frozen
+class Causal(Pattern):
+    """j ≤ i: dense attention that does not look ahead. `Window(5) & Causal()` is causal also in a model that is not."""
+
+    def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
+        """Not ahead."""
+        return j <= i
+
+    def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
+        """Not ahead."""
+        return k <= t
+
+
+@frozen
+class EachHead(Pattern):
+    """A pattern of its own for each head, as many as the layer has."""
+
+    patterns: tuple[Pattern, ...]
+
+    cost = "that of its heads"
+
+    def __post_init__(self) -> None:
+        if not self.patterns or any(len(pattern.of_heads) > 1 for pattern in self.patterns):
+            raise ValueError("patterns: should be some, each with one rule")
+
+    @property
+    def of_heads(self) -> tuple[Pattern, ...]:
+        """One for each."""
+        return self.patterns
+
+    @property
+    def causal(self) -> Literal["either", "always", "never"]:
+        """What all of them can be."""
+        return Union(self.patterns).causal
+
+    @property
+    def front(self) -> int:
+        """As many as one of them wants."""
+        return Union(self.patterns).front
+
+    @property
+    def kept(self) -> Kept | None:
+        """What one of them needs: heads keep equally many keys, and each looks at its own."""
+        return Union(self.patterns).kept

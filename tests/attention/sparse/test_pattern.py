@@ -1,0 +1,186 @@
+"""A pattern is a rule, a mask, a list of tiles and a graph, and all four say the same."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minitransformer as mt
+from minitransformer.attention import (
+    Causal,
+    EachHead,
+    Graph,
+    Pattern,
+    SoftmaxAttention,
+    Strided,
+    Window,
+    block_sparse_attention,
+    dot_product_attention,
+)
+from minitransformer.backend import available
+from minitransformer.pullback import NoParams
+
+TOLERANCE = {"float32": 5e-6, "float64": 2e-14}
+SINGLE = [
+    *(Window(0), Window(5), Window(20, globals_=3), Window(4, step=3), Window(200), Window(2, step=5, globals_=70)),
+    *(Strided(1), Strided(7), Strided(90)),
+    *(Causal(), Window(9) | Strided(11), Window(30) & Strided(4), (Window(2) | Strided(9)) & Causal()),
+]
+OF_HEADS = [
+    EachHead((Window(3), Window(3, step=4))),
+    EachHead((Strided(5), Causal())) | Window(2),
+    EachHead((Window(3), Strided(9))) & EachHead((Causal(), Window(12))),
+]
+PATTERNS = [*SINGLE, *OF_HEADS]
+
+
+# ------------------------------------------------------------------------------------------ rule, mask, tiles
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (70, 70), (130, 130), (65, 150), (1, 200), (150, 65)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_tiles_are_the_rule(pattern, n, m, causal):
+    i, j = np.arange(m - n, m)[:, None], np.arange(m)[None]
+    rule = pattern.sees(i, j, m, causal=causal) & (j <= i if causal else np.True_)
+    np.testing.assert_array_equal(pattern(n, m, causal=causal).mask, np.broadcast_to(rule, (*rule.shape[:-2], n, m)))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_a_row_does_not_depend_on_what_follows(pattern):
+    """What is written one by one sees what it saw in training: if causal, the last rows of a longer mask."""
+    whole = pattern(200, 200, causal=True).mask
+    for n in (1, 63, 64, 130):
+        np.testing.assert_array_equal(pattern(n, n, causal=True).mask, whole[..., :n, :n])
+        np.testing.assert_array_equal(pattern(200 - n, 200, causal=True).mask, whole[..., n:, :])
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_what_is_kept_is_enough(pattern):
+    if (kept := pattern.kept) is None:
+        return
+    i, j = np.arange(200)[:, None], np.arange(200)[None]
+    assert not (pattern(200, 200, causal=True).mask & (j >= kept.first) & (i - j >= kept.last)).any()
+
+
+# ------------------------------------------------------------------------------------------------- the kernel
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(PATTERNS),
+    st.integers(1, 90) | st.sampled_from([128, 190]),
+    st.integers(0, 70) | st.sampled_from([128]),
+    st.sampled_from([1, 5, 16, 33]),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from(["numba", "micro"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_attention_over_the_tiles_is_dense_attention_under_the_mask(pattern, n, more, d, dtype, fast, causal, padded):
+    """Values and gradients, in every tier, on any shape."""
+    if fast not in available():
+        return
+    rng, m = np.random.default_rng(n), n + more
+    Q, K, V, dY = (rng.standard_normal((2, 2, rows, w)).astype(dtype) for rows, w in ((n, d), (m, d), (m, 3), (n, 3)))
+    mask = rng.random((2, 1, 1, m)) < 0.8 if padded else None
+    tiles = pattern(n, m, causal=causal)
+    with mt.backend("numpy"):
+        exact = [X.astype("float64") for X in (Q, K, V)]
+        both = tiles.mask if mask is None else mask & tiles.mask
+        Y, pullback = dot_product_attention(*exact, mask=both, causal=causal)
+        want = {"Y": Y} | dict(zip(("dQ", "dK", "dV"), pullback(dY.astype("float64")), strict=True))
+    with mt.backend(fast):
+        Y, pullback = block_sparse_attention(Q, K, V, tiles, mask=mask, causal=causal)
+        have = {"Y": Y} | dict(zip(("dQ", "dK", "dV"), pullback(dY), strict=True))
+    for name, w in want.items():
+        assert have[name].dtype == dtype
+        assert np.abs(have[name] - w).max() <= TOLERANCE[dtype] * (1 + np.abs(w).max()), name
+
+
+# ---------------------------------------------------------------------------------------------------- algebra
+
+
+def masks(*patterns, n=100, causal=False):
+    return [pattern(n, n, causal=causal).mask for pattern in patterns]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_union_and_intersection_are_those_of_the_masks(causal):
+    a, b, c = Window(4), Strided(9), Window(1, step=20)
+    A, B, C = masks(a, b, c, causal=causal)
+    for pattern, mask in ((a | b, A | B), (a & b, A & B), ((a | b) & c, (A | B) & C), (a | b | c, A | B | C)):
+        np.testing.assert_array_equal(masks(pattern, causal=causal)[0], mask)
+    np.testing.assert_array_equal(masks((a | c) & Causal())[0], masks(a | c, causal=True)[0])
+    assert (a | b | c).patterns == (a, b, c)
+    assert (a | b) == (a | b)
+
+
+def test_what_a_combination_keeps():
+    assert Window(4).kept == (0, 5)
+    assert (Window(4, globals_=2) | Window(3, step=3)).kept == (2, 10)
+    assert (Window(4) | Strided(3)).kept is None
+    assert (Window(40) & Strided(3)).kept == (0, 41)
+    assert EachHead((Window(4), Window(9))).kept == (0, 10)
+    assert Causal().kept is None
+
+
+def test_heads_that_can_t_be_combined():
+    two, three = EachHead((Window(1),) * 2), EachHead((Window(1),) * 3)
+    with pytest.raises(ValueError, match="equally many heads"):
+        two | three
+    with pytest.raises(ValueError, match="each with one rule"):
+        EachHead((two, Window(1)))
+    with pytest.raises(ValueError, match="patterns"):
+        EachHead(())
+    with pytest.raises(TypeError, match="does not say who sees whom"):
+        Pattern()(3, 3, causal=True)
+    Q = np.ones((1, 3, 5, 4))
+    with pytest.raises(ValueError, match="lists for 2 heads"):
+        SoftmaxAttention(two)(NoParams(), Q, Q, Q, causal=True)
+
+
+# ------------------------------------------------------------------------------------------------------ graph
+
+
+def by_search(A):
+    """Breadth-first, from every node."""
+    D = np.full(A.shape, np.inf)
+    for start in range(len(A)):
+        D[start, start], queue = 0, [start]
+        for i in queue:
+            for j in np.flatnonzero(A[i]):
+                if D[start, j] == np.inf:
+                    D[start, j] = D[start, i] + 1
+                    queue.append(j)
+    return D
+
+
+@pytest.mark.parametrize("pattern", SINGLE, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_distances_are_those_of_a_search(pattern, causal):
+    graph = pattern.graph(40, causal=causal)
+    np.testing.assert_array_equal(graph.distances(), by_search(graph.A))
+    np.testing.assert_array_equal(graph.neighbours(7), np.flatnonzero(pattern(40, 40, causal=causal).mask[7]))
+
+
+def test_a_graph_that_one_knows():
+    """A ring of n: paths of ⌈(n − 1)/2⌉ … 1, and walk eigenvalues (1 + 2 cos 2πk/n)/3, as each has a loop beside two edges."""
+    n = 11
+    away = (np.arange(n)[:, None] - np.arange(n)) % n
+    ring = Graph(np.isin(away, (1, n - 1)))
+    assert ring.edges == n
+    assert ring.average_path() == (1 + 2 + 3 + 4 + 5) * 2 / 10
+    assert math.isclose(ring.spectral_gap(), 1 - (1 + 2 * math.cos(2 * math.pi / n)) / 3)
+    assert np.allclose(ring.walk().sum(1), 1)
+    assert Graph(np.ones((5, 5), bool)).spectral_gap() == pytest.approx(1)
+    apart = Graph(np.kron(np.eye(2), np.ones((3, 3))) > 0)
+    assert apart.average_path() == np.inf
+    assert apart.spectral_gap() == pytest.approx(0, abs=1e-12)
+
+
+def test_the_graph_of_heads_is_what_all_of_them_see():
+    heads = EachHead((Window(1), Strided(5)))
+    np.testing.assert_array_equal(heads.graph(20).A, (Window(1) | Strided(5)).graph(20).A)
