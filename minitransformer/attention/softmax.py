@@ -13,12 +13,14 @@ from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.keys_values import KeysValues
-from minitransformer.attention.sparse.pattern import Pattern
+from minitransformer.attention.recent import Recent
+from minitransformer.attention.sparse.pattern import Kept, Pattern
 from minitransformer.door import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
 
 FEW = 4  # tokens that are written at once; more are a text that is read
+PIECE = 64  # of a text that is read after another of which most is forgotten
 
 
 class SoftmaxPullback(NamedTuple):
@@ -57,6 +59,26 @@ class SoftmaxAttention(Core):
         return "O(n²)" if self.pattern is None else self.pattern.cost
 
     @property
+    def causal(self) -> str:  # type: ignore[override]
+        """As its pattern."""
+        return "either" if self.pattern is None else self.pattern.causal
+
+    @property
+    def remembers(self) -> str:  # type: ignore[override]
+        """All keys and values, or those that its pattern can still see."""
+        if self._kept is None:
+            return "keys and values"
+        first, last = self._kept
+        return f"{f'the first {first} and ' * (first > 0)}the last {last} keys and values"
+
+    @property
+    def _kept(self) -> Kept | None:
+        """What can be seen again; None for everything, also where the scores need to know how far away it stands."""
+        kept = None if self.pattern is None else self.pattern.kept
+        near = kept is not None and kept.first == 0 and hasattr(self.scores, "bias")
+        return kept if self.scores is None or near else None
+
+    @property
     def scale(self) -> float | None:  # type: ignore[override]
         """That of the scores."""
         return None if self.scores is None else self.scores.scale
@@ -91,17 +113,35 @@ class SoftmaxAttention(Core):
             Y, attention = block_sparse_attention(Q, K, V, pattern, causal=causal, mask=mask)
         return Y, SoftmaxPullback(attention)
 
-    def step(
-        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: KeysValues | None = None
-    ) -> tuple[Array, KeysValues]:
+    def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None) -> tuple[Array, Any]:
         """As any core with keys and values; of a few tokens without a copy, and with a pattern only what it sees is read."""
-        n = Q.shape[-2]
-        if n > FEW or not (self.scores is None or hasattr(self.scores, "bias")):
+        n, kept = Q.shape[-2], self._kept
+        if kept is not None and n > PIECE:
+            return self._read(params, Q, K, V, state, kept)
+        if kept is None and (n > FEW or not (self.scores is None or hasattr(self.scores, "bias"))):
             return super().step(params, Q, K, V, state=state)
-        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
-        m, bias, mask = state.length, None, None
+        if state is not None:
+            state = state.extended(K, V)
+        elif kept is None:
+            state = KeysValues.of(K, V)
+        else:
+            state = Recent.of(K[..., :0, :], V[..., :0, :], kept).extended(K, V)
+        m, j, bias, mask = state.length, np.arange(state.length), None, None
+        if kept is not None:
+            m, j = state.end, state.positions
         if self.scores is not None:
             bias = self.scores.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
         if self.pattern is not None:
-            mask = self.pattern.sees(np.arange(m - n, m)[:, None], np.arange(m)[None], m, causal=True)
+            mask = self.pattern.sees(j[m - n :, None], j[None], state.length, causal=True)
         return attend_to_buffer(Q, state.K, state.V, m, bias, mask, self.scale), state
+
+    def _read(self, params: Tree, Q: Array, K: Array, V: Array, state: Any, kept: Kept) -> tuple[Array, Any]:
+        """`step` of a text: as a whole if nothing stands before it, else piece by piece, since the rows are no positions."""
+        if state is None:
+            Y, _ = self(params, Q, K, V, causal=True)
+            return Y, Recent.of(K, V, kept)
+        said = []
+        for piece in range(0, Q.shape[-2], PIECE):
+            Y, state = self.step(params, *(X[..., piece : piece + PIECE, :] for X in (Q, K, V)), state=state)
+            said.append(Y)
+        return np.concatenate(said, -2), state
