@@ -13,13 +13,15 @@ from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.softmax import SoftmaxAttention
-from minitransformer.attention.sparse import BigBird, Pattern, Strided, Window
+from minitransformer.attention.sparse import BigBird, Fixed, Local, Pattern, Strided, Window
 from minitransformer.named import named
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": SoftmaxAttention,
+    "local": Local,
     "window": Window,
     "strided": Strided,
+    "fixed": Fixed,
     "bigbird": BigBird,
     "compressed": MemoryCompressed,
     "linformer": Linformer,

@@ -49,6 +49,9 @@ OPTIONS = {
     "compressed": "stride=3",
     "linformer": "k=5,sharing=layerwise",
     "nystrom": "landmarks=4,taps=5",
+    "local": "block=11",
+    "strided": "stride=7,part=heads",
+    "fixed": "block=9,columns=2",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
@@ -345,7 +348,7 @@ def test_names_and_options():
         "KernelAttention",
     ] * 2 + ["SoftmaxAttention"]
     for wrong, message in {
-        "windw": "no 'windw'; there are softmax, window",
+        "windw": "no 'windw'; there are softmax, local, window",
         "window:radio=5": "'window' has no option 'radio=5'; it has radius, step, globals_, as window:radius=…",
         "window:5": "no option '5'",
         "linear:d=5": "no option 'd=5'",

@@ -2,16 +2,19 @@
 
 from minitransformer.attention.sparse.bigbird import BigBird
 from minitransformer.attention.sparse.graph import Graph
+from minitransformer.attention.sparse.local import Local
 from minitransformer.attention.sparse.pattern import Causal, EachHead, Intersection, Pattern, Union
-from minitransformer.attention.sparse.sparse_transformer import Strided
+from minitransformer.attention.sparse.sparse_transformer import Fixed, Strided
 from minitransformer.attention.sparse.window import Window
 
 __all__ = [
     "BigBird",
     "Causal",
     "EachHead",
+    "Fixed",
     "Graph",
     "Intersection",
+    "Local",
     "Pattern",
     "Strided",
     "Union",

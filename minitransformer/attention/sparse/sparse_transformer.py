@@ -1,28 +1,121 @@
-"""The sparse transformer's pattern: neighbours, and every l-th position."""
+"""The sparse transformer: one pattern taken apart into two, each with about √n pairs in a row.
+
+    strided, stride l             near  i − l < j ≤ i              far  l divides i − j
+    fixed, block l, columns c     near  ⌊j/l⌋ = ⌊i/l⌋              far  j mod l ≥ l − c          all with j ≤ i
+
+From i one step leads to the near ones, and one more to what is far from them: with l ≈ √n every query sees some 2 √n keys, and
+yet two layers, or two heads and a layer, connect everything. Strided suits what has rows of l, such as an image; in a text,
+where nothing repeats after l, the last c columns of a block are its summary.
+
+How the two are put together is a choice of its own (`part`): merged in one head, in different heads, or in layers that take
+turns: LanguageModel(attention=("strided:part=near", "strided:part=far")).
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
+from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.door import frozen
 from minitransformer.typing import Array
 
+Part = Literal["both", "near", "far", "heads"]
+
+
+class Factorised(Pattern):
+    """A pattern of two parts."""
+
+    part: Part
+    heads: int
+
+    def __post_init__(self) -> None:
+        if self.part not in ("both", "near", "far", "heads"):
+            raise ValueError(f'part: no {self.part!r}; there are "both", "near", "far" and "heads"')
+        if self.part == "heads" and self.heads < 2:
+            raise ValueError(f"part: two parts need two heads at least, got {self.heads}")
+
+    @property
+    def of_heads(self) -> tuple[Pattern, ...]:
+        """Near, far, near, far … if heads take turns; else one rule for all."""
+        if self.part != "heads":
+            return (self,)
+        own: Any = self
+        turns = [replace(own, part=part, heads=1) for part in ("near", "far")]
+        return tuple(turns[h % 2] for h in range(self.heads))
+
+    def _either(self, near: Array, far: Array) -> Array:
+        return {"near": near, "far": far}[self.part] if self.part in ("near", "far") else near | far
+
 
 @frozen
-class Strided(Pattern):
-    """The sparse transformer's: the `stride` positions around (or before) a query, and every stride-th one.
+class Strided(Factorised):
+    """The `stride` positions around (or up to) a query, and every stride-th one.
 
     Up to a stride of 127 nearly every tile of 64 × 64 holds one of its pairs: it saves memory and time beyond that only.
-    source   Borealis II, sparse transformer
+
+    part     "both" in every head, "near" or "far" alone, or "heads" that take turns
+    heads    of the layer; the model fills it in
+    source   Borealis II, sparse transformer; Aalto (5) has its far part. The paper's near part is l + 1 keys, that of its code l
     """
 
     stride: int = 16
+    part: Part = "both"
+    heads: int = 1
 
     cost = "O(n (stride + n/stride)) pairs"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.stride < 1:
             raise ValueError(f"stride: {self.stride} must be at least 1")
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """Near, or a multiple of the stride away."""
-        return (np.abs(i - j) < self.stride) | ((i - j) % self.stride == 0)
+        if self.part == "heads":
+            return super().sees(i, j, m, causal=causal)
+        return self._either(np.abs(i - j) < self.stride, (i - j) % self.stride == 0)
+
+    def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
+        """Tiles with an offset less than a stride, or a multiple of it; offsets differ from (t − k) · 64 by 63 at most."""
+        low, high = (t - k) * TILE - (TILE - 1), (t - k) * TILE + TILE - 1
+        return self._either((low < self.stride) & (high > -self.stride), high // self.stride >= -(-low // self.stride))
+
+
+@frozen
+class Fixed(Factorised):
+    """The block of a query, and the last `columns` positions of every block.
+
+    block    l; columns: c, the summary of a block
+    part     "both" in every head, "near" or "far" alone, or "heads" that take turns
+    heads    of the layer; the model fills it in
+    source   Borealis II, sparse transformer; Aalto (4) has its near part, and pairs it with the far part of the other (E48)
+    """
+
+    block: int = 16
+    columns: int = 1
+    part: Part = "both"
+    heads: int = 1
+
+    cost = "O(n (block + n columns/block)) pairs"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.columns <= self.block:
+            raise ValueError(f"columns: {self.columns} should be 1 … block, {self.block}")
+
+    def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
+        """In the same block, or a column of a summary."""
+        if self.part == "heads":
+            return super().sees(i, j, m, causal=causal)
+        return self._either(i // self.block == j // self.block, j % self.block >= self.block - self.columns)
+
+    def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
+        """Tiles with a block in common, or keys among which there is a column of a summary."""
+        (t_low, t_high), (k_low, k_high) = (
+            (x * TILE // self.block, (x * TILE + TILE - 1) // self.block) for x in (t, k)
+        )
+        summary = (k * TILE) % self.block + TILE - 1 >= self.block - self.columns
+        shape = np.broadcast_shapes(t.shape, k.shape)
+        return self._either((t_low <= k_high) & (k_low <= t_high), np.broadcast_to(summary, shape))

@@ -11,7 +11,9 @@ import minitransformer as mt
 from minitransformer.attention import (
     Causal,
     EachHead,
+    Fixed,
     Graph,
+    Local,
     Pattern,
     SoftmaxAttention,
     Strided,
@@ -25,10 +27,21 @@ from minitransformer.pullback import NoParams
 TOLERANCE = {"float32": 5e-6, "float64": 2e-14}
 SINGLE = [
     *(Window(0), Window(5), Window(20, globals_=3), Window(4, step=3), Window(200), Window(2, step=5, globals_=70)),
-    *(Strided(1), Strided(7), Strided(90)),
+    *(
+        Strided(1),
+        Strided(7),
+        Strided(90),
+        Strided(7, "near"),
+        Strided(150, "near"),
+        Strided(7, "far"),
+        Strided(150, "far"),
+    ),
+    *(Local(1), Local(7), Local(64), Local(100), Local(200)),
+    *(Fixed(7, 2), Fixed(1), Fixed(150, 3), Fixed(64, 1, "far"), Fixed(150, 9, "far"), Fixed(9, 1, "near")),
     *(Causal(), Window(9) | Strided(11), Window(30) & Strided(4), (Window(2) | Strided(9)) & Causal()),
 ]
 OF_HEADS = [
+    *(Strided(7, "heads", 2), Fixed(9, 2, "heads", 2)),
     EachHead((Window(3), Window(3, step=4))),
     EachHead((Strided(5), Causal())) | Window(2),
     EachHead((Window(3), Strided(9))) & EachHead((Causal(), Window(12))),

@@ -1,0 +1,45 @@
+"""Local attention: the sequence is cut into blocks, and each is a sequence of its own.
+
+    ⌊i / B⌋ = ⌊j / B⌋          causal: and j ≤ i
+
+Replaces the stage "pattern (which pairs)". What stands in one block never reaches another, however many layers there are: a
+stack of local layers alone is a model of short texts. In turns with layers that see further, it is a cheap half of a model.
+"""
+
+from minitransformer.attention.block_sparse import TILE
+from minitransformer.attention.sparse.pattern import Kept, Pattern
+from minitransformer.door import frozen
+from minitransformer.typing import Array
+
+
+@frozen
+class Local(Pattern):
+    """Blocks of B neighbours that see each other and nobody else.
+
+    block    B; the last one of a text may be shorter
+    source   Borealis II, local attention; Aalto (4), whose "[j/N]" is a floor, N the size of the block there (E47)
+    """
+
+    block: int = 64
+
+    cost = "O(n block)"
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise ValueError(f"block: {self.block} must be at least 1")
+
+    @property
+    def kept(self) -> Kept:
+        """At most a block."""
+        return Kept(0, self.block)
+
+    def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
+        """In the same block."""
+        return i // self.block == j // self.block
+
+    def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
+        """Tiles between whose first and last blocks there is one in common."""
+        (t_low, t_high), (k_low, k_high) = (
+            (x * TILE // self.block, (x * TILE + TILE - 1) // self.block) for x in (t, k)
+        )
+        return (t_low <= k_high) & (k_low <= t_high)
