@@ -89,6 +89,8 @@ class Core(Part):
     groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
                       repeats them
     queries_are_keys  whether K is Q, and there is no W_k
+    turns             whether it turns queries and keys itself, by an encoding that is then its field `rotate`; if not, the
+                      mixer does, before the core sees them
     streams           what else it wants projected from X: name and width for each head
     scale             of the product of queries and keys, if W_q has to be drawn smaller for it; None for 1/√d
     """
@@ -98,8 +100,15 @@ class Core(Part):
     has_scores: ClassVar[bool] = False
     groups: ClassVar[bool] = False
     queries_are_keys: ClassVar[bool] = False
+    turns: ClassVar[bool] = False
+    rotate: Any = None
     streams: ClassVar[dict[str, int]] = {}
     scale: float | None = None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether `step` goes on from a state: not if keys would be turned by other angles in a longer text."""
+        return self.remembers is not None and (self.rotate is None or self.rotate.fixed)
 
     def __call__(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool, mask: Array | None, rng: Any

@@ -29,13 +29,21 @@ def mixer_of(
         return part
     rotate = None
     if encoding is not None and encoding.acts_on == ("queries and keys",):
-        rotate = encoding
+        if part.turns:
+            part = replace(part, rotate=encoding)  # type: ignore[type-var]
+        else:
+            rotate = encoding
     elif encoding is not None:
         part = _with_scores(part, encoding)
     return MultiHeadAttention(width, heads, core=part, rotate=rotate, groups=groups)
 
 
 def _with_scores(core: Core, encoding: Encoding) -> Core:
+    if core.turns:
+        what = " and the ".join(encoding.acts_on)
+        raise ValueError(
+            f"positions: {type(encoding).__name__} acts on the {what}, and {type(core).__name__} makes its own"
+        )
     if not core.has_scores:
         refuse_without_scores(encoding, type(core).__name__)
     if core.scores is not None:
