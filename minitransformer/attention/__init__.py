@@ -37,9 +37,11 @@ from minitransformer.attention.sparse import (
     Intersection,
     Local,
     Pattern,
+    Sinks,
     Strided,
     Union,
     Window,
+    sink_attention,
 )
 from minitransformer.attention.unweighted import unweighted_attention
 
@@ -63,6 +65,7 @@ __all__ = [
     "MultiHeadAttention",
     "MultiHeadParams",
     "Pattern",
+    "Sinks",
     "SoftmaxAttention",
     "Strided",
     "Union",
@@ -83,6 +86,7 @@ __all__ = [
     "one_pattern",
     "padding_mask",
     "scores",
+    "sink_attention",
     "split_heads",
     "unweighted_attention",
 ]

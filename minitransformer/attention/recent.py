@@ -9,8 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.sparse.pattern import Kept
 from minitransformer.typing import Array
+
+
+class Kept(NamedTuple):
+    """What a causal query can see at most: the first positions, and the last ones, its own among them."""
+
+    first: int
+    last: int
 
 
 class Recent(NamedTuple):

@@ -13,7 +13,7 @@ from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.softmax import SoftmaxAttention
-from minitransformer.attention.sparse import BigBird, Fixed, Local, Pattern, Strided, Window
+from minitransformer.attention.sparse import BigBird, Fixed, Local, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
@@ -27,6 +27,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "linformer": Linformer,
     "nystrom": Nystrom,
     "fnet": FNet,
+    "sinks": Sinks,
     "linear": KernelAttention,
     "delta": DeltaRule,
 }

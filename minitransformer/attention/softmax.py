@@ -13,8 +13,8 @@ from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.keys_values import KeysValues
-from minitransformer.attention.recent import Recent
-from minitransformer.attention.sparse.pattern import Kept, Pattern
+from minitransformer.attention.recent import Kept, Recent
+from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.door import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array

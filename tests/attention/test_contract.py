@@ -52,6 +52,8 @@ OPTIONS = {
     "local": "block=11",
     "strided": "stride=7,part=heads",
     "fixed": "block=9,columns=2",
+    "bigbird": "window=0,random=1",
+    "sinks": "first=3,last=9",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 

@@ -4,6 +4,7 @@ from minitransformer.attention.sparse.bigbird import BigBird
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.attention.sparse.local import Local
 from minitransformer.attention.sparse.pattern import Causal, EachHead, Intersection, Pattern, Union
+from minitransformer.attention.sparse.sinks import Sinks, sink_attention
 from minitransformer.attention.sparse.sparse_transformer import Fixed, Strided
 from minitransformer.attention.sparse.window import Window
 
@@ -16,7 +17,9 @@ __all__ = [
     "Intersection",
     "Local",
     "Pattern",
+    "Sinks",
     "Strided",
     "Union",
     "Window",
+    "sink_attention",
 ]

@@ -7,7 +7,8 @@ stack of local layers alone is a model of short texts. In turns with layers that
 """
 
 from minitransformer.attention.block_sparse import TILE
-from minitransformer.attention.sparse.pattern import Kept, Pattern
+from minitransformer.attention.recent import Kept
+from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.door import frozen
 from minitransformer.typing import Array
 

@@ -13,21 +13,15 @@ written sees what it saw in training.
 """
 
 import functools
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from minitransformer.attention.block_sparse import TILE, BlockPattern, block_pattern, one_pattern
+from minitransformer.attention.recent import Kept
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.door import frozen
 from minitransformer.typing import Array
-
-
-class Kept(NamedTuple):
-    """What a causal query can see at most: the first positions, and the last ones, its own among them."""
-
-    first: int
-    last: int
 
 
 class Pattern:

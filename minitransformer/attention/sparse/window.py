@@ -9,7 +9,8 @@ stands L · radius · step to either side.
 import numpy as np
 
 from minitransformer.attention.block_sparse import TILE
-from minitransformer.attention.sparse.pattern import Kept, Pattern
+from minitransformer.attention.recent import Kept
+from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.door import frozen
 from minitransformer.typing import Array
 

@@ -12,8 +12,7 @@ from minitransformer.attention import (
     block_sparse_attention,
     dot_product_attention,
 )
-from minitransformer.attention.recent import Recent
-from minitransformer.attention.sparse.pattern import Kept
+from minitransformer.attention.recent import Kept, Recent
 from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
