@@ -92,6 +92,7 @@ class Core(Part):
     turns             whether it turns queries and keys itself, by an encoding that is then its field `rotate`; if not, the
                       mixer does, before the core sees them
     streams           what else it wants projected from X: name and width for each head
+    starts_as         of the streams, which projection (q, k or v) they start as a copy of; the others are drawn
     scale             of the product of queries and keys, if W_q has to be drawn smaller for it; None for 1/√d
     """
 
@@ -103,6 +104,7 @@ class Core(Part):
     turns: ClassVar[bool] = False
     rotate: Any = None
     streams: ClassVar[dict[str, int]] = {}
+    starts_as: ClassVar[dict[str, str]] = {}
     scale: float | None = None
 
     @property

@@ -230,8 +230,21 @@ class MultiHeadAttention(Mixer):
         streams = {
             name: ProjectionParams(weights(self.heads * w), zeros(self.heads * w))
             for name, w in self.core.streams.items()
+            if name not in self.core.starts_as
         }
+        streams |= {name: self._copy(params, of) for name, of in self.core.starts_as.items()}
         return params._replace(core=self.core.init(rng, dtype), streams=streams or None)
+
+    def _copy(self, params: MultiHeadParams, of: str) -> ProjectionParams:
+        """A projection of its own, the same as that of the queries, keys or values; of a group, for each of its heads."""
+
+        def each(W: Array | None) -> Array | None:
+            if W is None:
+                return None
+            groups = W.reshape(*W.shape[:-1], -1, self.width // self.heads)
+            return np.repeat(groups, self.heads // groups.shape[-2], -2).reshape(*W.shape[:-1], self.width)
+
+        return ProjectionParams(each(getattr(params, f"W_{of}")), each(getattr(params, f"b_{of}")))  # type: ignore[arg-type]
 
     @checked
     def __call__(
