@@ -99,6 +99,11 @@ def test_any_boolean_matrix_is_a_pattern():
     np.testing.assert_array_equal(pattern.mask, mask)
 
 
+def test_no_query_and_no_key():
+    assert window(0, 3, m=70).mask.shape == (0, 70)
+    assert block_pattern(5, 0, lambda i, j: np.True_).mask.shape == (5, 0)
+
+
 def test_causal_with_more_keys_than_queries():
     pattern = block_pattern(70, 100, lambda i, j: np.True_, causal=True)
     np.testing.assert_array_equal(pattern.mask, causal_mask(70, 100))

@@ -52,6 +52,7 @@ OPTIONS = {
     "local": "block=11",
     "strided": "stride=7,part=heads",
     "fixed": "block=9,columns=2",
+    "longformer": "radius=9,dilation=2,globals_=3",
     "bigbird": "window=0,random=1",
     "sinks": "first=3,last=9",
 }

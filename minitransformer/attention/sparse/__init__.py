@@ -3,6 +3,7 @@
 from minitransformer.attention.sparse.bigbird import BigBird
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.attention.sparse.local import Local
+from minitransformer.attention.sparse.longformer import Longformer, longformer_attention
 from minitransformer.attention.sparse.pattern import Causal, EachHead, Intersection, Pattern, Union
 from minitransformer.attention.sparse.sinks import Sinks, sink_attention
 from minitransformer.attention.sparse.sparse_transformer import Fixed, Strided
@@ -16,10 +17,12 @@ __all__ = [
     "Graph",
     "Intersection",
     "Local",
+    "Longformer",
     "Pattern",
     "Sinks",
     "Strided",
     "Union",
     "Window",
+    "longformer_attention",
     "sink_attention",
 ]

@@ -1,0 +1,144 @@
+"""Longformer: a window, and a few tokens that see and are seen by all, with projections of their own.
+
+    y_i = softmax over j near i or global  of ⟨q_i, k_j⟩ / √d,  times v_j             i not global
+    y_i = softmax over all j               of ⟨q′_i, k′_j⟩ / √d,  times v′_j          i global
+
+A row that is not global has one softmax, over its window and the global keys together; a global key in the window counts
+once. What a global token looks for is something else than what its neighbours do (an answer to the whole text, a class), so
+for these rows there is a second set of projections. It starts as a copy of the first.
+
+Replaces the stages "project" and "pattern (which pairs)".
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.block_sparse import block_sparse_attention
+from minitransformer.attention.core import Core
+from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.sparse.window import Window
+from minitransformer.door import frozen
+from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class LongformerPullback(NamedTuple):
+    """Rows of Y come from one of two attentions, so each gets its rows of dY: dQ_g ends where the global rows do, dQ begins."""
+
+    everything: Pullback
+    near: Pullback
+    g: int
+
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
+        dQ, dK, dV = self.near(dY[..., self.g :, :])
+        dQ_g, dK_g, dV_g = self.everything(dY[..., : self.g, :])
+        before, after = (np.zeros((*dY.shape[:-2], rows, dQ.shape[-1]), dQ.dtype) for rows in (self.g, dQ.shape[-2]))
+        return np.concatenate([before, dQ], -2), dK, dV, np.concatenate([dQ_g, after], -2), dK_g, dV_g
+
+
+@checked
+def longformer_attention(
+    Q: Float[Array, "*batch n d"],
+    K: Float[Array, "*shared n d"],
+    V: Float[Array, "*shared n dv"],
+    Q_g: Float[Array, "*batch n d"],
+    K_g: Float[Array, "*batch n d"],
+    V_g: Float[Array, "*batch n dv"],
+    *,
+    radius: int = 32,
+    dilation: int = 1,
+    globals_: int = 1,
+    mask: Bool[Array, "..."] | None = None,
+) -> tuple[Float[Array, "*batch n dv"], Pullback]:
+    """Attention to a window and to the first `globals_` tokens, which see everything by projections of their own.
+
+    radius         of the window, half of the "attention_window" of others; dilation: the step of `Window`
+    mask           True where query i sees key j; must broadcast to (*batch, n, n)
+    source         Borealis II, figure 9a; Aalto 3.1.2. Beltagy et al. 2020
+    cost           O(n (radius + globals_) d). Global rows see what comes later: never causal
+    returns        Y and a pullback: dQ, dK, dV, dQ_g, dK_g, dV_g = pullback(dY). Of Q only the rows that are not global have a
+                   gradient, of Q_g only those that are
+    raises         ValueError for a number below zero
+    """
+    n = Q.shape[-2]
+    if globals_ < 0:
+        raise ValueError(f"globals_: {globals_} should be at least 0")
+    g = min(globals_, n)
+    above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
+    pattern = Window(radius, dilation, globals_)(n - g, n, causal=False)  # the others are the last n − g of n positions
+    Y_global, everything = dot_product_attention(Q_g[..., :g, :], K_g, V_g, mask=above)
+    Y_local, near = block_sparse_attention(Q[..., g:, :], K, V, pattern, mask=below)
+    return np.concatenate([Y_global, Y_local], -2), LongformerPullback(everything, near, g)
+
+
+class LongformerCorePullback(NamedTuple):
+    """dY to (dparams, dQ, dK, dV, dQ_g, dK_g, dV_g); what was turned is turned back."""
+
+    attention: Pullback
+    turns: tuple[Pullback, ...]
+
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        dQ, dK, dV, dQ_g, dK_g, dV_g = self.attention(dY)
+        if self.turns:
+            dQ, dK, dQ_g, dK_g = (back(d) for back, d in zip(self.turns, (dQ, dK, dQ_g, dK_g), strict=True))
+        return NoParams(), dQ, dK, dV, dQ_g, dK_g, dV_g
+
+
+@frozen
+class Longformer(Core):
+    """A window, and tokens that see and are seen by all through a second set of projections.
+
+    d             width of a head; the model fills it in
+    radius        of the window; dilation: only every so many-th of its tokens
+    globals_      G: the first so many tokens
+    rotate        a rotary encoding, which turns both kinds of queries and keys; the model puts it there
+    source        Beltagy et al. 2020; Borealis II, figure 9a
+    cost          O(n (radius + G) d), and 3 D² parameters more than a window has
+    raises        ValueError without a global token: that is a window
+    """
+
+    d: int
+    radius: int = 32
+    dilation: int = 1
+    globals_: int = 1
+    rotate: Any = None
+
+    causal = "never"
+    cost = "O(n radius)"
+    remembers = None
+    needs = "3 projections more"
+    turns = True
+    groups = True
+    starts_as = {"q_g": "q", "k_g": "k", "v_g": "v"}  # noqa: RUF012  (as it is declared)
+
+    def __post_init__(self) -> None:
+        Window(self.radius, self.dilation, self.globals_)
+        if self.globals_ < 1:
+            raise ValueError(f"globals_: {self.globals_}; without a global token it is a Window")
+
+    @property
+    def streams(self) -> dict[str, int]:  # type: ignore[override]
+        """Queries, keys and values for the global rows."""
+        return dict.fromkeys(self.starts_as, self.d)
+
+    def __call__(
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, Pullback]:  # fmt: skip
+        """Pullback: dY to (dparams, dQ, dK, dV, dQ_g, dK_g, dV_g).
+
+        raises   ValueError for keys that have no queries, such as those of a memory: they have no k_g
+        """
+        self.refuse(causal=causal)
+        Q_g, K_g, V_g = streams
+        n, m = Q.shape[-2], K.shape[-2]
+        if n != m:
+            raise ValueError(f"K: {m} keys for {n} queries; in Longformer each token has both")
+        turns: tuple[Pullback, ...] = ()
+        if self.rotate is not None:
+            (Q, q), (K, k), (Q_g, q_g), (K_g, k_g) = (self.rotate.turn(X, length=n) for X in (Q, K, Q_g, K_g))
+            turns = q, k, q_g, k_g
+        options = {"radius": self.radius, "dilation": self.dilation, "globals_": self.globals_}
+        Y, attention = longformer_attention(Q, K, V, Q_g, K_g, V_g, **options, mask=mask)
+        return Y, LongformerCorePullback(attention, turns)
