@@ -30,6 +30,7 @@ class Part(Checked):
     shared      paths of parameters that all layers of a stack have in common
     untrained   paths of parameters that no gradient moves; the gradient has None in their place
     moves       whether `after_step` does anything
+    front       tokens that it wants in front of the sequence, beside those of the text; they live through all layers
     adds_loss   whether its pullback has a loss to be added (`added_loss` in pullback.py)
     """
 
@@ -39,6 +40,11 @@ class Part(Checked):
     needs: ClassVar[str] = ""
     moves: ClassVar[bool] = False
     adds_loss: bool = False
+
+    @property
+    def front(self) -> int:
+        """None."""
+        return 0
 
     @property
     def shared(self) -> tuple[str, ...]:

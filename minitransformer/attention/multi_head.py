@@ -179,6 +179,11 @@ class MultiHeadAttention(Mixer):
         """As the core."""
         self.core.refuse(causal=causal)
 
+    @property
+    def front(self) -> int:
+        """As the core."""
+        return self.core.front
+
     def _of_core(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"core.{path}" for path in paths)
 

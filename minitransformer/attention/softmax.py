@@ -64,6 +64,11 @@ class SoftmaxAttention(Core):
         return "either" if self.pattern is None else self.pattern.causal
 
     @property
+    def front(self) -> int:
+        """As its pattern."""
+        return 0 if self.pattern is None else self.pattern.front
+
+    @property
     def remembers(self) -> str:  # type: ignore[override]
         """All keys and values, or those that its pattern can still see."""
         if self._kept is None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.door import frozen
+from minitransformer.gather_scatter import unbroadcast
 from minitransformer.models.block import Block, BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
 from minitransformer.pullback import Pullback, Tree, tree_add, tree_get, tree_set
@@ -20,24 +21,31 @@ class StackParams(NamedTuple):
     """One tree for each block; the last norm is None in a post-norm stack.
 
     shared   by its path within a block, what several blocks have in common; they have None in its place
+    front    rows that stand in front of every sequence, (front, D), if attention wants some
     """
 
     blocks: tuple[BlockParams, ...]
     norm: NormParams | None
     shared: Tree = None
+    front: Tree = None
 
 
 class StackPullback(NamedTuple):
     """Backwards through the blocks: `pullback.blocks[3].attention.A` is the attention of the fourth.
 
-    If the blocks looked at a memory, dmemory is the sum over them.
+    If the blocks looked at a memory, dmemory is the sum over them. The rows in front said nothing, so their dY is zero; all
+    samples had the same ones, whose gradient is the sum over the samples.
     """
 
     blocks: tuple[BlockPullback, ...]
     norm: Pullback | None
     ties: tuple[tuple[str, tuple[int, ...]], ...]
+    front: int = 0
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
+        if self.front:
+            silent = np.zeros((*dY.shape[:-2], self.front, dY.shape[-1]), dY.dtype)
+            dY = np.concatenate([silent, dY], -2)
         dnorm, dX = self.norm(dY) if self.norm else (None, dY)
         dblocks, dmemories = [], []
         for block in reversed(self.blocks):
@@ -46,7 +54,11 @@ class StackPullback(NamedTuple):
             dmemories += dmemory
         blocks, shared = untie(tuple(reversed(dblocks)), self.ties)
         dmemory = [np.sum(dmemories, axis=0)] if dmemories else []
-        return StackParams(blocks, dnorm, shared), dX, *dmemory
+        dfront = None
+        if self.front:
+            dfront = unbroadcast(dX[..., : self.front, :], (self.front, dX.shape[-1]))
+            dX = dX[..., self.front :, :]
+        return StackParams(blocks, dnorm, shared, dfront), dX, *dmemory
 
 
 def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[tuple[Tree, ...], Any]:
@@ -56,6 +68,14 @@ def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...
         shared[path] = functools.reduce(tree_add, (tree_get(blocks[k], path) for k in members))
         blocks = tuple(tree_set(block, path, None) if k in members else block for k, block in enumerate(blocks))
     return blocks, shared or None
+
+
+def seen_behind(front: int, mask: Array | None, n: int) -> Array | None:
+    """The mask of a sequence of n tokens, with rows in front that see what anybody sees and are seen by all."""
+    if mask is None or mask.shape[-1:] != (n,):
+        return mask
+    rows = front if mask.ndim > 1 and mask.shape[-2] != 1 else 0
+    return np.pad(mask, [(0, 0)] * (mask.ndim - 2) + [(rows, 0)] * (mask.ndim > 1) + [(front, 0)], constant_values=True)
 
 
 @frozen
@@ -76,6 +96,8 @@ class Stack:
             raise ValueError("blocks: a stack needs at least one")
         if len({(block.width, block.order) for block in self.blocks}) > 1:
             raise ValueError("blocks: all should have the same width and order")
+        if len(wanted := {block.attention.front for block in self.blocks} - {0}) > 1:
+            raise ValueError(f"blocks: they want {' and '.join(map(str, sorted(wanted)))} tokens in front")
 
     @property
     def width(self) -> int:
@@ -87,6 +109,11 @@ class Stack:
         """Number of blocks."""
         return len(self.blocks)
 
+    @property
+    def front(self) -> int:
+        """Tokens that stand in front of every sequence, from the first block to the last."""
+        return max(block.attention.front for block in self.blocks)
+
     @functools.cached_property
     def ties(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The paths that are tied, and for each the numbers of its blocks."""
@@ -97,11 +124,15 @@ class Stack:
         return tuple((path, tuple(k for k, block in enumerate(own) if path in block)) for path in paths)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> StackParams:
-        """Parameters of the blocks and of the last norm; what is shared is drawn with the first block that has it."""
+        """Parameters of the blocks and of the last norm; what is shared is drawn with the first block that has it.
+
+        Entries of what stands in front have variance 1, as those of embedded tokens.
+        """
         norm = self.blocks[0]._norm.init(rng, dtype) if self.blocks[0].order == "pre" else None
         blocks = tuple(block.init(rng, dtype) for block in self.blocks)
         shared = {path: tree_get(blocks[members[0]], path) for path, members in self.ties}
-        return StackParams(untie(blocks, self.ties)[0], norm, shared or None)
+        front = rng.standard_normal((self.front, self.width)).astype(dtype) if self.front else None
+        return StackParams(untie(blocks, self.ties)[0], norm, shared or None, front)
 
     def _tied(self, params: StackParams) -> tuple[BlockParams, ...]:
         """The blocks, each with what it shares."""
@@ -130,12 +161,15 @@ class Stack:
 
         Pullback: dY to (dparams, dX), and dmemory if there is a memory: every block looks at the same one.
         """
-        pullbacks = []
+        pullbacks, front = [], self.front
+        if front:
+            mask = seen_behind(front, mask, X.shape[-2])
+            X = np.concatenate([np.broadcast_to(params.front, (*X.shape[:-2], *params.front.shape)), X], -2)
         for block, own in zip(self.blocks, self._tied(params), strict=True):
             X, pullback = block(own, X, memory, causal=causal, mask=mask, memory_mask=memory_mask, rng=rng)
             pullbacks.append(pullback)
         X, norm = self._last_norm(params, X)
-        return X, StackPullback(tuple(pullbacks), norm, self.ties)
+        return X[..., front:, :], StackPullback(tuple(pullbacks), norm, self.ties, front)
 
     @property
     def decodes(self) -> bool:
