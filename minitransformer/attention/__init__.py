@@ -29,6 +29,7 @@ from minitransformer.attention.multi_head import (
 from minitransformer.attention.registry import ATTENTIONS, attention_of
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import (
+    ETC,
     BigBird,
     Causal,
     EachHead,
@@ -42,6 +43,8 @@ from minitransformer.attention.sparse import (
     Strided,
     Union,
     Window,
+    etc_attention,
+    labelled_attention,
     longformer_attention,
     sink_attention,
 )
@@ -49,6 +52,7 @@ from minitransformer.attention.unweighted import unweighted_attention
 
 __all__ = [
     "ATTENTIONS",
+    "ETC",
     "BigBird",
     "BlockPattern",
     "Causal",
@@ -82,9 +86,11 @@ __all__ = [
     "delta_rule_step",
     "dot_product_attention",
     "elu_features",
+    "etc_attention",
     "kernel_attention",
     "kernel_attention_step",
     "kernel_state",
+    "labelled_attention",
     "longformer_attention",
     "merge_heads",
     "one_pattern",

@@ -13,7 +13,7 @@ from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.softmax import SoftmaxAttention
-from minitransformer.attention.sparse import BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
+from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
@@ -23,6 +23,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "strided": Strided,
     "fixed": Fixed,
     "longformer": Longformer,
+    "etc": ETC,
     "bigbird": BigBird,
     "compressed": MemoryCompressed,
     "linformer": Linformer,

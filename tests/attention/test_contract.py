@@ -53,6 +53,7 @@ OPTIONS = {
     "strided": "stride=7,part=heads",
     "fixed": "block=9,columns=2",
     "longformer": "radius=9,dilation=2,globals_=3",
+    "etc": "radius=9,globals_=3,clip=4",
     "bigbird": "window=0,random=1",
     "sinks": "first=3,last=9",
 }

@@ -1,6 +1,7 @@
 """Sparse attention: fixed patterns, one file per idea."""
 
 from minitransformer.attention.sparse.bigbird import BigBird
+from minitransformer.attention.sparse.etc import ETC, etc_attention, labelled_attention
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.attention.sparse.local import Local
 from minitransformer.attention.sparse.longformer import Longformer, longformer_attention
@@ -10,6 +11,7 @@ from minitransformer.attention.sparse.sparse_transformer import Fixed, Strided
 from minitransformer.attention.sparse.window import Window
 
 __all__ = [
+    "ETC",
     "BigBird",
     "Causal",
     "EachHead",
@@ -23,6 +25,8 @@ __all__ = [
     "Strided",
     "Union",
     "Window",
+    "etc_attention",
+    "labelled_attention",
     "longformer_attention",
     "sink_attention",
 ]
