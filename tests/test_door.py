@@ -19,6 +19,7 @@ from minitransformer.attention import (
     Window,
     attention_of,
 )
+from minitransformer.attention import ATTENTIONS, BigBird, MultiHeadAttention, Window, attention_of
 from minitransformer.backend import available, backend
 from minitransformer.door import fit
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
@@ -42,6 +43,8 @@ SIZES = {
     "shared": 2,
     "pairs": 2,
     "p": 3,
+    "heads": 2,
+    "tokens": 6,
 }
 
 
@@ -111,7 +114,10 @@ def arguments(function, rng, dtype=np.float64, owner=None):
 
 
 SHORT = {"width": 8, "heads": 2, "d": 4, "longest": 8}
-OTHER = {"rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)}
+OTHER = {
+    **{"rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)},
+    **{"block": 1, "drawn": BigBird(random=1, block=1, heads=2).drawn(6)},
+}
 
 
 def layers():

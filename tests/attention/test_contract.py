@@ -54,7 +54,7 @@ OPTIONS = {
     "fixed": "block=9,columns=2",
     "longformer": "radius=9,dilation=2,globals_=3",
     "etc": "radius=9,globals_=3,clip=4",
-    "bigbird": "window=0,random=1",
+    "bigbird": "window=0,random=1,block=9",
     "sinks": "first=3,last=9",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]

@@ -1,6 +1,6 @@
 """Sparse attention: fixed patterns, one file per idea."""
 
-from minitransformer.attention.sparse.bigbird import BigBird
+from minitransformer.attention.sparse.bigbird import BigBird, bigbird_attention
 from minitransformer.attention.sparse.etc import ETC, etc_attention, labelled_attention
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.attention.sparse.local import Local
@@ -25,6 +25,7 @@ __all__ = [
     "Strided",
     "Union",
     "Window",
+    "bigbird_attention",
     "etc_attention",
     "labelled_attention",
     "longformer_attention",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import minitransformer as mt
 from minitransformer.attention import (
+    BigBird,
     Causal,
     EachHead,
     Fixed,
@@ -38,9 +39,17 @@ SINGLE = [
     ),
     *(Local(1), Local(7), Local(64), Local(100), Local(200)),
     *(Fixed(7, 2), Fixed(1), Fixed(150, 3), Fixed(64, 1, "far"), Fixed(150, 9, "far"), Fixed(9, 1, "near")),
+    *(
+        BigBird(block=8),
+        BigBird(0, 1, 2, block=30),
+        BigBird(1, 0, 1, 3, 100),
+        BigBird(2, 1, 2),
+        BigBird(0, 0, 1, 5, 8, 70),
+    ),
     *(Causal(), Window(9) | Strided(11), Window(30) & Strided(4), (Window(2) | Strided(9)) & Causal()),
 ]
 OF_HEADS = [
+    *(BigBird(block=8, heads=2), BigBird(block=5, heads=2) & Window(40), BigBird(0, 0, 1, 5, 8, 3, 2)),
     *(Strided(7, "heads", 2), Fixed(9, 2, "heads", 2)),
     EachHead((Window(3), Window(3, step=4))),
     EachHead((Strided(5), Causal())) | Window(2),
