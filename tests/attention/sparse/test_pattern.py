@@ -16,6 +16,7 @@ from minitransformer.attention import (
     Graph,
     Local,
     Pattern,
+    RandomKeys,
     SoftmaxAttention,
     Strided,
     Window,
@@ -46,6 +47,7 @@ SINGLE = [
         BigBird(2, 1, 2),
         BigBird(0, 0, 1, 5, 8, 70),
     ),
+    *(RandomKeys(2), RandomKeys(2, 3) | Window(1) | Window(0, globals_=1)),
     *(Causal(), Window(9) | Strided(11), Window(30) & Strided(4), (Window(2) | Strided(9)) & Causal()),
 ]
 OF_HEADS = [

@@ -1,0 +1,108 @@
+"""Where the Lecture notes slip on BigBird: what is printed fails, what we use holds."""
+
+import numpy as np
+import pytest
+
+from minitransformer.attention import BigBird, Graph, RandomKeys, Window, block_sparse_attention
+
+
+def test_E40_two_windows_called_w():
+    """C.3: a block j sees blocks j − (w−1)/2 … j + (w−1)/2, and a token i sees tokens i − w/2 … i + w/2.
+
+    The first is written for an odd w, where it gives w blocks; the second for an even one, where it gives w + 1 tokens. For
+    an even w the first would give w − 1 of them.
+    """
+    n, middle = 60, 30
+    for w in (3, 4, 5, 6):
+        tokens = sum(middle - w / 2 <= j <= middle + w / 2 for j in range(n))
+        blocks = sum(middle - (w - 1) / 2 <= j <= middle + (w - 1) / 2 for j in range(n))
+        assert (blocks, tokens) == ((w, w) if w % 2 else (w - 1, w + 1))
+
+    assert BigBird(window=1, globals_=0, random=0, block=1)(n, n, causal=False).mask[middle].sum() == 3
+    assert Window(2)(n, n, causal=False).mask[middle].sum() == 5  # ours is a radius: 2 radius + 1, in blocks or tokens
+
+
+def test_E41_a_random_graph_has_no_neighbourhoods():
+    """C.3 calls the Erdős–Rényi graph's short paths its "small world property".
+
+    A small world (Watts and Strogatz) has short paths and clusters: two that a token sees see each other. Random edges
+    alone have the paths without the clusters; BigBird adds windows because of that.
+    """
+    n = 400
+    random, window, world = (both_ways(p.graph(n)) for p in (RandomKeys(3), Window(3), Window(2) | RandomKeys(1)))
+
+    assert random.average_path() < 5
+    assert clustering(random) < 0.05
+    assert clustering(window) > 0.5
+    assert window.average_path() > 30
+    assert world.average_path() < 6
+    assert clustering(world) > 0.1
+
+
+def both_ways(graph):
+    """The same edges, without a direction."""
+    return Graph(graph.A | graph.A.T)
+
+
+def clustering(graph):
+    """Of the pairs of neighbours of a token, how many see each other; the mean over the tokens."""
+    A = graph.A & ~np.eye(len(graph.A), dtype=bool)
+    degree = A.sum(1)
+    triangles = ((A.astype(float) @ A) * A).sum(1)
+    return (triangles / np.maximum(degree * (degree - 1), 1)).mean()
+
+
+def test_E41_paths_are_short_only_from_enough_edges_on():
+    """ "With Θ(n) edges": with half an edge for each node most pairs are not connected at all; with ln n of them all are."""
+    n = 400
+    rng = np.random.default_rng(0)
+    for edges, connected in ((0.5 * n / 2, False), (1.5 * n * np.log(n) / 2, True)):
+        A = np.triu(rng.random((n, n)) < edges / (n * (n - 1) / 2), 1)
+        D = Graph(A | A.T).distances()
+        assert np.isfinite(D).all() == connected
+        if connected:
+            assert D.max() <= 2 * np.log(n)
+        else:
+            assert np.isinf(D).mean() > 0.5
+
+
+def test_E42_scale_and_sigma():
+    """ATTN_D(X)_i = x_i + Σ_h σ(Q_h(x_i) K_h(X_N(i))ᵀ) V_h(X_N(i)): no 1/√d, and σ "softmax or hardmax".
+
+    With softmax, one head and the scale it is attention over the out-neighbours plus a residual. Without the scale it is
+    another function; and hardmax has no gradient.
+    """
+    rng = np.random.default_rng(0)
+    n, d = 9, 16
+    X, Q, K, V = rng.standard_normal((4, n, d))
+    pattern = BigBird(block=1, random=1)(n, n, causal=False)
+    Y, _ = block_sparse_attention(Q, K, V, pattern)
+
+    def printed(sigma, scale):
+        rows = []
+        for i in range(n):
+            neighbours = np.flatnonzero(pattern.mask[i])
+            rows.append(X[i] + sigma(scale * K[neighbours] @ Q[i]) @ V[neighbours])
+        return np.array(rows)
+
+    def soft(s):
+        return np.exp(s) / np.exp(s).sum()
+
+    def hard(s):
+        return (s == s.max()) * 1.0
+
+    assert np.allclose(printed(soft, 1 / np.sqrt(d)), X + Y)
+    assert not np.allclose(printed(soft, 1.0), X + Y, atol=0.1)
+    assert not np.allclose(printed(hard, 1.0), X + Y, atol=0.1)
+    before = printed(hard, 1.0)
+    Q = Q + 1e-9 * rng.standard_normal(Q.shape)
+    assert np.array_equal(printed(hard, 1.0), before), "a small change of a query changes nothing: no gradient"
+
+
+def test_E43_the_columns_that_were_gathered():
+    """torch.gather of a table 0 … 39 in rows of ten: it prints 3, 17, 24, 31, and not what was asked for: columns 3, 7, 4, 1."""
+    table = np.arange(40).reshape(4, 10)
+    columns = np.array([[3], [7], [4], [1]])
+    np.testing.assert_array_equal(np.take_along_axis(table, columns, 1), [[3], [17], [24], [31]])
+    with pytest.raises(IndexError):
+        np.take_along_axis(table, np.array([[3], [17], [24], [31]]), 1)  # the numbers printed are not the columns
