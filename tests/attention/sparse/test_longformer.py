@@ -110,12 +110,12 @@ def test_a_mask_of_pairs_reaches_both_kinds_of_rows(tier, rng):
 
 
 def test_the_second_projections_start_as_copies_of_the_first(rng):
-    for groups in (None, 1):
-        layer = MultiHeadAttention(8, 2, core=Longformer(4, radius=2), groups=groups)
+    for groups in (None, 1, 2):
+        layer = MultiHeadAttention(8, 4, core=Longformer(2, radius=2), groups=groups)
         params = layer.init(rng, np.float64)
         X = rng.standard_normal((2, 9, 8))
         Y, _ = layer(params, X)
-        same = MultiHeadAttention(8, 2, core=mt.attention.SoftmaxAttention(Window(2, 1, 1)), groups=groups)
+        same = MultiHeadAttention(8, 4, core=mt.attention.SoftmaxAttention(Window(2, 1, 1)), groups=groups)
         assert np.allclose(Y, same(params._replace(streams=None), X)[0], atol=1e-13)
         assert not any(np.shares_memory(params.streams["q_g"].W, W) for W in (params.W_q, params.W_k))
 

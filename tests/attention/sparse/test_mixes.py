@@ -81,6 +81,7 @@ def test_the_saving_tends_to_p_plus_one():
     saved = {n: cache_bytes((None,) * 6, n, groups=1, d=1) / cache_bytes(five, n, groups=1, d=1) for n in (4096, 2**30)}
     assert saved[4096] == pytest.approx(2.67, abs=0.01)
     assert saved[2**30] == pytest.approx(6, abs=0.001)
+    assert cache_bytes((Window(1023), None), 10, groups=1, d=1) == 2 * 10 * 2 * 2, "a short text has no more to keep"
     assert cache_bytes((Strided(16),), 100, groups=3, d=5, each=4) == 100 * 3 * 5 * 2 * 4
 
 

@@ -149,6 +149,19 @@ def test_an_old_state_still_has_its_keys():
     assert np.allclose(again, whole[..., 20:, :], atol=1e-13)
 
 
+def test_two_ways_to_go_on_from_one_state():
+    """They have room in common, and the second does not write over the first."""
+    core = SoftmaxAttention(Window(4))
+    Q, K, V = arrays(30)
+    other = arrays(30, seed=1)[1]
+    _, state = core.step(NoParams(), Q[..., :20, :], K[..., :20, :], V[..., :20, :])
+    _, one = core.step(NoParams(), *(X[..., 20:22, :] for X in (Q, K, V)), state=state)
+    core.step(NoParams(), *(X[..., 20:22, :] for X in (Q, other, V)), state=state)
+    again, _ = core.step(NoParams(), *(X[..., 22:23, :] for X in (Q, K, V)), state=one)
+    whole, _ = core(NoParams(), *(X[..., :23, :] for X in (Q, K, V)), causal=True)
+    assert np.allclose(again, whole[..., 22:, :], atol=1e-13)
+
+
 @pytest.mark.parametrize(("first", "last"), [(0, 1), (0, 5), (3, 5)])
 def test_the_rows_know_where_they_stand(first, last):
     K, V = np.arange(400.0)[:, None] * np.ones((2, 1, 1, 1))
@@ -161,8 +174,9 @@ def test_the_rows_know_where_they_stand(first, last):
 
 
 def test_scores_that_know_offsets_keep_the_last_keys_and_others_all():
-    for positions, short in (("alibi", True), ("t5", True), ("shaw", False), ("rope", True), ("sinusoidal", True)):
-        model = LanguageModel(40, 96, 12, 1, 2, 10, attention=Window(5), positions=positions)
+    cases = (("alibi", True), ("t5", True), ("shaw", False), ("rope", True), ("sinusoidal", True))
+    for positions, short, globals_ in (*((*case, 0) for case in cases), ("alibi", False, 2), ("rope", True, 2)):
+        model = LanguageModel(40, 96, 12, 1, 2, 10, attention=Window(5, globals_=globals_), positions=positions)
         params = model.init(np.random.default_rng(0), np.float64)
         tokens = np.random.default_rng(1).integers(0, 40, (1, 60))
         whole, _ = model(params, tokens)
@@ -171,4 +185,4 @@ def test_scores_that_know_offsets_keep_the_last_keys_and_others_all():
             logits, state = model.step(params, tokens[:, t : t + 1], state)
             said.append(logits)
         assert np.allclose(np.concatenate(said, 1), whole, atol=1e-12)
-        assert (state.blocks[0].keys.shape[-2] == 5) is short
+        assert state.blocks[0].keys.shape[-2] == (5 + globals_ if short else 60)
