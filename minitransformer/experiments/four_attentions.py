@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.attention import KeysValues
+from minitransformer.attention.recent import Recent
 from minitransformer.commands.recipes import language_model
 from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
@@ -76,4 +77,4 @@ def writing(model: LanguageModel, params: Tree, length: int) -> tuple[float, Any
 
 def size_of(state: Any) -> int:
     """Bytes of what counts; keys and values have room for more."""
-    return state.keys.nbytes + state.values.nbytes if isinstance(state, KeysValues) else tree_bytes(state)
+    return state.keys.nbytes + state.values.nbytes if isinstance(state, (KeysValues, Recent)) else tree_bytes(state)
