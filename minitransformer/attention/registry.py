@@ -12,6 +12,7 @@ from minitransformer.attention.core import Core, Mixer, Part
 from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
+from minitransformer.attention.learned import AdaptiveSpan
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
@@ -32,6 +33,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "sinks": Sinks,
     "linear": KernelAttention,
     "delta": DeltaRule,
+    "span": AdaptiveSpan,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

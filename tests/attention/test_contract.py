@@ -56,6 +56,7 @@ OPTIONS = {
     "etc": "radius=9,globals_=3,clip=4",
     "bigbird": "window=0,random=1,block=9",
     "sinks": "first=3,last=9",
+    "span": "limit=8,ramp=9",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
