@@ -20,6 +20,7 @@ from minitransformer.attention.kernel_attention import (
 )
 from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.masks import causal_mask, padding_mask
+from minitransformer.attention.merge import merge, partial_attention
 from minitransformer.attention.multi_head import (
     MultiHeadAttention,
     MultiHeadParams,
@@ -98,9 +99,11 @@ __all__ = [
     "kernel_state",
     "labelled_attention",
     "longformer_attention",
+    "merge",
     "merge_heads",
     "one_pattern",
     "padding_mask",
+    "partial_attention",
     "scores",
     "sink_attention",
     "split_heads",

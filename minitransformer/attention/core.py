@@ -25,6 +25,7 @@ class Part(Checked):
 
     cost        of n tokens, for the table of `minitransformer attentions`
     causal      whether a query can be kept from what comes later: "either" way, "always" so, or "never"
+    looks_ahead whether, though causal, which keys a query sees depends on what comes later; not what it takes from them
     remembers   what decoding keeps of the tokens so far; None if the whole sequence has to be read again for every token
     needs       what else has to be so; for the table
     shared      paths of parameters that all layers of a stack have in common
@@ -36,6 +37,7 @@ class Part(Checked):
 
     cost: ClassVar[str] = "O(n²)"
     causal: ClassVar[Literal["either", "always", "never"]] = "either"
+    looks_ahead: ClassVar[bool] = False
     remembers: ClassVar[str | None] = None
     needs: ClassVar[str] = ""
     moves: ClassVar[bool] = False

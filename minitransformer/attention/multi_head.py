@@ -171,6 +171,11 @@ class MultiHeadAttention(Mixer):
         return self.core.causal
 
     @property
+    def looks_ahead(self) -> bool:  # type: ignore[override]
+        """As the core."""
+        return self.core.looks_ahead
+
+    @property
     def decodes(self) -> bool:
         """If the core does, and what turns a key does not depend on how many there will be."""
         return self.core.decodes and (self.rotate is None or self.rotate.fixed)

@@ -13,6 +13,7 @@ from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.learned import AdaptiveSpan
+from minitransformer.attention.learned import AdaptiveSpan, Reformer
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
@@ -34,6 +35,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "linear": KernelAttention,
     "delta": DeltaRule,
     "span": AdaptiveSpan,
+    "reformer": Reformer,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 
@@ -66,9 +68,8 @@ def table() -> str:
     lines = [("attention", "cost", "causal", "remembers", "positions", "needs")]
     for name, part, _ in rows():
         remembers = "nothing: reads all again" if part.remembers is None else part.remembers
-        lines.append(
-            (name, part.cost, {"either": "yes"}.get(part.causal, part.causal), remembers, positions(part), part.needs)
-        )
+        causal = "values only" if part.looks_ahead else {"either": "yes"}.get(part.causal, part.causal)
+        lines.append((name, part.cost, causal, remembers, positions(part), part.needs))
     widths = [max(len(row[k]) for row in lines) for k in range(len(lines[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in lines)
 

@@ -1,0 +1,87 @@
+"""Where the Aalto thesis slips on spans and on Reformer: what is printed fails, what we use holds."""
+
+import math
+
+import numpy as np
+import pytest
+
+from minitransformer.attention.learned import Reformer, adaptive_span_attention, lsh_attention
+from minitransformer.attention.learned.reformer import hash_buckets, sort_in_rounds
+
+
+def test_E50_scores_of_a_span_are_divided_by_the_root_of_d():
+    """Equation (8) adds up d products and divides by nothing; the authors' code divides by √d.
+
+    At d = 256 the undivided scores turn the softmax of (7) into an argmax.
+    """
+    rng = np.random.default_rng(0)
+    d, n = 256, 65
+    Q, K, V = rng.standard_normal((3, 1, 50, n, d))
+    Q, K, V = (X.swapaxes(0, 1) for X in (Q, K, V))  # fifty samples of one head
+    z = np.array([float(n)])
+
+    largest = {}
+    for name, scale in (("printed", 1.0), ("used", None)):
+        _, pullback = adaptive_span_attention(Q, K, V, z, scale=scale)
+        largest[name] = pullback.A[:, 0, -1].max(-1).mean()
+    assert largest["printed"] > 0.85
+    assert largest["used"] < 0.15
+
+
+def test_E50_the_mask_of_the_code_is_one_step_wider():
+    """(6) is (R + z − x)/R. The authors' template gives (R + z + 1 − x)/R: the same with z + 1.
+
+    With z = 2, R = 2, and x = 1 … 5: printed 1, 1, 1/2, 0, 0; in the code 1, 1, 1, 1/2, 0.
+    """
+    Q, K = np.zeros((2, 1, 6, 1))
+    V = np.eye(6)[None]
+    for z, soft in ((2.0, [1, 1, 0.5, 0, 0]), (3.0, [1, 1, 1, 0.5, 0])):
+        Y, _ = adaptive_span_attention(Q, K, V, np.array([z]), ramp=2)
+        np.testing.assert_allclose(Y[0, 5, 4::-1], np.array(soft) / sum(soft), atol=1e-15)
+        assert Y[0, 5, 5] == 0, "the sum of (7) ends at t − 1: a token does not see itself"
+
+
+def test_E51_the_rotation_has_as_many_rows_as_a_key():
+    """After (9): "a random matrix R of size k × b/2", and no k. It multiplies a vector of width d_k: k is d_k."""
+    x = np.random.default_rng(0).standard_normal((5, 6))  # five keys of width 6
+    b = 8
+    with pytest.raises((ValueError, TypeError)):
+        hash_buckets(x, np.ones((1, b, b // 2)))
+    buckets = hash_buckets(x, np.random.default_rng(1).standard_normal((1, 6, b // 2)))
+    assert buckets.shape == (1, 5)
+    assert 0 <= buckets.min() <= buckets.max() < b
+
+
+def test_E52_neither_the_bucket_nor_its_neighbour_but_the_chunk():
+    """The text lets a query attend in its own bucket, then in "the same or adjacent" one. The rule is that of chunks.
+
+    Ten tokens, chunks of two. Bucket 0 has seven tokens, four chunks of which one is shared with bucket 1: the fourth chunk
+    can't look back to the first, though it is the same bucket; and nobody looks into an adjacent bucket.
+    """
+    bucket = np.array([0, 0, 0, 0, 0, 0, 0, 1, 1, 1])
+    known = sort_in_rounds(bucket[None], 2, causal=False)
+    sees = set()
+    for c, a, side in zip(*np.nonzero(known.sees[0]), strict=True):
+        sees.add((int(known.order[0, c, a]), int(known.order[0, c - 1 + side // 2, side % 2])))
+    own_bucket = {(i, j) for i in range(10) for j in range(10) if i != j and bucket[i] == bucket[j]}
+    adjacent = {(i, j) for i in range(10) for j in range(10) if i != j and abs(bucket[i] - bucket[j]) <= 1}
+    chunks = {(i, j) for i, j in own_bucket if i // 2 - j // 2 in (0, 1)}
+
+    assert sees != own_bucket
+    assert sees != adjacent
+    assert sees == chunks | {(7, 7)}, "the first of bucket 1 is alone in its two chunks, and sees itself"
+
+
+def test_E53_a_key_that_is_its_own_query_would_win():
+    """Left out: queries are keys, so a query's best match is itself. Without the penalty it would look at little else."""
+    rng = np.random.default_rng(0)
+    Q, V = 8 * rng.standard_normal((2, 1, 1, 32, 16))
+    _, pullback = lsh_attention(Q, V, rotations=rng.standard_normal((8, 16, 1)), chunk=32)
+    K = Q / np.linalg.norm(Q, axis=-1, keepdims=True)
+    S = Q @ K.mT / math.sqrt(16)
+    A = np.exp(S - S.max(-1, keepdims=True))
+    A /= A.sum(-1, keepdims=True)
+
+    assert np.diagonal(A, axis1=-2, axis2=-1).min() > 0.5, "as printed"
+    assert not np.diagonal(pullback.A, axis1=-2, axis2=-1).any()
+    assert Reformer().rounds > 1, "and several rounds, which the thesis leaves out as well"
