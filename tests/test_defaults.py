@@ -73,7 +73,7 @@ def test_what_a_model_is_if_nothing_is_chosen():
         "norm": "layer",
         "eps": 1e-5,
     }
-    rest = {"outputs": None, "embedding": "scaled", "types": 1}
+    rest = {"outputs": None, "embedding": "scaled", "types": 1, "reversible": False}
     assert fields(SequenceModel()) == shared | of_sequences | rest | {"activation": "relu", "causal": False}
     assert fields(LanguageModel()) == shared | of_sequences | rest | {"activation": "gelu_tanh", "causal": True}
     assert fields(EncoderDecoder(9)) == shared | {

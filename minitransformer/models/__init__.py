@@ -8,6 +8,7 @@ from minitransformer.models.feed_forward import FeedForward, FeedForwardParams
 from minitransformer.models.generate import generate, next_token_distribution
 from minitransformer.models.norms import Norm, NormParams
 from minitransformer.models.sequence_model import LanguageModel, SequenceModel, SequenceParams, Written
+from minitransformer.models.reversible import ReversibleStack
 from minitransformer.models.stack import Stack, StackParams
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "NormParams",
     "SequenceModel",
     "SequenceParams",
+    "ReversibleStack",
     "Stack",
     "StackParams",
     "WordPiece",

@@ -7,6 +7,7 @@ from typing import Any
 from minitransformer.attention import Core, Mixer, MultiHeadAttention, attention_of, padding_mask
 from minitransformer.models.block import Block, Order
 from minitransformer.models.feed_forward import FeedForward
+from minitransformer.models.reversible import ReversibleStack
 from minitransformer.models.stack import Stack
 from minitransformer.positions import Encoding, refuse_without_scores
 from minitransformer.typing import Array
@@ -56,13 +57,14 @@ def _with_scores(core: Core, encoding: Encoding) -> Core:
 def stack_of(
     attention: Any, encoding: Encoding | None, *, width: int, depth: int, heads: int, hidden: int | None,
     groups: int | None, longest: int, order: Order, norm: str, eps: float = 1e-5, activation: str, dropout: float,
-    cross: bool = False,
+    cross: bool = False, reversible: bool = False,
 ) -> Stack:  # fmt: skip
     """A stack of `depth` blocks. Several kinds of attention take turns along the depth.
 
-    attention   a name, a core, a mixer or a pattern, or a sequence of them
-    hidden      width of the feed-forward network; 4 D if None
-    cross       whether each block has cross-attention, always dense and without positions
+    attention    a name, a core, a mixer or a pattern, or a sequence of them
+    hidden       width of the feed-forward network; 4 D if None
+    cross        whether each block has cross-attention, always dense and without positions
+    reversible   whether its layers are (models/reversible.py)
     """
     kinds = attention if isinstance(attention, Sequence) and not isinstance(attention, str) else (attention,)
     if not kinds:
@@ -77,7 +79,8 @@ def stack_of(
         )
         for kind in kinds
     ]
-    return Stack(tuple(blocks[k % len(blocks)] for k in range(depth)))
+    kind = ReversibleStack if reversible else Stack
+    return kind(tuple(blocks[k % len(blocks)] for k in range(depth)))
 
 
 def keys_that_are_there(lengths: Array | None, m: int) -> Array | None:

@@ -94,6 +94,7 @@ class SequenceModel(Model):
     outputs      numbers at each token; None for logits of tokens, 0 for the rows N themselves
     embedding    "scaled" or "normed", see above
     types        rows of the table of types, in a normed embedding
+    reversible   whether the backward pass finds the activations again instead of remembering them (models/reversible.py)
     cost         O(n D²) per block, and attention's own; 12 D² parameters per block
     raises       ValueError for what can't be, at construction
     """
@@ -116,6 +117,7 @@ class SequenceModel(Model):
     outputs: int | None = None
     embedding: Literal["scaled", "normed"] = "scaled"
     types: int = 1
+    reversible: bool = False
 
     def __post_init__(self) -> None:
         if self.types > 1 and self.embedding != "normed":
@@ -138,7 +140,7 @@ class SequenceModel(Model):
             *(self.attention, self._placed.in_attention),
             width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,
             longest=self.context, order=self.order, norm=self.norm, eps=self.eps, activation=self.activation,
-            dropout=self.dropout,
+            dropout=self.dropout, reversible=self.reversible,
         )  # fmt: skip
 
     @cached_property
