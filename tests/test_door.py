@@ -29,7 +29,7 @@ from minitransformer.positions import place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_items, tree_map, tree_set
 
-ROOMS = ("functional", "attention", "positions", "models", "kin")
+ROOMS = ("functional", "attention", "attention.learned", "positions", "models", "kin")
 SIZES = {
     "n": 3,
     "m": 5,
@@ -45,6 +45,10 @@ SIZES = {
     "p": 3,
     "heads": 2,
     "tokens": 6,
+    "parts": 3,
+    "groups": 2,
+    "rounds": 2,
+    "half": 2,
 }
 
 

@@ -53,7 +53,7 @@ def partial_attention(
     *,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-) -> tuple[tuple[Float[Array, "*batch n dv"], Float[Array, "*batch n"]], PartPullback]:
+) -> tuple[tuple[Float[Array, "*batch n dv"], Float[Array, "*batch n"]], Any]:
     """Attention, and for each query how much all that it saw weighs.
 
         Y = softmax(S) V,   L_i = ln Σ_j exp S_ij,   S = scale · Q Kᵀ
@@ -95,7 +95,7 @@ class MergePullback(NamedTuple):
 @checked
 def merge(
     Y: Float[Array, "parts *batch n dv"], L: Float[Array, "parts *batch n"]
-) -> tuple[tuple[Float[Array, "*batch n dv"], Float[Array, "*batch n"]], MergePullback]:
+) -> tuple[tuple[Float[Array, "*batch n dv"], Float[Array, "*batch n"]], Any]:
     """What attention to several parts of the keys found, as one: the average of the Y_r, weighted by exp L_r.
 
         L = ln Σ_r exp L_r,   Y = Σ_r exp(L_r − L) Y_r

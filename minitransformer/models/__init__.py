@@ -7,8 +7,8 @@ from minitransformer.models.encoder_decoder import EncoderDecoder, EncoderDecode
 from minitransformer.models.feed_forward import FeedForward, FeedForwardParams
 from minitransformer.models.generate import generate, next_token_distribution
 from minitransformer.models.norms import Norm, NormParams
-from minitransformer.models.sequence_model import LanguageModel, SequenceModel, SequenceParams, Written
 from minitransformer.models.reversible import ReversibleStack
+from minitransformer.models.sequence_model import LanguageModel, SequenceModel, SequenceParams, Written
 from minitransformer.models.stack import Stack, StackParams
 
 __all__ = [
@@ -23,9 +23,9 @@ __all__ = [
     "LanguageModel",
     "Norm",
     "NormParams",
+    "ReversibleStack",
     "SequenceModel",
     "SequenceParams",
-    "ReversibleStack",
     "Stack",
     "StackParams",
     "WordPiece",
