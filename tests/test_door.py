@@ -49,6 +49,7 @@ SIZES = {
     "groups": 2,
     "rounds": 2,
     "half": 2,
+    "clusters": 2,
 }
 
 
@@ -122,6 +123,7 @@ OTHER = {
     **{"rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)},
     **{"block": 1, "drawn": BigBird(random=1, block=1, heads=2).drawn(6)},
 }
+OTHER = {"window": 2, "rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)}
 
 
 def layers():

@@ -14,6 +14,7 @@ from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.learned import AdaptiveSpan
 from minitransformer.attention.learned import AdaptiveSpan, Reformer
+from minitransformer.attention.learned import AdaptiveSpan, Reformer, Routing
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
@@ -36,6 +37,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "delta": DeltaRule,
     "span": AdaptiveSpan,
     "reformer": Reformer,
+    "routing": Routing,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

@@ -2,5 +2,6 @@
 
 from minitransformer.attention.learned.adaptive_span import AdaptiveSpan, adaptive_span_attention
 from minitransformer.attention.learned.reformer import Reformer, lsh_attention
+from minitransformer.attention.learned.routing import Routing, routing_attention
 
-__all__ = ["AdaptiveSpan", "Reformer", "adaptive_span_attention", "lsh_attention"]
+__all__ = ["AdaptiveSpan", "Reformer", "Routing", "adaptive_span_attention", "lsh_attention", "routing_attention"]

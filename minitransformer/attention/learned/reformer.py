@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core
 from minitransformer.attention.delta_rule import unit
+from minitransformer.attention.learned.gathered import at_pairs, of_pairs, only_those_there, who_is_there
 from minitransformer.attention.merge import merge, partial_attention
 from minitransformer.door import frozen
 from minitransformer.pullback import NoParams, Pullback
@@ -78,7 +79,7 @@ def sort_in_rounds(
     mask    (*batch, n, n), or None. A token that no query sees is sorted to the end, and takes no part.
     """
     rounds, *batch, n = buckets.shape
-    there: Any = np.ones(n, bool) if mask is None else np.any(mask, axis=-2)
+    mask, there = who_is_there(mask, (*batch, n, n))
     buckets = np.where(there, buckets, buckets.max(initial=0) + 1)
     order = np.argsort(buckets, -1, kind="stable")
     place = np.argsort(order, -1)
@@ -86,37 +87,23 @@ def sort_in_rounds(
     order = np.concatenate([order, np.full((rounds, *batch, chunks * chunk - n), -1)], -1)
     order = order.reshape(rounds, *batch, chunks, chunk)
     i, j = order[..., None], look_one_back(order[..., None], -1).swapaxes(-1, -2)
-    sees = (i >= 0) & (j >= 0) & _of_pairs(np.broadcast_to(there, (*batch, n)), j)
-    if mask is not None and mask.shape[-2] != 1:
-        sees &= _at_pairs(np.broadcast_to(mask, (*batch, n, n)), i, j)
+    sees = (i >= 0) & (j >= 0) & of_pairs(np.broadcast_to(there, (*batch, n)), j)
+    sees &= at_pairs(mask, (*batch, n, n), i, j)
     if causal:
         sees &= j <= i
     itself, sees = sees & (i == j), sees & (i != j)
     for r in range(rounds if not other_buckets else 0):
-        sees[r] &= _of_pairs(buckets[r], i[r]) == _of_pairs(buckets[r], j[r])
+        sees[r] &= of_pairs(buckets[r], i[r]) == of_pairs(buckets[r], j[r])
     for r in range(1, rounds):
         for earlier in range(r):
-            ahead = _of_pairs(place[earlier] // chunk, i[r]) - _of_pairs(place[earlier] // chunk, j[r])
+            ahead = of_pairs(place[earlier] // chunk, i[r]) - of_pairs(place[earlier] // chunk, j[r])
             seen = (ahead == 0) | (ahead == 1)
             if not other_buckets:
-                seen &= _of_pairs(buckets[earlier], i[r]) == _of_pairs(buckets[earlier], j[r])
+                seen &= of_pairs(buckets[earlier], i[r]) == of_pairs(buckets[earlier], j[r])
             sees[r] &= ~seen
     found: Any = np.take_along_axis(sees.any(-1).reshape(rounds, *batch, -1), place, -1).any(0)
-    sees[0] |= itself[0] & ~_of_pairs(found, i[0])
+    sees[0] |= itself[0] & ~of_pairs(found, i[0])
     return Sorted(order, place, sees)
-
-
-def _of_pairs(X: Array, index: Array) -> Array:
-    """X (…, n) at the positions of an index (…, chunks, a, b); anything at −1."""
-    flat = np.maximum(index, 0).reshape(*index.shape[:-3], -1)
-    return np.take_along_axis(np.broadcast_to(X, (*flat.shape[:-1], X.shape[-1])), flat, -1).reshape(index.shape)
-
-
-def _at_pairs(mask: Array, i: Array, j: Array) -> Array:
-    """mask (…, n, n) at the pairs of positions (…, chunks, a, 1) and (…, chunks, 1, b)."""
-    n, batch = mask.shape[-1], mask.shape[:-2]
-    samples = np.arange(np.prod(batch, dtype=int)).reshape(*batch, 1, 1, 1)
-    return mask.reshape(-1, n, n)[samples, np.maximum(i, 0), np.maximum(j, 0)]
 
 
 class LSHPullback(NamedTuple):
@@ -182,10 +169,8 @@ def lsh_attention(
     one_dtype(Q=Q, V=V, rotations=rotations)
     if chunk < 1:
         raise ValueError(f"chunk: {chunk} should be at least 1")
-    if mask is not None:
-        mask = np.atleast_2d(must_broadcast(mask, (*Q.shape[:-1], Q.shape[-2])))
-        there = np.any(mask, axis=-2)[..., None]
-        Q, V = (np.where(there, X, X.dtype.type(0)) for X in (Q, V))  # so that no NaN of theirs goes anywhere
+    mask, there = who_is_there(mask, (*Q.shape[:-1], Q.shape[-2]))
+    Q, V = only_those_there(there, Q, V)
     known = sort_in_rounds(hash_buckets(Q, rotations), chunk, causal=causal, mask=mask, other_buckets=other_buckets)
     K, key = unit(Q)
     sorted_Q, *looks = (known.sort(X[None]) for X in (Q, K, V))

@@ -1,0 +1,59 @@
+"""Rows and pairs at indices that differ from sample to sample, and the way back. An index of n or more, or of −1, is nobody."""
+
+from typing import Any
+
+import numpy as np
+
+from minitransformer.arrays import must_broadcast
+from minitransformer.typing import Array
+
+
+def who_is_there(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array]:
+    """A mask that fits (*batch, n, m), or None, with both of its axes; and which of the m keys some query sees, (…, m)."""
+    if mask is None:
+        return None, np.ones(shape[-1], bool)
+    mask = np.atleast_2d(must_broadcast(mask, shape))
+    return mask, np.any(mask, axis=-2)
+
+
+def only_those_there(there: Array, *arrays: Array) -> tuple[Array, ...]:
+    """Zeros in the rows of nobody, so that no NaN of theirs goes anywhere; with fewer rows, they are the last ones."""
+    if there.all():
+        return arrays
+    return tuple(np.where(there[..., there.shape[-1] - X.shape[-2] :, None], X, X.dtype.type(0)) for X in arrays)
+
+
+def rows_at(X: Array, index: Array) -> Array:
+    """X (*batch, n, w) at an index (*batch, groups, a): (*batch, groups, a, w). Some row of X in the place of nobody."""
+    flat = np.clip(index, 0, X.shape[-2] - 1).reshape(*index.shape[:-2], -1, 1)
+    return np.take_along_axis(X, flat, -2).reshape(*index.shape, X.shape[-1])
+
+
+def sum_rows(dX: Array, index: Array, n: int) -> Array:
+    """Back through `rows_at`: (*batch, groups, a, w) to (*batch, n, w). Nobody stands twice in a group."""
+    *batch, groups, a, w = dX.shape
+    rows, index = dX.reshape(-1, groups, a, w), index.reshape(-1, groups, a)
+    whole = np.zeros((len(rows), n + 1, w), dX.dtype)  # the last row is nobody's
+    samples = np.arange(len(rows))[:, None]
+    for group in range(groups):
+        whole[samples, index[:, group]] += rows[:, group]
+    return whole[:, :n].reshape(*batch, n, w)
+
+
+def of_pairs(X: Array, index: Array) -> Array:
+    """X (…, n) at an index (…, groups, a, b) of positions, of the same shape; anything where it is nobody."""
+    flat = np.clip(index, 0, X.shape[-1] - 1).reshape(*index.shape[:-3], -1)
+    return np.take_along_axis(np.broadcast_to(X, (*flat.shape[:-1], X.shape[-1])), flat, -1).reshape(index.shape)
+
+
+def at_pairs(mask: Array | None, shape: tuple[int, ...], i: Array, j: Array) -> Any:
+    """A mask of the shape (*batch, n, m) at rows i (…, groups, a, 1) and columns j (…, groups, 1, b); True without one.
+
+    A mask with one row hides keys, which are not there at all.
+    """
+    if mask is None or mask.shape[-2] == 1:
+        return True
+    *batch, n, m = shape
+    samples = np.arange(np.prod(batch, dtype=int)).reshape(*batch, 1, 1, 1)
+    rows, columns = np.clip(i, 0, n - 1), np.clip(j, 0, m - 1)
+    return np.broadcast_to(mask, shape).reshape(-1, n, m)[samples, rows, columns]
