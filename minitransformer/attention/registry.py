@@ -15,6 +15,7 @@ from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed,
 from minitransformer.attention.learned import AdaptiveSpan
 from minitransformer.attention.learned import AdaptiveSpan, Reformer
 from minitransformer.attention.learned import AdaptiveSpan, Reformer, Routing
+from minitransformer.attention.learned import AdaptiveSpan, Reformer, Routing, Sinkhorn
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
@@ -38,6 +39,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "span": AdaptiveSpan,
     "reformer": Reformer,
     "routing": Routing,
+    "sinkhorn": Sinkhorn,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

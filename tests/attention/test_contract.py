@@ -59,6 +59,7 @@ OPTIONS = {
     "span": "limit=8,ramp=9",
     "reformer": "buckets=4,chunk=6",
     "routing": "clusters=3,window=20",
+    "sinkhorn": "block=3,iterations=4",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 

@@ -3,5 +3,16 @@
 from minitransformer.attention.learned.adaptive_span import AdaptiveSpan, adaptive_span_attention
 from minitransformer.attention.learned.reformer import Reformer, lsh_attention
 from minitransformer.attention.learned.routing import Routing, routing_attention
+from minitransformer.attention.learned.sinkhorn import Sinkhorn, sinkhorn, sinkhorn_attention
 
-__all__ = ["AdaptiveSpan", "Reformer", "Routing", "adaptive_span_attention", "lsh_attention", "routing_attention"]
+__all__ = [
+    "AdaptiveSpan",
+    "Reformer",
+    "Routing",
+    "Sinkhorn",
+    "adaptive_span_attention",
+    "lsh_attention",
+    "routing_attention",
+    "sinkhorn",
+    "sinkhorn_attention",
+]
