@@ -16,6 +16,7 @@ from minitransformer.attention.learned import AdaptiveSpan
 from minitransformer.attention.learned import AdaptiveSpan, Reformer
 from minitransformer.attention.learned import AdaptiveSpan, Reformer, Routing
 from minitransformer.attention.learned import AdaptiveSpan, Reformer, Routing, Sinkhorn
+from minitransformer.attention.learned import NSA, AdaptiveSpan, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
@@ -40,6 +41,8 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "reformer": Reformer,
     "routing": Routing,
     "sinkhorn": Sinkhorn,
+    "moba": MoBA,
+    "nsa": NSA,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

@@ -60,6 +60,8 @@ OPTIONS = {
     "reformer": "buckets=4,chunk=6",
     "routing": "clusters=3,window=20",
     "sinkhorn": "block=3,iterations=4",
+    "moba": "block=4,chosen=3",
+    "nsa": "block=4,chosen=5,window=6",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 

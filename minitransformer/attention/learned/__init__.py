@@ -1,17 +1,23 @@
 """Part II, learned sparsity: which pairs are looked at depends on what stands there, or is learned."""
 
 from minitransformer.attention.learned.adaptive_span import AdaptiveSpan, adaptive_span_attention
+from minitransformer.attention.learned.moba import MoBA, moba_attention
+from minitransformer.attention.learned.nsa import NSA, nsa_attention
 from minitransformer.attention.learned.reformer import Reformer, lsh_attention
 from minitransformer.attention.learned.routing import Routing, routing_attention
 from minitransformer.attention.learned.sinkhorn import Sinkhorn, sinkhorn, sinkhorn_attention
 
 __all__ = [
+    "NSA",
     "AdaptiveSpan",
+    "MoBA",
     "Reformer",
     "Routing",
     "Sinkhorn",
     "adaptive_span_attention",
     "lsh_attention",
+    "moba_attention",
+    "nsa_attention",
     "routing_attention",
     "sinkhorn",
     "sinkhorn_attention",
