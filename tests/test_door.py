@@ -50,6 +50,8 @@ SIZES = {
     "rounds": 2,
     "half": 2,
     "clusters": 2,
+    "N": 1,
+    "3": 3,
 }
 
 

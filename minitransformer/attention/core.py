@@ -30,6 +30,7 @@ class Part(Checked):
     needs       what else has to be so; for the table
     shared      paths of parameters that all layers of a stack have in common
     untrained   paths of parameters that no gradient moves; the gradient has None in their place
+    apart       paths of parameters that only an added loss moves: Y depends on them by a choice, if at all
     moves       whether `after_step` does anything
     front       tokens that it wants in front of the sequence, beside those of the text; they live through all layers
     adds_loss   whether its pullback has a loss to be added (`added_loss` in pullback.py)
@@ -55,6 +56,11 @@ class Part(Checked):
 
     @property
     def untrained(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    @property
+    def apart(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
 

@@ -203,6 +203,11 @@ class MultiHeadAttention(Mixer):
         return self._of_core(self.core.untrained)
 
     @property
+    def apart(self) -> tuple[str, ...]:
+        """As the core."""
+        return self._of_core(self.core.apart)
+
+    @property
     def moves(self) -> bool:  # type: ignore[override]
         """As the core."""
         return self.core.moves

@@ -17,6 +17,7 @@ from minitransformer.attention.learned import AdaptiveSpan, Reformer
 from minitransformer.attention.learned import AdaptiveSpan, Reformer, Routing
 from minitransformer.attention.learned import AdaptiveSpan, Reformer, Routing, Sinkhorn
 from minitransformer.attention.learned import NSA, AdaptiveSpan, MoBA, Reformer, Routing, Sinkhorn
+from minitransformer.attention.learned import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
@@ -43,6 +44,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "sinkhorn": Sinkhorn,
     "moba": MoBA,
     "nsa": NSA,
+    "indexer": Indexer,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

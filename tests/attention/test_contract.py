@@ -62,6 +62,7 @@ OPTIONS = {
     "sinkhorn": "block=3,iterations=4",
     "moba": "block=4,chosen=3",
     "nsa": "block=4,chosen=5,window=6",
+    "indexer": "chosen=5,narrow=3",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
@@ -126,9 +127,9 @@ tiers = pytest.mark.parametrize("tier", available())
 def test_the_gradient_of_every_parameter_and_input(name, causal, n, padded):
     layer, X = mixer(name), rows(2, n)
     function = partial(layer, causal=causal, mask=padding(n) if padded else None)
-    untrained = [f"params.{path}" for path in layer.untrained]
+    untrained, apart = ([f"params.{path}" for path in paths] for paths in (layer.untrained, layer.apart))
     with mt.backend("numpy"):
-        check_pullback(function, some(layer), X, untrained=untrained, entries=3)
+        check_pullback(function, some(layer), X, untrained=untrained, zero=apart, entries=3)
 
 
 @causal_or_not
@@ -211,9 +212,9 @@ def test_groups_of_heads_share_their_keys(name, causal, groups):
     Y, _ = few(params, X, causal=causal)
     many = replace(few, groups=None)
     assert np.allclose(Y, many(params._replace(W_k=W_k, W_v=W_v), X, causal=causal)[0], atol=1e-12)
-    untrained = [f"params.{path}" for path in few.untrained]
+    untrained, apart = ([f"params.{path}" for path in paths] for paths in (few.untrained, few.apart))
     with mt.backend("numpy"):
-        check_pullback(partial(few, causal=causal), params, X, untrained=untrained, entries=3)
+        check_pullback(partial(few, causal=causal), params, X, untrained=untrained, zero=apart, entries=3)
 
 
 # -------------------------------------------------------------------------------------------- one by one

@@ -1,6 +1,7 @@
 """Part II, learned sparsity: which pairs are looked at depends on what stands there, or is learned."""
 
 from minitransformer.attention.learned.adaptive_span import AdaptiveSpan, adaptive_span_attention
+from minitransformer.attention.learned.indexer import Indexer, index_loss, index_scores
 from minitransformer.attention.learned.moba import MoBA, moba_attention
 from minitransformer.attention.learned.nsa import NSA, nsa_attention
 from minitransformer.attention.learned.reformer import Reformer, lsh_attention
@@ -10,11 +11,14 @@ from minitransformer.attention.learned.sinkhorn import Sinkhorn, sinkhorn, sinkh
 __all__ = [
     "NSA",
     "AdaptiveSpan",
+    "Indexer",
     "MoBA",
     "Reformer",
     "Routing",
     "Sinkhorn",
     "adaptive_span_attention",
+    "index_loss",
+    "index_scores",
     "lsh_attention",
     "moba_attention",
     "nsa_attention",
