@@ -43,7 +43,8 @@ import numpy as np
 from numba.core.caching import NullCache
 from numba.core.dispatcher import Dispatcher
 import minitransformer as mt
-from minitransformer.attention import ATTENTIONS, dot_product_attention
+from minitransformer.attention import Mixer, dot_product_attention
+from minitransformer.attention.registry import rows
 from minitransformer.backend import available
 from minitransformer.functional import cross_entropy
 from minitransformer.models import EncoderDecoder, LanguageModel, SequenceModel, generate
@@ -55,28 +56,21 @@ def learn(model, params, logits, pullback, targets):
     loss, back = cross_entropy(logits, targets)
     AdamW().update(params, pullback(back(loss)), AdamW().init(params), 1e-3)
 
-def language_model(dtype, **choices):
-    try:
-        model = LanguageModel(context=40, width=24, depth=2, heads=4, **choices)
-    except ValueError as error:  # what has to see both sides reads, and writes nothing; a mixer turns no queries
-        if "can't be causal" in str(error):
-            model = SequenceModel(context=40, width=24, depth=2, heads=4, **choices)
-        elif "has no queries" not in str(error):
-            raise
-        else:
-            return
+def a_model(dtype, kind=LanguageModel, **choices):
+    model = kind(context=40, width=24, depth=2, heads=4, **choices)
     params = model.init(rng, dtype)
     learn(model, params, *model(params, tokens), tokens)
     if model.causal:
         generate(model, params, tokens[0, :5], 6, rng=rng)
 
 def use(dtype):
-    for attention in ATTENTIONS:
-        language_model(dtype, attention=attention, positions="rope")
-        language_model(dtype, attention=attention, positions="sinusoidal")
+    for attention, part, _ in rows():
+        kind = SequenceModel if part.causal == "never" else LanguageModel
+        for positions in ("sinusoidal",) if isinstance(part, Mixer) else ("rope", "sinusoidal"):
+            a_model(dtype, kind, attention=attention, positions=positions)
     for choices in ({"positions": "alibi"}, {"positions": "learned"}, {"groups": 2}, {"activation": "gelu"},
                     {"activation": "gelu_tanh", "positions": "rope", "norm": "rms"}):
-        language_model(dtype, **choices)
+        a_model(dtype, **choices)
     model = EncoderDecoder(80, width=24, depth=1, heads=4)
     params = model.init(rng, dtype)
     learn(model, params, *model(params, tokens, tokens, lengths=np.array([13, 40])), tokens)
