@@ -44,15 +44,17 @@ RULES: dict[str, Callable[[float], bool]] = {
     "at least 0": lambda x: x >= 0,
     "above 0": lambda x: x > 0,
     "in [0, 1)": lambda x: 0 <= x < 1,
+    "in [0, 1]": lambda x: 0 <= x <= 1,
     "in (0, 1]": lambda x: 0 < x <= 1,
 }
 # What a number of this name may be, wherever in the book it stands; a whole one that is not listed counts something.
 RANGES = {
     "a number": "first offset scale magnitude",
-    "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip "
-    "eps weight_decay floor temperature",
+    "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number "
+    "extra head reach eps weight_decay penalty weight floor temperature",
     "above 0": "base factor peak fast slow",
     "in [0, 1)": "dropout rate betas",
+    "in [0, 1]": "decay",
     "in (0, 1]": "top_p",
 }
 MEANT = {name: rule for rule, names in RANGES.items() for name in names.split()}

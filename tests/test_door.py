@@ -11,6 +11,7 @@ import pytest
 
 from minitransformer.attention import (
     ATTENTIONS,
+    BigBird,
     Core,
     KeysValues,
     Mixer,
@@ -19,7 +20,6 @@ from minitransformer.attention import (
     Window,
     attention_of,
 )
-from minitransformer.attention import ATTENTIONS, BigBird, MultiHeadAttention, Window, attention_of
 from minitransformer.backend import available, backend
 from minitransformer.door import fit
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
@@ -29,7 +29,16 @@ from minitransformer.positions import place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_items, tree_map, tree_set
 
-ROOMS = ("functional", "attention", "attention.learned", "positions", "models", "kin")
+ROOMS = (
+    "functional",
+    "attention",
+    "attention.smaller",
+    "attention.sparse",
+    "attention.learned",
+    "positions",
+    "models",
+    "kin",
+)
 SIZES = {
     "n": 3,
     "m": 5,
@@ -443,7 +452,22 @@ def test_every_field_is_asked_for_its_type(kind):
 
 
 ANY_SIGN = {"first", "offset", "scale", "magnitude"}
-CAN_BE_ZERO = {"n", "m", "part", "steps", "warmup", "outputs", "seed", "radius", "globals_", "window", "random", "clip"}
+CAN_BE_ZERO = {
+    "number",
+    "extra",
+    "n",
+    "m",
+    "part",
+    "steps",
+    "warmup",
+    "outputs",
+    "seed",
+    "radius",
+    "globals_",
+    "window",
+    "random",
+    "clip",
+}
 
 
 def out_of_range(name, hint):

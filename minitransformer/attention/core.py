@@ -176,6 +176,12 @@ def seen_keys(mask: Array | None, Q: Array, K: Array, what: str) -> Array | None
     return mask.swapaxes(-1, -2)
 
 
+def refuse_more_queries(n: int, m: int) -> None:
+    """Raise ValueError unless n queries can be the last of m positions."""
+    if n > m:
+        raise ValueError(f"Q: {n} queries, which should be the last of the {m} keys")
+
+
 def where_seen(seen: Array | None, X: Array) -> Array:
     """X with zeros for the keys that are not there, whatever stood in their place."""
     return X if seen is None else np.where(seen, X, X.dtype.type(0))

@@ -11,33 +11,26 @@ from typing import Any
 from minitransformer.attention.core import Core, Mixer, Part
 from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
-from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
-from minitransformer.attention.learned import AdaptiveSpan
-from minitransformer.attention.learned import AdaptiveSpan, Reformer
-from minitransformer.attention.learned import AdaptiveSpan, Reformer, Routing
-from minitransformer.attention.learned import AdaptiveSpan, Reformer, Routing, Sinkhorn
-from minitransformer.attention.learned import NSA, AdaptiveSpan, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.learned import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
+from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": SoftmaxAttention,
+    "compressed": MemoryCompressed,
+    "linformer": Linformer,
+    "nystrom": Nystrom,
+    "fnet": FNet,
     "local": Local,
     "window": Window,
+    "sinks": Sinks,
     "strided": Strided,
     "fixed": Fixed,
     "longformer": Longformer,
     "etc": ETC,
     "bigbird": BigBird,
-    "compressed": MemoryCompressed,
-    "linformer": Linformer,
-    "nystrom": Nystrom,
-    "fnet": FNet,
-    "sinks": Sinks,
-    "linear": KernelAttention,
-    "delta": DeltaRule,
     "span": AdaptiveSpan,
     "reformer": Reformer,
     "routing": Routing,
@@ -45,6 +38,8 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "moba": MoBA,
     "nsa": NSA,
     "indexer": Indexer,
+    "linear": KernelAttention,
+    "delta": DeltaRule,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

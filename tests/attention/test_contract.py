@@ -43,19 +43,17 @@ spec.loader.exec_module(everything)
 
 D, H, N = 12, 2, 70  # more than a tile, and no multiple of one
 OPTIONS = {
-    "window": "radius=9,step=2,globals_=3",
-    "strided": "stride=7",
-    "bigbird": "window=0,random=1",
     "compressed": "stride=3",
     "linformer": "k=5,sharing=layerwise",
     "nystrom": "landmarks=4,taps=5",
     "local": "block=11",
+    "window": "radius=9,step=2,globals_=3",
+    "sinks": "first=3,last=9",
     "strided": "stride=7,part=heads",
     "fixed": "block=9,columns=2",
     "longformer": "radius=9,dilation=2,globals_=3",
     "etc": "radius=9,globals_=3,clip=4",
     "bigbird": "window=0,random=1,block=9",
-    "sinks": "first=3,last=9",
     "span": "limit=8,ramp=9",
     "reformer": "buckets=4,chunk=6",
     "routing": "clusters=3,window=20",

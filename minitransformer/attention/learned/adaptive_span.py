@@ -11,10 +11,10 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, one_pattern
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.keys_values import KeysValues
-from minitransformer.attention.patterns import TILE, Pattern
+from minitransformer.attention.sparse.pattern import TILE, Pattern
 from minitransformer.door import frozen
 from minitransformer.functional import softmax
 from minitransformer.gather_scatter import (
@@ -122,12 +122,11 @@ def adaptive_span_attention(
              x smaller by one
     cost     O(n (max z + R) d) time, O(n) memory. Always causal: with n < m the queries are the last n of the m positions
     returns  Y and a pullback: dQ, dK, dV, dz = pullback(dY), and dbias if there is a bias
-    raises   TypeError for a wrong shape or dtype, ValueError for ramp < 1, or more queries than keys
+    raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys
     """
     one_dtype(Q=Q, K=K, V=V, z=z, bias=bias)
     n, m = Q.shape[-2], K.shape[-2]
-    if ramp < 1 or n > m:
-        raise ValueError(f"ramp ≥ 1 and n ≤ m are needed, got ramp = {ramp}, n = {n} and m = {m}")
+    refuse_more_queries(n, m)
     b, reach, pullback = log_ramp(z, ramp, m if longest is None else longest, n, m)
     if bias is not None:
         b = b + bias
@@ -226,13 +225,6 @@ class AdaptiveSpan(Core):
     groups = True
     moves = True
     adds_loss = True
-
-    def __post_init__(self) -> None:
-        if self.heads < 1 or self.largest < 1 or self.ramp < 1 or not self.penalty >= 0:
-            raise ValueError(
-                f"heads, limit and ramp should be at least 1, penalty at least 0: got {self.heads}, {self.largest}, "
-                f"{self.ramp} and {self.penalty}"
-            )
 
     @property
     def largest(self) -> int:

@@ -8,6 +8,12 @@ from minitransformer.arrays import must_broadcast
 from minitransformer.typing import Array
 
 
+def refuse_no_window(window: int) -> None:
+    """Raise ValueError for a window of no key; a radius can be 0, a number of keys can't."""
+    if window == 0:
+        raise ValueError("window: 0 should be at least 1")
+
+
 def who_is_there(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array]:
     """A mask that fits (*batch, n, m), or None, with both of its axes; and which of the m keys some query sees, (…, m)."""
     if mask is None:

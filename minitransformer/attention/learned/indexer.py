@@ -111,7 +111,7 @@ class IndexerPullback(NamedTuple):
     loss: IndexLossPullback
     X_q: Array
     X_k: Array
-    rate: float
+    weight: float
     added: float
     dadded: float = 0.0
 
@@ -121,7 +121,7 @@ class IndexerPullback(NamedTuple):
         return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[IndexerParams, Array, Array, Array]:
-        dQ, dK, dw = self.scores(self.loss(self.rate * self.dadded))
+        dQ, dK, dw = self.scores(self.loss(self.weight * self.dadded))
 
         def of_samples(X: Array, dZ: Array) -> Array:
             return X.reshape(-1, X.shape[-1]).T @ dZ.reshape(-1, dZ.shape[-1])
@@ -149,7 +149,7 @@ class Indexer(Core):
     heads, d   filled in by the model
     chosen     k keys for each query, the same ones for all heads
     small      H_I, heads of the indexer, and `narrow`, d_I, their width
-    rate       what its loss is multiplied by
+    weight     what its loss is multiplied by
 
     It reads the queries and keys of all heads, as constants; DeepSeek's reads the tokens, and their latents.
 
@@ -163,18 +163,11 @@ class Indexer(Core):
     chosen: int = 32
     small: int = 2
     narrow: int = 8
-    rate: float = 1.0
+    weight: float = 1.0
 
     cost = "O(n² small narrow + n chosen)"
     adds_loss = True
     apart = ("U_q", "U_k", "U_w")
-
-    def __post_init__(self) -> None:
-        if min(self.chosen, self.small, self.narrow) < 1 or not self.rate >= 0:
-            raise ValueError(
-                f"chosen, small and narrow should be at least 1, rate at least 0: got {self.chosen}, {self.small}, "
-                f"{self.narrow} and {self.rate}"
-            )
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> IndexerParams:
         """Uniform on ±√(3/D)."""
@@ -214,4 +207,4 @@ class Indexer(Core):
         queries = _for_all_heads(there, 2)[..., m - n :, None]  # padding has nothing to teach
         p = np.where(queries, p / np.where(total > 0, total, 1), 0).astype(p.dtype, copy=False)
         loss, own = index_loss(index, p, chosen & (total > 0) & queries)
-        return Y, IndexerPullback(attention, scores, own, X_q, X_k, self.rate, float(self.rate * loss))
+        return Y, IndexerPullback(attention, scores, own, X_q, X_k, self.weight, float(self.weight * loss))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.learned.chosen import ChosenPullback, attend_to_chosen, block_means, largest
 from minitransformer.attention.learned.gathered import only_those_there, who_is_there
 from minitransformer.door import frozen
@@ -63,13 +63,12 @@ def moba_attention(
     cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend, in whole tiles of 64 × 64; a bit for each
              pair in memory
     returns  Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.blocks` is the choice
-    raises   TypeError for a wrong shape or dtype, ValueError for block or chosen < 1, n > m, or a mask that does not fit
+    raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V)
     shape = *Q.shape[:-1], K.shape[-2]
     n, m = shape[-2:]
-    if block < 1 or chosen < 1 or n > m:
-        raise ValueError(f"block ≥ 1, chosen ≥ 1 and n ≤ m are needed, got {block}, {chosen}, n = {n} and m = {m}")
+    refuse_more_queries(n, m)
     mask, there = who_is_there(mask, shape)
     K, V = only_those_there(there, K, V)
     means, _ = block_means(K, there, block)
@@ -112,10 +111,6 @@ class MoBA(Core):
     chosen: int = 3
 
     cost = "O(n²/block + n chosen block)"
-
-    def __post_init__(self) -> None:
-        if self.block < 1 or self.chosen < 1:
-            raise ValueError(f"block and chosen should be at least 1, got {self.block} and {self.chosen}")
 
     def __call__(
         self,

@@ -15,7 +15,7 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.block_sparse import block_sparse_attention
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.learned.chosen import (
     BlockMeansPullback,
@@ -24,8 +24,8 @@ from minitransformer.attention.learned.chosen import (
     block_means,
     largest,
 )
-from minitransformer.attention.learned.gathered import only_those_there, who_is_there
-from minitransformer.attention.patterns import Window
+from minitransformer.attention.learned.gathered import only_those_there, refuse_no_window, who_is_there
+from minitransformer.attention.sparse.window import Window
 from minitransformer.door import frozen
 from minitransformer.functional import sigmoid
 from minitransformer.gather_scatter import for_each_head
@@ -90,15 +90,13 @@ def nsa_attention(
     cost     O(n (m/block + chosen · block + window) d) time, the chosen blocks in whole tiles of 64 × 64; a bit for each pair
              in memory. Always causal, the choice as well: only complete blocks are averaged
     returns  Y and a pullback: dQ, dK, dV, dgates = pullback(dY); `pullback.blocks` is the choice
-    raises   TypeError for a wrong shape or dtype, ValueError for block, chosen or window < 1, n > m, or a mask that does not fit
+    raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, no window, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, gates=gates)
     *batch, H, n, _ = Q.shape
     G, m = K.shape[-3:-1]
-    if min(block, chosen, window) < 1 or n > m:
-        raise ValueError(
-            f"block, chosen and window ≥ 1 and n ≤ m are needed, got {block}, {chosen}, {window}, n = {n} and m = {m}"
-        )
+    refuse_more_queries(n, m)
+    refuse_no_window(window)
     mask, there = who_is_there(mask, (*batch, H, n, m))
     if H != G and there.ndim > 1 and there.shape[-2] != 1:
         raise ValueError(f"mask: shape {mask.shape}; heads that share their keys hide the same ones")  # type: ignore[union-attr]
@@ -159,10 +157,7 @@ class NSA(Core):
     streams: ClassVar[dict[str, int]] = {"gates": 3}
 
     def __post_init__(self) -> None:
-        if min(self.block, self.chosen, self.window) < 1:
-            raise ValueError(
-                f"block, chosen and window should be at least 1, got {self.block}, {self.chosen} and {self.window}"
-            )
+        refuse_no_window(self.window)
 
     def __call__(
         self,

@@ -167,8 +167,6 @@ def lsh_attention(
     raises         TypeError for a wrong shape or dtype, ValueError for chunk < 1 or a mask that does not fit
     """
     one_dtype(Q=Q, V=V, rotations=rotations)
-    if chunk < 1:
-        raise ValueError(f"chunk: {chunk} should be at least 1")
     mask, there = who_is_there(mask, (*Q.shape[:-1], Q.shape[-2]))
     Q, V = only_those_there(there, Q, V)
     known = sort_in_rounds(hash_buckets(Q, rotations), chunk, causal=causal, mask=mask, other_buckets=other_buckets)
@@ -226,11 +224,8 @@ class Reformer(Core):
     queries_are_keys = True
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or self.chunk < 1 or self.buckets < 2 or self.buckets % 2:
-            raise ValueError(
-                f"rounds ≥ 1, chunk ≥ 1 and an even number of buckets are needed, got {self.rounds}, {self.chunk} and "
-                f"{self.buckets}"
-            )
+        if self.buckets % 2:
+            raise ValueError(f"buckets: {self.buckets} should be even, a half of them for x R and a half for −x R")
 
     def __call__(
         self,

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.learned.gathered import (
     at_pairs,
     of_pairs,
     only_those_there,
+    refuse_no_window,
     rows_at,
     sum_rows,
     who_is_there,
@@ -110,13 +111,13 @@ def routing_attention(
     source      Borealis II (named); Roy, Saffar, Vaswani and Grangier 2020. Their code divides by the number of clusters + 0.01
     cost        O(n clusters d + clusters · w² d) time: O(n √n d) with √n clusters of √n
     returns     Y and a pullback: dQ, dK, dV = pullback(dY)
-    raises      TypeError for a wrong shape or dtype, ValueError for window < 1, n > m, or a mask that does not fit
+    raises      TypeError for a wrong shape or dtype, ValueError for n > m, no window, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, centroids=centroids)
     *batch, n, _ = Q.shape
     m = K.shape[-2]
-    if window < 1 or n > m:
-        raise ValueError(f"window ≥ 1 and n ≤ m are needed, got window = {window}, n = {n} and m = {m}")
+    refuse_more_queries(n, m)
+    refuse_no_window(window)
     mask, there = who_is_there(mask, (*batch, n, m))
     Q, K, V = only_those_there(there, Q, K, V)
     (Q, q), (K, k) = normed(Q), normed(K)
@@ -194,10 +195,7 @@ class Routing(Core):
     untrained = ("centroids",)
 
     def __post_init__(self) -> None:
-        if self.clusters < 1 or self.taken < 1 or not 0 <= self.decay <= 1:
-            raise ValueError(
-                f"clusters ≥ 1, window ≥ 1 and 0 ≤ decay ≤ 1 are needed, got {self.clusters}, {self.window} and {self.decay}"
-            )
+        refuse_no_window(self.taken)
 
     @property
     def taken(self) -> int:

@@ -52,10 +52,7 @@ def sinkhorn(
     there    rows and columns that take part; the others are zero
     source   Sinkhorn and Knopp 1967; in logarithms, so that no R is too large
     cost     O(iterations · N²) time and memory
-    raises   ValueError for no iteration
     """
-    if iterations < 1:
-        raise ValueError(f"iterations: {iterations} should be at least 1")
     r = R if there is None else np.where(there[..., None] & there[..., None, :], R, R.dtype.type(-np.inf))
     steps = []
     for _ in range(iterations):
@@ -168,8 +165,8 @@ def sinkhorn_attention(
     """
     one_dtype(Q=Q, K=K, V=V, R=R)
     n, N = Q.shape[-2], R.shape[-1]
-    if block < 1 or not temperature > 0 or (cut is not None and cut < 1):
-        raise ValueError(f"block ≥ 1, temperature > 0 and cut ≥ 1 are needed, got {block}, {temperature} and {cut}")
+    if temperature == 0:
+        raise ValueError("temperature: 0 should be above 0")
     if -(-n // block) != N:
         raise ValueError(f"R: {N} blocks, but {n} rows in blocks of {block} are {-(-n // block)}")
     seen: Any = seen_keys(mask, Q, K, "what a sorted block mixes")
@@ -278,12 +275,8 @@ class Sinkhorn(Core):
     needs = "a network that sorts"
 
     def __post_init__(self) -> None:
-        least = min(self.block, self.iterations, 1 if self.cut is None else self.cut)
-        if least < 1 or not self.temperature > 0:
-            raise ValueError(
-                f"block, iterations and cut should be at least 1, temperature positive: got {self.block}, {self.iterations}, "
-                f"{self.cut} and {self.temperature}"
-            )
+        if self.temperature == 0:
+            raise ValueError("temperature: 0 should be above 0")
 
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError if it shall be causal."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import inverse, one_dtype
-from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.core import Core, refuse_more_queries, seen_keys, where_seen
 from minitransformer.attention.dot_product import ScoresPullback, dot_product_attention, scores
 from minitransformer.door import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
@@ -245,8 +245,7 @@ def nystrom_attention(
 
 
 def _refuse(n: int, m: int, theta: tuple[int, ...] | None, heads: tuple[int, ...]) -> None:
-    if n > m:
-        raise ValueError(f"Q: {n} queries, which should be the last of the {m} keys")
+    refuse_more_queries(n, m)
     if theta is not None and (theta[-1] % 2 == 0 or heads[-1:] != theta[:1]):
         raise ValueError(f"theta: shape {theta} should be (H, taps), an odd number of taps, for the heads of {heads}")
 

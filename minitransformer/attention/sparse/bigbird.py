@@ -47,13 +47,6 @@ class BigBird(Pattern):
     extra: int = 0
     heads: int = 1
 
-    def __post_init__(self) -> None:
-        if min(self.window, self.globals_, self.random, self.extra) < 0 or min(self.block, self.heads) < 1:
-            raise ValueError(
-                f"window, globals_, random and extra must be at least 0, got {self.window}, {self.globals_}, {self.random} and "
-                f"{self.extra}; block and heads at least 1, got {self.block} and {self.heads}"
-            )
-
     @property
     def cost(self) -> str:  # type: ignore[override]
         """That of its blocks."""
@@ -261,8 +254,8 @@ def bigbird_attention(
     returns  Y and a pullback: dQ, dK, dV = pullback(dY). Not causal
     raises   ValueError for fewer than 5 blocks, or a drawn block that a row sees anyway: it would count twice
     """
-    N = -(-Q.shape[-2] // max(block, 1))
-    if block < 1 or N < 5:
+    N = -(-Q.shape[-2] // block)
+    if N < 5:
         raise ValueError(f"block: {Q.shape[-2]} tokens in blocks of {block} should be at least 5 blocks")
     _refuse_collisions(drawn, N)
     there = seen_keys(mask, Q, K, "BigBird's blocked form")

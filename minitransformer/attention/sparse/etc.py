@@ -186,10 +186,8 @@ def etc_attention(
     raises   ValueError for an odd number of labels, a number below zero, or a mask of pairs
     """
     n, labels = Q.shape[-2], R.shape[-2]
-    if labels % 2 or labels < 4 or min(globals_, radius) < 0:
-        raise ValueError(
-            f"R, globals_ and radius: {labels} labels should be even and at least 4, {globals_} and {radius} at least 0"
-        )
+    if labels % 2 or labels < 4:
+        raise ValueError(f"R: {labels} labels should be even, and at least 4")
     clip, g, there = labels // 2 - 2, min(globals_, n), seen_keys(mask, Q, K, "ETC's attention")
     there = np.ones((n, 1), bool) if there is None else np.broadcast_to(there, (*there.shape[:-2], n, 1))
     i, j = np.arange(g)[:, None], np.arange(n)
@@ -248,10 +246,8 @@ class ETC(Core):
     remembers = None
 
     def __post_init__(self) -> None:
-        if min(self.radius, self.clip) < 0 or self.globals_ < 1:
-            raise ValueError(
-                f"radius ≥ 0, globals_ ≥ 1 and clip ≥ 0 are needed, got {self.radius}, {self.globals_} and {self.clip}"
-            )
+        if self.globals_ == 0:
+            raise ValueError("globals_: 0 should be at least 1; without a global token it is a Window")
 
     @property
     def front(self) -> int:

@@ -25,10 +25,6 @@ class Local(Pattern):
 
     cost = "O(n block)"
 
-    def __post_init__(self) -> None:
-        if self.block < 1:
-            raise ValueError(f"block: {self.block} must be at least 1")
-
     @property
     def kept(self) -> Kept:
         """At most a block."""

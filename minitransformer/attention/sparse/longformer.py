@@ -62,8 +62,6 @@ def longformer_attention(
     raises         ValueError for a number below zero
     """
     n = Q.shape[-2]
-    if globals_ < 0:
-        raise ValueError(f"globals_: {globals_} should be at least 0")
     g = min(globals_, n)
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
     pattern = Window(radius, dilation, globals_)(n - g, n, causal=False)  # the others are the last n − g of n positions
@@ -113,9 +111,8 @@ class Longformer(Core):
     starts_as = {"q_g": "q", "k_g": "k", "v_g": "v"}  # noqa: RUF012  (as it is declared)
 
     def __post_init__(self) -> None:
-        Window(self.radius, self.dilation, self.globals_)
-        if self.globals_ < 1:
-            raise ValueError(f"globals_: {self.globals_}; without a global token it is a Window")
+        if self.globals_ == 0:
+            raise ValueError("globals_: 0 should be at least 1; without a global token it is a Window")
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]

@@ -25,10 +25,6 @@ class RandomKeys(Pattern):
 
     cost = "O(n number) pairs"
 
-    def __post_init__(self) -> None:
-        if self.number < 0:
-            raise ValueError(f"number: {self.number} should be at least 0")
-
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """Whether j was drawn for i. If causal, rows don't depend on m, so one table serves many lengths."""
         drawn = self._drawn(1 << (m - 1).bit_length() if causal else m, causal)[np.clip(i, 0, m - 1)]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.attention.block_sparse import block_sparse_attention
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.recent import Kept, Recent
 from minitransformer.attention.sparse.window import Window
 from minitransformer.door import frozen
@@ -72,10 +72,9 @@ def sink_attention(
     raises        ValueError for a < 0, w < 1, or more queries than keys
     """
     n, m = Q.shape[-2], K.shape[-2]
-    if first < 0 or last < 1:
-        raise ValueError(f"first and last: {first} and {last} should be at least 0 and 1")
-    if n > m:
-        raise ValueError(f"Q: {n} queries for {m} keys; every query is among the keys")
+    if first < 0:
+        raise ValueError(f"first: {first} should be at least 0")
+    refuse_more_queries(n, m)
     pattern, scale = Window(last - 1, globals_=first)(n, m, causal=True), 1 / np.sqrt(max(Q.shape[-1], 1))
     if rotate is None:
         return block_sparse_attention(Q, K, V, pattern, causal=True, mask=mask, scale=float(scale))
@@ -126,8 +125,8 @@ class Sinks(Core):
     groups = True
 
     def __post_init__(self) -> None:
-        if self.first < 0 or self.last < 1:
-            raise ValueError(f"first and last: {self.first} and {self.last} should be at least 0 and 1")
+        if self.first < 0:
+            raise ValueError(f"first: {self.first} should be at least 0")
 
     @property
     def remembers(self) -> str:  # type: ignore[override]

@@ -29,12 +29,6 @@ class Window(Pattern):
 
     cost = "O(n radius)"
 
-    def __post_init__(self) -> None:
-        if self.radius < 0 or self.step < 1 or self.globals_ < 0:
-            raise ValueError(
-                f"a window needs radius ≥ 0, step ≥ 1 and globals_ ≥ 0, got {self.radius}, {self.step} and {self.globals_}"
-            )
-
     @property
     def kept(self) -> Kept:
         """The globals, and as far back as the window goes."""

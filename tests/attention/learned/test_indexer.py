@@ -147,7 +147,7 @@ def test_the_indexer_learns_from_its_loss_alone_and_the_model_from_its_own():
     """Difference quotients of the added loss, with Q and K held: the gradient of U. And none of it goes to Q, K and V."""
     Q, K, V = heads()
     mask = padding_mask(np.array([N, 9]), N)[:, None]
-    attend = partial(core(rate=0.7), causal=True, mask=mask)
+    attend = partial(core(weight=0.7), causal=True, mask=mask)
 
     def loss(params):
         _, pullback = attend(params, Q.astype(params.U_q.dtype), K.astype(params.U_q.dtype), V.astype(params.U_q.dtype))
@@ -202,7 +202,7 @@ def test_what_is_refused():
         core()(some(), Q, K[..., :5, :], V[..., :5, :])
     with pytest.raises(ValueError, match="mask: shape"):
         core()(some(), Q, K, V, mask=np.ones((N, 5), bool))
-    for wrong in ({"chosen": 0}, {"small": 0}, {"narrow": 0}, {"rate": -1.0}):
+    for wrong in ({"chosen": 0}, {"small": 0}, {"narrow": 0}, {"weight": -1.0}):
         with pytest.raises(ValueError, match="chosen, small and narrow should be at least 1"):
             core(**wrong)
     assert MultiHeadAttention(H * D, H, core=core()).apart == tuple(f"core.{path}" for path in IndexerPaths)
