@@ -36,11 +36,11 @@ def back(F: Half, G: Half, Y_1: Array, Y_2: Array, dY_1: Array, dY_2: Array, dad
     """X_1, X_2, dX_1, dX_2, and the gradients of F's parameters and of G's: each half is computed once more, G first.
 
     Y_2 = X_2 + G(Y_1): Y_1 gets what G sends back beside its own, and that is all of dX_1. Y_1 = X_1 + F(X_2): X_2 gets dY_2
-    and what F sends back.
+    and what F sends back, to which belongs what attention adds to the loss.
     """
     change, g = G(Y_1)
     X_2 = Y_2 - change
-    *of_G, dX = with_added(g, dadded)(dY_2)
+    *of_G, dX = g(dY_2)
     dX_1 = dY_1 + dX
     change, f = F(X_2)
     X_1 = Y_1 - change
@@ -135,9 +135,9 @@ class ReversibleStack(Stack):
         X_1 = X_2 = X
         observed, added = [], 0.0
         for block, (F, G) in zip(self.blocks, self.halves(params, causal, mask, seed), strict=True):
-            X_1, X_2, f, g = forth(F, G, X_1, X_2)
+            X_1, X_2, f, _ = forth(F, G, X_1, X_2)
             observed.append(block.attention.observe(f.layer) if block.attention.moves else None)
-            added += float(sum(added_losses(f) + added_losses(g)))
+            added += float(sum(added_losses(f)))
         Y, norm = self._last_norm(params, (X_1 + X_2) / 2)
         return Y, ReversiblePullback(self, params, X_1, X_2, norm, causal, mask, seed, tuple(observed), added)
 

@@ -178,6 +178,11 @@ def test_what_the_padding_holds_does_not_count():
     np.testing.assert_array_equal(Y[1, :, :9], Z[1, :, :9])
     assert known.added == other.added
     assert all(np.isfinite(d).all() for _, d in tree_items(with_added(other, 1.0)(np.ones_like(Y))))
+    Q[1, :, 9:] = np.nan  # a hidden query spoils its own row, and nothing that the indexer learns from
+    _, spoilt = core()(some(), Q, K, V, mask=mask)
+    assert spoilt.added == known.added
+    for a, b in zip(with_added(spoilt, 1.0)(0 * Y)[0], with_added(known, 1.0)(0 * Y)[0], strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_training_brings_the_indexer_nearer_to_attention():

@@ -136,7 +136,7 @@ def test_against_loops(cut, hidden, tier):
 def test_gradient(cut, tier):
     mask = padding_mask(np.array([N, 7]), N)[:, None]
     with mt.backend(tier):
-        attend = partial(sinkhorn_attention, block=BLOCK, iterations=3, cut=cut)
+        attend = partial(sinkhorn_attention, block=BLOCK, iterations=3, temperature=0.7, cut=cut)
         check_pullback(attend, *heads(), entries=20)
         check_pullback(partial(attend, mask=mask), *heads(), entries=20)
 
