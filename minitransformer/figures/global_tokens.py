@@ -1,0 +1,59 @@
+"""Tokens that all see: Longformer's, ETC's outside of the square, BigBird's with what is drawn; and the parts of the last."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.attention import BigBird, Pattern, RandomKeys, Window
+from minitransformer.figures.interaction_matrices import squares
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+NEAR, DRAWN, GLOBAL = 1, 2, 3
+EXTRA = 3  # rows of ETC in front of the text
+
+
+class GlobalTokens(NamedTuple):
+    """By name: 0 where nobody looks, else the kind of the pair."""
+
+    kinds: dict[str, Array]
+
+
+def data(n: int = 20) -> GlobalTokens:
+    """n tokens of the text; ETC has three more in front of it."""
+
+    def kinds(pattern: Pattern, near: Pattern, all_see: Array, rows: int = n) -> Array:
+        """What of a pattern is near, what is global, and the rest, which was drawn."""
+        mask, band = (p(rows, rows, causal=False).mask for p in (pattern, near))
+        whole = np.isin(np.arange(rows), all_see)
+        return np.where(mask, np.where(whole[:, None] | whole, GLOBAL, np.where(band, NEAR, DRAWN)), 0)
+
+    none, ends = np.array([], int), np.array([0, 1, n - 2, n - 1])
+    with_globals = kinds(Window(0, globals_=2), Window(0), np.arange(2))
+    return GlobalTokens(
+        {
+            "random": kinds(RandomKeys(2), RandomKeys(0), none),
+            "window": kinds(Window(1), Window(1), none),
+            "global": np.where(with_globals == GLOBAL, GLOBAL, 0),
+            "Longformer": kinds(Window(2, globals_=2), Window(2), np.arange(2)),
+            "ETC": kinds(Window(2, globals_=EXTRA), Window(2), np.arange(EXTRA), n + EXTRA),
+            "BigBird": kinds(BigBird(random=1, block=2), BigBird(1, 0, 0, block=2), ends),
+        }
+    )
+
+
+def draw(data: GlobalTokens) -> Figure:
+    """Above the parts, below three ways to put them together."""
+    fig, axes = figure(2, 3, width=11, height=8.6)
+    for ax, (name, kinds) in zip(axes.flat, data.kinds.items(), strict=True):
+        squares(ax, kinds > 0, name, kinds)
+        ax.set(xticks=(), yticks=())
+        if name == "ETC":
+            for line in (ax.axhline, ax.axvline):
+                line(EXTRA + 0.5, color="black", linewidth=2, linestyle="-")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("query $i$")
+    for ax in axes[1]:
+        ax.set_xlabel("key $j$")
+    return fig

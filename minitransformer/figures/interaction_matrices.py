@@ -1,0 +1,58 @@
+"""Which queries meet which keys: local blocks, windows, and a few columns that are seen by all that follows."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.attention import Fixed, Local, Pattern, Window
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+BLOCK = 6
+PATTERNS: dict[str, tuple[Pattern, bool]] = {
+    "local, encoder": (Local(BLOCK), False),
+    "local, decoder": (Local(BLOCK), True),
+    "convolutional": (Window(3), True),
+    "dilated, step 2": (Window(3, 2), True),
+    "dilated, step 4": (Window(3, 4), True),
+    "a few for all": (Fixed(BLOCK, 1, "far"), True),
+}
+
+
+class InteractionMatrices(NamedTuple):
+    """By name: True where query i meets key j, read off the list of tiles."""
+
+    masks: dict[str, Array]
+
+
+def data(n: int = 24) -> InteractionMatrices:
+    """n tokens."""
+    return InteractionMatrices(
+        {name: pattern(n, n, causal=causal).mask for name, (pattern, causal) in PATTERNS.items()}
+    )
+
+
+def squares(ax: object, mask: Array, title: str, kinds: Array | None = None) -> None:
+    """A mask as squares, in the colours of the kinds if there are several; what is not met stays white."""
+    n, m = mask.shape
+    shown = np.ma.masked_where(~mask, np.ones(mask.shape) if kinds is None else kinds)
+    ax.imshow(shown, vmin=0, vmax=4, extent=(0.5, m + 0.5, n + 0.5, 0.5))  # type: ignore[attr-defined]
+    ax.set_title(title)  # type: ignore[attr-defined]
+    ax.tick_params(length=0)  # type: ignore[attr-defined]
+    for side in ax.spines.values():  # type: ignore[attr-defined]
+        side.set(visible=True, color="0.6")
+
+
+def draw(data: InteractionMatrices) -> Figure:
+    """One panel for each; what is dark is computed."""
+    n = len(next(iter(data.masks.values())))
+    fig, axes = figure(2, 3, width=11, height=8.4, sharex=True, sharey=True)
+    for ax, (name, mask) in zip(axes.flat, data.masks.items(), strict=True):
+        squares(ax, mask, name)
+        ax.set(xticks=(1, n // 2, n), yticks=(1, n // 2, n))
+    for ax in axes[:, 0]:
+        ax.set_ylabel("query $i$")
+    for ax in axes[1]:
+        ax.set_xlabel("key $j$")
+    return fig

@@ -1,0 +1,55 @@
+"""Patterns as graphs: how many edges from one token to another, and how fast a random walk forgets where it began."""
+
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from minitransformer.attention import BigBird, Graph, Pattern, RandomKeys, Window
+from minitransformer.figures.style import figure
+
+SEEN = 8  # keys that each query sees, in all of them but BigBird
+PATTERNS: dict[str, Pattern] = {
+    "window": Window(SEEN // 2),
+    "random": RandomKeys(SEEN),
+    "window and random": Window(SEEN // 4) | RandomKeys(SEEN // 2),
+    "BigBird": BigBird(block=2, random=1, globals_=1),
+}
+
+
+class PatternGraphs(NamedTuple):
+    """For each length and pattern the mean distance and the spectral gap."""
+
+    n: tuple[int, ...]
+    paths: dict[str, tuple[float, ...]]
+    gaps: dict[str, tuple[float, ...]]
+
+
+def data(lengths: tuple[int, ...] = (16, 32, 64, 128, 256)) -> PatternGraphs:
+    """The graphs that the tiles are made of; an edge may be walked both ways."""
+    graphs = {name: [_both_ways(pattern.graph(n)) for n in lengths] for name, pattern in PATTERNS.items()}
+    paths = {name: tuple(graph.average_path() for graph in several) for name, several in graphs.items()}
+    gaps = {name: tuple(graph.spectral_gap() for graph in several) for name, several in graphs.items()}
+    return PatternGraphs(lengths, paths, gaps)
+
+
+def _both_ways(graph: Graph) -> Graph:
+    return Graph(graph.A | graph.A.T)
+
+
+def draw(data: PatternGraphs) -> Figure:
+    """Left the paths, right the gaps, both against the length."""
+    fig, (left, right) = figure(1, 2, width=12, height=5.2)
+    for name, values in data.paths.items():
+        left.plot(data.n, values, marker="o", label=name)
+        right.plot(data.n, data.gaps[name], marker="o")
+    for ax in (left, right):
+        ax.set_xscale("log", base=2)
+        ax.set_xlabel("tokens $n$")
+    left.set_yscale("log", base=2)
+    right.set_yscale("log")
+    left.set_title("mean distance")
+    right.set_title("spectral gap")
+    left.set_ylabel("edges")
+    right.set_ylabel("$1 - |\\lambda_2|$")
+    left.legend()
+    return fig
