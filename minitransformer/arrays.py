@@ -1,5 +1,6 @@
 """What definitions and compiled loops both ask of their arrays: one dtype, a shape that fits, a quotient where D may be 0."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -26,6 +27,12 @@ def for_reading(X: Array) -> Array:
     if not X.flags.writeable and type(owner) is np.ndarray and owner.flags.carray:
         X = np.ndarray(X.shape, X.dtype, owner, X.ctypes.data - owner.ctypes.data, X.strides)
     return np.require(X, requirements=["C", "A", "W"])
+
+
+def as_one_axis(X: Array, start: int, stop: int | None = None) -> Array:
+    """X with its axes start … stop − 1 as one; also where there is nothing in it, and reshape(−1) can't say how long it is."""
+    start, stop, _ = slice(start, stop).indices(X.ndim)
+    return X.reshape(*X.shape[:start], math.prod(X.shape[start:stop]), *X.shape[stop:])
 
 
 def inverse(D: Array) -> Array:

@@ -122,8 +122,8 @@ def arguments(function, rng, dtype=np.float64, owner=None):
             continue
         if name == "params":
             found[name] = tree_map(lambda leaf: leaf.astype(dtype), owner.init(rng))
-        elif name in OTHER:
-            found[name] = OTHER[name]
+        elif name in (given := OTHER_OF.get(function.__name__, OTHER)):
+            found[name] = given[name]
         else:
             found[name] = array(parameter.annotation, rng, dtype, owner)
     return found
@@ -135,6 +135,9 @@ OTHER = {
     **{"block": 1, "drawn": BigBird(random=1, block=1, heads=2).drawn(6)},
 }
 OTHER = {"window": 2, "rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)}
+
+
+OTHER_OF = {"bigbird_attention": {"block": 1, "drawn": np.array([[[3], [4], [1], [1]]] * 2)}}
 
 
 def layers():

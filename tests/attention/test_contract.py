@@ -361,7 +361,7 @@ def test_names_and_options():
         "KernelAttention",
     ] * 2 + ["SoftmaxAttention"]
     for wrong, message in {
-        "windw": "no 'windw'; there are softmax, local, window",
+        "windw": "no 'windw'; there are softmax, compressed, linformer",
         "window:radio=5": "'window' has no option 'radio=5'; it has radius, step, globals_, as window:radius=…",
         "window:5": "no option '5'",
         "linear:d=5": "no option 'd=5'",

@@ -26,7 +26,7 @@ def tiles_of(sees: Array) -> BlockPattern:
     P, n, m = sees.shape
     whole = np.zeros((P, -(-n // TILE) * TILE, -(-m // TILE) * TILE), bool)
     whole[:, :n, :m] = sees
-    whole = whole.reshape(P, -(-n // TILE), TILE, -1, TILE).swapaxes(2, 3)
+    whole = whole.reshape(P, -(-n // TILE), TILE, -(-m // TILE), TILE).swapaxes(2, 3)
     any_: Array = np.any(whole, axis=(-1, -2))
     all_: Array = np.all(whole, axis=(-1, -2))
     counts = any_.sum(-1)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast
+from minitransformer.arrays import as_one_axis, must_broadcast
 from minitransformer.typing import Array
 
 
@@ -31,14 +31,14 @@ def only_those_there(there: Array, *arrays: Array) -> tuple[Array, ...]:
 
 def rows_at(X: Array, index: Array) -> Array:
     """X (*batch, n, w) at an index (*batch, groups, a): (*batch, groups, a, w). Some row of X in the place of nobody."""
-    flat = np.clip(index, 0, X.shape[-2] - 1).reshape(*index.shape[:-2], -1, 1)
+    flat = as_one_axis(np.clip(index, 0, X.shape[-2] - 1), -2)[..., None]
     return np.take_along_axis(X, flat, -2).reshape(*index.shape, X.shape[-1])
 
 
 def sum_rows(dX: Array, index: Array, n: int) -> Array:
     """Back through `rows_at`: (*batch, groups, a, w) to (*batch, n, w). Nobody stands twice in a group."""
-    *batch, groups, a, w = dX.shape
-    rows, index = dX.reshape(-1, groups, a, w), index.reshape(-1, groups, a)
+    *batch, groups, _, w = dX.shape
+    rows, index = as_one_axis(dX, 0, -3), as_one_axis(index, 0, -2)
     whole = np.zeros((len(rows), n + 1, w), dX.dtype)  # the last row is nobody's
     samples = np.arange(len(rows))[:, None]
     for group in range(groups):
@@ -48,7 +48,7 @@ def sum_rows(dX: Array, index: Array, n: int) -> Array:
 
 def of_pairs(X: Array, index: Array) -> Array:
     """X (…, n) at an index (…, groups, a, b) of positions, of the same shape; anything where it is nobody."""
-    flat = np.clip(index, 0, X.shape[-1] - 1).reshape(*index.shape[:-3], -1)
+    flat = as_one_axis(np.clip(index, 0, X.shape[-1] - 1), -3)
     return np.take_along_axis(np.broadcast_to(X, (*flat.shape[:-1], X.shape[-1])), flat, -1).reshape(index.shape)
 
 
@@ -62,4 +62,4 @@ def at_pairs(mask: Array | None, shape: tuple[int, ...], i: Array, j: Array) -> 
     *batch, n, m = shape
     samples = np.arange(np.prod(batch, dtype=int)).reshape(*batch, 1, 1, 1)
     rows, columns = np.clip(i, 0, n - 1), np.clip(j, 0, m - 1)
-    return np.broadcast_to(mask, shape).reshape(-1, n, m)[samples, rows, columns]
+    return as_one_axis(np.broadcast_to(mask, shape), 0, -2)[samples, rows, columns]

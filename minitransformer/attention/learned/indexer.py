@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Core
 from minitransformer.attention.learned.chosen import ChosenPullback, attend_to_chosen, largest
 from minitransformer.attention.learned.gathered import only_those_there, who_is_there
@@ -54,7 +54,7 @@ def index_scores(
     returns  I and a pullback: dQ, dK, dw = pullback(dI)
     """
     one_dtype(Q=Q, K=K, w=w)
-    scale = Q.dtype.type((Q.shape[-3] * Q.shape[-1]) ** -0.5)
+    scale = Q.dtype.type(max(Q.shape[-3] * Q.shape[-1], 1) ** -0.5)
     R = np.maximum(Q @ K[..., None, :, :].mT, 0)
     return scale * (w.mT[..., None] * R).sum(-3), IndexScoresPullback(Q, K, w, R, scale)
 
@@ -124,7 +124,7 @@ class IndexerPullback(NamedTuple):
         dQ, dK, dw = self.scores(self.loss(self.weight * self.dadded))
 
         def of_samples(X: Array, dZ: Array) -> Array:
-            return X.reshape(-1, X.shape[-1]).T @ dZ.reshape(-1, dZ.shape[-1])
+            return as_one_axis(X, 0, -1).T @ as_one_axis(dZ, 0, -1)
 
         dU_q = of_samples(self.X_q, in_a_row(dQ))
         dparams = IndexerParams(dU_q, of_samples(self.X_k, dK), of_samples(self.X_q, dw))
@@ -134,7 +134,7 @@ class IndexerPullback(NamedTuple):
 def in_a_row(X: Array) -> Array:
     """The heads of each token side by side, (*batch, H, n, d) to (*batch, n, H·d)."""
     X = X.swapaxes(-2, -3)
-    return X.reshape(*X.shape[:-2], -1)
+    return as_one_axis(X, -2)
 
 
 def _for_all_heads(seen: Array, axes: int) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Core
 from minitransformer.attention.delta_rule import unit
 from minitransformer.attention.learned.gathered import at_pairs, of_pairs, only_those_there, who_is_there
@@ -44,14 +44,13 @@ class Sorted(NamedTuple):
 
     def sort(self, X: Array) -> Array:
         """(rounds or 1, *batch, n, w) to (rounds, *batch, chunks, chunk, w), zeros at the places that nobody has."""
-        order = self.order.reshape(*self.order.shape[:-2], -1, 1)
+        order = as_one_axis(self.order, -2)[..., None]
         rows = np.take_along_axis(X, np.maximum(order, 0), -2)
         return np.where(order < 0, X.dtype.type(0), rows).reshape(*self.order.shape, X.shape[-1])
 
     def unsort(self, X: Array) -> Array:
         """(rounds, *batch, chunks, chunk, w) to (rounds, *batch, n, w): each place has one position, so also the gradient."""
-        rows = X.reshape(*X.shape[:-3], -1, X.shape[-1])
-        return np.take_along_axis(rows, self.place[..., None], -2)
+        return np.take_along_axis(as_one_axis(X, -3, -1), self.place[..., None], -2)
 
 
 def look_one_back(X: Array, empty: Any = 0) -> Array:
@@ -101,7 +100,7 @@ def sort_in_rounds(
             if not other_buckets:
                 seen &= of_pairs(buckets[earlier], i[r]) == of_pairs(buckets[earlier], j[r])
             sees[r] &= ~seen
-    found: Any = np.take_along_axis(sees.any(-1).reshape(rounds, *batch, -1), place, -1).any(0)
+    found: Any = np.take_along_axis(as_one_axis(sees.any(-1), -2), place, -1).any(0)
     sees[0] |= itself[0] & ~of_pairs(found, i[0])
     return Sorted(order, place, sees)
 
@@ -167,6 +166,10 @@ def lsh_attention(
     raises         TypeError for a wrong shape or dtype, ValueError for chunk < 1 or a mask that does not fit
     """
     one_dtype(Q=Q, V=V, rotations=rotations)
+    if not rotations.size:
+        raise ValueError(
+            f"rotations: shape {rotations.shape}; a hash needs a round, a channel and a direction at least"
+        )
     mask, there = who_is_there(mask, (*Q.shape[:-1], Q.shape[-2]))
     Q, V = only_those_there(there, Q, V)
     known = sort_in_rounds(hash_buckets(Q, rotations), chunk, causal=causal, mask=mask, other_buckets=other_buckets)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.learned.gathered import (
@@ -230,8 +230,8 @@ class Routing(Core):
         for X, near in ((known.Q, known.near_q), (known.K, known.near_k)):
             there = known.there[..., known.there.shape[-1] - X.shape[-2] :, None]
             nearest = (near.mT.argmax(-1)[..., None] == np.arange(self.clusters)) & there
-            one_hot = nearest.astype(X.dtype).reshape(-1, self.heads, *nearest.shape[-2:])
-            sums = sums + (one_hot.mT @ X.reshape(-1, self.heads, *X.shape[-2:])).sum(0)
+            one_hot = as_one_axis(nearest.astype(X.dtype), 0, -3)
+            sums = sums + (one_hot.mT @ as_one_axis(X, 0, -3)).sum(0)
             counts = counts + one_hot.sum((0, 2))
         return Seen(sums, counts)
 

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.door import frozen
+from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -67,7 +68,7 @@ def in_blocks(X: Array, block: int) -> Array:
     """(*batch, n, w) to (*batch, blocks, block, w), the last block filled up with zeros."""
     *batch, n, w = X.shape
     rest = np.zeros((*batch, -n % block, w), X.dtype)
-    return np.concatenate([X, rest], -2).reshape(*batch, -1, block, w)
+    return np.concatenate([X, rest], -2).reshape(*batch, -(-n // block), block, w)
 
 
 def in_a_row(X: Array, n: int) -> Array:
@@ -83,14 +84,13 @@ class SortedPullback(NamedTuple):
     X: Array
 
     def __call__(self, dX: Array) -> tuple[Array, Array]:
-        d = dX.reshape(*dX.shape[:-2], -1)
-        X = self.X.reshape(*self.X.shape[:-2], -1)
-        return d @ X.mT, (self.S.mT @ d).reshape(self.X.shape)
+        d = as_one_axis(dX, -2)
+        return d @ as_one_axis(self.X, -2).mT, (self.S.mT @ d).reshape(self.X.shape)
 
 
 def in_order(S: Array, X: Array) -> tuple[Array, SortedPullback]:
     """Blocks X (*batch, N, block, w) in the order of S (*batch, N, N)."""
-    return (S @ X.reshape(*X.shape[:-2], -1)).reshape(X.shape), SortedPullback(S, X)
+    return (S @ as_one_axis(X, -2)).reshape(X.shape), SortedPullback(S, X)
 
 
 class SinkhornAttentionPullback(NamedTuple):
@@ -187,7 +187,7 @@ def sinkhorn_attention(
     else:
         cut = min(cut, N)
         keys, values = (in_a_row(X[..., :cut, :, :], cut * block) for X in (sorted_K, sorted_V))
-        sees = mixed[..., :cut, :].reshape(*mixed.shape[:-2], 1, -1)
+        sees = as_one_axis(mixed[..., :cut, :], -2)[..., None, :]
         Y, attention = dot_product_attention(Q, keys, values, mask=sees, scale=scale)
     return Y, SinkhornAttentionPullback(order, K_back, V_back, attention, seen, n, temperature, cut)
 
@@ -218,13 +218,10 @@ class SortNetworkPullback(NamedTuple):
         N = dR.shape[-1]
         dhidden = np.where(self.hidden > 0, dR @ W_2[..., :N].mT, dR.dtype.type(0))
 
-        def of_samples(dW: Array, *shape: int) -> Array:
-            return dW.reshape(-1, *shape).sum(0)
-
         dW_2 = np.zeros_like(W_2)
-        dW_2[..., :N] = of_samples(self.hidden.mT @ dR, *W_2.shape[:-1], N)
-        dW_1 = of_samples(self.x.mT @ dhidden, *W_1.shape)
-        db_1 = of_samples(dhidden.sum(-2), *W_1.shape[:-1])
+        dW_2[..., :N] = unbroadcast(self.hidden.mT @ dR, (*W_2.shape[:-1], N))
+        dW_1 = unbroadcast(self.x.mT @ dhidden, W_1.shape)
+        db_1 = unbroadcast(dhidden.sum(-2), (*W_1.shape[:-2], W_1.shape[-1]))
         dK = np.repeat(dhidden @ W_1.mT, self.block, -2)
         return SinkhornParams(dW_1, db_1, dW_2), dK
 

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import as_one_axis
 from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.core import seen_keys
 from minitransformer.attention.dot_product import dot_product_attention
@@ -175,7 +176,7 @@ class Looks(NamedTuple):
         for dends, blocks in ((dsecond, (0, 1, 2, -1)), (dlast, (0, -3, -2, -1))):
             for place, at in enumerate(blocks):
                 dX[..., at, :, :] += dends[..., place * b : (place + 1) * b, :]
-        parts = dmiddle.reshape(*dmiddle.shape[:-2], -1, b, dmiddle.shape[-1])  # (…, N − 4, 5 + r, b, d)
+        parts = dmiddle.reshape(*dmiddle.shape[:-2], 5 + r, b, dmiddle.shape[-1])  # (…, N − 4, 5 + r, b, d)
         dX[..., 0, :, :] += parts[..., 0, :, :].sum(-3)
         dX[..., -1, :, :] += parts[..., -1, :, :].sum(-3)
         for by in range(3):
@@ -211,11 +212,11 @@ class BlockedPullback(NamedTuple):
 def _cut(X: Array, b: int) -> Array:
     """(…, n, d) to (…, N, b, d), zeros behind the end."""
     X = np.pad(X, [(0, 0)] * (X.ndim - 2) + [(0, -X.shape[-2] % b), (0, 0)])
-    return X.reshape(*X.shape[:-2], -1, b, X.shape[-1])
+    return X.reshape(*X.shape[:-2], X.shape[-2] // b, b, X.shape[-1])
 
 
 def _joined(X: Array, n: int) -> Array:
-    return X.reshape(*X.shape[:-3], -1, X.shape[-1])[..., :n, :]
+    return as_one_axis(X, -3, -1)[..., :n, :]
 
 
 def _rows(X: Array) -> tuple[Array, ...]:

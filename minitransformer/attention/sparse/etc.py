@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.door import frozen
@@ -130,11 +130,11 @@ class Blocks(NamedTuple):
     def cut(self, X: Array) -> Array:
         """(…, n, d) to (…, N, B, d), zeros where there is no word."""
         X = np.pad(X, [(0, 0)] * (X.ndim - 2) + [(0, -self.n % self.size), (0, 0)])
-        return X.reshape(*X.shape[:-2], -1, self.size, X.shape[-1])
+        return X.reshape(*X.shape[:-2], X.shape[-2] // self.size, self.size, X.shape[-1])
 
     def joined(self, X: Array) -> Array:
         """Back again."""
-        return X.reshape(*X.shape[:-3], -1, X.shape[-1])[..., : self.n, :]
+        return as_one_axis(X, -3, -1)[..., : self.n, :]
 
     def seen(self, X: Array) -> Array:
         """What a block looks at, of rows [g; x]: the global ones, then its neighbours. (…, N, g + 3 B, d)"""

@@ -189,9 +189,9 @@ def test_spans_shrink_as_the_penalty_grows():
 
 def test_what_is_refused():
     Q, K, V = heads()
-    with pytest.raises(ValueError, match="ramp ≥ 1 and n ≤ m"):
+    with pytest.raises(ValueError, match="ramp: 0 should be at least 1"):
         adaptive_span_attention(Q, K, V, Z, ramp=0)
-    with pytest.raises(ValueError, match="ramp ≥ 1 and n ≤ m"):
+    with pytest.raises(ValueError, match=r"Q: \d+ queries, which should be the last of the 5 keys"):
         adaptive_span_attention(Q, K[:, :, :5], V[:, :, :5], Z)
     with pytest.raises(TypeError, match="should have one dtype"):
         adaptive_span_attention(Q, K, V, Z.astype(np.float32))
@@ -200,5 +200,5 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="AdaptiveSpan is always causal"):
         core()(SpanParams(Z / N), Q, K, V, causal=False)
     for wrong in ({"ramp": 0}, {"limit": 0}, {"penalty": -1.0}, {"penalty": math.nan}):
-        with pytest.raises(ValueError, match=r"should be at least 1|should be a number"):
+        with pytest.raises(ValueError, match=r"should be at least [01]|should be a number"):
             AdaptiveSpan(H, N, **wrong)

@@ -276,5 +276,5 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match="should have one dtype"):
         lsh_attention(Q, V, rotations=rotated(1).astype(np.float32))
     for wrong in ({"rounds": 0}, {"chunk": 0}, {"buckets": 3}, {"buckets": 0}):
-        with pytest.raises(ValueError, match="an even number of buckets"):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: . should be (at least 1|even)"):
             Reformer(**wrong)

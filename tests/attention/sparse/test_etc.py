@@ -183,7 +183,7 @@ def test_what_can_not_be(rng):
         LanguageModel(attention="etc")
     with pytest.raises(ValueError, match="ETC can't be causal"):
         EncoderDecoder(40, attention="etc")
-    with pytest.raises(ValueError, match="globals_ ≥ 1"):
+    with pytest.raises(ValueError, match="globals_: 0 should be at least 1"):
         ETC(4, 2, globals_=0)
     Q, K, V, R, b = arrays(5)
     with pytest.raises(ValueError, match="7 labels should be even"):
