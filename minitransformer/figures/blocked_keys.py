@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import BigBird
-from minitransformer.attention.sparse.bigbird import Looks
+from minitransformer.attention.sparse.rolled_keys import Looks
 from minitransformer.figures.interaction_matrices import squares
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
