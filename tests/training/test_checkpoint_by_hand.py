@@ -21,9 +21,13 @@ from safetensors.numpy import save as to_bytes
 import minitransformer as mt
 from minitransformer.attention import (
     ATTENTIONS,
+    BigBird,
     EachHead,
     EluFeatures,
     KernelAttention,
+    Local,
+    Longformer,
+    Sinks,
     SoftmaxAttention,
     Strided,
     Window,
@@ -103,6 +107,11 @@ CHOSEN = {
     "by name": {"positions": "rope:base=500,layout=halves", "attention": "window:radius=2"},
     "in turns": {"attention": ("window:radius=2", KernelAttention(EluFeatures())), "positions": "learned"},
     "each head": {"attention": SoftmaxAttention(EachHead((Window(1), Strided(3))), T5Bias(2)), "positions": "none"},
+    "a union": {"attention": SoftmaxAttention(BigBird(block=2, heads=2) | Strided(3, "heads", 2)), "positions": "none"},
+    "an intersection": {"attention": Window(9) & Local(5), "positions": "rope"},
+    "sinks that turn": {"attention": Sinks(1, 3), "positions": RoPE(4, 500.0)},
+    "longformer": {"attention": Longformer(4, 2, 1, 2), "positions": "rope"},
+    "bigbird with rows in front": {"attention": "bigbird:extra=2,block=3", "positions": "learned"},
 }
 
 

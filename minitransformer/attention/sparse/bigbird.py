@@ -60,6 +60,11 @@ class BigBird(Pattern):
         return self.extra
 
     @property
+    def rules(self) -> int:
+        """One for each head."""
+        return self.heads
+
+    @property
     def of_heads(self) -> tuple[Pattern, ...]:
         """One rule for each, that differ in what they draw."""
         return (self,) if self.heads == 1 else tuple(_OfHead(self, head) for head in range(self.heads))

@@ -52,6 +52,11 @@ class Pattern:
         return (self,)
 
     @property
+    def rules(self) -> int:
+        """How many rules there are, without making them."""
+        return len(self.of_heads)
+
+    @property
     def kept(self) -> Kept | None:
         """What is enough to remember while writing; None if any position may be looked at again."""
         return None
@@ -113,7 +118,7 @@ class Combined(Pattern):
     cost = "that of its parts"
 
     def __post_init__(self) -> None:
-        heads = {len(pattern.of_heads) for pattern in self.patterns} - {1}
+        heads = {pattern.rules for pattern in self.patterns} - {1}
         if not self.patterns or len(heads) > 1:
             raise ValueError(f"patterns: should be some, for equally many heads, got {sorted(heads) or 'none'}")
 
@@ -131,13 +136,16 @@ class Combined(Pattern):
         return max(pattern.front for pattern in self.patterns)
 
     @property
+    def rules(self) -> int:
+        """As many as one of them has."""
+        return max(pattern.rules for pattern in self.patterns)
+
+    @property
     def of_heads(self) -> tuple[Pattern, ...]:
         """Head by head, if one of them has a rule for each."""
-        each = [pattern.of_heads for pattern in self.patterns]
-        heads = max(map(len, each))
-        if heads == 1:
+        if self.rules == 1:
             return (self,)
-        own = [rules * heads if len(rules) == 1 else rules for rules in each]
+        own = [p.of_heads * self.rules if p.rules == 1 else p.of_heads for p in self.patterns]
         return tuple(type(self)(rules) for rules in zip(*own, strict=True))  # type: ignore[call-arg]
 
 
@@ -157,7 +165,7 @@ class Union(Combined):
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """By any rule."""
-        if len(self.of_heads) > 1:
+        if self.rules > 1:
             return super().sees(i, j, m, causal=causal)
         return functools.reduce(np.logical_or, (rule.sees(i, j, m, causal=causal) for rule in self.patterns))
 
@@ -179,7 +187,7 @@ class Intersection(Combined):
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """By every rule."""
-        if len(self.of_heads) > 1:
+        if self.rules > 1:
             return super().sees(i, j, m, causal=causal)
         return functools.reduce(np.logical_and, (rule.sees(i, j, m, causal=causal) for rule in self.patterns))
 
@@ -210,7 +218,7 @@ class EachHead(Pattern):
     cost = "that of its heads"
 
     def __post_init__(self) -> None:
-        if not self.patterns or any(len(pattern.of_heads) > 1 for pattern in self.patterns):
+        if not self.patterns or any(pattern.rules > 1 for pattern in self.patterns):
             raise ValueError("patterns: should be some, each with one rule")
 
     @property

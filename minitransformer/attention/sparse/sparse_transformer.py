@@ -35,6 +35,11 @@ class Factorised(Pattern):
             raise ValueError(f"part: two parts need two heads at least, got {self.heads}")
 
     @property
+    def rules(self) -> int:
+        """One, or one for each head."""
+        return self.heads if self.part == "heads" else 1
+
+    @property
     def of_heads(self) -> tuple[Pattern, ...]:
         """Near, far, near, far … if heads take turns; else one rule for all."""
         if self.part != "heads":
