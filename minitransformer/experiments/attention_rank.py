@@ -50,6 +50,7 @@ def run(trial: Trial) -> dict[str, Any]:
     fresh      the same of the model with fresh weights
     random     (ranks,) of softmax(Q Kᵀ/√d) with random Q and K
     heads      (passages, blocks, heads) that part for r = n/4
+    used       (2, blocks) keys in use, exp of the entropy of a row, mean of rows and heads: trained, and with fresh weights
     ranks      (blocks,) rank of the scores, the largest of all heads
     errors     by method and number of keys, (blocks,): ‖Y′ − Y‖/‖Y‖ of what a head says, mean of the heads
     """
@@ -61,8 +62,8 @@ def run(trial: Trial) -> dict[str, Any]:
     rng = np.random.default_rng(1)
     d = model.width // model.heads
     Q, K = rng.standard_normal((2, model.heads, trial.n, d))
-    trained, heads, ranks, errors = _measure(model, params, tokens, rng)
-    fresh, *_ = _measure(model, fresh_params, tokens[:1], None)
+    trained, heads, ranks, used, errors = _measure(model, params, tokens, rng)
+    fresh, _, _, used_fresh, _ = _measure(model, fresh_params, tokens[:1], None)
     A, _ = softmax(Q @ K.mT / np.sqrt(d))
     of_random = _held(np.linalg.svd(A, compute_uv=False)).mean(0)
     return {
@@ -72,6 +73,7 @@ def run(trial: Trial) -> dict[str, Any]:
         "random": of_random.round(4).tolist(),
         "heads": heads.round(4).tolist(),
         "ranks": ranks.tolist(),
+        "used": [used.round(1).tolist(), used_fresh.round(1).tolist()],
         "errors": {f"{method}, {k}": found.round(4).tolist() for (method, k), found in errors.items()},
     }
 
@@ -101,16 +103,17 @@ def heads_of(model: BERT, params: SequenceParams, tokens: Array) -> Iterator[tup
 
 
 def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.Generator | None) -> Any:
-    """Curves (blocks, ranks), heads at n/4 (passages, blocks, heads), ranks of scores (blocks,); with a generator, errors."""
+    """Curves (blocks, ranks), heads at n/4 (passages, blocks, heads), ranks of scores, keys in use; with a generator, errors."""
     curves = np.zeros((len(tokens), model.depth, len(RANKS)))
     quarter = np.zeros((len(tokens), model.depth, model.heads))
-    ranks = np.zeros((len(tokens), model.depth), int)
+    ranks, used = np.zeros((len(tokens), model.depth), int), np.zeros((len(tokens), model.depth))
     errors = {(method, k): np.zeros((len(tokens), model.depth)) for method in METHODS for k in KEYS}
     for passage, row in enumerate(tokens):
         for block, (Q, K, V, A) in enumerate(heads_of(model, params, row[None])):
             left, sigma, right = np.linalg.svd(A)
             curves[passage, block] = _held(sigma).mean(0)
             quarter[passage, block] = (sigma.cumsum(-1) / sigma.sum(-1, keepdims=True))[:, len(row) // 4 - 1]
+            used[passage, block] = np.exp(-(A * np.log(np.maximum(A, 1e-30))).sum(-1)).mean()
             ranks[passage, block] = np.linalg.matrix_rank(Q @ K.mT).max()
             if rng is not None:
                 Y = A @ V
@@ -120,7 +123,7 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
                         apart = np.linalg.norm(other - Y, axis=(-2, -1)) / np.linalg.norm(Y, axis=(-2, -1))
                         errors[method, k][passage, block] = apart.mean()
     means = {key: found.mean(0) for key, found in errors.items()}
-    return curves.mean(0), quarter, ranks.max(0), means
+    return curves.mean(0), quarter, ranks.max(0), used.mean(0), means
 
 
 def _with_fewer(

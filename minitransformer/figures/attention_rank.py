@@ -22,13 +22,14 @@ class AttentionRank(NamedTuple):
     random: Array
     heads: Array
     ranks: Array
+    used: Array
     errors: dict[str, Array]
 
 
 def data() -> AttentionRank:
     """The record."""
     kept = experiments.load("attention_rank").only()
-    arrays = {name: np.array(kept[name]) for name in ("trained", "fresh", "random", "ranks")}
+    arrays = {name: np.array(kept[name]) for name in ("trained", "fresh", "random", "ranks", "used")}
     errors = {name: np.array(found) for name, found in kept["errors"].items()}
     return AttentionRank(heads=np.mean(kept["heads"], axis=0), errors=errors, **arrays)
 

@@ -55,6 +55,13 @@ def test_but_fresh_weights_give_lower_rank_still_in_all_layers_but_one(ranks):
     assert abs(ranks.fresh[0, at(128)] - ranks.trained[0, at(128)]) < 0.05
 
 
+def test_fresh_weights_are_flat(ranks):
+    trained, fresh = ranks.used
+    assert (fresh > trained).all()
+    assert (fresh.min().round(), fresh.max().round()) == (366, 495)
+    assert (trained.min().round(), trained.max().round()) == (67, 272)
+
+
 def test_the_last_layer_is_far_below_the_others(ranks):
     assert ranks.heads[5].min() > 0.97
     assert ranks.heads[:5].mean() < 0.85

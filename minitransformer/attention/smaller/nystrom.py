@@ -1,12 +1,12 @@
 """Nyströmformer: the attention matrix is put together from its rows and columns at a few landmarks.
 
     Q̃, K̃ = means of the queries and of the keys of r segments
-    F = softmax(s Q K̃ᵀ), A = softmax(s Q̃ K̃ᵀ), B = softmax(s Q̃ Kᵀ)        (n, r), (r, r) and (r, m)
-    Y = F A⁺ B V,  plus a convolution of each channel of V along the sequence
+    L = softmax(s Q K̃ᵀ), M = softmax(s Q̃ K̃ᵀ), B = softmax(s Q̃ Kᵀ)        (n, r), (r, r) and (r, m)
+    Y = L M⁺ B V,  plus a convolution of each channel of V along the sequence
 
-Nyström's method takes some columns of a matrix, the same rows, and what they have in common, A, whose pseudo-inverse A⁺
-makes F A⁺ B right at the landmarks and a guess elsewhere. F, A and B are normalised each by itself, so the rows of
-F A⁺ B sum to one only about.
+Nyström's method takes some columns of a matrix, the same rows, and what they have in common, M, whose pseudo-inverse M⁺
+makes L M⁺ B right at the landmarks and a guess elsewhere. If M has an inverse, rows of L M⁺ B
+still sum to one; but their entries can be negative, and large where M is nearly singular.
 """
 
 from typing import Any, NamedTuple
@@ -152,10 +152,10 @@ def _convolve(V: Array, theta: Array) -> tuple[Array, ConvolvePullback]:
 
 
 class NystromPullback(NamedTuple):
-    """Y = F W, W = Z N, N = B V: two attentions, of all queries to landmarks and of landmarks to all keys, and Z between.
+    """Y = L W, W = Z N, N = B V: two attentions, of all queries to landmarks and of landmarks to all keys, and Z between.
 
     dW comes out of the first; dN = Zᵀ dW goes into the second; dZ = dW Nᵀ through the inverse and the small softmax.
-    A landmark is a mean, Q̃ = M Q, so dQ = Mᵀ dQ̃ beside the queries' own; the values also get what the convolution sends.
+    A landmark is a mean, Q̃ = C Q, so dQ = Cᵀ dQ̃ beside the queries' own; the values also get what the convolution sends.
     """
 
     to_landmarks: Pullback
@@ -169,7 +169,7 @@ class NystromPullback(NamedTuple):
 
     @property
     def A(self) -> Array:  # noqa: N802
-        """F A⁺ B, (*batch, H, n, m), which is never formed on the way; the convolution is not in it."""
+        """L M⁺ B, (*batch, H, n, m), which is never formed on the way; the convolution is not in it."""
         return self.to_landmarks.A @ self.Z @ self.from_landmarks.A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
@@ -233,8 +233,8 @@ def nystrom_attention(
 
     N, from_landmarks = dot_product_attention(Q_few, K, V, mask=there[..., None, :], scale=scale)
     S, of_scores = scores(Q_few, K_few, scale=scale)
-    A, of_softmax = softmax(S, mask=used[0].mT & used[1])
-    Z, of_inverse = pseudo_inverse(A, steps=steps)
+    M, of_softmax = softmax(S, mask=used[0].mT & used[1])
+    Z, of_inverse = pseudo_inverse(M, steps=steps)
     Y, to_landmarks = dot_product_attention(Q, K_few, Z @ N, mask=used[1], scale=scale)
     near = None
     if theta is not None:
@@ -266,7 +266,7 @@ class NystromCorePullback(NamedTuple):
 
     @property
     def A(self) -> Array:  # noqa: N802
-        """F A⁺ B, (*batch, H, n, m)."""
+        """L M⁺ B, (*batch, H, n, m)."""
         return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[NystromParams, Array, Array, Array]:
