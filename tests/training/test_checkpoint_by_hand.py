@@ -118,7 +118,7 @@ CHOSEN = {
 def model_with(choice):
     """A language model, or one that sees both sides if its attention has to."""
     part = choice.get("attention")
-    part = attention(part.partition(":")[0]) if isinstance(part, str) else part
+    part = attention(part) if isinstance(part, str) else part
     kind = SequenceModel if getattr(part, "causal", "") == "never" else LanguageModel
     return kind(**SMALL, **choice)
 
