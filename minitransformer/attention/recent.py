@@ -62,12 +62,11 @@ class Recent(NamedTuple):
         return np.concatenate([X[..., :first, :], X[..., self.end - last : self.end, :]], -2)
 
     def _moved(self, n: int) -> "Recent":
-        """In new room, with what is still seen, and enough for n more and for as many again as are kept."""
+        """In new room, with what is still seen, and enough for n more and then for as many again, up to what is kept."""
         keys, values = self.keys, self.values
         used = keys.shape[-2]
-        K, V = (
-            np.zeros((*X.shape[:-2], used + n + max(self.kept.last, 64), X.shape[-1]), X.dtype) for X in (keys, values)
-        )
+        room = used + n + max(min(used + n, self.kept.last), 64)
+        K, V = (np.zeros((*X.shape[:-2], room, X.shape[-1]), X.dtype) for X in (keys, values))
         K[..., :used, :], V[..., :used, :] = keys, values
         return Recent(K, V, self.length, used, self.kept, [used])
 

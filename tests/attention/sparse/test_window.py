@@ -135,6 +135,11 @@ def test_memory_is_constant_while_it_writes(tier):
     assert max(sizes) < tree_bytes(everything) / 3
 
 
+def test_a_wide_window_takes_no_room_before_it_needs_it():
+    K = np.ones((1, 100, 4))
+    assert Recent.of(K, K, Kept(0, 10**9)).extended(K, K).K.shape[-2] <= 400
+
+
 def test_an_old_state_still_has_its_keys():
     """Far behind the last one written, when a ring would have overwritten them."""
     core = SoftmaxAttention(Window(4, globals_=1))
