@@ -32,24 +32,16 @@ def test_E41_a_random_graph_has_no_neighbourhoods():
     random, window, world = (both_ways(p.graph(n)) for p in (RandomKeys(3), Window(3), Window(2) | RandomKeys(1)))
 
     assert random.average_path() < 5
-    assert clustering(random) < 0.05
-    assert clustering(window) > 0.5
+    assert random.clustering() < 0.05
+    assert window.clustering() > 0.5
     assert window.average_path() > 30
     assert world.average_path() < 6
-    assert clustering(world) > 0.1
+    assert world.clustering() > 0.1
 
 
 def both_ways(graph):
     """The same edges, without a direction."""
     return Graph(graph.A | graph.A.T)
-
-
-def clustering(graph):
-    """Of the pairs of neighbours of a token, how many see each other; the mean over the tokens."""
-    A = graph.A & ~np.eye(len(graph.A), dtype=bool)
-    degree = A.sum(1)
-    triangles = ((A.astype(float) @ A) * A).sum(1)
-    return (triangles / np.maximum(degree * (degree - 1), 1)).mean()
 
 
 def test_E41_paths_are_short_only_from_enough_edges_on():

@@ -45,6 +45,15 @@ class Graph(NamedTuple):
         D = self.distances()
         return float(D[~np.eye(len(D), dtype=bool)].mean())
 
+    def clustering(self) -> float:
+        """Of two neighbours of a token, how often are they neighbours of each other? The mean over the tokens; both ways.
+
+        With A symmetric and without loops: Σ_jk A_ij A_jk A_ki / (degree_i (degree_i − 1)).
+        """
+        A = ((self.A | self.A.T) & ~np.eye(len(self.A), dtype=bool)).astype(float)
+        degree = A.sum(-1)
+        return float((((A @ A) * A).sum(-1) / np.maximum(degree * (degree - 1), 1)).mean())
+
     def walk(self) -> Array:
         """P (n, n), rows sum to one: from a token to itself, or to any of those that see it or are seen, equally likely."""
         A = (self.A | self.A.T | np.eye(len(self.A), dtype=bool)).astype(float)

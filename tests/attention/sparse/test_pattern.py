@@ -205,6 +205,15 @@ def test_a_graph_that_one_knows():
     assert apart.spectral_gap() == pytest.approx(0, abs=1e-12)
 
 
+def test_neighbours_of_neighbours():
+    """Five in a row, all of them friends of those up to two away: pairs among the neighbours, counted by hand."""
+    assert Window(2).graph(5).clustering() == pytest.approx(np.mean([1, 2 / 3, 3 / 6, 2 / 3, 1]))
+    assert Window(1).graph(9).clustering() == 0
+    assert Graph(np.ones((4, 4), bool)).clustering() == 1
+    one_way = Graph(np.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], bool))
+    assert one_way.clustering() == 1, "whoever looks at whom"
+
+
 def test_the_graph_of_heads_is_what_all_of_them_see():
     heads = EachHead((Window(1), Strided(5)))
     np.testing.assert_array_equal(heads.graph(20).A, (Window(1) | Strided(5)).graph(20).A)
