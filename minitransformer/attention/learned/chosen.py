@@ -1,7 +1,7 @@
 """Attention where every query has chosen its own keys: the pairs as a boolean matrix of each head, computed in tiles."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,23 +21,75 @@ def largest(S: Array, k: int, among: Array) -> Array:
     return found & among
 
 
-def tiles_of(sees: Array) -> BlockPattern:
-    """The tiles of 64 × 64 in which P heads (P, n, m) see anything."""
-    P, n, m = sees.shape
-    whole = np.zeros((P, -(-n // TILE) * TILE, -(-m // TILE) * TILE), bool)
-    whole[:, :n, :m] = sees
-    whole = whole.reshape(P, -(-n // TILE), TILE, -(-m // TILE), TILE).swapaxes(2, 3)
-    any_: Array = np.any(whole, axis=(-1, -2))
-    all_: Array = np.all(whole, axis=(-1, -2))
-    counts = any_.sum(-1)
-    starts = np.zeros((P, counts.shape[1] + 1), np.int64)
+class Choice(NamedTuple):
+    """Which blocks of keys each of n queries has chosen, (P, n, ⌈m/block⌉), in P heads; the queries are the last of m positions.
+
+    mask   what hides more pairs, (P, n, m) or with axes of 1, or None
+    """
+
+    blocks: Array
+    block: int
+    m: int
+    causal: bool
+    mask: Array | None
+
+    @property
+    def pairs(self) -> Array:
+        """Who sees whom, (P, n, m)."""
+        n = self.blocks.shape[1]
+        sees = np.repeat(self.blocks, self.block, -1)[..., : self.m]
+        if self.causal:
+            sees &= np.arange(self.m) <= np.arange(self.m - n, self.m)[:, None]
+        return sees if self.mask is None else sees & self.mask
+
+    @property
+    def tiles(self) -> BlockPattern:
+        """The same as a list of the tiles of 64 × 64 that hold a pair: only these are looked at."""
+        P, n, _ = self.blocks.shape
+        first, edges = self.m - n, np.arange(0, n, TILE)
+        chosen = np.logical_or.reduceat(self.blocks, edges, axis=1)  # by some query of the tile
+        k = np.arange(-(-self.m // TILE))
+        low = k * TILE // self.block  # the first and the last block of key tile k
+        high = (np.minimum((k + 1) * TILE, self.m) - 1) // self.block
+        before = np.concatenate([np.zeros((*chosen.shape[:2], 1), int), chosen.cumsum(-1)], -1)
+        wanted = before[..., high + 1] > before[..., low]
+        if self.causal:
+            wanted &= k * TILE <= first + np.minimum(edges + TILE, n)[:, None] - 1
+        p, t, k = np.nonzero(wanted)
+        i, j = (tile[:, None] * TILE + np.arange(TILE) for tile in (t, k))
+        sees = self._keys_of(p, np.minimum(i, n - 1), j, low[k])
+        edge = (i[:, -1] >= n) | (j[:, -1] >= self.m) | (self.causal & (j[:, -1] > first + i[:, 0]))
+        row, column = i[edge][..., None], j[edge][:, None]
+        sees[edge] &= (row < n) & (column < self.m) & ((column <= first + row) | (not self.causal))
+        if self.mask is not None:
+            whole = np.broadcast_to(self.mask, (P, n, self.m))
+            sees &= whole[p[:, None, None], np.minimum(i, n - 1)[..., None], np.minimum(j, self.m - 1)[:, None]]
+        return _listed(n, self.m, wanted, sees)
+
+    def _keys_of(self, p: Array, i: Array, j: Array, low: Array) -> Array:
+        """Whether queries i (tiles, 64) of heads p have chosen the blocks of keys j (tiles, 64), of which `low` is the first."""
+        whole = TILE % self.block == 0 or self.block % TILE == 0  # blocks and tiles share their edges
+        width = max(1, TILE // self.block) if whole else (TILE - 2) // self.block + 2
+        c = np.minimum(low[:, None] + np.arange(width), self.blocks.shape[-1] - 1)
+        of_blocks = self.blocks[p[:, None, None], i[..., None], c[:, None]]
+        if whole:
+            return np.repeat(of_blocks, TILE // width, -1)
+        return np.take_along_axis(of_blocks, np.minimum(j // self.block - low[:, None], width - 1)[:, None], -1)
+
+
+def _listed(n: int, m: int, wanted: Array, sees: Array) -> BlockPattern:
+    """The pattern of these tiles (P, tiles of queries, tiles of keys), each with its pairs; those without any are left out."""
+    some: Any = sees.any((-2, -1))
+    every: Any = sees.all((-2, -1))
+    wanted[wanted] = some
+    counts = wanted.sum(-1)
+    starts = np.zeros((len(counts), counts.shape[1] + 1), np.int64)
     starts[:, 1:] = np.cumsum(counts).reshape(counts.shape)
     starts[1:, 0] = starts[:-1, -1]
-    tiles = np.nonzero(any_)[2]
-    partly = ~all_[any_]
+    partly = ~every[some]
     which = np.where(partly, np.cumsum(partly) - 1, -1)
-    masks = whole[any_ & ~all_] if partly.any() else np.zeros((1, TILE, TILE), bool)
-    return BlockPattern(n, m, starts, tiles, which, masks)
+    masks = sees[some & ~every] if partly.any() else np.zeros((1, TILE, TILE), bool)
+    return BlockPattern(n, m, starts, np.nonzero(wanted)[2], which, masks)
 
 
 class ChosenPullback(NamedTuple):
@@ -59,21 +111,33 @@ class ChosenPullback(NamedTuple):
 
 
 def attend_to_chosen(
-    Q: Array, K: Array, V: Array, sees: Array, scale: float | None = None
+    Q: Array,
+    K: Array,
+    V: Array,
+    blocks: Array,
+    block: int,
+    *,
+    causal: bool,
+    mask: Array | None = None,
+    scale: float | None = None,
 ) -> tuple[Array, ChosenPullback]:
-    """Attention over the pairs where `sees` (broadcast to (*batch, n, m)) is True.
+    """Attention to the keys of the blocks that each query has chosen, (*batch, n, ⌈m/block⌉) or with axes of 1.
 
     In the tiers of loops only tiles that hold such a pair are computed; the definition is dense attention with a mask.
     K, V     (*batch, m, …), or one for each group of neighbouring heads
+    mask     (*batch, n, m), or with axes of 1
     """
-    shapes = Q.shape, K.shape, V.shape
-    sees = np.broadcast_to(sees, (*Q.shape[:-1], K.shape[-2]))
-    q, k, v, pairs = (X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]) for X in (Q, K, V, sees))
+    batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
+    if mask is not None:
+        mask = np.broadcast_to(mask, (*batch, n, m)).reshape(-1, n, m)
+    blocks = np.broadcast_to(blocks, (*batch, n, blocks.shape[-1])).reshape(math.prod(batch), n, -1)
+    choice = Choice(blocks, block, m, causal, mask)
+    q, k, v = (X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]) for X in (Q, K, V))
     if loops_in("attention"):
-        Y, attention = block_sparse_attention(q, k, v, tiles_of(pairs), scale=scale)
+        Y, attention = block_sparse_attention(q, k, v, choice.tiles, scale=scale)
     else:
-        Y, attention = dot_product_attention(q, k, v, mask=pairs, scale=scale)
-    return Y.reshape(*Q.shape[:-1], V.shape[-1]), ChosenPullback(attention, shapes)
+        Y, attention = dot_product_attention(q, k, v, mask=choice.pairs, scale=scale)
+    return Y.reshape(*Q.shape[:-1], V.shape[-1]), ChosenPullback(attention, (Q.shape, K.shape, V.shape))
 
 
 class BlockMeansPullback(NamedTuple):

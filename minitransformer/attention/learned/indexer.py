@@ -200,7 +200,7 @@ class Indexer(Core):
         narrow = (X_q @ params.U_q).reshape(*X_q.shape[:-1], self.small, self.narrow).swapaxes(-2, -3)
         index, scores = index_scores(narrow, X_k @ params.U_k, X_q @ params.U_w)
         chosen = largest(index, self.chosen, _for_all_heads(allowed, 3))
-        Y, attention = attend_to_chosen(Q, K, V, chosen[..., None, :, :] & allowed)
+        Y, attention = attend_to_chosen(Q, K, V, chosen[..., None, :, :], 1, causal=causal, mask=mask)
 
         p = attention.A.mean(-3)
         total = p.sum(-1, keepdims=True)

@@ -60,8 +60,8 @@ def moba_attention(
     mask     True where query i sees key j. A key that no query sees counts in no mean; one that some do helps all to choose
     scale    1/√d by default
     source   Lu et al. 2025, Mixture of Block Attention
-    cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend, in whole tiles of 64 × 64; a bit for each
-             pair in memory
+    cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend, in whole tiles of 64 × 64: it pays
+             where neighbouring queries choose alike
     returns  Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.blocks` is the choice
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, or a mask that does not fit
     """
@@ -72,13 +72,12 @@ def moba_attention(
     mask, there = who_is_there(mask, shape)
     K, V = only_those_there(there, K, V)
     means, _ = block_means(K, there, block)
-    i, j, c = np.arange(m - n, m)[:, None], np.arange(m), np.arange(means.shape[-2])
+    i, c = np.arange(m - n, m)[:, None], np.arange(means.shape[-2])
     own = c == i // block
     others = (c < i // block) if causal else ~own
     has_keys = np.logical_or.reduceat(there, c * block, -1)[..., None, :]
     blocks = own | largest(Q @ means.mT, chosen - 1, others & has_keys)
-    sees = blocks[..., j // block] if mask is None else blocks[..., j // block] & mask
-    Y, attention = attend_to_chosen(Q, K, V, sees & (j <= i) if causal else sees, scale)
+    Y, attention = attend_to_chosen(Q, K, V, blocks, block, causal=causal, mask=mask, scale=scale)
     return Y, MoBAPullback(attention, blocks)
 
 

@@ -87,8 +87,8 @@ def nsa_attention(
              query is not shown to it
     scale    1/√d by default
     source   Yuan et al. 2025, Native Sparse Attention
-    cost     O(n (m/block + chosen · block + window) d) time, the chosen blocks in whole tiles of 64 × 64; a bit for each pair
-             in memory. Always causal, the choice as well: only complete blocks are averaged
+    cost     O(n (m/block + chosen · block + window) d) time, the chosen blocks in whole tiles of 64 × 64. Always causal, the
+             choice as well: only complete blocks are averaged
     returns  Y and a pullback: dQ, dK, dV, dgates = pullback(dY); `pullback.blocks` is the choice
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, no window, or a mask that does not fit
     """
@@ -102,7 +102,7 @@ def nsa_attention(
         raise ValueError(f"mask: shape {mask.shape}; heads that share their keys hide the same ones")  # type: ignore[union-attr]
     K, V = only_those_there(there, K, V)
     (K_c, K_means), (V_c, V_means) = (block_means(X, there, block) for X in (K, V))
-    i, j, c = np.arange(m - n, m)[:, None], np.arange(m), np.arange(K_c.shape[-2])
+    i, c = np.arange(m - n, m)[:, None], np.arange(K_c.shape[-2])
     has_keys = np.logical_or.reduceat(there, c * block, -1)[..., None, :]
     complete = ((c + 1) * block - 1 <= i) & has_keys
     if mask is not None:  # nor is a mean shown to a query from which one of its keys is hidden
@@ -113,8 +113,8 @@ def nsa_attention(
     weight = compressed.A.reshape(*batch, G, H // G, n, len(c)).sum(-3)
     weight = np.where((c == 0) | (c == own) | (c == own - 1), np.inf, weight)
     blocks = largest(weight, chosen, (c <= own) & has_keys)
-    sees = for_each_head(blocks[..., j // block], (*batch, H)) & (j <= i)
-    Y_s, selected = attend_to_chosen(Q, K, V, sees if mask is None else sees & mask, scale)
+    for_heads = for_each_head(blocks, (*batch, H))
+    Y_s, selected = attend_to_chosen(Q, K, V, for_heads, block, causal=True, mask=mask, scale=scale)
 
     near = Window(window - 1)(n, m, causal=True)
     Y_w, last = block_sparse_attention(Q, K, V, near, causal=True, mask=mask, scale=scale)

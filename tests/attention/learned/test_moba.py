@@ -8,10 +8,10 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import block_sparse_attention, dot_product_attention, padding_mask
+from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.block_sparse import refuse_broken
 from minitransformer.attention.learned import MoBA, moba_attention
-from minitransformer.attention.learned.chosen import attend_to_chosen, block_means, largest, tiles_of
+from minitransformer.attention.learned.chosen import Choice, attend_to_chosen, block_means, largest
 from minitransformer.backend import available
 
 B, H, N, D, DV, BLOCK = 2, 2, 15, 4, 3, 4
@@ -177,13 +177,21 @@ def test_means_of_blocks():
 
 
 @pytest.mark.parametrize(("n", "m"), [(5, 5), (64, 64), (100, 130), (1, 65), (129, 200)])
-def test_tiles_hold_the_pairs_and_no_others(n, m):
+@pytest.mark.parametrize("block", [1, 16, 24, 64, 100])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_tiles_hold_the_pairs_and_no_others(n, m, block, causal, masked):
     rng = np.random.default_rng(n)
-    sees = rng.random((3, n, m)) < 0.01
-    sees[1], sees[2, : min(n, 64)] = False, True
-    pattern = tiles_of(sees)
+    blocks = rng.random((3, n, -(-m // block))) < 0.05
+    blocks[1], blocks[2, : min(n, 64)] = False, True
+    mask = rng.random((3, n, m)) < 0.7 if masked else None
+    choice = Choice(blocks, block, m, causal, mask)
+    for p, i, j in zip(*(rng.integers(0, size, 200) for size in (3, n, m)), strict=True):
+        want = blocks[p, i, j // block] and (mask is None or mask[p, i, j]) and (j <= i + m - n or not causal)
+        assert choice.pairs[p, i, j] == want
+    pattern = choice.tiles
     refuse_broken(pattern)
-    np.testing.assert_array_equal(pattern.mask, sees)
+    np.testing.assert_array_equal(pattern.mask, choice.pairs)
     assert pattern.starts[1, 0] == pattern.starts[1, -1], "a head that sees nothing has no tile"
 
 
@@ -193,15 +201,12 @@ def test_chosen_pairs_of_each_sample_and_head_of_groups(tier):
     Q, K, V = (rng.standard_normal((2, heads, 70, 4)) for heads in (4, 2, 2))
     sees = rng.random((2, 4, 70, 70)) < 0.3
     with mt.backend(tier):
-        Y, pullback = attend_to_chosen(Q, K, V, sees)
+        Y, pullback = attend_to_chosen(Q, K, V, sees, 1, causal=False)
         want, dense = dot_product_attention(Q, K, V, mask=sees)
         np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
         np.testing.assert_allclose(pullback.A, dense.A, rtol=1e-10, atol=1e-13)
         for found, known in zip(pullback(want), dense(want), strict=True):
             np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
-    with mt.backend("numpy"):
-        one, _ = block_sparse_attention(Q[0], K[0], V[0], tiles_of(sees[0]))
-    np.testing.assert_allclose(one, want[0], rtol=1e-11, atol=1e-13)
 
 
 def test_what_is_hidden_does_not_matter():
