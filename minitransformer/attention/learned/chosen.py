@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import as_one_axis
 from minitransformer.attention.block_sparse import TILE, BlockPattern, block_sparse_attention
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.functional import loops_in
@@ -129,8 +130,8 @@ def attend_to_chosen(
     """
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     if mask is not None:
-        mask = np.broadcast_to(mask, (*batch, n, m)).reshape(-1, n, m)
-    blocks = np.broadcast_to(blocks, (*batch, n, blocks.shape[-1])).reshape(math.prod(batch), n, -1)
+        mask = as_one_axis(np.broadcast_to(mask, (*batch, n, m)), 0, -2)
+    blocks = as_one_axis(np.broadcast_to(blocks, (*batch, n, blocks.shape[-1])), 0, -2)
     choice = Choice(blocks, block, m, causal, mask)
     q, k, v = (X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]) for X in (Q, K, V))
     if loops_in("attention"):
