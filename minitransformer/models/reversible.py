@@ -19,9 +19,8 @@ from minitransformer.models.stack import Stack, StackParams, untie
 from minitransformer.pullback import Pullback, Tree, added_losses, with_added
 from minitransformer.typing import Array, Bool, Float, checked
 
-Half = Callable[
-    [Array], tuple[Array, Pullback]
-]  # X to F(LN(X)), and a pullback from its gradient to (dnorm, dlayer, dX)
+# X to F(LN(X)), and a pullback from its gradient to (dnorm, dlayer, dX)
+Half = Callable[[Array], tuple[Array, Pullback]]
 
 
 def forth(F: Half, G: Half, X_1: Array, X_2: Array) -> tuple[Array, Array, Pullback, Pullback]:

@@ -157,8 +157,8 @@ def lsh_attention(
     causal         and j ≤ i, by the true positions. **What is seen is causal, whether it is seen is not**: where a chunk
                    ends depends on how many tokens, later ones too, fall into the buckets before. See `Reformer`
     mask           True where query i sees key j. A token that no query sees takes no part, and gives zeros
-    scale          1/√d by default: the paper leaves it out "for clarity". The authors' code divides by √d a key of norm √d,
-                   which is a key of norm one and no further scale: scale=1.0. Both are in use; they differ by √d
+    scale          1/√d by default, as in the attention that this stands for. The authors' code makes keys of norm √d and
+                   divides them by √d: keys of norm one and no further scale, scale=1.0. Both are in use; they differ by √d
     other_buckets  True lets a chunk see all keys of the two chunks, whatever their bucket, as the authors' code does
     source         Aalto (9) and the text after it; Kitaev, Kaiser and Levskaya 2020
     cost           O(rounds · n (chunk · d + ln n)) time, O(rounds · n · chunk) bits of a pattern in memory
