@@ -294,7 +294,8 @@ def test_of_nothing_comes_nothing_or_a_reason(name, tier, size, monkeypatch):
         try:
             Y, pullback, _ = call(name)
         except (TypeError, ValueError) as error:
-            if "parameter '" in str(error) or ": " in str(error):
+            named, numpys = ": " in str(error), ("operands", "matmul", "reshape", "argmax", "axis")
+            if "parameter '" in str(error) or (named and not any(word in str(error) for word in numpys)):
                 return
             raise
         assert np.isfinite(Y).all()

@@ -67,6 +67,8 @@ class SinusoidalKeys(ScoreEncoding):
         n, m = Q.shape[-2], K.shape[-2]
         if self.learn:
             one_dtype(Q=Q, log_omega=params.log_omega)
+        if Q.shape[-1] != self.d:
+            raise TypeError(f"Q: heads of width {Q.shape[-1]}, but the positions are for heads of width {self.d}")
         omega = params if self.learn else self._table.init(np.random.default_rng(0), Q.dtype.type)
         R, table = self._table(omega, np.zeros((n + m, self.d), Q.dtype), first=1 - m)
         S, content = scores(Q, K, scale=self.scale)

@@ -134,7 +134,7 @@ def attend_to_chosen(
     blocks = as_one_axis(np.broadcast_to(blocks, (*batch, n, blocks.shape[-1])), 0, -2)
     choice = Choice(blocks, block, m, causal, mask)
     q, k, v = (X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]) for X in (Q, K, V))
-    if loops_in("attention"):
+    if loops_in("attention") and len(q):  # a list of tiles is of one head at least
         Y, attention = block_sparse_attention(q, k, v, choice.tiles, scale=scale)
     else:
         Y, attention = dot_product_attention(q, k, v, mask=choice.pairs, scale=scale)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.learned.gathered import (
@@ -114,6 +114,7 @@ def routing_attention(
     raises      TypeError for a wrong shape or dtype, ValueError for n > m, no window, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, centroids=centroids)
+    must_broadcast(centroids, (*Q.shape[:-2], *centroids.shape[-2:]), "centroids", "the heads of the queries")
     *batch, n, _ = Q.shape
     m = K.shape[-2]
     refuse_more_queries(n, m)

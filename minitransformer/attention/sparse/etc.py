@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.door import frozen
@@ -83,6 +83,7 @@ def labelled_attention(
     raises   ValueError for a label that is none
     """
     one_dtype(Q=Q, K=K, V=V, R=R, b=b)
+    must_broadcast(R, (*Q.shape[:-2], *R.shape[-2:]), "R", "the heads of the queries")
     if label.size and not (0 <= label.min() and label.max() < R.shape[-2]):
         raise ValueError(f"label: {label.min()} … {label.max()} is not within 0 … {R.shape[-2] - 1}")
     s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
