@@ -14,40 +14,24 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.smaller.products import MixPullback, mix
 from minitransformer.door import frozen
-from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class MixedPullback(NamedTuple):
-    """δX̄ = δE X + E δX, so dX = Eᵀ dX̄ and dE = dX̄ Xᵀ, summed over what shares E; columns beyond m were not used."""
-
-    E: Array
-    X: Array
-
-    def __call__(self, dY: Array) -> tuple[Array, Array]:
-        m = self.X.shape[-2]
-        dE = np.zeros_like(self.E)
-        dE[..., :m] = unbroadcast(dY @ self.X.mT, (*self.E.shape[:-1], m))
-        return self.E[..., :m].mT @ dY, dE
-
-
-def _mixed(E: Array, X: Array) -> tuple[Array, MixedPullback]:
-    """E X, with the first m columns of E."""
-    return E[..., : X.shape[-2]] @ X, MixedPullback(E, X)
-
-
 class LinformerPullback(NamedTuple):
-    """Attention to k rows, then back through what mixed them. What is hidden was zero, and gets zero.
+    """Attention to k rows, then back through what mixed them: dE = dK̄ Kᵀ and dK = Eᵀ dK̄, and so for F and V.
 
-    If E mixes the values too, dE is the sum of both.
+    What is hidden was zero, and gets zero; so do the columns of E beyond the m that were used. If E mixes the values too, its
+    gradient is the sum of both.
     """
 
     attention: Pullback
-    k: MixedPullback
-    v: MixedPullback
+    k: MixPullback
+    v: MixPullback
     seen: Array | None
+    longest: int
     one: bool
 
     @property
@@ -57,8 +41,10 @@ class LinformerPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dQ, dK_bar, dV_bar = self.attention(dY)
-        (dK, dE), (dV, dF) = self.k(dK_bar), self.v(dV_bar)
+        (dE, dK), (dF, dV) = self.k(dK_bar), self.v(dV_bar)
         dK, dV = where_seen(self.seen, dK), where_seen(self.seen, dV)
+        unused = [(0, 0)] * (dE.ndim - 1) + [(0, self.longest - dE.shape[-1])]
+        dE, dF = np.pad(dE, unused), np.pad(dF, unused)
         return (dQ, dK, dV, dE + dF) if self.one else (dQ, dK, dV, dE, dF)
 
 
@@ -89,15 +75,16 @@ def linformer_attention(
     """
     one_dtype(Q=Q, K=K, V=V, E=E, F=F)
     own, heads = E.shape[:-2], Q.shape[:-2]
-    if own and own != heads[len(heads) - len(own) :]:
-        raise TypeError(f"E: shape {E.shape} should be (k, longest), or have the last axes of {heads} in front")
+    if len(own) > 1 or own != heads[len(heads) - len(own) :]:
+        raise TypeError(f"E: shape {E.shape} should be (k, longest), or (H, k, longest) with the heads of {heads}")
     if K.shape[-2] > E.shape[-1]:
         raise ValueError(f"K: {K.shape[-2]} keys, but E mixes at most {E.shape[-1]}")
     seen = seen_keys(mask, Q, K, "a sum of keys")
-    K_bar, k = _mixed(E, where_seen(seen, K))
-    V_bar, v = _mixed(E if F is None else F, where_seen(seen, V))
+    m, longest = K.shape[-2], E.shape[-1]
+    K_bar, k = mix(E[..., :m], where_seen(seen, K))
+    V_bar, v = mix((E if F is None else F)[..., :m], where_seen(seen, V))
     Y, attention = dot_product_attention(Q, K_bar, V_bar, scale=scale)
-    return Y, LinformerPullback(attention, k, v, seen, F is None)
+    return Y, LinformerPullback(attention, k, v, seen, longest, F is None)
 
 
 # --------------------------------------------------------------------------------------------- the core

@@ -17,6 +17,7 @@ from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.keys_values import KeysValues
 from minitransformer.door import frozen
+from minitransformer.functional import LinearPullback, linear
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
@@ -36,11 +37,14 @@ class CompressPullback(NamedTuple):
         *batch, count, s, d = self.blocks.shape
         if self.theta.ndim == 3:
             dY = dY[..., None, :]
-            dblocks, dtheta = dY * self.theta[:, None], (self.blocks * dY).sum(-3)
+            dblocks, dtheta = dY * self.theta[:, None], unbroadcast((self.blocks * dY).sum(-3), self.theta.shape)
         else:
-            dblocks = dY @ self.theta.reshape(-1, s * d, d).mT
-            dtheta = (self.blocks.reshape(*batch, count, s * d).mT @ dY).reshape(*batch, s, d, d)
-        return dblocks.reshape(*batch, count * s, d)[..., : self.m, :], unbroadcast(dtheta, self.theta.shape)
+            X, W = self.blocks.reshape(*batch, count, s * d), self.theta.reshape(-1, s * d, d)
+            heads = range(len(W))
+            both = [LinearPullback(X[..., h, :, :], W[h], None)(dY[..., h, :, :]) for h in heads]
+            dblocks, dtheta = np.stack([dX for dX, _ in both], -3), np.stack([dW for _, dW in both])
+        dX = dblocks.reshape(*batch, count * s, d)[..., : self.m, :]
+        return dX, dtheta.reshape(self.theta.shape)
 
 
 @checked
@@ -64,7 +68,8 @@ def compress(
         X = np.concatenate([X, np.zeros((*batch, count * s - m, d), X.dtype)], -2)
     blocks = X.reshape(*batch, count, s, d)
     if full:
-        Y = blocks.reshape(*batch, count, s * d) @ theta.reshape(-1, s * d, d)
+        flat, W = blocks.reshape(*batch, count, s * d), theta.reshape(-1, s * d, d)
+        Y = np.stack([linear(flat[..., h, :, :], W[h])[0] for h in range(len(W))], -3)
     else:
         Y = (blocks * theta[:, None]).sum(-2)
     return Y, CompressPullback(blocks, theta, m)

@@ -16,6 +16,7 @@ import numpy as np
 from minitransformer.arrays import inverse, one_dtype
 from minitransformer.attention.core import Core, refuse_more_queries, seen_keys, where_seen
 from minitransformer.attention.dot_product import ScoresPullback, dot_product_attention, scores
+from minitransformer.attention.smaller.products import mix
 from minitransformer.door import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import unbroadcast
@@ -117,6 +118,11 @@ def segments(there: Array, r: int) -> Array:
     return members / np.maximum(members.sum(-1, keepdims=True), 1)
 
 
+def _mixed(means: Array, X: Array) -> Array:
+    """means · X; of samples that lack different tokens, each with its own."""
+    return mix(means, X)[0] if means.ndim == 2 else means @ X
+
+
 # ---------------------------------------------------------------------------------------------- convolution
 
 
@@ -178,8 +184,8 @@ class NystromPullback(NamedTuple):
         dQ_few, dK, dV = self.from_landmarks(self.Z.mT @ dW)
         dQ_between, dK_between = of_scores(of_softmax(of_inverse(dW @ self.N.mT)))
         of_queries, of_keys = self.means
-        dQ = dQ + of_queries.mT @ (dQ_few + dQ_between)
-        dK = dK + of_keys.mT @ (dK_few + dK_between)
+        dQ = dQ + _mixed(of_queries.mT, dQ_few + dQ_between)
+        dK = dK + _mixed(of_keys.mT, dK_few + dK_between)
         if self.convolution is None:
             return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV)
         before = self.convolution.V.shape[-2] - dY.shape[-2]  # keys in front of the first query
@@ -228,14 +234,17 @@ def nystrom_attention(
         there = np.broadcast_to(seen[..., 0], (*seen.shape[:-2], m))
     asking = there[..., m - n :]
     of_queries, of_keys = (segments(tokens, landmarks).astype(Q.dtype) for tokens in (asking, there))
-    Q_few, K_few = of_queries @ where_seen(asking[..., None], Q), of_keys @ K
+    Q_few, K_few = _mixed(of_queries, where_seen(asking[..., None], Q)), _mixed(of_keys, K)
     used = [means.max(-1, initial=0)[..., None, :] > 0 for means in (of_queries, of_keys)]  # or too few tokens for it
+    few = None if used[1].all() else used[1]
 
-    N, from_landmarks = dot_product_attention(Q_few, K, V, mask=there[..., None, :], scale=scale)
+    N, from_landmarks = dot_product_attention(
+        Q_few, K, V, mask=None if seen is None else there[..., None, :], scale=scale
+    )
     S, of_scores = scores(Q_few, K_few, scale=scale)
     M, of_softmax = softmax(S, mask=used[0].mT & used[1])
     Z, of_inverse = pseudo_inverse(M, steps=steps)
-    Y, to_landmarks = dot_product_attention(Q, K_few, Z @ N, mask=used[1], scale=scale)
+    Y, to_landmarks = dot_product_attention(Q, K_few, Z @ N, mask=few, scale=scale)
     near = None
     if theta is not None:
         local, near = _convolve(V, theta)
