@@ -4,6 +4,7 @@ As `linear` it runs on the threads of the compiled loops where there are any. BL
 stand in the way of the loops that come next.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ class MixPullback(NamedTuple):
 
 def _in_front(X: Array) -> Array:
     """(*batch, m, d) as (m, everything else)."""
-    return np.moveaxis(X, -2, 0).reshape(X.shape[-2], X.size // X.shape[-2] if X.shape[-2] else 0)
+    return np.moveaxis(X, -2, 0).reshape(X.shape[-2], math.prod(X.shape[:-2]) * X.shape[-1])
 
 
 def _back(X: Array, shape: tuple[int, ...]) -> Array:

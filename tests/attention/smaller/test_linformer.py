@@ -10,6 +10,7 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map
 from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.smaller import Linformer, linformer_attention, memory_compressed_attention
+from minitransformer.backend import available
 from minitransformer.models import LanguageModel, SequenceModel
 from minitransformer.pullback import tree_items, tree_size
 
@@ -45,6 +46,19 @@ def test_against_loops(heads, one):
     for b, h in np.ndindex(B, H):
         own = [(X[h] if heads else X) for X in (E, E if one else F)]
         np.testing.assert_allclose(Y[b, h], loops(Q[b, h], K[b, h], V[b, h], *own), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("heads", [True, False])
+@pytest.mark.parametrize("tier", available())
+def test_no_key(heads, tier):
+    """A sum of nothing is zero, and so is the average of such sums."""
+    Q, K, V, E, F = arrays(heads, m=0)
+    with mt.backend(tier):
+        Y, pullback = linformer_attention(Q, K, V, E, F)
+        grads = pullback(np.ones_like(Y))
+    assert not Y.any()
+    assert [g.shape for g in grads] == [X.shape for X in (Q, K, V, E, F)]
+    assert not any(g.any() for g in grads)
 
 
 # ------------------------------------------------------------------------------------------------ limiting cases

@@ -71,6 +71,16 @@ def test_against_loops(full, causal, null):
         np.testing.assert_allclose(Y[b, h], want, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_no_key(full):
+    """There is the null, or nothing."""
+    Q, K, V, *rest = arrays(full, m=0)
+    Y, pullback = memory_compressed_attention(Q, K, V, *rest)
+    assert np.allclose(Y, rest[-1][:, None])
+    assert [g.shape for g in pullback(Y)] == [X.shape for X in (Q, K, V, *rest)]
+    assert not memory_compressed_attention(Q, K, V, *rest[:2])[0].any()
+
+
 # ------------------------------------------------------------------------------------------------ limiting cases
 
 

@@ -57,6 +57,13 @@ def test_against_loops():
         np.testing.assert_allclose(Y[b, h], want, rtol=0, atol=1e-11)
 
 
+def test_no_token():
+    Q, K, V, theta = arrays(0)
+    Y, pullback = nystrom_attention(Q, K, V, theta, landmarks=R)
+    assert Y.shape == V.shape
+    assert [g.shape for g in pullback(Y)] == [X.shape for X in (Q, K, V, theta)]
+
+
 # ------------------------------------------------------------------------------------------------ limiting case
 
 
