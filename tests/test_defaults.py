@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from minitransformer.attention import ATTENTIONS, EluFeatures
 from minitransformer.door import form_of
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import TUPE, DeBERTa, LearnedPositions, Shaw, T5Bias
@@ -89,3 +90,37 @@ def test_the_sizes_of_models_that_everybody_knows():
     assert tree_size(form_of(BERT())) == 108_891_648
     D = 128
     assert tree_size(form_of(LanguageModel())) == 256 * D + 4 * (12 * D * D + 13 * D) + 2 * D
+
+
+USUAL = {
+    "softmax": {"pattern": None},
+    "compressed": {"stride": 4, "convolution": "full", "null": True},
+    "linformer": {"k": 64, "sharing": "headwise"},
+    "nystrom": {"landmarks": 64, "taps": 65, "steps": 6},
+    "fnet": {},
+    "local": {"block": 64},
+    "window": {"radius": 32, "step": 1, "globals_": 0},
+    "sinks": {"first": 4, "last": 64},
+    "strided": {"stride": 16, "part": "both"},
+    "fixed": {"block": 16, "columns": 1, "part": "both"},
+    "longformer": {"radius": 32, "dilation": 1, "globals_": 1},
+    "etc": {"radius": 32, "globals_": 8, "clip": 16},
+    "bigbird": {"window": 1, "globals_": 1, "random": 3, "seed": 0, "block": 64, "extra": 0},
+    "span": {"limit": None, "ramp": 32, "penalty": 2e-6},
+    "reformer": {"rounds": 2, "buckets": 8, "chunk": 32, "seed": 0},
+    "routing": {"clusters": 8, "window": None, "decay": 0.999},
+    "sinkhorn": {"block": 32, "iterations": 8, "temperature": 1.0, "noise": False, "cut": None},
+    "moba": {"block": 16, "chosen": 3},
+    "nsa": {"block": 16, "chosen": 4, "window": 32},
+    "indexer": {"chosen": 32, "small": 2, "narrow": 8, "weight": 1.0},
+    "linear": {"features": EluFeatures()},
+    "delta": {},
+}
+
+
+def test_what_an_attention_is_if_nothing_is_chosen():
+    sizes = {"width", "heads", "d", "longest", "scores", "rotate"}  # filled in by the model
+    assert list(USUAL) == list(ATTENTIONS)
+    for name, kind in ATTENTIONS.items():
+        options = {f.name: f.default for f in dataclasses.fields(kind) if f.name not in sizes}
+        assert options == USUAL[name], name

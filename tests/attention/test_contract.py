@@ -182,9 +182,13 @@ def test_padding_changes_no_bit_of_what_is_there(name, causal, tier):
 def test_samples_know_nothing_of_each_other(name):
     layer, X = mixer(name), rows(3, 2, 9)
     params, causal = some(layer), not can(PARTS[name], False)
-    Y, _ = layer(params, X, causal=causal)
+    Y, pullback = layer(params, X, causal=causal)
+    dY = rows(3, 2, 9, seed=3)
+    _, dX = pullback(dY)
     for sample in np.ndindex(3, 2):
-        assert np.allclose(Y[sample], layer(params, X[sample], causal=causal)[0], atol=1e-12)
+        alone, back = layer(params, X[sample], causal=causal)
+        assert np.allclose(Y[sample], alone, atol=1e-12)
+        assert np.allclose(dX[sample], back(dY[sample])[1], atol=1e-12)
 
 
 @every

@@ -348,6 +348,7 @@ def test_a_missing_file_is_named(tmp_path, name):
     ("change", "message"),
     [
         ({"model_type": "roberta"}, "model of type 'roberta'; only 'bert'"),
+        ({"model_type": "albert"}, "model of type 'albert'; only 'bert'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; only 'absolute'"),
         ({"is_decoder": True}, "is_decoder is True"),
         ({"hidden_act": "swish"}, "hidden_act 'swish' is none of gelu"),
