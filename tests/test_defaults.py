@@ -10,6 +10,9 @@ from minitransformer.door import form_of
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import TUPE, DeBERTa, LearnedPositions, Shaw, T5Bias
 from minitransformer.pullback import tree_get, tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.optimiser import AdamW
+from minitransformer.training.schedule import Cosine, Noam
 
 LARGE = {"vocabulary": 3000, "width": 64, "depth": 1, "heads": 2}
 
@@ -124,3 +127,17 @@ def test_what_an_attention_is_if_nothing_is_chosen():
     for name, kind in ATTENTIONS.items():
         options = {f.name: f.default for f in dataclasses.fields(kind) if f.name not in sizes}
         assert options == USUAL[name], name
+
+
+def test_what_a_training_is_if_nothing_is_chosen():
+    assert (AdamW().betas, AdamW().eps, AdamW().weight_decay) == ((0.9, 0.99), 1e-8, 0.01)
+    training = Training(10, 4, Cosine(1e-3, 10))
+    assert (training.clip, training.parts, training.seed, training.look_every, training.save_every) == (
+        1,
+        4,
+        0,
+        100,
+        100,
+    )
+    assert (Cosine(1.0, 10).warmup, Cosine(1.0, 10).floor) == (0, 0)
+    assert (Noam(8).warmup, Noam(8).factor) == (4000, 1)

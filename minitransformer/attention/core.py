@@ -10,7 +10,7 @@ Both are frozen dataclasses under a name in a registry (registry.py). A field th
 in by the model, every other is an option: `LanguageModel(attention="window:radius=32")`.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -140,6 +140,20 @@ class Core(Part):
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         Y, _ = self(params, Q, state.keys, state.values, *streams, causal=True, mask=None, rng=None)
         return Y, state
+
+
+class NothingLearnedPullback(NamedTuple):
+    """Of a core without parameters: the gradients of its function."""
+
+    attention: Pullback
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
+        return NoParams(), *self.attention(dY)
 
 
 class Mixer(Part):

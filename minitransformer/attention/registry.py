@@ -71,7 +71,7 @@ def table() -> str:
     """What there is: cost of n tokens, whether it can be causal, what it remembers while it writes, what it needs."""
     lines = [("attention", "cost", "causal", "remembers", "positions", "needs")]
     for name, part, _ in rows():
-        remembers = "nothing: reads all again" if part.remembers is None else part.remembers
+        remembers = part.remembers or ("does not write" if part.causal == "never" else "nothing: reads all again")
         causal = "values only" if part.looks_ahead else {"either": "yes"}.get(part.causal, part.causal)
         lines.append((name, part.cost, causal, remembers, positions(part), part.needs))
     widths = [max(len(row[k]) for row in lines) for k in range(len(lines[0]))]

@@ -5,12 +5,12 @@ only the pairs (i, j) of a pattern                                           pat
 Y = softmax(S) V
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from minitransformer.attention.block_sparse import block_sparse_attention
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.recent import Kept, Recent
@@ -21,20 +21,6 @@ from minitransformer.typing import Array
 
 FEW = 4  # tokens that are written at once; more are a text that is read
 PIECE = 64  # of a text that is read after another of which most is forgotten
-
-
-class SoftmaxPullback(NamedTuple):
-    """There was nothing to learn in it: attention's own gradients."""
-
-    attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
-
-    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
-        return NoParams(), *self.attention(dY)
 
 
 @frozen
@@ -116,7 +102,7 @@ class SoftmaxAttention(Core):
             Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask)
         else:
             Y, attention = block_sparse_attention(Q, K, V, pattern, causal=causal, mask=mask)
-        return Y, SoftmaxPullback(attention)
+        return Y, NothingLearnedPullback(attention)
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None) -> tuple[Array, Any]:
         """As any core with keys and values; of a few tokens without a copy, and with a pattern only what it sees is read."""

@@ -51,5 +51,6 @@ def draw(data: PatternGraphs) -> Figure:
     right.set_title("spectral gap")
     left.set_ylabel("edges")
     right.set_ylabel("$1 - |\\lambda_2|$")
+    left.set_ylim(top=48)  # room for the names
     left.legend()
     return fig

@@ -92,7 +92,7 @@ class ReversibleStack(Stack):
 
     source   Gomez et al. 2017; Kitaev, Kaiser and Levskaya 2020 (Aalto 3.2.1 leaves them out)
     cost     a half more time than a `Stack`, whose forward pass is done twice; memory for activations of one block
-    raises   ValueError for post-norm blocks, with cross-attention, or of attention alone
+    raises   ValueError for post-norm blocks, with cross-attention, of attention alone, or with tokens in front
     """
 
     def __post_init__(self) -> None:
@@ -101,6 +101,8 @@ class ReversibleStack(Stack):
             raise ValueError("order: reversible layers are pre-norm; a norm around X + F(X) can't be taken away again")
         if any(block.cross is not None or block.ffn is None for block in self.blocks):
             raise ValueError("blocks: reversible ones have two halves, attention and a feed-forward network")
+        if self.front:
+            raise ValueError(f"blocks: reversible ones take no tokens in front, and these want {self.front}")
 
     def halves(
         self, params: StackParams, causal: bool, mask: Array | None, seed: int | None
@@ -140,12 +142,15 @@ class ReversibleStack(Stack):
         Y, norm = self._last_norm(params, (X_1 + X_2) / 2)
         return Y, ReversiblePullback(self, params, X_1, X_2, norm, causal, mask, seed, tuple(observed), added)
 
+    @checked
     def step(
-        self, params: StackParams, X: Array, states: tuple[Any, ...] | None = None
+        self, params: StackParams, X: Float[Array, "*batch n {self.width}"], states: tuple[Any, ...] | None = None
     ) -> tuple[Array, tuple[Any, ...]]:
         """New tokens after those in the states of the blocks; returns Y and the longer states."""
         X_1, X_2, longer = X, X, []
         states = (None,) * self.depth if states is None else states
+        if len(states) != self.depth:
+            raise ValueError(f"states: {len(states)} for a stack of {self.depth}")
         for block, own, state in zip(self.blocks, self._tied(params), states, strict=True):
             F, state = block.attention.step(own.attention, block._norm.value(own.attention_norm, X_2), state)
             X_1 = X_1 + F

@@ -103,7 +103,7 @@ def test_values_and_gradients_are_those_of_the_plain_two_streams(dropout):
     )
     np.testing.assert_array_equal(Y, want)
     dY = rows(B, N, seed=3)
-    (dblocks, dnorm, _), dX = pullback(dY)
+    (dblocks, dnorm, *_), dX = pullback(dY)
     for found, known in zip(tree_items((dblocks, dnorm, dX)), tree_items(plain(dY)), strict=True):
         np.testing.assert_allclose(found[1], known[1], rtol=1e-9, atol=1e-11, err_msg=found[0])
 
@@ -200,5 +200,7 @@ def test_what_is_refused():
         with pytest.raises(ValueError, match="blocks: reversible ones have two halves"):
             ReversibleStack((block,))
     stack = stack_of(2)
-    with pytest.raises(ValueError, match="params: 1 blocks for a stack of 2"):
+    with pytest.raises(TypeError, match=r"params\.blocks: should be tuple of 2, is tuple of 1"):
         stack.step(stack_of(1).init(np.random.default_rng(0)), rows(B, N))
+    with pytest.raises(ValueError, match="blocks: reversible ones take no tokens in front, and these want 8"):
+        SequenceModel(attention="etc", reversible=True)

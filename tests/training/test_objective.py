@@ -114,6 +114,7 @@ def test_a_quick_look_goes_from_the_first_window_to_the_last(length, windows, mo
 def test_the_data_is_named(text):
     assert NextByte(text, 6).data == {"task": "text", "name": "short.txt", "sha256": text.sha256}
     assert WriteISO().data["task"] == "dates"
+    assert WriteISO().length == len("2024-05-01") + 1
 
 
 @pytest.mark.parametrize(("context", "part"), [(40, "held-out"), (360, "training")])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.learned.chosen import ChosenPullback, attend_to_chosen, block_means, largest
 from minitransformer.attention.learned.gathered import only_those_there, who_is_there
 from minitransformer.door import frozen
@@ -84,20 +84,6 @@ def moba_attention(
 # --------------------------------------------------------------------------------------------- the core
 
 
-class MoBACorePullback(NamedTuple):
-    """There was nothing to learn in it."""
-
-    attention: MoBAPullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
-
-    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
-        return NoParams(), *self.attention(dY)
-
-
 @frozen
 class MoBA(Core):
     """Each query looks at its own block, and at the `chosen` − 1 others whose mean key it likes best.
@@ -121,7 +107,7 @@ class MoBA(Core):
         causal: bool = False,
         mask: Array | None = None,
         rng: Any = None,
-    ) -> tuple[Array, MoBACorePullback]:
+    ) -> tuple[Array, NothingLearnedPullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         Y, attention = moba_attention(Q, K, V, block=self.block, chosen=self.chosen, causal=causal, mask=mask)
-        return Y, MoBACorePullback(attention)
+        return Y, NothingLearnedPullback(attention)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.attention.block_sparse import block_sparse_attention
-from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.recent import Kept, Recent
 from minitransformer.attention.sparse.window import Window
 from minitransformer.door import frozen
-from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -90,20 +90,6 @@ def sink_attention(
     return Y, SinksPullback(attention, q, far_turn, k, first, late)
 
 
-class SinksCorePullback(NamedTuple):
-    """There was nothing to learn in it."""
-
-    attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
-
-    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
-        return NoParams(), *self.attention(dY)
-
-
 @frozen
 class Sinks(Core):
     """Causal attention to the first few tokens and the last ones, at the positions of a text no longer than these.
@@ -140,7 +126,7 @@ class Sinks(Core):
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         self.refuse(causal=causal)
         Y, attention = sink_attention(Q, K, V, first=self.first, last=self.last, rotate=self.rotate, mask=mask)
-        return Y, SinksCorePullback(attention)
+        return Y, NothingLearnedPullback(attention)
 
     def step(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Recent | None = None
