@@ -101,3 +101,12 @@ def test_the_control_on_the_default_text():
     if text.sha256.startswith("939fdd476b82f822"):
         assert 2.3 < bits[2] < 2.8
         assert 1.4 < bits[5] < 1.9
+
+
+def test_a_text_shorter_than_the_order_has_no_grams_of_it():
+    model = fit(TRAIN[:2], 4)
+    assert [tuple(len(part) for part in counts) for counts in model[0]] == [
+        (2, 2, 1, 1, 1),
+        (1, 1, 1, 1, 1),
+        *[(0,) * 5] * 2,
+    ]

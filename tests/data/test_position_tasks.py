@@ -59,3 +59,8 @@ def test_span(rng):
         assert list(targets[row]) == [mark + 1, mark + length]
         assert mark + length < 12
     assert set(targets[:, 1] - targets[:, 0] + 1) == set(tasks.LENGTHS)
+
+
+def test_how_many_letters_there_are():
+    """The records of chapter 06 are of these."""
+    assert (tasks.LETTERS, tasks.VOCABULARY, tasks.LENGTHS) == (16, 21, (2, 3, 4, 5))
