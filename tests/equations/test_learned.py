@@ -5,13 +5,15 @@ import math
 import numpy as np
 
 from minitransformer.attention.learned import (
+    AdaptiveSpan,
     adaptive_span_attention,
     lsh_attention,
     routing_attention,
     sinkhorn_attention,
 )
-from minitransformer.attention.learned.adaptive_span import log_ramp
+from minitransformer.attention.learned.adaptive_span import SpanParams, log_ramp
 from minitransformer.attention.learned.reformer import hash_buckets
+from minitransformer.positions import Shaw
 
 N, D = 10, 4
 
@@ -62,25 +64,26 @@ def test_aalto_eq_7_attention_with_a_span():
 
 
 def test_aalto_eq_8_scores_of_content_and_distance():
-    """Aalto (8):    s_tr = x_tᵀ W_qᵀ (W_k x_r + p_{t−r}),    and divided by √d, as in the authors' code (E50).
+    """Aalto (8):    s_tr = x_tᵀ W_qᵀ (W_k x_r + p_{t−r}),    and divided by √d, as in the authors' code (E50)."""
+    rng = np.random.default_rng(1)
+    X, W_q, W_k = rng.standard_normal((N, D)), *rng.standard_normal((2, D, D))
+    p = rng.standard_normal((N, D))  # a row for each distance
 
-    The p here is the same for all queries in its first channel alone, where they are 1: a bias for each distance.
-    """
-    Q, K, V = arrays()
-    Q[:, 0] = 1
-    p = np.zeros((N, D))  # a row for each distance
-    p[:, 0] = np.random.default_rng(1).standard_normal(N)
-
-    wanted = np.zeros((N, D))
+    queries = [[dot(x, W_q[:, a]) for a in range(D)] for x in X]
+    keys = [[dot(x, W_k[:, a]) for a in range(D)] for x in X]
+    wanted = np.zeros((N, N))
     for t in range(1, N):
-        scores = [dot(Q[t], [K[r, a] + p[t - r, a] for a in range(D)]) / math.sqrt(D) for r in range(t)]
-        wanted[t] = average(scores, V[:t])
+        scores = [dot(queries[t], [keys[r][a] + p[t - r, a] for a in range(D)]) / math.sqrt(D) for r in range(t)]
+        wanted[t, :t] = average(scores, np.eye(t))
 
-    bias = np.zeros(2 * N - 1)  # by offset j − i, from −(N − 1)
+    table = np.zeros((2 * N + 1, D))  # by offset r − t, from −N to N
     for x in range(N):
-        bias[N - 1 - x] = p[x, 0] / math.sqrt(D)
-    Y, _ = adaptive_span_attention(Q[None], K[None], V[None], np.array([2.0 * N]), bias)
-    np.testing.assert_allclose(Y[0], wanted, rtol=0, atol=1e-13)
+        table[N - x] = p[x]
+    encoding = Shaw(D, N, values=False)
+    own = encoding.init(rng, np.float64)._replace(a_k=table)
+    span = AdaptiveSpan(1, N, scores=encoding)
+    _, pullback = span(SpanParams(np.ones(1), own), (X @ W_q)[None], (X @ W_k)[None], X[None])
+    np.testing.assert_allclose(pullback.A[0], wanted, rtol=0, atol=1e-13)
 
 
 def test_aalto_eq_9_the_hash():
