@@ -380,3 +380,11 @@ def test_names_and_options():
 def test_the_table_has_a_row_for_each_name():
     lines = table().splitlines()
     assert [line.split()[0] for line in lines] == ["attention", *ATTENTIONS]
+    at = {word: lines[0].index(word) for word in ("causal", "remembers", "positions", "needs")}
+    said = {line.split()[0]: {word: line[k:].split("  ")[0].strip() for word, k in at.items()} for line in lines}
+    causal = {"softmax": "yes", "sinks": "always", "linformer": "never", "reformer": "values only"}
+    remembers = {"softmax": "keys and values", "linformer": "does not write", "reformer": "nothing: reads all again"}
+    assert {name: said[name]["causal"] for name in causal} == causal
+    assert {name: said[name]["remembers"] for name in remembers} == remembers
+    assert (said["window"]["positions"], said["linear"]["positions"]) == ("any", "at the embeddings, rope")
+    assert (said["softmax"]["needs"], said["delta"]["needs"]) == ("", "β from X")
