@@ -291,10 +291,17 @@ def own(state: Any, arguments: dict[str, Any]) -> None:
     if state is None or not hasattr(state, "left_by"):
         return
     (layer, batch), (before, samples) = _owner(arguments), state.left_by
-    if before is not layer and before != layer:
+    if not _same(before, layer):
         raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
     if batch is not None and batch != samples:
         raise ValueError(f"state: it is that of a batch {samples}, not {batch}")
+
+
+def _same(layer: Any, other: Any) -> bool:
+    try:
+        return bool(layer is other or layer == other)
+    except ValueError:  # a reader's, with an array among its fields: NumPy does not say whether arrays are equal
+        return False
 
 
 @functools.cache

@@ -388,7 +388,7 @@ def test_a_layer_may_hold_an_array():
             return np.zeros(3, dtype)
 
         def __call__(self, params, Q, K, V, *streams, causal=False, mask=None, rng=None):
-            return V + self.table, UnchangedPullback()
+            return V[..., -Q.shape[-2] :, :] + self.table, UnchangedPullback()
 
     layer = MultiHeadAttention(8, 2, core=Fixed(np.ones(4, np.float32)))
     params = layer.init(np.random.default_rng(0))
@@ -396,6 +396,10 @@ def test_a_layer_may_hold_an_array():
     assert layer(params, X)[0].shape == (1, 3, 8)
     with pytest.raises(TypeError, match=r"params\.core: shape \(4,\) should be \(3,\)"):
         layer(params._replace(core=np.ones(4, np.float32)), X)
+    _, state = layer.step(params, X)
+    assert layer.step(params, X, state)[0].shape == (1, 3, 8)
+    with pytest.raises(ValueError, match=r"state: another MultiHeadAttention has left it"):
+        MultiHeadAttention(8, 2, core=Fixed(np.ones(4, np.float32))).step(params, X, state)
 
 
 def test_only_the_outermost_call_has_a_door():

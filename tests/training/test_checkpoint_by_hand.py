@@ -414,6 +414,10 @@ def test_parts_within_parts_within_parts(tmp_path):
         about["model"]["attention"] = nested(depth)
         write(tmp_path / "run", arrays, about)
         assert "too many parts within parts" in refusal(tmp_path / "run")
+    for depth, too_many in ((5, False), (6, True)):  # the innermost field is model.attention.scores.…: six dots and seven
+        about["model"]["attention"] = nested(depth)
+        write(tmp_path / "run", arrays, about)
+        assert ("too many parts within parts" in (refusal(tmp_path / "run") or "")) == too_many
     for deep in ('{"a":' * 10**5 + "1" + "}" * 10**5, "[" * 10**5, '{"version": 3, "digest": ' + "[" * 10**5):
         write(tmp_path / "run", arrays, deep)
         assert refusal(tmp_path / "run").startswith(": its description can't be read")
@@ -423,6 +427,15 @@ def test_parts_within_parts_within_parts(tmp_path):
     for losses in ([[[[1.0]]]], [1.0, "2.0"], [1.0, True], [math.nan], {"0": 1.0}, "1.0", None, [10**400]):
         write(tmp_path / "run", arrays, {**parts_of(tmp_path / "good", model_with({}))[1], "losses": losses})
         assert refusal(tmp_path / "run").startswith(": losses: ")
+
+
+@pytest.mark.parametrize("name", ["KeysValues", "elu_features", "Recent", "", "LanguageModel"])
+def test_what_is_no_part_is_not_named(name, tmp_path):
+    """Public, some of it, but no choice of attention with fields: a class that is no dataclass, a function."""
+    arrays, about = parts_of(tmp_path / "run", model_with({}))
+    about["model"]["attention"] = {"class": name}
+    write(tmp_path / "run", arrays, about)
+    assert f"model.attention: there is no '{name}'" in refusal(tmp_path / "run")
 
 
 @pytest.mark.parametrize("tree", ["params", "m", "v"])
