@@ -42,9 +42,8 @@ def elu_features(X: Float[Array, "*batch n d"]) -> tuple[Float[Array, "*batch n 
     cost     O(n d)
     """
     if loops := loops_in("kernel_attention"):
-        Y = loops.compiled_elu_features(X)
-    else:
-        Y = np.where(X > 0, X + 1, np.exp(np.minimum(X, 0)))
+        return loops.compiled_elu_features(X)
+    Y = np.where(X > 0, X + 1, np.exp(np.minimum(X, 0)))
     return Y, EluFeaturesPullback(Y)
 
 
@@ -96,7 +95,8 @@ def kernel_attention(
     normalise   False leaves out the denominator: the sum rule of fast weights
     eps         ε, to keep from zero a denominator of features that can cancel. 0 leaves weights that sum to one
     source      Borealis II (18) to (21); Aalto (13) to (15)
-    cost        O((n + m) r dv) time, O(n + m) memory; in the tier "numpy", the definition, O(n m). Can be causal.
+    cost        O((n + m) r dv) time, O((n + m)(r + dv) + n r dv/64) memory; in the tier "numpy", the definition, O(n m).
+                Can be causal.
     returns     Y and a pullback: dFQ, dFK, dV = pullback(dY); `pullback.A` is the matrix of weights.
                 A query whose denominator is zero gives zeros, and sends back zeros.
     raises      TypeError for a wrong shape or dtype, ValueError for a negative ε

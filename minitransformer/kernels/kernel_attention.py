@@ -13,17 +13,21 @@ Why this is fast. The plain recurrence reads and writes the whole of S for each 
 for 64 of them, and everything is a product of small matrices, which is what a core does best. It costs
 O(64 n (r + dv)) extra work for P, and no memory.
 
-The gradients are sweeps too, because each is a sum of the same form, over the same pairs (i, j):
+S before each chunk is remembered: n/64 matrices of r × dv, which is as much as one of the arrays. The way back starts from
+the last chunk, with G = Σ_i φ(q_i) dn_iᵀ over the queries after the chunk, where dn_i = [dN_i, dD_i] stands beside v_j⁺ = [v_j, 1]:
 
-    dFQ_i = Σ_j≤i (⟨dN_i, v_j⟩ + dD_i) φ(k_j)            A = [dN, dD],  B = [V, 1],    C = φ(K)
-    dFK_j = Σ_i≥j (⟨v_j, dN_i⟩ + dD_i) φ(q_i)            A = [V, 1],    B = [dN, dD],  C = φ(Q)    last position first
-    dV_j  = Σ_i≥j ⟨φ(k_j), φ(q_i)⟩ dN_i                  A = φ(K),      B = φ(Q),      C = dN      last position first
+        P = tril(A Bᵀ),  E = tril(dN⁺ V⁺ᵀ)               how much the 64 have taken of each other, and how much of it matters
+        dV = Pᵀ dN + B G
+        dB = Eᵀ A + V⁺ Gᵀ
+        dA = E B + dN⁺ S⁺ᵀ
+        G += Aᵀ dN⁺
 
-Nothing is stored on the way but N / D and D, and nothing is undone by subtraction. When attention is not causal, all
-of B and C goes into S before the first chunk is read: then the same sweep is "sums first".
+Nothing is undone by subtraction. When attention is not causal, all of B and C goes into S before the first chunk is read, and
+G comes to B and C when the last one has been: then the same sweeps are "sums first".
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -59,30 +63,33 @@ def take(X, x, start, end, reverse, c0, into):
 
 
 @compiled
-def sweep(A, a, B, b, C, offset, reverse, eps, loops, Y, D):
-    """Y_i = Σ_j (⟨a_i, b_j⟩ + a_i b_j) c_j over j ≤ i + offset, for one head; divided by D_i if there is a D.
+def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
+    """Y_i = Σ_j ⟨a_i, b_j⟩ c_j over j ≤ i + offset, for one head; divided by D_i if there is a D.
 
-    The vectors a and b are a further column of A and B, or have no entry. If `reverse`, positions count from the last.
+    S_before (chunks, panels, r, LANES) and z_before (chunks, r) become the sums before each chunk, or all sums if they have
+    room for one.
     """
     n, m, dv = len(A), len(B), C.shape[1]
-    inner, one, nothing = fours(A.shape[1] + (a.size > 0)), Y.dtype.type(1), a[:0]
+    inner, one, nothing = S_before.shape[2], Y.dtype.type(1), z_before[0, :0]
     A_tile, B_tile = np.zeros((LANES, inner), Y.dtype), np.zeros((LANES, inner), Y.dtype)
     AT, PT, C_tile, N = tile(inner, Y), tile(LANES, Y), tile(LANES, Y), tile(LANES, Y)
-    S, z, total = tiles((dv + LANES - 1) // LANES, inner, Y), np.zeros(inner, Y.dtype), np.empty(LANES, Y.dtype)
+    S, z, total = tiles(S_before.shape[1], inner, Y), np.zeros(inner, Y.dtype), np.empty(LANES, Y.dtype)
     past = min(offset, m)  # what all of them see
     for j0 in range(0, past, LANES):
-        take(B, b, j0, past, reverse, 0, B_tile)
+        take(B, nothing, j0, past, False, 0, B_tile)
         for p in range(len(S)):
-            take(C, nothing, j0, past, reverse, p * LANES, C_tile)
+            take(C, nothing, j0, past, False, p * LANES, C_tile)
             add_product(B_tile.T, C_tile, S[p], min(LANES, dv - p * LANES), loops)
         add_rows(B_tile, z)
     for i0 in range(0, n, LANES):
         j0 = i0 + offset
         new = j0 < m and j0 + LANES > 0  # whether there are keys at the positions of the chunk
-        take(A, a, i0, n, reverse, 0, A_tile)
+        if i0 == 0 or len(S_before) > 1:
+            S_before[i0 // LANES], z_before[i0 // LANES] = S, z
+        take(A, nothing, i0, n, False, 0, A_tile)
         transpose_into(AT, A_tile, one)
         if new:
-            take(B, b, j0, m, reverse, 0, B_tile)
+            take(B, nothing, j0, m, False, 0, B_tile)
             product(B_tile, AT, PT, LANES, loops)
             for j in range(LANES):
                 for i in range(j):
@@ -98,17 +105,16 @@ def sweep(A, a, B, b, C, offset, reverse, eps, loops, Y, D):
             width = min(LANES, dv - p * LANES)
             product(A_tile, S[p], N, width, loops)
             if new:
-                take(C, nothing, j0, m, reverse, p * LANES, C_tile)
+                take(C, nothing, j0, m, False, p * LANES, C_tile)
                 for i in range(0, LANES, STRIP):
                     seen = i + STRIP
                     add_product(PT[:seen, i:seen].T, C_tile[:seen], N[i:seen], width, loops)
                 add_product(B_tile.T, C_tile, S[p], width, loops)
             for i in range(min(LANES, n - i0)):
-                row = n - 1 - i0 - i if reverse else i0 + i
                 share = one
                 if D.size:
                     share = one / total[i] if total[i] != 0 else Y.dtype.type(0)
-                target = Y[row, p * LANES :]
+                target = Y[i0 + i, p * LANES :]
                 for c in range(width):
                     target[c] = share * N[i, c]
         if new:
@@ -126,10 +132,153 @@ def add_rows(X, total):
 
 
 @compiled
-def sweeps(A, a, B, b, C, offset, reverse, eps, loops, Y, D, queue):
+def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC):
+    """The three gradients of one head, last chunk first; dN⁺ and V⁺ have their last column only if there is a D."""
+    n, m, r, dv = len(A), len(B), A.shape[1], C.shape[1]
+    inner, outer, one, nothing = fours(r), fours(dv + (D.size > 0)), Y.dtype.type(1), z_before[0, :0]
+    A_tile, B_tile = np.zeros((LANES, inner), Y.dtype), np.zeros((LANES, inner), Y.dtype)
+    C_tile, N = np.zeros((LANES, outer), Y.dtype), np.zeros((LANES, outer), Y.dtype)
+    BT, CT, P, E = tile(inner, Y), tile(outer, Y), tile(LANES, Y), tile(LANES, Y)
+    some, d, across, down = tile(LANES, Y), tile(LANES, Y), (r + LANES - 1) // LANES, (dv + LANES - 1) // LANES
+    G, GT, ST = tiles(down, inner, Y), tiles(across, outer, Y), tiles(across, outer, Y)
+    chunks = (n + LANES - 1) // LANES
+    for chunk in range(chunks - 1, -1, -1):
+        i0, j0 = chunk * LANES, chunk * LANES + offset
+        new = j0 < m and j0 + LANES > 0
+        take(A, nothing, i0, n, False, 0, A_tile)
+        take_gradient(dY, Y, D, i0, N)
+        if new:
+            take(B, nothing, j0, m, False, 0, B_tile)
+            take_with_ones(C, j0, m, D.size > 0, C_tile)
+            transpose_into(BT, B_tile, one)
+            transpose_into(CT, C_tile, one)
+            product(A_tile, BT, P, LANES, loops)
+            product(N, CT, E, LANES, loops)
+            for i in range(LANES):
+                for j in range(i + 1, LANES):
+                    P[i, j] = E[i, j] = 0
+            for p in range(down):
+                columns_of(N, p, some)
+                product(B_tile, G[p], d, LANES, loops)
+                for a in range(0, LANES, STRIP):
+                    add_product(P[a:, a : a + STRIP].T, some[a:], d[a : a + STRIP], LANES, loops)
+                give(d, j0, m, p, dC)
+        if chunk == chunks - 1 or len(S_before) > 1:
+            turn(S_before[chunk if len(S_before) > 1 else 0], dv, ST)
+            for k in range(r if D.size else 0):
+                ST[k // LANES, dv, k % LANES] = z_before[chunk if len(S_before) > 1 else 0, k]
+        for q in range(across):
+            product(N, ST[q], d, LANES, loops)
+            if new:
+                columns_of(B_tile, q, some)
+                for a in range(0, LANES, STRIP):
+                    seen = a + STRIP
+                    add_product(E[a:seen, :seen], some[:seen], d[a:seen], LANES, loops)
+            give(d, i0, n, q, dA)
+            columns_of(A_tile, q, some)
+            if new:
+                product(C_tile, GT[q], d, LANES, loops)
+                for a in range(0, LANES, STRIP):
+                    add_product(E[a:, a : a + STRIP].T, some[a:], d[a : a + STRIP], LANES, loops)
+                give(d, j0, m, q, dB)
+            add_product(N.T, some, GT[q], LANES, loops)
+        if chunk == 0 or len(S_before) > 1:
+            turn(GT, r, G)
+    past = min(offset, m)
+    for j0 in range(0, past, LANES):
+        take(B, nothing, j0, past, False, 0, B_tile)
+        take_with_ones(C, j0, past, D.size > 0, C_tile)
+        for p in range(down):
+            product(B_tile, G[p], d, LANES, loops)
+            give(d, j0, past, p, dC)
+        for q in range(across):
+            product(C_tile, GT[q], d, LANES, loops)
+            give(d, j0, past, q, dB)
+
+
+@compiled
+def take_gradient(dY, Y, D, start, into):
+    """Rows start … start + 63 of [dN, dD]:  dN_i = dY_i / D_i,  dD_i = −⟨dN_i, y_i⟩. Without D they are those of dY."""
+    n, dv = dY.shape
+    zero = Y.dtype.type(0)
+    sums = np.zeros(16, Y.dtype)  # sixteen at a time: a vector
+    for i in range(LANES):
+        row = start + i
+        if row >= n:
+            into[i] = 0
+        elif D.size == 0:
+            for c in range(dv):
+                into[i, c] = dY[row, c]
+        else:
+            share = Y.dtype.type(1) / D[row] if D[row] != 0 else zero
+            sums[:] = 0
+            for c in range(0, dv - 15, 16):
+                for k in range(16):
+                    into[i, c + k] = share * dY[row, c + k]
+                    sums[k] += into[i, c + k] * Y[row, c + k]
+            total = zero
+            for k in range(16):
+                total += sums[k]
+            for c in range(dv // 16 * 16, dv):
+                into[i, c] = share * dY[row, c]
+                total += into[i, c] * Y[row, c]
+            into[i, dv] = -total
+
+
+@compiled
+def take_with_ones(X, start, end, ones, into):
+    """As `take`, with a column of ones after the last if `ones`."""
+    take(X, X[0, :0], start, end, False, 0, into)
+    if ones:
+        for i in range(LANES):
+            into[i, X.shape[1]] = 0 <= start + i < end
+
+
+@compiled
+def columns_of(X, p, into):
+    """The columns 64 p … 64 p + 63 of X; what stands behind the last is left as it is."""
+    width = min(LANES, X.shape[1] - p * LANES)
+    for i in range(LANES):
+        source = X[i, p * LANES :]
+        for c in range(width):
+            into[i, c] = source[c]
+
+
+@compiled
+def give(d, start, end, p, X):
+    """Rows start … start + 63 of X, as far as there are any before `end`, in the columns 64 p … 64 p + 63, become d."""
+    width = min(LANES, X.shape[1] - p * LANES)
+    for i in range(max(-start, 0), min(LANES, end - start)):
+        target = X[start + i, p * LANES :]
+        for c in range(width):
+            target[c] = d[i, c]
+
+
+@compiled
+def turn(X, width, XT):
+    """XT = Xᵀ, both in panels of 64 columns, of which X has `width` in all."""
+    for p in range(len(X)):
+        for q in range(len(XT)):
+            for c in range(min(LANES, width - p * LANES)):
+                for k in range(min(LANES, X.shape[1] - q * LANES)):
+                    XT[q, p * LANES + c, k] = X[p, q * LANES + k, c]
+
+
+@compiled
+def sweeps(A, B, C, offset, eps, loops, S_before, z_before, Y, D, queue):
     """`sweep` for all heads, a task for each."""
     for h in claimed(queue, len(A)):
-        sweep(A[h], a[h], B[h], b[h], C[h], offset, reverse, eps, loops, Y[h], D[h])
+        sweep(A[h], B[h], C[h], offset, eps, loops, S_before[h], z_before[h], Y[h], D[h])
+
+
+@compiled
+def sweeps_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC, queue):
+    """`sweep_back` for all heads, a task for each."""
+    for h in claimed(queue, len(A)):
+        sweep_back(
+            *(A[h], B[h], C[h], dY[h], Y[h], D[h], S_before[h], z_before[h], offset, loops),
+            *(dA[h], dB[h], dC[h]),
+        )
 
 
 @compiled
@@ -144,6 +293,17 @@ def elu_plus_one(X, Y, queue):
                 Y[i, c] = x + one if x > zero else exp2(below * log2e)
 
 
+@compiled
+def elu_plus_one_back(Y, dY, dX, queue):
+    """φ' is the smaller of φ and 1."""
+    one = Y.dtype.type(1)
+    for part in claimed(queue, queue[1]):
+        for i in range(part * Y.shape[0] // queue[1], (part + 1) * Y.shape[0] // queue[1]):
+            for c in range(Y.shape[1]):
+                slope = one if Y[i, c] > one else Y[i, c]
+                dX[i, c] = slope * dY[i, c]
+
+
 # ------------------------------------------------------------------------------------------- in and out
 
 
@@ -152,15 +312,11 @@ def heads(X: Array) -> Array:
     return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
 
 
-def run(A: Array, a: Array, B: Array, b: Array, C: Array, offset: int, reverse: bool, eps: float, Y: Array, D: Array):
-    """Fill Y and D: one sweep of every head."""
-    in_parallel(len(A), sweeps, A, a, B, b, C, offset, reverse, Y.dtype.type(eps), plain_loops(), Y, D)
-
-
 class TiledKernelAttentionPullback(NamedTuple):
-    """dN = dY / D,  dD_i = −⟨dN_i, y_i⟩; then dFQ, dFK and dV are three sweeps (see the top of this file).
+    """dN = dY / D,  dD_i = −⟨dN_i, y_i⟩; then dFQ, dFK and dV in one sweep from the last chunk on (see the top of this file).
 
-    D_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε; it has no entries without normalisation, where dN = dY and dD = 0.
+    D_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε; it has no entries without normalisation, where dN = dY and dD = 0. S_before and z_before are
+    the sums before each chunk, those of S in panels of 64 columns, for all heads in a row.
     """
 
     FQ: Array
@@ -168,6 +324,8 @@ class TiledKernelAttentionPullback(NamedTuple):
     V: Array
     Y: Array
     D: Array
+    S_before: Array
+    z_before: Array
     causal: bool
 
     @property
@@ -181,20 +339,17 @@ class TiledKernelAttentionPullback(NamedTuple):
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         if dY.shape != self.Y.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.Y.shape}")
-        FQ, FK, V, Y, dN = (heads(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
+        FQ, FK, V, Y, dY = (heads(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
         n, m = FQ.shape[1], FK.shape[1]
-        none = dD = ones = np.empty((len(FQ), 0), Y.dtype)
-        if self.D.size:
-            dN = dN * inverse(self.D).reshape(Y.shape[:2])[..., None]
-            dD, ones = -np.vecdot(dN, Y), np.ones(V.shape[:2], Y.dtype)
-        dFQ, dFK, dV = (np.empty(X.shape, X.dtype) for X in (self.FQ, self.FK, self.V))
-        for A, a, B, b, C, offset, reverse, gradient in (
-            (dN, dD, V, ones, FK, m - n if self.causal else m, False, dFQ),
-            (V, ones, dN, dD, FQ, 0 if self.causal else n, True, dFK),
-            (FK, none, FQ, none, dN, 0 if self.causal else n, True, dV),
-        ):
-            run(A, a, B, b, C, offset, reverse, 0, heads(gradient), none)
-        return dFQ, dFK, dV
+        D = self.D.reshape(len(FQ), self.D.shape[-1])
+        gradients = tuple(np.empty(X.shape, X.dtype) for X in (self.FQ, self.FK, self.V))
+        in_parallel(
+            len(FQ),
+            sweeps_back,
+            *(FQ, FK, V, dY, Y, D, self.S_before, self.z_before, m - n if self.causal else m, plain_loops()),
+            *(heads(gradient) for gradient in gradients),
+        )
+        return gradients
 
 
 def tiled_kernel_attention(
@@ -204,20 +359,41 @@ def tiled_kernel_attention(
 
     y_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ v_j / (Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε)
 
-    cost     O((n + m) r dv) time, O(n + m) memory
+    cost     O((n + m) r dv) time, O(n (r + dv) + n r dv / 64) memory
     """
-    *batch, n, m = *FQ.shape[:-1], FK.shape[-2]
-    Y = np.empty((*batch, n, V.shape[-1]), FQ.dtype)
+    (*batch, n, r), m, dv = FQ.shape, FK.shape[-2], V.shape[-1]
+    Y = np.empty((*batch, n, dv), FQ.dtype)
     D = np.empty((*batch, n if normalise else 0), FQ.dtype)
-    none = np.empty((math.prod(batch), 0), FQ.dtype)
-    offset = m - n if causal else m
-    run(heads(FQ), none, heads(FK), none, heads(V), offset, False, eps, heads(Y), D.reshape(len(none), D.shape[-1]))
-    return Y, TiledKernelAttentionPullback(FQ, FK, V, Y, D, bool(causal))
+    B, chunks = math.prod(batch), max(-(-n // LANES), 1) if causal else 1
+    S_before = np.empty((B, chunks, -(-dv // LANES), fours(r), LANES), FQ.dtype)
+    z_before = np.empty((B, chunks, fours(r)), FQ.dtype)
+    in_parallel(
+        B,
+        sweeps,
+        *(heads(FQ), heads(FK), heads(V), m - n if causal else m, Y.dtype.type(eps), plain_loops()),
+        *(S_before, z_before, heads(Y), D.reshape(B, D.shape[-1])),
+    )
+    return Y, TiledKernelAttentionPullback(FQ, FK, V, Y, D, S_before, z_before, bool(causal))
 
 
-def compiled_elu_features(X: Array) -> Array:
+class CompiledEluFeaturesPullback(NamedTuple):
+    """φ' is 1 for x > 0, where φ = x + 1 > 1, and eˣ = φ ≤ 1 otherwise: the smaller of φ and 1."""
+
+    Y: Array
+
+    def __call__(self, dY: Array) -> Array:
+        return _over_rows(elu_plus_one_back, self.Y, dY.astype(self.Y.dtype, copy=False))
+
+
+def compiled_elu_features(X: Array) -> tuple[Array, CompiledEluFeaturesPullback]:
     """`elu_features` in the compiled tiers, in one pass."""
-    rows = heads(X).reshape(math.prod(X.shape[:-1]), X.shape[-1])
-    Y = np.empty(rows.shape, X.dtype)
-    in_parallel(1 if X.size < SMALL else len(rows), elu_plus_one, rows, Y)
+    Y = _over_rows(elu_plus_one, X)
+    return Y, CompiledEluFeaturesPullback(Y)
+
+
+def _over_rows(loop: Callable, *arrays: Array) -> Array:
+    X = arrays[0]
+    rows = [heads(A).reshape(math.prod(X.shape[:-1]), X.shape[-1]) for A in arrays]
+    Y = np.empty(rows[0].shape, X.dtype)
+    in_parallel(1 if X.size < SMALL else len(Y), loop, *rows, Y)
     return Y.reshape(X.shape)
