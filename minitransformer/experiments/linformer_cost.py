@@ -1,0 +1,108 @@
+"""How much time and memory does Linformer save? Its Table 3 again, on one machine, for the attention alone and a whole block.
+
+The published table is of whole models on a GPU. Here one text is read, forwards only and forwards and backwards, by a core of
+four heads and by a block around it; memory is what NumPy's arrays took at their peak.
+"""
+
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from minitransformer.attention import MultiHeadAttention
+from minitransformer.attention.smaller import Linformer
+from minitransformer.models import Block, FeedForward
+
+ALONE = True
+WIDTH, HEADS = 256, 4
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A text of n tokens and k rows; `runs` in turns with dense attention, of which the middle ratio is kept."""
+
+    n: int
+    k: int
+    runs: int = 7
+
+
+def trials() -> list[Trial]:
+    """The cells of the table for k up to 1024 and n up to 16384."""
+    lengths, rows = (512, 1024, 2048, 4096, 8192, 16384), (128, 256, 512, 1024)
+    return [Trial(n, k) for n in lengths for k in rows if k <= n // 2]
+
+
+def small(trial: Trial) -> Trial:
+    """A short text, once."""
+    return replace(trial, n=128, k=16, runs=1)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """For attention and for the block, forwards and with the way back: dense over Linformer, and milliseconds of dense.
+
+    time     ratios of times, in pairs (forwards, both ways)
+    memory   ratios of peaks, in pairs
+    dense    milliseconds, in pairs
+    """
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1, trial.n, WIDTH), np.float32)
+    Q, K, V = rng.standard_normal((3, 1, HEADS, trial.n, WIDTH // HEADS), np.float32)
+    dense = MultiHeadAttention(WIDTH, HEADS)
+    fewer = MultiHeadAttention(WIDTH, HEADS, core=Linformer(HEADS, trial.n, trial.k))
+    works: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
+    parts: dict[str, tuple[Any, Any]] = {"attention": (dense.core, fewer.core), "block": (dense, fewer)}
+    for name, layers in parts.items():
+        pair = []
+        for layer in layers:
+            part: Any = layer
+            if isinstance(layer, MultiHeadAttention):
+                part = Block(layer, FeedForward(WIDTH, 4 * WIDTH))
+            params = part.init(np.random.default_rng(1))
+            arguments = (Q, K, V) if name == "attention" else (X,)
+            pair.append(_forwards(part, params, arguments))
+        works[name] = (pair[0], pair[1])
+    found: dict[str, Any] = {"time": {}, "memory": {}, "dense": {}}
+    for name, (many, few) in works.items():
+        for work in (many, few):
+            work()(True)  # compiled, and warm
+        times = np.array([[_times(work) for work in (many, few)] for _ in range(trial.runs)])  # (runs, 2, 2)
+        peaks = [_peaks(work) for work in (many, few)]
+        found["time"][name] = np.median(times[:, 0] / times[:, 1], axis=0).round(2).tolist()
+        found["memory"][name] = (np.array(peaks[0]) / np.array(peaks[1])).round(2).tolist()
+        found["dense"][name] = (1000 * np.median(times[:, 0], axis=0)).round(2).tolist()
+    return found
+
+
+def _forwards(part: Any, params: Any, arguments: tuple[Any, ...]) -> Callable[[], Any]:
+    """The forward pass; what it returns does the backward pass."""
+
+    def forwards() -> Callable[[bool], Any]:
+        Y, pullback = part(params, *arguments, causal=False, mask=None, rng=None)
+        return lambda back: pullback(Y) if back else None
+
+    return forwards
+
+
+def _times(forwards: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds of the forward pass, and of both."""
+    start = perf_counter()
+    back = forwards()
+    between = perf_counter()
+    back(True)
+    return between - start, perf_counter() - start
+
+
+def _peaks(forwards: Callable[[], Any]) -> tuple[int, int]:
+    """The most bytes that were held at once, in the forward pass and in both."""
+    tracemalloc.start()
+    try:
+        back = forwards()
+        _, forward = tracemalloc.get_traced_memory()
+        back(True)
+        _, both = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return forward, both
