@@ -36,8 +36,8 @@ def as_one_axis(X: Array, start: int, stop: int | None = None) -> Array:
 
 
 def inverse(D: Array) -> Array:
-    """1 / D, and 0 where D is 0: a query whose weights sum to zero gives zeros."""
-    return np.divide(1, D, out=np.zeros_like(D), where=D != 0)
+    """1 / D, and 0 where D is 0 or nearly so, where 1 / D could be infinite: a query whose weights sum to zero gives zeros."""
+    return np.divide(1, D, out=np.zeros_like(D), where=~(np.abs(D) < np.finfo(D.dtype).tiny))
 
 
 def without_the_hidden(Y: Array, weights: Callable[[], Array], V: Array) -> Array:

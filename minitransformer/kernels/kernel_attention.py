@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import for_reading, inverse
-from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
 from minitransformer.kernels.threads import claimed, in_parallel
@@ -62,6 +62,12 @@ def take(X, x, start, end, reverse, c0, into):
                 into[i, c] = 0
 
 
+@inlined
+def share_of(one, total, tiny):
+    """1 / total, and 0 where that could be infinite, as `inverse` in arrays.py has it."""
+    return one - one if abs(total) < tiny else one / total
+
+
 @compiled
 def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
     """Y_i = Σ_j ⟨a_i, b_j⟩ c_j over j ≤ i + offset, for one head; divided by D_i if there is a D.
@@ -70,7 +76,7 @@ def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
     room for one.
     """
     n, m, dv = len(A), len(B), C.shape[1]
-    inner, one, nothing = S_before.shape[2], Y.dtype.type(1), z_before[0, :0]
+    inner, one, nothing, tiny = S_before.shape[2], Y.dtype.type(1), z_before[0, :0], np.finfo(Y.dtype).tiny
     A_tile, B_tile = np.zeros((LANES, inner), Y.dtype), np.zeros((LANES, inner), Y.dtype)
     AT, PT, C_tile, N = tile(inner, Y), tile(LANES, Y), tile(LANES, Y), tile(LANES, Y)
     S, z, total = tiles(S_before.shape[1], inner, Y), np.zeros(inner, Y.dtype), np.empty(LANES, Y.dtype)
@@ -113,7 +119,7 @@ def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
             for i in range(min(LANES, n - i0)):
                 share = one
                 if D.size:
-                    share = one / total[i] if total[i] != 0 else Y.dtype.type(0)
+                    share = share_of(one, total[i], tiny)
                 target = Y[i0 + i, p * LANES :]
                 for c in range(width):
                     target[c] = share * N[i, c]
@@ -200,7 +206,7 @@ def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC)
 def take_gradient(dY, Y, D, start, into):
     """Rows start … start + 63 of [dN, dD]:  dN_i = dY_i / D_i,  dD_i = −⟨dN_i, y_i⟩. Without D they are those of dY."""
     n, dv = dY.shape
-    zero = Y.dtype.type(0)
+    zero, one, tiny = Y.dtype.type(0), Y.dtype.type(1), np.finfo(Y.dtype).tiny
     sums = np.zeros(16, Y.dtype)  # sixteen at a time: a vector
     for i in range(LANES):
         row = start + i
@@ -210,7 +216,7 @@ def take_gradient(dY, Y, D, start, into):
             for c in range(dv):
                 into[i, c] = dY[row, c]
         else:
-            share = Y.dtype.type(1) / D[row] if D[row] != 0 else zero
+            share = share_of(one, D[row], tiny)
             sums[:] = 0
             for c in range(0, dv - 15, 16):
                 for k in range(16):
