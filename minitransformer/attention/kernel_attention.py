@@ -183,8 +183,9 @@ class FeaturesPullback(NamedTuple):
 class EluFeatures:
     """`elu_features` as a part of a core, the same for queries and keys.
 
-    Whatever makes features is called so: features(params, X, first=…) → F (*batch, H, n, r) and a pullback from dF to
-    (dparams, dX); the rows of X stand at the positions from `first` on.
+    Whatever makes features is called so: features(params, X, first=…, query=…) → F (*batch, H, n, r) and a pullback from dF
+    to (dparams, dX); the rows of X stand at the positions from `first` on. Of a query only the ratios of its features count,
+    so those of a row may have any factor in common.
     """
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoParams:
@@ -192,7 +193,9 @@ class EluFeatures:
         return NoParams()
 
     @checked
-    def __call__(self, params: NoParams, X: Array, *, first: int = 0) -> tuple[Array, FeaturesPullback]:
+    def __call__(
+        self, params: NoParams, X: Array, *, first: int = 0, query: bool = False
+    ) -> tuple[Array, FeaturesPullback]:
         F, pullback = elu_features(X)
         return F, FeaturesPullback(pullback)
 
@@ -217,24 +220,15 @@ class KernelCorePullback(NamedTuple):
         return tree_add(dparams_q, dparams_k), dQ, dK, where_seen(self.seen, dV)
 
 
-@frozen
-class KernelAttention(Core):
-    """Attention whose weights are products of features: the linear transformer, with elu + 1.
-
-    features   what makes φ(q) and φ(k); what turns queries and keys has done so before, and so the weight of a pair is not
-               a function of its offset alone, as it is in softmax
-    source     Borealis II (18) to (21); Aalto (13) to (15)
-    cost       O(n r dv) time, O(n) memory; one new token costs O(r dv), however many there were. Can be causal
-    """
-
-    features: Any = EluFeatures()
+class FeatureAttention(Core):
+    """Attention whose weights are products of features, whatever they are: a subclass says what makes them, as `phi`."""
 
     cost = "O(n)"
     remembers = "S and z, d·dv + d for each head"
 
-    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """Those of the features."""
-        return self.features.init(rng, dtype)
+    def phi(self, params: Tree, X: Array, *, first: int, query: bool) -> tuple[Array, Pullback]:
+        """Features (*batch, H, n, r) of queries or of keys, and a pullback from dF to (dparams, dX)."""
+        raise TypeError(f"{type(self).__name__} does not say what its features are")
 
     def __call__(
         self,
@@ -249,8 +243,8 @@ class KernelAttention(Core):
     ) -> tuple[Array, KernelCorePullback]:
         """A key that the mask hides has no features, and its value counts as zero. Pullback: dY to (dparams, dQ, dK, dV)."""
         seen = seen_keys(mask, Q, K, "kernel attention")
-        FQ, q = self.features(params, Q, first=K.shape[-2] - Q.shape[-2])
-        FK, k = self.features(params, K)
+        FQ, q = self.phi(params, Q, first=K.shape[-2] - Q.shape[-2], query=True)
+        FK, k = self.phi(params, where_seen(seen, K), first=0, query=False)
         Y, attention = kernel_attention(FQ, where_seen(seen, FK), where_seen(seen, V), causal=causal)
         return Y, KernelCorePullback(q, k, attention, seen)
 
@@ -259,7 +253,28 @@ class KernelAttention(Core):
     ) -> tuple[Array, KernelState]:
         """O(r dv) for one new token: the past is not read again."""
         first = 0 if state is None else state.length
-        FQ, FK = (self.features(params, X, first=first)[0] for X in (Q, K))
+        FQ, FK = (self.phi(params, X, first=first, query=query)[0] for X, query in ((Q, True), (K, False)))
         if state is None:
             state = kernel_state(FK[..., :0, :], V[..., :0, :])
         return kernel_attention_step(FQ, FK, V, state)
+
+
+@frozen
+class KernelAttention(FeatureAttention):
+    """Attention whose weights are products of features: the linear transformer, with elu + 1.
+
+    features   what makes φ(q) and φ(k); what turns queries and keys has done so before, and so the weight of a pair is not
+               a function of its offset alone, as it is in softmax
+    source     Borealis II (18) to (21); Aalto (13) to (15)
+    cost       O(n r dv) time, O(n) memory; one new token costs O(r dv), however many there were. Can be causal
+    """
+
+    features: Any = EluFeatures()
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
+        """Those of the features."""
+        return self.features.init(rng, dtype)
+
+    def phi(self, params: Tree, X: Array, *, first: int, query: bool) -> tuple[Array, Pullback]:
+        """Those of the object that was given."""
+        return self.features(params, X, first=first, query=query)

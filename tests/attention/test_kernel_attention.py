@@ -21,6 +21,7 @@ from minitransformer.attention import (
     kernel_state,
     padding_mask,
 )
+from minitransformer.backend import available
 from minitransformer.pullback import NoParams
 
 B, N, M, R, DV = 2, 4, 6, 3, 5
@@ -187,6 +188,19 @@ def test_a_denominator_of_zero_gives_zeros_and_zero_gradients(causal):
     assert not any(g.any() for g in pullback(np.ones_like(Y)))
 
 
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_denominator_too_small_to_divide_by_counts_as_zero(tier, dtype):
+    """1 / D is infinite for the smallest numbers there are."""
+    FQ, FK = np.ones((1, 2, 1), dtype), np.full((1, 2, 1), np.finfo(dtype).smallest_subnormal)
+    FK[0, 1] = 1
+    with mt.backend(tier), np.errstate(over="raise", invalid="raise"):
+        Y, pullback = kernel_attention(FQ, FK, np.full((1, 2, 3), dtype(5)), causal=True)
+        grads = pullback(np.ones_like(Y))
+    assert Y.tolist() == [[[0] * 3, [5] * 3]]
+    assert all(np.isfinite(g).all() for g in grads)
+
+
 def test_more_queries_than_keys_leave_the_first_without_any_when_causal(rng):
     Y, pullback = kernel_attention(rng.random((B, 6, R)), FK[:, :4], V[:, :4], causal=True)
     assert not Y[:, :2].any()
@@ -230,6 +244,44 @@ def test_elu_features_are_smooth_at_zero():
     """Both branches give value 1 and slope 1 at 0, so the gradient there is exact."""
     _, pullback = elu_features(np.array([[-1e-12, 0.0, 1e-12]]))
     assert np.allclose(pullback(np.ones((1, 3))), 1, atol=1e-11)
+
+
+# ------------------------------------------------------------------------------------ the linear transformer
+
+
+def of_elu(X):
+    return elu_features(X)[0]
+
+
+def test_padding_is_left_out_after_the_features_are_made(rng):
+    """elu(0) + 1 is 1: a key that is set to zero before the features is as good as many others, and its weight is there."""
+    Q, K, V = (rng.standard_normal(shape) for shape in ((B, N, R), (B, M, R), (B, M, DV)))
+    alone, _ = kernel_attention(of_elu(Q), of_elu(K[:, :4]), V[:, :4])
+    K[:, 4:] = 0
+    before, _ = kernel_attention(of_elu(Q), of_elu(K), np.where(np.arange(M)[:, None] < 4, V, 0))
+    after, _ = kernel_attention(of_elu(Q), np.where(np.arange(M)[:, None] < 4, of_elu(K), 0), V)
+    assert np.allclose(after, alone, rtol=1e-13)
+    assert np.linalg.norm(before) < 0.9 * np.linalg.norm(alone)
+
+
+def test_eps_makes_the_average_smaller_and_the_more_so_the_smaller_the_features(rng):
+    """The authors' 10⁻⁶ beside a denominator of 1 does nothing; beside one of 10⁻⁶ it takes half."""
+    V = rng.standard_normal((1, M, DV))
+    for size, share in ((1.0, 1.0), (1e-3, 1 / 2), (1e-5, 1e-4)):
+        one = np.full((1, M, 1), size / np.sqrt(M))
+        Y, _ = kernel_attention(one * np.sqrt(M), one / np.sqrt(M), V, eps=1e-6)
+        assert np.allclose(Y, share * V.mean(1), rtol=1e-3)
+        assert np.allclose(kernel_attention(one, one, V)[0], V.mean(1), rtol=1e-12), "and without it nothing"
+
+
+def test_there_is_no_scale_and_the_length_of_a_query_matters_little(rng):
+    """No 1/√d: of long queries features are x + 1 or 0, so that weights are nearly the same for a query twice as long."""
+    Q, K, V = (rng.standard_normal(shape) for shape in ((B, 3, N, R), (B, 3, M, R), (B, 3, M, DV)))
+    Y, _ = KernelAttention()(NoParams(), 100 * Q, K, V)
+    assert np.allclose(Y, KernelAttention()(NoParams(), 200 * Q, K, V)[0], atol=0.05)
+    assert np.allclose(Y, kernel_attention(of_elu(100 * Q), of_elu(K), V)[0])
+    sharp = [dot_product_attention(c * Q, K, V)[0] for c in (1.0, 2.0)]
+    assert np.abs(sharp[0] - sharp[1]).max() > 0.1
 
 
 # ------------------------------------------------------------------------------------------------- the core
