@@ -116,7 +116,12 @@ USUAL = {
     "moba": {"block": 16, "chosen": 3},
     "nsa": {"block": 16, "chosen": 4, "window": 32},
     "indexer": {"chosen": 32, "small": 2, "narrow": 8, "weight": 1.0},
+    "smoother": {"similarity": "gaussian"},
     "linear": {"features": EluFeatures()},
+    "taylor": {"degree": 2},
+    "performer": {"kind": "positive", "rows": None, "orthogonal": True, "same_length": False, "redraw": 1000},
+    "cosformer": {},
+    "dpfp": {"nu": 1},
     "delta": {},
 }
 

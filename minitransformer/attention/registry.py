@@ -12,6 +12,7 @@ from minitransformer.attention.core import Core, Mixer, Part
 from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.learned import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
+from minitransformer.attention.linear import DPFP, CosFormer, Performer, Smoother, Taylor
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
@@ -38,7 +39,12 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "moba": MoBA,
     "nsa": NSA,
     "indexer": Indexer,
+    "smoother": Smoother,
     "linear": KernelAttention,
+    "taylor": Taylor,
+    "performer": Performer,
+    "cosformer": CosFormer,
+    "dpfp": DPFP,
     "delta": DeltaRule,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table

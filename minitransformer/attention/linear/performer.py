@@ -1,0 +1,169 @@
+"""Performer: softmax attention, approximately, in linear time. Its features are random (random_features.py).
+
+    φ(q)ᵀ φ(k) ≈ exp(⟨q, k⟩/√d)            with x = q/d^¼ and y = k/d^¼
+    y_i ≈ φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j)
+
+Numbers must not overflow, and what is done against it must not tell a query of later keys. A factor of all features of one query
+cancels, so a query's are divided by their sum. Of keys, only a factor that all of them have would cancel; the authors' code takes
+their largest exponent, which is known when the last key is. But nothing has to be subtracted: an exponent of a key is at most
+‖w‖²/2, whatever the key. So features of keys are what their definition says, and the state of a decoder needs no second look.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.kernel_attention import FeatureAttention, kernel_attention
+from minitransformer.attention.linear.random_features import (
+    gaussian_rows,
+    of_same_length,
+    orthogonal_rows,
+    positive_features,
+    relu_features,
+    trigonometric_features,
+)
+from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
+from minitransformer.door import frozen
+from minitransformer.gather_scatter import refuse_other_heads
+from minitransformer.pullback import Pullback, Tree
+from minitransformer.typing import Array, Float, checked
+
+Kind = Literal["positive", "hyperbolic", "trigonometric", "relu"]
+
+
+def performer_features(X: Array, W: Array, kind: Kind, *, query: bool) -> tuple[Array, ScaledPullback]:
+    """Features of X/d^¼ of this kind."""
+    pullback: Pullback
+    c = fourth_root(X)
+    if kind == "relu":
+        F, pullback = relu_features(c * X, W)
+    elif kind == "trigonometric":
+        F, pullback = trigonometric_features(c * X, W, query=query)
+    else:
+        F, pullback = positive_features(c * X, W, both_signs=kind == "hyperbolic", query=query)
+    return F, ScaledPullback(pullback, c)
+
+
+class PerformerPullback(NamedTuple):
+    """Back through kernel attention, then through the features; W gets no gradient."""
+
+    q: Pullback
+    k: Pullback
+    attention: Pullback
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The weights, (*batch, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        dFQ, dFK, dV = self.attention(dY)
+        return self.q(dFQ), self.k(dFK), dV
+
+
+@checked
+def performer_attention(
+    Q: Float[Array, "*batch n d"],
+    K: Float[Array, "*batch m d"],
+    V: Float[Array, "*batch m dv"],
+    *,
+    W: Float[Array, "*own rows d"],
+    kind: Kind = "positive",
+    causal: bool = False,
+) -> tuple[Float[Array, "*batch n dv"], PerformerPullback]:
+    """Softmax attention, approximately: y_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j).
+
+    W         the directions, (rows, d), or one matrix for each head
+    kind      of the features: "positive", "hyperbolic" or "trigonometric", which approximate exp(⟨q, k⟩/√d), or "relu", which
+              is attention of another kind
+    causal    query i sees keys j ≤ i only; the queries are the last n of the m positions
+    source    Lecture notes, Performer; Aalto (10), (11); Choromanski et al. 2021. Their code subtracts the largest exponent of
+              all keys and adds an ε, so that later keys change earlier outputs a little
+    cost      O((n + m) rows (d + dv)) time, O((n + m) rows) memory. Can be causal
+    returns   Y and a pullback: dQ, dK, dV = pullback(dY), without a gradient for W
+    raises    TypeError for a wrong shape or dtype
+    """
+    FQ, q = performer_features(Q, W, kind, query=True)
+    FK, k = performer_features(K, W, kind, query=False)
+    Y, attention = kernel_attention(FQ, FK, V, causal=causal)
+    return Y, PerformerPullback(q, k, attention)
+
+
+# --------------------------------------------------------------------------------------------- the core
+
+
+class PerformerParams(NamedTuple):
+    """W (H, rows, d), drawn and not learned; and how many steps ago it was drawn, (1,)."""
+
+    W: Array
+    age: Array
+
+
+class NotLearnedPullback(NamedTuple):
+    """The gradient of the features' input; W and its age get none."""
+
+    features: Pullback
+
+    def __call__(self, dF: Array) -> tuple[PerformerParams, Array]:
+        return PerformerParams(None, None), self.features(dF)  # type: ignore[arg-type]
+
+
+@frozen
+class Performer(FeatureAttention):
+    """Softmax attention, approximately, in linear time: random features.
+
+    heads, d     filled in by the model
+    kind         of the features: "positive", "hyperbolic", "trigonometric", "relu"
+    rows         m, how many directions each head draws; d ln d if None
+    orthogonal   whether they are orthogonal, in blocks of d
+    same_length  whether all have the length √d: the kernel is then SMREG, a little below exp
+    redraw       steps of training after which they are drawn anew; None for never
+
+    The directions belong to the parameters: they are saved with them, and no gradient moves them.
+
+    source   Lecture notes, Performer; Aalto (10), (11); Choromanski et al. 2021
+    cost     O(n rows (d + dv)) time, O(n rows) memory; one new token costs O(rows (d + dv)). Can be causal
+    """
+
+    heads: int
+    d: int
+    kind: Kind = "positive"
+    rows: int | None = None
+    orthogonal: bool = True
+    same_length: bool = False
+    redraw: int | None = 1000
+
+    cost = "O(n rows)"
+    remembers = "S and z, rows·(dv + 1) for each head"
+    untrained = ("W", "age")
+
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        """If features are drawn anew."""
+        return self.redraw is not None
+
+    @property
+    def drawn(self) -> int:
+        """m."""
+        return max(int(self.d * np.log(self.d)), 1) if self.rows is None else self.rows
+
+    def _draw(self, rng: np.random.Generator, dtype: Any) -> Array:
+        shape = self.heads, self.drawn, self.d
+        W = orthogonal_rows(rng, shape) if self.orthogonal else gaussian_rows(rng, shape)
+        return (of_same_length(W) if self.same_length else W).astype(dtype)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> PerformerParams:
+        """Directions, just drawn."""
+        return PerformerParams(self._draw(rng, dtype), np.zeros(1, dtype))
+
+    def phi(self, params: PerformerParams, X: Array, *, first: int, query: bool) -> tuple[Array, NotLearnedPullback]:
+        """Those of each head's directions."""
+        refuse_other_heads(X, self.heads)
+        F, pullback = performer_features(X, params.W, self.kind, query=query)
+        return F, NotLearnedPullback(pullback)
+
+    def after_step(self, params: PerformerParams, observed: Tree, rng: np.random.Generator) -> PerformerParams:
+        """Other directions, if it is time."""
+        if self.redraw is None or params.age[0] + 1 < self.redraw:
+            return params._replace(age=params.age + 1)
+        return PerformerParams(self._draw(rng, params.W.dtype), np.zeros_like(params.age))

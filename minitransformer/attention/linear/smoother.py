@@ -1,0 +1,193 @@
+"""Attention as a kernel smoother: any measure of similarity makes weights. Replaces the stages `scores` and `normalise`.
+
+    W_ij = sim(q_i, k_j)
+    y_i  = Σ_j W_ij v_j / Σ_j W_ij
+
+This is how statistics smoothes data since Nadaraya and Watson (1964): the value at a point is the average of the values nearby,
+weighted by a kernel. With exp ⟨q, k⟩/√d it is attention as we know it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import inverse, must_broadcast, one_dtype, without_the_hidden
+from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
+from minitransformer.attention.dot_product import scores
+from minitransformer.attention.masks import causal_mask
+from minitransformer.door import frozen
+from minitransformer.pullback import NoParams, Pullback
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class KernelSmootherPullback(NamedTuple):
+    """Y = N / D with N = W V and D = Σ_j W_ij:  dN = dY / D,  dD_i = −⟨dN_i, y_i⟩.
+
+    dW_ij = ⟨dN_i, v_j⟩ + dD_i where i sees j, and dV = Wᵀ dN; then back through the similarity.
+    """
+
+    similarity: Pullback
+    W: Array
+    V: Array
+    D: Array
+    Y: Array
+    sees: Array
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The weights W / D, (*batch, n, m)."""
+        return self.W * inverse(self.D)[..., None]
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        dN = dY * inverse(self.D)[..., None]
+        dW = dN @ self.V.mT - np.vecdot(dN, self.Y)[..., None]
+        dQ, dK = self.similarity(np.where(self.sees, dW, dW.dtype.type(0)))
+        return dQ, dK, self.W.mT @ dN
+
+
+@checked
+def kernel_smoother(
+    Q: Float[Array, "*batch n d"],
+    K: Float[Array, "*batch m d"],
+    V: Float[Array, "*batch m dv"],
+    similarity: Callable[[Array, Array], tuple[Array, Pullback]],
+    *,
+    causal: bool = False,
+    mask: Bool[Array, "..."] | None = None,
+) -> tuple[Float[Array, "*batch n dv"], KernelSmootherPullback]:
+    """The average of the values, weighted by how similar their keys are to the query.
+
+        y_i = Σ_j sim(q_i, k_j) v_j / Σ_j sim(q_i, k_j)
+
+    similarity   from Q and K to W (*batch, n, m) and a pullback, dQ, dK = pullback(dW); below are three
+    causal       query i sees keys j ≤ i only; with m > n the queries are the last n of the m positions
+    mask         True where query i sees key j
+    source       Borealis II (16), where sim is exp without 1/√d; Aalto (13). Nadaraya 1964, Watson 1964
+    cost         O(n m (d + dv)) time, O(n m) memory. Can be causal
+    returns      Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.A` is the matrix of weights. A query whose weights are
+                 all zero gives zeros, and sends back zeros
+    raises       TypeError for a wrong shape or dtype, ValueError for n > m if causal, a mask or a W that does not fit
+    """
+    one_dtype(Q=Q, K=K, V=V)
+    n, m = Q.shape[-2], K.shape[-2]
+    W, pullback = similarity(Q, K)
+    if W.shape != (*Q.shape[:-1], m):
+        raise ValueError(f"similarity: gave weights {W.shape}, which should be {(*Q.shape[:-1], m)}")
+    sees = np.ones((n, m), bool)
+    if causal:
+        refuse_more_queries(n, m)
+        sees = causal_mask(n, m)
+    if mask is not None:
+        sees = sees & must_broadcast(mask, W.shape)
+    W = np.where(sees, W, W.dtype.type(0))
+    D = W.sum(-1)
+    with np.errstate(invalid="ignore"):  # 0 · ∞
+        Y = without_the_hidden(W @ V, lambda: W, V) * inverse(D)[..., None]
+    return Y, KernelSmootherPullback(pullback, W, V, D, Y, sees)
+
+
+# ------------------------------------------------------------------------------------------ similarities
+
+
+class OfScoresPullback(NamedTuple):
+    """W = f(S), entry by entry: dS = f′(S) dW, and then back through the scores."""
+
+    scores: Pullback
+    slope: Array
+
+    def __call__(self, dW: Array) -> tuple[Array, Array]:
+        return self.scores(self.slope * dW)
+
+
+@checked
+def exponential(
+    Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, scale: float | None = None
+) -> tuple[Float[Array, "*batch n m"], OfScoresPullback]:
+    """exp(scale · ⟨q, k⟩): softmax attention. Nothing is subtracted first, so in float32 it can't be above e⁸⁸.
+
+    scale    1/√d by default
+    """
+    S, pullback = scores(Q, K, scale=scale)
+    W = np.exp(S)
+    return W, OfScoresPullback(pullback, W)
+
+
+class GaussianPullback(NamedTuple):
+    """ln W = −s ‖q − k‖²/2:  dq_i = s Σ_j dW_ij W_ij (k_j − q_i),  dk_j = s Σ_i dW_ij W_ij (q_i − k_j)."""
+
+    Q: Array
+    K: Array
+    W: Array
+    scale: Array
+
+    def __call__(self, dW: Array) -> tuple[Array, Array]:
+        G = self.scale * dW * self.W
+        dQ = G @ self.K - G.sum(-1)[..., None] * self.Q
+        return dQ, G.mT @ self.Q - G.sum(-2)[..., None] * self.K
+
+
+@checked
+def gaussian(
+    Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, scale: float | None = None
+) -> tuple[Float[Array, "*batch n m"], GaussianPullback]:
+    """exp(−scale · ‖q − k‖²/2): softmax attention in which a long key has no advantage.
+
+    ‖q − k‖² = ‖q‖² + ‖k‖² − 2 ⟨q, k⟩. A factor e^(−s‖q‖²/2) of a query cancels, that of a key is what makes the difference.
+
+    scale    1/√d by default
+    """
+    s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    far = np.vecdot(Q, Q)[..., :, None] + np.vecdot(K, K)[..., None, :] - 2 * (Q @ K.mT)
+    W = np.exp(-s / 2 * np.maximum(far, 0))
+    return W, GaussianPullback(Q, K, W, s)
+
+
+@checked
+def polynomial(
+    Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, degree: int = 2, scale: float | None = None
+) -> tuple[Float[Array, "*batch n m"], OfScoresPullback]:
+    """(1 + scale · ⟨q, k⟩)^degree. Of an even degree it is never negative, but large where q and k are opposite.
+
+    scale    1/√d by default
+    """
+    S, pullback = scores(Q, K, scale=scale)
+    return (1 + S) ** degree, OfScoresPullback(pullback, degree * (1 + S) ** (degree - 1))
+
+
+SIMILARITIES: dict[str, Callable[[Array, Array], tuple[Array, Any]]] = {
+    "exponential": exponential,
+    "gaussian": gaussian,
+    "polynomial": polynomial,
+}
+
+
+# --------------------------------------------------------------------------------------------- the core
+
+
+@frozen
+class Smoother(Core):
+    """An average of the values, weighted by any similarity of query and key.
+
+    similarity   "gaussian", "exponential" (that of softmax), or "polynomial" (of degree 2), with the scale 1/√d
+    source       Borealis II (16); Aalto (13)
+    cost         O(n² d) time, O(n²) memory. Can be causal
+    """
+
+    similarity: Literal["gaussian", "exponential", "polynomial"] = "gaussian"
+
+    def __call__(
+        self,
+        params: NoParams,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = False,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, NothingLearnedPullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV)."""
+        Y, pullback = kernel_smoother(Q, K, V, SIMILARITIES[self.similarity], causal=causal, mask=mask)
+        return Y, NothingLearnedPullback(pullback)

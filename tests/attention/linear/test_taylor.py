@@ -1,0 +1,109 @@
+"""Features of exp up to a degree: the definition in loops, the error of the truncation, attention against the degree."""
+
+import itertools
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import check_pullback
+from minitransformer.attention import dot_product_attention, kernel_attention
+from minitransformer.attention.linear import Taylor, taylor_features
+from minitransformer.chapters.random_features import taylor_bound
+from minitransformer.pullback import NoParams
+
+B, H, N, M, D, DV = 2, 3, 4, 6, 3, 5
+
+
+@pytest.fixture(autouse=True)
+def _tier():
+    with mt.backend("numpy"):
+        yield
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 4])
+def test_against_loops(degree, rng):
+    """z(x) holds all products of p entries of x, divided by √p!, for p = 0 … degree."""
+    X = rng.standard_normal((B, N, D))
+    F, _ = taylor_features(X, degree=degree)
+    for b, i in np.ndindex(B, N):
+        z = [
+            math.prod(X[b, i, a] for a in entries) / math.sqrt(math.factorial(p))
+            for p in range(degree + 1)
+            for entries in itertools.product(range(D), repeat=p)
+        ]
+        assert np.allclose(F[b, i], z, rtol=1e-13)
+    assert F.shape[-1] == sum(D**p for p in range(degree + 1))
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 6])
+def test_their_product_is_the_taylor_polynomial_and_its_error_is_bounded(degree, rng):
+    x, y = rng.standard_normal((2, 50, 3))
+    t = np.vecdot(x, y)
+    product = np.vecdot(taylor_features(x, degree=degree)[0], taylor_features(y, degree=degree)[0])
+    assert np.allclose(product, sum(t**p / math.factorial(p) for p in range(degree + 1)), rtol=1e-12)
+    error = np.abs(product - np.exp(t))
+    assert (error <= taylor_bound(t, degree) * (1 + 1e-9) + 1e-14 * np.exp(np.abs(t))).all()
+    assert (error > 1e-3 * taylor_bound(t, degree)).mean() > 0.5, "a bound that is about right"
+
+
+def test_even_degrees_are_above_zero_and_odd_ones_are_not():
+    t = np.linspace(-30, 10, 4001)
+    for degree in range(1, 9):
+        smallest = sum(t**p / math.factorial(p) for p in range(degree + 1)).min()
+        assert (smallest > 0) == (degree % 2 == 0)
+    assert math.isclose((1 + t + t**2 / 2).min(), 0.5)
+
+
+# ---------------------------------------------------------------------------------------------- in attention
+
+
+def heads(rng):
+    return [rng.standard_normal(shape) for shape in ((B, H, N, D), (B, H, M, D), (B, H, M, DV))]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_with_the_degree_it_becomes_softmax_attention(causal, rng):
+    """Faster than any power: the error falls by more and more."""
+    Q, K, V = (0.8 * X for X in heads(rng))
+    want, _ = dot_product_attention(Q, K, V, causal=causal)
+    errors = [np.abs(Taylor(degree)(NoParams(), Q, K, V, causal=causal)[0] - want).max() for degree in (2, 4, 6, 8, 10)]
+    falls = [later / earlier for earlier, later in itertools.pairwise(errors)]
+    assert max(falls) < 0.7
+    assert sorted(falls, reverse=True) == falls
+
+
+def test_the_core_is_kernel_attention_of_its_features(rng):
+    Q, K, V = heads(rng)
+    Y, _ = Taylor()(NoParams(), Q, K, V, causal=True)
+    FQ, FK = (taylor_features(X / D**0.25)[0] for X in (Q, K))
+    assert np.allclose(Y, kernel_attention(FQ, FK, V, causal=True)[0], rtol=1e-13)
+    for h in range(H):  # weights 1 + t + t²/2
+        t = Q[0, h] @ K[0, h].T / math.sqrt(D)
+        W = np.tri(N, M, M - N) * (1 + t + t**2 / 2)
+        assert np.allclose(Y[0, h], W @ V[0, h] / W.sum(1, keepdims=True), rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- gradients
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_gradient_of_the_features(degree, rng):
+    check_pullback(partial(taylor_features, degree=degree), rng.standard_normal((B, N, D)))
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_gradient_of_the_core(degree, rng):
+    check_pullback(partial(Taylor(degree), causal=True), NoParams(), *heads(rng), entries=20)
+
+
+# --------------------------------------------------------------------------------------------------- errors
+
+
+def test_degrees_that_can_not_be(rng):
+    with pytest.raises(ValueError, match="degree: 3 is odd, so that weights could be negative"):
+        Taylor(3)
+    with pytest.raises(ValueError, match="degree: 0 should be at least 1"):
+        taylor_features(rng.standard_normal((N, D)), degree=0)
