@@ -123,7 +123,8 @@ class TransformerXLPositions(RelativeSinusoids):
         S_ij = [ ⟨q_i + u, k_j⟩ + ⟨q_i + v, W_krᵀ r_{i−j}⟩ ] / √d
 
     width    D, even; a row of sinusoids is [sin ω_f t | cos ω_f t] with ω_f = 10000^(−2f/D)
-    heads    H, must divide D. All layers share u and v, as in the published code
+    heads    H, must divide D
+    tied     whether all layers share u and v, as in the published code unless it is told otherwise
     source   Dai et al. 2019; XLNet has the same. Aalto 3.3.2 has no equation for it
     cost     O(n (n + m) d) for each head, and O(n (n + m)) memory. Can be causal.
     raises   ValueError for an odd width, or one that is not divisible by H
@@ -131,8 +132,12 @@ class TransformerXLPositions(RelativeSinusoids):
 
     width: int
     heads: int
+    tied: bool = True
 
-    shared = ("u", "v")
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """u and v, if they are tied."""
+        return ("u", "v") if self.tied else ()
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

@@ -193,3 +193,8 @@ class RoPE(Encoding):
         room = max(64, 1 << (length - 1).bit_length()) if self.fixed else length  # a table serves many lengths
         cos, sin = (table[first : first + X.shape[-2]] for table in _table(self, room, X.dtype))
         return _turn(X, cos, sin, self.layout), RotatePullback(cos, sin, self.layout)
+
+    def earlier(self, K: Array, by: int) -> Array:
+        """Rows that were turned at their positions, as if each had stood so many positions earlier: R_{t−s} = R_{−s} R_t."""
+        angles = -self.angles(by + 1)[0][by:]
+        return _turn(K, np.cos(angles).astype(K.dtype), np.sin(angles).astype(K.dtype), self.layout)
