@@ -17,22 +17,28 @@ from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import FeedForward
 from minitransformer.models.norms import Norm, NormParams
 from minitransformer.positions import RoPE
-from minitransformer.pullback import Layer, Pullback, Tree
+from minitransformer.pullback import Layer, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Bool, Float, checked
 
 Order = Literal["pre", "post"]
 
 
 class HalfPullback(NamedTuple):
-    """F(LN(X)), with dropout: dY to (dnorm, dlayer, dX), and dmemory if the layer looked at one."""
+    """F(LN(X)), with dropout: dY to (dnorm, dlayer, dX), and dmemory if the layer looked at one.
+
+    before   of the norm of rows before X, if there were any: they are constants, but what the norm has learned is not
+    """
 
     norm: Pullback
     layer: Pullback
     dropout: Pullback
+    before: Pullback | None = None
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dlayer, dN, *dmemory = self.layer(self.dropout(dY))
         dnorm, dX = self.norm(dN)
+        if self.before is not None:
+            dnorm, dmemory = tree_add(dnorm, self.before(*dmemory)[0]), []
         return dnorm, dlayer, dX, *dmemory
 
 
@@ -42,6 +48,7 @@ class PreNormPullback(NamedTuple):
     norm: Pullback
     layer: Pullback
     dropout: Pullback
+    before: Pullback | None = None
 
     @property
     def A(self) -> Array:  # noqa: N802
@@ -95,7 +102,7 @@ class BlockPullback(NamedTuple):
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dffn_norm, dffn, dX = (None, None, dY) if self.ffn is None else self.ffn(dY)
         dcross_norm, dcross, dX, *dmemory = (None, None, dX) if self.cross is None else self.cross(dX)
-        dattention_norm, dattention, dX = self.attention(dX)
+        dattention_norm, dattention, dX, *_ = self.attention(dX)  # rows before X are constants: what they get ends here
         dparams = BlockParams(dattention_norm, dattention, dffn_norm, dffn, dcross_norm, dcross)
         return dparams, dX, *dmemory
 
@@ -157,18 +164,26 @@ class Block:
             params = params._replace(cross_norm=norm, cross=self.cross.init(rng, dtype))
         return params
 
-    def _half(self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any) -> tuple[Array, HalfPullback]:
+    def _half(
+        self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any, before: Array | None = None
+    ) -> tuple[Array, HalfPullback]:
         N, norm_pullback = self._norm(norm, X)
+        before_pullback = None
+        if before is not None:
+            before, before_pullback = self._norm(norm, before)
+            layer = partial(layer, memory=before)
         F, layer_pullback = layer(params, N)
         F, dropped = dropout(F, self.dropout, rng)
-        return F, HalfPullback(norm_pullback, layer_pullback, dropped)
+        return F, HalfPullback(norm_pullback, layer_pullback, dropped, before_pullback)
 
-    def _step(self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any) -> tuple[Array, StepPullback]:
+    def _step(
+        self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any, before: Array | None = None
+    ) -> tuple[Array, StepPullback]:
         """X + F(LN(X)) or LN(X + F(X)). Pullback: dY to (dnorm, dlayer, dX, …)."""
         if self.order == "pre":
-            F, half = self._half(norm, layer, params, X, rng)
+            F, half = self._half(norm, layer, params, X, rng, before)
             return X + F, PreNormPullback(*half)
-        F, layer_pullback = layer(params, X)
+        F, layer_pullback = layer(params, X) if before is None else layer(params, X, memory=before)
         F, dropped = dropout(F, self.dropout, rng)
         Y, norm_pullback = self._norm(norm, X + F)
         return Y, PostNormPullback(layer_pullback, dropped, norm_pullback)
@@ -184,17 +199,19 @@ class Block:
         mask: Bool[Array, "..."] | None = None,
         memory_mask: Bool[Array, "..."] | None = None,
         rng: np.random.Generator | None = None,
+        before: Float[Array, "*batch b {self.width}"] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], BlockPullback]:
         """One block. Pullback: dY to (dparams, dX), and dmemory in the block of a decoder.
 
         memory   what cross-attention looks at, the encoder's output
+        before   rows that stand before X in the same text: self-attention looks at them, and no gradient goes there
         raises   ValueError for a memory without cross-attention, or the reverse; for parameters of a block of another form
         """
         if (self.cross is None) != (memory is None):
             has, lacks = ("a memory", "no cross-attention") if self.cross is None else ("cross-attention", "no memory")
             raise ValueError(f"memory: there is {has}, but {lacks}")
         attend = partial(self.attention, causal=causal, mask=mask, rng=rng)
-        X, attention = self._step(params.attention_norm, attend, params.attention, X, rng)
+        X, attention = self._step(params.attention_norm, attend, params.attention, X, rng, before)
         cross = ffn = None
         if self.cross is not None and memory is not None:
             look = partial(self.cross.cross, Z=memory, mask=memory_mask)
