@@ -78,6 +78,7 @@ def test_what_a_model_is_if_nothing_is_chosen():
         "eps": 1e-5,
     }
     rest = {"outputs": None, "embedding": "scaled", "types": 1, "reversible": False}
+    rest |= {"memory": 0, "universal": "no", "ponder": 0.01}
     assert fields(SequenceModel()) == shared | of_sequences | rest | {"activation": "relu", "causal": False}
     assert fields(LanguageModel()) == shared | of_sequences | rest | {"activation": "gelu_tanh", "causal": True}
     assert fields(EncoderDecoder(9)) == shared | {

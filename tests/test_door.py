@@ -476,6 +476,8 @@ CAN_BE_ZERO = {
     "window",
     "random",
     "clip",
+    "memory",
+    "ponder",
 }
 
 

@@ -10,6 +10,8 @@ from minitransformer.models.norms import Norm, NormParams
 from minitransformer.models.reversible import ReversibleStack
 from minitransformer.models.sequence_model import LanguageModel, SequenceModel, SequenceParams, Written
 from minitransformer.models.stack import Stack, StackParams
+from minitransformer.models.transformer_xl import MemoryStack
+from minitransformer.models.universal import UniversalStack
 
 __all__ = [
     "BERT",
@@ -21,6 +23,7 @@ __all__ = [
     "FeedForward",
     "FeedForwardParams",
     "LanguageModel",
+    "MemoryStack",
     "Norm",
     "NormParams",
     "ReversibleStack",
@@ -28,6 +31,7 @@ __all__ = [
     "SequenceParams",
     "Stack",
     "StackParams",
+    "UniversalStack",
     "WordPiece",
     "Written",
     "generate",

@@ -9,6 +9,8 @@ from minitransformer.models.block import Block, Order
 from minitransformer.models.feed_forward import FeedForward
 from minitransformer.models.reversible import ReversibleStack
 from minitransformer.models.stack import Stack
+from minitransformer.models.transformer_xl import MemoryStack
+from minitransformer.models.universal import UniversalStack
 from minitransformer.positions import Encoding, refuse_without_scores
 from minitransformer.typing import Array
 
@@ -57,7 +59,8 @@ def _with_scores(core: Core, encoding: Encoding) -> Core:
 def stack_of(
     attention: Any, encoding: Encoding | None, *, width: int, depth: int, heads: int, hidden: int | None,
     groups: int | None, longest: int, order: Order, norm: str, eps: float = 1e-5, activation: str, dropout: float,
-    cross: bool = False, reversible: bool = False,
+    cross: bool = False, reversible: bool = False, memory: int = 0, universal: str = "no", ponder: float = 0.0,
+    places: bool = False,
 ) -> Stack:  # fmt: skip
     """A stack of `depth` blocks. Several kinds of attention take turns along the depth.
 
@@ -65,7 +68,12 @@ def stack_of(
     hidden       width of the feed-forward network; 4 D if None
     cross        whether each block has cross-attention, always dense and without positions
     reversible   whether its layers are (models/reversible.py)
+    memory       rows that a block remembers of the segments before (models/transformer_xl.py)
+    universal    "fixed", "basic" or "accumulated" for one block over and over (models/universal.py), or "no".
+                 ponder: the price of a step; places: whether each step says where a token stands
     """
+    if (reversible, memory > 0, universal != "no").count(True) > 1:
+        raise ValueError("reversible, memory, universal: a stack can be one of these")
     kinds = attention if isinstance(attention, Sequence) and not isinstance(attention, str) else (attention,)
     if not kinds:
         raise ValueError("attention: an empty sequence")
@@ -79,8 +87,12 @@ def stack_of(
         )
         for kind in kinds
     ]
-    kind = ReversibleStack if reversible else Stack
-    return kind(tuple(blocks[k % len(blocks)] for k in range(depth)))
+    blocks = [blocks[k % len(blocks)] for k in range(depth)]
+    if memory:
+        return MemoryStack(tuple(blocks), memory=memory, segment=longest)
+    if universal != "no":
+        return UniversalStack(tuple(blocks), rule=universal, ponder=ponder, places=places)  # type: ignore[arg-type]
+    return (ReversibleStack if reversible else Stack)(tuple(blocks))
 
 
 def keys_that_are_there(lengths: Array | None, m: int) -> Array | None:

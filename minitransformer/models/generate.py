@@ -62,7 +62,8 @@ def generate(
 ) -> Int[Array, "steps"]:
     """Continue a prompt by `steps` tokens; returns only the new ones.
 
-    When the context is full, the second half of it is read again and generation goes on from there.
+    When the context is full, the second half of it is read again and generation goes on from there. A model with a memory
+    reads on.
     cost     O(steps · context · D) per block, instead of O(steps · context² · D) without the cache
     raises   ValueError for an empty prompt, a token outside the vocabulary, or a negative number of steps
     """
@@ -72,13 +73,13 @@ def generate(
         raise ValueError(f"model: it has {model.outputs} outputs of its own, and does not say which token is next")
     refuse_unknown(prompt, model.vocabulary)
     tokens = list(prompt)
-    logits, state = model.step(params, np.array(tokens[-model.context :]))
+    logits, state = model.step(params, np.array(tokens if model.memory else tokens[-model.context :]))
     for k in range(steps):
         P = next_token_distribution(logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p)
         tokens.append(draw(P, rng))
         if k == steps - 1:
             break
-        if state.length >= model.context:
+        if state.length >= model.context and not model.memory:
             logits, state = model.step(params, np.array(tokens[-max(model.context // 2, 1) :]))
         else:
             logits, state = model.step(params, np.array(tokens[-1:]), state)

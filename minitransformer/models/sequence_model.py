@@ -23,7 +23,7 @@ from minitransformer.models.embed import EmbeddedPullback, NormedEmbeddingPullba
 from minitransformer.models.model import Model
 from minitransformer.models.norms import Norm
 from minitransformer.models.stack import Stack, StackParams, StackPullback
-from minitransformer.positions import Placed, place
+from minitransformer.positions import NoPositions, Placed, SinusoidalPositions, place
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -95,6 +95,11 @@ class SequenceModel(Model):
     embedding    "scaled" or "normed", see above
     types        rows of the table of types, in a normed embedding
     reversible   whether the backward pass finds the activations again instead of remembering them (models/reversible.py)
+    memory       rows that each block remembers of the segments before this one; positions have to be relative then. A segment
+                 has `context` tokens where one is written after the other (models/transformer_xl.py)
+    universal    whether one block is used `depth` times: "fixed", or, with tokens that halt earlier, "basic" or "accumulated";
+                 "no" for a block of its own in each layer. Sinusoidal positions are then added in every step, and `ponder` is
+                 the price of a step in the loss (models/universal.py)
     cost         O(n D²) per block, and attention's own; 12 D² parameters per block
     raises       ValueError for what can't be, at construction
     """
@@ -118,11 +123,19 @@ class SequenceModel(Model):
     embedding: Literal["scaled", "normed"] = "scaled"
     types: int = 1
     reversible: bool = False
+    memory: int = 0
+    universal: Literal["no", "fixed", "basic", "accumulated"] = "no"
+    ponder: float = 0.01
 
     def __post_init__(self) -> None:
         if self.types > 1 and self.embedding != "normed":
             raise ValueError(f"types: {self.types}, but only a normed embedding has a table of types")
         self.stack.refuse(causal=self.causal)
+        if self.memory and not (self.causal and isinstance(self._placed.at_embedding, NoPositions)):
+            what = f"positions: {type(self._placed.at_embedding).__name__}" if self.causal else "causal: False"
+            raise ValueError(
+                f"{what} does not go with a memory: it wants relative positions, and to see what was before"
+            )
 
     @property
     def answers(self) -> int:
@@ -131,7 +144,14 @@ class SequenceModel(Model):
 
     @cached_property
     def _placed(self) -> Placed:
-        return place(self.positions, width=self.width, heads=self.heads, longest=self.context)
+        placed = place(self.positions, width=self.width, heads=self.heads, longest=self.context)
+        return placed._replace(at_embedding=NoPositions(self.width)) if self._in_every_step else placed
+
+    @cached_property
+    def _in_every_step(self) -> bool:
+        """Whether sinusoids are added by the stack, again and again."""
+        placed = place(self.positions, width=self.width, heads=self.heads, longest=self.context)
+        return self.universal != "no" and isinstance(placed.at_embedding, SinusoidalPositions)
 
     @cached_property
     def stack(self) -> Stack:
@@ -140,7 +160,8 @@ class SequenceModel(Model):
             *(self.attention, self._placed.in_attention),
             width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,
             longest=self.context, order=self.order, norm=self.norm, eps=self.eps, activation=self.activation,
-            dropout=self.dropout, reversible=self.reversible,
+            dropout=self.dropout, reversible=self.reversible, memory=self.memory, universal=self.universal,
+            ponder=self.ponder, places=self._in_every_step,
         )  # fmt: skip
 
     @cached_property
@@ -186,18 +207,24 @@ class SequenceModel(Model):
         lengths: Int[Array, "*batch"] | None = None,
         types: Int[Array, "*batch n"] | None = None,
         rng: np.random.Generator | None = None,
+        memory: tuple[Array, ...] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.answers}"], SequencePullback]:
         """What it says at each token; a generator turns dropout on. Pullback: dlogits to dparams.
 
         lengths   of the sequences; what follows in a row of `tokens` is padding, which no token looks at. What is said at
                   the padding itself means nothing
         types     0 for the tokens of the first sentence, 1 for those of the second; all 0 by default (normed embedding)
+        memory    `pullback.stack.memory` of the segment before, if the model has one and this is not the first
         raises    ValueError for a token or type outside its table, a length beyond n, or more tokens than a learned table
                   has positions; for parameters of a model of another form
         """
+        if memory is not None and (not self.memory or lengths is not None):
+            why = "padding would be remembered" if self.memory else "this model has none"
+            raise ValueError(f"memory: {why}")
         X, embedded = self._embed(params, tokens, types=types, rng=rng)
         mask = keys_that_are_there(lengths, tokens.shape[-1])
-        N, stack = self.stack(params.stack, X, causal=self.causal, mask=mask, rng=rng)
+        before = () if memory is None else (memory,)
+        N, stack = self.stack(params.stack, X, *before, causal=self.causal, mask=mask, rng=rng)
         logits, head = self._answer(params, N)
         return logits, SequencePullback(embedded, stack, head, self.outputs is None)
 
