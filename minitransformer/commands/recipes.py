@@ -15,10 +15,11 @@ from minitransformer.training.choices import Training
 from minitransformer.training.schedule import Cosine
 
 OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups")
+OF_TEXT = ("context", "memory")
 PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
 TEXT: dict[str, Any] = {
     "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2400, "lr": 6e-3, "seed": 0,
-    "attention": "softmax", "positions": "rope", "groups": None,
+    "attention": "softmax", "positions": "rope", "groups": None, "memory": 0,
 }  # fmt: skip
 DATES: dict[str, Any] = {
     "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1200, "lr": 5e-3, "seed": 0,
@@ -30,7 +31,7 @@ def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
     """Model and training for a text; the choices are those of `TEXT`."""
     c = _with(TEXT, choices)
     refuse_too_large(c)
-    model = LanguageModel(**{name: c[name] for name in ("context", *OF_MODEL)}, activation="relu")
+    model = LanguageModel(**{name: c[name] for name in (*OF_TEXT, *OF_MODEL)}, activation="relu")
     return model, _training(c)
 
 
@@ -63,6 +64,6 @@ def parts_of(batch: int) -> int:
 
 def choices(model: Any, training: Training) -> dict[str, Any]:
     """The choices that made a model and a training: the inverse of the two functions above."""
-    sizes = {name: getattr(model, name) for name in ("context", *OF_MODEL) if hasattr(model, name)}
+    sizes = {name: getattr(model, name) for name in (*OF_TEXT, *OF_MODEL) if hasattr(model, name)}
     lr = training.schedule.peak if isinstance(training.schedule, Cosine) else None
     return {**sizes, "batch": training.batch, "steps": training.steps, "lr": lr, "seed": training.seed}

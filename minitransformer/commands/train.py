@@ -20,6 +20,7 @@ CHOICES = {  # option: type, help
     "groups": (int, "heads of keys and values, if fewer"),
     "attention": (str, "which one: see `minitransformer attentions`; NAME:OPTION=VALUE, or several that take turns"),
     "context": (int, "bytes that the model sees (text only)"),
+    "memory": (int, "rows that each block remembers of the text before, with relative positions (text only)"),
     "positions": (str, "how it knows where a byte stands: sinusoidal, learned, rope, rope:base=500, alibi, …"),
 }
 PROMPT, SAMPLE, TEMPERATURE = "The ", 400, 0.8
@@ -118,10 +119,11 @@ def _wanted(args: argparse.Namespace) -> dict[str, Any]:
 
 def _objective(args: argparse.Namespace, model: Any) -> "NextByte | WriteISO":
     from minitransformer.data.text import python_docs, read_text
-    from minitransformer.training.objective import NextByte, WriteISO
+    from minitransformer.training.objective import NextByte, Segments, WriteISO
 
     if args.task == "text":
-        return NextByte(python_docs() if args.file is None else read_text(args.file), model.context)
+        kind = Segments if model.memory else NextByte
+        return kind(python_docs() if args.file is None else read_text(args.file), model.context)
     if args.file is not None:
         raise ValueError(f"{args.file}: the dates are drawn at random, --task dates takes no file")
     return WriteISO()

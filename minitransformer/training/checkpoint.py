@@ -80,7 +80,7 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """
     state = checkpoint.state
     about = {"version": VERSION, "digest": BLANK, "updates": state.optimiser.step, **record(checkpoint)}
-    trees = {"params": state.params, "m": state.optimiser.m, "v": state.optimiser.v}
+    trees = {"params": state.params, "m": state.optimiser.m, "v": state.optimiser.v, "carried": state.carried}
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in tree_items(trees)}
     to_bytes = late("safetensors.numpy", "a checkpoint").save
     try:
@@ -208,9 +208,22 @@ def _restored(entries: list[tuple[str, dict[str, Any]]], about: dict[str, Any], 
     arrays = dict(entries)
     model, form = fitting_model(about["model"], {name: tuple(entry["shape"]) for name, entry in arrays.items()}, size)
     training = training_of(about["training"])
+    carried = tuple(_carried(arrays, model, training))
     params, m, v = with_leaves((form, form, form), _fitting({"params": form, "m": form, "v": form}, arrays))
-    state = State(said["step"], params, AdamWState(said["updates"], m, v), said["losses"], said["held_out"])
+    state = State(said["step"], params, AdamWState(said["updates"], m, v), said["losses"], said["held_out"], carried)
     return Checkpoint(model, training, state, said["data"])
+
+
+def _carried(arrays: dict[str, Any], model: Any, training: Training) -> Iterator[Any]:
+    """What the last step left for the next one, taken out of the arrays: the memory of each block, or nothing."""
+    depth = getattr(model, "depth", 0)
+    names = [name for k in range(depth) if (name := f"carried.{k}") in arrays]
+    for name in names:
+        entry = arrays.pop(name)
+        shape = batch, rows, width = tuple(entry["shape"])
+        if (len(names), batch, width) != (depth, training.batch, model.width) or rows > getattr(model, "memory", 0):
+            raise ValueError(f"{name}: {shape} is not what {depth} blocks remember of {training.batch} streams")
+        yield np.frombuffer(entry["data"], DTYPES[entry["dtype"]]).reshape(shape)
 
 
 def _tuples(value: Any) -> Any:

@@ -15,9 +15,10 @@ from minitransformer.machine import keep_freed_memory
 from minitransformer.pullback import Tree, first_nonfinite, with_added
 from minitransformer.training.checkpoint import Checkpoint, save
 from minitransformer.training.choices import Training
-from minitransformer.training.objective import LossPullback, Objective
+from minitransformer.training.objective import LossPullback, Objective, Segments
 from minitransformer.training.optimiser import accumulate, clip
 from minitransformer.training.state import State
+from minitransformer.typing import Array
 
 RECENT = 20  # steps over which the bar averages the loss
 
@@ -97,7 +98,7 @@ def advance(model: Any, objective: Objective, training: Training, state: State) 
     """
     step = state.step + 1
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what they would warn of is caught, and named
-        loss, (grads, observed) = _gradient(model, objective, training, state.params, step)
+        loss, (grads, observed), carried = _gradient(model, objective, training, state, step)
         grads, norm = clip(grads, training.clip)
         if not math.isfinite(norm):
             raise TrainingDiverged(step, _within("gradients", grads) or "the norm of the gradients")
@@ -109,29 +110,38 @@ def advance(model: Any, objective: Objective, training: Training, state: State) 
             held_out = (*held_out, (step, objective.look(model, params)))
             if not math.isfinite(held_out[-1][1]):
                 raise TrainingDiverged(step, _within("params", params) or "the held-out loss")
-    return State(step, params, optimiser, (*state.losses, loss / math.log(2)), held_out)
+    return State(step, params, optimiser, (*state.losses, loss / math.log(2)), held_out, carried)
 
 
 def _gradient(
-    model: Any, objective: Objective, training: Training, params: Tree, step: int
-) -> tuple[float, tuple[Tree, Tree]]:
-    """Mean loss and gradient over the batch of this step, and what the model has to know of it for `after_step`.
+    model: Any, objective: Objective, training: Training, state: State, step: int
+) -> tuple[float, tuple[Tree, Tree], tuple[Array, ...]]:
+    """Mean loss and gradient over the batch of this step, what the model has to know of it for `after_step`, and what it
+    hands on to the next step.
 
     Losses that parts of the model add have a gradient, and are not counted in the loss, which is that of the task.
     """
-    batch = objective.batch(training.batch, np.random.default_rng([training.seed, step]))
+    params, carried = state.params, {}
+    if isinstance(objective, Segments):
+        batch: Any = objective.segment(training.batch, step, state.carried)
+    else:
+        batch = objective.batch(training.batch, np.random.default_rng([training.seed, step]))
 
     def gradient(numbered: tuple[int, Any]) -> tuple[float, tuple[Tree, Tree]]:
         k, part = numbered
         loss, pullback = objective.loss(model, params, part, np.random.default_rng([training.seed, step, k]))
         if not np.isfinite(loss):
             raise TrainingDiverged(step, _origin(params, pullback))
+        if isinstance(objective, Segments):
+            carried[k] = objective.carry(pullback)
         observed = model.observe(pullback.model) if getattr(model, "moves", False) else None
         if getattr(model, "adds_loss", False):
             pullback = pullback._replace(model=with_added(pullback.model, loss.dtype.type(1)))
         return float(loss), (pullback(loss.dtype.type(1)), observed)
 
-    return accumulate(gradient, list(enumerate(objective.parts(batch, training.parts))))
+    loss, both = accumulate(gradient, list(enumerate(objective.parts(batch, training.parts))))
+    samples = zip(*(carried[k] for k in sorted(carried)), strict=True)
+    return loss, both, tuple(np.concatenate(parts) for parts in samples)
 
 
 def _origin(params: Tree, pullback: LossPullback) -> str:

@@ -1,7 +1,7 @@
 """What a model is trained to do: where its batches come from, its loss, and how it is judged on what it has not seen."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -54,6 +54,14 @@ class Objective(Protocol):
 
     def look(self, model: Any, params: Tree) -> float:
         """A quick measure on held-out data, in bits per token."""
+
+
+def bits_of(logits: Array, targets: Array) -> Array:
+    """−log₂ P of each target."""
+    logits = logits.astype(np.float64)
+    logits -= logits.max(-1, keepdims=True)
+    chosen = np.take_along_axis(logits, targets[..., None], -1)[..., 0]
+    return (np.log(np.exp(logits).sum(-1)) - chosen) / math.log(2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,12 +119,62 @@ class NextByte:
     def _bits(self, model: Any, params: Tree, starts: Array) -> Array:
         def part(some: Array) -> Array:
             inputs, targets = passages(self.text.held_out, some, self.context)
-            logits = model(params, inputs)[0].astype(np.float64)
-            logits -= logits.max(-1, keepdims=True)
-            chosen = np.take_along_axis(logits, targets[..., None], -1)[..., 0]
-            return (np.log(np.exp(logits).sum(-1)) - chosen) / math.log(2)
+            return bits_of(model(params, inputs)[0], targets)
 
         return np.concatenate(list(each(part, [starts[k : k + ROWS] for k in range(0, len(starts), ROWS)])))
+
+
+@dataclass(frozen=True, eq=False)
+class Segments(NextByte):
+    """The next byte of a text that is read on and on: for models with a memory.
+
+    A batch of B samples is B streams through the text, which begin at equal distances. Step s reads segment s of each, and
+    the model finds there what it was given in the step before. After the last segment all streams begin again, without a
+    memory.
+    """
+
+    def segment(self, size: int, step: int, carried: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Inputs and targets of step 1, 2, …, (size, context) each, and the memory of each block, if there is one."""
+        stream = (len(self.text.train) - 1) // size
+        if stream < self.context:
+            raise ValueError(f"{self.text.name}: too short for {size} streams of {self.context} bytes")
+        number = (step - 1) % (stream // self.context)
+        starts = np.arange(size) * stream + number * self.context
+        return (*passages(self.text.train, starts, self.context), *(carried if number else ()))
+
+    def loss(
+        self, model: Any, params: Tree, batch: tuple[Array, ...], rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
+        """Mean of −log P(next byte)."""
+        inputs, targets, *memory = batch
+        logits, model_pullback = model(params, inputs, rng=rng, memory=tuple(memory) or None)
+        loss, loss_pullback = cross_entropy(logits, targets)
+        return loss, LossPullback(model_pullback, loss_pullback)
+
+    def carry(self, pullback: LossPullback) -> tuple[Array, ...]:
+        """What the next segment finds."""
+        return pullback.model.stack.memory
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits per byte of a few segments of a few streams through the held-out text."""
+        rows = min(ROWS, (len(self.text.held_out) - 1) // self.context)
+        stream = (len(self.text.held_out) - 1) // rows
+        some = min(FEW // ROWS, stream // self.context) * self.context
+        both = np.stack([self.text.held_out[k * stream : k * stream + some + 1] for k in range(rows)])
+        return float(np.mean(list(self._read(model, params, both))))
+
+    def bits(self, model: Any, params: Tree) -> Array:
+        """−log₂ P of every held-out byte but the first, read once, from the start to the end: (m − 1,)."""
+        return np.concatenate(list(self._read(model, params, self.text.held_out[None])), -1)[0]
+
+    def _read(self, model: Any, params: Tree, tokens: Array) -> Iterator[Array]:
+        """Bits of the bytes of streams (rows, n + 1), segment by segment, each with the memory of those before."""
+        memory = None
+        for start in range(0, tokens.shape[-1] - 1, self.context):
+            both = tokens[:, start : start + self.context + 1].astype(np.int64)
+            logits, pullback = model(params, both[:, :-1], memory=memory)
+            memory = pullback.stack.memory
+            yield bits_of(logits, both[:, 1:])
 
 
 @frozen

@@ -86,6 +86,22 @@ def test_a_run_is_resumed_with_its_own_choices(folder, capsys):
     run(capsys, *argv, "--steps", 6, "--out", "whole", "--resume")  # the same choices once more are no contradiction
 
 
+def test_a_model_with_a_memory_reads_on_and_is_resumed(folder, capsys):
+    """Trained on streams, judged on all that is held out, resumed with what it remembered, and it writes beyond its context."""
+    argv = ("train", "mine.txt", *SMALL, "--context", 8, "--memory", 16, "--positions", "transformer-xl", "--steps", 40)
+    out = run(capsys, *argv, "--lr", 0.02)
+    assert re.search(r"^transformer +\d\.\d{3}", out, re.MULTILINE)
+    state = load("run.safetensors").state
+    assert [rows.shape for rows in state.carried] == [(4, 16, 8)]
+    assert run(capsys, "train", "mine.txt", "--resume") == out
+    said = run(capsys, "generate", "run.safetensors", "the cat", "--length", 40)
+    assert len(said) > 20
+    line = refused(capsys, *argv, "--out", "other", "--positions", "sinusoidal")
+    assert "SinusoidalPositions does not go with a memory" in line
+    line = refused(capsys, "train", "--task", "dates", "--memory", 4, "--out", "other")
+    assert "no choice 'memory'" in line
+
+
 def test_a_folder_is_no_checkpoint(folder, capsys):
     (folder / "there").mkdir()
     assert "there is there already" in refused(capsys, "train", "mine.txt", *SMALL, "--out", "there")
@@ -205,7 +221,9 @@ def test_ctrl_c_says_where_the_run_is(folder):
 def test_the_choices_of_a_recipe_can_be_read_back():
     wish = {"width": 16, "depth": 3, "heads": 2, "context": 32, "batch": 8, "steps": 50, "lr": 0.01, "seed": 7}
     wish |= {"attention": ("linear", "softmax"), "positions": "rope", "groups": 1}
-    assert choices(*language_model(**wish)) == wish
+    assert choices(*language_model(**wish)) == {**wish, "memory": 0}
+    reads_on = {**wish, "attention": "softmax", "memory": 40}
+    assert choices(*language_model(**reads_on)) == reads_on
     wish.pop("context")
     assert choices(*date_translator(**wish)) == wish
 
