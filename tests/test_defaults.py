@@ -97,7 +97,7 @@ def test_the_sizes_of_models_that_everybody_knows():
 
 
 USUAL = {
-    "softmax": {"pattern": None},
+    "softmax": {"pattern": None, "page": None},
     "compressed": {"stride": 4, "convolution": "full", "null": True},
     "linformer": {"k": 64, "sharing": "headwise"},
     "nystrom": {"landmarks": 64, "taps": 65, "steps": 6},

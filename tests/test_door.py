@@ -137,7 +137,10 @@ OTHER = {
 OTHER = {"window": 2, "rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)}
 
 
-OTHER_OF = {"bigbird_attention": {"block": 1, "drawn": np.array([[[3], [4], [1], [1]]] * 2)}}
+OTHER_OF = {
+    "bigbird_attention": {"block": 1, "drawn": np.array([[[3], [4], [1], [1]]] * 2)},
+    "ring_attention": {"owners": [np.array([0, 2]), np.array([1])]},
+}
 
 
 def layers():
@@ -152,6 +155,8 @@ def layers():
     yield "norm", Norm(8)
     yield "block", Block.of(8, 2, 7)
     yield "language model", LanguageModel(7, 8, 8, 1, 2)
+    yield "model with a memory", LanguageModel(7, 8, 8, 1, 2, positions="rope", memory=4)
+    yield "model of one block", LanguageModel(7, 8, 8, 2, 2, universal="basic")
     yield "translator", EncoderDecoder(7, 8, 8, 1, 2)
     yield "GRU", GRU(4, 8)
 
@@ -317,6 +322,7 @@ def test_what_is_missing_and_what_is_too_much():
             fit(params, form)
 
 
+MODELS = ("language model", "model with a memory", "model of one block")
 STEPS = {name: layer for name, layer in layers() if hasattr(layer, "step") and getattr(layer, "decodes", True)}
 
 
@@ -326,7 +332,7 @@ def test_a_step_has_a_door_too(name, tier):
     """Parameters and new tokens that don't fit are refused, also after a step that did."""
     layer, rng = STEPS[name], np.random.default_rng(0)
     params = layer.init(rng)
-    new = rng.integers(0, 7, (1, 2)) if name == "language model" else rng.standard_normal((1, 2, 8)).astype(np.float32)
+    new = rng.integers(0, 7, (1, 2)) if name in MODELS else rng.standard_normal((1, 2, 8)).astype(np.float32)
     with backend(tier):
         _, state = layer.step(params, new)
         layer.step(params, new[:, :1], state)
@@ -334,7 +340,7 @@ def test_a_step_has_a_door_too(name, tier):
             with pytest.raises(TypeError, match=rf"params\.{path}: "):
                 layer.step(tree_set(params, path, np.concatenate([leaf, leaf])), new[:, :1], state)
         for wrong in (new[..., :1], new.astype(bool)):
-            if wrong.shape[-1] == 1 and name == "language model":
+            if wrong.shape[-1] == 1 and name in MODELS:
                 continue
             with pytest.raises(TypeError, match=r"parameter '(X|tokens)'"):
                 layer.step(params, wrong, state)
@@ -348,7 +354,7 @@ def test_a_state_goes_back_to_who_has_left_it(name, tier):
     """To the same layer, with the same samples; that of another has other numbers in the same places, or other places."""
     layer, rng = STEPS[name], np.random.default_rng(0)
     params = layer.init(rng)
-    new = rng.integers(0, 7, (2, 3)) if name == "language model" else rng.standard_normal((2, 3, 8)).astype(np.float32)
+    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
     with backend(tier):
         _, state = layer.step(params, new)
         again = pickle.loads(pickle.dumps(state))
@@ -356,7 +362,7 @@ def test_a_state_goes_back_to_who_has_left_it(name, tier):
         with pytest.raises(ValueError, match=r"state: it is that of a batch \(2,\), not \(1,\)"):
             layer.step(params, new[:1], state)
         for other, theirs in STEPS.items():
-            if other != name and (other == "language model") == (name == "language model") and theirs != layer:
+            if other != name and (other in MODELS) == (name in MODELS) and theirs != layer:
                 with pytest.raises(ValueError, match=r"state: another .* has left it"):
                     theirs.step(theirs.init(rng), new, state)
 

@@ -9,6 +9,8 @@ from minitransformer.attention.block_sparse import (
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.delta_rule import DeltaRule, delta_rule, delta_rule_step
 from minitransformer.attention.dot_product import aggregate, dot_product_attention, scores
+from minitransformer.attention.flash import flash_attention
+from minitransformer.attention.groups import mean_pool_heads, repeat_heads
 from minitransformer.attention.kernel_attention import (
     EluFeatures,
     KernelAttention,
@@ -27,7 +29,9 @@ from minitransformer.attention.multi_head import (
     merge_heads,
     split_heads,
 )
+from minitransformer.attention.pages import Paged, block_tables, paged_attention
 from minitransformer.attention.registry import ATTENTIONS, attention_of
+from minitransformer.attention.ring import ring_attention
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import (
     ETC,
@@ -75,6 +79,7 @@ __all__ = [
     "Mixer",
     "MultiHeadAttention",
     "MultiHeadParams",
+    "Paged",
     "Pattern",
     "RandomKeys",
     "Sinks",
@@ -87,6 +92,7 @@ __all__ = [
     "bigbird_attention",
     "block_pattern",
     "block_sparse_attention",
+    "block_tables",
     "cache_bytes",
     "causal_mask",
     "delta_rule",
@@ -94,16 +100,21 @@ __all__ = [
     "dot_product_attention",
     "elu_features",
     "etc_attention",
+    "flash_attention",
     "kernel_attention",
     "kernel_attention_step",
     "kernel_state",
     "labelled_attention",
     "longformer_attention",
+    "mean_pool_heads",
     "merge",
     "merge_heads",
     "one_pattern",
     "padding_mask",
+    "paged_attention",
     "partial_attention",
+    "repeat_heads",
+    "ring_attention",
     "scores",
     "sink_attention",
     "split_heads",

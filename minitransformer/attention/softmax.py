@@ -13,6 +13,7 @@ from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.keys_values import KeysValues
+from minitransformer.attention.pages import Paged, paged_attention
 from minitransformer.attention.recent import Kept, Recent
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.door import frozen
@@ -30,14 +31,20 @@ class SoftmaxAttention(Core):
     pattern   which pairs (sparse/pattern.py); None for all
     scores    an encoding of positions that changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
               A model puts its own there: LanguageModel(attention="window", positions="t5")
+    page      positions in a page, if decoding keeps keys and values in pages (pages.py); None for one buffer
     cost      O(n² d) for each head; with a pattern, O(pairs of its tiles · d), but O(n²) memory with scores that are formed
     """
 
     pattern: Pattern | None = None
     scores: Any = None
+    page: int | None = None
 
     has_scores = True
     groups = True
+
+    def __post_init__(self) -> None:
+        if self.page is not None and self.pattern is not None:
+            raise ValueError(f"page: {type(self.pattern).__name__} has a cache of its own")
 
     @property
     def cost(self) -> str:  # type: ignore[override]
@@ -58,7 +65,7 @@ class SoftmaxAttention(Core):
     def remembers(self) -> str:  # type: ignore[override]
         """All keys and values, or those that its pattern can still see."""
         if self._kept is None:
-            return "keys and values"
+            return "keys and values" if self.page is None else f"keys and values, in pages of {self.page}"
         first, last = self._kept
         return f"{f'the first {first} and ' * (first > 0)}the last {last} keys and values"
 
@@ -107,6 +114,11 @@ class SoftmaxAttention(Core):
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None) -> tuple[Array, Any]:
         """As any core with keys and values; of a few tokens without a copy, and with a pattern only what it sees is read."""
         n, kept = Q.shape[-2], self._kept
+        if self.page is not None:
+            state = Paged.of(K, V, self.page) if state is None else state.extended(K, V)
+            if n <= FEW and self.scores is None:
+                return paged_attention(Q, state), state
+            return self(params, Q, state.keys, state.values, causal=True)[0], state
         if kept is not None and n > PIECE:
             return self._read(params, Q, K, V, state, kept)
         if kept is None and (n > FEW or not (self.scores is None or hasattr(self.scores, "bias"))):

@@ -84,10 +84,10 @@ class MemoryStack(Stack):
         for block in self.blocks:
             layer = block.attention
             core = layer.core if isinstance(layer, MultiHeadAttention) else layer
-            if not isinstance(core, SoftmaxAttention) or core.pattern is not None or not layer.decodes:
+            if not isinstance(core, SoftmaxAttention) or core.pattern or core.page or not layer.decodes:
                 what = getattr(core, "pattern", None) or core
                 raise ValueError(
-                    f"memory: {type(what).__name__} can't look back; softmax attention can, without a pattern"
+                    f"memory: {type(what).__name__} can't look back; softmax attention can, without pattern and pages"
                 )
 
     @checked

@@ -104,6 +104,7 @@ CHOSEN = {
     "scalars": {"positions": OffsetScalars(2, 12)},
     "kerple, power": {"positions": KerplePower(2)},
     "kerple, weighted": {"positions": KerpleWeighted(2)},
+    "pages": {"attention": SoftmaxAttention(page=4)},
     "by name": {"positions": "rope:base=500,layout=halves", "attention": "window:radius=2"},
     "in turns": {"attention": ("window:radius=2", KernelAttention(EluFeatures())), "positions": "learned"},
     "each head": {"attention": SoftmaxAttention(EachHead((Window(1), Strided(3))), T5Bias(2)), "positions": "none"},
@@ -242,7 +243,7 @@ LARGE = ("a million", "a thousand millions", "a million millions", "a googol")
 MAY = {  # what else may stand there
     "depth": (), "hidden": ("nothing",), "groups": ("nothing",), "outputs": ("nothing",), "part": ("nothing",),
     "scaling": ("nothing",), "buckets": ("nothing",), "scores": ("nothing",), "pattern": ("nothing",),
-    "taps": ("nothing",), "steps": ("nothing",),
+    "taps": ("nothing",), "steps": ("nothing",), "page": ("nothing", "a million"),
     "scale": ("nothing", "negative", "fraction", *LARGE),
 }  # fmt: skip
 
@@ -283,8 +284,11 @@ def assert_no_lie_gets_through(path, model, under=()):
             assert any(key in said for key in [*named, "the array"]), f"{where} = {wrong}: {said}"
 
 
-def test_a_lie_in_any_field_of_a_run(tmp_path):
-    assert_no_lie_gets_through(tmp_path / "run", model_with({"positions": "learned"}))
+@pytest.mark.parametrize(
+    "choice", [{"positions": "learned"}, {"positions": "rope", "memory": 3}, {"universal": "basic"}], ids=str
+)
+def test_a_lie_in_any_field_of_a_run(choice, tmp_path):
+    assert_no_lie_gets_through(tmp_path / "run", model_with(choice))
 
 
 @pytest.mark.parametrize("name", [*PARTS, *CHOSEN])
@@ -404,7 +408,7 @@ def test_a_model_that_can_not_be(change, message, tmp_path):
 def nested(depth):
     part = None
     for _ in range(depth):
-        part = {"class": "SoftmaxAttention", "pattern": None, "scores": part}
+        part = {"class": "SoftmaxAttention", "pattern": None, "scores": part, "page": None}
     return part
 
 

@@ -1,0 +1,151 @@
+"""FlashAttention: softmax attention, one block of keys after another, exact, and no matrix of n × m is ever there.
+
+What a query has found in some of the keys is three things, and two such findings can be joined:
+
+    m = max_j S_ij,   total = Σ_j exp(S_ij − m),   sum = Σ_j exp(S_ij − m) v_j
+    join: M = max(m, m′), and both totals and sums, times exp(m − M) and exp(m′ − M), added
+    Y = sum / total,   L = m + ln total
+
+Joining is commutative and associative, and (−∞, 0, 0) changes nothing. So the keys can come in any blocks and any order: from
+the tiles of a kernel, from other machines (ring.py), from the pages of a cache (pages.py). `merge` joins findings that are
+divided already, (Y, L), and has a gradient; here it is not needed, because of what the backward pass does without it.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import must_broadcast, one_dtype, without_the_hidden
+from minitransformer.attention.masks import causal_mask
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class Found(NamedTuple):
+    """Of some keys, for each query: the largest score (*batch, n), Σ exp (*batch, n), Σ exp · v (*batch, n, dv)."""
+
+    m: Array
+    total: Array
+    sum: Array
+
+
+def nothing_found(Q: Array, V: Array) -> Found:
+    """In no keys: (−∞, 0, 0)."""
+    zeros = np.zeros(Q.shape[:-1], Q.dtype)
+    return Found(zeros - np.inf, zeros, np.zeros((*Q.shape[:-1], V.shape[-1]), Q.dtype))
+
+
+def find(Q: Array, K: Array, V: Array, mask: Array | None, scale: float) -> Found:
+    """In these keys. A query that sees none of them finds nothing."""
+    S = (Q.dtype.type(scale) * Q) @ K.mT
+    if mask is not None:
+        S = np.where(mask, S, S.dtype.type(-np.inf))
+    m = S.max(-1, initial=-np.inf)
+    P = np.exp(S - _finite(m)[..., None])
+    with np.errstate(invalid="ignore"):  # 0 · ∞
+        found = P @ V
+    return Found(m, P.sum(-1), without_the_hidden(found, lambda: P, V))
+
+
+def join(a: Found, b: Found) -> Found:
+    """In both. Where neither has found anything, nothing is."""
+    M = np.maximum(a.m, b.m)
+    of_a, of_b = (np.exp(part.m - _finite(M)) for part in (a, b))
+    total = of_a * a.total + of_b * b.total
+    return Found(M, total, of_a[..., None] * a.sum + of_b[..., None] * b.sum)
+
+
+def finish(found: Found) -> tuple[Array, Array]:
+    """Y = sum / total and L = m + ln total; 0 and −∞ for a query that has found nothing."""
+    none = found.total == 0
+    total = np.where(none, found.total.dtype.type(1), found.total)
+    return found.sum / total[..., None], np.where(none, found.m, found.m + np.log(total))
+
+
+def _finite(m: Array) -> Array:
+    """−∞ − (−∞) has no value: there, nothing is subtracted."""
+    return np.where(m == -np.inf, m.dtype.type(0), m)
+
+
+def gradients(
+    Q: Array, K: Array, V: Array, mask: Array | None, scale: float, L: Array, D: Array, dY: Array
+) -> tuple[Array, Array, Array]:
+    """dQ, dK, dV of a block of pairs, whatever the other blocks are: all that is asked of them is in L and D.
+
+    A = exp(S − L),   dA = dY Vᵀ,   dS = A ⊙ (dA − D),   D_i = ⟨dy_i, y_i⟩
+    """
+    s = Q.dtype.type(scale)
+    S = (s * Q) @ K.mT
+    A = np.exp(S - _finite(L)[..., None])
+    A = np.where(L[..., None] > -np.inf if mask is None else mask & (L[..., None] > -np.inf), A, A.dtype.type(0))
+    dS = s * A * (dY @ V.mT - D[..., None])
+    return dS @ K, dS.mT @ Q, A.mT @ dY
+
+
+class FlashPullback(NamedTuple):
+    """Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ = D_i: the sum over a whole row is known without the row.
+
+    So a block of A is computed again from L, used, and forgotten. Nothing is merged on the way back: gradients of blocks add.
+    """
+
+    Q: Array
+    K: Array
+    V: Array
+    mask: Array | None
+    Y: Array
+    L: Array
+    block: int
+    scale: float
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        D = np.vecdot(dY, self.Y)
+        dQ, dK, dV = (np.zeros_like(X) for X in (self.Q, self.K, self.V))
+        for keys, part in blocks(self.K.shape[-2], self.block, self.mask):
+            K, V = self.K[..., keys, :], self.V[..., keys, :]
+            of_Q, dK[..., keys, :], dV[..., keys, :] = gradients(self.Q, K, V, part, self.scale, self.L, D, dY)
+            dQ += of_Q
+        return dQ, dK, dV
+
+
+def blocks(m: int, block: int, mask: Array | None) -> list[tuple[slice, Array | None]]:
+    """Which keys are in each block, and the columns of the mask for them."""
+    keys = [slice(start, min(start + block, m)) for start in range(0, m, block)]
+    one = mask is None or mask.shape[-1] == 1
+    return [(k, mask if one else mask[..., k]) for k in keys]  # type: ignore[index]
+
+
+@checked
+def flash_attention(
+    Q: Float[Array, "*batch n d"],
+    K: Float[Array, "*batch m d"],
+    V: Float[Array, "*batch m dv"],
+    *,
+    block: int = 64,
+    causal: bool = False,
+    mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
+) -> tuple[Float[Array, "*batch n dv"], FlashPullback]:
+    """Softmax attention in blocks of keys: for each block find, and join with what was found before.
+
+        Y = softmax(scale · Q Kᵀ) V
+
+    block    keys that are looked at together; the result is the same for any, to rounding
+    others   as in `dot_product_attention`
+    source   Dao et al. 2022; the running maximum is older: Milakov and Gimelshein 2018. The compiled loops of the book do
+             this in tiles of queries as well
+    cost     O(n m d) time, O(n block) memory beside Q, K, V and Y. Can be causal
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY), which computes the scores once more
+    raises   TypeError for a wrong shape or dtype, ValueError for a mask that does not fit
+    """
+    one_dtype(Q=Q, K=K, V=V)
+    n, m = Q.shape[-2], K.shape[-2]
+    if mask is not None:
+        must_broadcast(mask, (*Q.shape[:-1], m))
+    if causal:
+        mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
+    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
+    found = nothing_found(Q, V)
+    for keys, part in blocks(m, block, mask):
+        found = join(found, find(Q, K[..., keys, :], V[..., keys, :], part, scale))
+    Y, L = finish(found)
+    return Y, FlashPullback(Q, K, V, mask, Y, L, block, scale)

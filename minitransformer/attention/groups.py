@@ -1,0 +1,63 @@
+"""Fewer heads of keys and values than of queries: from one number of them to another, in parameters that exist already.
+
+A cache holds keys and values, so with G of them in place of H it is H/G times smaller. A model that was trained with H is
+converted by the mean of the heads that are to share one, and then trained a little more; the other way nothing is lost: every
+head of a group gets a copy.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minitransformer.attention.multi_head import MultiHeadParams
+from minitransformer.pullback import Tree
+from minitransformer.typing import Array, checked
+
+
+@checked
+def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
+    """A tree of parameters in which every multi-head attention has `groups` heads of keys and values: means of neighbours.
+
+    heads    H, of queries
+    groups   G, must divide the number of heads of keys and values there are
+    source   Ainslie et al. 2023, who go on training for a twentieth of the steps
+    raises   ValueError if they can't be divided so
+    """
+
+    def pooled(W: Array) -> Array:
+        if W.shape[-2] % groups:
+            raise ValueError(f"groups: {W.shape[-2]} heads of keys are not divisible into {groups} groups")
+        return W.reshape(*W.shape[:-2], groups, W.shape[-2] // groups, W.shape[-1]).mean(-2)
+
+    return _in_each_attention(params, heads, pooled)
+
+
+@checked
+def repeat_heads(params: Tree, heads: int) -> Tree:
+    """The same function with a key and a value for each of H heads: those of a group are the same."""
+    return _in_each_attention(params, heads, lambda W: np.repeat(W, heads // W.shape[-2], -2))
+
+
+def _in_each_attention(tree: Tree, heads: int, change: Callable[[Array], Array]) -> Tree:
+    """Keys and values of every MultiHeadParams in a tree changed, seen as (…, heads of keys, d)."""
+    if isinstance(tree, MultiHeadParams):
+        width = tree.W_q.shape[-1]
+        if width % heads:
+            raise ValueError(f"heads: the queries of width {width} are not those of {heads} heads")
+        if tree.W_k is None:
+            raise ValueError("params: here queries are the keys, which nothing can share")
+
+        def each(W: Any) -> Any:
+            if W is None:
+                return None
+            changed = change(W.reshape(*W.shape[:-1], -1, width // heads))
+            return changed.reshape(*W.shape[:-1], -1)
+
+        return tree._replace(W_k=each(tree.W_k), W_v=each(tree.W_v), b_k=each(tree.b_k), b_v=each(tree.b_v))
+    if isinstance(tree, dict):
+        return {name: _in_each_attention(part, heads, change) for name, part in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        parts = [_in_each_attention(part, heads, change) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return tree

@@ -1,0 +1,107 @@
+"""A cache of keys and values in pages: room is given out a page at a time, and texts that begin alike share their pages.
+
+A buffer that grows has to be moved when it is full, and half of it may be empty. Pages of a fixed size are never moved, and a
+text wastes less than one page. Its block table says which pages it has, in the order of the text; where they are in memory
+does not matter, because what is found in them can be joined in any order (flash.py).
+
+To continue one text in several ways, only the table is copied. A page that is full is never written again; one that is
+half full is copied by the second of two who want to go on in it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.flash import find, finish, join, nothing_found
+from minitransformer.gather_scatter import for_each_head
+from minitransformer.typing import Array, checked
+
+
+class Page(NamedTuple):
+    """Room for some positions, (*batch, G, size, d) and (*batch, G, size, dv); `written[0]` of them are taken."""
+
+    K: Array
+    V: Array
+    written: list[int]
+
+
+class Paged(NamedTuple):
+    """The keys and values of `length` positions, in pages of one size. Like KeysValues it is never changed, only continued."""
+
+    pages: tuple[Page, ...]
+    length: int
+    size: int
+
+    @classmethod
+    def of(cls, K: Array, V: Array, size: int) -> "Paged":
+        """The state after the first tokens."""
+        rooms = (np.zeros((*X.shape[:-2], size, X.shape[-1]), X.dtype) for X in (K, V))
+        return cls((Page(next(rooms), next(rooms), [0]),), 0, size).extended(K, V)
+
+    @property
+    def keys(self) -> Array:
+        """K of the positions so far, (*batch, G, length, d), copied together."""
+        return np.concatenate([page.K for page in self.pages], -2)[..., : self.length, :]
+
+    @property
+    def values(self) -> Array:
+        """V of the positions so far."""
+        return np.concatenate([page.V for page in self.pages], -2)[..., : self.length, :]
+
+    @property
+    def waste(self) -> int:
+        """Positions that there is room for beyond the text: less than a page, or the first one if nothing is written."""
+        return len(self.pages) * self.size - self.length
+
+    def parts(self) -> Iterator[tuple[Array, Array, Array]]:
+        """Page by page: the positions in it, their keys and their values."""
+        for k, page in enumerate(self.pages):
+            used = min(self.length - k * self.size, self.size)
+            yield k * self.size + np.arange(used), page.K[..., :used, :], page.V[..., :used, :]
+
+    def extended(self, K: Array, V: Array) -> "Paged":
+        """With these n more positions. Copies at most the rest of one page. ValueError for keys of other samples or heads."""
+        last = self.pages[-1]
+        for new, known in ((K, last.K), (V, last.V)):
+            if (*new.shape[:-2], new.shape[-1], new.dtype) != (*known.shape[:-2], known.shape[-1], known.dtype):
+                raise ValueError(f"state: {new.dtype} {new.shape} can't follow {known.dtype} {known.shape}")
+        pages, length = list(self.pages), self.length
+        while K.shape[-2]:
+            at = length - (len(pages) - 1) * self.size  # in the last page
+            if at == self.size:
+                pages.append(Page(np.zeros_like(last.K), np.zeros_like(last.V), [0]))
+                at = 0
+            elif pages[-1].written[0] != at:  # somebody else has gone on here
+                pages[-1] = Page(pages[-1].K.copy(), pages[-1].V.copy(), [at])
+            n = min(self.size - at, K.shape[-2])
+            pages[-1].K[..., at : at + n, :], pages[-1].V[..., at : at + n, :] = K[..., :n, :], V[..., :n, :]
+            pages[-1].written[0] = at + n
+            K, V, length = K[..., n:, :], V[..., n:, :], length + n
+        return Paged(tuple(pages), length, self.size)
+
+
+def block_tables(*states: Paged) -> list[list[int]]:
+    """For each state the numbers of its pages, in the order of its text. What two states share has one number."""
+    numbers: dict[int, int] = {}
+    return [[numbers.setdefault(id(page.K), len(numbers)) for page in state.pages] for state in states]
+
+
+@checked
+def paged_attention(Q: Array, state: Paged, scale: float | None = None, order: Sequence[int] | None = None) -> Array:
+    """Causal attention of the last queries to all positions of a state, page by page: Y alone, for it is for writing.
+
+    Q       (*batch, H, n, d), the last n positions; heads share the keys of their group
+    order   in which the pages are read; the numbers are the same to rounding
+    cost    O(n m d) time, and nothing is copied together
+    """
+    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
+    i = state.length - Q.shape[-2] + np.arange(Q.shape[-2])
+    parts, found = list(state.parts()), nothing_found(Q, state.pages[0].V)
+    for k in range(len(parts)) if order is None else order:
+        j, K, V = parts[k]
+        mask = None if Q.shape[-2] == 1 else i[:, None] >= j
+        K, V = (for_each_head(X, Q.shape[:-2]) for X in (K, V))
+        found = join(found, find(Q, K, V, mask, scale))
+    return finish(found)[0]

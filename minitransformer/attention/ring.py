@@ -1,0 +1,224 @@
+"""Ring attention: a text too long for one machine, on several that sit in a ring.
+
+Worker r keeps its queries. Blocks of keys and values travel around: in step t it holds those of worker (r − t) mod W, joins
+what its queries find there with what they have found so far (flash.py), and hands the block on. On the way back the same
+blocks travel once more, and carry their gradients with them until they are home.
+
+If attention is causal, some blocks lie ahead of all queries of a worker, who waits. So it matters which positions a worker
+owns:
+
+    contiguous    the r-th stretch of n/W positions        the last worker is busy in every step, the first in one
+    striped       r, r + W, r + 2W, …                      all blocks are nearly half full
+    zigzag        stretches r and 2W − 1 − r, of n/2W      all workers have the same work in every step
+"""
+
+import math
+import multiprocessing
+from collections.abc import Callable, Generator, Sequence
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import one_dtype
+from minitransformer.attention.flash import find, finish, gradients, join, nothing_found
+from minitransformer.typing import Array, Float, checked
+
+Owners = Sequence[Array]  # the positions of each worker
+Worker = Generator[Any, Any, Any]  # yields what it hands on, is sent what it is handed, returns what it was asked for
+
+# --------------------------------------------------------------------------------------------- schedules
+
+
+def contiguous(n: int, workers: int) -> list[Array]:
+    """The r-th stretch for worker r."""
+    return np.array_split(np.arange(n), workers)
+
+
+def striped(n: int, workers: int) -> list[Array]:
+    """Every W-th position, from r on."""
+    return [np.arange(r, n, workers) for r in range(workers)]
+
+
+def zigzag(n: int, workers: int) -> list[Array]:
+    """One stretch from the front and one from the back, of 2 W."""
+    parts = np.array_split(np.arange(n), 2 * workers)
+    return [np.concatenate([parts[r], parts[-1 - r]]) for r in range(workers)]
+
+
+@checked
+def work(owners: Owners, *, causal: bool = True) -> Array:
+    """Pairs (i, j) that worker r computes in step t, (W, W): those of its queries with the keys of worker (r − t) mod W."""
+    W = len(owners)
+    pairs = np.zeros((W, W), np.int64)
+    for t, r in np.ndindex(W, W):
+        i, j = owners[r], owners[(r - t) % W]
+        pairs[t, r] = (i[:, None] >= j).sum() if causal else len(i) * len(j)
+    return pairs
+
+
+@checked
+def efficiency(pairs: Array) -> float:
+    """Of the time of all workers, the part in which they work, if every step takes as long as its slowest worker.
+
+    W/(2W − 1) for contiguous stretches in the limit of long ones, (n + 1)/(n + W) for stripes, 1 for zigzag.
+    """
+    return float(pairs.sum() / (pairs.shape[1] * pairs.max(1).sum()))
+
+
+# ----------------------------------------------------------------------------------------------- workers
+
+
+def _forward(own: Array, Q: Array, K: Array, V: Array, workers: int, causal: bool, scale: float) -> Worker:
+    """Y and L of a worker's queries."""
+    found, held = nothing_found(Q, V), (own, K, V)
+    for step in range(workers):
+        theirs, K, V = held
+        found = join(found, find(Q, K, V, _sees(own, theirs, causal), scale))
+        if step < workers - 1:
+            held = yield held
+    return finish(found)
+
+
+def _backward(
+    own: Array, Q: Array, K: Array, V: Array, L: Array, D: Array, dY: Array, workers: int, causal: bool, scale: float
+) -> Worker:
+    """dQ of a worker's queries, and dK and dV of its keys, which have been everywhere by then."""
+    dQ, held = np.zeros_like(Q), (own, K, V, np.zeros_like(K), np.zeros_like(V))
+    for _ in range(workers):
+        theirs, K, V, dK, dV = held
+        of_Q, of_K, of_V = gradients(Q, K, V, _sees(own, theirs, causal), scale, L, D, dY)
+        dQ = dQ + of_Q
+        held = yield theirs, K, V, dK + of_K, dV + of_V
+    return dQ, held[3], held[4]
+
+
+def _sees(own: Array, theirs: Array, causal: bool) -> Array | None:
+    return own[:, None] >= theirs if causal else None
+
+
+def in_turns(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """What the workers of a ring return: here, one after the other in each step."""
+    workers, results = [function(*own) for own in arguments], []
+    handed: list[Any] = [None] * len(workers)
+    while not results:
+        given = []
+        for worker, block in zip(workers, handed, strict=True):
+            try:
+                given.append(worker.send(block))
+            except StopIteration as end:
+                results.append(end.value)
+        handed = given[-1:] + given[:-1]  # from worker r − 1
+    return results
+
+
+def in_processes(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The same, each worker in a process of its own, and blocks go from process to process.
+
+    raises   ChildProcessError if a process ends before its time
+    """
+    context, W = multiprocessing.get_context("spawn"), len(arguments)
+    inboxes = [context.Queue() for _ in range(W)]
+    processes: list[Any] = []
+    answers: dict[Any, int] = {}  # answers: which worker is at the other end
+    try:
+        for r, own in enumerate(arguments):
+            here, there = context.Pipe(duplex=False)
+            answers[here] = r
+            queues = inboxes[r], inboxes[(r + 1) % W]
+            processes.append(context.Process(target=_one_process, args=(function, own, *queues, there), daemon=True))
+            processes[-1].start()
+            there.close()  # so that this end hears when the process is gone
+        results: dict[int, Any] = {}
+        while len(results) < W:
+            ready: list[Any] = wait([here for here, r in answers.items() if r not in results])
+            for answer in ready:
+                try:
+                    results[answers[answer]] = answer.recv()
+                except EOFError:
+                    raise ChildProcessError(f"worker {answers[answer]} of {W} has ended without a result") from None
+        return [results[r] for r in range(W)]
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _one_process(function: Callable[..., Worker], own: tuple[Any, ...], inbox: Any, outbox: Any, answer: Any) -> None:
+    worker, block = function(*own), None
+    while True:
+        try:
+            outbox.put(worker.send(block))
+        except StopIteration as end:
+            answer.send(end.value)
+            return
+        block = inbox.get()
+
+
+# ------------------------------------------------------------------------------------------ the attention
+
+
+class RingPullback(NamedTuple):
+    """Once more around the ring. D_i = ⟨dy_i, y_i⟩ and L_i are the query's, and stay where it is."""
+
+    owners: tuple[Array, ...]
+    Q: Array
+    K: Array
+    V: Array
+    Y: Array
+    L: Array
+    causal: bool
+    scale: float
+    processes: bool
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        W, D = len(self.owners), np.vecdot(dY, self.Y)
+        run = in_processes if self.processes else in_turns
+        arguments = [
+            (own, *_rows(own, self.Q, self.K, self.V), self.L[..., own], D[..., own], *_rows(own, dY), W, self.causal, self.scale)
+            for own in self.owners
+        ]  # fmt: skip
+        results = run(_backward, arguments)
+        return tuple(_together(self.owners, parts) for parts in zip(*results, strict=True))  # type: ignore[return-value]
+
+
+def _rows(own: Array, *arrays: Array) -> list[Array]:
+    return [np.take(X, own, -2) for X in arrays]
+
+
+def _together(owners: Owners, parts: Sequence[Array]) -> Array:
+    """The rows of all workers, each where it belongs."""
+    return np.take(np.concatenate(parts, -2), np.argsort(np.concatenate(owners)), -2)
+
+
+@checked
+def ring_attention(
+    Q: Float[Array, "*batch n d"],
+    K: Float[Array, "*batch n d"],
+    V: Float[Array, "*batch n dv"],
+    owners: Owners,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    processes: bool = False,
+) -> tuple[Float[Array, "*batch n dv"], RingPullback]:
+    """Softmax attention over the workers of a ring, each of which holds a part of the text.
+
+    owners      the positions of each worker, every one once: contiguous(n, W), striped(n, W), zigzag(n, W) or others
+    processes   whether each worker is a process of its own; otherwise they take turns in this one, with the same numbers. A
+                script that starts processes needs its `if __name__ == "__main__":`
+    source      Liu, Zaharia and Abbeel 2023; stripes: Brandon et al. 2023; zigzag as in zhuzilin/ring-flash-attention
+    cost        O(n² d / W) time for each worker, and O(n d / W) memory; it sends 2 n d / W numbers in each of W − 1 steps
+    returns     Y and a pullback: dQ, dK, dV = pullback(dY)
+    raises      ValueError if the positions are not those of the text
+    """
+    one_dtype(Q=Q, K=K, V=V)
+    n, W = Q.shape[-2], len(owners)
+    if W == 0 or not np.array_equal(np.sort(np.concatenate(owners)), np.arange(n)):
+        raise ValueError(f"owners: {W} workers should have the positions 0 … {n - 1}, each once")
+    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
+    run = in_processes if processes else in_turns
+    results = run(_forward, [(own, *_rows(own, Q, K, V), W, causal, scale) for own in owners])
+    Y = _together(owners, [Y for Y, _ in results])
+    L = _together(owners, [L[..., None] for _, L in results])[..., 0]
+    return Y, RingPullback(tuple(owners), Q, K, V, Y, L, causal, scale, processes)
