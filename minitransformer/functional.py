@@ -100,6 +100,19 @@ def tanh(X: Float[Array, "..."]):
 
 
 @checked
+def silu(X: Float[Array, "..."]):
+    """x σ(x), entry by entry, elsewhere called swish; the slope is σ (1 + x (1 − σ))."""
+    half = (0.5 * (1 + np.tanh(0.5 * X))).astype(X.dtype)
+    return X * half, PointwisePullback(half * (1 + X * (1 - half)))
+
+
+@checked
+def softplus(X: Float[Array, "..."]):
+    """ln(1 + eˣ), entry by entry, which is positive; the slope is σ(x). ln σ(x) is −softplus(−x)."""
+    return np.maximum(X, 0) + np.log1p(np.exp(-np.abs(X))), PointwisePullback(sigmoid(X)[0])
+
+
+@checked
 def gelu(X: Float[Array, "..."]):
     """x Φ(x), with Φ the normal distribution function; the slope is Φ(x) + x φ(x). What BERT uses. Float64 is for NumPy."""
     if X.dtype == np.float32 and (loops := loops_in("pointwise")):
