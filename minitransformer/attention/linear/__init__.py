@@ -1,7 +1,12 @@
-"""Part II, attention in linear time: weights that are products of features, which features, and any similarity at all."""
+"""Part II, linear time: weights that are products of features, which features, and memories that fade."""
 
 from minitransformer.attention.linear.cosformer import CosFormer, cosformer_attention, cosformer_features
 from minitransformer.attention.linear.dpfp import DPFP, dpfp_features, sum_normalised
+from minitransformer.attention.linear.forgetting import Forgetting, forgetting_attention
+from minitransformer.attention.linear.gated import decay_mask, gated_linear_attention, gated_linear_step
+from minitransformer.attention.linear.gated_delta import gated_delta_rule, gated_delta_step
+from minitransformer.attention.linear.gated_delta_net import GatedDelta
+from minitransformer.attention.linear.gla import GLA
 from minitransformer.attention.linear.performer import Performer, PerformerParams, performer_attention
 from minitransformer.attention.linear.random_features import (
     gaussian_rows,
@@ -11,20 +16,33 @@ from minitransformer.attention.linear.random_features import (
     relu_features,
     trigonometric_features,
 )
+from minitransformer.attention.linear.retnet import RetNet, retention_decays
 from minitransformer.attention.linear.smoother import Smoother, exponential, gaussian, kernel_smoother, polynomial
+from minitransformer.attention.linear.ssd import SSD
 from minitransformer.attention.linear.taylor import Taylor, taylor_features
 
 __all__ = [
     "DPFP",
+    "GLA",
+    "SSD",
     "CosFormer",
+    "Forgetting",
+    "GatedDelta",
     "Performer",
     "PerformerParams",
+    "RetNet",
     "Smoother",
     "Taylor",
     "cosformer_attention",
     "cosformer_features",
+    "decay_mask",
     "dpfp_features",
     "exponential",
+    "forgetting_attention",
+    "gated_delta_rule",
+    "gated_delta_step",
+    "gated_linear_attention",
+    "gated_linear_step",
     "gaussian",
     "gaussian_rows",
     "kernel_smoother",
@@ -34,6 +52,7 @@ __all__ = [
     "polynomial",
     "positive_features",
     "relu_features",
+    "retention_decays",
     "sum_normalised",
     "taylor_features",
     "trigonometric_features",

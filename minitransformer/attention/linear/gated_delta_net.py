@@ -1,0 +1,111 @@
+"""Gated DeltaNet and Kimi delta attention: the delta rule with gates in every head.
+
+    α_t = exp(−e^A softplus(x_t w + b)),   β_t = σ(x_t w_β)        one α for each head, or one for each channel
+    y_t = q_tᵀ S_t of the gated delta rule, with q_t / √d and k_t of norm one
+    Z   = RMS norm of y_t, head by head, ⊙ swish(x_t W_g)          ⊙ σ where there is one α for each channel
+
+A border between two texts closes α, and the past is gone; a new value for an old key opens β, and replaces it. Neither can do
+what the other does.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.delta_rule import unit
+from minitransformer.attention.linear.gla import GainPullback, WidenedPullback, narrow, widened
+from minitransformer.attention.linear.memory import Entries, Memory, norm_and_gate
+from minitransformer.attention.linear.ssd import speeds, time_offsets
+from minitransformer.door import frozen
+from minitransformer.functional import sigmoid, silu, softplus
+from minitransformer.gather_scatter import unbroadcast
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array
+
+
+class GatedDeltaParams(NamedTuple):
+    """A (H,), ln of the speed of each head; b (H,); the gain (d,). With a gate for each channel b is (H·d,), and W (H·w, H·d)."""
+
+    A: Array
+    b: Array
+    W: Array | None
+    gain: Array
+
+
+class GatesPullback(NamedTuple):
+    """ln α = −e^A s with s = softplus:  ds = −e^A dln α,  dA = Σ ln α dln α; β = σ; q and k are of norm one."""
+
+    q: Pullback
+    k: Pullback
+    beta: Pullback
+    scale: float
+    speed: Array
+    log_decay: Array
+    softplus: Pullback
+    widened: WidenedPullback | None
+
+    def __call__(self, entries: Entries) -> tuple[dict[str, Array | None], Array, Array, Array, Array, Array]:
+        dQ, dK, dbeta = self.q(self.scale * entries.Q), self.k(entries.K), self.beta(entries.beta)[..., None]
+        dlogits = self.softplus(-self.speed * entries.log_decay)
+        product = self.log_decay * entries.log_decay
+        if self.widened is None:
+            db, dW, dstream = unbroadcast(dlogits, self.speed.shape)[:, 0], None, dlogits[..., None]
+            dA = unbroadcast(product, self.speed.shape)[:, 0]
+        else:
+            dstream, dW, db = self.widened(dlogits)
+            dA = unbroadcast(product, self.speed.shape)[:, 0, 0]
+        return {"A": dA, "b": db, "W": dW}, dQ, dK, entries.V, dbeta, dstream
+
+
+@frozen
+class GatedDelta(Memory):
+    """The delta rule in a memory that fades: Gated DeltaNet, or with a gate for each channel Kimi delta attention.
+
+    heads, d     H, and the width of a head
+    channelwise  whether each channel has an α of its own
+    source       Yang, Kautz and Hatamizadeh 2025; Kimi Team 2025, whose projection to the gates goes through d columns. The
+                 convolution over four tokens that both have in front is not here
+    cost         O(n d dv) time; one new token costs O(d dv). Always causal
+    """
+
+    heads: int
+    d: int
+    channelwise: bool = False
+
+    learned = GatedDeltaParams
+    needs = "α, β and a gate from X"
+
+    @property
+    def streams(self) -> dict[str, int]:  # type: ignore[override]
+        """What β and α are made of, and what opens the output."""
+        return {"beta": 1, "alpha": narrow(self.d, self.heads) if self.channelwise else 1, "gate": self.d}
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GatedDeltaParams:
+        """e^A uniform on 1 … 16, and softplus(b) between 0.001 and 0.1, every order of magnitude as likely."""
+        A, W = speeds(rng, self.heads).astype(dtype), None
+        b = time_offsets(rng, self.heads * (self.d if self.channelwise else 1)).astype(dtype)
+        if self.channelwise:
+            rows = narrow(self.d, self.heads) * self.heads
+            W = rng.uniform(-1, 1, (rows, len(b))).astype(dtype) * dtype(np.sqrt(3 / rows))
+        return GatedDeltaParams(A, b, W, np.ones(self.d, dtype))
+
+    def prepare(
+        self, params: GatedDeltaParams, Q: Array, K: Array, V: Array, *streams: Array
+    ) -> tuple[Entries, GatesPullback]:
+        """Queries and keys of norm one, β and ln α."""
+        (Q, q), (K, k), (beta, dbeta) = unit(Q), unit(K), sigmoid(streams[0][..., 0])
+        scale, wide = Q.dtype.type(self.d**-0.5), None
+        if params.W is None:
+            logits, speed = streams[1][..., 0] + params.b[:, None], np.exp(params.A)[:, None]
+        else:
+            logits, wide = widened(streams[1], params.W, params.b)
+            speed = np.exp(params.A)[:, None, None]
+        fades, pullback = softplus(logits)
+        log_decay = -speed * fades
+        entries = Entries(scale * Q, K, V, beta, log_decay)
+        return entries, GatesPullback(q, k, dbeta, scale, speed, log_decay, pullback, wide)
+
+    def finish(self, params: GatedDeltaParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
+        """RMS norm ⊙ swish, or ⊙ σ."""
+        Z, norm = norm_and_gate(Y, gate, params.gain, sigmoid if self.channelwise else silu)
+        return Z, GainPullback(norm)

@@ -1,0 +1,150 @@
+"""What cores with a fading memory have in common: gates from X in front of it, a norm and a gate of its own behind it.
+
+    prepare     Q, K, V and streams → what the memory takes         scales, norms, decays, how far each write goes
+    hide        a position that the mask hides neither writes nor fades
+    recall      Y of `gated_linear_attention`, or of `gated_delta_rule` where there is a β
+    finish      Z = RMS norm of y_t ⊙ swish(g_t)                    in each head, or in what order a model has it
+
+What is read from a memory without a denominator grows with what was written. The norm takes care of that; and g, which is
+projected from X, lets a token say what it wants of what it reads.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.linear.gated import gated_linear_attention, gated_linear_step
+from minitransformer.attention.linear.gated_delta import gated_delta_rule, gated_delta_step
+from minitransformer.functional import rms_norm
+from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.typing import Array
+
+
+class Entries(NamedTuple):
+    """What a memory takes, (*batch, H, n, …), or the gradient of that; no β where nothing is corrected."""
+
+    Q: Array
+    K: Array
+    V: Array
+    beta: Array | None
+    log_decay: Array
+
+    def hide(self, seen: Array | None) -> "Entries":
+        """With zeros, a decay of one, and so gradients of zero, for the positions that are not there. Queries stay."""
+        if seen is None:
+            return self
+        row = seen[..., 0]
+        beta = None if self.beta is None else where_seen(row, self.beta)
+        there = row if self.log_decay.ndim < self.K.ndim else seen
+        K, V = where_seen(seen, self.K), where_seen(seen, self.V)
+        return Entries(self.Q, K, V, beta, where_seen(there, self.log_decay))
+
+    def recall(self) -> tuple[Array, Pullback]:
+        """Y, and its pullback."""
+        if self.beta is None:
+            return gated_linear_attention(self.Q, self.K, self.V, self.log_decay)
+        return gated_delta_rule(self.Q, self.K, self.V, self.beta, self.log_decay)
+
+    def step(self, S: Array) -> tuple[Array, Array]:
+        """Y and the state after these positions."""
+        if self.beta is None:
+            return gated_linear_step(self.Q, self.K, self.V, self.log_decay, S)
+        return gated_delta_step(self.Q, self.K, self.V, self.beta, self.log_decay, S)
+
+
+class NormAndGatePullback(NamedTuple):
+    """z = n ⊙ s with n the norm of y, s = f(g):  dn = dz ⊙ s, ds = dz ⊙ n."""
+
+    normed: Array
+    opened: Array
+    norm: Pullback
+    activation: Pullback
+
+    def __call__(self, dZ: Array) -> tuple[Array, Array, Array]:
+        dY, dgain = self.norm(dZ * self.opened)
+        return dY, self.activation(dZ * self.normed), dgain
+
+
+def norm_and_gate(Y: Array, G: Array, gain: Array, activation: Any) -> tuple[Array, NormAndGatePullback]:
+    """z = RMS norm of y, times the gain, times f(g); pullback: dz to (dy, dg, dgain)."""
+    (N, norm), (opened, pullback) = rms_norm(Y, gain, eps=1e-5), activation(G)
+    return N * opened, NormAndGatePullback(N, opened, norm, pullback)
+
+
+class MemoryState(NamedTuple):
+    """The memory after `length` positions, S (*batch, H, d, dv)."""
+
+    S: Array
+    length: int
+
+
+class MemoryPullback(NamedTuple):
+    """What was done, in the opposite order. A parameter is in front of the memory or behind it; V may be in both places."""
+
+    learned: type
+    prepare: Pullback
+    recall: Pullback
+    finish: Pullback
+    seen: Array | None
+
+    def __call__(self, dZ: Array) -> tuple[Any, ...]:
+        behind, dY, dV_behind, dgate = self.finish(dZ)
+        dQ, dK, dV, *dbeta, dlog_decay = self.recall(dY)
+        entries = Entries(dQ, dK, dV, dbeta[0] if dbeta else None, dlog_decay).hide(self.seen)
+        front, dQ, dK, dV, *dgates = self.prepare(entries)
+        dV = dV if dV_behind is None else dV + where_seen(self.seen, dV_behind)
+        return self.learned(**front, **behind), dQ, dK, dV, *dgates, dgate
+
+
+class Memory(Core):
+    """A core whose past is one matrix for each head; a subclass says what stands in front of it and behind it.
+
+    prepare(params, Q, K, V, *streams)   → Entries, and a pullback from their gradient to (front, dQ, dK, dV, *dstreams)
+    finish(params, Y, V, gate)           → Z, and a pullback to (behind, dY, dV or None, dgate); `gate` is the last stream
+    learned                              the type of the parameters; front and behind are their gradients by name
+    """
+
+    learned: ClassVar[type] = NoParams
+
+    cost = "O(n)"
+    causal = "always"
+    remembers = "S, d·dv for each head"
+
+    def prepare(self, params: Any, Q: Array, K: Array, V: Array, *streams: Array) -> tuple[Entries, Any]:
+        raise TypeError(f"{type(self).__name__} does not say what its memory takes")
+
+    def finish(self, params: Any, Y: Array, V: Array, gate: Array) -> tuple[Array, Any]:
+        raise TypeError(f"{type(self).__name__} does not say what it makes of Y")
+
+    def __call__(
+        self,
+        params: Tree,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = True,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, MemoryPullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV, *dstreams). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
+        self.refuse(causal=causal)
+        if Q.shape[-2] != K.shape[-2]:
+            raise ValueError(f"K: a memory writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
+        seen = seen_keys(mask, Q, K, "a memory")
+        *gates, gate = streams
+        entries, prepare = self.prepare(params, Q, K, V, *gates)
+        Y, recall = entries.hide(seen).recall()
+        Z, finish = self.finish(params, Y, where_seen(seen, V), gate)
+        return Z, MemoryPullback(self.learned, prepare, recall, finish, seen)
+
+    def step(
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: MemoryState | None = None
+    ) -> tuple[Array, MemoryState]:
+        """O(d dv) for one new token."""
+        if state is None:
+            state = MemoryState(np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), 0)
+        *gates, gate = streams
+        Y, S = self.prepare(params, Q, K, V, *gates)[0].step(state.S)
+        return self.finish(params, Y, V, gate)[0], MemoryState(S, state.length + Q.shape[-2])
