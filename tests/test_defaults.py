@@ -124,6 +124,11 @@ USUAL = {
     "cosformer": {},
     "dpfp": {"nu": 1},
     "delta": {},
+    "retnet": {},
+    "gla": {"rank": 16, "root": 16},
+    "ssd": {},
+    "gated-delta": {"channelwise": False},
+    "forgetting": {},
 }
 
 

@@ -21,6 +21,20 @@ from minitransformer.attention.kernel_attention import (
     kernel_state,
 )
 from minitransformer.attention.keys_values import KeysValues
+from minitransformer.attention.linear import (
+    GLA,
+    SSD,
+    Forgetting,
+    GatedDelta,
+    RetNet,
+    decay_mask,
+    forgetting_attention,
+    gated_delta_rule,
+    gated_delta_step,
+    gated_linear_attention,
+    gated_linear_step,
+    retention_decays,
+)
 from minitransformer.attention.masks import causal_mask, padding_mask
 from minitransformer.attention.merge import merge, partial_attention
 from minitransformer.attention.multi_head import (
@@ -61,6 +75,8 @@ from minitransformer.attention.unweighted import unweighted_attention
 __all__ = [
     "ATTENTIONS",
     "ETC",
+    "GLA",
+    "SSD",
     "BigBird",
     "BlockPattern",
     "Causal",
@@ -69,6 +85,8 @@ __all__ = [
     "EachHead",
     "EluFeatures",
     "Fixed",
+    "Forgetting",
+    "GatedDelta",
     "Graph",
     "Intersection",
     "KernelAttention",
@@ -82,6 +100,7 @@ __all__ = [
     "Paged",
     "Pattern",
     "RandomKeys",
+    "RetNet",
     "Sinks",
     "SoftmaxAttention",
     "Strided",
@@ -95,12 +114,18 @@ __all__ = [
     "block_tables",
     "cache_bytes",
     "causal_mask",
+    "decay_mask",
     "delta_rule",
     "delta_rule_step",
     "dot_product_attention",
     "elu_features",
     "etc_attention",
     "flash_attention",
+    "forgetting_attention",
+    "gated_delta_rule",
+    "gated_delta_step",
+    "gated_linear_attention",
+    "gated_linear_step",
     "kernel_attention",
     "kernel_attention_step",
     "kernel_state",
@@ -114,6 +139,7 @@ __all__ = [
     "paged_attention",
     "partial_attention",
     "repeat_heads",
+    "retention_decays",
     "ring_attention",
     "scores",
     "sink_attention",

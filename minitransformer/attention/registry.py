@@ -12,7 +12,18 @@ from minitransformer.attention.core import Core, Mixer, Part
 from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.learned import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
-from minitransformer.attention.linear import DPFP, CosFormer, Performer, Smoother, Taylor
+from minitransformer.attention.linear import (
+    DPFP,
+    GLA,
+    SSD,
+    CosFormer,
+    Forgetting,
+    GatedDelta,
+    Performer,
+    RetNet,
+    Smoother,
+    Taylor,
+)
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
@@ -46,6 +57,11 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "cosformer": CosFormer,
     "dpfp": DPFP,
     "delta": DeltaRule,
+    "retnet": RetNet,
+    "gla": GLA,
+    "ssd": SSD,
+    "gated-delta": GatedDelta,
+    "forgetting": Forgetting,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from minitransformer.attention import Window, block_sparse_attention, delta_rule, dot_product_attention
+from minitransformer.attention import (
+    Window,
+    block_sparse_attention,
+    delta_rule,
+    dot_product_attention,
+    gated_delta_rule,
+    gated_linear_attention,
+)
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
 from minitransformer.backend import available, backend
@@ -50,6 +57,13 @@ def _delta_rule(X: Array) -> None:
     _both_ways(delta_rule, X, X, X, X[..., 0])
 
 
+def _gated(X: Array) -> None:
+    for Y in (X, np.repeat(X, 3, -1)):  # heads of up to half a panel, and wider ones
+        for log_decay in (-abs(Y[..., 0]), -abs(Y)):
+            _both_ways(gated_linear_attention, Y, Y, Y, log_decay)
+            _both_ways(gated_delta_rule, Y / 10, Y / 10, Y, abs(log_decay.reshape(*Y.shape[:2], -1)[..., 0]), log_decay)
+
+
 def _pointwise(X: Array) -> None:
     Y = np.repeat(X[0, :64], 2, axis=0)
     for function in (relu, gelu, gelu_tanh):
@@ -82,6 +96,7 @@ def _one_token(X: Array) -> None:
 
 DTYPES = ("float32", "float64")
 LOOPS = (
+    _gated,
     _delta_rule,
     _attention,
     _rows,

@@ -62,6 +62,7 @@ OPTIONS = {
     "nsa": "block=4,chosen=5,window=6",
     "indexer": "chosen=5,narrow=3",
     "performer": "rows=8,redraw=3",
+    "gla": "rank=5,root=3",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 

@@ -1,0 +1,170 @@
+"""Forgetting attention: the definition in loops, its limiting cases, and the checker."""
+
+import itertools
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import check_pullback
+from minitransformer.attention import Forgetting, dot_product_attention, forgetting_attention, padding_mask
+from minitransformer.backend import available
+from minitransformer.pullback import NoParams
+
+B, H, N, D, DV = 2, 3, 7, 4, 5
+PADDING = padding_mask(np.array([N, 5]), N)[:, None]
+
+
+def random_inputs(seed=0, batch=(B,), n=N):
+    """Q, K, V, and ln f for f between 0.3 and 1."""
+    rng = np.random.default_rng(seed)
+    Q, K, V = (rng.standard_normal((*batch, n, d)) for d in (D, D, DV))
+    return Q, K, V, np.log(rng.uniform(0.3, 1, (*batch, n)))
+
+
+@pytest.fixture(params=available(), autouse=True)
+def tier(request):
+    with mt.backend(request.param):
+        yield request.param
+
+
+def loops(Q, K, V, log_forget):
+    """softmax over j ≤ i of ⟨q_i, k_j⟩ / √d + Σ_{j < t ≤ i} ln f_t, entry by entry."""
+    n, Y = len(Q), np.zeros((len(Q), V.shape[1]))
+    for i in range(n):
+        weights = []
+        for j in range(i + 1):
+            score = sum(Q[i, c] * K[j, c] for c in range(D)) / math.sqrt(D)
+            weights.append(math.exp(score + sum(log_forget[t] for t in range(j + 1, i + 1))))
+        for j, w in enumerate(weights):
+            Y[i] += w / sum(weights) * V[j]
+    return Y
+
+
+def test_against_loops():
+    arrays = random_inputs()
+    Y, _ = forgetting_attention(*arrays)
+    for b in range(B):
+        assert np.allclose(Y[b], loops(*(X[b] for X in arrays)), rtol=1e-11)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_gradient(batch):
+    check_pullback(forgetting_attention, *random_inputs(1, batch), entries=30)
+
+
+def test_gradient_of_the_gates_by_the_rule():
+    """Rows of dS sum to zero, so dln f_t = −Σ_{j ≥ t} Σ_i dS_ij = Σ_{i ≥ t} Σ_{j < t} dS_ij: what the gate stands between."""
+    Q, K, V, log_forget = random_inputs(2, ())
+    Y, pullback = forgetting_attention(Q, K, V, log_forget)
+    dY = np.random.default_rng(3).standard_normal(Y.shape)
+    A, dA = pullback.A, dY @ V.T
+    dS = A * (dA - (A * dA).sum(-1, keepdims=True))
+    dlog_forget = pullback(dY)[3]
+    assert np.allclose([dS[t:, :t].sum() for t in range(N)], dlog_forget, rtol=1e-9, atol=1e-13)
+    assert abs(dlog_forget[0]) < 1e-13
+
+
+def test_without_forgetting_it_is_dense():
+    Q, K, V, log_forget = random_inputs(4)
+    same, _ = dot_product_attention(Q, K, V, causal=True)
+    assert np.allclose(forgetting_attention(Q, K, V, 0 * log_forget)[0], same, rtol=1e-11)
+
+
+def test_one_gate_for_all_positions_is_alibi():
+    """Its slope is −ln f: a bias of o · ln f for a key that stands o back."""
+    Q, K, V, log_forget = random_inputs(5)
+    slope = 0.25
+    bias = -slope * np.abs(np.arange(-(N - 1), N))
+    same, _ = dot_product_attention(Q, K, V, bias, causal=True)
+    assert np.allclose(forgetting_attention(Q, K, V, np.full_like(log_forget, -slope))[0], same, rtol=1e-11)
+
+
+def test_a_closed_gate_hides_all_before_it():
+    Q, K, V, log_forget = random_inputs(6)
+    alone, _ = forgetting_attention(*(X[:, 3:] for X in (Q, K, V, log_forget)))
+    log_forget[:, 3] = -800
+    assert np.allclose(forgetting_attention(Q, K, V, log_forget)[0][:, 3:], alone, rtol=1e-9)
+
+
+def test_a_gate_closed_beyond_all_bounds_wipes_out_the_others():
+    """Which is why ln f should be what σ gives, and a border between two texts a mask: −10¹⁵ leaves the sum no decimals."""
+    Q, K, V, log_forget = random_inputs(7)
+    alone, _ = forgetting_attention(*(X[:, 3:] for X in (Q, K, V, log_forget)))
+    log_forget[:, 3] = -1e15
+    assert abs(forgetting_attention(Q, K, V, log_forget)[0][:, 3:] - alone).max() > 0.01
+
+
+def test_the_gate_of_the_first_position_has_no_effect():
+    Q, K, V, log_forget = random_inputs(8)
+    Y, _ = forgetting_attention(Q, K, V, log_forget)
+    log_forget[:, 0] += 3
+    assert np.allclose(forgetting_attention(Q, K, V, log_forget)[0], Y, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [0, 1, 64, 65, 130])
+def test_any_length(n):
+    arrays = random_inputs(9, n=n)
+    Y, pullback = forgetting_attention(*arrays)
+    grads = pullback(Y)
+    assert [g.shape for g in grads] == [a.shape for a in arrays]
+    assert all(np.isfinite(g).all() for g in (Y, *grads))
+
+
+# ---------------------------------------------------------------------------------------------------- the core
+
+
+def heads(seed=10):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((B, H, N, width)) for width in (D, D, DV, 1)]
+
+
+def test_the_core_is_the_function_of_an_open_gate():
+    Q, K, V, x = heads()
+    same, _ = forgetting_attention(Q, K, V, np.log(1 / (1 + np.exp(-x[..., 0]))))
+    assert np.allclose(Forgetting()(NoParams(), Q, K, V, x)[0], same, rtol=1e-10)
+
+
+@pytest.mark.parametrize("mask", [None, PADDING], ids=["", "padding"])
+def test_gradient_of_the_core(mask):
+    check_pullback(partial(Forgetting(), mask=mask), NoParams(), *heads(11), entries=20)
+
+
+def test_what_is_hidden_neither_speaks_nor_fades():
+    """Whatever stands there, NaN included: the rows after it are as if it had not been."""
+    core, arrays = Forgetting(), heads(12)
+    there = np.array([True, True, False, True, True, False, True])
+    Y, pullback = core(NoParams(), *arrays, mask=there[None])
+    without, _ = core(NoParams(), *(X[..., there, :] for X in arrays))
+    assert np.allclose(Y[..., there, :], without, rtol=1e-10)
+    for d in pullback(np.where(there[:, None], Y, 0))[1:]:
+        assert not d[..., ~there, :].any()
+    for X in arrays:
+        X[..., ~there, :] = np.nan
+    Z, _ = core(NoParams(), *arrays, mask=there[None])
+    assert np.allclose(Z[..., there, :], Y[..., there, :], rtol=1e-12)
+
+
+@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6, 7), (0, 4, 5, 7), (0, 7)])
+def test_steps_are_the_whole(edges):
+    arrays, state = heads(13), None
+    whole, _ = Forgetting()(NoParams(), *arrays)
+    for a, b in itertools.pairwise(edges):
+        Y, state = Forgetting().step(NoParams(), *(X[..., a:b, :] for X in arrays), state=state)
+        assert np.allclose(Y, whole[..., a:b, :], rtol=1e-10)
+        assert state.length == b
+
+
+def test_what_is_refused():
+    Q, K, V, x = heads(14)
+    core = partial(Forgetting(), NoParams())
+    with pytest.raises(ValueError, match="attention: Forgetting is always causal"):
+        core(Q, K, V, x, causal=False)
+    with pytest.raises(ValueError, match="K: each token has a gate, so 7 keys for 5 queries"):
+        core(Q[..., :5, :], K, V, x)
+    with pytest.raises(ValueError, match="a sum of gates has no score for a pair"):
+        core(Q, K, V, x, mask=np.ones((N, N), bool))
+    with pytest.raises(TypeError, match="parameter 'log_forget'"):
+        forgetting_attention(Q, K, V, x)

@@ -1,0 +1,206 @@
+"""Memories with gates in sweeps give what their recurrences give: values and gradients, for every shape."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minitransformer as mt
+from minitransformer.attention import gated_delta_rule, gated_linear_attention
+from minitransformer.backend import available
+
+TIERS = [tier for tier in ("numba", "micro") if tier in available()]
+pytestmark = pytest.mark.skipif(not TIERS, reason="needs Numba")
+TOLERANCE = {"float32": 1e-5, "float64": 3e-14}
+
+
+@pytest.fixture(params=TIERS, autouse=True)
+def tier(request):
+    with mt.backend(request.param):
+        yield request.param
+
+
+def random_inputs(seed=0, batch=(2, 3), n=7, r=5, dv=4, dtype="float64", channels=True):
+    """Q, K of norm one, V, β between 0 and 1, ln α with α between 0.3 and 1, and dY."""
+    rng = np.random.default_rng(seed)
+    Q, K, V, dY = (rng.standard_normal((*batch, n, d)) for d in (r, r, dv, dv))
+    K /= np.maximum(np.linalg.norm(K, axis=-1, keepdims=True), 1e-3)
+    log_decay = np.log(rng.uniform(0.3, 1, (*batch, n, r) if channels else (*batch, n)))
+    return tuple(a.astype(dtype) for a in (Q, K, V, rng.random((*batch, n)), log_decay, dY))
+
+
+def everything(Q, K, V, beta, log_decay, dY):
+    """Y and all gradients, of both memories."""
+    found = {}
+    for function, arrays, names in (
+        (gated_linear_attention, (Q, K, V, log_decay), ("Q", "K", "V", "log_decay")),
+        (gated_delta_rule, (Q, K, V, beta, log_decay), ("Q", "K", "V", "beta", "log_decay")),
+    ):
+        Y, pullback = function(*arrays)
+        found |= {f"{function.__name__} Y": Y}
+        found |= {f"{function.__name__} d{name}": d for name, d in zip(names, pullback(dY), strict=True)}
+    return found
+
+
+def assert_as_defined(*arrays):
+    have = everything(*arrays)
+    with mt.backend("numpy"):
+        want = everything(*arrays)
+    for name, w in want.items():
+        h = have[name]
+        assert h.shape == w.shape, name
+        assert h.dtype == w.dtype == arrays[0].dtype, name
+        assert np.isfinite(h).all(), name
+        error = np.abs(h - w).max(initial=0) / (1 + np.abs(w).max(initial=0))
+        assert error <= TOLERANCE[str(h.dtype)], f"{name} differs by {error:.2g}"
+
+
+lengths = st.integers(0, 40) | st.sampled_from([1, 1, 31, 32, 33, 64, 65, 100])
+widths = st.integers(1, 9) | st.sampled_from([0, 13, 16, 32, 33, 64, 65, 130])
+
+
+@st.composite
+def problems(draw):
+    batch = tuple(draw(st.lists(st.integers(1, 3) | st.sampled_from([2, 0]), max_size=2)))
+    dtype, channels = draw(st.sampled_from(["float32", "float64"])), draw(st.booleans())
+    return random_inputs(draw(st.integers(0, 99)), batch, draw(lengths), draw(widths), draw(widths), dtype, channels)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(arrays=problems())
+@pytest.mark.parametrize("tier", TIERS)
+def test_the_tiers_agree(tier, arrays):
+    before = [a.copy() for a in arrays]
+    with mt.backend(tier):
+        assert_as_defined(*arrays)
+    for old, new in zip(before, arrays, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("channels", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("n", "r", "dv"), [(70, 24, 131), (64, 70, 64), (100, 64, 65)])
+def test_several_blocks_and_several_panels(n, r, dv, dtype, channels):
+    assert_as_defined(*random_inputs(1, (2,), n, r, dv, dtype, channels))
+
+
+@pytest.mark.parametrize("channels", [False, True])
+@pytest.mark.parametrize(("n", "r", "dv"), [(5, 3, 4), (70, 4, 3)])
+def test_the_pullback_is_the_derivative(n, r, dv, channels):
+    Q, K, V, beta, log_decay, _ = random_inputs(3, (2,), n, r, dv, channels=channels)
+    mt.check_pullback(gated_linear_attention, Q, K, V, log_decay, entries=30)
+    mt.check_pullback(gated_delta_rule, Q, K, V, beta, log_decay, entries=30)
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_any_decay_will_do(channels):
+    """From none to all: α = 1, 10⁻²⁰, 0, in float32, in any order."""
+    Q, K, V, beta, log_decay, dY = random_inputs(4, (2,), 90, dtype="float32", channels=channels)
+    log_decay[:] = np.resize([0, np.log(1e-20), -np.inf, 0, 0, -1], log_decay.shape)
+    assert_as_defined(Q, K, V, beta, log_decay, dY)
+
+
+def test_gates_are_right_where_nearly_all_is_forgotten():
+    """dln α is then small, though what is read and written is not: a sum over the whole text would leave its rounding."""
+    Q, K, V, beta, log_decay, dY = random_inputs(5, (1,), 4000, 8, 8, channels=False)
+    log_decay[:] = np.log(1e-3)
+    exact = [everything(Q, K, V, beta, log_decay, dY)[f"{name} dlog_decay"] for name in ("gated_linear_attention",)]
+    single = everything(*(a.astype("float32") for a in (Q, K, V, beta, log_decay, dY)))
+    error = abs(single["gated_linear_attention dlog_decay"] - exact[0]).max()
+    between = np.vecdot(Q, everything(Q, K, V, beta, log_decay, dY)["gated_linear_attention dQ"])
+    assert error < 2e-7 * 32**0.5 * abs(between).max()
+
+
+def test_arrays_in_any_memory_order_and_read_only():
+    arrays = random_inputs(6, (2, 3), 12)
+    fortran = [np.asfortranarray(a) for a in arrays]
+    backwards = [a[:, ::-1, ::-1].copy()[:, ::-1, ::-1] for a in arrays]
+    frozen = [a.copy() for a in arrays]
+    for a in frozen:
+        a.flags.writeable = False
+    want = everything(*arrays)
+    for strange in (fortran, backwards, frozen):
+        for name, a in everything(*strange).items():
+            np.testing.assert_array_equal(a, want[name], err_msg=name)
+
+
+def test_the_future_does_not_change_a_bit_of_the_past():
+    *arrays, _ = random_inputs(7, (2,), 80)
+    Y, _ = gated_delta_rule(*arrays)
+    for t in (1, 15, 16, 31, 32, 63, 64, 79):
+        changed = [a.copy() for a in arrays]
+        for a in changed:
+            a[:, t] += 1
+        Z, _ = gated_delta_rule(*changed)
+        np.testing.assert_array_equal(Z[:, :t], Y[:, :t])
+        assert (Z[:, t] != Y[:, t]).any()
+
+
+def test_the_same_bits_with_any_number_of_threads():
+    from minitransformer.kernels.threads import limit
+
+    arrays = random_inputs(8, (3,), 70, 66, 66)
+    with limit(3):
+        want = everything(*arrays)
+    with limit(1):
+        have = everything(*arrays)
+    for name, w in want.items():
+        np.testing.assert_array_equal(have[name], w, err_msg=name)
+
+
+@pytest.mark.parametrize("function", [gated_linear_attention, gated_delta_rule])
+def test_a_gradient_of_another_shape_is_refused(function):
+    Q, K, V, beta, log_decay, dY = random_inputs(9, (2,), 6)
+    arrays = (Q, K, V, log_decay) if function is gated_linear_attention else (Q, K, V, beta, log_decay)
+    _, pullback = function(*arrays)
+    with pytest.raises(ValueError, match=r"dY: shape \(2, 4, 6\) should be that of Y, \(2, 6, 4\)"):
+        pullback(dY.mT)
+
+
+def peak_of(n):
+    """Bytes that one forward and one backward pass need at their worst moment, with what they return."""
+    *arrays, dY = random_inputs(10, (1,), n, 32, 32)
+    tracemalloc.start()
+    _, pullback = gated_delta_rule(*arrays)
+    pullback(dY)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_is_linear_in_the_length():
+    peak_of(128)
+    small, large = peak_of(2048), peak_of(4096)
+    assert large < 2.1 * small
+    assert large < 16 * 4096 * 32 * 8  # arrays as long as the text, and a state for 32 positions: none for each
+
+
+def test_the_loops_run_as_plain_python():
+    code = """
+import numpy as np, minitransformer as mt
+from minitransformer.attention import gated_delta_rule
+rng = np.random.default_rng(0)
+Q, K, V = rng.random((3, 1, 34, 2))
+args = Q, K, V, rng.random((1, 34)) / 2, -rng.random((1, 34, 2))
+results = []
+for tier in ("numpy", "numba"):
+    with mt.backend(tier):
+        Y, pullback = gated_delta_rule(*args)
+        results.append((Y, *pullback(Y)))
+print(all(np.abs(h - w).max() < 1e-12 for w, h in zip(*results)))
+"""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "MINITRANSFORMER_"))}
+    script = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert script.stdout.split() == ["True"], script.stdout + script.stderr
