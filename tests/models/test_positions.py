@@ -73,6 +73,20 @@ def test_generation_with_a_cache_gives_the_same_logits(name, rng):
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("pieces", [(3, 4, 1, 1), (1, 8), (1,) * 9])
+def test_and_so_it_does_with_shared_keys_and_several_tokens_at_once(name, pieces, rng):
+    """Identity 31, with one head of keys and values for four of queries."""
+    model = LanguageModel(vocabulary=7, context=9, positions=name, **{**SIZES, "width": 16, "heads": 4}, groups=1)
+    params, tokens, state, parts = parameters(model, rng), rng.integers(7, size=(2, 9)), None, []
+    whole = model(params, tokens)[0]
+    for piece in np.split(tokens, np.cumsum(pieces)[:-1], 1):
+        logits, state = model.step(params, piece, state)
+        parts.append(logits)
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=0, atol=1e-12)
+    assert state.blocks[0].keys.shape == (2, 1, 9, 4)
+
+
 @pytest.mark.parametrize("name", ["learned", "t5", "deberta", "rope"])  # one of each kind
 def test_a_translator_with_it(name, rng):
     model = EncoderDecoder(7, longest=9, positions=name, width=8, depth=1, heads=2, hidden=6)

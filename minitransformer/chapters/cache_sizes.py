@@ -1,0 +1,70 @@
+"""What models have to remember while they write, by arithmetic: their published shapes, and the bytes of one long text.
+
+A layer keeps so many numbers for each token, of at most so many tokens, and perhaps a state of a fixed size:
+
+    bytes(n) = Σ_layers count · (2 · numbers · min(n, cap) + fixed)             two bytes for a bfloat16, a state in float32
+"""
+
+from typing import NamedTuple
+
+GIB = 2**30
+
+
+class Layers(NamedTuple):
+    """Layers of one kind: how many, numbers for each token, tokens at most (None: all), and bytes beside that."""
+
+    count: int
+    numbers: float
+    cap: int | None = None
+    fixed: int = 0
+
+
+def keys_and_values(groups: int, d: int) -> int:
+    """Numbers that a token leaves in a layer: G keys and G values of width d."""
+    return 2 * groups * d
+
+
+MODELS: dict[str, tuple[Layers, ...]] = {
+    "61 layers, 128 heads of 128": (Layers(61, keys_and_values(128, 128)),),
+    "the same, one latent of 576 (DeepSeek-V3)": (Layers(61, 576),),
+    "36 layers, 8 heads of 64": (Layers(36, keys_and_values(8, 64)),),
+    "the same, every other a window of 128 (gpt-oss-120b)": (
+        Layers(18, keys_and_values(8, 64), 128),
+        Layers(18, keys_and_values(8, 64)),
+    ),
+    "36 in chunks of 8192, 12 full, 8 heads of 128 (Llama 4)": (
+        Layers(36, keys_and_values(8, 128), 8192),
+        Layers(12, keys_and_values(8, 128)),
+    ),
+    "60 layers, 16 heads of 128": (Layers(60, keys_and_values(16, 128)),),
+    "the same, 5 of 6 a window of 1024 (Gemma 3's pattern)": (
+        Layers(50, keys_and_values(16, 128), 1024),
+        Layers(10, keys_and_values(16, 128)),
+    ),
+    "36 of a 32 × 128 × 128 state, 12 of 2 heads of 256 (Qwen3-Next's)": (
+        Layers(36, 0, None, 4 * 32 * 128 * 128),
+        Layers(12, keys_and_values(2, 256)),
+    ),
+}
+
+
+def cache_size(layers: tuple[Layers, ...], n: int) -> float:
+    """Bytes after n tokens."""
+    return sum(
+        kind.count * (2 * kind.numbers * (n if kind.cap is None else min(n, kind.cap)) + kind.fixed) for kind in layers
+    )
+
+
+def saving(full_every: int, window: int, n: int) -> float:
+    """How many times smaller the cache is if one layer of so many is full, and the others see a window; tends to that number."""
+    return n / ((n + (full_every - 1) * min(window, n)) / full_every)
+
+
+def table(lengths: tuple[int, ...] = (4096, 131072)) -> str:
+    """Model by model, in GiB."""
+    head = f"{'cache in GiB':<68}" + "".join(f"{n // 1024:>7}k" for n in lengths)
+    rows = [
+        f"{name:<68}" + "".join(f"{cache_size(layers, n) / GIB:8.2f}" for n in lengths)
+        for name, layers in MODELS.items()
+    ]
+    return "\n".join([head, *rows])
