@@ -9,8 +9,8 @@ half full is copied by the second of two who want to go on in it.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def block_tables(*states: Paged) -> list[list[int]]:
 
 
 @checked
-def paged_attention(Q: Array, state: Paged, scale: float | None = None, order: Sequence[int] | None = None) -> Array:
+def paged_attention(Q: Array, state: Paged, scale: float | None = None, order: Any = None) -> Array:
     """Causal attention of the last queries to all positions of a state, page by page: Y alone, for it is for writing.
 
     Q       (*batch, H, n, d), the last n positions; heads share the keys of their group

@@ -48,7 +48,7 @@ def test_pages_in_any_order_are_the_contiguous_cache(n, heads):
     state = Paged.of(K, V, 5)
     with mt.backend("numpy"):
         want, _ = dot_product_attention(Q[..., -n:, :], K, V, causal=True)
-    for order in (None, [3, 1, 0, 2], [0, 1, 2, 3], [2, 3, 1, 0]):
+    for order in (None, (3, 1, 0, 2), [0, 1, 2, 3], np.array([2, 3, 1, 0])):
         np.testing.assert_allclose(paged_attention(Q[..., -n:, :], state, order=order), want, rtol=0, atol=1e-14)
     without, _ = dot_product_attention(Q[..., -n:, :], K[..., 5:, :], V[..., 5:, :], causal=True)
     np.testing.assert_allclose(paged_attention(Q[..., -n:, :], state, order=[1, 2, 3]), without, rtol=0, atol=1e-13)
