@@ -2,7 +2,7 @@
 
 A layer keeps so many numbers for each token, of at most so many tokens, and perhaps a state of a fixed size:
 
-    bytes(n) = Σ_layers count · (2 · numbers · min(n, cap) + fixed)             two bytes for a bfloat16, a state in float32
+    bytes(n) = Σ_kinds layers · (2 · numbers · min(n, cap) + fixed)             two bytes for a bfloat16, a state in float32
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ GIB = 2**30
 class Layers(NamedTuple):
     """Layers of one kind: how many, numbers for each token, tokens at most (None: all), and bytes beside that."""
 
-    count: int
+    layers: int
     numbers: float
     cap: int | None = None
     fixed: int = 0
@@ -51,7 +51,7 @@ MODELS: dict[str, tuple[Layers, ...]] = {
 def cache_size(layers: tuple[Layers, ...], n: int) -> float:
     """Bytes after n tokens."""
     return sum(
-        kind.count * (2 * kind.numbers * (n if kind.cap is None else min(n, kind.cap)) + kind.fixed) for kind in layers
+        kind.layers * (2 * kind.numbers * (n if kind.cap is None else min(n, kind.cap)) + kind.fixed) for kind in layers
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import minitransformer as mt
 from minitransformer.attention import dot_product_attention, ring_attention
-from minitransformer.attention.ring import contiguous, efficiency, in_processes, striped, work, zigzag
+from minitransformer.attention.ring import contiguous, efficiency, in_processes, in_turns, striped, work, zigzag
 
 N, D, DV = 24, 4, 3
 SCHEDULES = {"contiguous": contiguous, "striped": striped, "zigzag": zigzag}
@@ -93,6 +93,20 @@ def test_two_processes_say_what_one_does_bit_for_bit():
     other, _ = ring_attention(Q, K, V, zigzag(N, 3), causal=True)
     assert not np.array_equal(other, here)
     np.testing.assert_allclose(other, here, rtol=0, atol=1e-15)
+
+
+def visited(rank, workers):
+    """A worker that hands on a name, and returns those that it has seen."""
+    seen = [rank]
+    for _ in range(workers - 1):
+        seen.append((yield seen[-1]))
+    return seen
+
+
+@pytest.mark.parametrize(("run", "workers"), [(in_turns, 5), (in_turns, 1), (in_processes, 3)])
+def test_in_step_t_worker_r_holds_what_belongs_to_r_minus_t(run, workers):
+    found = run(visited, [(r, workers) for r in range(workers)])
+    assert found == [[(r - t) % workers for t in range(workers)] for r in range(workers)]
 
 
 def dies(number):
