@@ -60,6 +60,11 @@ def test_at_the_distance_zero_the_weight_is_one():
     assert all(f.min() >= 0 for f in at), "angles from 0 to a right one"
 
 
+def test_positions_count_from_one():
+    F, _ = cosformer_features(np.ones((2, 1)), longest=3, first=1)
+    assert np.allclose(F, [[math.cos(math.pi / 3), math.sin(math.pi / 3)], [0, 1]])
+
+
 def test_far_away_everything_is_next_to_each_other(rng):
     """Limiting case: as M grows the cosine becomes one, and what is left is attention by relu(q) and relu(k)."""
     Q, K, V = heads(rng)
