@@ -1,0 +1,70 @@
+"""How far one random direction's estimate of exp ⟨x, y⟩ is from it, against the angle between x and y: derived, and drawn."""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.attention.linear import gaussian_rows, positive_features, trigonometric_features
+from minitransformer.chapters import random_features as facts
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+
+class FeatureVariance(NamedTuple):
+    """Angles (a,) in degrees; standard deviation of one direction's estimate, relative to exp ⟨x, y⟩, by the kind of features.
+
+    drawn     at a few of the angles, from simulations
+    """
+
+    angles: Array
+    kernel: Array
+    derived: dict[str, Array]
+    at: Array
+    drawn: dict[str, Array]
+
+
+def pairs(angles: Array, length: float, d: int) -> tuple[Array, Array]:
+    """x and y (a, d) of this length, with these angles between them."""
+    x, y = np.zeros((2, len(angles), d))
+    x[:, 0] = length
+    y[:, 0], y[:, 1] = length * np.cos(np.radians(angles)), length * np.sin(np.radians(angles))
+    return x, y
+
+
+def data(length: float = 0.8, d: int = 8, draws: int = 400_000, seed: int = 0) -> FeatureVariance:
+    """At ‖x‖ = ‖y‖ = 0.8. For small angles a simulation would need many more draws: one in a million decides."""
+    angles, at = np.linspace(0, 180, 181), np.arange(45, 180, 30)
+    x, y = pairs(angles, length, d)
+    kernel = facts.softmax_kernel(x, y)
+    kinds = {
+        "trigonometric": (facts.variance_trigonometric, trigonometric_features),
+        "positive": (facts.variance_positive, positive_features),
+        "hyperbolic": (facts.variance_hyperbolic, partial(positive_features, both_signs=True)),
+    }
+    W = gaussian_rows(np.random.default_rng(seed), (draws, d))
+    derived, drawn = {}, {}
+    for name, (variance, features) in kinds.items():
+        derived[name] = np.sqrt(variance(x, y, 1)) / kernel
+        found = []
+        for a, b in zip(*pairs(at, length, d), strict=True):
+            products = features(a[None], W)[0] * features(b[None], W)[0]
+            estimates = draws * products.reshape(-1, draws).sum(0)  # of one direction each
+            found.append(estimates.std() / math.exp(a @ b))
+        drawn[name] = np.array(found)
+    return FeatureVariance(angles, kernel, derived, at, drawn)
+
+
+def draw(data: FeatureVariance) -> Figure:
+    """Lines as derived, marks as drawn."""
+    fig, ax = figure(height=6)
+    for (name, curve), marker in zip(data.derived.items(), "o^s", strict=True):
+        (line,) = ax.plot(data.angles, curve, label=name)
+        ax.plot(data.at, data.drawn[name], marker, color=line.get_color(), markersize=9, linestyle="none")
+    ax.set(yscale="log", ylim=(0.02, 8), xlabel="angle between $x$ and $y$, degrees", ylabel="deviation / exp ⟨x, y⟩")
+    ax.set_xticks(range(0, 181, 45))
+    ax.set_yticks([0.1, 1], ["0.1", "1"])
+    ax.legend(loc="lower center")
+    return fig

@@ -1,0 +1,44 @@
+"""The kernel of directions that all have the length √d, SMREG, beside exp: their ratio against the dimension."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.chapters.random_features import smreg, softmax_kernel
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+SQUARES = (1, 4, 9)
+
+
+class Smreg(NamedTuple):
+    """Dimensions d, and SMREG/exp by ‖x + y‖²."""
+
+    d: Array
+    ratios: dict[int, Array]
+
+
+def data() -> Smreg:
+    """d = 1 … 1024; at ‖x + y‖² the ratio depends on nothing else, so x = y."""
+    dimensions, ratios = 2 ** np.arange(11), {}
+    for square in SQUARES:
+        found = []
+        for d in dimensions:
+            x = np.zeros(d)
+            x[0] = square**0.5 / 2
+            found.append(smreg(x, x) / softmax_kernel(x, x))
+        ratios[square] = np.array(found)
+    return Smreg(dimensions, ratios)
+
+
+def draw(data: Smreg) -> Figure:
+    """One curve for each length of x + y."""
+    fig, ax = figure(height=4.8)
+    for (square, ratio), marker in zip(data.ratios.items(), "o^s", strict=True):
+        ax.plot(data.d, ratio, marker=marker, label=f"$\\|x + y\\|^2 = {square}$")
+    ax.set(xscale="log", ylim=(0, 1.05), xlabel="dimension $d$", ylabel="SMREG / exp ⟨x, y⟩")
+    ax.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"])
+    ax.minorticks_off()
+    ax.legend(loc="lower right")
+    return fig

@@ -1,0 +1,71 @@
+"""exp and its Taylor polynomials; and how far attention with such weights is from softmax attention, degree by degree."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.attention import dot_product_attention
+from minitransformer.attention.dot_product import scores
+from minitransformer.attention.linear import kernel_smoother
+from minitransformer.attention.linear.smoother import OfScoresPullback
+from minitransformer.figures.style import figure
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array
+
+SHOWN = (1, 2, 4)
+SIZES = (0.5, 1.0, 1.5)
+
+
+class TruncatedExp(NamedTuple):
+    """t, exp t and polynomials of t by degree; degrees, and the relative error of attention by the size of q and k."""
+
+    t: Array
+    exp: Array
+    polynomials: dict[int, Array]
+    degrees: Array
+    errors: dict[float, Array]
+
+
+def polynomial(t: Array, degree: int) -> Array:
+    """Σ_{p ≤ degree} t^p/p!"""
+    return sum((t**p / math.factorial(p) for p in range(degree + 1)), np.zeros_like(t))
+
+
+def similarity(Q: Array, K: Array, *, degree: int) -> tuple[Array, Pullback]:
+    """The polynomial of ⟨q, k⟩/√d as a weight; the features of all degrees would be too many to form."""
+    S, pullback = scores(Q, K)
+    return polynomial(S, degree), OfScoresPullback(pullback, polynomial(S, degree - 1))
+
+
+def data(n: int = 64, d: int = 16, seed: int = 0) -> TruncatedExp:
+    """Normal q and k times a size, so that scores have the standard deviation size²."""
+    t = np.linspace(-6, 3, 361)
+    degrees, errors = np.arange(2, 21, 2), {}
+    Q, K, V = np.random.default_rng(seed).standard_normal((3, n, d))
+    for size in SIZES:
+        want, _ = dot_product_attention(size * Q, size * K, V)
+        found = []
+        for degree in degrees:
+            Y, _ = kernel_smoother(size * Q, size * K, V, lambda q, k, p=int(degree): similarity(q, k, degree=p))
+            found.append(np.linalg.norm(Y - want) / np.linalg.norm(want))
+        errors[size] = np.array(found)
+    return TruncatedExp(t, np.exp(t), {p: polynomial(t, p) for p in SHOWN}, degrees, errors)
+
+
+def draw(data: TruncatedExp) -> Figure:
+    """Left the functions; right the errors, on a logarithmic axis, with what the features would number for d = 16."""
+    fig, (left, right) = figure(1, 2, width=14, height=5.5)
+    left.plot(data.t, data.exp, color="0.75", linewidth=7, linestyle="-", label="exp")
+    for degree, curve in data.polynomials.items():
+        left.plot(data.t, curve, label=f"degree {degree}")
+    left.axhline(0, color="black", linewidth=1, linestyle="-")
+    left.set(xlabel="$t$", ylabel="weight", ylim=(-6, 10))
+    left.legend(loc="lower right")
+    for (size, errors), marker in zip(data.errors.items(), "o^s", strict=True):
+        right.plot(data.degrees, errors, marker=marker, label=f"scores of deviation {size**2:g}")
+    right.set(yscale="log", ylim=(1e-23, 3), xlabel="degree", ylabel="relative error of Y", xticks=data.degrees[1::2])
+    right.set_yticks([1, 1e-4, 1e-8, 1e-12])
+    right.legend(loc="lower left")
+    return fig
