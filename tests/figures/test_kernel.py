@@ -90,7 +90,7 @@ def test_errors_fall_faster_and_faster_and_wide_scores_need_more_degrees(truncat
     for errors in truncated.errors.values():
         logs = np.log(errors[errors > 1e-13])
         assert (np.diff(logs) < 0).all()
-        assert np.diff(logs)[-1] < 1.3 * np.diff(logs)[0], "by a larger factor each time"
+        assert np.diff(logs)[-1] < 1.3 * np.diff(logs)[0], "by a larger factor in the end"
         needed.append(truncated.degrees[(errors < 1e-3).argmax()])
     assert needed == sorted(needed)
     assert (needed[0], needed[-1]) == (4, 20)
