@@ -159,12 +159,30 @@ def test_their_lengths_are_those_of_normal_rows():
     assert np.allclose((of_same_length(W) ** 2).sum(-1), 8)
 
 
-def test_every_direction_is_as_likely_as_its_opposite():
-    """Which LAPACK's Q alone is not: see the errata of the Lecture notes."""
-    W = orthogonal_rows(np.random.default_rng(1), (4000, 8, 8))
-    error = 1 / np.sqrt(4000)
-    assert np.abs(W.mean(0)).max() < 4.5 * error
-    assert np.abs(W.mean((0, 1))).max() < 4.5 * error / np.sqrt(8)
+def test_lapacks_q_is_not_uniform_and_features_without_the_sign_are_biased():
+    """The paper wants directions uniform on a sphere. Its authors' code, and others', take Q of a QR factorisation as it is.
+
+    A reflection of LAPACK's leaves Q with more of its weight on one side, so that directions e₁ and −e₁ are not alike. With
+    the signs of R's diagonal in Q they are: for z = x + y = ±e₁, E e^⟨w, z⟩ should be e^½ = 1.649 both times.
+    """
+    rng = np.random.default_rng(0)
+    d, draws = 8, 20_000
+    Q, _ = np.linalg.qr(rng.standard_normal((draws, d, d)))
+    lengths = np.linalg.norm(rng.standard_normal((draws, d, d)), axis=-1, keepdims=True)
+    as_it_is, ours = Q.mT * lengths, orthogonal_rows(rng, (draws, d, d))
+
+    def mean(W, sign):
+        """Average of e^⟨w, z⟩ over all rows, and its standard error; rows of one matrix are not independent."""
+        of_each = np.exp(sign * W[..., 0]).mean(1)
+        return of_each.mean(), of_each.std() / math.sqrt(draws)
+
+    for sign in (1, -1):
+        value, error = mean(ours, sign)
+        assert abs(value - math.exp(0.5)) < 3.5 * error
+    (plus, error), (minus, _) = mean(as_it_is, 1), mean(as_it_is, -1)
+    assert abs(plus - 1.506) < 0.02
+    assert abs(minus - 1.789) < 0.02
+    assert min(math.exp(0.5) - plus, minus - math.exp(0.5)) > 20 * error
 
 
 # ----------------------------------------------------------------------------- no leak, no overflow, no zero
