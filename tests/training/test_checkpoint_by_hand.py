@@ -243,7 +243,7 @@ LARGE = ("a million", "a thousand millions", "a million millions", "a googol")
 MAY = {  # what else may stand there
     "depth": (), "hidden": ("nothing",), "groups": ("nothing",), "outputs": ("nothing",), "part": ("nothing",),
     "scaling": ("nothing",), "buckets": ("nothing",), "scores": ("nothing",), "pattern": ("nothing",),
-    "taps": ("nothing",), "steps": ("nothing",), "page": ("nothing", "a million"),
+    "taps": ("nothing",), "steps": ("nothing",), "page": ("nothing", "a million"), "redraw": ("nothing",),
     "scale": ("nothing", "negative", "fraction", *LARGE),
 }  # fmt: skip
 
