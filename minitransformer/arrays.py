@@ -35,9 +35,14 @@ def as_one_axis(X: Array, start: int, stop: int | None = None) -> Array:
     return X.reshape(*X.shape[:start], math.prod(X.shape[start:stop]), *X.shape[stop:])
 
 
+def nearly_zero(D: Array) -> Array:
+    """Where |D| is so small that 1 / D, and what it is multiplied with on the way back, could be infinite: 10⁻³⁰ in float32."""
+    return np.abs(D) < np.finfo(D.dtype).tiny ** 0.8
+
+
 def inverse(D: Array) -> Array:
-    """1 / D, and 0 where D is 0 or nearly so, where 1 / D could be infinite: a query whose weights sum to zero gives zeros."""
-    return np.divide(1, D, out=np.zeros_like(D), where=~(np.abs(D) < np.finfo(D.dtype).tiny))
+    """1 / D, and 0 where D is zero, or nearly: a query whose weights sum to zero gives zeros."""
+    return np.divide(1, D, out=np.zeros_like(D), where=~nearly_zero(D))
 
 
 def without_the_hidden(Y: Array, weights: Callable[[], Array], V: Array) -> Array:

@@ -64,7 +64,7 @@ def take(X, x, start, end, reverse, c0, into):
 
 @inlined
 def share_of(one, total, tiny):
-    """1 / total, and 0 where that could be infinite, as `inverse` in arrays.py has it."""
+    """1 / total, and 0 where it is nearly zero, as `inverse` in arrays.py has it."""
     return one - one if abs(total) < tiny else one / total
 
 
@@ -76,7 +76,7 @@ def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
     room for one.
     """
     n, m, dv = len(A), len(B), C.shape[1]
-    inner, one, nothing, tiny = S_before.shape[2], Y.dtype.type(1), z_before[0, :0], np.finfo(Y.dtype).tiny
+    inner, one, nothing, tiny = S_before.shape[2], Y.dtype.type(1), z_before[0, :0], np.finfo(Y.dtype).tiny ** 0.8
     A_tile, B_tile = np.zeros((LANES, inner), Y.dtype), np.zeros((LANES, inner), Y.dtype)
     AT, PT, C_tile, N = tile(inner, Y), tile(LANES, Y), tile(LANES, Y), tile(LANES, Y)
     S, z, total = tiles(S_before.shape[1], inner, Y), np.zeros(inner, Y.dtype), np.empty(LANES, Y.dtype)
@@ -206,7 +206,7 @@ def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC)
 def take_gradient(dY, Y, D, start, into):
     """Rows start … start + 63 of [dN, dD]:  dN_i = dY_i / D_i,  dD_i = −⟨dN_i, y_i⟩. Without D they are those of dY."""
     n, dv = dY.shape
-    zero, one, tiny = Y.dtype.type(0), Y.dtype.type(1), np.finfo(Y.dtype).tiny
+    zero, one, tiny = Y.dtype.type(0), Y.dtype.type(1), np.finfo(Y.dtype).tiny ** 0.8
     sums = np.zeros(16, Y.dtype)  # sixteen at a time: a vector
     for i in range(LANES):
         row = start + i

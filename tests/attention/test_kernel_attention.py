@@ -191,14 +191,18 @@ def test_a_denominator_of_zero_gives_zeros_and_zero_gradients(causal):
 @pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_denominator_too_small_to_divide_by_counts_as_zero(tier, dtype):
-    """1 / D is infinite for the smallest numbers there are."""
-    FQ, FK = np.ones((1, 2, 1), dtype), np.full((1, 2, 1), np.finfo(dtype).smallest_subnormal)
-    FK[0, 1] = 1
-    with mt.backend(tier), np.errstate(over="raise", invalid="raise"):
-        Y, pullback = kernel_attention(FQ, FK, np.full((1, 2, 3), dtype(5)), causal=True)
-        grads = pullback(np.ones_like(Y))
-    assert Y.tolist() == [[[0] * 3, [5] * 3]]
-    assert all(np.isfinite(g).all() for g in grads)
+    """1 / D is infinite for the smallest numbers there are, and for larger ones what comes back by it."""
+    smallest, seen = np.finfo(dtype).smallest_subnormal, []
+    for power in np.linspace(0, 1, 60):
+        FQ, FK = np.ones((1, 2, 1), dtype), np.full((1, 2, 1), smallest ** dtype(power))
+        FK[0, 1] = 1
+        with mt.backend(tier), np.errstate(over="raise", invalid="raise"):
+            Y, pullback = kernel_attention(FQ, FK, np.full((1, 2, 3), dtype(5)), causal=True)
+            assert all(np.isfinite(g).all() for g in pullback(np.full_like(Y, 1e4)))
+        assert np.allclose(Y[0, 1], 5)
+        seen.append(Y[0, 0, 0])
+    assert np.allclose(seen[:39], 5)
+    assert not any(seen[55:])
 
 
 def test_more_queries_than_keys_leave_the_first_without_any_when_causal(rng):
