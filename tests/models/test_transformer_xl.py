@@ -13,6 +13,7 @@ from minitransformer.data.text import Text
 from minitransformer.models import Block, LanguageModel, SequenceModel, Stack, generate
 from minitransformer.models.transformer_xl import MemoryStack, reach
 from minitransformer.positions import IN_ATTENTION, NTK, RoPE, TransformerXLPositions, YaRN
+from minitransformer.positions.relative_sinusoids import relative_shift
 from minitransformer.training.checkpoint import Checkpoint, CheckpointError, load, save
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import advance, start, train
@@ -209,6 +210,24 @@ def test_u_and_v_are_tied_or_not():
     )
     b, _ = model_of()(untied._replace(stack=untied.stack._replace(blocks=split, shared=shared)), tokens(2, 5))
     np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("n", "m"), [(3, 5), (4, 4), (1, 6)])
+def test_the_published_shift_is_the_same_index_map_below_the_diagonal_and_garbage_above(n, m):
+    """A column of zeros in front, the same numbers in rows of another length, the first row dropped."""
+    rng = np.random.default_rng(0)
+    T = rng.standard_normal((n, m))  # a column for each distance, the largest, m − 1, first
+    padded = np.concatenate([np.zeros((n, 1)), T], 1)
+    published = padded.reshape(m + 1, n)[1:].reshape(n, m)
+    ours = relative_shift(np.concatenate([T, np.zeros((n, n))], 1))  # with columns for distances below zero
+    for i, j in np.ndindex(n, m):
+        distance = i + m - n - j
+        if distance >= 0:
+            assert published[i, j] == ours[i, j] == T[i, m - 1 - distance]
+        else:
+            assert ours[i, j] == 0
+            wanted = 0 if distance == -1 else T[i + 1, -distance - 2]  # the padding, then the beginning of the next row
+            assert published[i, j] == wanted
 
 
 # ------------------------------------------------------------------------------------------ how far it sees
