@@ -1,0 +1,40 @@
+"""Who works when, in a ring of causal attention: pairs of each worker in each step, for three ways to give out positions."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.attention.ring import contiguous, efficiency, striped, work, zigzag
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+SCHEDULES = {"contiguous": contiguous, "striped": striped, "zigzag": zigzag}
+
+
+class RingWork(NamedTuple):
+    """For each schedule the pairs in each step of each worker, (W, W), and the part of the time in which they work."""
+
+    n: int
+    pairs: dict[str, Array]
+    efficiency: dict[str, float]
+
+
+def data(n: int = 32, workers: int = 4) -> RingWork:
+    """Counted, from the positions that each owns."""
+    pairs = {name: work(schedule(n, workers)) for name, schedule in SCHEDULES.items()}
+    return RingWork(n, pairs, {name: efficiency(p) for name, p in pairs.items()})
+
+
+def draw(data: RingWork) -> Figure:
+    """A panel for each schedule; a row is a step, a column a worker, and dark is busy."""
+    fig, axes = figure(1, 3, width=12, height=4.6, sharey=True)
+    most = max(int(pairs.max()) for pairs in data.pairs.values())
+    for ax, (name, pairs) in zip(axes, data.pairs.items(), strict=True):
+        ax.imshow(pairs, cmap="Blues", vmin=0, vmax=1.4 * most)
+        for (t, r), count in np.ndenumerate(pairs):
+            ax.text(r, t, str(count), ha="center", va="center")
+        ax.set(xticks=range(len(pairs)), yticks=range(len(pairs)), xlabel="worker $r$")
+        ax.set_title(f"{name}: {data.efficiency[name]:.0%}")
+    axes[0].set_ylabel("step $t$")
+    return fig
