@@ -1,0 +1,132 @@
+"""What does a smaller attention matrix cost in quality? Linformer's k, and its sharing, on text.
+
+Small models that see both sides guess the bytes that were taken out of a text, each trained by the same recipe on the same
+bytes. What is near has to be seen sharply, so layers with a window take turns with layers of each kind. Controls are dense
+attention, nothing but windows, and k = 1, one learned average for each head.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.data.text import Text, python_docs
+from minitransformer.data.text import batch as draw
+from minitransformer.functional import cross_entropy
+from minitransformer.models import SequenceModel
+from minitransformer.pullback import Tree, tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.objective import LossPullback
+from minitransformer.training.schedule import Cosine
+from minitransformer.typing import Array
+
+TAKEN_OUT = 256  # the token that stands for a missing byte
+PART = 0.15
+TOKENS = 2048  # of text in one step, whatever n is
+JUDGED = 64  # passages of 256 bytes, or as many bytes in passages of another length
+SEEDS = 3
+NEAR = "window:radius=8"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training, with texts of n bytes; kinds of attention with a plus between them take turns along the depth."""
+
+    attention: str
+    n: int
+    seed: int
+    steps: int = 1000
+
+
+def trials() -> list[Trial]:
+    """Each with three seeds."""
+    linformers = [f"linformer:k={k}" for k in (1, 8, 32, 128)]
+    linformers += [f"linformer:k=32,sharing={sharing}" for sharing in ("none", "key-value", "layerwise")]
+    return [Trial(f"{NEAR} + {kind}", 256, seed) for kind in (NEAR, "softmax", *linformers) for seed in range(SEEDS)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps."""
+    return replace(trial, steps=2, n=64)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Bits for each missing byte of the held-out text, the mean of −log₂ P."""
+    model, objective = prepare(trial.attention, trial.n)
+    training = Training(
+        trial.steps,
+        max(TOKENS // trial.n, 1),
+        Cosine(6e-3, trial.steps, warmup=trial.steps // 10),
+        parts=1,
+        seed=trial.seed,
+        look_every=trial.steps,
+    )
+    params = train(model, objective, training, progress=False).params
+    return {
+        "parameters": tree_size(params),
+        "bits": round(objective.look(model, params), 4),
+    }
+
+
+def prepare(attention: str, n: int) -> tuple[SequenceModel, "Missing"]:
+    """Model and objective."""
+    sizes: dict[str, Any] = {"width": 64, "depth": 4, "heads": 4, "activation": "gelu_tanh", "positions": "rope"}
+    return SequenceModel(TAKEN_OUT + 1, n, attention=tuple(attention.split(" + ")), **sizes), Missing(python_docs(), n)
+
+
+@dataclass(frozen=True, eq=False)
+class Missing:
+    """Guess the bytes that were taken out of a text, from those on both sides. A part of 0.15 is, drawn at random."""
+
+    text: Text
+    context: int
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Kind, name and hash."""
+        return {"task": "missing", "name": self.text.name, "sha256": self.text.sha256}
+
+    @property
+    def length(self) -> int:
+        """Bytes of one text."""
+        return self.context
+
+    def _taken_out(self, passages: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        missing = rng.random(passages.shape) < PART
+        return np.where(missing, TAKEN_OUT, passages), passages, missing
+
+    def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        """What is read, what stood there, and where a byte is missing; (size, context) each."""
+        passages, _ = draw(self.text.train, self.context, size, rng)
+        return self._taken_out(passages, rng)
+
+    def judged(self) -> tuple[Array, Array, Array]:
+        """Passages of the held-out text, evenly spread; the same bytes are missing in every run."""
+        count = JUDGED * 256 // self.context
+        starts = np.linspace(0, len(self.text.held_out) - self.context, count).astype(int)
+        passages = self.text.held_out[starts[:, None] + np.arange(self.context)].astype(np.int64)
+        return self._taken_out(passages, np.random.default_rng(0))
+
+    def parts(self, batch: tuple[Array, ...], count: int) -> list[tuple[Array, ...]]:
+        """The batch in `count` equal parts."""
+        return list(zip(*(np.split(array, count) for array in batch), strict=True))
+
+    def loss(
+        self, model: Any, params: Tree, batch: tuple[Array, ...], rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
+        """Mean of −log P of the missing bytes."""
+        tokens, wanted, missing = batch
+        logits, model_pullback = model(params, tokens, rng=rng)
+        loss, loss_pullback = cross_entropy(logits, wanted, mask=missing)
+        return loss, LossPullback(model_pullback, loss_pullback)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits for each missing byte of the held-out passages."""
+        tokens, wanted, missing = self.judged()
+        total, count = 0.0, missing.sum()
+        for rows in np.array_split(np.arange(len(tokens)), max(len(tokens) // 16, 1)):
+            part = tokens[rows], wanted[rows], missing[rows]
+            total += float(self.loss(model, params, part)[0]) * missing[rows].sum()
+        return float(total / count / math.log(2))
