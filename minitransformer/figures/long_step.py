@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.experiments.long_document import GLOBAL
+from minitransformer.experiments.long_step import GLOBAL
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
@@ -39,7 +39,10 @@ def draw(data: LongStep) -> Figure:
     fig, (time, memory) = figure(1, 2, width=13, height=6)
     for (label, n), marker in zip(data.n.items(), "^os", strict=True):
         time.plot(n, data.seconds[label], marker=marker, markersize=8, label=label)
-        memory.plot(n, data.bytes[label] / 2**30, marker=marker, markersize=8)
+        seen = (
+            {"markersize": 15, "fillstyle": "none"} if label == "dense, in tiles" else {"markersize": 8}
+        )  # where one lies upon it
+        memory.plot(n, data.bytes[label] / 2**30, marker=marker, **seen)
     time.set(ylabel="seconds for a step")
     memory.set(ylabel="GiB held at once")
     for axes in (time, memory):

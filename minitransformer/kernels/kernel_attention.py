@@ -14,7 +14,7 @@ for 64 of them, and everything is a product of small matrices, which is what a c
 O(64 n (r + dv)) extra work for P, and no memory.
 
 S before each chunk is remembered: n/64 matrices of r × dv, which is as much as one of the arrays. The way back starts from
-the last chunk, with G = Σ_i φ(q_i) dn_iᵀ over the queries after the chunk, where dn_i = [dN_i, dD_i] stands beside v_j⁺ = [v_j, 1]:
+the last chunk, with G = Σ_i φ(q_i) dn_iᵀ over the queries after the chunk; dn_i = [dN_i, dD_i] stands beside v_j⁺ = [v_j, 1]:
 
         P = tril(A Bᵀ),  E = tril(dN⁺ V⁺ᵀ)               how much the 64 have taken of each other, and how much of it matters
         dV = Pᵀ dN + B G
@@ -348,14 +348,14 @@ class TiledKernelAttentionPullback(NamedTuple):
         FQ, FK, V, Y, dY = (heads(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
         n, m = FQ.shape[1], FK.shape[1]
         D = self.D.reshape(len(FQ), self.D.shape[-1])
-        gradients = tuple(np.empty(X.shape, X.dtype) for X in (self.FQ, self.FK, self.V))
+        dFQ, dFK, dV = (np.empty(X.shape, X.dtype) for X in (self.FQ, self.FK, self.V))
         in_parallel(
             len(FQ),
             sweeps_back,
             *(FQ, FK, V, dY, Y, D, self.S_before, self.z_before, m - n if self.causal else m, plain_loops()),
-            *(heads(gradient) for gradient in gradients),
+            *(heads(dFQ), heads(dFK), heads(dV)),
         )
-        return gradients
+        return dFQ, dFK, dV
 
 
 def tiled_kernel_attention(

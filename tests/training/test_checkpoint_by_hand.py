@@ -418,7 +418,10 @@ def test_parts_within_parts_within_parts(tmp_path):
         about["model"]["attention"] = nested(depth)
         write(tmp_path / "run", arrays, about)
         assert "too many parts within parts" in refusal(tmp_path / "run")
-    for depth, too_many in ((5, False), (6, True)):  # the innermost field is model.attention.scores.…: six dots and seven
+    for depth, too_many in (
+        (5, False),
+        (6, True),
+    ):  # the innermost field is model.attention.scores.…: six dots and seven
         about["model"]["attention"] = nested(depth)
         write(tmp_path / "run", arrays, about)
         assert ("too many parts within parts" in (refusal(tmp_path / "run") or "")) == too_many
