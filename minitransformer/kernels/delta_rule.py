@@ -52,13 +52,13 @@ def triangles(Q, K, KT, sign, L, P, loops):
 def write(K, Q, V, beta, loops, S_before, E, Y):
     """One head: E and Y, and in S_before (chunks, panels, r, LANES) the state before each chunk."""
     n, dv, like = len(K), V.shape[1], V
-    inner, one, nothing = S_before.shape[2], V.dtype.type(1), beta[:0]
+    inner, one = S_before.shape[2], V.dtype.type(1)
     Q_tile, K_tile = np.zeros((LANES, inner), V.dtype), np.zeros((LANES, inner), V.dtype)
     KT, L, P, e = tile(inner, like), tile(LANES, like), tile(LANES, like), tile(LANES, like)
     U, y, S = tile(LANES, like), tile(LANES, like), tiles(S_before.shape[1], inner, like)
     for t0 in range(0, n, LANES):
-        take(Q, nothing, t0, n, False, 0, Q_tile)
-        take(K, nothing, t0, n, False, 0, K_tile)
+        take(Q, t0, n, 0, Q_tile)
+        take(K, t0, n, 0, K_tile)
         triangles(Q_tile, K_tile, KT, -one, L, P, loops)
         rows = min(LANES, n - t0)
         for p in range(len(S)):
@@ -66,7 +66,7 @@ def write(K, Q, V, beta, loops, S_before, E, Y):
             width = min(LANES, dv - c0)
             S_before[t0 // LANES, p] = S[p]
             e[:] = 0
-            take(V, nothing, t0, n, False, c0, e)
+            take(V, t0, n, c0, e)
             product(K_tile, S[p], U, width, loops)
             for t in range(LANES):
                 for c in range(width):
@@ -97,7 +97,7 @@ def write_back(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta):
     """One head: the four gradients, last chunk first."""
     n, dv, like = len(K), E.shape[1], E
     panels, inner = S_before.shape[1:3]
-    one, zero, nothing = E.dtype.type(1), E.dtype.type(0), beta[:0]
+    one, zero = E.dtype.type(1), E.dtype.type(0)
     Q_tile, K_tile = np.zeros((LANES, inner), E.dtype), np.zeros((LANES, inner), E.dtype)
     KT, dQT, dKT, G = tile(inner, like), tile(inner, like), tile(inner, like), tiles(panels, inner, like)
     L, P, dL, dP, dPT = tile(LANES, like), tile(LANES, like), tile(LANES, like), tile(LANES, like), tile(LANES, like)
@@ -106,8 +106,8 @@ def write_back(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta):
     for chunk in range(len(S_before) - 1, -1, -1):
         t0 = chunk * LANES
         rows = min(LANES, n - t0)
-        take(Q, nothing, t0, n, False, 0, Q_tile)
-        take(K, nothing, t0, n, False, 0, K_tile)
+        take(Q, t0, n, 0, Q_tile)
+        take(K, t0, n, 0, K_tile)
         triangles(Q_tile, K_tile, KT, one, L, P, loops)
         dL[:], dP[:], dQT[:], dKT[:] = 0, 0, 0, 0
         dbeta[t0 : t0 + rows] = 0
@@ -115,8 +115,8 @@ def write_back(Q, K, beta, E, S_before, dY, loops, dQ, dK, dV, dbeta):
             c0, S = p * LANES, S_before[chunk, p]
             width = min(LANES, dv - c0)
             e[:], dy[:] = 0, 0
-            take(E, nothing, t0, n, False, c0, e)
-            take(dY, nothing, t0, n, False, c0, dy)
+            take(E, t0, n, c0, e)
+            take(dY, t0, n, c0, dy)
             product(K_tile, G[p], W, LANES, loops)
             add_product(P.T, dy, W, width, loops)
             for a in range(LANES - STRIP, -1, -STRIP):

@@ -45,18 +45,15 @@ LOG2E = math.log2(math.e)
 
 
 @compiled
-def take(X, x, start, end, reverse, c0, into):
-    """Rows start … start + 63 of [X, x], from column c0 on; zeros for rows outside 0 … end − 1 (from the last if reverse)."""
+def take(X, start, end, c0, into):
+    """Rows start … start + 63 of X, from column c0 on; zeros for rows outside 0 … end − 1."""
     columns = min(X.shape[1] - c0, into.shape[1])
     for i in range(LANES):
         row = start + i
         if 0 <= row < end:
-            row = len(X) - 1 - row if reverse else row
             source = X[row, c0:]
             for c in range(columns):
                 into[i, c] = source[c]
-            if x.size:
-                into[i, columns] = x[row]
         else:
             for c in range(into.shape[1]):
                 into[i, c] = 0
@@ -76,15 +73,15 @@ def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
     room for one.
     """
     n, m, dv = len(A), len(B), C.shape[1]
-    inner, one, nothing, tiny = S_before.shape[2], Y.dtype.type(1), z_before[0, :0], np.finfo(Y.dtype).tiny ** 0.8
+    inner, one, tiny = S_before.shape[2], Y.dtype.type(1), np.finfo(Y.dtype).tiny ** 0.8
     A_tile, B_tile = np.zeros((LANES, inner), Y.dtype), np.zeros((LANES, inner), Y.dtype)
     AT, PT, C_tile, N = tile(inner, Y), tile(LANES, Y), tile(LANES, Y), tile(LANES, Y)
     S, z, total = tiles(S_before.shape[1], inner, Y), np.zeros(inner, Y.dtype), np.empty(LANES, Y.dtype)
     past = min(offset, m)  # what all of them see
     for j0 in range(0, past, LANES):
-        take(B, nothing, j0, past, False, 0, B_tile)
+        take(B, j0, past, 0, B_tile)
         for p in range(len(S)):
-            take(C, nothing, j0, past, False, p * LANES, C_tile)
+            take(C, j0, past, p * LANES, C_tile)
             add_product(B_tile.T, C_tile, S[p], min(LANES, dv - p * LANES), loops)
         add_rows(B_tile, z)
     for i0 in range(0, n, LANES):
@@ -92,10 +89,10 @@ def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
         new = j0 < m and j0 + LANES > 0  # whether there are keys at the positions of the chunk
         if i0 == 0 or len(S_before) > 1:
             S_before[i0 // LANES], z_before[i0 // LANES] = S, z
-        take(A, nothing, i0, n, False, 0, A_tile)
+        take(A, i0, n, 0, A_tile)
         transpose_into(AT, A_tile, one)
         if new:
-            take(B, nothing, j0, m, False, 0, B_tile)
+            take(B, j0, m, 0, B_tile)
             product(B_tile, AT, PT, LANES, loops)
             for j in range(LANES):
                 for i in range(j):
@@ -111,7 +108,7 @@ def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
             width = min(LANES, dv - p * LANES)
             product(A_tile, S[p], N, width, loops)
             if new:
-                take(C, nothing, j0, m, False, p * LANES, C_tile)
+                take(C, j0, m, p * LANES, C_tile)
                 for i in range(0, LANES, STRIP):
                     seen = i + STRIP
                     add_product(PT[:seen, i:seen].T, C_tile[:seen], N[i:seen], width, loops)
@@ -141,7 +138,7 @@ def add_rows(X, total):
 def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC):
     """The three gradients of one head, last chunk first; dN⁺ and V⁺ have their last column only if there is a D."""
     n, m, r, dv = len(A), len(B), A.shape[1], C.shape[1]
-    inner, outer, one, nothing = fours(r), fours(dv + (D.size > 0)), Y.dtype.type(1), z_before[0, :0]
+    inner, outer, one = fours(r), fours(dv + (D.size > 0)), Y.dtype.type(1)
     A_tile, B_tile = np.zeros((LANES, inner), Y.dtype), np.zeros((LANES, inner), Y.dtype)
     C_tile, N = np.zeros((LANES, outer), Y.dtype), np.zeros((LANES, outer), Y.dtype)
     BT, CT, P, E = tile(inner, Y), tile(outer, Y), tile(LANES, Y), tile(LANES, Y)
@@ -151,10 +148,10 @@ def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC)
     for chunk in range(chunks - 1, -1, -1):
         i0, j0 = chunk * LANES, chunk * LANES + offset
         new = j0 < m and j0 + LANES > 0
-        take(A, nothing, i0, n, False, 0, A_tile)
+        take(A, i0, n, 0, A_tile)
         take_gradient(dY, Y, D, i0, N)
         if new:
-            take(B, nothing, j0, m, False, 0, B_tile)
+            take(B, j0, m, 0, B_tile)
             take_with_ones(C, j0, m, D.size > 0, C_tile)
             transpose_into(BT, B_tile, one)
             transpose_into(CT, C_tile, one)
@@ -192,7 +189,7 @@ def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC)
             turn(GT, r, G)
     past = min(offset, m)
     for j0 in range(0, past, LANES):
-        take(B, nothing, j0, past, False, 0, B_tile)
+        take(B, j0, past, 0, B_tile)
         take_with_ones(C, j0, past, D.size > 0, C_tile)
         for p in range(down):
             product(B_tile, G[p], d, LANES, loops)
@@ -234,7 +231,7 @@ def take_gradient(dY, Y, D, start, into):
 @compiled
 def take_with_ones(X, start, end, ones, into):
     """As `take`, with a column of ones after the last if `ones`."""
-    take(X, X[0, :0], start, end, False, 0, into)
+    take(X, start, end, 0, into)
     if ones:
         for i in range(LANES):
             into[i, X.shape[1]] = 0 <= start + i < end
