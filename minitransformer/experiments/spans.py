@@ -1,0 +1,66 @@
+"""How far back does a head look if looking costs something? Adaptive spans, as the penalty grows.
+
+The same small language model is trained with spans that cost nothing, little, and much; a model with dense attention is its
+control. Every head begins with half of the context: of spans that begin at nothing, few would have grown in so few steps, with
+or without a penalty.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.data.text import python_docs
+from minitransformer.models import LanguageModel
+from minitransformer.pullback import tree_set
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import start, train
+from minitransformer.training.objective import NextByte
+from minitransformer.training.schedule import Cosine
+from minitransformer.typing import Array
+
+CONTEXT, RAMP, DEPTH, HEADS = 256, 16, 3, 4
+PENALTIES = (0.0, 1e-5, 1e-4, 1e-3)
+FIRST = 0.5  # of the context: spans before the first step
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training; without a penalty (None), dense attention."""
+
+    penalty: float | None
+    seed: int
+    steps: int = 1000
+
+
+def trials() -> list[Trial]:
+    """Three seeds each."""
+    return [Trial(penalty, seed) for penalty in (None, *PENALTIES) for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps."""
+    return replace(trial, steps=2)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Held-out bits per byte, and the spans z of each layer's heads (None for dense attention)."""
+    spans = trial.penalty is not None
+    attention = f"span:ramp={RAMP},penalty={trial.penalty}" if spans else "softmax"
+    model = LanguageModel(context=CONTEXT, width=64, depth=DEPTH, heads=HEADS, attention=attention, positions="rope")
+    objective = NextByte(python_docs(), CONTEXT)
+    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
+    training = Training(trial.steps, 4, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    state = start(model, training)
+    for k in range(DEPTH if spans else 0):
+        half = np.full(HEADS, FIRST, np.float32)
+        state = state._replace(params=tree_set(state.params, f"stack.blocks.{k}.attention.core.span", half))
+    params = train(model, objective, training, state=state, progress=False).params
+    return {
+        "bits": round(float(objective.bits(model, params).mean()), 4),
+        "spans": [_spans(block.attention.core.span) for block in params.stack.blocks] if spans else None,
+    }
+
+
+def _spans(span: Array) -> list[float]:
+    return [round(float(CONTEXT * part), 1) for part in span]
