@@ -126,7 +126,7 @@ class NextByte:
 
 @dataclass(frozen=True, eq=False)
 class Segments(NextByte):
-    """The next byte of a text that is read on and on: for models with a memory.
+    """The next byte of a text that is read on and on: for models with a memory, and for those that are compared with them.
 
     A batch of B samples is B streams through the text, which begin at equal distances. Step s reads segment s of each, and
     the model finds there what it was given in the step before. After the last segment all streams begin again, without a
@@ -152,8 +152,8 @@ class Segments(NextByte):
         return loss, LossPullback(model_pullback, loss_pullback)
 
     def carry(self, pullback: LossPullback) -> tuple[Array, ...]:
-        """What the next segment finds."""
-        return pullback.model.stack.memory
+        """What the next segment finds; nothing, if the model has no memory."""
+        return getattr(pullback.model.stack, "memory", ())
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per byte of a few segments of a few streams through the held-out text."""
@@ -173,7 +173,7 @@ class Segments(NextByte):
         for start in range(0, tokens.shape[-1] - 1, self.context):
             both = tokens[:, start : start + self.context + 1].astype(np.int64)
             logits, pullback = model(params, both[:, :-1], memory=memory)
-            memory = pullback.stack.memory
+            memory = getattr(pullback.stack, "memory", None)
             yield bits_of(logits, both[:, 1:])
 
 

@@ -17,7 +17,7 @@ from minitransformer.positions.relative_sinusoids import relative_shift
 from minitransformer.training.checkpoint import Checkpoint, CheckpointError, load, save
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import advance, start, train
-from minitransformer.training.objective import Segments
+from minitransformer.training.objective import NextByte, Segments
 from minitransformer.training.schedule import Cosine
 
 D, H = 12, 2
@@ -361,6 +361,19 @@ def test_the_memory_is_carried_from_step_to_step(tier):
             np.testing.assert_allclose(found, known, atol=1e-5)
         forgetful = advance(model, objective, training, after._replace(carried=tuple(0 * c for c in after.carried)))
     assert forgetful.losses[-1] != twice.losses[-1]
+
+
+def test_a_model_without_a_memory_reads_the_same_segments():
+    """What one with a memory is compared with: the same batches, nothing carried."""
+    model, objective, training = model_of(0), Segments(TEXT, 5), run_of(8)
+    state = train(model, objective, training, progress=False)
+    assert state.carried == ()
+    alone = NextByte(TEXT, 5)
+    bits = objective.bits(model, state.params)
+    logits, _ = model(state.params, TEXT.held_out[5:10].astype(int))
+    P = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum(-1, keepdims=True)
+    np.testing.assert_allclose(bits[5:10], -np.log2(P[np.arange(5), TEXT.held_out[6:11]]), rtol=1e-4)
+    assert alone.data == objective.data
 
 
 @pytest.mark.parametrize("tier", available())
