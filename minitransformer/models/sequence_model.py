@@ -22,7 +22,7 @@ from minitransformer.models.block import Order
 from minitransformer.models.embed import EmbeddedPullback, NormedEmbeddingPullback, embed, embed_normed
 from minitransformer.models.model import Model
 from minitransformer.models.norms import Norm
-from minitransformer.models.stack import Stack, StackParams, StackPullback
+from minitransformer.models.stack import Stack, StackParams
 from minitransformer.positions import NoPositions, Placed, SinusoidalPositions, place
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Float, Int, checked
@@ -52,7 +52,7 @@ class SequencePullback(NamedTuple):
     """
 
     embedded: EmbeddedPullback | NormedEmbeddingPullback
-    stack: StackPullback
+    stack: Pullback
     head: LinearPullback | None
     tied: bool
 

@@ -77,7 +77,7 @@ def made(name, width=D, heads=H):
     return attention_of(name, sizes)
 
 
-PARTS = {name: made(name) for name in (*NAMES, "each head", "everything")}
+PARTS = {name: made(name) for name in (*NAMES, "softmax:page=5", "each head", "everything")}
 
 
 def can(part, causal):
