@@ -34,7 +34,7 @@ def draw(data: RingWork) -> Figure:
         ax.imshow(pairs, cmap="Blues", vmin=0, vmax=1.4 * most)
         for (t, r), count in np.ndenumerate(pairs):
             ax.text(r, t, str(count), ha="center", va="center")
-        ax.set(xticks=range(len(pairs)), yticks=range(len(pairs)), xlabel="worker $r$")
+        ax.set(xticks=range(len(pairs)), yticks=range(len(pairs)), xlabel="worker $k$")
         ax.set_title(f"{name}: {data.efficiency[name]:.0%}")
     axes[0].set_ylabel("step $t$")
     return fig
