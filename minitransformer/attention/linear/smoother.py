@@ -15,7 +15,7 @@ import numpy as np
 
 from minitransformer.arrays import inverse, must_broadcast, one_dtype, without_the_hidden
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
-from minitransformer.attention.dot_product import scores
+from minitransformer.attention.dot_product import dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
 from minitransformer.door import frozen
 from minitransformer.pullback import NoParams, Pullback
@@ -156,14 +156,35 @@ def polynomial(
     return (1 + S) ** degree, OfScoresPullback(pullback, degree * (1 + S) ** (degree - 1))
 
 
-SIMILARITIES: dict[str, Callable[[Array, Array], tuple[Array, Any]]] = {
-    "exponential": exponential,
-    "gaussian": gaussian,
-    "polynomial": polynomial,
-}
-
-
 # --------------------------------------------------------------------------------------------- the core
+
+
+class GaussianAttentionPullback(NamedTuple):
+    """The last entry of K⁺ = [k; −‖k‖²/2] is made from k: dk = (what comes back to k) − (what comes back to it) · k."""
+
+    attention: Pullback
+    K: Array
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The weights, (*batch, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        dQ, dK, dV = self.attention(dY)
+        return dQ[..., :-1], dK[..., :-1] - dK[..., -1:] * self.K, dV
+
+
+def gaussian_attention(Q: Array, K: Array, V: Array, **options: Any) -> tuple[Array, GaussianAttentionPullback]:
+    """The smoother with `gaussian`, as softmax attention in one dimension more: safe from underflow, and in tiles.
+
+    −‖q − k‖²/2 = ⟨q, k⟩ − ‖k‖²/2 − ‖q‖²/2, of which the last cancels: the rest is ⟨[q; 1], [k; −‖k‖²/2]⟩.
+    """
+    scale = 1 / math.sqrt(max(Q.shape[-1], 1))
+    Q = np.concatenate([Q, np.ones_like(Q[..., :1])], -1)
+    longer = np.concatenate([K, -np.vecdot(K, K)[..., None] / 2], -1)
+    Y, attention = dot_product_attention(Q, longer, V, scale=scale, **options)
+    return Y, GaussianAttentionPullback(attention, K)
 
 
 @frozen
@@ -189,5 +210,10 @@ class Smoother(Core):
         rng: Any = None,
     ) -> tuple[Array, NothingLearnedPullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        Y, pullback = kernel_smoother(Q, K, V, SIMILARITIES[self.similarity], causal=causal, mask=mask)
+        pullback: Pullback
+        if self.similarity == "polynomial":
+            Y, pullback = kernel_smoother(Q, K, V, polynomial, causal=causal, mask=mask)
+        else:
+            attend = gaussian_attention if self.similarity == "gaussian" else dot_product_attention
+            Y, pullback = attend(Q, K, V, causal=causal, mask=mask)
         return Y, NothingLearnedPullback(pullback)

@@ -10,10 +10,11 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import causal_mask, dot_product_attention, kernel_attention, padding_mask
 from minitransformer.attention.linear import Smoother, exponential, gaussian, kernel_smoother, polynomial
-from minitransformer.attention.linear.smoother import SIMILARITIES
+from minitransformer.backend import available
 from minitransformer.pullback import NoParams
 
 B, H, N, M, D, DV = 2, 3, 4, 6, 5, 7
+SIMILARITIES = {"exponential": exponential, "gaussian": gaussian, "polynomial": polynomial}
 every = pytest.mark.parametrize("similarity", SIMILARITIES.values(), ids=SIMILARITIES)
 
 
@@ -145,13 +146,31 @@ def test_gradient_of_a_similarity(similarity, heads):
 
 
 @pytest.mark.parametrize("name", SIMILARITIES)
-def test_the_core_is_the_function(name, heads):
-    Y, pullback = Smoother(name)(NoParams(), *heads, causal=True)
-    want, smoother = kernel_smoother(*heads, SIMILARITIES[name], causal=True)
-    assert np.array_equal(Y, want)
-    assert np.array_equal(pullback.A, smoother.A)
-    for ours, theirs in zip(pullback(Y)[1:], smoother(Y), strict=True):
-        assert np.array_equal(ours, theirs)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("tier", available())
+def test_the_core_is_the_function(name, causal, tier, heads):
+    mask = padding_mask(np.array([M, 5]), M)[:, None]
+    want, smoother = kernel_smoother(*heads, SIMILARITIES[name], causal=causal, mask=mask)
+    with mt.backend(tier):
+        Y, pullback = Smoother(name)(NoParams(), *heads, causal=causal, mask=mask)
+        assert np.allclose(Y, want, rtol=1e-11)
+        assert np.allclose(pullback.A, smoother.A, rtol=1e-11)
+        for ours, theirs in zip(pullback(want)[1:], smoother(want), strict=True):
+            assert np.allclose(ours, theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SIMILARITIES)
+def test_gradient_of_the_core(name, heads):
+    check_pullback(partial(Smoother(name), causal=True), NoParams(), *heads, entries=20)
+
+
+def test_the_core_is_safe_where_all_weights_are_too_small_for_float32(heads):
+    """Queries and keys thirty apart: as a number each weight is e^(−200) or less, their ratios are ordinary."""
+    Q, K, V = heads
+    exact, _ = Smoother()(NoParams(), Q + 30, K, V)
+    single, _ = Smoother()(NoParams(), *(X.astype(np.float32) for X in (Q + 30, K, V)))
+    assert np.allclose(single, exact, atol=2e-3)
+    assert not kernel_smoother(*(X.astype(np.float32) for X in (Q + 30, K, V)), gaussian)[0].any()
 
 
 # -------------------------------------------------------------------------------------------------- errors
