@@ -1,4 +1,4 @@
-"""How far one random direction's estimate of exp ⟨x, y⟩ is from it, against the angle between x and y: derived, and drawn."""
+"""How far one random direction's estimate of exp ⟨a, b⟩ is from it, against the angle between a and b: derived, and drawn."""
 
 import math
 from functools import partial
@@ -14,7 +14,7 @@ from minitransformer.typing import Array
 
 
 class FeatureVariance(NamedTuple):
-    """Angles (a,) in degrees; standard deviation of one direction's estimate, relative to exp ⟨x, y⟩, by the kind of features.
+    """Angles (a,) in degrees; standard deviation of one direction's estimate, relative to exp ⟨a, b⟩, by the kind of features.
 
     drawn     at a few of the angles, from simulations
     """
@@ -27,18 +27,18 @@ class FeatureVariance(NamedTuple):
 
 
 def pairs(angles: Array, length: float, d: int) -> tuple[Array, Array]:
-    """x and y (a, d) of this length, with these angles between them."""
-    x, y = np.zeros((2, len(angles), d))
-    x[:, 0] = length
-    y[:, 0], y[:, 1] = length * np.cos(np.radians(angles)), length * np.sin(np.radians(angles))
-    return x, y
+    """a and b (angles, d) of this length, with these angles between them."""
+    a, b = np.zeros((2, len(angles), d))
+    a[:, 0] = length
+    b[:, 0], b[:, 1] = length * np.cos(np.radians(angles)), length * np.sin(np.radians(angles))
+    return a, b
 
 
 def data(length: float = 0.8, d: int = 8, draws: int = 400_000, seed: int = 0) -> FeatureVariance:
-    """At ‖x‖ = ‖y‖ = 0.8. For small angles a simulation would need many more draws: one in a million decides."""
+    """At ‖a‖ = ‖b‖ = 0.8. For small angles a simulation would need many more draws: one in a million decides."""
     angles, at = np.linspace(0, 180, 181), np.arange(45, 180, 30)
-    x, y = pairs(angles, length, d)
-    kernel = facts.softmax_kernel(x, y)
+    rows = pairs(angles, length, d)
+    kernel = facts.softmax_kernel(*rows)
     kinds = {
         "trigonometric": (facts.variance_trigonometric, trigonometric_features),
         "positive": (facts.variance_positive, positive_features),
@@ -47,7 +47,7 @@ def data(length: float = 0.8, d: int = 8, draws: int = 400_000, seed: int = 0) -
     W = gaussian_rows(np.random.default_rng(seed), (draws, d))
     derived, drawn = {}, {}
     for name, (variance, features) in kinds.items():
-        derived[name] = np.sqrt(variance(x, y, 1)) / kernel
+        derived[name] = np.sqrt(variance(*rows, 1)) / kernel
         found = []
         for a, b in zip(*pairs(at, length, d), strict=True):
             products = features(a[None], W)[0] * features(b[None], W)[0]
@@ -63,7 +63,7 @@ def draw(data: FeatureVariance) -> Figure:
     for (name, curve), marker in zip(data.derived.items(), "o^s", strict=True):
         (line,) = ax.plot(data.angles, curve, label=name)
         ax.plot(data.at, data.drawn[name], marker, color=line.get_color(), markersize=9, linestyle="none")
-    ax.set(yscale="log", ylim=(0.02, 8), xlabel="angle between $x$ and $y$, degrees", ylabel="deviation / exp ⟨x, y⟩")
+    ax.set(yscale="log", ylim=(0.02, 8), xlabel="angle between $a$ and $b$, degrees", ylabel="deviation / exp ⟨a, b⟩")
     ax.set_xticks(range(0, 181, 45))
     ax.set_yticks([0.1, 1], ["0.1", "1"])
     ax.legend(loc="lower center")

@@ -13,31 +13,31 @@ SQUARES = (1, 4, 9)
 
 
 class Smreg(NamedTuple):
-    """Dimensions d, and SMREG/exp by ‖x + y‖²."""
+    """Dimensions d, and SMREG/exp by ‖a + b‖²."""
 
     d: Array
     ratios: dict[int, Array]
 
 
 def data() -> Smreg:
-    """d = 1 … 1024; at ‖x + y‖² the ratio depends on nothing else, so x = y."""
+    """d = 1 … 1024; beside d the ratio depends on ‖a + b‖² alone, so a = b."""
     dimensions, ratios = 2 ** np.arange(11), {}
     for square in SQUARES:
         found = []
         for d in dimensions:
-            x = np.zeros(d)
-            x[0] = square**0.5 / 2
-            found.append(smreg(x, x) / softmax_kernel(x, x))
+            a = np.zeros(d)
+            a[0] = square**0.5 / 2
+            found.append(smreg(a, a) / softmax_kernel(a, a))
         ratios[square] = np.array(found)
     return Smreg(dimensions, ratios)
 
 
 def draw(data: Smreg) -> Figure:
-    """One curve for each length of x + y."""
+    """One curve for each length of a + b."""
     fig, ax = figure(height=4.8)
     for (square, ratio), marker in zip(data.ratios.items(), "o^s", strict=True):
-        ax.plot(data.d, ratio, marker=marker, label=f"$\\|x + y\\|^2 = {square}$")
-    ax.set(xscale="log", ylim=(0, 1.05), xlabel="dimension $d$", ylabel="SMREG / exp ⟨x, y⟩")
+        ax.plot(data.d, ratio, marker=marker, label=f"$\\|a + b\\|^2 = {square}$")
+    ax.set(xscale="log", ylim=(0, 1.05), xlabel="dimension $d$", ylabel="SMREG / exp ⟨a, b⟩")
     ax.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"])
     ax.minorticks_off()
     ax.legend(loc="lower right")
