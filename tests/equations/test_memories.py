@@ -1,158 +1,58 @@
-"""Memory as gradient descent: every rule is one step down the slope of its loss, S − η ∂ℓ/∂S. The map k ↦ kᵀ S learns pairs.
-
-A loss is written as it reads, its slope is taken by difference quotients, and the step is compared with the rule of the package.
-"""
+"""Attention as a recurrent network: its state, written in loops, and weights that a network writes itself."""
 
 import numpy as np
-import pytest
 
 from minitransformer.attention import (
-    delta_rule_step,
-    dot_product_attention,
-    gated_delta_step,
-    gated_linear_step,
+    delta_rule,
+    elu_features,
+    kernel_attention,
+    kernel_attention_step,
     kernel_state,
 )
 
 D, DV = 4, 3
 rng = np.random.default_rng(0)
-S, k, v = rng.standard_normal((D, DV)), rng.standard_normal(D), rng.standard_normal(DV)
-alpha, channels, beta = 0.7, rng.uniform(0.2, 1, D), 0.6
 K, V = rng.standard_normal((9, D)), rng.standard_normal((9, DV))
 
 
-def slope(loss, at):
-    """∂ℓ/∂S, entry by entry, by central differences: exact for a loss of degree two."""
-    found = np.zeros(at.shape)
-    for entry in np.ndindex(at.shape):
-        step = np.zeros(at.shape)
-        step[entry] = 0.5
-        found[entry] = loss(at + step) - loss(at - step)
-    return found
+def test_borealis_self_attention_as_an_rnn():
+    """(21) and figure 10: a network whose hidden state is A_i and b_i.
 
-
-def agreement(S):
-    """⟨kᵀ S, v⟩, in loops."""
-    return sum(k[c] * S[c, i] * v[i] for c in range(D) for i in range(DV))
-
-
-def error(S):
-    """½ ‖kᵀ S − v‖², in loops."""
-    return sum((sum(k[c] * S[c, i] for c in range(D)) - v[i]) ** 2 for i in range(DV)) / 2
-
-
-def one(x):
-    """A batch of one position."""
-    return np.asarray(x, float)[None]
-
-
-def test_linear_attention():
-    """ℓ = −⟨kᵀ S, v⟩:  S + k vᵀ"""
-    assert np.allclose(S - slope(lambda S: -agreement(S), S), S + kernel_state(one(k), one(v)).S)
-
-
-def test_retnet_and_mamba_2():
-    """ℓ = −⟨kᵀ S, v⟩ + (1 − α)/2 ‖S‖²:  α S + k vᵀ"""
-    step = S - slope(lambda S: -agreement(S) + (1 - alpha) / 2 * (S**2).sum(), S)
-    assert np.allclose(step, gated_linear_step(one(k), one(k), one(v), np.log(one(alpha)), S)[1])
-
-
-def test_gated_linear_attention():
-    """ℓ = −⟨kᵀ S, v⟩ + ½ ‖Diag(√(1 − α)) S‖²:  Diag(α) S + k vᵀ"""
-    step = S - slope(lambda S: -agreement(S) + ((1 - channels)[:, None] * S**2).sum() / 2, S)
-    assert np.allclose(step, gated_linear_step(one(k), one(k), one(v), np.log(one(channels)), S)[1])
-
-
-def test_delta_rule():
-    """ℓ = ½ ‖kᵀ S − v‖², η = β:  S + β k (v − kᵀ S)ᵀ"""
-    step = S - beta * slope(error, S)
-    assert np.allclose(step, delta_rule_step(one(k), one(k), one(v), one(beta), S)[1])
-
-
-@pytest.mark.parametrize("decay", [alpha, channels], ids=["Gated DeltaNet", "Kimi"])
-def test_gated_delta_rule(decay):
-    """The same, at S̄ = Diag(α) S. With the decay as a term of the loss it is another rule."""
-    left = (decay * np.ones(D))[:, None] * S
-    rule = gated_delta_step(one(k), one(k), one(v), one(beta), np.log(one(decay)), S)[1]
-    assert np.allclose(left - beta * slope(error, left), rule)
-    together = S - slope(lambda S: beta * error(S) + ((1 - decay * np.ones(D))[:, None] * S**2).sum() / 2, S)
-    assert abs(together - rule).max() > 0.01
-
-
-def test_longhorn():
-    """The S that minimises ½ ‖S′ − S‖² + β ℓ(S′): a delta rule with ε = β / (1 + β ‖k‖²)"""
-    epsilon = beta / (1 + beta * k @ k)
-    after = delta_rule_step(one(k), one(k), one(v), one(epsilon), S)[1]
-    assert np.allclose(slope(lambda new: ((new - S) ** 2).sum() / 2 + beta * error(new), after), 0, atol=1e-12)
-
-
-def titans(theta, momentum, decay):
-    """Z ← momentum · Z − θ ∂ℓ/∂S, S ← (1 − decay) S + Z, with the delta rule's ℓ, over all pairs."""
-    memory, Z = np.zeros((D, DV)), np.zeros((D, DV))
-    for key, value in zip(K, V, strict=True):
-        Z = momentum * Z - theta * np.outer(key, key @ memory - value)
-        memory = (1 - decay) * memory + Z
-    return memory
-
-
-def in_batches(size, eta):
-    """TTT: every gradient of a batch is taken at the state before it."""
-    memory = np.zeros((D, DV))
-    for a in range(0, len(K), size):
-        memory = memory - eta * K[a : a + size].T @ (K[a : a + size] @ memory - V[a : a + size])
-    return memory
-
-
-def test_titans_without_momentum_and_decay_is_the_delta_rule():
-    rule = delta_rule_step(K, K, V, np.full(9, 0.3), np.zeros((D, DV)))[1]
-    assert np.allclose(titans(0.3, 0, 0), rule)
-    assert abs(titans(0.3, 0.5, 0) - rule).max() > 0.1
-
-
-def test_test_time_training_in_batches_of_one_and_of_all():
-    """One pair: the delta rule. All pairs from S = 0: η Kᵀ V, linear attention."""
-    rule = delta_rule_step(K, K, V, np.full(9, 0.3), np.zeros((D, DV)))[1]
-    assert np.allclose(in_batches(1, 0.3), rule)
-    assert np.allclose(in_batches(9, 0.3), 0.3 * kernel_state(K, V).S)
-
-
-def test_a_batch_need_not_make_its_states():
-    """The dual form: y_i = q_iᵀ S − η Σ_{j ≤ i} ⟨q_i, k_j⟩ (k_jᵀ S − v_j)"""
-    Q, eta = np.random.default_rng(1).standard_normal((9, D)), 0.3
-    wrong = K @ S - V
-    Y = Q @ S - eta * np.tril(Q @ K.T) @ wrong
+    A_i = A_{i−1} + z(k_i)ᵀ v_i,   b_i = b_{i−1} + z(k_i)ᵀ,   y_i = z(q_i) A_i / z(q_i) b_i
+    """
+    Q = np.random.default_rng(4).standard_normal((9, D))
+    FQ, FK = elu_features(Q)[0], elu_features(K)[0]
+    whole, _ = kernel_attention(FQ, FK, V, causal=True)
+    A, b, state = np.zeros((D, DV)), np.zeros(D), kernel_state(FK[:0], V[:0])
     for i in range(9):
-        memory = S - eta * sum(np.outer(K[j], wrong[j]) for j in range(i + 1))
-        assert np.allclose(Y[i], Q[i] @ memory)
+        for a in range(D):
+            b[a] += FK[i, a]
+            for c in range(DV):
+                A[a, c] += FK[i, a] * V[i, c]
+        y = [sum(FQ[i, a] * A[a, c] for a in range(D)) / sum(FQ[i, a] * b[a] for a in range(D)) for c in range(DV)]
+        step, state = kernel_attention_step(FQ[i : i + 1], FK[i : i + 1], V[i : i + 1], state)
+        assert np.allclose(y, whole[i])
+        assert np.allclose(step, y)
+        assert np.allclose(state.S, A)
+        assert np.allclose(state.z, b)
 
 
-def test_least_squares_is_a_delta_rule_with_a_matrix_for_its_step():
-    """All pairs at once, (λ I + Kᵀ K)⁻¹ Kᵀ V, one after the other: S + P k (v − kᵀ S)ᵀ / (1 + kᵀ P k)"""
-    penalty = 0.1
-    P, memory = np.eye(D) / penalty, np.zeros((D, DV))
-    for key, value in zip(K, V, strict=True):
-        gain = P @ key / (1 + key @ P @ key)
-        memory = memory + np.outer(gain, value - key @ memory)
-        P = P - np.outer(gain, key @ P)
-    assert np.allclose(memory, np.linalg.solve(penalty * np.eye(D) + K.T @ K, K.T @ V))
+def test_borealis_fast_weights():
+    """Weights that the network writes itself: added up, W_{t−1} + v_t k_tᵀ; corrected, W_{t−1} + β (v_t − W_{t−1} k_t) k_tᵀ.
 
-
-def test_a_hopfield_network_steps_its_query():
-    """E(ξ) = −ln Σ_j exp(β ⟨k_j, ξ⟩) / β + ½ ‖ξ‖²: one step of size one down its slope is attention to the keys."""
-    xi, sharp, tiny = np.random.default_rng(2).standard_normal(D), 0.8, 1e-5
-
-    def energy(x):
-        return -np.log(sum(np.exp(sharp * key @ x) for key in K)) / sharp + x @ x / 2
-
-    down = [(energy(xi + tiny * unit) - energy(xi - tiny * unit)) / (2 * tiny) for unit in np.eye(D)]
-    Y, _ = dot_product_attention(one(xi), K, K, scale=sharp)
-    assert np.allclose(xi - down, Y[0], atol=1e-9)
-
-
-def test_softmax_attention_is_least_squares_with_a_constant():
-    """y_i minimises Σ_j exp S_ij ‖y − v_j‖²: at the average, the weighted errors sum to zero."""
-    Q = np.random.default_rng(3).standard_normal((2, D))
-    Y, _ = dot_product_attention(Q, K, V)
-    for i in range(2):
-        left = sum(np.exp(Q[i] @ K[j] / np.sqrt(D)) * (Y[i] - V[j]) for j in range(9))
-        assert np.allclose(left, 0, atol=1e-9)
+    W is Sᵀ, read by y_t = W_t q_t. Added up, it is attention without a denominator, with the weights ⟨q_t, k_j⟩.
+    """
+    Q, step = np.random.default_rng(5).standard_normal((9, D)), np.random.default_rng(6).random(9)
+    added, _ = kernel_attention(Q, K, V, causal=True, normalise=False)
+    corrected, _ = delta_rule(Q, K, V, step)
+    W, U = np.zeros((DV, D)), np.zeros((DV, D))
+    for t in range(9):
+        held = [sum(U[c, a] * K[t, a] for a in range(D)) for c in range(DV)]
+        for c in range(DV):
+            for a in range(D):
+                W[c, a] += V[t, c] * K[t, a]
+                U[c, a] += step[t] * (V[t, c] - held[c]) * K[t, a]
+        weights = [sum(Q[t, a] * K[j, a] for a in range(D)) for j in range(t + 1)]
+        assert np.allclose(W @ Q[t], added[t])
+        assert np.allclose(added[t], sum(w * V[j] for j, w in enumerate(weights)))
+        assert np.allclose(U @ Q[t], corrected[t])

@@ -1,5 +1,7 @@
 """What the captions of the figures on memories claim."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -30,7 +32,7 @@ def test_a_state_has_its_size_from_the_first_token_and_a_cache_grows():
 def test_a_state_is_the_sum_of_what_came():
     """Each token adds a matrix of rank one."""
     S, _ = state_filling.filled()
-    for before, after in zip(S, S[1:], strict=False):
+    for before, after in itertools.pairwise(S):
         assert np.linalg.matrix_rank(after - before) == 1
 
 
@@ -92,7 +94,7 @@ def test_the_block_has_rank_one_and_the_costs_cross_where_they_are_equal():
 
 def test_paths_of_learners():
     data = memory_paths.data()
-    total, decayed, delta, half = data.paths
+    total, _, delta, half = data.paths
     for t, j in enumerate(data.pair):  # on the line where the pair just seen is right
         assert memory_paths.KEYS[j] @ delta[t + 1] == pytest.approx(memory_paths.VALUES[j, 0])
         before, after = (memory_paths.KEYS[j] @ half[k] - memory_paths.VALUES[j, 0] for k in (t, t + 1))
