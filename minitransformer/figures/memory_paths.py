@@ -54,6 +54,5 @@ def draw(data: MemoryPaths) -> Figure:
         ax.plot(*path.T, marker=marker, markersize=8, label=name)
     ax.plot(*data.best, "k*", markersize=20, label="least squares")
     ax.set(xlim=(-0.2, 3.4), ylim=(-0.2, 2.8), xlabel="$S_1$", ylabel="$S_2$", aspect="equal")
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    fig.legend(loc="outside right center")
     return fig
-

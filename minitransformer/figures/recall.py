@@ -1,4 +1,4 @@
-"""How wrong is what a memory answers, by the number of pairs in it? For keys at random, and for keys that have something in common."""
+"""How wrong is what a memory answers, by the number of pairs in it? For keys at random, and for keys with a common part."""
 
 from typing import NamedTuple
 

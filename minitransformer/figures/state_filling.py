@@ -1,4 +1,4 @@
-"""The state of a decoder that is a recurrent network, as it fills; and how many bytes it has beside a cache of keys and values."""
+"""The state of a decoder that is a recurrent network, as it fills, and its bytes beside those of keys and values."""
 
 from typing import Any, NamedTuple
 
