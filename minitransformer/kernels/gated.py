@@ -204,7 +204,8 @@ class Meetings:
         if one:
             sums[:, :n, 0] = np.vecdot(*reads) - np.vecdot(*writes)
         else:
-            sums[:, :n] = np.multiply(*reads) - np.multiply(*writes)
+            np.multiply(*reads, out=sums[:, :n])
+            sums[:, :n] -= np.multiply(*writes)
         blocks = sums.reshape(len(met), self.blocks, BLOCK, r)[:, :, ::-1]
         blocks.cumsum(2, out=blocks)
         blocks += met[:, :, None]
