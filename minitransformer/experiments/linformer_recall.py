@@ -1,0 +1,118 @@
+"""How many rows does Linformer need? As many as there is to tell apart: looking up values under keys, with pairs at fixed places.
+
+A sequence is a list of pairs, a key and its value, and then some keys that are asked for; the model says the value of each.
+One layer with a window can put a key and its value together. The second has to find the pair: it is dense attention, or
+Linformer with k rows, or, as a control, another window.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.functional import cross_entropy
+from minitransformer.models import SequenceModel
+from minitransformer.pullback import Tree
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.objective import LossPullback
+from minitransformer.training.schedule import Cosine
+from minitransformer.typing import Array
+
+KEYS, VALUES, ASKED = 64, 16, 8
+NEAR = "window:radius=2"
+JUDGED = 512  # sequences
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training, with sequences of so many pairs."""
+
+    attention: str
+    pairs: int
+    seed: int
+    steps: int
+
+
+def trials() -> list[Trial]:
+    """Three seeds each; of twice as many pairs, twice as many steps."""
+    rows = {8: (1, 2, 4, 8), 16: (4, 8, 16)}
+    kinds = {pairs: (NEAR, *(f"linformer:k={k}" for k in some), "softmax") for pairs, some in rows.items()}
+    return [Trial(kind, pairs, seed, 125 * pairs) for pairs in rows for kind in kinds[pairs] for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps."""
+    return replace(trial, steps=2)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """The part of the values that are right."""
+    n = 2 * trial.pairs + ASKED
+    model = SequenceModel(
+        2 * KEYS + VALUES, n, 64, 2, 4, attention=(NEAR, trial.attention), positions="learned", outputs=VALUES
+    )
+    objective = LookUp(trial.pairs)
+    training = Training(
+        trial.steps, 32, Cosine(3e-3, trial.steps, warmup=trial.steps // 10), parts=1, seed=trial.seed,
+        look_every=trial.steps,
+    )  # fmt: skip
+    params = train(model, objective, training, progress=False).params
+    tokens, values = objective.batch(JUDGED, np.random.default_rng(2**32))
+    said = model(params, tokens)[0][:, -ASKED:].argmax(-1)
+    return {"right": round(float((said == values).mean()), 4)}
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """Pairs of a key and a value, all keys different, and then keys that are asked for."""
+
+    pairs: int
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Kind and size."""
+        return {"task": "look up", "pairs": self.pairs}
+
+    @property
+    def length(self) -> int:
+        """Values to be said."""
+        return ASKED
+
+    def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Tokens (size, 2 pairs + 8), and the values of the last eight."""
+        keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, : self.pairs]
+        values = rng.integers(0, VALUES, keys.shape)
+        asked = rng.integers(0, self.pairs, (size, ASKED))
+        pairs = np.stack([keys, KEYS + values], -1).reshape(size, -1)
+        questions = KEYS + VALUES + np.take_along_axis(keys, asked, 1)
+        return np.concatenate([pairs, questions], 1), np.take_along_axis(values, asked, 1)
+
+    def parts(self, batch: tuple[Array, Array], count: int) -> list[tuple[Array, Array]]:
+        """The batch in `count` equal parts."""
+        return list(zip(*(np.split(array, count) for array in batch), strict=True))
+
+    def loss(self, model: Any, params: Tree, batch: tuple[Array, Array], rng: Any = None) -> tuple[Any, Any]:
+        """Mean of −log P(value)."""
+        tokens, values = batch
+        logits, pullback = model(params, tokens, rng=rng)
+        loss, back = cross_entropy(logits[:, -ASKED:], values)
+        return loss, LossPullback(LastRowsPullback(pullback, logits.shape), back)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits for each value of a held-out batch."""
+        batch = self.batch(64, np.random.default_rng(2**32 + 1))
+        return float(self.loss(model, params, batch)[0]) / np.log(2)
+
+
+@dataclass(frozen=True)
+class LastRowsPullback:
+    """Only the last rows are read: the others get zeros."""
+
+    model: Any
+    shape: tuple[int, ...]
+
+    def __call__(self, dlast: Array) -> Tree:
+        dlogits = np.zeros(self.shape, dlast.dtype)
+        dlogits[:, -ASKED:] = dlast
+        return self.model(dlogits)
