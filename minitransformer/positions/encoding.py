@@ -48,7 +48,7 @@ class Encoding(Checked):
 
 
 def refuse_without_scores(encoding: Encoding, core: str = "KernelAttention") -> None:
-    """Raise ValueError if this encoding can't be used in a core that has no scores, such as kernel attention.
+    """Raise ValueError if this encoding can't be used in a core that has no scores to offer, such as kernel attention.
 
     φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ sums over the keys before it sees a query, so nothing can depend on both i and j. What acts on
     queries and keys one by one is still possible.
@@ -56,7 +56,7 @@ def refuse_without_scores(encoding: Encoding, core: str = "KernelAttention") -> 
     if needs := [stage for stage in encoding.acts_on if stage not in ("embeddings", "queries and keys")]:
         raise ValueError(
             f"positions: {type(encoding).__name__} acts on the {' and the '.join(needs)}, and {core} has no score for a "
-            "pair (i, j): it sums over the keys before it sees a query"
+            "pair (i, j) that an encoding could change"
         )
 
 
