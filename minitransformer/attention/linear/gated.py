@@ -49,8 +49,8 @@ def by_channel(log_decay: Array, K: Array) -> Array:
 
 
 def read(k: Array, S: Array) -> Array:
-    """kᵀ S, of each memory of the batch."""
-    return (k[..., None, :] @ S)[..., 0, :]
+    """kᵀ S, of each memory of the batch. (As a product of so small matrices, BLAS warns of numbers that are not in them.)"""
+    return (k[..., :, None] * S).sum(-2)
 
 
 def outer(a: Array, b: Array) -> Array:
