@@ -47,25 +47,25 @@ class DeltaRulePullback(NamedTuple):
             times = range(CHUNK * chunk, min(CHUNK * (chunk + 1), Q.shape[-2]))
             S = [self.S_before[chunk]]
             for t in times:
-                S.append(S[-1] + _outer(beta[..., t, None] * K[..., t, :], E[..., t, :]))
+                S.append(S[-1] + outer(beta[..., t, None] * K[..., t, :], E[..., t, :]))
             for t in reversed(times):
                 S_t = S.pop()
-                G = G + _outer(Q[..., t, :], dY[..., t, :])
-                g = _read(K[..., t, :], G)
-                dQ[..., t, :] = _read(dY[..., t, :], S_t.mT)
+                G = G + outer(Q[..., t, :], dY[..., t, :])
+                g = read(K[..., t, :], G)
+                dQ[..., t, :] = read(dY[..., t, :], S_t.mT)
                 dbeta[..., t] = np.vecdot(E[..., t, :], g)
                 dV[..., t, :] = beta[..., t, None] * g
-                dK[..., t, :] = beta[..., t, None] * _read(E[..., t, :], G.mT) - _read(dV[..., t, :], S[-1].mT)
-                G = G - _outer(K[..., t, :], dV[..., t, :])
+                dK[..., t, :] = beta[..., t, None] * read(E[..., t, :], G.mT) - read(dV[..., t, :], S[-1].mT)
+                G = G - outer(K[..., t, :], dV[..., t, :])
         return dQ, dK, dV, dbeta
 
 
-def _read(k: Array, S: Array) -> Array:
-    """kᵀ S, of each memory of the batch."""
-    return (k[..., None, :] @ S)[..., 0, :]
+def read(k: Array, S: Array) -> Array:
+    """kᵀ S, of each memory of the batch. (As a product of so small matrices, BLAS warns of numbers that are not in them.)"""
+    return (k[..., :, None] * S).sum(-2)
 
 
-def _outer(a: Array, b: Array) -> Array:
+def outer(a: Array, b: Array) -> Array:
     """a bᵀ."""
     return a[..., :, None] * b[..., None, :]
 
@@ -96,9 +96,9 @@ def delta_rule(
     for t in range(n):
         if t % CHUNK == 0:
             S_before[t // CHUNK] = S
-        E[..., t, :] = V[..., t, :] - _read(K[..., t, :], S)
-        S = S + _outer(beta[..., t, None] * K[..., t, :], E[..., t, :])
-        Y[..., t, :] = _read(Q[..., t, :], S)
+        E[..., t, :] = V[..., t, :] - read(K[..., t, :], S)
+        S = S + outer(beta[..., t, None] * K[..., t, :], E[..., t, :])
+        Y[..., t, :] = read(Q[..., t, :], S)
     return Y, DeltaRulePullback(Q, K, beta, E, S_before)
 
 
@@ -121,9 +121,9 @@ def delta_rule_step(
     one_dtype(Q=Q, K=K, V=V, beta=beta, S=S)
     Y = np.empty_like(V)
     for t in range(Q.shape[-2]):
-        e = V[..., t, :] - _read(K[..., t, :], S)
-        S = S + _outer(beta[..., t, None] * K[..., t, :], e)
-        Y[..., t, :] = _read(Q[..., t, :], S)
+        e = V[..., t, :] - read(K[..., t, :], S)
+        S = S + outer(beta[..., t, None] * K[..., t, :], e)
+        Y[..., t, :] = read(Q[..., t, :], S)
     return Y, S
 
 

@@ -112,6 +112,23 @@ def kernel_attention(
     return Y, KernelAttentionPullback(FQ, FK, V, Y, W, D, sees, normalise)
 
 
+class FromFeaturesPullback(NamedTuple):
+    """Back through kernel attention, then through the features of queries and keys, which have nothing to learn."""
+
+    q: Pullback
+    k: Pullback
+    attention: Pullback
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The weights, (*batch, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        dFQ, dFK, dV = self.attention(dY)
+        return self.q(dFQ), self.k(dFK), dV
+
+
 # ------------------------------------------------------------------------------------------- generation
 
 

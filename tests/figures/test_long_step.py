@@ -39,5 +39,6 @@ def test_memory_is_linear_in_tiles_and_a_square_with_matrices(data):
     assert data.bytes[label][-1] * 16**2 > 400 * 2**30  # of 65,536 bytes
 
 
-def test_it_draws(data):
-    long_step.draw(data)
+def test_a_line_for_each_kind_in_both_pictures(data):
+    seconds, memory = long_step.draw(data).axes
+    assert len(seconds.lines) == len(memory.lines) == len(data.n)

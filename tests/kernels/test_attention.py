@@ -1,6 +1,6 @@
 """The compiled loops give what the definition gives: values, gradients and weights, for every shape and every mask."""
 
-import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import minitransformer as mt
 from minitransformer.attention import causal_mask, dot_product_attention
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.backend import available
+from tests.kernels.promises import assert_any_number_of_threads, peaks_of
 
 kernels = pytest.importorskip("minitransformer.kernels.attention")
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
@@ -350,16 +351,8 @@ def test_a_sample_does_not_depend_on_its_neighbours():
             np.testing.assert_allclose(alone[name], together[name][b], atol=1e-6)
 
 
-def test_the_same_bits_every_time_with_any_number_of_threads():
-    from minitransformer.kernels.threads import limit
-
-    arrays = random_inputs(16, (3,), 300, 300)
-    with limit(3):
-        want = everything(None, *arrays, causal=True)
-    with limit(1):
-        have = everything(None, *arrays, causal=True)
-    for name, w in want.items():
-        np.testing.assert_array_equal(have[name], w, err_msg=name)
+def test_the_same_bits_with_any_number_of_threads():
+    assert_any_number_of_threads(partial(everything, None, causal=True), random_inputs(16, (3,), 300, 300))
 
 
 def test_an_explicit_causal_mask_is_the_same_as_causal():
@@ -373,20 +366,11 @@ def test_an_explicit_causal_mask_is_the_same_as_causal():
 # ------------------------------------------------------------------------------------------------- memory
 
 
-def peak_of(n):
-    """Bytes that one forward and one backward pass need at their worst moment, with what they return."""
-    Q, K, V, dY = random_inputs(18, (8,), n, n, 8, 8)
-    tracemalloc.start()
-    _, pullback = dot_product_attention(Q, K, V, causal=True, mask=np.ones((1, n), bool))
-    pullback(dY)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
-
-
 def test_memory_is_linear_in_the_length():
-    peak_of(128)
-    small, large = peak_of(2048), peak_of(4096)
+    def masked(Q, K, V):
+        return dot_product_attention(Q, K, V, causal=True, mask=np.ones((1, K.shape[-2]), bool))
+
+    small, large = peaks_of(masked, lambda n: random_inputs(18, (8,), n, n, 8, 8))
     assert large < 2.3 * small
     assert large < 8 * 4096 * 4096 * 4 / 16  # a sixteenth of the matrices of the eight heads
 

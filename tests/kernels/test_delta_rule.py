@@ -1,10 +1,5 @@
 """The delta rule in chunks gives what the recurrence gives: values and gradients, for every shape."""
 
-import os
-import subprocess
-import sys
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,9 +7,15 @@ from hypothesis import strategies as st
 
 import minitransformer as mt
 from minitransformer.attention import delta_rule
-from minitransformer.backend import available
+from tests.kernels.promises import (
+    TIERS,
+    assert_any_memory_order,
+    assert_any_number_of_threads,
+    assert_no_past_is_changed,
+    difference_as_plain_python,
+    peaks_of,
+)
 
-TIERS = [tier for tier in ("numba", "micro") if tier in available()]
 pytestmark = pytest.mark.skipif(not TIERS, reason="needs Numba")
 TOLERANCE = {"float32": 1e-5, "float64": 3e-14}
 
@@ -110,40 +111,16 @@ def test_orthonormal_keys_are_read_exactly():
 
 
 def test_arrays_in_any_memory_order_and_read_only():
-    arrays = random_inputs(6, (2, 3), 12)
-    fortran = [np.asfortranarray(a) for a in arrays]
-    backwards = [a[:, ::-1, ::-1].copy()[:, ::-1, ::-1] for a in arrays]
-    frozen = [a.copy() for a in arrays]
-    for a in frozen:
-        a.flags.writeable = False
-    want = everything(*arrays)
-    for strange in (fortran, backwards, frozen):
-        for name, a in everything(*strange).items():
-            np.testing.assert_array_equal(a, want[name], err_msg=name)
+    assert_any_memory_order(everything, random_inputs(6, (2, 3), 12))
 
 
 def test_the_future_does_not_change_a_bit_of_the_past():
     *arrays, _ = random_inputs(7, (2,), 140)
-    Y, _ = delta_rule(*arrays)
-    for t in (1, 15, 16, 63, 64, 100, 139):
-        changed = [a.copy() for a in arrays]
-        for a in changed:
-            a[:, t] += 1
-        Z, _ = delta_rule(*changed)
-        np.testing.assert_array_equal(Z[:, :t], Y[:, :t])
-        assert (Z[:, t] != Y[:, t]).any()
+    assert_no_past_is_changed(delta_rule, arrays, (1, 15, 16, 63, 64, 100, 139))
 
 
 def test_the_same_bits_with_any_number_of_threads():
-    from minitransformer.kernels.threads import limit
-
-    arrays = random_inputs(8, (3,), 150)
-    with limit(3):
-        want = everything(*arrays)
-    with limit(1):
-        have = everything(*arrays)
-    for name, w in want.items():
-        np.testing.assert_array_equal(have[name], w, err_msg=name)
+    assert_any_number_of_threads(everything, random_inputs(8, (3,), 150))
 
 
 def test_a_gradient_of_another_shape_is_refused():
@@ -153,44 +130,18 @@ def test_a_gradient_of_another_shape_is_refused():
         pullback(dY.mT)
 
 
-def peak_of(n):
-    """Bytes that one forward and one backward pass need at their worst moment, with what they return."""
-    *arrays, dY = random_inputs(10, (1,), n, 32, 32)
-    tracemalloc.start()
-    _, pullback = delta_rule(*arrays)
-    pullback(dY)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
-
-
 def test_memory_is_linear_in_the_length():
-    peak_of(128)
-    small, large = peak_of(2048), peak_of(4096)
+    small, large = peaks_of(delta_rule, lambda n: random_inputs(10, (1,), n, 32, 32))
     assert large < 2.1 * small
     assert large < 8 * 4096 * 32 * 8  # Y, E, a state for each chunk, three gradients: no 32 × 32 state for a position
 
 
 def test_the_loops_run_as_plain_python():
     code = """
-import numpy as np, minitransformer as mt
 from minitransformer.attention import delta_rule
-rng = np.random.default_rng(0)
 args = rng.random((1, 66, 2)), rng.random((1, 66, 2)), rng.standard_normal((1, 66, 2)), rng.random((1, 66)) / 2
-results = []
-for tier in ("numpy", "numba"):
-    with mt.backend(tier):
-        Y, pullback = delta_rule(*args)
-        results.append((Y, *pullback(Y)))
-print(all(np.abs(h - w).max() < 1e-12 for w, h in zip(*results)))
+def run():
+    Y, pullback = delta_rule(*args)
+    return Y, *pullback(Y)
 """
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "MINITRANSFORMER_"))}
-    script = subprocess.run(
-        [sys.executable, "-c", code],
-        env=clean | {"NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert script.stdout.split() == ["True"], script.stdout + script.stderr
+    assert difference_as_plain_python(code) < 1e-12

@@ -1,9 +1,5 @@
 """Kernel attention in chunks gives what the definition gives: values, gradients and weights, for every shape."""
 
-import os
-import subprocess
-import sys
-import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -14,9 +10,15 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer.arrays import inverse
 from minitransformer.attention import elu_features, kernel_attention
-from minitransformer.backend import available
+from tests.kernels.promises import (
+    TIERS,
+    assert_any_memory_order,
+    assert_any_number_of_threads,
+    assert_no_past_is_changed,
+    difference_as_plain_python,
+    peaks_of,
+)
 
-TIERS = [tier for tier in ("numba", "micro") if tier in available()]
 pytestmark = pytest.mark.skipif(not TIERS, reason="needs Numba")
 TOLERANCE = {"float32": 5e-6, "float64": 5e-14}
 
@@ -111,16 +113,7 @@ def test_the_pullback_is_the_derivative(n, m, options):
 
 
 def test_arrays_in_any_memory_order_and_read_only():
-    arrays = random_inputs(4, (2, 3), 12, 16, 8, 4)
-    fortran = [np.asfortranarray(a) for a in arrays]
-    backwards = [a[:, ::-1, :, ::-1].copy()[:, ::-1, :, ::-1] for a in arrays]
-    frozen = [a.copy() for a in arrays]
-    for a in frozen:
-        a.flags.writeable = False
-    want = everything(*arrays, causal=True)
-    for strange in (fortran, backwards, frozen):
-        for name, a in everything(*strange, causal=True).items():
-            np.testing.assert_array_equal(a, want[name], err_msg=name)
+    assert_any_memory_order(partial(everything, causal=True), random_inputs(4, (2, 3), 12, 16, 8, 4))
 
 
 # ---------------------------------------------------------------------------------------------- invariants
@@ -148,15 +141,8 @@ def test_more_queries_than_keys_leave_the_first_without_any_when_causal():
 
 
 def test_the_future_does_not_change_a_bit_of_the_past():
-    FQ, FK, V, _ = random_inputs(7, (2,), 140, 140)
-    Y, _ = kernel_attention(FQ, FK, V, causal=True)
-    for t in (1, 15, 16, 63, 64, 100, 139):
-        changed = [a.copy() for a in (FQ, FK, V)]
-        for a in changed:
-            a[:, t] += 100
-        Z, _ = kernel_attention(*changed, causal=True)
-        np.testing.assert_array_equal(Z[:, :t], Y[:, :t])
-        assert (Z[:, t] != Y[:, t]).any()
+    *arrays, _ = random_inputs(7, (2,), 140, 140)
+    assert_no_past_is_changed(partial(kernel_attention, causal=True), arrays, (1, 15, 16, 63, 64, 100, 139))
 
 
 def test_a_nan_stays_where_it_belongs():
@@ -168,15 +154,7 @@ def test_a_nan_stays_where_it_belongs():
 
 
 def test_the_same_bits_with_any_number_of_threads():
-    from minitransformer.kernels.threads import limit
-
-    arrays = random_inputs(9, (3,), 150, 150)
-    with limit(3):
-        want = everything(*arrays, causal=True)
-    with limit(1):
-        have = everything(*arrays, causal=True)
-    for name, w in want.items():
-        np.testing.assert_array_equal(have[name], w, err_msg=name)
+    assert_any_number_of_threads(partial(everything, causal=True), random_inputs(9, (3,), 150, 150))
 
 
 def test_the_pullback_remembers_no_matrix_and_refuses_another_shape():
@@ -190,20 +168,8 @@ def test_the_pullback_remembers_no_matrix_and_refuses_another_shape():
         pullback(dY.mT)
 
 
-def peak_of(n):
-    """Bytes that one forward and one backward pass need at their worst moment, with what they return."""
-    FQ, FK, V, dY = random_inputs(11, (1,), n, n, 32, 32)
-    tracemalloc.start()
-    _, pullback = kernel_attention(FQ, FK, V, causal=True)
-    pullback(dY)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
-
-
 def test_memory_is_linear_in_the_length():
-    peak_of(128)
-    small, large = peak_of(2048), peak_of(4096)
+    small, large = peaks_of(partial(kernel_attention, causal=True), lambda n: random_inputs(11, (1,), n, n, 32, 32))
     assert large < 2.1 * small
     assert large < 8 * 4096 * 32 * 8  # Y, dN, three gradients, and little else: no 32 × 32 state for a position
 
@@ -234,25 +200,10 @@ def test_elu_features_at_the_edges_and_their_gradient():
 
 def test_the_loops_run_as_plain_python():
     code = """
-import numpy as np, minitransformer as mt
-from minitransformer.arrays import inverse
 from minitransformer.attention import elu_features, kernel_attention
-rng = np.random.default_rng(0)
 args = rng.random((1, 5, 3)), rng.random((1, 70, 3)), rng.standard_normal((1, 70, 2))
-results = []
-for tier in ("numpy", "numba"):
-    with mt.backend(tier):
-        Y, pullback = kernel_attention(*args, causal=True)
-        results.append((Y, *pullback(Y), elu_features(args[2])[0]))
-print(all(np.abs(h - w).max() < 1e-13 for w, h in zip(*results)))
+def run():
+    Y, pullback = kernel_attention(*args, causal=True)
+    return Y, *pullback(Y), elu_features(args[2])[0]
 """
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "MINITRANSFORMER_"))}
-    script = subprocess.run(
-        [sys.executable, "-c", code],
-        env=clean | {"NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert script.stdout.split() == ["True"], script.stdout + script.stderr
+    assert difference_as_plain_python(code) < 1e-13

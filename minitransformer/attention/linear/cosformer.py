@@ -13,9 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.attention.core import refuse_more_queries
-from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback, kernel_attention
+from minitransformer.attention.kernel_attention import (
+    FeatureAttention,
+    FeaturesPullback,
+    FromFeaturesPullback,
+    kernel_attention,
+)
 from minitransformer.door import frozen
-from minitransformer.pullback import NoParams, Pullback
+from minitransformer.pullback import NoParams
 from minitransformer.typing import Array, Float, checked
 
 
@@ -52,23 +57,6 @@ def cosformer_features(
     return np.concatenate([R * cos, R * sin], -1), CosformerFeaturesPullback(X > 0, cos, sin)
 
 
-class CosformerPullback(NamedTuple):
-    """Back through kernel attention, then through the features of queries and keys."""
-
-    q: Pullback
-    k: Pullback
-    attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights, (*batch, n, m)."""
-        return self.attention.A
-
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
-        dFQ, dFK, dV = self.attention(dY)
-        return self.q(dFQ), self.k(dFK), dV
-
-
 @checked
 def cosformer_attention(
     Q: Float[Array, "*batch n d"],
@@ -77,7 +65,7 @@ def cosformer_attention(
     *,
     longest: int,
     causal: bool = False,
-) -> tuple[Float[Array, "*batch n dv"], CosformerPullback]:
+) -> tuple[Float[Array, "*batch n dv"], FromFeaturesPullback]:
     """Weights that fall with the distance, as a cosine, in linear time.
 
         W_ij = ⟨relu(q_i), relu(k_j)⟩ cos(π/2 · (i − j)/M),   y_i = Σ_j W_ij v_j / Σ_j W_ij
@@ -95,7 +83,7 @@ def cosformer_attention(
     FQ, q = cosformer_features(Q, longest=longest, first=m - n)
     FK, k = cosformer_features(K, longest=longest)
     Y, attention = kernel_attention(FQ, FK, V, causal=causal)
-    return Y, CosformerPullback(q, k, attention)
+    return Y, FromFeaturesPullback(q, k, attention)
 
 
 @frozen

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.delta_rule import outer, read
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
@@ -46,16 +47,6 @@ def by_channel(log_decay: Array, K: Array) -> Array:
     if log_decay.shape != K.shape:
         raise TypeError(f"parameter 'log_decay': shape {log_decay.shape} should be {K.shape[:-1]}, or {K.shape}")
     return log_decay
-
-
-def read(k: Array, S: Array) -> Array:
-    """kᵀ S, of each memory of the batch. (As a product of so small matrices, BLAS warns of numbers that are not in them.)"""
-    return (k[..., :, None] * S).sum(-2)
-
-
-def outer(a: Array, b: Array) -> Array:
-    """a bᵀ."""
-    return a[..., :, None] * b[..., None, :]
 
 
 def overlap(S: Array, G: Array, gates: int) -> Array:

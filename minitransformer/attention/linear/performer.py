@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.kernel_attention import FeatureAttention, kernel_attention
+from minitransformer.attention.kernel_attention import FeatureAttention, FromFeaturesPullback, kernel_attention
 from minitransformer.attention.linear.random_features import (
     gaussian_rows,
     of_same_length,
@@ -44,23 +44,6 @@ def performer_features(X: Array, W: Array, kind: Kind, *, query: bool) -> tuple[
     return F, ScaledPullback(pullback, c)
 
 
-class PerformerPullback(NamedTuple):
-    """Back through kernel attention, then through the features; W gets no gradient."""
-
-    q: Pullback
-    k: Pullback
-    attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights, (*batch, n, m)."""
-        return self.attention.A
-
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
-        dFQ, dFK, dV = self.attention(dY)
-        return self.q(dFQ), self.k(dFK), dV
-
-
 @checked
 def performer_attention(
     Q: Float[Array, "*batch n d"],
@@ -70,7 +53,7 @@ def performer_attention(
     W: Float[Array, "*own rows d"],
     kind: Kind = "positive",
     causal: bool = False,
-) -> tuple[Float[Array, "*batch n dv"], PerformerPullback]:
+) -> tuple[Float[Array, "*batch n dv"], FromFeaturesPullback]:
     """Softmax attention, approximately: y_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j).
 
     W         the directions, (rows, d), or one matrix for each head
@@ -86,7 +69,7 @@ def performer_attention(
     FQ, q = performer_features(Q, W, kind, query=True)
     FK, k = performer_features(K, W, kind, query=False)
     Y, attention = kernel_attention(FQ, FK, V, causal=causal)
-    return Y, PerformerPullback(q, k, attention)
+    return Y, FromFeaturesPullback(q, k, attention)
 
 
 # --------------------------------------------------------------------------------------------- the core
