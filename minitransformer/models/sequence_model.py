@@ -131,8 +131,9 @@ class SequenceModel(Model):
         if self.types > 1 and self.embedding != "normed":
             raise ValueError(f"types: {self.types}, but only a normed embedding has a table of types")
         self.stack.refuse(causal=self.causal)
-        if self.memory and not (self.causal and isinstance(self._placed.at_embedding, NoPositions)):
-            what = f"positions: {type(self._placed.at_embedding).__name__}" if self.causal else "causal: False"
+        absolute = self._placed.absolute
+        if self.memory and (absolute is not None or not self.causal):
+            what = f"positions: {type(absolute).__name__}" if self.causal else "causal: False"
             raise ValueError(
                 f"{what} does not go with a memory: it wants relative positions, and to see what was before"
             )

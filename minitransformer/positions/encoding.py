@@ -35,11 +35,13 @@ class Encoding(Checked):
 
     acts_on   the stages that it changes
     shared    names of the parameters that all layers of a stack share, in the paper that it is from
+    relative  whether it knows distances only, so that a text may begin anywhere
     scale     of the product of content with content; None for 1/√d
     """
 
     acts_on: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[tuple[str, ...]] = ()
+    relative: ClassVar[bool] = True
     scale: float | None = None
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:

@@ -56,6 +56,13 @@ class Placed(NamedTuple):
     at_embedding: Any
     in_attention: Encoding | None
 
+    @property
+    def absolute(self) -> Any:
+        """What of it knows places, and not only distances; None if nothing does."""
+        if not isinstance(self.at_embedding, NoPositions):
+            return self.at_embedding
+        return None if self.in_attention is None or self.in_attention.relative else self.in_attention
+
 
 @checked
 def place(positions: Any, *, width: int, heads: int, longest: int) -> Placed:

@@ -151,6 +151,7 @@ class TUPE(ScoreEncoding):
     distance: int = 128
 
     shared = TUPEParams._fields
+    relative = False
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

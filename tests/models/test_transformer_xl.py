@@ -12,7 +12,7 @@ from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import Block, LanguageModel, SequenceModel, Stack, generate
 from minitransformer.models.transformer_xl import MemoryStack, reach
-from minitransformer.positions import IN_ATTENTION, NTK, RoPE, TransformerXLPositions, YaRN
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, NTK, RoPE, TransformerXLPositions, YaRN
 from minitransformer.positions.relative_sinusoids import relative_shift
 from minitransformer.training.checkpoint import Checkpoint, CheckpointError, load, save
 from minitransformer.training.choices import Training
@@ -425,9 +425,12 @@ def test_what_is_held_out_is_read_once():
 
 
 def test_what_can_not_be():
-    for positions in ("sinusoidal", "learned"):
+    absolute = ("sinusoidal", "learned", "learnable sinusoids", "tupe")
+    for positions in absolute:
         with pytest.raises(ValueError, match=r"positions: \w+ does not go with a memory: it wants relative positions"):
             model_of(positions=positions)
+    for positions in {*AT_EMBEDDING, *IN_ATTENTION} - {*absolute}:
+        model_of(positions=positions)
     with pytest.raises(ValueError, match="causal: False does not go with a memory"):
         SequenceModel(positions="rope", memory=4)
     for attention, name in (("window", "Window"), ("delta", "DeltaRule"), ("linear", "KernelAttention")):
