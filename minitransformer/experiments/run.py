@@ -93,11 +93,13 @@ def _done(experiment: ModuleType, path: Path, keep: bool) -> dict[str, tuple[Any
 def _client(scheduler: str | None, workers: int) -> Iterator[Any]:
     """A connection to the scheduler, or to processes of our own that end with it."""
     try:
+        import dask
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise ExperimentError(f"trials are spread by Dask: pip install distributed ({error})") from None
     if scheduler is None:
         with (
+            dask.config.set({"distributed.nanny.pre-spawn-environ.MALLOC_ARENA_MAX": 1}),  # or a thread keeps nothing
             LocalCluster(
                 n_workers=workers, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
             ) as cluster,
