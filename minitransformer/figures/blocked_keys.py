@@ -49,5 +49,5 @@ def draw(data: BlockedKeys) -> Figure:
         ink = "black" if KINDS[column] == GLOBAL else "white"
         axes[1].text(column + 1, row + 1, str(number), ha="center", va="center", color=ink)
     axes[1].set(xticks=(1, 3, 5.5, 7), xticklabels=("first", "rolled", "gathered", "last"))
-    axes[1].set(yticks=np.arange(rows) + 1, yticklabels=np.arange(rows) + 2, aspect="auto")
+    axes[1].set(yticks=np.arange(rows) + 1, yticklabels=np.arange(rows) + 2, ylabel="block of queries", aspect="auto")
     return fig

@@ -42,7 +42,7 @@ def draw(data: FactorisedPictures) -> Figure:
         picture, matrix = data.pictures[name], data.matrices[name]
         squares(axes[0, column], picture > 0, name, picture)
         squares(axes[1, column], matrix > 0, "", matrix)
-        axes[0, column].set(xticks=(), yticks=())
+        axes[0, column].set(xticks=(), yticks=(), xlabel="column")
         axes[1, column].set(xticks=(1, len(matrix)), yticks=(1, len(matrix)), xlabel="key $j$")
     axes[0, 0].set_ylabel("line of the picture")
     axes[1, 0].set_ylabel("query $i$")

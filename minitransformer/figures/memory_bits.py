@@ -34,7 +34,9 @@ def draw(data: MemoryBits) -> Figure:
     for M, bits in data.bits.items():
         mean = bits.mean(0)
         spread = np.abs(np.stack([bits.min(0), bits.max(0)]) - mean)
-        ax.errorbar(places, mean, spread, marker="o", capsize=4, label=f"trained with M = {M}" if M else "without")
+        ax.errorbar(
+            places, mean, spread, marker="o", capsize=4, label=f"trained with M = {M}" if M else "trained without"
+        )
     ax.set(xticks=places, xticklabels=data.judged, xlabel="memory in evaluation, bytes", ylabel="bits per byte")
     ax.legend()
     return fig

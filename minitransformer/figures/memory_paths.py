@@ -45,7 +45,7 @@ def data(passes: int = 2) -> MemoryPaths:
 
 def draw(data: MemoryPaths) -> Figure:
     """Contours of the loss, lines on which one pair is right, and the paths."""
-    fig, ax = figure(height=6.5)
+    fig, ax = figure(width=8, height=8)
     x, y = np.meshgrid(np.linspace(-0.2, 3.4, 80), np.linspace(-0.2, 2.8, 80))
     ax.contour(x, y, loss(np.stack([x, y], -1)), levels=[0.01, 0.1, 0.5, 1.5, 4, 8], colors="0.7", linewidths=1.2)
     for k, v in zip(KEYS, VALUES[:, 0], strict=True):
@@ -54,5 +54,5 @@ def draw(data: MemoryPaths) -> Figure:
         ax.plot(*path.T, marker=marker, markersize=8, label=name)
     ax.plot(*data.best, "k*", markersize=20, label="least squares")
     ax.set(xlim=(-0.2, 3.4), ylim=(-0.2, 2.8), xlabel="$S_1$", ylabel="$S_2$", aspect="equal")
-    fig.legend(loc="outside right center")
+    fig.legend(loc="outside lower center", ncols=3)
     return fig

@@ -46,6 +46,6 @@ def draw(data: ReversibleMemory) -> Figure:
     fig, ax = figure(height=4.8)
     ax.plot(data.depths, data.plain / 1024, "o-", label="plain")
     ax.plot(data.depths, data.reversible / 1024, "s--", label="reversible")
-    ax.set(xlabel="blocks", ylabel="remembered, kB", xticks=data.depths, ylim=(0, None))
+    ax.set(xlabel="blocks", ylabel="remembered, KiB", xticks=data.depths, ylim=(0, None))
     ax.legend()
     return fig
