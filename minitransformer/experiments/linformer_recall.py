@@ -114,5 +114,5 @@ class LastRowsPullback:
 
     def __call__(self, dlast: Array) -> Tree:
         dlogits = np.zeros(self.shape, dlast.dtype)
-        dlogits[:, -ASKED:] = dlast
+        dlogits[:, -dlast.shape[1] :] = dlast
         return self.model(dlogits)

@@ -1,0 +1,78 @@
+"""How much faster is a text judged if each byte is computed once, and not once for every window that it is in?
+
+A model of Transformer-XL with random weights; each prediction sees at least so many bytes, either in a memory, or in a window
+that slides by one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from minitransformer.data.text import python_docs
+from minitransformer.models import LanguageModel
+
+ALONE = True
+SEGMENT = 64
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The memory, and the window, have so many bytes; what is kept is the shortest of some runs."""
+
+    sees: int
+    read: int = 2048
+    slid: int = 32
+    width: int = 128
+    depth: int = 4
+    runs: int = 5
+
+
+def trials() -> list[Trial]:
+    """From a segment to sixteen."""
+    return [Trial(sees) for sees in (64, 256, 1024)]
+
+
+def small(trial: Trial) -> Trial:
+    """A short text."""
+    return replace(trial, read=130, slid=2, width=16, depth=1, runs=1)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Bytes per second with a memory, and with a window."""
+    sizes: dict[str, Any] = {
+        "context": SEGMENT,
+        "width": trial.width,
+        "depth": trial.depth,
+        "heads": 4,
+        "positions": "transformer-xl",
+    }
+    remembers, slides = (LanguageModel(**sizes, memory=memory) for memory in (trial.sees, 0))
+    params = remembers.init(np.random.default_rng(0))
+    text = np.resize(python_docs().held_out, trial.sees + max(trial.read, trial.slid)).astype(np.int64)
+
+    def with_memory() -> None:
+        memory = None
+        for k in range(0, trial.read, SEGMENT):
+            memory = remembers(params, text[k : k + SEGMENT], memory=memory)[1].stack.memory
+
+    def sliding() -> None:
+        for k in range(trial.slid):
+            slides(params, text[k : k + trial.sees])
+
+    return {
+        "with memory": round(trial.read / _shortest(with_memory, trial.runs)),
+        "sliding": round(trial.slid / _shortest(sliding, trial.runs), 1),
+    }
+
+
+def _shortest(work: Callable[[], None], runs: int) -> float:
+    """Seconds; the first run compiles, and does not count."""
+    times = []
+    for _ in range(runs + 1):
+        began = perf_counter()
+        work()
+        times.append(perf_counter() - began)
+    return min(times[1:])

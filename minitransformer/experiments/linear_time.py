@@ -1,0 +1,102 @@
+"""From which length on is attention without a matrix faster, and where does the matrix no longer fit?
+
+One pre-norm block of a language model, forwards and backwards: with every matrix formed, with dense attention in tiles, with a
+Performer, with the linear transformer, and with attention that says V and nothing else, below which no attention can be.
+"""
+
+import time
+import tracemalloc
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.attention import Core, KernelAttention, MultiHeadAttention, SoftmaxAttention
+from minitransformer.attention.linear import Performer
+from minitransformer.backend import available, backend
+from minitransformer.machine import keep_freed_memory
+from minitransformer.models import Block, FeedForward
+from minitransformer.pullback import NoParams
+from minitransformer.typing import Array
+
+ALONE = True
+WIDTH, HEADS = 256, 4
+ROOM = 2 * 2**30  # bytes that a block may take
+MATRICES = 4  # n × n numbers for each head that are there at once, on the way back
+KINDS = {
+    "every matrix": SoftmaxAttention(),
+    "in tiles": SoftmaxAttention(),
+    "performer": Performer(HEADS, WIDTH // HEADS),
+    "linear": KernelAttention(),
+}
+
+
+class ValuesPullback(tuple):
+    """dV = dY, and nothing for queries and keys."""
+
+    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
+        return NoParams(), np.zeros_like(dY), np.zeros_like(dY), dY
+
+
+class Values(Core):
+    """Y = V: what is left of the time if attention costs nothing."""
+
+    def __call__(self, params: Any, Q: Array, K: Array, V: Array, *streams: Array, **options: Any) -> Any:
+        return V, ValuesPullback()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One kind at one length."""
+
+    kind: str
+    n: int
+
+
+def trials() -> list[Trial]:
+    """Lengths from 256, by doubling, to 65,536; dense attention in tiles to half of that."""
+    lengths = [2**k for k in range(8, 17)]
+    return [Trial(kind, n) for n in lengths for kind in (*KINDS, "values") if (kind, n) != ("in tiles", lengths[-1])]
+
+
+def small(trial: Trial) -> Trial:
+    """A short text."""
+    return replace(trial, n=64)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Seconds, the shortest of some runs, and the largest MB at one time; -1 for both where the block does not fit."""
+    keep_freed_memory(everything=True)
+    with backend("numpy" if trial.kind == "every matrix" else available()[-1]):
+        if trial.kind == "every matrix" and MATRICES * HEADS * trial.n**2 * 4 > ROOM:
+            return {"seconds": -1.0, "MB": -1.0}
+        work = block_of(trial.kind, trial.n)
+        block_of(trial.kind, 64)()  # compiled before the clock runs
+        seconds = [timed(work) for _ in range(5 if trial.n <= 4096 else 2)]
+        tracemalloc.start()
+        work()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return {"seconds": round(min(seconds), 5), "MB": round(peak / 2**20, 1)}
+
+
+def block_of(kind: str, n: int) -> Any:
+    """A function that goes once forwards and backwards through a block on one text of n tokens."""
+    rng = np.random.default_rng(0)
+    mixer = MultiHeadAttention(WIDTH, HEADS, core=KINDS.get(kind, Values()))
+    block = Block(mixer, FeedForward(WIDTH, 4 * WIDTH))
+    params = block.init(rng)
+    X = rng.standard_normal((1, n, WIDTH), np.float32)
+
+    def work() -> None:
+        Y, pullback = block(params, X, causal=True)
+        pullback(Y)
+
+    return work
+
+
+def timed(work: Any) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -1,0 +1,54 @@
+"""A whole manual in one context: is a byte easier to guess if tens of thousands before it can be seen?
+
+A model with a window and a few global tokens is trained on stretches of 16384 bytes of Python's documentation; so is one with
+the window alone, and one with dense attention that reads as many bytes in texts of 512. All see the same number of bytes in a
+step, and all are judged on the same held-out ones.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minitransformer.data.text import python_docs
+from minitransformer.experiments.long_step import GLOBAL, model_of
+from minitransformer.pullback import tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.objective import NextByte
+from minitransformer.training.schedule import Cosine
+
+LONG, SHORT = 16384, 512
+WINDOW = "window:radius=127"
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training, on texts of `context` bytes."""
+
+    attention: str
+    context: int
+    seed: int
+    steps: int = 160
+
+
+def trials() -> list[Trial]:
+    """Each with three seeds."""
+    kinds = ((GLOBAL, LONG), (WINDOW, LONG), ("softmax", SHORT))
+    return [Trial(attention, context, seed) for attention, context in kinds for seed in range(SEEDS)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps on short texts."""
+    return replace(trial, context=128, steps=2)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Bits per byte of the second half of the held-out text, each predicted from at least half a context."""
+    model, objective = model_of(trial.attention, trial.context), NextByte(python_docs(), trial.context)
+    batch = max(LONG // trial.context, 1) if trial.steps > 2 else 1
+    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
+    training = Training(trial.steps, batch, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    params = train(model, objective, training, progress=False).params
+    bits = objective.bits(model, params)
+    judged = bits[len(bits) // 2 :]
+    return {"parameters": tree_size(params), "bits": round(float(judged.mean()), 4), "judged": len(judged)}

@@ -1,0 +1,53 @@
+"""Does a model learn a text of a thousand bytes at a time through random features, and does redrawing them matter?
+
+The same small model on the Python documentation, with dense attention, a Performer, the linear transformer, and a window of
+32 bytes as a control that sees nothing from afar.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.commands.recipes import language_model
+from minitransformer.data.text import python_docs
+from minitransformer.training.loop import train
+from minitransformer.training.objective import NextByte
+
+EVERY = 20  # steps whose losses become one number
+ATTENTIONS = ("softmax", "performer:redraw=100", "performer:redraw=None", "linear", "window:radius=32")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training."""
+
+    attention: str
+    seed: int
+    steps: int = 400
+    context: int = 1024
+
+
+def trials() -> list[Trial]:
+    """Three seeds each."""
+    return [Trial(attention, seed) for attention in ATTENTIONS for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps on short texts."""
+    return replace(trial, steps=EVERY, context=32)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Losses on the way, bits per byte, means of 20 steps; looks at held-out windows; and all of the held-out text at the end."""
+    sizes = {"width": 64, "depth": 2, "heads": 2, "context": trial.context, "batch": 2}
+    model, training = language_model(attention=trial.attention, seed=trial.seed, steps=trial.steps, lr=5e-3, **sizes)
+    training = replace(training, look_every=EVERY)
+    objective = NextByte(python_docs(), model.context)
+    state = train(model, objective, training, progress=False)
+    losses = np.array(state.losses).reshape(-1, EVERY).mean(1)
+    return {
+        "losses": [round(float(loss), 3) for loss in losses],
+        "looks": [[step, round(float(bits), 3)] for step, bits in state.held_out],
+        "bits": round(float(objective.bits(model, state.params).mean()), 4),
+    }

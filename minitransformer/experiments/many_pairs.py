@@ -1,0 +1,135 @@
+"""How many pairs does each kind of attention recall, if queries, keys and gates are trained for it, and half of them change?"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.experiments.linformer_recall import LastRowsPullback
+from minitransformer.functional import cross_entropy
+from minitransformer.models import SequenceModel
+from minitransformer.pullback import Tree, tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.objective import LossPullback
+from minitransformer.training.schedule import Cosine
+from minitransformer.typing import Array
+
+KEYS, VALUES = 32, 32
+PAIRS = (4, 8, 16, 24, 32)
+ATTENTIONS = ("softmax", "window:radius=8", "linear", "retnet", "gla", "delta", "gated-delta")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A tagger of one block with two heads of width 16."""
+
+    attention: str
+    seed: int
+    steps: int = 3000
+    width: int = 32
+
+
+def trials() -> list[Trial]:
+    """Three seeds each."""
+    return [Trial(name, seed) for name in ATTENTIONS for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Three steps."""
+    return replace(trial, steps=3)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Fractions right by the number of pairs, of those written once and of those rewritten, and when they were last written."""
+    task = ManyPairs()
+    sizes: dict[str, Any] = {"width": trial.width, "depth": 1, "heads": 2, "hidden": 2 * trial.width}
+    model = SequenceModel(
+        task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=trial.attention, causal=True
+    )
+    training = Training(trial.steps, 64, Cosine(1e-2, trial.steps, trial.steps // 20), parts=1, seed=trial.seed)
+    params = train(model, task, replace(training, look_every=trial.steps), progress=False).params
+    found: dict[str, Any] = {"parameters": tree_size(params)}
+    for pairs in PAIRS:
+        batch = task.of(pairs, 200, np.random.default_rng(1))
+        right = model(params, batch.tokens)[0][:, -pairs:].argmax(-1) == batch.targets
+        found[f"{pairs} pairs"] = round(float(right.mean()), 4)
+        found[f"{pairs} pairs, once"] = round(float(right[~batch.rewritten].mean()), 4)
+        found[f"{pairs} pairs, rewritten"] = round(float(right[batch.rewritten].mean()), 4)
+    return found
+
+
+class Asked(NamedTuple):
+    """Tokens (size, n); the last of them ask, and the targets are their answers (size, pairs); whether they were rewritten."""
+
+    tokens: Array
+    targets: Array
+    rewritten: Array
+
+
+@dataclass(frozen=True)
+class ManyPairs:
+    """A sequence writes so many pairs, then half of the keys again with another value, in random order, and asks for all keys.
+
+        a3 b7 c1 d1  c6 a2   b? a? d? c?          answers 7 2 1 6
+
+    A pair is one token, so no layer is needed to put a key and its value together, and one block is enough.
+    """
+
+    most: int = 32
+
+    @property
+    def vocabulary(self) -> int:
+        """A token for each pair, and one for each question."""
+        return KEYS * VALUES + KEYS
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a sequence with the most pairs."""
+        return 2 * self.most + self.most // 2
+
+    @property
+    def length(self) -> int:
+        """Answers of the longest sequence."""
+        return self.most
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Sequences are drawn, not read."""
+        return {"task": "many pairs", "name": f"{KEYS} keys, {VALUES} values", "sha256": ""}
+
+    def of(self, pairs: int, size: int, rng: np.random.Generator) -> Asked:
+        """Sequences with so many pairs."""
+        keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, :pairs]
+        values = rng.integers(0, VALUES, (size, pairs))
+        half = pairs // 2
+        other = (values[:, :half] + rng.integers(1, VALUES, (size, half))) % VALUES
+        writes = np.concatenate([keys * VALUES + values, keys[:, :half] * VALUES + other], 1)
+        first = rng.permuted(writes[:, :pairs], axis=1)
+        second = rng.permuted(writes[:, pairs:], axis=1)
+        newest = np.concatenate([other, values[:, half:]], 1)
+        order = rng.permuted(np.tile(np.arange(pairs), (size, 1)), axis=1)
+        asks = KEYS * VALUES + np.take_along_axis(keys, order, 1)
+        tokens = np.concatenate([first, second, asks], 1)
+        return Asked(tokens, np.take_along_axis(newest, order, 1), order < half)
+
+    def batch(self, size: int, rng: np.random.Generator) -> Asked:
+        """With a number of pairs that is drawn."""
+        return self.of(int(rng.integers(2, self.most + 1)), size, rng)
+
+    def parts(self, batch: Asked, count: int) -> list[Asked]:
+        """The batch in `count` equal parts."""
+        return [Asked(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
+
+    def loss(
+        self, model: Any, params: Tree, batch: Asked, rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
+        """Mean of −log P(value) over what is asked."""
+        logits, model_pullback = model(params, batch.tokens)
+        loss, loss_pullback = cross_entropy(logits[:, -batch.targets.shape[1] :], batch.targets)
+        return loss, LossPullback(LastRowsPullback(model_pullback, logits.shape), loss_pullback)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits per answer on a hundred sequences that are the same each time."""
+        return float(self.loss(model, params, self.of(16, 100, np.random.default_rng(0)))[0]) / math.log(2)

@@ -1,0 +1,117 @@
+"""Does a Universal Transformer think longer about what is harder?
+
+Places of which each leads to another, and some to themselves: where does one end that starts at i? How hard that is, is the
+number of moves. One block is trained with adaptive computation time, for several prices of a step; a stack of as many blocks
+as there are steps is the control.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.functional import cross_entropy
+from minitransformer.models import SequenceModel
+from minitransformer.pullback import Tree, tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.objective import LossPullback
+from minitransformer.training.schedule import Cosine
+from minitransformer.typing import Array
+
+PLACES, ENDS, STEPS = 10, 2, 8  # places; those that lead to themselves; steps at most
+BATCH, JUDGED = 32, 2000
+
+
+class Walks(NamedTuple):
+    """leads (batch, n): where each place leads; ends (batch, n): where one ends; moves (batch, n): how many it takes."""
+
+    leads: Array
+    ends: Array
+    moves: Array
+
+
+def walks(size: int, rng: np.random.Generator) -> Walks:
+    """Places in a random order; the first ones are ends, every other leads to the one before it, or to any earlier one."""
+    order = rng.permuted(np.tile(np.arange(PLACES), (size, 1)), axis=1)
+    before = np.arange(PLACES) - 1
+    back = np.where(
+        rng.random((size, PLACES)) < 0.7, before, (rng.random((size, PLACES)) * np.arange(PLACES)).astype(int)
+    )
+    back[:, :ENDS] = np.arange(ENDS)
+    leads = np.empty((size, PLACES), np.int64)
+    np.put_along_axis(leads, order, np.take_along_axis(order, back, 1), 1)
+    ends, moves = np.tile(np.arange(PLACES), (size, 1)), np.zeros((size, PLACES), np.int64)
+    for _ in range(PLACES):
+        onwards = np.take_along_axis(leads, ends, 1)
+        moves += onwards != ends
+        ends = onwards
+    return Walks(leads, ends, moves)
+
+
+@dataclass(frozen=True, eq=False)
+class WhereOneEnds:
+    """For each place, the end of its walk."""
+
+    length = PLACES
+    data = {"task": "walks", "name": "where one ends", "sha256": ""}  # noqa: RUF012
+
+    def batch(self, size: int, rng: np.random.Generator) -> Walks:
+        """New ones."""
+        return walks(size, rng)
+
+    def parts(self, batch: Walks, count: int) -> list[Walks]:
+        """The batch in `count` equal parts."""
+        return [Walks(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
+
+    def loss(self, model: Any, params: Tree, batch: Walks, rng: Any = None) -> tuple[Any, LossPullback]:
+        """Mean of −log P(end)."""
+        logits, model_pullback = model(params, batch.leads, rng=rng)
+        loss, loss_pullback = cross_entropy(logits, batch.ends)
+        return loss, LossPullback(model_pullback, loss_pullback)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits of a few."""
+        return float(self.loss(model, params, walks(100, np.random.default_rng(1)))[0]) / np.log(2)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training; a price below zero stands for the control."""
+
+    ponder: float
+    seed: int
+    steps: int = 2000
+    width: int = 64
+
+
+def trials() -> list[Trial]:
+    """Two prices and the control, three seeds each."""
+    return [Trial(ponder, seed) for ponder in (0.001, 0.01, -1.0) for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps."""
+    return replace(trial, steps=2, width=16)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """For each number of moves: how often it occurs, the share of right answers, and the steps that are taken."""
+    thinks: dict[str, Any] = {"universal": "accumulated", "ponder": trial.ponder} if trial.ponder >= 0 else {}
+    model = SequenceModel(PLACES, PLACES, trial.width, STEPS, 4, outputs=PLACES, **thinks)
+    schedule = Cosine(3e-3, trial.steps, warmup=trial.steps // 10)
+    training = Training(
+        trial.steps, BATCH, schedule, parts=1, seed=trial.seed, look_every=trial.steps, save_every=trial.steps
+    )
+    params = train(model, WhereOneEnds(), training, progress=False).params
+    held_out = walks(JUDGED, np.random.default_rng(10**6 + trial.seed))
+    logits, pullback = model(params, held_out.leads)
+    right = logits.argmax(-1) == held_out.ends
+    steps = pullback.stack.N if thinks else np.full(right.shape, STEPS)
+    of = [held_out.moves == moves for moves in range(PLACES)]
+    return {
+        "parameters": tree_size(params),
+        "share": [round(float(which.mean()), 4) for which in of],
+        "right": [round(float(right[which].mean()), 4) if which.any() else None for which in of],
+        "steps": [round(float(steps[which].mean()), 3) if which.any() else None for which in of],
+    }

@@ -1,0 +1,52 @@
+"""Pairs that are recalled, by their number and by the attention: those written once, and those rewritten. From the record."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import experiments
+from minitransformer.experiments.many_pairs import ATTENTIONS, PAIRS
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+KINDS = ("once", "rewritten")
+COLOURS = (*(f"C{k}" for k in range(6)), "black")
+
+
+class ManyPairs(NamedTuple):
+    """By attention: the share of right answers, (seeds, numbers of pairs), of all pairs, and of each of KINDS.
+
+    made_on   the machine
+    """
+
+    right: dict[str, Array]
+    once: dict[str, Array]
+    rewritten: dict[str, Array]
+    made_on: str
+
+
+def data() -> ManyPairs:
+    """What is on record."""
+    record = experiments.load("many_pairs")
+
+    def of(attention: str, ending: str) -> Array:
+        mine = [result for trial, result in record if trial.attention == attention]
+        return np.array([[result[f"{pairs} pairs{ending}"] for pairs in PAIRS] for result in mine])
+
+    parts = ({name: of(name, ending) for name in ATTENTIONS} for ending in ("", *(f", {kind}" for kind in KINDS)))
+    return ManyPairs(*parts, record.made_on)
+
+
+def draw(data: ManyPairs) -> Figure:
+    """Means of the seeds, bars from the worst to the best. A window soon leaves the picture."""
+    fig, axes = figure(1, 2, width=12, height=5.5, sharey=True)
+    for ax, shares, kind in zip(axes, (data.once, data.rewritten), KINDS, strict=True):
+        for (name, share), marker, color in zip(shares.items(), "os^Dv<>", COLOURS, strict=True):
+            mean = share.mean(0)
+            spread = np.abs(np.stack([share.min(0), share.max(0)]) - mean)
+            ax.errorbar(PAIRS, mean, spread, marker=marker, color=color, capsize=4, label=name.partition(":")[0])
+        ax.set(xlabel="pairs", title=f"written {kind}" if kind == "once" else kind, xticks=PAIRS, ylim=(0.55, 1.02))
+    axes[0].set_ylabel("right answers")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    return fig

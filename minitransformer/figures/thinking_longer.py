@@ -1,0 +1,44 @@
+"""How many steps a trained Universal Transformer takes, and how often it is right, against how hard it is: from the record."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import experiments
+from minitransformer.experiments.thinking_longer import STEPS
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+
+class ThinkingLonger(NamedTuple):
+    """For each price of a step, below zero for a stack of blocks of its own: (seeds, moves), NaN where nothing is so hard."""
+
+    steps: dict[float, Array]
+    right: dict[float, Array]
+
+
+def data() -> ThinkingLonger:
+    """By price."""
+    record = list(experiments.load("thinking_longer"))
+    prices = dict.fromkeys(trial.ponder for trial, _ in record)
+
+    def of(what: str, price: float) -> Array:
+        return np.array([result[what] for trial, result in record if trial.ponder == price], float)
+
+    return ThinkingLonger(*({price: of(what, price) for price in prices} for what in ("steps", "right")))
+
+
+def draw(data: ThinkingLonger) -> Figure:
+    """Left steps, right the share of right answers; a line for each training."""
+    fig, axes = figure(1, 2, width=12, height=5)
+    for ax, values, label in zip(axes, data, ("steps", "right answers"), strict=True):
+        for (price, found), color, line in zip(values.items(), ("C0", "C1", "0.5"), ("-", "--", ":"), strict=True):
+            name = f"λ = {price}" if price >= 0 else f"{STEPS} blocks"
+            for seed, marker in zip(found, "os^", strict=True):
+                hard = ~np.isnan(seed)
+                ax.plot(np.flatnonzero(hard), seed[hard], color=color, linestyle=line, marker=marker, label=name)
+                name = None
+        ax.set(xlabel="moves to the end", ylabel=label)
+    axes[0].legend(loc="upper left", bbox_to_anchor=(0, 0.93))
+    return fig

@@ -1,0 +1,70 @@
+"""What the captions of chapter 10 claim of its records: orderings that hold on any machine, and seeds that agree."""
+
+import numpy as np
+import pytest
+
+from minitransformer.experiments.linear_time import HEADS, MATRICES, ROOM
+from minitransformer.figures import linear_time, long_text
+
+
+@pytest.fixture(scope="module")
+def times():
+    return linear_time.data()
+
+
+def test_the_matrix_grows_with_the_square_and_the_others_with_the_length(times):
+    for kind, seconds in times.seconds.items():
+        growth = seconds[-1] / seconds[-2], times.MB[kind][-1] / times.MB[kind][-2]
+        assert times.n[kind][-1] == 2 * times.n[kind][-2]
+        if kind == "every matrix":
+            assert growth[1] > 3.3, kind
+        else:
+            assert growth[1] < 2.2, kind
+        if kind in ("performer", "linear", "values"):
+            assert growth[0] < 3, kind
+
+
+def test_where_the_matrices_no_longer_fit(times):
+    needed = MATRICES * HEADS * 4 * times.too_long**2
+    assert needed > ROOM
+    assert times.MB["every matrix"][-1] * 2**20 < ROOM
+    assert times.MB["every matrix"][-1] * 2**20 > 0.8 * needed / 4, "as many matrices as are counted"
+
+
+def at(times):
+    """Seconds by kind and length."""
+    return {kind: dict(zip(times.n[kind], times.seconds[kind], strict=True)) for kind in times.n}
+
+
+def test_attention_without_a_matrix_is_faster_in_the_end_and_nothing_is_faster_than_none(times):
+    seconds, longest = at(times), times.n["in tiles"][-1]
+    assert longest == 32768
+    assert 5 < seconds["in tiles"][longest] / seconds["performer"][longest] < 5.5
+    assert seconds["performer"][2048] > seconds["in tiles"][2048]
+    assert seconds["performer"][4096] < seconds["in tiles"][4096]
+    for n in times.n["linear"]:
+        assert seconds["linear"][n] < 1.2 * seconds["values"][n], "it lies on the lowest line"
+        assert seconds["linear"][n] < seconds["performer"][n]
+    for kind in ("in tiles", "performer", "linear"):
+        assert seconds[kind][longest] > 0.9 * seconds["values"][longest]
+    assert times.n["every matrix"][-1] == 4096
+    picture = linear_time.draw(times).axes[0]
+    assert len(picture.lines) == 6  # and the cross
+
+
+def test_every_kind_learns_and_the_record_says_how_much():
+    found = long_text.data()
+    for attention, looks in found.looks.items():
+        assert looks.shape[0] == 3
+        assert (looks[:, -1] < looks[:, 0]).all(), attention
+    window, dense, *others = (
+        found.bits[attention]
+        for attention in ("window:radius=32", "softmax", "linear", "performer:redraw=100", "performer:redraw=None")
+    )
+    assert window.max() < dense.min()
+    assert dense.max() < np.min(others)
+    assert np.ptp([bits.mean() for bits in others]) < 0.02
+    late = list(found.steps).index(120)
+    for attention in ("linear", "performer:redraw=100", "performer:redraw=None"):
+        assert 0.1 < (found.looks[attention][:, late] - found.looks[attention][:, -1]).mean() < 0.15
+    assert len(long_text.draw(found).axes[0].lines) == 2 * len(found.looks)

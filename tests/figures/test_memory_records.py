@@ -1,0 +1,56 @@
+"""What the captions of chapters 11 and 12 claim of their records."""
+
+import numpy as np
+
+from minitransformer import experiments
+from minitransformer.experiments.many_pairs import ATTENTIONS, PAIRS, VALUES
+from minitransformer.experiments.thinking_longer import STEPS
+from minitransformer.figures import many_pairs, thinking_longer
+
+MEMORIES = ("linear", "retnet", "gla", "delta", "gated-delta")
+
+
+def test_which_memory_recalls_most_and_which_replaces_worst():
+    found = many_pairs.data()
+    right = {name: shares.mean(0) for name, shares in found.right.items()}
+    for name in MEMORIES[:-1]:
+        assert (right[name] < right["gated-delta"]).all(), name
+    assert (right["softmax"] > right["gated-delta"])[2:].all()
+    least, most = found.right["gated-delta"][:, -1].min(), found.right["gla"][:, -1].max()
+    assert least < most, "its worst training is no better than the best of GLA"
+    for name in (*MEMORIES, "softmax", "window:radius=8"):
+        if name != "retnet":
+            assert found.rewritten["retnet"][:, 0].max() < found.rewritten[name][:, 0].min(), name
+    assert (right["delta"] < right["linear"] + 0.002).all(), "a correction alone gains nothing here"
+
+
+def test_the_controls_and_the_picture_of_pairs():
+    found = many_pairs.data()
+    assert all(shares.shape == (3, len(PAIRS)) for shares in found.right.values())
+    assert found.right["softmax"].min() > 0.97
+    assert found.once["window:radius=8"][:, -1].max() < 2 / VALUES
+    parameters = [result["parameters"] for _, result in experiments.load("many_pairs")]
+    assert max(parameters) < 1.05 * min(parameters)
+    assert len(many_pairs.draw(found).axes[0].containers) == len(ATTENTIONS)
+
+
+def test_some_trainings_think_longer_about_what_is_harder():
+    found = thinking_longer.data()
+    cheap, dear, blocks = found.steps[0.001], found.steps[0.01], found.steps[-1.0]
+    longer = cheap[:, 8] - cheap[:, 1] > 1.5
+    assert longer.tolist() == [True, False, True]
+    assert (np.diff(cheap[longer][:, 1:9]) > 0).all()
+    assert dear[:, :9].max() < 2.4
+    assert cheap[~longer][:, :9].max() < 3
+    assert (blocks[:, :9] == STEPS).all()
+    rights = found.right
+    assert rights[-1.0][:, 5].min() > max(rights[0.001][:, 5].max(), rights[0.01][:, 5].max())
+    assert all(share[:, 8].min() == 1 for share in rights.values())
+    assert rights[0.001][~longer][:, 5] < rights[0.001][longer][:, 5].min()
+    steps, right = thinking_longer.draw(found).axes
+    assert len(steps.lines) == len(right.lines) == 9
+
+
+def test_reading_on_is_faster_the_more_so_the_longer_the_past():
+    ratios = [result["with memory"] / result["sliding"] for _, result in experiments.load("evaluation_reuse")]
+    assert 50 < ratios[0] < ratios[1] < ratios[2]
