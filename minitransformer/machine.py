@@ -13,8 +13,7 @@ from threadpoolctl import threadpool_info
 
 from minitransformer.backend import backend
 
-# the numbers of M_TRIM_THRESHOLD, … in glibc's malloc.h
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # the numbers of M_TRIM_THRESHOLD, … in glibc's malloc.h
 
 
 def cores() -> int:
@@ -60,22 +59,18 @@ def _version(name: str) -> str:
 
 
 @functools.cache
-def keep_freed_memory(*, everything: bool = False) -> bool:
+def keep_freed_memory() -> bool:
     """Let the allocator keep what one step of a training has freed for the next; False where it is another one than glibc's.
 
     A step makes the same arrays as the one before, hundreds of them. The allocator of Linux (glibc) hands large ones back
     to the system at once, and gets them back page by page, each page filled with zeros and entered into a table: for arrays
-    of a few megabytes that takes longer than the arithmetic on them. Here it is told, once, to keep what was freed, up to a
-    gigabyte; a training then has no page faults after its first steps, and the process keeps its memory until it ends.
-
-    everything   arrays of more than 32 MB as well, however many: for a measurement that is about arithmetic
+    of a few megabytes that takes longer than the arithmetic on them. Here it is told, once, to keep what was freed, however
+    large; a training then has no page faults after its first steps, and the process keeps its memory until it ends.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # macOS, musl; Windows
         return False
-    settings = [(MMAP_THRESHOLD, 32 * 2**20), (TRIM_THRESHOLD, 2**30), (TOP_PAD, 64 * 2**20)]
-    if everything:
-        settings += (MMAP_MAX, 0), (TRIM_THRESHOLD, -1)
+    settings = (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)  # no array by itself; never back
     done = [mallopt(name, size) for name, size in settings]
     return all(done)

@@ -39,7 +39,7 @@ def at(times):
 def test_attention_without_a_matrix_is_faster_in_the_end_and_nothing_is_faster_than_none(times):
     seconds, longest = at(times), times.n["in tiles"][-1]
     assert longest == 32768
-    assert 5 < seconds["in tiles"][longest] / seconds["performer"][longest] < 5.5
+    assert 4 < seconds["in tiles"][longest] / seconds["performer"][longest] < 5
     assert seconds["performer"][2048] > seconds["in tiles"][2048]
     assert seconds["performer"][4096] < seconds["in tiles"][4096]
     for n in times.n["linear"]:
