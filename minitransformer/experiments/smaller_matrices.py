@@ -41,10 +41,12 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Each with three seeds."""
+    """Each with three seeds; and shorter and longer texts at a fixed k."""
     linformers = [f"linformer:k={k}" for k in (1, 8, 32, 128)]
     linformers += [f"linformer:k=32,sharing={sharing}" for sharing in ("none", "key-value", "layerwise")]
-    return [Trial(f"{NEAR} + {kind}", 256, seed) for kind in (NEAR, "softmax", *linformers) for seed in range(SEEDS)]
+    kinds = [(kind, 256) for kind in (NEAR, "softmax", *linformers)]
+    kinds += [(kind, n) for n in (64, 1024) for kind in (NEAR, "softmax", "linformer:k=32")]
+    return [Trial(f"{NEAR} + {kind}", n, seed) for kind, n in kinds for seed in range(SEEDS)]
 
 
 def small(trial: Trial) -> Trial:

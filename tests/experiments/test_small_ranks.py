@@ -1,0 +1,30 @@
+"""What chapter 07 says of small models: their matrices before and after training, and one k for several lengths."""
+
+import numpy as np
+
+from minitransformer import experiments
+
+
+def test_training_makes_all_layers_but_the_first_fuller():
+    results = [result for _, result in experiments.load("small_ranks")]
+    before, after = np.array([result["quarter"] for result in results]).swapaxes(0, 1)
+    assert before.shape == after.shape == (3, 4)
+    assert (after[:, 0] > before[:, 0]).all()
+    assert (after[:, 1:] < before[:, 1:]).all()
+    assert 0.415 < after.min() < 0.425
+    used = np.array([result["used"][1] for result in results])
+    assert (used[:, 1:] <= 2).sum() == 7
+
+
+def test_one_k_is_not_enough_for_every_length():
+    found = {}
+    for trial, result in experiments.load("smaller_matrices"):
+        found.setdefault((trial.attention.partition(" + ")[2], trial.n), []).append(result["bits"])
+    window, dense, mixed = (
+        np.array([np.mean(found[kind, n]) for n in (64, 256, 1024)])
+        for kind in ("window:radius=8", "softmax", "linformer:k=32")
+    )
+    assert (np.round(mixed - window, 1) == [0.2, 0.2, 0.5]).all()
+    assert abs(window[2] - window[1]) < 0.06
+    assert abs(dense[2] - dense[1]) < 0.06
+    assert all(len(bits) == 3 for bits in found.values())
