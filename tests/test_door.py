@@ -97,6 +97,18 @@ def test_whatever_returns_a_pullback_has_a_door():
     assert open_ones == []
 
 
+OPEN = {
+    *{"affine", "attention_of", "block_tables", "checked", "current", "late", "load_bert", "loops_in", "merge_heads"},
+    *{"must_broadcast", "one_dtype", "one_pattern", "refuse_empty_rows", "refuse_without_scores"},
+    "sentence_embeddings",
+}
+
+
+def test_every_other_public_function_has_a_door():
+    """But for these: they take what has come through one, or no arrays and no numbers."""
+    assert {name for name, f in public() if inspect.isfunction(f) and not hasattr(f, "__wrapped__")} == OPEN
+
+
 # --------------------------------------------------------------------------------- arguments by signature
 
 

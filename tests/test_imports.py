@@ -85,3 +85,23 @@ def test_what_a_reader_imports_first_loads_little():
     ):
         loaded = fresh_python(f"{code}\nimport sys\nprint(*sys.modules)").split()
         assert absent & set(loaded) == set(), code
+
+
+def test_a_first_call_does_not_wait_for_scipy():
+    """Numba looks for SciPy's BLAS when it loads its arrays; still, a reader's own loop finds it."""
+    fresh_python("""
+import sys
+import numpy as np
+from minitransformer.attention import dot_product_attention
+
+Q, K, V = np.ones((3, 4, 8, 4), np.float32)
+Y, pullback = dot_product_attention(Q, K, V, causal=True)
+pullback(np.ones_like(Y))
+assert "scipy.linalg" not in sys.modules
+try:
+    import numba
+except ImportError:
+    sys.exit()
+X = np.arange(6.0).reshape(2, 3)
+assert (numba.njit(lambda A, B: A @ B)(X, X.T) == X @ X.T).all()
+""")

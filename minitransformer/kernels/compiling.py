@@ -20,9 +20,18 @@ import sys
 from contextlib import suppress
 
 import numba
+from numba.np import linalg
 
 from minitransformer.backend import processor, register
 from minitransformer.kept_loops import keep_somewhere
+
+# Numba's functions of arrays look for SciPy's BLAS when they are imported, 0.2 s, which no loop of the book calls. Here they find
+# that it is there; it is looked for when somebody's loop calls it.
+with suppress(AttributeError):  # a Numba that does not look
+    find_blas, linalg.ensure_blas = linalg.ensure_blas, bool
+    import numba.np.arraymath
+
+    linalg.ensure_blas = find_blas
 
 if place := keep_somewhere():
     numba.config.CACHE_DIR = str(place)

@@ -25,6 +25,7 @@ from minitransformer.attention import (
     attention_of,
     padding_mask,
 )
+from minitransformer.attention.core import Part
 from minitransformer.attention.registry import table
 from minitransformer.backend import available
 from minitransformer.data.text import Text
@@ -359,6 +360,12 @@ def test_what_does_not_fit_is_refused(name):
 # -------------------------------------------------------------------------------------------- the registry
 
 
+def test_what_moves_after_a_step_says_so():
+    """Otherwise nobody calls it."""
+    own = {name: type(part).after_step is not Part.after_step for name, part in PARTS.items()}
+    assert own == {name: part.moves for name, part in PARTS.items()}
+
+
 def test_names_and_options():
     assert LanguageModel(attention="window:radius=5").stack.blocks[0].attention.core.pattern.radius == 5
     mixed = LanguageModel(depth=5, attention=("softmax", "linear")).stack
@@ -386,6 +393,7 @@ def test_the_table_has_a_row_for_each_name():
     said = {line.split()[0]: {word: line[k:].split("  ")[0].strip() for word, k in at.items()} for line in lines}
     causal = {"softmax": "yes", "sinks": "always", "linformer": "never", "reformer": "values only"}
     remembers = {"softmax": "keys and values", "linformer": "does not write", "reformer": "nothing: reads all again"}
+    remembers |= {"window": "the last 33 keys and values", "sinks": "the first 4 and the last 64 keys and values"}
     assert {name: said[name]["causal"] for name in causal} == causal
     assert {name: said[name]["remembers"] for name in remembers} == remembers
     assert (said["window"]["positions"], said["linear"]["positions"]) == ("any", "at the embeddings, rope")

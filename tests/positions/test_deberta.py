@@ -260,6 +260,10 @@ def test_wrong_shapes_and_types_are_refused(rng):
         DeBERTa(12, 2, 4)(params, Q, K, V)
     with pytest.raises(TypeError, match=r"P: shape \(8, 12\) should be \(10, 12\)"):
         DeBERTa(12, 3, 5)(params, Q, K, V)
+    for bias in ("b_kr", "b_qr"):
+        odd = random_params(encoding, rng, biases=True)._replace(**{bias: np.zeros(11)})
+        with pytest.raises(TypeError, match=rf"{bias}: shape \(11,\) should be \(12,\)"):
+            encoding.scores(odd, Q, K)
     with pytest.raises(TypeError, match=r"params\.W_qr: should be an array \(12, 12\), is None"):
         encoding(params._replace(W_qr=None), Q, K, V)
     with pytest.raises(TypeError, match=r"params\.W_qr: should be None, is an array \(12, 12\)"):

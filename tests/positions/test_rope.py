@@ -131,6 +131,15 @@ def test_with_a_cache_a_row_is_the_same_row(e, rng):
 
 
 @pytest.mark.parametrize("e", [e for e in ENCODINGS if e.fixed])
+@pytest.mark.parametrize("by", [0, 1, 2, 5])
+def test_rows_that_were_turned_can_be_turned_back_to_earlier_positions(e, by, rng):
+    K = rng.standard_normal((2, 3, 4, 6))
+    there, _ = e.turn(K, first=by, length=by + 4)
+    here, _ = e.turn(K, first=0, length=4)
+    np.testing.assert_allclose(e.earlier(there, by), here, atol=1e-12)
+
+
+@pytest.mark.parametrize("e", [e for e in ENCODINGS if e.fixed])
 def test_generation_with_a_cache_is_the_full_forward(e, rng):
     """The state holds keys that are turned: each once, when it comes in."""
     layer = MultiHeadAttention(12, 2, rotate=e)
