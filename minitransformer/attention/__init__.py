@@ -34,6 +34,7 @@ from minitransformer.attention.linear import (
     gated_linear_attention,
     gated_linear_step,
     retention_decays,
+    short_convolution,
 )
 from minitransformer.attention.masks import causal_mask, padding_mask
 from minitransformer.attention.merge import merge, partial_attention
@@ -142,6 +143,7 @@ __all__ = [
     "retention_decays",
     "ring_attention",
     "scores",
+    "short_convolution",
     "sink_attention",
     "split_heads",
     "unweighted_attention",

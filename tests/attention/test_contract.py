@@ -78,7 +78,8 @@ def made(name, width=D, heads=H):
     return attention_of(name, sizes)
 
 
-PARTS = {name: made(name) for name in (*NAMES, "softmax:page=5", "each head", "everything")}
+OTHERS = ("softmax:page=5", "gated-delta:taps=3", "ssd:taps=4", "each head", "everything")
+PARTS = {name: made(name) for name in (*NAMES, *OTHERS)}
 
 
 def can(part, causal):

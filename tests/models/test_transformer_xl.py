@@ -136,6 +136,7 @@ def test_the_first_memory_is_the_embedding():
     assert [rows.shape for rows in pullback.stack.memory] == [(2, 3, D)] * 2
     _, pullback = model(params, text[:, :1], memory=pullback.stack.memory)
     np.testing.assert_array_equal(pullback.stack.memory[0][:, :2], X[:, -2:])
+    assert [block.attention.A.shape for block in pullback.blocks] == [(2, H, 1, 4)] * 2
 
 
 # ------------------------------------------------------------------------------------------- gradients

@@ -233,6 +233,7 @@ def test_a_fixed_number_of_steps_is_an_encoder_with_tied_layers(order):
     Y, pullback = universal(params, X, causal=True)
     Z, back = tied(same, X, causal=True)
     np.testing.assert_array_equal(Y, Z)
+    assert added_losses(pullback) == [0], "nobody ponders"
     for (path, a), (_, b) in zip(
         tree_items(pullback(rows(B, N, seed=3))),
         tree_items(

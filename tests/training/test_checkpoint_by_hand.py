@@ -52,6 +52,7 @@ from minitransformer.positions import (
     YaRN,
     place,
 )
+from minitransformer.training import description
 from minitransformer.training.checkpoint import BLANK, KEY, Checkpoint, CheckpointError, load, save
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start
@@ -403,6 +404,18 @@ def test_a_model_that_can_not_be(change, message, tmp_path):
     change(about["model"])
     write(tmp_path / "run", arrays, about)
     assert refusal(tmp_path / "run").startswith(f": {message}")
+
+
+def test_the_largest_numbers():
+    """What no array depends on is a number of 64 bits; what is drawn may be as much as there is in the file."""
+    assert description.checked_as(int, 2**63 - 1, "training.steps") == 2**63 - 1
+    with pytest.raises(ValueError, match=r"training\.steps: 9223372036854775808 is not within 0 … 9223372036854775807"):
+        description.checked_as(int, 2**63, "training.steps")
+    rng = description._Counting(6)
+    assert rng.standard_normal((2, 2)).shape == (2, 2)
+    assert rng.uniform(-1, 1, 2).shape == (2,)
+    with pytest.raises(ValueError, match="more numbers than there are in the file"):
+        rng.standard_normal(1)
 
 
 def nested(depth):

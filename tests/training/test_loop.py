@@ -89,6 +89,21 @@ def test_the_gradient_of_the_parts_is_that_of_the_batch(objective):
             assert np.allclose(a, b, rtol=0, atol=1e-13 * max(np.abs(a).max(), 1e-3)), path
 
 
+class Own:
+    """A reader's own model: it can be made, and asked."""
+
+    def init(self, rng, dtype=np.float32):
+        return MODEL.init(rng, dtype)
+
+    def __call__(self, params, tokens, *, rng=None):
+        return MODEL(params, tokens, rng=rng)
+
+
+def test_a_model_that_says_nothing_of_itself(objective):
+    ours, theirs = (advance(model, objective, TRAINING, start(model, TRAINING)) for model in (MODEL, Own()))
+    assert same(ours, theirs)
+
+
 def test_a_run_in_two_halves_is_the_run(objective, finished, tmp_path):
     path = tmp_path / "run.safetensors"
     state = start(MODEL, TRAINING)

@@ -17,6 +17,7 @@ from minitransformer.attention.linear.random_features import (
     trigonometric_features,
 )
 from minitransformer.attention.linear.retnet import RetNet, retention_decays
+from minitransformer.attention.linear.short_convolution import short_convolution
 from minitransformer.attention.linear.smoother import Smoother, exponential, gaussian, kernel_smoother, polynomial
 from minitransformer.attention.linear.ssd import SSD
 from minitransformer.attention.linear.taylor import Taylor, taylor_features
@@ -53,6 +54,7 @@ __all__ = [
     "positive_features",
     "relu_features",
     "retention_decays",
+    "short_convolution",
     "sum_normalised",
     "taylor_features",
     "trigonometric_features",

@@ -1,5 +1,6 @@
 """Gated DeltaNet and Kimi delta attention: the delta rule with gates in every head.
 
+    q, k, v                                           through a short convolution each, if there are taps; 4 in both models
     α_t = exp(−e^A softplus(x_t w + b)),   β_t = σ(x_t w_β)        one α for each head, or one for each channel
     y_t = q_tᵀ S_t of the gated delta rule, with q_t / √d and k_t of norm one
     Z   = RMS norm of y_t, head by head, ⊙ swish(x_t W_g)          ⊙ σ where there is one α for each channel
@@ -15,6 +16,7 @@ import numpy as np
 from minitransformer.attention.delta_rule import unit
 from minitransformer.attention.linear.gla import GainPullback, WidenedPullback, narrow, widened
 from minitransformer.attention.linear.memory import Entries, Memory, norm_and_gate
+from minitransformer.attention.linear.short_convolution import Kernel, drawn
 from minitransformer.attention.linear.ssd import speeds, time_offsets
 from minitransformer.door import frozen
 from minitransformer.functional import sigmoid, silu, softplus
@@ -24,12 +26,16 @@ from minitransformer.typing import Array
 
 
 class GatedDeltaParams(NamedTuple):
-    """A (H,), ln of the speed of each head; b (H,); the gain (d,). With a gate for each channel b is (H·d,), and W (H·w, H·d)."""
+    """A (H,), ln of the speed of each head; b (H,); the gain (d,). With a gate for each channel b is (H·d,), and W (H·w, H·d).
+
+    kernel   of the convolution; None without
+    """
 
     A: Array
     b: Array
     W: Array | None
     gain: Array
+    kernel: Kernel | None = None
 
 
 class GatesPullback(NamedTuple):
@@ -63,14 +69,16 @@ class GatedDelta(Memory):
 
     heads, d     H, and the width of a head
     channelwise  whether each channel has an α of its own
-    source       Yang, Kautz and Hatamizadeh 2025; Kimi Team 2025, whose projection to the gates goes through d columns. The
-                 convolution over four tokens that both have in front is not here
+    taps         τ, how many tokens queries, keys and values are each made of, as in `short_convolution`; 4 in both models.
+                 None for no convolution
+    source       Yang, Kautz and Hatamizadeh 2025; Kimi Team 2025, whose projection to the gates goes through d columns
     cost         O(n d dv) time; one new token costs O(d dv). Always causal
     """
 
     heads: int
     d: int
     channelwise: bool = False
+    taps: int | None = None
 
     learned = GatedDeltaParams
     needs = "α, β and a gate from X"
@@ -87,7 +95,8 @@ class GatedDelta(Memory):
         if self.channelwise:
             rows = narrow(self.d, self.heads) * self.heads
             W = rng.uniform(-1, 1, (rows, len(b))).astype(dtype) * dtype(np.sqrt(3 / rows))
-        return GatedDeltaParams(A, b, W, np.ones(self.d, dtype))
+        kernel = drawn(rng, self.heads, self.taps, self.d, dtype)
+        return GatedDeltaParams(A, b, W, np.ones(self.d, dtype), kernel)
 
     def prepare(
         self, params: GatedDeltaParams, Q: Array, K: Array, V: Array, *streams: Array

@@ -1,5 +1,6 @@
 """What cores with a fading memory have in common: gates from X in front of it, a norm and a gate of its own behind it.
 
+    convolve    Q, K and V, each row with those before it           where the core has taps (short_convolution.py)
     prepare     Q, K, V and streams → what the memory takes         scales, norms, decays, how far each write goes
     hide        a position that the mask hides neither writes nor fades
     recall      Y of `gated_linear_attention`, or of `gated_delta_rule` where there is a β
@@ -16,6 +17,7 @@ import numpy as np
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.linear.gated import gated_linear_attention, gated_linear_step
 from minitransformer.attention.linear.gated_delta import gated_delta_rule, gated_delta_step
+from minitransformer.attention.linear.short_convolution import Kernel, short_convolution
 from minitransformer.functional import rms_norm
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
@@ -73,16 +75,21 @@ def norm_and_gate(Y: Array, G: Array, gain: Array, activation: Any) -> tuple[Arr
 
 
 class MemoryState(NamedTuple):
-    """The memory after `length` positions, S (*batch, H, d, dv)."""
+    """The memory after `length` positions, S (*batch, H, d, dv).
+
+    rows   of queries, keys and values, the last ones that a convolution will see again, (*batch, 3H, taps − 1, d)
+    """
 
     S: Array
     length: int
+    rows: Array | None = None
 
 
 class MemoryPullback(NamedTuple):
     """What was done, in the opposite order. A parameter is in front of the memory or behind it; V may be in both places."""
 
     learned: type
+    convolve: Pullback | None
     prepare: Pullback
     recall: Pullback
     finish: Pullback
@@ -94,22 +101,42 @@ class MemoryPullback(NamedTuple):
         entries = Entries(dQ, dK, dV, dbeta[0] if dbeta else None, dlog_decay).hide(self.seen)
         front, dQ, dK, dV, *dgates = self.prepare(entries)
         dV = dV if dV_behind is None else dV + where_seen(self.seen, dV_behind)
+        if self.convolve is not None:
+            dX, *dkernel = self.convolve(np.concatenate([dQ, dK, dV], -3))
+            dQ, dK, dV = (where_seen(self.seen, d) for d in np.split(dX, 3, -3))
+            front["kernel"] = Kernel(*dkernel)
         return self.learned(**front, **behind), dQ, dK, dV, *dgates, dgate
 
 
 class Memory(Core):
     """A core whose past is one matrix for each head; a subclass says what stands in front of it and behind it.
 
+    taps                                 of a convolution in front, whose kernel is then `params.kernel`; None for no convolution
     prepare(params, Q, K, V, *streams)   → Entries, and a pullback from their gradient to (front, dQ, dK, dV, *dstreams)
     finish(params, Y, V, gate)           → Z, and a pullback to (behind, dY, dV or None, dgate); `gate` is the last stream
     learned                              the type of the parameters; front and behind are their gradients by name
     """
 
     learned: ClassVar[type] = NoParams
+    taps: int | None = None
 
     cost = "O(n)"
     causal = "always"
-    remembers = "S, d·dv for each head"
+
+    @property
+    def remembers(self) -> str:  # type: ignore[override]
+        """The memory, and what the convolution sees again."""
+        return "S, d·dv for each head" + (f", and {self.taps - 1} tokens" if self.taps else "")
+
+    def convolve(
+        self, params: Any, seen: Array | None, *arrays: Array, before: Array | None = None
+    ) -> tuple[list[Array], Pullback | None]:
+        """Q, K and V, each row with those before it. What is not there counts as zeros."""
+        if self.taps is None:
+            return list(arrays), None
+        X = np.concatenate([where_seen(seen, X) for X in arrays], -3)
+        Y, pullback = short_convolution(X, *params.kernel, before=before)
+        return np.split(Y, 3, -3), pullback
 
     def prepare(self, params: Any, Q: Array, K: Array, V: Array, *streams: Array) -> tuple[Entries, Any]:
         raise TypeError(f"{type(self).__name__} does not say what its memory takes")
@@ -134,10 +161,11 @@ class Memory(Core):
             raise ValueError(f"K: a memory writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
         seen = seen_keys(mask, Q, K, "a memory")
         *gates, gate = streams
+        (Q, K, V), convolve = self.convolve(params, seen, Q, K, V)
         entries, prepare = self.prepare(params, Q, K, V, *gates)
         Y, recall = entries.hide(seen).recall()
         Z, finish = self.finish(params, Y, where_seen(seen, V), gate)
-        return Z, MemoryPullback(self.learned, prepare, recall, finish, seen)
+        return Z, MemoryPullback(self.learned, convolve, prepare, recall, finish, seen)
 
     def step(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: MemoryState | None = None
@@ -146,5 +174,7 @@ class Memory(Core):
         if state is None:
             state = MemoryState(np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), 0)
         *gates, gate = streams
+        (Q, K, V), convolve = self.convolve(params, None, Q, K, V, before=state.rows)
+        rows = None if convolve is None else convolve.rows[..., Q.shape[-2] :, :].copy()
         Y, S = self.prepare(params, Q, K, V, *gates)[0].step(state.S)
-        return self.finish(params, Y, V, gate)[0], MemoryState(S, state.length + Q.shape[-2])
+        return self.finish(params, Y, V, gate)[0], MemoryState(S, state.length + Q.shape[-2], rows)

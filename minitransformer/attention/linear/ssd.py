@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.attention.linear.memory import Entries, Memory
+from minitransformer.attention.linear.short_convolution import Kernel, drawn
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.door import frozen
 from minitransformer.functional import rms_norm, silu, softplus
@@ -25,12 +26,16 @@ from minitransformer.typing import Array
 
 
 class SSDParams(NamedTuple):
-    """Of each head: ln of its speed A (H,), the offset of Δ b (H,), and D (H,); the gain of the norm, (H·d,)."""
+    """Of each head: ln of its speed A (H,), the offset of Δ b (H,), and D (H,); the gain of the norm, (H·d,).
+
+    kernel   of the convolution, with its b; None without
+    """
 
     A: Array
     b: Array
     D: Array
     gain: Array
+    kernel: Kernel | None = None
 
 
 class StepPullback(NamedTuple):
@@ -71,13 +76,15 @@ class SSD(Memory):
     """The state space of Mamba-2 in every head: a step of time from each token, which fades and writes.
 
     heads, d   H, and the width of a head
-    source     Dao and Gu 2024. As in its code, the gate comes before the norm, which is over all heads; the convolution that it
-               has in front is not here
+    taps       τ, how many tokens queries, keys and values are each made of, as in `short_convolution`; 4 in the model. None for
+               no convolution
+    source     Dao and Gu 2024. As in its code, the gate comes before the norm, which is over all heads
     cost       O(n d dv) time; one new token costs O(d dv). Always causal. Queries are not scaled
     """
 
     heads: int
     d: int
+    taps: int | None = None
 
     learned = SSDParams
     needs = "Δ and a gate from X"
@@ -90,7 +97,8 @@ class SSD(Memory):
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SSDParams:
         """e^A uniform on 1 … 16, and Δ for x = 0 between 0.001 and 0.1, every order of magnitude as likely; D = 1."""
         A, b = speeds(rng, self.heads).astype(dtype), time_offsets(rng, self.heads).astype(dtype)
-        return SSDParams(A, b, np.ones(self.heads, dtype), np.ones(self.heads * self.d, dtype))
+        kernel = drawn(rng, self.heads, self.taps, self.d, dtype, bias=True)
+        return SSDParams(A, b, np.ones(self.heads, dtype), np.ones(self.heads * self.d, dtype), kernel)
 
     def prepare(self, params: SSDParams, Q: Array, K: Array, V: Array, *streams: Array) -> tuple[Entries, StepPullback]:
         """Δ, ln a = −e^A Δ, and Δ v in the place of v."""

@@ -60,8 +60,8 @@ def compress(
     """
     one_dtype(X=X, theta=theta)
     s, d, *full = theta.shape[1:]
-    if s < 1 or (full and full != [d]):
-        raise TypeError(f"theta: shape {theta.shape} should be (H, s, d) or (H, s, d, d), with s ≥ 1")
+    if 0 in theta.shape[:2] or (full and full != [d]):
+        raise TypeError(f"theta: shape {theta.shape} should be (H, s, d) or (H, s, d, d), with H and s at least 1")
     *batch, m, d = X.shape
     count = -(-m // s)
     if count * s > m:

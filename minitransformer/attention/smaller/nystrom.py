@@ -89,8 +89,10 @@ def pseudo_inverse(
              samples, so that a sample's result depends on its neighbours; here every matrix has its own
     cost     O(r³) for each step
     returns  Z and a pullback: dA = pullback(dZ), through the steps
-    raises   TypeError for a wrong shape or dtype, ValueError for fewer steps than one
+    raises   TypeError for a wrong shape or dtype, ValueError for fewer steps than one, or matrices without rows
     """
+    if A.shape[-1] == 0:
+        raise ValueError(f"A: shape {A.shape} has no rows")
     if steps is None:
         Z = np.linalg.pinv(A, rtol=A.shape[-1] * float(np.finfo(A.dtype).eps))
         return Z, ExactInversePullback(A, Z)
