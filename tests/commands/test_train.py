@@ -3,16 +3,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from minitransformer import tree_bytes, tree_size
 from minitransformer.cli import main, parser
-from minitransformer.commands import recipes
+from minitransformer.commands import recipes, train
 from minitransformer.commands.memory import needed
 from minitransformer.commands.recipes import choices, date_translator, language_model
 from minitransformer.data import text
+from minitransformer.data.dates import held_out_set
 from minitransformer.data.text import python_docs
 from minitransformer.training.checkpoint import load
 from minitransformer.training.loop import advance, start
@@ -75,6 +77,37 @@ def test_dates_are_learned_judged_and_translated(folder, capsys):
     assert out.count("wrong: ") > 0
     said = run(capsys, "generate", "run.safetensors", "3 March 2021")
     assert len(said.strip()) <= 11
+
+
+def test_the_share_of_dates_that_match(capsys):
+    wanted = held_out_set().iso
+    objective = SimpleNamespace(translate=lambda model, params, written: [*wanted[:123], *("?" for _ in wanted[123:])])
+    train._judge_dates(objective, None, np.ones((3, 4)))
+    out = capsys.readouterr().out
+    assert "exact match on 1,000 held-out dates: 12.3% (12 parameters)" in out
+    assert "wrong" not in out
+
+
+def test_kinds_of_attention_take_turns(folder, capsys):
+    for names, attention in ((("linear",), "linear"), (("linear", "window:radius=3"), ("linear", "window:radius=3"))):
+        out = f"{len(names)}.safetensors"
+        run(
+            capsys,
+            "train",
+            "mine.txt",
+            *SMALL,
+            "--context",
+            8,
+            "--depth",
+            2,
+            "--steps",
+            1,
+            "--attention",
+            *names,
+            "--out",
+            out,
+        )
+        assert load(out).model.attention == attention
 
 
 def test_a_run_is_resumed_with_its_own_choices(folder, capsys):

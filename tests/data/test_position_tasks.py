@@ -51,6 +51,7 @@ def test_order(rng):
 
 def test_span(rng):
     tokens, targets, counts = tasks.span(300, 12, rng)
+    assert (set(targets[:, 0]), max(targets[:, 1])) == (set(range(2, 8)), 11), "wherever the longest span has room"
     assert counts.shape == targets.shape == (300, 2)
     assert counts.all()
     for row in range(300):
