@@ -115,6 +115,12 @@ def not_zero_after_all(X, W, b):
     return linear(X, W, b)
 
 
+@wrong(r"^b\b.*the pullback says", X, W, b, zero=("W",))
+def wrong_after_a_zero(X, W, b):
+    """W is not used, as was said; what comes after it is looked at all the same."""
+    return X + b.sum(), lambda dY: (dY, np.zeros_like(W), np.full_like(b, 2 * dY.sum()))
+
+
 @wrong(r"X.*all entries, a random direction", rng.standard_normal((1000, 30)), entries=5)
 def one_wrong_entry(X):
     """One entry of 30,000 is wrong. Five single entries won't find it; a dense direction feels all of them."""

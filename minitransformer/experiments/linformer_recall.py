@@ -15,7 +15,7 @@ from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback
+from minitransformer.training.objective import LastRowsPullback, LossPullback
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
@@ -103,16 +103,3 @@ class LookUp:
         """Bits for each value of a held-out batch."""
         batch = self.batch(64, np.random.default_rng(2**32 + 1))
         return float(self.loss(model, params, batch)[0]) / np.log(2)
-
-
-@dataclass(frozen=True)
-class LastRowsPullback:
-    """Only the last rows are read: the others get zeros."""
-
-    model: Any
-    shape: tuple[int, ...]
-
-    def __call__(self, dlast: Array) -> Tree:
-        dlogits = np.zeros(self.shape, dlast.dtype)
-        dlogits[:, -dlast.shape[1] :] = dlast
-        return self.model(dlogits)

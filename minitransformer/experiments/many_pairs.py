@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.experiments.linformer_recall import LastRowsPullback
 from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback
+from minitransformer.training.objective import LastRowsPullback, LossPullback
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 

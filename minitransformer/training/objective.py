@@ -30,6 +30,18 @@ class LossPullback(NamedTuple):
         return self.model(self.cross_entropy(dloss))
 
 
+class LastRowsPullback(NamedTuple):
+    """Of the logits, of this shape, only the last rows are asked for: the others get zeros."""
+
+    model: Pullback
+    shape: tuple[int, ...]
+
+    def __call__(self, dlast: Array) -> Tree:
+        dlogits = np.zeros(self.shape, dlast.dtype)
+        dlogits[:, -dlast.shape[1] :] = dlast
+        return self.model(dlogits)
+
+
 class Objective(Protocol):
     """What the training loop has to know about a task."""
 

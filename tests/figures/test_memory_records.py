@@ -3,7 +3,8 @@
 import numpy as np
 
 from minitransformer import experiments
-from minitransformer.experiments.many_pairs import ATTENTIONS, PAIRS, VALUES
+from minitransformer.experiments.beside import MODELS, InTwoTokens
+from minitransformer.experiments.many_pairs import ATTENTIONS, KEYS, PAIRS, VALUES
 from minitransformer.experiments.thinking_longer import STEPS
 from minitransformer.figures import many_pairs, thinking_longer
 
@@ -54,3 +55,33 @@ def test_some_trainings_think_longer_about_what_is_harder():
 def test_reading_on_is_faster_the_more_so_the_longer_the_past():
     ratios = [result["with memory"] / result["sliding"] for _, result in experiments.load("evaluation_reuse")]
     assert 50 < ratios[0] < ratios[1] < ratios[2]
+
+
+def test_two_taps_tie_a_value_to_the_key_beside_it():
+    """Without them one block, and two of the memory, have right what the commonest value of the text has."""
+    rng = np.random.default_rng(0)
+    record = list(experiments.load("beside"))
+    for pairs in (4, 8, 16):
+        right = {name: [found[f"{pairs} pairs"] for trial, found in record if trial.model == name] for name in MODELS}
+        often = np.mean([np.bincount(text).max() for text in rng.integers(0, VALUES, (2000, pairs))]) / pairs
+        for name in ("gated-delta", "two blocks", "softmax"):
+            assert max(right[name]) < often + 0.02, name
+        assert min(*right["two taps"], *right["four taps"]) > 0.985
+        assert abs(np.mean(right["two taps"]) - np.mean(right["four taps"])) < 0.01
+        assert sorted(share == 1 for share in right["softmax, two blocks"]) == [False, True, True]
+        assert min(right["softmax, two blocks"]) < often + 0.02
+    parameters = {trial.model: found["parameters"] for trial, found in record}
+    assert parameters["two taps"] == parameters["gated-delta"] + 3 * 32 * 2
+
+
+def test_the_task_in_two_tokens():
+    task = InTwoTokens(5)
+    batch = task.of(4, 50, np.random.default_rng(0))
+    assert batch.tokens.shape == (50, 12)
+    assert task.longest == 15
+    for row, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+        value = {key: said - KEYS for key, said in zip(row[:8:2], row[1:8:2], strict=True)}
+        assert sorted(row[8:]) == sorted(value)
+        assert [value[key] for key in row[8:]] == targets
+        assert max(row[:8:2]) < KEYS <= min(row[1:8:2])
+        assert max(row) < task.vocabulary

@@ -61,6 +61,12 @@ def test_gradients(rng, relative, tied, terms):
     check_pullback(scores, X, P, *matrices, *([None, None] if tied else []), zero=zero)
 
 
+def test_positions_as_wide_as_tokens_need_no_matrices_of_their_own(rng):
+    X, P, W = rng.standard_normal((n, 300)), rng.standard_normal((n, 300)), rng.standard_normal((300, d))
+    S, _ = four_terms(X, P, W, W)
+    np.testing.assert_allclose(S, (X + P) @ W @ W.T @ (X + P).T / d**0.5, atol=1e-9)
+
+
 @pytest.mark.parametrize("one", ["U_q", "U_k"])
 def test_gradients_with_one_matrix_for_positions(rng, one):
     X, P, W_q, W_k = some(rng, False, True)

@@ -109,14 +109,14 @@ def test_the_row_of_cls_gives_theta_1_no_gradient(K, V, rng):
 
 def test_buckets_of_cls():
     """32 buckets: others → [CLS] is number 32, [CLS] → all is 16, which T5 leaves free; the rest is T5's."""
-    bucket = tupe_buckets(50, 50, buckets=32, distance=128, cls=True)
-    T5 = t5_buckets(np.arange(50) - np.arange(50)[:, None], causal=False)
+    T5 = t5_buckets(np.arange(300) - np.arange(300)[:, None], causal=False)
+    bucket = tupe_buckets(*T5.shape, buckets=32, distance=128, cls=True)
     np.testing.assert_array_equal(bucket[0], 16)
     np.testing.assert_array_equal(bucket[1:, 0], 32)
     np.testing.assert_array_equal(bucket[1:, 1:], T5[1:, 1:])
     assert 16 not in T5
-    np.testing.assert_array_equal(tupe_buckets(50, 50, buckets=32, distance=128, cls=False), T5)
-    np.testing.assert_array_equal(tupe_buckets(3, 50, buckets=32, distance=128, cls=True), bucket[-3:])
+    np.testing.assert_array_equal(tupe_buckets(300, 300, buckets=32, distance=128, cls=False), T5)
+    np.testing.assert_array_equal(tupe_buckets(3, 300, buckets=32, distance=128, cls=True), bucket[-3:])
 
 
 def test_parameters_that_are_there(rng):

@@ -8,7 +8,7 @@ from minitransformer.data import dates
 from minitransformer.data.text import Text, read_text
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training import parallel
-from minitransformer.training.objective import NextByte, WriteISO
+from minitransformer.training.objective import LastRowsPullback, NextByte, WriteISO
 
 MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)
 TRANSLATOR = EncoderDecoder(dates.VOCABULARY, width=8, depth=1, heads=2)
@@ -158,3 +158,11 @@ def test_exact_match_counts_whole_dates():
 def test_an_unknown_character_is_refused():
     with pytest.raises(ValueError, match="no token for 'é'"):
         WriteISO().translate(TRANSLATOR, TRANSLATOR.init(np.random.default_rng(0)), ["3 décembre 2021"])
+
+
+def test_only_the_last_rows_are_asked_for(rng):
+    dlast = rng.standard_normal((2, 2, 3)).astype("f")
+    dlogits = LastRowsPullback(lambda dlogits: dlogits, (2, 5, 3))(dlast)
+    assert dlogits.dtype == np.float32
+    np.testing.assert_array_equal(dlogits[:, 3:], dlast)
+    assert not dlogits[:, :3].any()

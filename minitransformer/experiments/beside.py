@@ -1,0 +1,87 @@
+"""Can a memory tie a value to the key that stands beside it, in another token? With a short convolution, and without."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.experiments.many_pairs import KEYS, VALUES, Asked, ManyPairs
+from minitransformer.models import SequenceModel
+from minitransformer.pullback import tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.schedule import Cosine
+
+PAIRS = (4, 8, 16)
+MODELS = {
+    "gated-delta": ("gated-delta", 1),
+    "two taps": ("gated-delta:taps=2", 1),
+    "four taps": ("gated-delta:taps=4", 1),
+    "two blocks": ("gated-delta", 2),
+    "softmax": ("softmax", 1),
+    "softmax, two blocks": ("softmax", 2),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A tagger with two heads of width 16, one of MODELS."""
+
+    model: str
+    seed: int
+    steps: int = 2000
+    width: int = 32
+
+
+def trials() -> list[Trial]:
+    """Three seeds each."""
+    return [Trial(name, seed) for name in MODELS for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Three steps."""
+    return replace(trial, steps=3)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Fractions right by the number of pairs, and the number of parameters."""
+    task, (attention, depth) = InTwoTokens(16), MODELS[trial.model]
+    sizes: dict[str, Any] = {"width": trial.width, "depth": depth, "heads": 2, "hidden": 2 * trial.width}
+    model = SequenceModel(
+        task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=attention, causal=True
+    )
+    training = Training(trial.steps, 64, Cosine(1e-2, trial.steps, trial.steps // 20), parts=1, seed=trial.seed)
+    params = train(model, task, replace(training, look_every=trial.steps), progress=False).params
+    found: dict[str, Any] = {"parameters": tree_size(params)}
+    for pairs in PAIRS:
+        batch = task.of(pairs, 200, np.random.default_rng(1))
+        right = model(params, batch.tokens)[0][:, -pairs:].argmax(-1) == batch.targets
+        found[f"{pairs} pairs"] = round(float(right.mean()), 4)
+    return found
+
+
+@dataclass(frozen=True)
+class InTwoTokens(ManyPairs):
+    """As `ManyPairs`, but a pair is two tokens, its key and its value; none is written again, and to name a key is to ask.
+
+    a 3 b 7 c 1   b a c          answers 7 3 1
+    """
+
+    @property
+    def vocabulary(self) -> int:
+        """Keys and values."""
+        return KEYS + VALUES
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a sequence with the most pairs."""
+        return 3 * self.most
+
+    def of(self, pairs: int, size: int, rng: np.random.Generator) -> Asked:
+        """Sequences with so many pairs."""
+        keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, :pairs]
+        values = rng.integers(0, VALUES, (size, pairs))
+        written = np.stack([keys, KEYS + values], -1).reshape(size, 2 * pairs)
+        order = rng.permuted(np.tile(np.arange(pairs), (size, 1)), axis=1)
+        tokens = np.concatenate([written, np.take_along_axis(keys, order, 1)], 1)
+        return Asked(tokens, np.take_along_axis(values, order, 1), np.zeros((size, pairs), bool))
