@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minitransformer.attention import ATTENTIONS, attention_of
+from minitransformer.attention import ATTENTIONS, GLA, GatedDelta, attention_of
 from minitransformer.door import form_of
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, TUPE, DeBERTa, LearnedPositions, Shaw, T5Bias, place
@@ -35,6 +35,8 @@ LARGE = {"vocabulary": 3000, "width": 64, "depth": 1, "heads": 2}
         (Shaw(64, 50), "a_k", 0.02),
         (Shaw(64, 50), "a_v", 0.02),
         (T5Bias(50, 100, 200), "table", 0.02),
+        (GatedDelta(8, 16, channelwise=True), "W", 1 / 4),
+        (GLA(8, 16), "W", 1 / 4),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -160,6 +160,28 @@ def sweeps(R, R_2, W, X, W_2, X_2, decay, beta, by_columns, narrow, reverse, sta
         sweep(h, p, R, R_2, W, X, W_2, X_2, decay, beta, by_columns, narrow, reverse, states, met, Y_2, Y)
 
 
+@compiled
+def since_the_next_meeting(q, dq, k, dk, met, Y, queue):
+    """Y_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the end of its block, and what has met there; a task for each head.
+
+    With one gate for all channels, Y is (B, n, 1), the sum over them.
+    """
+    n, one, sums = Y.shape[1], Y.shape[2] != q.shape[2], np.empty(Y.shape[2], Y.dtype)
+    for h in claimed(queue, len(Y)):
+        for block in range(met.shape[1]):
+            beyond = met[h, block]
+            there = beyond.sum()
+            sums[:] = 0
+            for t in range(min((block + 1) * BLOCK, n) - 1, block * BLOCK - 1, -1):
+                if one:
+                    sums[0] += dot(q[h, t], dq[h, t]) - dot(k[h, t], dk[h, t])
+                    Y[h, t, 0] = sums[0] + there
+                else:
+                    for c in range(len(sums)):
+                        sums[c] += q[h, t, c] * dq[h, t, c] - k[h, t, c] * dk[h, t, c]
+                        Y[h, t, c] = sums[c] + beyond[c]
+
+
 # ------------------------------------------------------------------------------------------- in and out
 
 
@@ -195,21 +217,11 @@ class Meetings:
         self.states = np.empty((B, -(-r // LANES), self.blocks, rows * LANES), K.dtype)
         self.met = np.zeros((B, self.blocks, r), K.dtype)
 
-    def gradient(self, log_decay: Array, reads: tuple[Array, Array], writes: tuple[Array, Array]) -> Array:
-        """dln α: Σ_{i ≥ t} of read · gradient − write · gradient within each block; beyond its end is what has met there."""
-        *batch, n, r = log_decay.shape
-        one = r != reads[0].shape[-1]
-        met = self.met.sum(-1, keepdims=True) if one else self.met
-        sums = np.zeros((len(met), self.blocks * BLOCK, r), met.dtype)
-        if one:
-            sums[:, :n, 0] = np.vecdot(*reads) - np.vecdot(*writes)
-        else:
-            np.multiply(*reads, out=sums[:, :n])
-            sums[:, :n] -= np.multiply(*writes)
-        blocks = sums.reshape(len(met), self.blocks, BLOCK, r)[:, :, ::-1]
-        blocks.cumsum(2, out=blocks)
-        blocks += met[:, :, None]
-        return sums[:, :n].reshape(*batch, n, r)
+    def gradient(self, log_decay: Array, q: Array, dq: Array, k: Array, dk: Array) -> Array:
+        """dln α: Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i) within each block; beyond its end is what has met there."""
+        dlog_decay = np.empty((len(q), *log_decay.shape[-2:]), q.dtype)
+        in_parallel(len(q), since_the_next_meeting, q, dq, k, dk, self.met, dlog_decay)
+        return dlog_decay.reshape(log_decay.shape)
 
 
 def gated_linear(Q: Array, K: Array, V: Array, log_decay: Array) -> Array:
@@ -225,7 +237,7 @@ def gated_linear_back(Q: Array, K: Array, V: Array, log_decay: Array, dY: Array)
     dq, _ = run(dy, v, k, decay, by_columns=True, states=meetings.states)
     dk, _ = run(v, dy, q, decay, by_columns=True, reverse=True, states=meetings.states, met=meetings.met)
     dv, _ = run(k, q, dy, decay, reverse=True)
-    dlog_decay = meetings.gradient(log_decay, (q, dq), (k, dk))
+    dlog_decay = meetings.gradient(log_decay, q, dq, k, dk)
     return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(V.shape), dlog_decay
 
 
@@ -248,5 +260,5 @@ def gated_delta_back(
     wrote, _ = run(
         u, dy, q, decay, by_columns=True, reverse=True, W_2=dv, X_2=k, states=meetings.states, met=meetings.met
     )
-    dlog_decay = meetings.gradient(log_decay, (q, dq), (k, wrote + looked_up))
+    dlog_decay = meetings.gradient(log_decay, q, dq, k, wrote + looked_up)
     return dq.reshape(Q.shape), (wrote - looked_up).reshape(K.shape), g.reshape(E.shape), dlog_decay

@@ -164,3 +164,9 @@ def test_scales_of_the_papers():
     assert ENCODINGS["T5"].scale == ENCODINGS["scalars"].scale == 1
     assert ENCODINGS["TUPE-A"].scale == pytest.approx(1 / np.sqrt(2 * d))
     assert all(ENCODINGS[name].scale is None for name in ("KERPLE log", "KERPLE weighted", "FIRE"))
+
+
+@every_encoding
+def test_keys_of_other_heads_are_refused_by_their_axes(encoding, Q, K, V, rng):
+    with pytest.raises(TypeError, match=r"K: batch axes \(2, 2\) should be those of Q, \(2, 3\), or end in a divisor"):
+        encoding(parameters(encoding, rng), Q, K[:, :2], V[:, :2])

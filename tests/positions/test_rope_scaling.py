@@ -61,6 +61,9 @@ def test_ntk_leaves_the_highest_and_divides_the_lowest(s, d, base):
 @pytest.mark.parametrize("s", [1.0, 2.0, 4.0])
 def test_dynamic_ntk_starts_at_the_trained_length(s):
     dynamic, plain = DynamicNTK(s, 100), rope_frequencies(16, 1e4)
+    rounded = 5.6 * 3 / 3 - (5.6 - 1)
+    assert rounded < 1, "a little less than what would be refused"
+    np.testing.assert_array_equal(DynamicNTK(5.6, 3)(16, 1e4, 3)[0], plain)
     for length in (1, 50, 100):
         np.testing.assert_array_equal(dynamic(16, 1e4, length)[0], plain)
     for length in (101, 250, 1000):
