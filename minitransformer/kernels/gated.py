@@ -138,7 +138,10 @@ def sweep(h, p, R, R_2, W, X, W_2, X_2, decay, beta, by_columns, narrow, reverse
             Y[h, t, c0 + i] = y
             below[IN + i] = x
             if W_2 is not None:
-                below[IN_2 + i] = X_2[h, t, c0 + i] if beta is None else beta[h, t] * y
+                if beta is None:
+                    below[IN_2 + i] = X_2[h, t, c0 + i]
+                else:
+                    below[IN_2 + i] = Y_2[h, t, c0 + i] = beta[h, t] * y
         for c in range(inner):
             beside[WRITE, c] = W[h, t, c]
         if W_2 is not None:
@@ -161,10 +164,11 @@ def sweeps(R, R_2, W, X, W_2, X_2, decay, beta, by_columns, narrow, reverse, sta
 
 
 @compiled
-def since_the_next_meeting(q, dq, k, dk, met, Y, queue):
+def since_the_next_meeting(q, dq, k, dk, looked_up, met, Y, queue):
     """Y_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the end of its block, and what has met there; a task for each head.
 
-    With one gate for all channels, Y is (B, n, 1), the sum over them.
+    With one gate for all channels, Y is (B, n, 1), the sum over them. Of the delta rule dk is what its keys have written; less
+    what they have looked up it is their gradient, and takes its place, and together they are in Y.
     """
     n, one, sums = Y.shape[1], Y.shape[2] != q.shape[2], np.empty(Y.shape[2], Y.dtype)
     for h in claimed(queue, len(Y)):
@@ -173,12 +177,17 @@ def since_the_next_meeting(q, dq, k, dk, met, Y, queue):
             there = beyond.sum()
             sums[:] = 0
             for t in range(min((block + 1) * BLOCK, n) - 1, block * BLOCK - 1, -1):
+                away = dk[h, t]
+                if looked_up is not None:
+                    away = looked_up[h, t]
+                    for c in range(len(away)):
+                        away[c], dk[h, t, c] = dk[h, t, c] + away[c], dk[h, t, c] - away[c]
                 if one:
-                    sums[0] += dot(q[h, t], dq[h, t]) - dot(k[h, t], dk[h, t])
+                    sums[0] += dot(q[h, t], dq[h, t]) - dot(k[h, t], away)
                     Y[h, t, 0] = sums[0] + there
                 else:
                     for c in range(len(sums)):
-                        sums[c] += q[h, t, c] * dq[h, t, c] - k[h, t, c] * dk[h, t, c]
+                        sums[c] += q[h, t, c] * dq[h, t, c] - k[h, t, c] * away[c]
                         Y[h, t, c] = sums[c] + beyond[c]
 
 
@@ -194,11 +203,12 @@ def run(
 
     decay        α, (B, n, 1), (B, n, rows) or, by columns, (B, n, columns). If `reverse`, s ≥ t
     R_2          a second read, Σ_{s < t}, the second result. With β the second result is e = x − Σ_{s < t}, and x becomes β e
-    W_2, X_2     a second write, at s < t only, which is taken away, not added. With β it is x₂ = β_t y_t
+    W_2, X_2     a second write, at s < t only, which is taken away, not added. With β it is x₂ = β_t y_t, the second result
     states       M after every 32 positions, (B, panels, blocks, rows · 64), to be filled; if `reverse`, to be met, in
     met          (B, blocks, columns)
     """
-    Y, Y_2 = np.empty(X.shape, X.dtype), np.empty(X.shape if R_2 is not None else (0, 0, 0), X.dtype)
+    second = R_2 is not None or beta is not None
+    Y, Y_2 = np.empty(X.shape, X.dtype), np.empty(X.shape if second else (0, 0, 0), X.dtype)
     X_2, met = X if X_2 is None else X_2, Y_2 if met is None else met
     by = True if by_columns and decay.shape[-1] > 1 else None
     narrow = True if 2 * X.shape[-1] <= LANES else None
@@ -217,10 +227,12 @@ class Meetings:
         self.states = np.empty((B, -(-r // LANES), self.blocks, rows * LANES), K.dtype)
         self.met = np.zeros((B, self.blocks, r), K.dtype)
 
-    def gradient(self, log_decay: Array, q: Array, dq: Array, k: Array, dk: Array) -> Array:
+    def gradient(
+        self, log_decay: Array, q: Array, dq: Array, k: Array, dk: Array, looked_up: Array | None = None
+    ) -> Array:
         """dln α: Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i) within each block; beyond its end is what has met there."""
         dlog_decay = np.empty((len(q), *log_decay.shape[-2:]), q.dtype)
-        in_parallel(len(q), since_the_next_meeting, q, dq, k, dk, self.met, dlog_decay)
+        in_parallel(len(q), since_the_next_meeting, q, dq, k, dk, looked_up, self.met, dlog_decay)
         return dlog_decay.reshape(log_decay.shape)
 
 
@@ -250,15 +262,13 @@ def gated_delta(Q: Array, K: Array, V: Array, beta: Array, log_decay: Array) -> 
 
 def gated_delta_back(
     Q: Array, K: Array, beta: Array, log_decay: Array, E: Array, dY: Array
-) -> tuple[Array, Array, Array, Array]:
-    """dQ, dK, g = Gᵀ k and dln α: a sweep that finds g, and dv = β g with it, then one for each side of the keys."""
+) -> tuple[Array, Array, Array, Array, Array]:
+    """dQ, dK, dV, dβ and dln α: a sweep that finds g = Gᵀ k, and dv = β g with it, then one for each side of the keys."""
     q, k, dy, e, decay = (heads(X) for X in (Q, K, dY.astype(E.dtype, copy=False), E, np.exp(log_decay)))
-    beta = heads(beta[..., None])
-    g, _ = run(k, q, dy, decay, reverse=True, W_2=k, beta=beta[..., 0])
-    u, dv, meetings = beta * e, beta * g, Meetings(e, k)
+    g, dv = run(k, q, dy, decay, reverse=True, W_2=k, beta=heads(beta[..., None])[..., 0])
+    u, meetings = heads(beta[..., None]) * e, Meetings(e, k)
     dq, looked_up = run(dy, u, k, decay, by_columns=True, R_2=dv, states=meetings.states)
-    wrote, _ = run(
-        u, dy, q, decay, by_columns=True, reverse=True, W_2=dv, X_2=k, states=meetings.states, met=meetings.met
-    )
-    dlog_decay = meetings.gradient(log_decay, q, dq, k, wrote + looked_up)
-    return dq.reshape(Q.shape), (wrote - looked_up).reshape(K.shape), g.reshape(E.shape), dlog_decay
+    dk, _ = run(u, dy, q, decay, by_columns=True, reverse=True, W_2=dv, X_2=k, states=meetings.states, met=meetings.met)
+    dlog_decay = meetings.gradient(log_decay, q, dq, k, dk, looked_up)
+    dbeta = np.vecdot(e, g).reshape(beta.shape)
+    return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(E.shape), dbeta, dlog_decay

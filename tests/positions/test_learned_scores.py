@@ -168,5 +168,7 @@ def test_scales_of_the_papers():
 
 @every_encoding
 def test_keys_of_other_heads_are_refused_by_their_axes(encoding, Q, K, V, rng):
-    with pytest.raises(TypeError, match=r"K'?: batch axes \(2, 2\) should be those of Q, \(2, 3\), or end in a divisor"):
+    with pytest.raises(
+        TypeError, match=r"K'?: batch axes \(2, 2\) should be those of Q, \(2, 3\), or end in a divisor"
+    ):
         encoding(parameters(encoding, rng), Q, K[:, :2], V[:, :2])

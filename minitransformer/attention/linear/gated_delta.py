@@ -36,14 +36,14 @@ class GatedDeltaPullback(NamedTuple):
     E: Array
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array, Array]:
-        Q, K, E, log_decay = self.Q, self.K, self.E, by_channel(self.log_decay, self.K)
+        log_decay = by_channel(self.log_decay, self.K)
         if loops := loops_in("gated"):
-            dQ, dK, g, dlog_decay = loops.gated_delta_back(Q, K, self.beta, log_decay, E, dY)
+            *gradients, dlog_decay = loops.gated_delta_back(self.Q, self.K, self.beta, log_decay, self.E, dY)
         else:
-            dQ, dK, g, dlog_decay = self._by_definition(log_decay, dY)
-        return dQ, dK, self.beta[..., None] * g, np.vecdot(E, g), dlog_decay.reshape(self.log_decay.shape)
+            *gradients, dlog_decay = self._by_definition(log_decay, dY)
+        return *gradients, dlog_decay.reshape(self.log_decay.shape)  # type: ignore[return-value]
 
-    def _by_definition(self, log_decay: Array, dY: Array) -> tuple[Array, Array, Array, Array]:
+    def _by_definition(self, log_decay: Array, dY: Array) -> tuple[Array, Array, Array, Array, Array]:
         Q, K, E, beta = self.Q, self.K, self.E, self.beta[..., None]
         alpha = np.exp(log_decay)[..., None]
         dQ, dK, g, dlog_decay = (np.empty_like(X) for X in (Q, K, E, log_decay))
@@ -61,7 +61,7 @@ class GatedDeltaPullback(NamedTuple):
             G = G - outer(K[..., t, :], dv)
             dlog_decay[..., t, :] = overlap(left[t], G, log_decay.shape[-1])
             G = alpha[..., t, :, :] * G
-        return dQ, dK, g, dlog_decay
+        return dQ, dK, beta * g, np.vecdot(E, g), dlog_decay
 
 
 @checked
