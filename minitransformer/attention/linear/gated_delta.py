@@ -41,7 +41,7 @@ class GatedDeltaPullback(NamedTuple):
             *gradients, dlog_decay = loops.gated_delta_back(self.Q, self.K, self.beta, log_decay, self.E, dY)
         else:
             *gradients, dlog_decay = self._by_definition(log_decay, dY)
-        return *gradients, dlog_decay.reshape(self.log_decay.shape)  # type: ignore[return-value]
+        return *gradients, dlog_decay.reshape(self.log_decay.shape)
 
     def _by_definition(self, log_decay: Array, dY: Array) -> tuple[Array, Array, Array, Array, Array]:
         Q, K, E, beta = self.Q, self.K, self.E, self.beta[..., None]
