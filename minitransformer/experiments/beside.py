@@ -5,12 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.experiments.many_pairs import KEYS, VALUES, Asked, ManyPairs
-from minitransformer.models import SequenceModel
+from minitransformer.experiments.many_pairs import KEYS, VALUES, Asked, ManyPairs, trained
 from minitransformer.pullback import tree_size
-from minitransformer.training.choices import Training
-from minitransformer.training.loop import train
-from minitransformer.training.schedule import Cosine
 
 PAIRS = (4, 8, 16)
 MODELS = {
@@ -46,12 +42,7 @@ def small(trial: Trial) -> Trial:
 def run(trial: Trial) -> dict[str, Any]:
     """Fractions right by the number of pairs, and the number of parameters."""
     task, (attention, depth) = InTwoTokens(16), MODELS[trial.model]
-    sizes: dict[str, Any] = {"width": trial.width, "depth": depth, "heads": 2, "hidden": 2 * trial.width}
-    model = SequenceModel(
-        task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=attention, causal=True
-    )
-    training = Training(trial.steps, 64, Cosine(1e-2, trial.steps, trial.steps // 20), parts=1, seed=trial.seed)
-    params = train(model, task, replace(training, look_every=trial.steps), progress=False).params
+    model, params = trained(task, trial, attention, depth=depth)
     found: dict[str, Any] = {"parameters": tree_size(params)}
     for pairs in PAIRS:
         batch = task.of(pairs, 200, np.random.default_rng(1))

@@ -43,12 +43,7 @@ def small(trial: Trial) -> Trial:
 def run(trial: Trial) -> dict[str, Any]:
     """Fractions right by the number of pairs, of those written once and of those rewritten, and when they were last written."""
     task = ManyPairs()
-    sizes: dict[str, Any] = {"width": trial.width, "depth": 1, "heads": 2, "hidden": 2 * trial.width}
-    model = SequenceModel(
-        task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=trial.attention, causal=True
-    )
-    training = Training(trial.steps, 64, Cosine(1e-2, trial.steps, trial.steps // 20), parts=1, seed=trial.seed)
-    params = train(model, task, replace(training, look_every=trial.steps), progress=False).params
+    model, params = trained(task, trial, trial.attention, depth=1)
     found: dict[str, Any] = {"parameters": tree_size(params)}
     for pairs in PAIRS:
         batch = task.of(pairs, 200, np.random.default_rng(1))
@@ -57,6 +52,16 @@ def run(trial: Trial) -> dict[str, Any]:
         found[f"{pairs} pairs, once"] = round(float(right[~batch.rewritten].mean()), 4)
         found[f"{pairs} pairs, rewritten"] = round(float(right[batch.rewritten].mean()), 4)
     return found
+
+
+def trained(task: "ManyPairs", trial: Any, attention: str, *, depth: int) -> tuple[SequenceModel, Tree]:
+    """A tagger of so many blocks with two heads, and what it has learned in the steps of the trial."""
+    sizes: dict[str, Any] = {"width": trial.width, "depth": depth, "heads": 2, "hidden": 2 * trial.width}
+    model = SequenceModel(
+        task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=attention, causal=True
+    )
+    training = Training(trial.steps, 64, Cosine(1e-2, trial.steps, trial.steps // 20), parts=1, seed=trial.seed)
+    return model, train(model, task, replace(training, look_every=trial.steps), progress=False).params
 
 
 class Asked(NamedTuple):
