@@ -11,6 +11,7 @@ from minitransformer.pullback import tree_size
 PAIRS = (4, 8, 16)
 MODELS = {
     "gated-delta": ("gated-delta", 1),
+    "one tap": ("gated-delta:taps=1", 1),
     "two taps": ("gated-delta:taps=2", 1),
     "four taps": ("gated-delta:taps=4", 1),
     "two blocks": ("gated-delta", 2),

@@ -58,13 +58,13 @@ def test_reading_on_is_faster_the_more_so_the_longer_the_past():
 
 
 def test_two_taps_tie_a_value_to_the_key_beside_it():
-    """Without them one block, and two of the memory, have right what the commonest value of the text has."""
+    """Without them, or with one, a block has right what the commonest value of the text has; so have two of the memory."""
     rng = np.random.default_rng(0)
     record = list(experiments.load("beside"))
     for pairs in (4, 8, 16):
         right = {name: [found[f"{pairs} pairs"] for trial, found in record if trial.model == name] for name in MODELS}
         often = np.mean([np.bincount(text).max() for text in rng.integers(0, VALUES, (2000, pairs))]) / pairs
-        for name in ("gated-delta", "two blocks", "softmax"):
+        for name in ("gated-delta", "one tap", "two blocks", "softmax"):
             assert max(right[name]) < often + 0.02, name
         assert min(*right["two taps"], *right["four taps"]) > 0.985
         assert abs(np.mean(right["two taps"]) - np.mean(right["four taps"])) < 0.01
