@@ -472,8 +472,10 @@ def test_padding_in_the_only_segment_and_a_mask_beside_a_memory():
     other[:, 1] = 7
     Z, _ = stack(params.stack, other, first.memory, causal=True, mask=seen[None])
     np.testing.assert_array_equal(Y[:, [0, 2, 3]], Z[:, [0, 2, 3]])
-    everything, _ = stack(params.stack, X, first.memory, causal=True, mask=np.ones((1, 4), bool))
-    np.testing.assert_array_equal(everything, stack(params.stack, X, first.memory, causal=True)[0])
+    whole, _ = stack(params.stack, X, first.memory, causal=True)
+    for nothing_hidden in (np.ones((1, 4), bool), np.ones((4, 1), bool)):  # an axis of length 1 stands for all
+        everything, _ = stack(params.stack, X, first.memory, causal=True, mask=nothing_hidden)
+        np.testing.assert_array_equal(everything, whole)
 
 
 def test_an_empty_memory_is_none():
