@@ -309,6 +309,12 @@ def test_the_default_recipe_for_dates_makes_a_step():
     assert 5 < state.losses[0] < 8  # of 64 characters and three marks
 
 
+def test_the_count_by_hand():
+    """Two layers of width 3 have 12 · 9 + 12 · 3 numbers each, four times over; 5 · 7 tokens leave 12 · 3 in each layer."""
+    assert needed({"width": 3, "depth": 2, "batch": 5, "context": 7}) == 4 * (4 * 288 + 5 * 7 * 2 * 36)
+    assert needed({"width": 3, "depth": 2, "batch": 5}) == 4 * (4 * 288 + 5 * 2 * 36)
+
+
 def test_a_model_is_counted_before_it_is_made():
     """Within a factor of two, for the default: its parameters four times over, and what a step remembers."""
     model, training = language_model()

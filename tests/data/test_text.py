@@ -126,6 +126,12 @@ def test_a_text_shorter_than_the_context_is_refused(function):
         function(np.zeros(8, np.uint8))
 
 
+def test_the_usual_stride_is_half_the_context_and_at_least_one():
+    tokens = np.zeros(9, np.uint8)
+    for context, starts in ((1, range(8)), (2, range(7)), (3, range(6)), (4, (0, 2, 4)), (7, (0, 1)), (8, (0,))):
+        assert window_starts(tokens, context).tolist() == list(starts)
+
+
 def test_a_context_or_stride_of_nothing_is_refused():
     with pytest.raises(ValueError, match="context: 0"):
         window_starts(np.zeros(8, np.uint8), 0)
