@@ -1,5 +1,6 @@
 """What every public function asks at its door: found by its signature, so a new one is in here by being public."""
 
+import copy
 import dataclasses
 import importlib
 import inspect
@@ -369,6 +370,7 @@ def test_a_state_goes_back_to_who_has_left_it(name, tier):
     new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
     with backend(tier):
         _, state = layer.step(params, new)
+        copy.deepcopy(layer).step(params, new, state)  # an equal one is the same
         again = pickle.loads(pickle.dumps(state))
         assert same(layer.step(params, new, again)[0], layer.step(params, new, state)[0])
         with pytest.raises(ValueError, match=r"state: it is that of a batch \(2,\), not \(1,\)"):
