@@ -16,8 +16,12 @@ switched off. With NUMBA_CPU_NAME the loops are compiled for another processor, 
 disk is kept under the name and the features: code for two processors never mixes.
 """
 
+import signal
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import numba
 from numba.np import linalg
@@ -43,9 +47,46 @@ if place := keep_somewhere():
 if numba.config.CPU_FEATURES is None:
     numba.config.CPU_FEATURES = processor()[1] + (",-prefer-256-bit" if register() == 64 else "")
 
+
+@contextmanager
+def _ctrl_c_comes_later() -> Iterator[None]:
+    """What Ctrl-C would raise in this block comes after it. (LLVM calls Python back; if that ends early, so does the process.)"""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # nothing is raised here
+        return
+    raised: list[BaseException] = []
+
+    def hold(*signal_: Any) -> None:
+        try:
+            handler(*signal_)
+        except BaseException as error:
+            raised.append(error)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if raised:
+            raise raised[0]
+
+
+def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """numba.njit whose first call with a kind of arguments, which compiles or loads the loop, does all of it or nothing."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        loop = numba.njit(function, **options)
+        if not numba.config.DISABLE_JIT:
+            loop._compile_for_args = _ctrl_c_comes_later()(loop._compile_for_args)
+        return loop
+
+    return decorate
+
+
 CONTRACT = {"contract"}
 _options = {"cache": True, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
-compiled = numba.njit(**_options, fastmath=CONTRACT)
+compiled = _kept_whole(**_options, fastmath=CONTRACT)
 inlined = numba.njit(**_options, fastmath=CONTRACT, inline="always")
 in_loops = numba.njit(**{**_options, "cache": False}, fastmath=CONTRACT)
-any_order = numba.njit(**_options, fastmath=CONTRACT | {"reassoc"})
+any_order = _kept_whole(**_options, fastmath=CONTRACT | {"reassoc"})

@@ -143,20 +143,14 @@ class Job:
         if arguments := self.arguments:
             arguments[-1][0] = NONE_LEFT
 
-    def join(self) -> None:
-        """Wait until no helper is at work. Ctrl-C waits, too: nothing half done may go on behind our back."""
-        interrupted, nap = None, 1e-5
-        while True:
-            try:
-                while not watch(self.idle, LOOKS):
-                    time.sleep(nap)
-                    nap = min(2 * nap, 1e-3)
-                break
-            except KeyboardInterrupt as error:
-                interrupted = error
+    def finish(self) -> None:
+        """Wait until no helper is at work, and none can begin."""
+        self.drop()
+        nap = 1e-5
+        while not watch(self.idle, LOOKS):
+            time.sleep(nap)
+            nap = min(2 * nap, 1e-3)
         self.arguments = ()  # a helper that comes too late must not keep them alive
-        if interrupted:
-            raise interrupted
 
 
 class Helper:
@@ -213,7 +207,14 @@ def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
             helper.call(job)
         job.work()
     finally:
-        job.drop()
-        job.join()
+        interrupted = None
+        while True:  # Ctrl-C waits: nothing half done may go on behind our back
+            try:
+                job.finish()
+                break
+            except KeyboardInterrupt as error:
+                interrupted = error
+        if interrupted:
+            raise interrupted
     if job.error:
         raise job.error

@@ -127,6 +127,29 @@ print(interrupted, same(both_ways()))
     ]
 
 
+def test_ctrl_c_comes_after_a_loop_that_is_being_loaded():
+    code = """
+import signal
+from numba.core.registry import cpu_target
+signal.signal(signal.SIGINT, signal.default_int_handler)
+llvm = cpu_target.target_context.codegen()._engine._ee
+load, asked = llvm._object_cache_getbuffer, []
+def interrupted(module):
+    asked.append(module)
+    signal.raise_signal(signal.SIGINT)
+    return load(module)
+llvm._object_cache_getbuffer = interrupted
+Q, K, V, dY = np.stack([Q, K, V, dY], dtype=float)
+try:
+    both_ways()
+except KeyboardInterrupt:
+    print("interrupted", len(asked) > 0)
+llvm._object_cache_getbuffer = load
+print(all(np.allclose(have, w, atol=1e-4) for have, w in zip(both_ways(), want)))
+"""
+    assert run(SETUP + code) == ["interrupted", "True", "True"]
+
+
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names processors of this kind")
 with_vectors = pytest.mark.skipif(
     "micro" not in available(), reason="needs a processor that multiplies and adds vectors"

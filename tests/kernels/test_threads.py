@@ -58,6 +58,30 @@ def test_an_error_on_any_thread_is_raised_when_all_have_stopped(where):
             np.testing.assert_array_equal(done, after)
 
 
+def test_ctrl_c_on_the_way_to_a_helper_waits_for_it(monkeypatch):
+    def slow(done, queue):
+        for task in threads.claimed(queue, len(done)):
+            time.sleep(0.01)
+            done[task] = 1
+
+    finish, came = threads.Job.finish, []
+
+    def interrupted(job):
+        came.append(job)
+        if len(came) == 1:
+            raise KeyboardInterrupt
+        finish(job)
+
+    with threads.limit(3):
+        threads.in_parallel(3, slow, np.zeros(3))  # the first time, one thread does all
+        monkeypatch.setattr(threads.Job, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            threads.in_parallel(3, slow, np.zeros(3))
+    assert len(came) == 2
+    assert came[0].idle.all()
+    assert not came[0].arguments
+
+
 def test_a_helper_keeps_no_array_alive():
     import weakref
 
