@@ -83,13 +83,14 @@ def delta_rule(
 
     beta     how far each write goes: 0 writes nothing, 1 replaces what is under a key of norm one
     source   Borealis II, fast weight memory systems (the equation is not printed there)
-    cost     O(n r dv) time, O(n (r + dv) + n r dv / 64) memory. Always causal: y_t depends on positions up to t only.
+    cost     O(n r dv) time, O(n (r + dv)) memory, and n r dv / 64 more in the tier "numpy".
+             Always causal: y_t depends on positions up to t only
     returns  Y and a pullback: dQ, dK, dV, dbeta = pullback(dY)
     raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta)
-    if loops := loops_in("delta_rule"):
-        return loops.chunked_delta_rule(Q, K, V, beta)
+    if loops := loops_in("sweeps"):
+        return loops.swept_delta_rule(Q, K, V, beta)
     *batch, n, r = Q.shape
     S = np.zeros((*batch, r, V.shape[-1]), Q.dtype)
     S_before, E, Y = np.empty((-(-n // CHUNK), *S.shape), Q.dtype), np.empty_like(V), np.empty_like(V)

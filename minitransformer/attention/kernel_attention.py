@@ -95,7 +95,7 @@ def kernel_attention(
     normalise   False leaves out the denominator: the sum rule of fast weights
     eps         ε, to keep from zero a denominator of features that can cancel. 0 leaves weights that sum to one
     source      Borealis II (18) to (21); Aalto (13) to (15)
-    cost        O((n + m) r dv) time, O((n + m)(r + dv) + n r dv/64) memory; in the tier "numpy", the definition, O(n m).
+    cost        O((n + m) r dv) time, O((n + m)(r + dv) + n r dv/64) memory at most; in the tier "numpy", the definition, O(n m).
                 Can be causal.
     returns     Y and a pullback: dFQ, dFK, dV = pullback(dY); `pullback.A` is the matrix of weights.
                 A query whose denominator is zero gives zeros, and sends back zeros.

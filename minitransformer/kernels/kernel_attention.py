@@ -11,7 +11,8 @@ With A = φ(Q), B = φ(K) and C = V this is N_i = Σ_j≤i ⟨a_i, b_j⟩ c_j: a
 
 Why this is fast. The plain recurrence reads and writes the whole of S for each position; in chunks of 64 it does so once
 for 64 of them, and everything is a product of small matrices, which is what a core does best. It costs
-O(64 n (r + dv)) extra work for P, and no memory.
+O(64 n (r + dv)) extra work for P, and no memory. While S is small enough to stay in the first-level cache, the recurrence needs
+none of this: where r and dv are at most 64, and each query has a key beside it, sweeps.py has it.
 
 S before each chunk is remembered: n/64 matrices of r × dv, which is as much as one of the arrays. The way back starts from
 the last chunk, with G = Σ_i φ(q_i) dn_iᵀ over the queries after the chunk; dn_i = [dN_i, dD_i] stands beside v_j⁺ = [v_j, 1]:
@@ -32,10 +33,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import for_reading, inverse
-from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.arrays import inverse
+from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
+from minitransformer.kernels.sweeps import SweptKernelAttentionPullback, heads, share_of, swept_kernel_attention
 from minitransformer.kernels.threads import claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
@@ -57,12 +59,6 @@ def take(X, start, end, c0, into):
         else:
             for c in range(into.shape[1]):
                 into[i, c] = 0
-
-
-@inlined
-def share_of(one, total, tiny):
-    """1 / total, and 0 where it is nearly zero, as `inverse` in arrays.py has it."""
-    return one - one if abs(total) < tiny else one / total
 
 
 @compiled
@@ -310,11 +306,6 @@ def elu_plus_one_back(Y, dY, dX, queue):
 # ------------------------------------------------------------------------------------------- in and out
 
 
-def heads(X: Array) -> Array:
-    """All batch axes as one, row by row in memory: (*batch, n, d) to (B, n, d). A copy only if it can't be helped."""
-    return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
-
-
 class TiledKernelAttentionPullback(NamedTuple):
     """dN = dY / D,  dD_i = −⟨dN_i, y_i⟩; then dFQ, dFK and dV in one sweep from the last chunk on (see the top of this file).
 
@@ -357,7 +348,7 @@ class TiledKernelAttentionPullback(NamedTuple):
 
 def tiled_kernel_attention(
     FQ: Array, FK: Array, V: Array, *, causal: bool, normalise: bool, eps: float
-) -> tuple[Array, TiledKernelAttentionPullback]:
+) -> tuple[Array, TiledKernelAttentionPullback | SweptKernelAttentionPullback]:
     """`kernel_attention` in the compiled tiers, which has checked the arguments.
 
     y_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ v_j / (Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε)
@@ -365,6 +356,8 @@ def tiled_kernel_attention(
     cost     O((n + m) r dv) time, O(n (r + dv) + n r dv / 64) memory
     """
     (*batch, n, r), m, dv = FQ.shape, FK.shape[-2], V.shape[-1]
+    if causal and n == m and max(r, dv) <= LANES:
+        return swept_kernel_attention(FQ, FK, V, normalise=normalise, eps=eps)
     Y = np.empty((*batch, n, dv), FQ.dtype)
     D = np.empty((*batch, n if normalise else 0), FQ.dtype)
     B, chunks = math.prod(batch), max(-(-n // LANES), 1) if causal else 1

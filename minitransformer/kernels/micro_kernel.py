@@ -1,4 +1,6 @@
-"""The micro-kernel: six rows of a matrix product, held in registers. The only place where the book leaves plain Python.
+"""The micro-kernels: what is held in registers. The only place where the book leaves plain Python.
+
+Six rows of a matrix product:
 
     c₀ … c₅ = six rows of S, or the one row that S has, or 0; several vectors each, all in registers
     for each k:
@@ -17,6 +19,18 @@ A vector is as wide as the registers of this machine are. With 32 registers (of 
 four vectors to a row (24 for C), with 16 registers (of 32 bytes in AVX2) two (12 for C). More rows mean fewer reads for each
 multiply-add: chapter 17 measures what six are worth against four. Four are for what six leave over.
 
+One position of a memory M that fades, row by row, for some columns (why it is this: gated.py):
+
+    y = y₂ = 0
+    for each row c of M:
+        m = a_c · (M_c + w_c · x − w₂_c · x₂)             M is read once, and written once
+        y += r_c · m,  y₂ += r₂_c · m
+        M_c = m
+
+Four operations at most for a vector of M that is in the first-level cache, and a core starts two in a cycle: the loads and the
+store hide behind them. x, x₂, y and y₂ stay in registers from the first row to the last. A compiler that is given the lines
+above writes y at every row.
+
 To have another machine's shape: NUMBA_CPU_NAME=haswell gives that of AVX2, and where there is AVX-512,
 NUMBA_CPU_NAME=x86-64-v4 NUMBA_CPU_FEATURES=+prefer-128-bit gives that of ARM.
 
@@ -31,8 +45,26 @@ from minitransformer.backend import register
 
 REGISTER = register() or 16  # bytes; where there are none, nobody calls this kernel
 WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
+WIDTH = 64  # of a memory
 NARROW = 2  # ... for what is left of a row that is no multiple of WIDE vectors
 _i64 = ir.IntType(64)
+
+
+def fixed(value):
+    """A number in the code."""
+    return ir.Constant(_i64, value)
+
+
+def _read(builder, address, kind, size):
+    load = builder.load(builder.inttoptr(address, kind.as_pointer()))
+    load.align = size
+    return load
+
+
+def _fma(builder, vector, size):
+    """a · b + c of vectors."""
+    name = f"llvm.fma.v{vector.count}f{8 * size}"
+    return builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
 
 
 def _some_rows(rows, vectors_in_row):
@@ -56,13 +88,8 @@ def _some_rows(rows, vectors_in_row):
             inner = builder.extract_value(array_A.shape, 1)
             r, c = arguments[4:]
 
-            def fixed(value):
-                return ir.Constant(_i64, value)
-
             def read(address, kind):
-                load = builder.load(builder.inttoptr(address, kind.as_pointer()))
-                load.align = size
-                return load
+                return _read(builder, address, kind, size)
 
             def vectors(address):
                 return [builder.add(address, fixed(v * REGISTER)) for v in range(vectors_in_row)]
@@ -97,10 +124,7 @@ def _some_rows(rows, vectors_in_row):
             now = [builder.phi(value.type) for value in first]
             k, a, b, *totals = now
             B_k = [read(place, vector) for place in vectors(b)]
-            name = f"llvm.fma.v{vector.count}f{8 * size}"
-            fma = builder.module.globals.get(name) or ir.Function(
-                builder.module, ir.FunctionType(vector, [vector] * 3), name
-            )
+            fma = _fma(builder, vector, size)
             following = [builder.add(k, fixed(1)), builder.add(a, A_step), builder.add(b, B_row)]
             for row, offset in enumerate(A_rows):
                 everywhere = _spread(builder, read(builder.add(a, offset), number), vector)
@@ -132,6 +156,96 @@ def _spread(builder, value, vector):
     return builder.shuffle_vector(first, first, ir.Constant(places, [0] * vector.count))
 
 
+def _some_columns(vectors_in_row):
+    """Code for M = a ⊙ (M + w xᵀ − w₂ x₂ᵀ), y = rᵀ M, y₂ = r₂ᵀ M in the columns c:e, with as many vectors in a row.
+
+    M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x, x₂, y, y₂, a. r and r₂ are R[h, t] and
+    R_2[h, t] from `start` on, w and w₂ are W[h, s] and W_2[h, s]; R_2 and W_2 may be None. a is A[h, u], along the rows; if A
+    is None it is what stands in `below`, and if `fades` is None as well, 1.
+    """
+
+    def typing(typingctx, M, R, R_2, W, W_2, A, fades, below, h, t, s, u, start, rows, c):
+        def code(context, builder, signature, arguments):
+            number = context.get_value_type(signature.args[0].dtype)
+            size = context.get_abi_sizeof(number)
+            vector = ir.VectorType(number, REGISTER // size)
+            fma = _fma(builder, vector, size)
+            array_M, *rows_of, array_below = (
+                None if kind == types.none else context.make_array(kind)(context, builder, value)
+                for kind, value in zip((*signature.args[:6], below), (*arguments[:6], arguments[7]), strict=True)
+            )
+            h, t, s, u, start, rows, c = arguments[8:]
+            left = builder.mul(c, fixed(size))
+
+            def vectors(array, row):
+                corner = builder.add(builder.ptrtoint(array.data, _i64), left)
+                first = builder.add(corner, builder.mul(row, fixed(WIDTH * size)))
+                return [builder.add(first, fixed(v * REGISTER)) for v in range(vectors_in_row)]
+
+            def read(row):
+                return [_read(builder, place, vector, size) for place in vectors(array_below, fixed(row))]
+
+            def begin(array, position):
+                """Where the row of an array begins that stands beside M."""
+                if array is not None:
+                    strides = [builder.extract_value(array.strides, axis) for axis in (0, 1)]
+                    offset = builder.add(builder.mul(h, strides[0]), builder.mul(position, strides[1]))
+                    offset = builder.add(offset, builder.mul(start, fixed(size)))
+                    return builder.add(builder.ptrtoint(array.data, _i64), offset)
+                return None
+
+            def write(values, places):
+                for value, place in zip(values, places, strict=True):
+                    builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
+
+            firsts = [begin(array, at) for array, at in zip(rows_of, (t, t, s, s, u), strict=True)]
+            x, x_2 = read(0), [builder.fneg(value) for value in read(1)]
+            columns = None if fades == types.none else read(4)
+            second = rows_of[1] is not None
+            nothing = [ir.Constant(vector, [0.0] * vector.count)] * (2 * vectors_in_row if second else vectors_in_row)
+
+            before, loop, after = builder.block, builder.append_basic_block("row"), builder.append_basic_block("end")
+            builder.cbranch(builder.icmp_signed("<", fixed(0), rows), loop, after)
+            builder.position_at_end(loop)
+            row, *totals = now = [builder.phi(value.type) for value in (fixed(0), *nothing)]
+            there = builder.mul(row, fixed(size))
+            r, r_2, w, w_2, a = (
+                first and _spread(builder, _read(builder, builder.add(first, there), number, size), vector)
+                for first in firsts
+            )
+            places = vectors(array_M, row)
+            m = [_read(builder, place, vector, size) for place in places]
+            m = [builder.call(fma, [w, x_v, m_v]) for x_v, m_v in zip(x, m, strict=True)]
+            if w_2:
+                m = [builder.call(fma, [w_2, x_v, m_v]) for x_v, m_v in zip(x_2, m, strict=True)]
+            m = [builder.fmul(a, m_v) for m_v in m] if a else m
+            m = [builder.fmul(a_v, m_v) for a_v, m_v in zip(columns, m, strict=True)] if columns else m
+            write(m, places)
+            following = [builder.add(row, fixed(1))]
+            for value, its in ((r, totals), (r_2, totals[vectors_in_row:])):
+                following += [builder.call(fma, [value, m_v, y]) for m_v, y in zip(m, its, strict=False)]
+            for phi, value, changed in zip(now, (fixed(0), *nothing), following, strict=True):
+                phi.add_incoming(value, before)
+                phi.add_incoming(changed, loop)
+            builder.cbranch(builder.icmp_signed("<", following[0], rows), loop, after)
+
+            builder.position_at_end(after)
+            last = [builder.phi(vector) for _ in totals]
+            for phi, value, changed in zip(last, nothing, following[1:], strict=True):
+                phi.add_incoming(value, before)
+                phi.add_incoming(changed, loop)
+            write(last[:vectors_in_row], vectors(array_below, fixed(2)))
+            if second:
+                write(last[vectors_in_row:], vectors(array_below, fixed(3)))
+            return context.get_dummy_value()
+
+        return types.void(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, start, rows, c), code
+
+    return typing
+
+
+some_columns = intrinsic(_some_columns(4))
+some_columns_narrow = intrinsic(_some_columns(NARROW))
 six_rows = intrinsic(_some_rows(6, WIDE))
 four_rows = intrinsic(_some_rows(4, WIDE))
 four_rows_narrow = intrinsic(_some_rows(4, NARROW))

@@ -49,19 +49,19 @@ def _sparse(X: Array) -> None:
 def _kernel_attention(X: Array) -> None:
     F, back = elu_features(X)
     back(F)
-    for causal in (False, True):
-        _both_ways(kernel_attention, F, F, X, causal=causal)
+    for Y in (F, np.repeat(F, 5, -1)):  # in sweeps, and wider heads
+        for causal, normalise in ((False, True), (True, True), (True, False)):
+            _both_ways(kernel_attention, Y, Y, Y, causal=causal, normalise=normalise)
 
 
 def _delta_rule(X: Array) -> None:
-    _both_ways(delta_rule, X, X, X, X[..., 0])
+    _both_ways(delta_rule, X / 10, X / 10, X, X[..., 0])
 
 
 def _gated(X: Array) -> None:
-    for Y in (X, np.repeat(X, 3, -1)):  # heads of up to half a panel, and wider ones
-        for log_decay in (-abs(Y[..., 0]), -abs(Y)):
-            _both_ways(gated_linear_attention, Y, Y, Y, log_decay)
-            _both_ways(gated_delta_rule, Y / 10, Y / 10, Y, abs(log_decay.reshape(*Y.shape[:2], -1)[..., 0]), log_decay)
+    for log_decay in (-abs(X[..., 0]), -abs(X)):
+        _both_ways(gated_linear_attention, X, X, X, log_decay)
+        _both_ways(gated_delta_rule, X / 10, X / 10, X, abs(X[..., 0]), log_decay)
 
 
 def _pointwise(X: Array) -> None:

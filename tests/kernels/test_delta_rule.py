@@ -1,4 +1,4 @@
-"""The delta rule in chunks gives what the recurrence gives: values and gradients, for every shape."""
+"""The delta rule in sweeps gives what the recurrence gives: values and gradients, for every shape."""
 
 import numpy as np
 import pytest
@@ -77,12 +77,12 @@ def test_the_tiers_agree(tier, arrays):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("n", "r", "dv"), [(130, 24, 131), (64, 70, 64), (200, 64, 65)])
-def test_several_chunks_and_several_panels(n, r, dv, dtype):
+def test_several_panels(n, r, dv, dtype):
     assert_as_defined(*random_inputs(1, (2,), n, r, dv, dtype))
 
 
 def test_few_dimensions_where_every_key_meets_every_other():
-    """n = 300 keys in 4 dimensions, β up to 1: each write overlaps all the earlier ones of its chunk."""
+    """n = 300 keys in 4 dimensions, β up to 1: each write overlaps all the earlier ones."""
     assert_as_defined(*random_inputs(2, (2,), 300, 4, 6))
 
 
@@ -133,7 +133,7 @@ def test_a_gradient_of_another_shape_is_refused():
 def test_memory_is_linear_in_the_length():
     small, large = peaks_of(delta_rule, lambda n: random_inputs(10, (1,), n, 32, 32))
     assert large < 2.1 * small
-    assert large < 8 * 4096 * 32 * 8  # Y, E, a state for each chunk, three gradients: no 32 × 32 state for a position
+    assert large < 9 * 4096 * 32 * 8  # Y, E, what the sweeps find, the gradients: no 32 × 32 state for any position
 
 
 def test_the_loops_run_as_plain_python():

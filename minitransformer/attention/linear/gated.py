@@ -78,7 +78,7 @@ class GatedPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
         Q, K, V, log_decay = self.Q, self.K, self.V, by_channel(self.log_decay, self.K)
-        if loops := loops_in("gated"):
+        if loops := loops_in("sweeps"):
             dQ, dK, dV, dlog_decay = loops.gated_linear_back(Q, K, V, log_decay, dY)
             return dQ, dK, dV, dlog_decay.reshape(self.log_decay.shape)
         alpha = np.exp(log_decay)[..., None]
@@ -117,7 +117,7 @@ def gated_linear_attention(
     """
     one_dtype(Q=Q, K=K, V=V, log_decay=log_decay)
     decay = by_channel(log_decay, K)
-    if loops := loops_in("gated"):
+    if loops := loops_in("sweeps"):
         return loops.gated_linear(Q, K, V, decay), GatedPullback(Q, K, V, log_decay)
     S, Y = np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), np.empty_like(V)
     for t in range(K.shape[-2]):

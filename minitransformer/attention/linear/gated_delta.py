@@ -37,8 +37,8 @@ class GatedDeltaPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array, Array]:
         log_decay = by_channel(self.log_decay, self.K)
-        if loops := loops_in("gated"):
-            *gradients, dlog_decay = loops.gated_delta_back(self.Q, self.K, self.beta, log_decay, self.E, dY)
+        if loops := loops_in("sweeps"):
+            *gradients, dlog_decay = loops.delta_back(self.Q, self.K, self.beta, self.E, dY, log_decay)
         else:
             *gradients, dlog_decay = self._by_definition(log_decay, dY)
         return *gradients, dlog_decay.reshape(self.log_decay.shape)
@@ -85,8 +85,8 @@ def gated_delta_rule(
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta, log_decay=log_decay)
     decay = by_channel(log_decay, K)
-    if loops := loops_in("gated"):
-        Y, E = loops.gated_delta(Q, K, V, beta, decay)
+    if loops := loops_in("sweeps"):
+        Y, E = loops.delta(Q, K, V, beta, decay)
         return Y, GatedDeltaPullback(Q, K, beta, log_decay, E)
     S, E, Y = np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), np.empty_like(V), np.empty_like(V)
     for t in range(K.shape[-2]):

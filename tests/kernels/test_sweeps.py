@@ -1,4 +1,4 @@
-"""Memories with gates in sweeps give what their recurrences give: values and gradients, for every shape."""
+"""Memories with gates, in sweeps, give what their recurrences give: values and gradients, for every shape."""
 
 import numpy as np
 import pytest
