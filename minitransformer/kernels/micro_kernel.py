@@ -162,9 +162,12 @@ def _some_columns(vectors_in_row):
     M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x, x₂, y, y₂, a. r and r₂ are R[h, t] and
     R_2[h, t] from `start` on, w and w₂ are W[h, s] and W_2[h, s]; R_2 and W_2 may be None. a is A[h, u], along the rows; if A
     is None it is what stands in `below`, and if `fades` is None as well, 1.
+
+    If `paired` is not None, these are two positions: R_2 and W_2 are R and W, w₂ is that of the position after s, r₂ that of the
+    one after t, what is written second is added, and r reads before it.
     """
 
-    def typing(typingctx, M, R, R_2, W, W_2, A, fades, below, h, t, s, u, start, rows, c):
+    def typing(typingctx, M, R, R_2, W, W_2, A, fades, paired, below, h, t, s, u, start, rows, c):
         def code(context, builder, signature, arguments):
             number = context.get_value_type(signature.args[0].dtype)
             size = context.get_abi_sizeof(number)
@@ -172,9 +175,9 @@ def _some_columns(vectors_in_row):
             fma = _fma(builder, vector, size)
             array_M, *rows_of, array_below = (
                 None if kind == types.none else context.make_array(kind)(context, builder, value)
-                for kind, value in zip((*signature.args[:6], below), (*arguments[:6], arguments[7]), strict=True)
+                for kind, value in zip((*signature.args[:6], below), (*arguments[:6], arguments[8]), strict=True)
             )
-            h, t, s, u, start, rows, c = arguments[8:]
+            h, t, s, u, start, rows, c = arguments[9:]
             left = builder.mul(c, fixed(size))
 
             def vectors(array, row):
@@ -198,8 +201,11 @@ def _some_columns(vectors_in_row):
                 for value, place in zip(values, places, strict=True):
                     builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
 
-            firsts = [begin(array, at) for array, at in zip(rows_of, (t, t, s, s, u), strict=True)]
-            x, x_2 = read(0), [builder.fneg(value) for value in read(1)]
+            further = fixed(0) if paired == types.none else builder.sub(t, s)
+            positions = (t, builder.add(t, further), s, builder.add(s, further), u)
+            firsts = [begin(array, at) for array, at in zip(rows_of, positions, strict=True)]
+            x, x_2 = read(0), read(1)
+            x_2 = [builder.fneg(value) for value in x_2] if paired == types.none else x_2
             columns = None if fades == types.none else read(4)
             second = rows_of[1] is not None
             nothing = [ir.Constant(vector, [0.0] * vector.count)] * (2 * vectors_in_row if second else vectors_in_row)
@@ -215,15 +221,18 @@ def _some_columns(vectors_in_row):
             )
             places = vectors(array_M, row)
             m = [_read(builder, place, vector, size) for place in places]
-            m = [builder.call(fma, [w, x_v, m_v]) for x_v, m_v in zip(x, m, strict=True)]
+            m = between = [builder.call(fma, [w, x_v, m_v]) for x_v, m_v in zip(x, m, strict=True)]
             if w_2:
                 m = [builder.call(fma, [w_2, x_v, m_v]) for x_v, m_v in zip(x_2, m, strict=True)]
             m = [builder.fmul(a, m_v) for m_v in m] if a else m
             m = [builder.fmul(a_v, m_v) for a_v, m_v in zip(columns, m, strict=True)] if columns else m
             write(m, places)
             following = [builder.add(row, fixed(1))]
-            for value, its in ((r, totals), (r_2, totals[vectors_in_row:])):
-                following += [builder.call(fma, [value, m_v, y]) for m_v, y in zip(m, its, strict=False)]
+            for value, its, read_by in (
+                (r, totals, m if paired == types.none else between),
+                (r_2, totals[vectors_in_row:], m),
+            ):
+                following += [builder.call(fma, [value, m_v, y]) for m_v, y in zip(read_by, its, strict=False)]
             for phi, value, changed in zip(now, (fixed(0), *nothing), following, strict=True):
                 phi.add_incoming(value, before)
                 phi.add_incoming(changed, loop)
@@ -239,7 +248,7 @@ def _some_columns(vectors_in_row):
                 write(last[vectors_in_row:], vectors(array_below, fixed(3)))
             return context.get_dummy_value()
 
-        return types.void(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, start, rows, c), code
+        return types.void(M, R, R_2, W, W_2, A, fades, paired, below, h, t, s, u, start, rows, c), code
 
     return typing
 

@@ -110,14 +110,6 @@ def meet(M, state, met):
 
 
 @compiled
-def one_more_row(x, r, w, width, below):
-    """y += r Σ w x, over all x that have come so far."""
-    for i in range(width):
-        below[ONE + i] += w * x[i]
-        below[OUT + i] += r * below[ONE + i]
-
-
-@compiled
 def sweep(
     h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, beta, D, reverse, loops, states, met, Y_2, Y
 ):
@@ -125,11 +117,19 @@ def sweep(
     n, c0, one, tiny = R.shape[1], p * LANES, Y.dtype.type(1), np.finfo(Y.dtype).tiny ** 0.8
     width, wide, narrow = min(LANES, Y.shape[2] - c0), 4 * REGISTER // Y.itemsize, NARROW * REGISTER // Y.itemsize
     M, below = tile(k1 - k0, Y).reshape(-1), tile(6, Y).reshape(-1)
-    for step in range(n):
+    step, pairs = 0, False
+    if loops is None and R_2 is None and W_2 is None and A is None and fades is None:
+        pairs = True
+    while step < n:
         t = n - 1 - step if reverse else step
-        before = t + 1 if reverse else t - 1
-        u = before if reverse else t  # what lies between the two positions fades as the later of them says
+        before, further = (t + 1, -1) if reverse else (t - 1, 1)
+        u = before if reverse else t  # what lies between two positions fades as the later of them says
+        together = 2 if pairs and 0 < step < n - 1 else 1
         if step > 0:
+            if together == 2:
+                x = X[h, t, c0:]
+                for i in range(width):
+                    below[IN_2 + i] = x[i]
             if fades is not None:
                 if fades.shape[2] == 1:
                     a = fades[h, u, 0]
@@ -143,56 +143,71 @@ def sweep(
                 c = 0
                 while c < width:
                     if width - c > narrow:
-                        some_columns(M, R, R_2, W, W_2, A, fades, below, h, t, before, u, k0, k1 - k0, c)
+                        if together == 2:
+                            some_columns(M, R, R, W, W, None, None, True, below, h, t, before, u, k0, k1 - k0, c)
+                        else:
+                            some_columns(M, R, R_2, W, W_2, A, fades, None, below, h, t, before, u, k0, k1 - k0, c)
                         c += wide
                     else:
-                        some_columns_narrow(M, R, R_2, W, W_2, A, fades, below, h, t, before, u, k0, k1 - k0, c)
+                        if together == 2:
+                            some_columns_narrow(M, R, R, W, W, None, None, True, below, h, t, before, u, k0, k1 - k0, c)
+                        else:
+                            some_columns_narrow(M, R, R_2, W, W_2, A, fades, None, below, h, t, before, u, k0, k1 - k0, c)
                         c += narrow
             else:
                 advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, before, u, k0, k1 - k0, width)
-        x, y = X[h, t, c0:], Y[h, t, c0:]
-        for i in range(width):
-            below[IN + i] = x[i]
-        if R_2 is not None:
-            y_2 = Y_2[h, t, c0:]
-            if beta is not None:  # what is written is what is new
-                b = beta[h, t]
-                for i in range(width):
-                    y_2[i] = x[i] - below[OUT_2 + i]
-                    below[IN + i] = b * y_2[i]
-            else:
-                if k0 > 0:  # earlier rows have been through
-                    for i in range(width):
-                        below[OUT_2 + i] += y_2[i]
-                for i in range(width):
-                    y_2[i] = below[OUT_2 + i]
-        if k0 > 0:
+        for out in range(OUT, OUT + together * LANES, LANES):
+            x, y = X[h, t, c0:], Y[h, t, c0:]
             for i in range(width):
-                below[OUT + i] += y[i]
-        if k0 == 0 and read_1 is not None:
-            one_more_row(x, read_1[h, t], one, width, below)
-        if k0 == 0 and write_1 is not None:
-            one_more_row(x, one, write_1[h, t], width, below)
-        overlap, share = dot(R[h, t, k0:k1], W[h, t, k0:k1]), one
-        if D is not None and k1 == R.shape[2]:
-            share = share_of(one, D[h, t], tiny)
-        for i in range(width):
-            y[i] = share * (below[OUT + i] + overlap * below[IN + i])
-        if W_2 is not None:
-            x_2 = X_2[h, t, c0:]
-            if beta is not None:  # what is taken away is what has been read
-                b = beta[h, t]
+                below[IN + i] = x[i]
+            if R_2 is not None:
+                y_2 = Y_2[h, t, c0:]
+                if beta is not None:  # what is written is what is new
+                    b = beta[h, t]
+                    for i in range(width):
+                        y_2[i] = x[i] - below[OUT_2 + i]
+                        below[IN + i] = b * y_2[i]
+                else:
+                    if k0 > 0:  # earlier rows have been through
+                        for i in range(width):
+                            below[OUT_2 + i] += y_2[i]
+                    for i in range(width):
+                        y_2[i] = below[OUT_2 + i]
+            if k0 > 0:
                 for i in range(width):
-                    below[IN_2 + i] = x_2[i] = b * y[i]
-            else:
+                    below[out + i] += y[i]
+            overlap, share = dot(R[h, t, k0:k1], W[h, t, k0:k1]), one
+            if D is not None and k1 == R.shape[2]:
+                share = share_of(one, D[h, t], tiny)
+            for i in range(width):
+                y[i] = share * (below[out + i] + overlap * below[IN + i])
+            if k0 == 0 and read_1 is not None:
+                r = read_1[h, t]
                 for i in range(width):
-                    below[IN_2 + i] = x_2[i]
-        if states is not None and (t + 1) % BLOCK == 0:
-            state = states[h, p, t // BLOCK, k0 * LANES : k1 * LANES]
-            if met is not None:
-                meet(M, state, met[h, t // BLOCK, c0 : c0 + width])
-            else:
-                leave(M, W[h, t, k0:k1], below[IN:IN_2], state)
+                    below[ONE + i] += below[IN + i]
+                    y[i] += r * below[ONE + i]
+            if k0 == 0 and write_1 is not None:
+                w = write_1[h, t]
+                for i in range(width):
+                    below[ONE + i] += w * below[IN + i]
+                    y[i] += below[ONE + i]
+            if W_2 is not None:
+                x_2 = X_2[h, t, c0:]
+                if beta is not None:  # what is taken away is what has been read
+                    b = beta[h, t]
+                    for i in range(width):
+                        below[IN_2 + i] = x_2[i] = b * y[i]
+                else:
+                    for i in range(width):
+                        below[IN_2 + i] = x_2[i]
+            if states is not None and (t + 1) % BLOCK == 0:
+                state = states[h, p, t // BLOCK, k0 * LANES : k1 * LANES]
+                if met is not None:
+                    meet(M, state, met[h, t // BLOCK, c0 : c0 + width])
+                else:
+                    leave(M, W[h, t, k0:k1], below[IN:IN_2], state)
+            t += further
+        step += together
 
 
 @compiled
