@@ -29,7 +29,8 @@ One position of a memory M that fades, row by row, for some columns (why it is t
 
 Four operations at most for a vector of M that is in the first-level cache, and a core starts two in a cycle: the loads and the
 store hide behind them. x, x₂, y and y₂ stay in registers from the first row to the last. A compiler that is given the lines
-above writes y at every row.
+above writes y at every row. Where there are two operations only, the store would be what one waits for; so these can be two
+positions, of which the second reads what the first has just written.
 
 To have another machine's shape: NUMBA_CPU_NAME=haswell gives that of AVX2, and where there is AVX-512,
 NUMBA_CPU_NAME=x86-64-v4 NUMBA_CPU_FEATURES=+prefer-128-bit gives that of ARM.

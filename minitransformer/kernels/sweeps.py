@@ -34,8 +34,9 @@ there, met by that for dK.
 Why this is fast. Products of matrices over 64 positions need the weights of their pairs, and with a decay for each channel they
 are no product at all; all in all they take more multiply-adds than this. Here a panel never leaves the cache, since a column
 knows nothing of the others; and it is read and written once for each position, because what one position writes enters when
-the next one reads. Of a taller memory 64 rows go through the whole text, and then the next 64: what they say is added up. (Not
-so when x is what has been read: that needs all rows.) Nothing is divided, no exponent is positive, and any decay will do, also 0.
+the next one reads. A plain sum takes two positions in one pass: what the first one writes, the second reads from the register.
+Of a taller memory 64 rows go through the whole text, and then the next 64: what they say is added up. (Not so when x is what has
+been read: that needs all rows.) Nothing is divided, no exponent is positive, and any decay will do, also 0.
 """
 
 import math
@@ -53,6 +54,19 @@ from minitransformer.typing import Array
 ROWS = 64  # of a memory, that go through the text together
 BLOCK = 32  # positions from one meeting of S and G to the next
 IN, IN_2, OUT, OUT_2, FADES, ONE = (k * LANES for k in range(6))  # what stands below the columns of M, and where
+
+
+@compiled
+def fade(fades, h, u, c0, width, below):
+    """How each column fades, or all of them."""
+    if fades.shape[2] == 1:
+        a = fades[h, u, 0]
+        for i in range(width):
+            below[FADES + i] = a
+    else:
+        each = fades[h, u, c0:]
+        for i in range(width):
+            below[FADES + i] = each[i]
 
 
 @compiled
@@ -119,7 +133,7 @@ def sweep(
     M, below = tile(k1 - k0, Y).reshape(-1), tile(6, Y).reshape(-1)
     step, pairs = 0, False
     if loops is None and R_2 is None and W_2 is None and A is None and fades is None:
-        pairs = True
+        pairs = True  # of positions, in one pass over M
     while step < n:
         t = n - 1 - step if reverse else step
         before, further = (t + 1, -1) if reverse else (t - 1, 1)
@@ -131,14 +145,7 @@ def sweep(
                 for i in range(width):
                     below[IN_2 + i] = x[i]
             if fades is not None:
-                if fades.shape[2] == 1:
-                    a = fades[h, u, 0]
-                    for i in range(width):
-                        below[FADES + i] = a
-                else:
-                    each = fades[h, u, c0:]
-                    for i in range(width):
-                        below[FADES + i] = each[i]
+                fade(fades, h, u, c0, width, below)
             if loops is None:
                 c = 0
                 while c < width:
@@ -152,7 +159,9 @@ def sweep(
                         if together == 2:
                             some_columns_narrow(M, R, R, W, W, None, None, True, below, h, t, before, u, k0, k1 - k0, c)
                         else:
-                            some_columns_narrow(M, R, R_2, W, W_2, A, fades, None, below, h, t, before, u, k0, k1 - k0, c)
+                            some_columns_narrow(
+                                M, R, R_2, W, W_2, A, fades, None, below, h, t, before, u, k0, k1 - k0, c
+                            )
                         c += narrow
             else:
                 advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, before, u, k0, k1 - k0, width)
