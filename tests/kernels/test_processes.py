@@ -181,6 +181,30 @@ for dtype, bound in (("float32", 2e-6), ("float64", 4e-15)):
 
 @x86
 @with_vectors
+def test_memories_in_narrow_registers():
+    code = """
+import numpy as np, minitransformer as mt
+from minitransformer.attention import gated_delta_rule, kernel_attention
+rng = np.random.default_rng(0)
+def everything(Q, K, V, beta, log_decay):
+    Y, pullback = kernel_attention(Q, K, V, causal=True)
+    yield from (Y, *pullback(V))
+    Y, pullback = gated_delta_rule(Q, K / 9, V, beta, log_decay)
+    yield from (Y, *pullback(V))
+for n, r, dv in ((7, 5, 4), (6, 33, 64), (9, 64, 37)):
+    shapes = (n, r), (n, r), (n, dv), (n,), (n, r)
+    Q, K, V, beta, decay = (rng.random((1, *shape), np.float32) for shape in shapes)
+    with mt.backend("micro"):
+        have = list(everything(Q, K, V, beta, np.log(decay)))
+    with mt.backend("numpy"):
+        want = list(everything(Q, K, V, beta, np.log(decay)))
+    print(all(np.abs(h - w).max() < 1e-5 * (1 + np.abs(w).max()) for h, w in zip(have, want, strict=True)))
+"""
+    assert run(code, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+prefer-128-bit") == ["True"] * 3
+
+
+@x86
+@with_vectors
 def test_code_for_another_processor_has_only_what_that_one_has():
     code = """
 import numba, numpy as np, minitransformer.kernels.compiling
