@@ -157,8 +157,9 @@ def _spread(builder, value, vector):
     return builder.shuffle_vector(first, first, ir.Constant(places, [0] * vector.count))
 
 
-def _some_columns(vectors_in_row):
-    """Code for M = a ⊙ (M + w xᵀ − w₂ x₂ᵀ), y = rᵀ M, y₂ = r₂ᵀ M in the columns c:e, with as many vectors in a row.
+@intrinsic
+def some_columns(typingctx, M, R, R_2, W, W_2, A, fades, paired, below, h, t, s, u, start, rows, c, left):
+    """M = a ⊙ (M + w xᵀ − w₂ x₂ᵀ), y = rᵀ M, y₂ = r₂ᵀ M in four vectors of columns from c on; in two, if no more are `left`.
 
     M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x, x₂, y, y₂, a. r and r₂ are R[h, t] and
     R_2[h, t] from `start` on, w and w₂ are W[h, s] and W_2[h, s]; R_2 and W_2 may be None. a is A[h, u], along the rows; if A
@@ -168,94 +169,100 @@ def _some_columns(vectors_in_row):
     one after t, what is written second is added, and r reads before it.
     """
 
-    def typing(typingctx, M, R, R_2, W, W_2, A, fades, paired, below, h, t, s, u, start, rows, c):
-        def code(context, builder, signature, arguments):
-            number = context.get_value_type(signature.args[0].dtype)
-            size = context.get_abi_sizeof(number)
-            vector = ir.VectorType(number, REGISTER // size)
-            fma = _fma(builder, vector, size)
-            array_M, *rows_of, array_below = (
-                None if kind == types.none else context.make_array(kind)(context, builder, value)
-                for kind, value in zip((*signature.args[:6], below), (*arguments[:6], arguments[8]), strict=True)
-            )
-            h, t, s, u, start, rows, c = arguments[9:]
-            left = builder.mul(c, fixed(size))
+    def code(context, builder, signature, arguments):
+        size = context.get_abi_sizeof(context.get_value_type(signature.args[0].dtype))
+        few = builder.icmp_signed("<=", arguments[-1], fixed(NARROW * REGISTER // size))
+        with builder.if_else(few) as (then, otherwise):
+            with then:
+                _columns(NARROW, context, builder, signature, arguments)
+            with otherwise:
+                _columns(4, context, builder, signature, arguments)
+        return context.get_dummy_value()
 
-            def vectors(array, row):
-                corner = builder.add(builder.ptrtoint(array.data, _i64), left)
-                first = builder.add(corner, builder.mul(row, fixed(WIDTH * size)))
-                return [builder.add(first, fixed(v * REGISTER)) for v in range(vectors_in_row)]
-
-            def read(row):
-                return [_read(builder, place, vector, size) for place in vectors(array_below, fixed(row))]
-
-            def begin(array, position):
-                """Where the row of an array begins that stands beside M."""
-                if array is not None:
-                    strides = [builder.extract_value(array.strides, axis) for axis in (0, 1)]
-                    offset = builder.add(builder.mul(h, strides[0]), builder.mul(position, strides[1]))
-                    offset = builder.add(offset, builder.mul(start, fixed(size)))
-                    return builder.add(builder.ptrtoint(array.data, _i64), offset)
-                return None
-
-            def write(values, places):
-                for value, place in zip(values, places, strict=True):
-                    builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
-
-            further = fixed(0) if paired == types.none else builder.sub(t, s)
-            positions = (t, builder.add(t, further), s, builder.add(s, further), u)
-            firsts = [begin(array, at) for array, at in zip(rows_of, positions, strict=True)]
-            x, x_2 = read(0), read(1)
-            x_2 = [builder.fneg(value) for value in x_2] if paired == types.none else x_2
-            columns = None if fades == types.none else read(4)
-            second = rows_of[1] is not None
-            nothing = [ir.Constant(vector, [0.0] * vector.count)] * (2 * vectors_in_row if second else vectors_in_row)
-
-            before, loop, after = builder.block, builder.append_basic_block("row"), builder.append_basic_block("end")
-            builder.cbranch(builder.icmp_signed("<", fixed(0), rows), loop, after)
-            builder.position_at_end(loop)
-            row, *totals = now = [builder.phi(value.type) for value in (fixed(0), *nothing)]
-            there = builder.mul(row, fixed(size))
-            r, r_2, w, w_2, a = (
-                first and _spread(builder, _read(builder, builder.add(first, there), number, size), vector)
-                for first in firsts
-            )
-            places = vectors(array_M, row)
-            m = [_read(builder, place, vector, size) for place in places]
-            m = between = [builder.call(fma, [w, x_v, m_v]) for x_v, m_v in zip(x, m, strict=True)]
-            if w_2:
-                m = [builder.call(fma, [w_2, x_v, m_v]) for x_v, m_v in zip(x_2, m, strict=True)]
-            m = [builder.fmul(a, m_v) for m_v in m] if a else m
-            m = [builder.fmul(a_v, m_v) for a_v, m_v in zip(columns, m, strict=True)] if columns else m
-            write(m, places)
-            following = [builder.add(row, fixed(1))]
-            for value, its, read_by in (
-                (r, totals, m if paired == types.none else between),
-                (r_2, totals[vectors_in_row:], m),
-            ):
-                following += [builder.call(fma, [value, m_v, y]) for m_v, y in zip(read_by, its, strict=False)]
-            for phi, value, changed in zip(now, (fixed(0), *nothing), following, strict=True):
-                phi.add_incoming(value, before)
-                phi.add_incoming(changed, loop)
-            builder.cbranch(builder.icmp_signed("<", following[0], rows), loop, after)
-
-            builder.position_at_end(after)
-            last = [builder.phi(vector) for _ in totals]
-            for phi, value, changed in zip(last, nothing, following[1:], strict=True):
-                phi.add_incoming(value, before)
-                phi.add_incoming(changed, loop)
-            write(last[:vectors_in_row], vectors(array_below, fixed(2)))
-            if second:
-                write(last[vectors_in_row:], vectors(array_below, fixed(3)))
-            return context.get_dummy_value()
-
-        return types.void(M, R, R_2, W, W_2, A, fades, paired, below, h, t, s, u, start, rows, c), code
-
-    return typing
+    return types.void(M, R, R_2, W, W_2, A, fades, paired, below, h, t, s, u, start, rows, c, left), code
 
 
-some_columns = intrinsic(_some_columns(4))
-some_columns_narrow = intrinsic(_some_columns(NARROW))
+def _columns(vectors_in_row, context, builder, signature, arguments):
+    """The code for so many vectors."""
+    number = context.get_value_type(signature.args[0].dtype)
+    size = context.get_abi_sizeof(number)
+    vector = ir.VectorType(number, REGISTER // size)
+    fma = _fma(builder, vector, size)
+    array_M, *rows_of, array_below = (
+        None if kind == types.none else context.make_array(kind)(context, builder, value)
+        for kind, value in zip((*signature.args[:6], signature.args[8]), (*arguments[:6], arguments[8]), strict=True)
+    )
+    h, t, s, u, start, rows, c, _ = arguments[9:]
+    fades, paired = signature.args[6:8]
+    left = builder.mul(c, fixed(size))
+
+    def vectors(array, row):
+        corner = builder.add(builder.ptrtoint(array.data, _i64), left)
+        first = builder.add(corner, builder.mul(row, fixed(WIDTH * size)))
+        return [builder.add(first, fixed(v * REGISTER)) for v in range(vectors_in_row)]
+
+    def read(row):
+        return [_read(builder, place, vector, size) for place in vectors(array_below, fixed(row))]
+
+    def begin(array, position):
+        """Where the row of an array begins that stands beside M."""
+        if array is not None:
+            strides = [builder.extract_value(array.strides, axis) for axis in (0, 1)]
+            offset = builder.add(builder.mul(h, strides[0]), builder.mul(position, strides[1]))
+            offset = builder.add(offset, builder.mul(start, fixed(size)))
+            return builder.add(builder.ptrtoint(array.data, _i64), offset)
+        return None
+
+    def write(values, places):
+        for value, place in zip(values, places, strict=True):
+            builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
+
+    further = fixed(0) if paired == types.none else builder.sub(t, s)
+    positions = (t, builder.add(t, further), s, builder.add(s, further), u)
+    firsts = [begin(array, at) for array, at in zip(rows_of, positions, strict=True)]
+    x, x_2 = read(0), read(1)
+    x_2 = [builder.fneg(value) for value in x_2] if paired == types.none else x_2
+    columns = None if fades == types.none else read(4)
+    second = rows_of[1] is not None
+    nothing = [ir.Constant(vector, [0.0] * vector.count)] * (2 * vectors_in_row if second else vectors_in_row)
+
+    before, loop, after = builder.block, builder.append_basic_block("row"), builder.append_basic_block("end")
+    builder.cbranch(builder.icmp_signed("<", fixed(0), rows), loop, after)
+    builder.position_at_end(loop)
+    row, *totals = now = [builder.phi(value.type) for value in (fixed(0), *nothing)]
+    there = builder.mul(row, fixed(size))
+    r, r_2, w, w_2, a = (
+        first and _spread(builder, _read(builder, builder.add(first, there), number, size), vector) for first in firsts
+    )
+    places = vectors(array_M, row)
+    m = [_read(builder, place, vector, size) for place in places]
+    m = between = [builder.call(fma, [w, x_v, m_v]) for x_v, m_v in zip(x, m, strict=True)]
+    if w_2:
+        m = [builder.call(fma, [w_2, x_v, m_v]) for x_v, m_v in zip(x_2, m, strict=True)]
+    m = [builder.fmul(a, m_v) for m_v in m] if a else m
+    m = [builder.fmul(a_v, m_v) for a_v, m_v in zip(columns, m, strict=True)] if columns else m
+    write(m, places)
+    following = [builder.add(row, fixed(1))]
+    for value, its, read_by in (
+        (r, totals, m if paired == types.none else between),
+        (r_2, totals[vectors_in_row:], m),
+    ):
+        following += [builder.call(fma, [value, m_v, y]) for m_v, y in zip(read_by, its, strict=False)]
+    for phi, value, changed in zip(now, (fixed(0), *nothing), following, strict=True):
+        phi.add_incoming(value, before)
+        phi.add_incoming(changed, loop)
+    builder.cbranch(builder.icmp_signed("<", following[0], rows), loop, after)
+
+    builder.position_at_end(after)
+    last = [builder.phi(vector) for _ in totals]
+    for phi, value, changed in zip(last, nothing, following[1:], strict=True):
+        phi.add_incoming(value, before)
+        phi.add_incoming(changed, loop)
+    write(last[:vectors_in_row], vectors(array_below, fixed(2)))
+    if second:
+        write(last[vectors_in_row:], vectors(array_below, fixed(3)))
+
+
 six_rows = intrinsic(_some_rows(6, WIDE))
 four_rows = intrinsic(_some_rows(4, WIDE))
 four_rows_narrow = intrinsic(_some_rows(4, NARROW))

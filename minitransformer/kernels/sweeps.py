@@ -46,7 +46,7 @@ import numpy as np
 
 from minitransformer.arrays import for_reading, inverse
 from minitransformer.kernels.compiling import any_order, compiled, inlined
-from minitransformer.kernels.micro_kernel import NARROW, REGISTER, some_columns, some_columns_narrow
+from minitransformer.kernels.micro_kernel import REGISTER, some_columns
 from minitransformer.kernels.threads import claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, plain_loops, tile
 from minitransformer.typing import Array
@@ -128,9 +128,9 @@ def sweep(
     h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, beta, D, reverse, loops, states, met, Y_2, Y
 ):
     """Rows k0 … k1 − 1 of panel p of head h; the other arguments as in `run`."""
-    n, c0, one, tiny = R.shape[1], p * LANES, Y.dtype.type(1), np.finfo(Y.dtype).tiny ** 0.8
-    width, wide, narrow = min(LANES, Y.shape[2] - c0), 4 * REGISTER // Y.itemsize, NARROW * REGISTER // Y.itemsize
-    M, below = tile(k1 - k0, Y).reshape(-1), tile(6, Y).reshape(-1)
+    n, rows, c0, one, tiny = R.shape[1], k1 - k0, p * LANES, Y.dtype.type(1), np.finfo(Y.dtype).tiny ** 0.8
+    width, wide = min(LANES, Y.shape[2] - c0), 4 * REGISTER // Y.itemsize
+    M, below = tile(rows, Y).reshape(-1), tile(6, Y).reshape(-1)
     step, pairs = 0, False
     if loops is None and R_2 is None and W_2 is None and A is None and fades is None:
         pairs = True  # of positions, in one pass over M
@@ -147,24 +147,14 @@ def sweep(
             if fades is not None:
                 fade(fades, h, u, c0, width, below)
             if loops is None:
-                c = 0
-                while c < width:
-                    if width - c > narrow:
-                        if together == 2:
-                            some_columns(M, R, R, W, W, None, None, True, below, h, t, before, u, k0, k1 - k0, c)
-                        else:
-                            some_columns(M, R, R_2, W, W_2, A, fades, None, below, h, t, before, u, k0, k1 - k0, c)
-                        c += wide
+                for c in range(0, width, wide):
+                    left = width - c
+                    if together == 2:
+                        some_columns(M, R, R, W, W, None, None, True, below, h, t, before, u, k0, rows, c, left)
                     else:
-                        if together == 2:
-                            some_columns_narrow(M, R, R, W, W, None, None, True, below, h, t, before, u, k0, k1 - k0, c)
-                        else:
-                            some_columns_narrow(
-                                M, R, R_2, W, W_2, A, fades, None, below, h, t, before, u, k0, k1 - k0, c
-                            )
-                        c += narrow
+                        some_columns(M, R, R_2, W, W_2, A, fades, None, below, h, t, before, u, k0, rows, c, left)
             else:
-                advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, before, u, k0, k1 - k0, width)
+                advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, before, u, k0, rows, width)
         for out in range(OUT, OUT + together * LANES, LANES):
             x, y = X[h, t, c0:], Y[h, t, c0:]
             for i in range(width):
