@@ -34,16 +34,22 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import inverse
-from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
-from minitransformer.kernels.sweeps import SweptKernelAttentionPullback, heads, share_of, swept_kernel_attention
+from minitransformer.kernels.sweeps import SweptKernelAttentionPullback, heads, swept_kernel_attention
 from minitransformer.kernels.threads import claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
 STRIP = 16  # rows of P that are multiplied at once: what is above its diagonal is left out in steps of this
 LOG2E = math.log2(math.e)
+
+
+@inlined
+def share_of(one, total, tiny):
+    """1 / total, and 0 where it is nearly zero, as `inverse` in arrays.py has it."""
+    return one - one if abs(total) < tiny else one / total
 
 
 @compiled

@@ -19,18 +19,17 @@ A vector is as wide as the registers of this machine are. With 32 registers (of 
 four vectors to a row (24 for C), with 16 registers (of 32 bytes in AVX2) two (12 for C). More rows mean fewer reads for each
 multiply-add: chapter 17 measures what six are worth against four. Four are for what six leave over.
 
-One position of a memory M that fades, row by row, for some columns (why it is this: gated.py):
+Two positions of a memory M, for some columns (why it is this: sweeps.py):
 
-    y = y₂ = 0
+    y₁ = y₂ = 0
     for each row c of M:
-        m = a_c · (M_c + w_c · x − w₂_c · x₂)             M is read once, and written once
-        y += r_c · m,  y₂ += r₂_c · m
+        m = f ⊙ M_c + w₁_c · x₁ + w₂_c · x₂               M is read once, and written once; f, x: along the columns
+        y₁ += r₁_c · m,  y₂ += r₂_c · m
         M_c = m
 
-Four operations at most for a vector of M that is in the first-level cache, and a core starts two in a cycle: the loads and the
-store hide behind them. x, x₂, y and y₂ stay in registers from the first row to the last. A compiler that is given the lines
-above writes y at every row. Where there are two operations only, the store would be what one waits for; so these can be two
-positions, of which the second reads what the first has just written.
+Four or five operations for a vector of M that is in the first-level cache, and a core starts two in a cycle: the loads and the
+store hide behind them. x and y stay in registers from the first row to the last. A compiler that is given the lines above writes
+y at every row.
 
 To have another machine's shape: NUMBA_CPU_NAME=haswell gives that of AVX2, and where there is AVX-512,
 NUMBA_CPU_NAME=x86-64-v4 NUMBA_CPU_FEATURES=+prefer-128-bit gives that of ARM.
@@ -47,6 +46,7 @@ from minitransformer.backend import register
 REGISTER = register() or 16  # bytes; where there are none, nobody calls this kernel
 WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
 WIDTH = 64  # of a memory
+WRITTEN, READ, FADES = 0, 4, 8  # rows below it: x of two positions, the same for W_2; y of two, the same for R_2; f
 NARROW = 2  # ... for what is left of a row that is no multiple of WIDE vectors
 _i64 = ir.IntType(64)
 
@@ -158,15 +158,13 @@ def _spread(builder, value, vector):
 
 
 @intrinsic
-def some_columns(typingctx, M, R, R_2, W, W_2, A, fades, paired, below, h, t, s, u, start, rows, c, left):
-    """M = a ⊙ (M + w xᵀ − w₂ x₂ᵀ), y = rᵀ M, y₂ = r₂ᵀ M in four vectors of columns from c on; in two, if no more are `left`.
+def some_columns(typingctx, M, R, R_2, W, W_2, A, fades, below, h, t, t_2, s, s_2, u, start, rows, c, left):
+    """M = f ⊙ M + Σ w xᵀ, y = rᵀ M for each r, in WIDE vectors of columns from c on; in two, if no more are `left`.
 
-    M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x, x₂, y, y₂, a. r and r₂ are R[h, t] and
-    R_2[h, t] from `start` on, w and w₂ are W[h, s] and W_2[h, s]; R_2 and W_2 may be None. a is A[h, u], along the rows; if A
-    is None it is what stands in `below`, and if `fades` is None as well, 1.
-
-    If `paired` is not None, these are two positions: R_2 and W_2 are R and W, w₂ is that of the position after s, r₂ that of the
-    one after t, what is written second is added, and r reads before it.
+    M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x of s and of s_2, the same for W_2, y of t
+    and of t_2, the same for R_2, and f. r are R[h, t] and, if `paired` is not None, R[h, t_2], from `start` on; w are W[h, s] and
+    W[h, s_2]. The same goes for R_2 and W_2, each of which may be None. If `fades` is None, f is 1. If A is not None, M is
+    multiplied by A[h, u], along the rows, when all is written and before it is read.
     """
 
     def code(context, builder, signature, arguments):
@@ -176,10 +174,10 @@ def some_columns(typingctx, M, R, R_2, W, W_2, A, fades, paired, below, h, t, s,
             with then:
                 _columns(NARROW, context, builder, signature, arguments)
             with otherwise:
-                _columns(4, context, builder, signature, arguments)
+                _columns(WIDE, context, builder, signature, arguments)
         return context.get_dummy_value()
 
-    return types.void(M, R, R_2, W, W_2, A, fades, paired, below, h, t, s, u, start, rows, c, left), code
+    return types.void(M, R, R_2, W, W_2, A, fades, below, h, t, t_2, s, s_2, u, start, rows, c, left), code
 
 
 def _columns(vectors_in_row, context, builder, signature, arguments):
@@ -188,12 +186,12 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
     size = context.get_abi_sizeof(number)
     vector = ir.VectorType(number, REGISTER // size)
     fma = _fma(builder, vector, size)
-    array_M, *rows_of, array_below = (
+    array_M, R, R_2, W, W_2, A, array_below = (
         None if kind == types.none else context.make_array(kind)(context, builder, value)
-        for kind, value in zip((*signature.args[:6], signature.args[8]), (*arguments[:6], arguments[8]), strict=True)
+        for kind, value in zip((*signature.args[:6], signature.args[7]), (*arguments[:6], arguments[7]), strict=True)
     )
-    h, t, s, u, start, rows, c, _ = arguments[9:]
-    fades, paired = signature.args[6:8]
+    h, t, t_2, s, s_2, u, start, rows, c, _ = arguments[8:]
+    positions = 2 if A is None else 1
     left = builder.mul(c, fixed(size))
 
     def vectors(array, row):
@@ -206,48 +204,51 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
 
     def begin(array, position):
         """Where the row of an array begins that stands beside M."""
-        if array is not None:
-            strides = [builder.extract_value(array.strides, axis) for axis in (0, 1)]
-            offset = builder.add(builder.mul(h, strides[0]), builder.mul(position, strides[1]))
-            offset = builder.add(offset, builder.mul(start, fixed(size)))
-            return builder.add(builder.ptrtoint(array.data, _i64), offset)
-        return None
+        strides = [builder.extract_value(array.strides, axis) for axis in (0, 1)]
+        offset = builder.add(builder.mul(h, strides[0]), builder.mul(position, strides[1]))
+        offset = builder.add(offset, builder.mul(start, fixed(size)))
+        return builder.add(builder.ptrtoint(array.data, _i64), offset)
 
     def write(values, places):
         for value, place in zip(values, places, strict=True):
             builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
 
-    further = fixed(0) if paired == types.none else builder.sub(t, s)
-    positions = (t, builder.add(t, further), s, builder.add(s, further), u)
-    firsts = [begin(array, at) for array, at in zip(rows_of, positions, strict=True)]
-    x, x_2 = read(0), read(1)
-    x_2 = [builder.fneg(value) for value in x_2] if paired == types.none else x_2
-    columns = None if fades == types.none else read(4)
-    second = rows_of[1] is not None
-    nothing = [ir.Constant(vector, [0.0] * vector.count)] * (2 * vectors_in_row if second else vectors_in_row)
+    def beside(row, array, array_2, *at):
+        """Where each w or r begins, and which row below the columns belongs to it."""
+        both = ((row, array), (row + 2, array_2))
+        return [
+            (begin(its, place), first + i)
+            for first, its in both
+            if its is not None
+            for i, place in enumerate(at[:positions])
+        ]
+
+    writes = [(w, read(row)) for w, row in beside(WRITTEN, W, W_2, s, s_2)]
+    reads = beside(READ, R, R_2, t, t_2)
+    columns = None if signature.args[6] == types.none else read(FADES)
+    a = None if A is None else begin(A, u)
+    nothing = [ir.Constant(vector, [0.0] * vector.count)] * (len(reads) * vectors_in_row)
 
     before, loop, after = builder.block, builder.append_basic_block("row"), builder.append_basic_block("end")
     builder.cbranch(builder.icmp_signed("<", fixed(0), rows), loop, after)
     builder.position_at_end(loop)
     row, *totals = now = [builder.phi(value.type) for value in (fixed(0), *nothing)]
     there = builder.mul(row, fixed(size))
-    r, r_2, w, w_2, a = (
-        first and _spread(builder, _read(builder, builder.add(first, there), number, size), vector) for first in firsts
-    )
+
+    def everywhere(first):
+        return _spread(builder, _read(builder, builder.add(first, there), number, size), vector)
+
     places = vectors(array_M, row)
     m = [_read(builder, place, vector, size) for place in places]
-    m = between = [builder.call(fma, [w, x_v, m_v]) for x_v, m_v in zip(x, m, strict=True)]
-    if w_2:
-        m = [builder.call(fma, [w_2, x_v, m_v]) for x_v, m_v in zip(x_2, m, strict=True)]
-    m = [builder.fmul(a, m_v) for m_v in m] if a else m
-    m = [builder.fmul(a_v, m_v) for a_v, m_v in zip(columns, m, strict=True)] if columns else m
+    m = [builder.fmul(f_v, m_v) for f_v, m_v in zip(columns, m, strict=True)] if columns else m
+    for w, x in writes:
+        m = [builder.call(fma, [everywhere(w), x_v, m_v]) for x_v, m_v in zip(x, m, strict=True)]
+    m = [builder.fmul(everywhere(a), m_v) for m_v in m] if a else m
     write(m, places)
     following = [builder.add(row, fixed(1))]
-    for value, its, read_by in (
-        (r, totals, m if paired == types.none else between),
-        (r_2, totals[vectors_in_row:], m),
-    ):
-        following += [builder.call(fma, [value, m_v, y]) for m_v, y in zip(read_by, its, strict=False)]
+    for i, (r, _) in enumerate(reads):
+        its = totals[i * vectors_in_row : (i + 1) * vectors_in_row]
+        following += [builder.call(fma, [everywhere(r), m_v, y]) for m_v, y in zip(m, its, strict=True)]
     for phi, value, changed in zip(now, (fixed(0), *nothing), following, strict=True):
         phi.add_incoming(value, before)
         phi.add_incoming(changed, loop)
@@ -258,9 +259,8 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
     for phi, value, changed in zip(last, nothing, following[1:], strict=True):
         phi.add_incoming(value, before)
         phi.add_incoming(changed, loop)
-    write(last[:vectors_in_row], vectors(array_below, fixed(2)))
-    if second:
-        write(last[vectors_in_row:], vectors(array_below, fixed(3)))
+    for i, (_, out) in enumerate(reads):
+        write(last[i * vectors_in_row : (i + 1) * vectors_in_row], vectors(array_below, fixed(out)))
 
 
 six_rows = intrinsic(_some_rows(6, WIDE))

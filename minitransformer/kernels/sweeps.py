@@ -21,11 +21,12 @@ The delta rule reads before it writes, under the key itself, and its gradients t
 
     E     x_t = β_t e_t,  e_t = v_t − k_tᵀ M             a second read, of what is held before anything is written
     dV    M = a_t ⊙ (M + q dyᵀ − k dvᵀ),  dv_t = β_t y_t      a second write, of what the sweep itself has found
-    dQ    with x = β e in the place of v, and a second read b_t = S̄_t dv_t
-    dK    with a second write −k dvᵀ; then dk_t = y_t − b_t
+    dQ    with e for v, β k for k, and a second read b_t = S̄_t dv_t
+    dK    with e for v, β y for y, and a second write −k dvᵀ; then dk_t = y_t − b_t
 
-Attention divides: with z_t = Σ_{s ≤ t} k_s it is y_t = q_tᵀ S_t / q_tᵀ z_t. z is one more column of S, and one more row in what
-dQ and dK read: `read_1` and `write_1` are what r and w have in that row, where the other one has 1.
+Attention divides: with z_t = Σ_{s ≤ t} k_s it is y_t = q_tᵀ S_t / D_t, D_t = q_tᵀ z_t. z is one more column of S, and one more
+row in what dQ and dK read: `read_1` and `write_1` are what r and w have in that row, where the other one has 1. Where the
+gradient of a share, dy_t / D_t, is read or written, the other side is divided instead, which is in the cache already.
 
 dln α_t = Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i), for the delta rule with + b in the place of − b. Rounding would add up in it
 from the end of the text to its beginning; so every 32 positions it begins anew, with Σ_v S ⊙ G: what the sweep for dQ has left
@@ -33,10 +34,16 @@ there, met by that for dK.
 
 Why this is fast. Products of matrices over 64 positions need the weights of their pairs, and with a decay for each channel they
 are no product at all; all in all they take more multiply-adds than this. Here a panel never leaves the cache, since a column
-knows nothing of the others; and it is read and written once for each position, because what one position writes enters when
-the next one reads. A plain sum takes two positions in one pass: what the first one writes, the second reads from the register.
-Of a taller memory 64 rows go through the whole text, and then the next 64: what they say is added up. (Not so when x is what has
-been read: that needs all rows.) Nothing is divided, no exponent is positive, and any decay will do, also 0.
+knows nothing of the others. And it is read and written once for two positions, s and t, one after the other:
+
+    M = a_s ⊙ (what was left of M, and what the two before them have written)
+    y_s = r_sᵀ M + ⟨r_s, w_s⟩ x_s
+    y_t = a_t ⊙ (r_tᵀ M + ⟨r_t, w_s⟩ x_s) + ⟨r_t, w_t⟩ x_t
+
+All of a column fades alike, so a_t can wait, and goes with the next a into one factor of M, and into x_s: five operations for
+two positions, where a memory that does not fade needs four. (A fade along the rows would have to go into each r; there it is one
+position at a time.) Of a taller memory 64 rows go through the whole text, and then the next 64: what they say is added up. (Not
+so when x is what has been read: that needs all rows.) No decay is divided by, so any will do, also 0.
 """
 
 import math
@@ -45,45 +52,47 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import for_reading, inverse
-from minitransformer.kernels.compiling import any_order, compiled, inlined
-from minitransformer.kernels.micro_kernel import REGISTER, some_columns
-from minitransformer.kernels.threads import claimed, in_parallel
+from minitransformer.kernels.compiling import any_order, compiled
+from minitransformer.kernels.micro_kernel import REGISTER, WIDE, some_columns
+from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, plain_loops, tile
 from minitransformer.typing import Array
 
 ROWS = 64  # of a memory, that go through the text together
 BLOCK = 32  # positions from one meeting of S and G to the next
-IN, IN_2, OUT, OUT_2, FADES, ONE = (k * LANES for k in range(6))  # what stands below the columns of M, and where
+ROOM = 11  # rows below the columns of M: x and x₂ of two positions, y and y₂ of two, fades, and what a row of ones has seen
+IN, IN_B, IN_2, IN_2B, OUT, OUT_B, OUT_2, OUT_2B, FADES, NOW, ONE = (row * LANES for row in range(ROOM))
 
 
 @compiled
-def fade(fades, h, u, c0, width, below):
+def fade(fades, h, u, c0, width, below, to):
     """How each column fades, or all of them."""
     if fades.shape[2] == 1:
         a = fades[h, u, 0]
         for i in range(width):
-            below[FADES + i] = a
+            below[to + i] = a
     else:
         each = fades[h, u, c0:]
         for i in range(width):
-            below[FADES + i] = each[i]
+            below[to + i] = each[i]
 
 
 @compiled
 def advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, k0, rows, width):
-    """M = a ⊙ (M + w xᵀ − w₂ x₂ᵀ), y = rᵀ M, y₂ = r₂ᵀ M in one pass: r of position t, w of s, a of u, in `width` columns."""
-    below[OUT:FADES] = 0
-    y, y_2 = below[OUT:OUT_2], below[OUT_2:FADES]
+    """M = f ⊙ M + w xᵀ + w₂ x₂ᵀ, times a, and y = rᵀ M, y₂ = r₂ᵀ M in one pass: r of position t, w of s, a of u."""
+    below[OUT : OUT + 4 * LANES] = 0
+    y, y_2 = below[OUT : OUT + LANES], below[OUT + 2 * LANES : OUT + 3 * LANES]
     for c in range(rows):
         m, k = M[c * LANES : (c + 1) * LANES], k0 + c
         for i in range(width):
-            value = m[i] + W[h, s, k] * below[IN + i]
+            value = m[i]
+            if fades is not None:
+                value *= below[FADES + i]
+            value += W[h, s, k] * below[IN + i]
             if W_2 is not None:
-                value -= W_2[h, s, k] * below[IN_2 + i]
+                value += W_2[h, s, k] * below[IN + 2 * LANES + i]
             if A is not None:
                 value *= A[h, u, k]
-            elif fades is not None:
-                value *= below[FADES + i]
             m[i] = value
             y[i] += R[h, t, k] * value
             if R_2 is not None:
@@ -97,12 +106,6 @@ def dot(a, b):
     for c in range(len(a)):
         total += a[c] * b[c]
     return total
-
-
-@inlined
-def share_of(one, total, tiny):
-    """1 / total, and 0 where it is nearly zero, as `inverse` in arrays.py has it."""
-    return one - one if abs(total) < tiny else one / total
 
 
 @compiled
@@ -125,99 +128,140 @@ def meet(M, state, met):
 
 @compiled
 def sweep(
-    h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, beta, D, reverse, loops, states, met, Y_2, Y
-):
+    h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, of_x, of_y, beta, E, dbeta, reverse, loops, states, met,
+    upon, Y_2, Y,
+):  # fmt: skip
     """Rows k0 … k1 − 1 of panel p of head h; the other arguments as in `run`."""
-    n, rows, c0, one, tiny = R.shape[1], k1 - k0, p * LANES, Y.dtype.type(1), np.finfo(Y.dtype).tiny ** 0.8
-    width, wide = min(LANES, Y.shape[2] - c0), 4 * REGISTER // Y.itemsize
-    M, below = tile(rows, Y).reshape(-1), tile(6, Y).reshape(-1)
-    step, pairs = 0, False
-    if loops is None and R_2 is None and W_2 is None and A is None and fades is None:
-        pairs = True  # of positions, in one pass over M
+    n, rows, c0, one = R.shape[1], k1 - k0, p * LANES, Y.dtype.type(1)
+    width, wide = min(LANES, Y.shape[2] - c0), WIDE * REGISTER // Y.itemsize
+    M, below = tile(rows, Y).reshape(-1), tile(ROOM, Y).reshape(-1)
+    below[FADES : FADES + LANES] = one
+    step, s, s_2, pairs, further, zero = 0, 0, 0, False, -1 if reverse else 1, one - one
+    if loops is None and A is None:
+        pairs = True  # of positions, in one pass over M. A meeting is at the first of them
     while step < n:
         t = n - 1 - step if reverse else step
-        before, further = (t + 1, -1) if reverse else (t - 1, 1)
-        u = before if reverse else t  # what lies between two positions fades as the later of them says
-        together = 2 if pairs and 0 < step < n - 1 else 1
+        together = 2 if pairs and 0 < step < n - 1 and t % 2 == 1 else 1
+        t_2 = t + further if together == 2 else t
+        u = t + 1 if reverse else t  # what lies between two positions fades as the later of them says
+        own = own_2 = dot(R[h, t, k0:k1], W[h, t, k0:k1])
+        between = between_2 = taken = zero
+        if together == 2:
+            own_2, between = dot(R[h, t_2, k0:k1], W[h, t_2, k0:k1]), dot(R[h, t_2, k0:k1], W[h, t, k0:k1])
+            if R_2 is not None:
+                between_2 = dot(R_2[h, t_2, k0:k1], W[h, t, k0:k1])
+            if W_2 is not None:
+                taken = dot(R[h, t_2, k0:k1], W_2[h, t, k0:k1])
         if step > 0:
-            if together == 2:
-                x = X[h, t, c0:]
-                for i in range(width):
-                    below[IN_2 + i] = x[i]
             if fades is not None:
-                fade(fades, h, u, c0, width, below)
+                fade(fades, h, u, c0, width, below, NOW)
+                for i in range(LANES):
+                    f = below[NOW + i]
+                    below[FADES + i] *= f
+                    below[IN + i] *= f
+                    below[IN_B + i] *= f
+                    if W_2 is not None:
+                        below[IN_2 + i] *= f
+                        below[IN_2B + i] *= f
             if loops is None:
                 for c in range(0, width, wide):
                     left = width - c
-                    if together == 2:
-                        some_columns(M, R, R, W, W, None, None, True, below, h, t, before, u, k0, rows, c, left)
-                    else:
-                        some_columns(M, R, R_2, W, W_2, A, fades, None, below, h, t, before, u, k0, rows, c, left)
+                    some_columns(M, R, R_2, W, W_2, A, fades, below, h, t, t_2, s, s_2, u, k0, rows, c, left)
             else:
-                advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, before, u, k0, rows, width)
-        for out in range(OUT, OUT + together * LANES, LANES):
-            x, y = X[h, t, c0:], Y[h, t, c0:]
+                advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, k0, rows, width)
+            if fades is not None:
+                below[FADES : FADES + LANES] = one
+        s, s_2 = t, t_2
+        if together == 1:
+            below[IN + LANES : IN + 2 * LANES] = 0
+            below[IN + 3 * LANES : IN + 4 * LANES] = 0
+        for second in range(together):
+            into, out = IN + second * LANES, OUT + second * LANES
+            if second == 1:
+                if fades is not None:
+                    fade(fades, h, u + further, c0, width, below, FADES)
+                    for i in range(LANES):
+                        f = below[FADES + i]
+                        below[IN + i] *= f
+                        below[OUT_B + i] *= f
+                        if W_2 is not None:
+                            below[IN_2 + i] *= f
+                        if R_2 is not None:
+                            below[OUT_2B + i] *= f
+                own = own_2
+                for i in range(width):
+                    below[OUT_B + i] += between * below[IN + i]
+                if R_2 is not None:
+                    for i in range(width):
+                        below[OUT_2B + i] += between_2 * below[IN + i]
+                if W_2 is not None:
+                    for i in range(width):
+                        below[OUT_B + i] += taken * below[IN_2 + i]
+            x, y, share = X[h, t, c0:], Y[h, t, c0:], one
+            if of_x is not None:
+                share = of_x[h, t]
             for i in range(width):
-                below[IN + i] = x[i]
+                below[into + i] = share * x[i]
             if R_2 is not None:
                 y_2 = Y_2[h, t, c0:]
                 if beta is not None:  # what is written is what is new
                     b = beta[h, t]
                     for i in range(width):
-                        y_2[i] = x[i] - below[OUT_2 + i]
-                        below[IN + i] = b * y_2[i]
-                else:
-                    if k0 > 0:  # earlier rows have been through
-                        for i in range(width):
-                            below[OUT_2 + i] += y_2[i]
+                        y_2[i] = x[i] - below[out + 2 * LANES + i]
+                        below[into + i] = b * y_2[i]
+                elif k0 > 0:  # earlier rows have been through
                     for i in range(width):
-                        y_2[i] = below[OUT_2 + i]
-            if k0 > 0:
-                for i in range(width):
-                    below[out + i] += y[i]
-            overlap, share = dot(R[h, t, k0:k1], W[h, t, k0:k1]), one
-            if D is not None and k1 == R.shape[2]:
-                share = share_of(one, D[h, t], tiny)
+                        y_2[i] -= below[out + 2 * LANES + i]
+                else:
+                    for i in range(width):
+                        y_2[i] = -below[out + 2 * LANES + i]
             for i in range(width):
-                y[i] = share * (below[out + i] + overlap * below[IN + i])
+                below[out + i] += own * below[into + i]
             if k0 == 0 and read_1 is not None:
                 r = read_1[h, t]
                 for i in range(width):
-                    below[ONE + i] += below[IN + i]
-                    y[i] += r * below[ONE + i]
+                    below[ONE + i] += below[into + i]
+                    below[out + i] += r * below[ONE + i]
             if k0 == 0 and write_1 is not None:
                 w = write_1[h, t]
                 for i in range(width):
-                    below[ONE + i] += w * below[IN + i]
-                    y[i] += below[ONE + i]
+                    below[ONE + i] += w * below[into + i]
+                    below[out + i] += below[ONE + i]
+            share = one
+            if of_y is not None:
+                share = of_y[h, t]
+            if E is not None:
+                dbeta[p, h, t] = dot(E[h, t, c0 : c0 + width], below[out : out + width])
+            if k0 > 0 or upon:
+                for i in range(width):
+                    y[i] += share * below[out + i]
+            else:
+                for i in range(width):
+                    y[i] = share * below[out + i]
             if W_2 is not None:
                 x_2 = X_2[h, t, c0:]
-                if beta is not None:  # what is taken away is what has been read
-                    b = beta[h, t]
-                    for i in range(width):
-                        below[IN_2 + i] = x_2[i] = b * y[i]
-                else:
-                    for i in range(width):
-                        below[IN_2 + i] = x_2[i]
+                for i in range(width):
+                    below[into + 2 * LANES + i] = -x_2[i]
             if states is not None and (t + 1) % BLOCK == 0:
                 state = states[h, p, t // BLOCK, k0 * LANES : k1 * LANES]
                 if met is not None:
                     meet(M, state, met[h, t // BLOCK, c0 : c0 + width])
                 else:
-                    leave(M, W[h, t, k0:k1], below[IN:IN_2], state)
+                    leave(M, W[h, t, k0:k1], below[into : into + LANES], state)
             t += further
         step += together
 
 
 @compiled
-def sweeps(reading, writing, fading, beta, D, reverse, loops, meeting, Y_2, Y, queue):
+def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, upon, Y_2, Y, queue):
     """`sweep` for all heads and panels, a task for each."""
     panels, inner = (Y.shape[2] + LANES - 1) // LANES, reading[0].shape[2]
-    together = ROWS if beta is None else max(inner, 1)
+    given, meeting, found = borrowed(((*reading, *writing, *fading, *scaling, *errors), meeting, (Y_2, Y)))
+    together = ROWS if errors[0] is None and errors[1] is None else max(inner, 1)
     for task in claimed(queue, len(Y) * panels):
         for k0 in range(0, max(inner, 1), together):
             which = (task // panels, task % panels, k0, min(k0 + together, inner))
-            sweep(*which, *reading, *writing, *fading, beta, D, reverse, loops, *meeting, Y_2, Y)
+            sweep(*which, *given, reverse, loops, *meeting, upon, *found)
 
 
 @compiled
@@ -238,7 +282,7 @@ def since_the_next_meeting(q, dq, k, dk, looked_up, met, Y, queue):
                 if looked_up is not None:
                     away = looked_up[h, t]
                     for c in range(len(away)):
-                        away[c], dk[h, t, c] = dk[h, t, c] + away[c], dk[h, t, c] - away[c]
+                        away[c], dk[h, t, c] = dk[h, t, c] - away[c], dk[h, t, c] + away[c]
                 if one:
                     sums[0] += dot(q[h, t], dq[h, t]) - dot(k[h, t], away)
                     Y[h, t, 0] = sums[0] + there
@@ -261,35 +305,11 @@ def denominators(A, B, eps, D, queue):
 
 
 @compiled
-def of_numerators(dY, Y, D, dD, dN, queue):
-    """dN_t = dY_t / D_t,  dD_t = −⟨dN_t, y_t⟩; a task for each head."""
-    one, tiny = Y.dtype.type(1), np.finfo(Y.dtype).tiny ** 0.8
-    for h in claimed(queue, len(D)):
-        for t in range(D.shape[1]):
-            dy, dn, share = dY[h, t], dN[h, t], share_of(one, D[h, t], tiny)
-            for c in range(len(dn)):
-                dn[c] = share * dy[c]
-            dD[h, t] = -dot(dn, Y[h, t])
-
-
-@compiled
-def of_errors(beta, E, g, u, dbeta, queue):
-    """u_t = β_t e_t,  dβ_t = ⟨e_t, g_t⟩; a task for each head."""
-    for h in claimed(queue, len(E)):
-        for t in range(E.shape[1]):
-            e, out, b = E[h, t], u[h, t], beta[h, t]
-            for c in range(len(e)):
-                out[c] = b * e[c]
-            dbeta[h, t] = dot(e, g[h, t])
-
-
-@compiled
-def take_away(X, Y, queue):
-    """Y −= X; a task for each head."""
+def less_products(A, B, Y, queue):
+    """Y_t = −⟨a_t, b_t⟩; a task for each head."""
     for h in claimed(queue, len(Y)):
         for t in range(Y.shape[1]):
-            for c in range(Y.shape[2]):
-                Y[h, t, c] -= X[h, t, c]
+            Y[h, t] = -dot(A[h, t], B[h, t])
 
 
 # ------------------------------------------------------------------------------------------- in and out
@@ -303,27 +323,31 @@ def heads(X: Array) -> Array:
 def run(
     R: Array, W: Array, X: Array, decay: Array | None = None, *, R_2: Array | None = None, W_2: Array | None = None,
     X_2: Array | None = None, beta: Array | None = None, read_1: Array | None = None, write_1: Array | None = None,
-    D: Array | None = None, by_columns: bool = False, reverse: bool = False, states: Array | None = None,
-    met: Array | None = None,
+    of_x: Array | None = None, of_y: Array | None = None, E: Array | None = None, dbeta: Array | None = None,
+    by_columns: bool = False, reverse: bool = False, states: Array | None = None, met: Array | None = None,
+    upon: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """y_t = Σ_{s ≤ t} L_ts ⟨r_t, w_s⟩ x_s of every head, (B, n, columns).
 
     decay             α, (B, n, 1), (B, n, rows) or, by columns, (B, n, columns); None: nothing fades. If `reverse`, s ≥ t
-    R_2               a second read, Σ_{s < t}, the second result. With β it is e = x − Σ_{s < t}, and x becomes β e
-    W_2, X_2          a second write, at s < t only, which is taken away, not added. With β it is x₂ = β_t y_t, the second result
-    read_1, write_1   one more row of r, with 1 for w, or of w, with 1 for r, (B, n). D is what y is divided by, (B, n)
+    of_x, of_y        what x and y are multiplied by, (B, n)
+    R_2               a second read, −Σ_{s < t}, the second result. With β, (B, n), it is e = x − Σ_{s < t}, and x becomes β e
+    W_2, X_2          a second write, at s < t only, which is taken away, not added; x₂ is y itself if it is not given
+    E                 e of the delta rule; then dbeta, (panels, B, n), becomes ⟨e, y⟩ of each panel, before y is multiplied
+    read_1, write_1   one more row of r, with 1 for w, or of w, with 1 for r, (B, n)
     states            M after every 32 positions, (B, panels, blocks, rows · 64), to be filled; if `reverse`, to be met, in
     met               (B, blocks, columns), which begins with zeros
+    upon              Y, if it is to be added to what stands there
     """
-    second = R_2 is not None or beta is not None
-    Y, Y_2 = np.empty(X.shape, X.dtype), np.empty(X.shape if second else (0, 0, 0), X.dtype)
-    X_2 = Y_2 if X_2 is None else X_2
+    Y = np.empty(X.shape, X.dtype) if upon is None else upon
+    Y_2 = np.empty(X.shape if R_2 is not None else (0, 0, 0), X.dtype)
+    X_2 = Y if X_2 is None else X_2
     by_columns = by_columns or (decay is not None and decay.shape[-1] == 1)
     in_parallel(
         len(Y) * -(-Y.shape[-1] // LANES),
         sweeps,
-        *((R, R_2, read_1), (W, X, W_2, X_2, write_1), (None, decay) if by_columns else (decay, None), beta, D),
-        *(reverse, plain_loops(), (states, met), Y_2, Y),
+        *((R, R_2, read_1), (W, X, W_2, X_2, write_1), (None, decay) if by_columns else (decay, None)),
+        *((of_x, of_y), (beta, E, dbeta), reverse, plain_loops(), (states, met), upon is not None, Y_2, Y),
     )
     return Y, Y_2
 
@@ -349,15 +373,14 @@ class SweptKernelAttentionPullback(NamedTuple):
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         if dY.shape != self.Y.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.Y.shape}")
-        q, k, v, y, dn = (heads(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
-        dd = None
+        q, k, v, y, dy = (heads(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
+        dd = share = None
         if self.D.size:
-            D = self.D.reshape(y.shape[:2])
-            dy, dn, dd = dn, np.empty_like(y), np.empty_like(D)
-            in_parallel(len(y), of_numerators, dy, y, D, dd, dn)
-        dq, _ = run(dn, v, k, read_1=dd)
-        dk, _ = run(v, dn, q, write_1=dd, reverse=True)
-        dv, _ = run(k, q, dn, reverse=True)
+            share, dd = inverse(self.D.reshape(y.shape[:2])), np.empty(y.shape[:2], y.dtype)
+            in_parallel(len(y), less_products, dy, y, dd)
+        dq, _ = run(dy, v, k, read_1=dd, of_y=share)
+        dk, _ = run(v, dy, q, write_1=dd, of_x=share, reverse=True)
+        dv, _ = run(k, q, dy, of_x=share, reverse=True)
         return dq.reshape(self.FQ.shape), dk.reshape(self.FK.shape), dv.reshape(self.V.shape)
 
 
@@ -372,7 +395,7 @@ def swept_kernel_attention(
     D = np.empty((*FQ.shape[:-1],) if normalise else (0,), V.dtype)
     if normalise:
         in_parallel(len(q), denominators, q, k, V.dtype.type(eps), D.reshape(q.shape[:2]))
-    Y, _ = run(q, k, v, D=D.reshape(q.shape[:2]) if normalise else None)
+    Y, _ = run(q, k, v, of_y=inverse(D).reshape(q.shape[:2]) if normalise else None)
     Y = Y.reshape(V.shape)
     return Y, SweptKernelAttentionPullback(FQ, FK, V, Y, D)
 
@@ -425,19 +448,19 @@ def delta_back(
     """dQ, dK, dV, dβ and, of gates, dln α: a sweep that finds g = Gᵀ k, and dv = β g with it; then one for dQ, one for dK."""
     q, k, dy, e = (heads(X) for X in (Q, K, dY.astype(E.dtype, copy=False), E))
     b, decay = heads(beta[..., None])[..., 0], None if log_decay is None else heads(np.exp(log_decay))
-    g, dv = run(k, q, dy, decay, reverse=True, W_2=k, beta=b)
-    u, dbeta = np.empty_like(e), np.empty_like(b)
-    in_parallel(len(e), of_errors, b, e, g, u, dbeta)
+    dbetas = np.empty((-(-e.shape[-1] // LANES), *b.shape), b.dtype)  # what each panel says of it
+    dv, _ = run(k, q, dy, decay, reverse=True, W_2=k, of_y=b, E=e, dbeta=dbetas)
     meetings = None if log_decay is None else Meetings(e, k)
     states, met = (None, None) if meetings is None else (meetings.states, meetings.met)
-    dq, looked_up = run(dy, u, k, decay, by_columns=True, R_2=dv, states=states)
-    dk, _ = run(u, dy, q, decay, by_columns=True, reverse=True, W_2=dv, X_2=k, states=states, met=met)
+    dq, looked_up = run(dy, e, k, decay, by_columns=True, R_2=dv, of_x=b, states=states)
+    upon = looked_up if meetings is None else None
+    dk, _ = run(
+        e, dy, q, decay, by_columns=True, reverse=True, W_2=dv, X_2=k, of_y=b, states=states, met=met, upon=upon
+    )
     gates: tuple[Array, ...] = ()
     if meetings and log_decay is not None:
         gates = (meetings.gradient(log_decay, q, dq, k, dk, looked_up),)
-    else:
-        in_parallel(len(k), take_away, looked_up, dk)
-    return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(E.shape), dbeta.reshape(beta.shape), *gates
+    return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(E.shape), dbetas.sum(0).reshape(beta.shape), *gates
 
 
 class SweptDeltaRulePullback(NamedTuple):
