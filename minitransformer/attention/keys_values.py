@@ -44,7 +44,7 @@ class KeysValues(NamedTuple):
             room = max(2 * now, 64)
             self = KeysValues(_wider(self.keys, room), _wider(self.values, room), self.length, [self.length])
         self.written[0] = now
-        return self._replace(length=now)
+        return KeysValues(self.K, self.V, now, self.written)
 
     def extended(self, K: Array, V: Array) -> "KeysValues":
         """With these n more positions. Raises ValueError for keys and values of other samples or heads."""
