@@ -52,7 +52,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import for_reading, inverse
-from minitransformer.kernels.compiling import any_order, compiled
+from minitransformer.kernels.compiling import any_order, compiled, inlined
 from minitransformer.kernels.micro_kernel import REGISTER, WIDE, some_columns
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, plain_loops, tile
@@ -62,6 +62,15 @@ ROWS = 64  # of a memory, that go through the text together
 BLOCK = 32  # positions from one meeting of S and G to the next
 ROOM = 11  # rows below the columns of M: x and x₂ of two positions, y and y₂ of two, fades, and what a row of ones has seen
 IN, IN_B, IN_2, IN_2B, OUT, OUT_B, OUT_2, OUT_2B, FADES, NOW, ONE = (row * LANES for row in range(ROOM))
+
+
+@any_order
+def dot(a, b):
+    """⟨a, b⟩."""
+    total = a.dtype.type(0)
+    for c in range(len(a)):
+        total += a[c] * b[c]
+    return total
 
 
 @compiled
@@ -77,11 +86,36 @@ def fade(fades, h, u, c0, width, below, to):
             below[to + i] = each[i]
 
 
+@inlined
+def overlaps(R, R_2, W, W_2, h, t, t_2, k0, k1):
+    """⟨r, w⟩ of t, of t₂, of r at t₂ and w at t, and the same for R_2, and for W_2. They don't wait for M, nor M for them."""
+    own = own_2 = dot(R[h, t, k0:k1], W[h, t, k0:k1])
+    between = between_2 = taken = R.dtype.type(0)
+    if t_2 != t:
+        own_2, between = dot(R[h, t_2, k0:k1], W[h, t_2, k0:k1]), dot(R[h, t_2, k0:k1], W[h, t, k0:k1])
+        if R_2 is not None:
+            between_2 = dot(R_2[h, t_2, k0:k1], W[h, t, k0:k1])
+        if W_2 is not None:
+            taken = dot(R[h, t_2, k0:k1], W_2[h, t, k0:k1])
+    return own, own_2, between, between_2, taken
+
+
+@inlined
+def reads_the_first(R_2, W_2, between, between_2, taken, below):
+    """What the first of two has written, the second reads here: M does not have it yet."""
+    for i in range(LANES):
+        below[OUT_B + i] += between * below[IN + i]
+        if R_2 is not None:
+            below[OUT_2B + i] += between_2 * below[IN + i]
+        if W_2 is not None:
+            below[OUT_B + i] += taken * below[IN_2 + i]
+
+
 @compiled
 def advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, k0, rows, width):
     """M = f ⊙ M + w xᵀ + w₂ x₂ᵀ, times a, and y = rᵀ M, y₂ = r₂ᵀ M in one pass: r of position t, w of s, a of u."""
-    below[OUT : OUT + 4 * LANES] = 0
-    y, y_2 = below[OUT : OUT + LANES], below[OUT + 2 * LANES : OUT + 3 * LANES]
+    below[OUT:FADES] = 0
+    y, y_2 = below[OUT:OUT_B], below[OUT_2:OUT_2B]
     for c in range(rows):
         m, k = M[c * LANES : (c + 1) * LANES], k0 + c
         for i in range(width):
@@ -90,22 +124,13 @@ def advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, k0, rows, w
                 value *= below[FADES + i]
             value += W[h, s, k] * below[IN + i]
             if W_2 is not None:
-                value += W_2[h, s, k] * below[IN + 2 * LANES + i]
+                value += W_2[h, s, k] * below[IN_2 + i]
             if A is not None:
                 value *= A[h, u, k]
             m[i] = value
             y[i] += R[h, t, k] * value
             if R_2 is not None:
                 y_2[i] += R_2[h, t, k] * value
-
-
-@any_order
-def dot(a, b):
-    """⟨a, b⟩."""
-    total = a.dtype.type(0)
-    for c in range(len(a)):
-        total += a[c] * b[c]
-    return total
 
 
 @compiled
@@ -136,7 +161,7 @@ def sweep(
     width, wide = min(LANES, Y.shape[2] - c0), WIDE * REGISTER // Y.itemsize
     M, below = tile(rows, Y).reshape(-1), tile(ROOM, Y).reshape(-1)
     below[FADES : FADES + LANES] = one
-    step, s, s_2, pairs, further, zero = 0, 0, 0, False, -1 if reverse else 1, one - one
+    step, s, s_2, pairs, further = 0, 0, 0, False, -1 if reverse else 1
     if loops is None and A is None:
         pairs = True  # of positions, in one pass over M. A meeting is at the first of them
     while step < n:
@@ -144,15 +169,8 @@ def sweep(
         together = 2 if pairs and 0 < step < n - 1 and t % 2 == 1 else 1
         t_2 = t + further if together == 2 else t
         u = t + 1 if reverse else t  # what lies between two positions fades as the later of them says
-        own = own_2 = dot(R[h, t, k0:k1], W[h, t, k0:k1])
-        between = between_2 = taken = zero
-        if together == 2:
-            own_2, between = dot(R[h, t_2, k0:k1], W[h, t_2, k0:k1]), dot(R[h, t_2, k0:k1], W[h, t, k0:k1])
-            if R_2 is not None:
-                between_2 = dot(R_2[h, t_2, k0:k1], W[h, t, k0:k1])
-            if W_2 is not None:
-                taken = dot(R[h, t_2, k0:k1], W_2[h, t, k0:k1])
-        if step > 0:
+        own, own_2, between, between_2, taken = overlaps(R, R_2, W, W_2, h, t, t_2, k0, k1)
+        if step > 0:  # the pass: what has been written enters, and t and t₂ read
             if fades is not None:
                 fade(fades, h, u, c0, width, below, NOW)
                 for i in range(LANES):
@@ -173,12 +191,12 @@ def sweep(
                 below[FADES : FADES + LANES] = one
         s, s_2 = t, t_2
         if together == 1:
-            below[IN + LANES : IN + 2 * LANES] = 0
-            below[IN + 3 * LANES : IN + 4 * LANES] = 0
-        for second in range(together):
+            below[IN_B:IN_2] = 0
+            below[IN_2B:OUT] = 0
+        for second in range(together):  # what each of them writes, and finds
             into, out = IN + second * LANES, OUT + second * LANES
             if second == 1:
-                if fades is not None:
+                if fades is not None:  # M has to wait
                     fade(fades, h, u + further, c0, width, below, FADES)
                     for i in range(LANES):
                         f = below[FADES + i]
@@ -189,14 +207,7 @@ def sweep(
                         if R_2 is not None:
                             below[OUT_2B + i] *= f
                 own = own_2
-                for i in range(width):
-                    below[OUT_B + i] += between * below[IN + i]
-                if R_2 is not None:
-                    for i in range(width):
-                        below[OUT_2B + i] += between_2 * below[IN + i]
-                if W_2 is not None:
-                    for i in range(width):
-                        below[OUT_B + i] += taken * below[IN_2 + i]
+                reads_the_first(R_2, W_2, between, between_2, taken, below)
             x, y, share = X[h, t, c0:], Y[h, t, c0:], one
             if of_x is not None:
                 share = of_x[h, t]
