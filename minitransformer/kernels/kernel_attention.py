@@ -38,7 +38,7 @@ from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
 from minitransformer.kernels.sweeps import SweptKernelAttentionPullback, heads, swept_kernel_attention
-from minitransformer.kernels.threads import claimed, in_parallel
+from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
@@ -272,6 +272,7 @@ def turn(X, width, XT):
 @compiled
 def sweeps(A, B, C, offset, eps, loops, S_before, z_before, Y, D, queue):
     """`sweep` for all heads, a task for each."""
+    A, B, C, S_before, z_before, Y, D = borrowed((A, B, C, S_before, z_before, Y, D))
     for h in claimed(queue, len(A)):
         sweep(A[h], B[h], C[h], offset, eps, loops, S_before[h], z_before[h], Y[h], D[h])
 
@@ -279,6 +280,8 @@ def sweeps(A, B, C, offset, eps, loops, S_before, z_before, Y, D, queue):
 @compiled
 def sweeps_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC, queue):
     """`sweep_back` for all heads, a task for each."""
+    A, B, C, dY, Y, D, S_before, z_before = borrowed((A, B, C, dY, Y, D, S_before, z_before))
+    dA, dB, dC = borrowed((dA, dB, dC))
     for h in claimed(queue, len(A)):
         sweep_back(
             *(A[h], B[h], C[h], dY[h], Y[h], D[h], S_before[h], z_before[h], offset, loops),

@@ -27,7 +27,7 @@ Two positions of a memory M, for some columns (why it is this: sweeps.py):
         y₁ += r₁_c · m,  y₂ += r₂_c · m
         M_c = m
 
-Four or five operations for a vector of M that is in the first-level cache, and a core starts two in a cycle: the loads and the
+Four operations or more for a vector of M that is in the first-level cache, and a core starts two in a cycle: the loads and the
 store hide behind them. x and y stay in registers from the first row to the last. A compiler that is given the lines above writes
 y at every row.
 
@@ -162,8 +162,8 @@ def some_columns(typingctx, M, R, R_2, W, W_2, A, fades, below, h, t, t_2, s, s_
     """M = f ⊙ M + Σ w xᵀ, y = rᵀ M for each r, in WIDE vectors of columns from c on; in two, if no more are `left`.
 
     M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x of s and of s_2, the same for W_2, y of t
-    and of t_2, the same for R_2, and f. r are R[h, t] and, if `paired` is not None, R[h, t_2], from `start` on; w are W[h, s] and
-    W[h, s_2]. The same goes for R_2 and W_2, each of which may be None. If `fades` is None, f is 1. If A is not None, M is
+    and of t_2, the same for R_2, and f. r are R[h, t] and R[h, t_2] from `start` on, w are W[h, s] and W[h, s_2]. The same goes
+    for R_2 and W_2, each of which may be None. If `fades` is None, f is 1. If A is not None, only s and t count, and M is
     multiplied by A[h, u], along the rows, when all is written and before it is read.
     """
 

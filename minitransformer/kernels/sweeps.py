@@ -283,6 +283,7 @@ def since_the_next_meeting(q, dq, k, dk, looked_up, met, Y, queue):
     what they have looked up it is their gradient, and takes its place, and together they are in Y.
     """
     n, one, sums = Y.shape[1], Y.shape[2] != q.shape[2], np.empty(Y.shape[2], Y.dtype)
+    q, dq, k, dk, met, Y = borrowed((q, dq, k, dk, met, Y))
     for h in claimed(queue, len(Y)):
         for block in range(met.shape[1]):
             beyond = met[h, block]
@@ -306,6 +307,7 @@ def since_the_next_meeting(q, dq, k, dk, looked_up, met, Y, queue):
 @compiled
 def denominators(A, B, eps, D, queue):
     """D_t = ⟨a_t, Σ_{s ≤ t} b_s⟩ + ε; a task for each head."""
+    A, B, D = borrowed((A, B, D))
     for h in claimed(queue, len(D)):
         z = np.zeros(B.shape[2], B.dtype)
         for t in range(D.shape[1]):
@@ -318,6 +320,7 @@ def denominators(A, B, eps, D, queue):
 @compiled
 def less_products(A, B, Y, queue):
     """Y_t = −⟨a_t, b_t⟩; a task for each head."""
+    A, B, Y = borrowed((A, B, Y))
     for h in claimed(queue, len(Y)):
         for t in range(Y.shape[1]):
             Y[h, t] = -dot(A[h, t], B[h, t])
