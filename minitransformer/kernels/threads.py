@@ -42,7 +42,7 @@ ENOUGH = 2**20  # multiply-adds that are worth the call of a helper
 PARTS = 4  # of an array for each thread: who is done early takes another
 LOOKS = 1_000_000  # at a flag, before one goes to sleep: about half a millisecond
 NONE_LEFT = 2**62  # a queue that stands here is empty for any loop
-PAUSE = 24_000  # looks between a bell and acting on it: who rang it still holds the interpreter, for about 10 µs
+PLACES, LINE = 64, 16  # for queues, no two in one line of the cache. Who finds none that is free works alone
 
 
 def _cores() -> int:
@@ -147,19 +147,27 @@ def watch(flags, looks):
 
 
 @compiled
-def wait_for(bell, idle, place, looks, pause):
-    """Say that this helper is idle, now that it does not hold the interpreter; then wait for its bell, but not forever."""
+def wait_for(bell, queues, idle, place, looks):
+    """Say that this helper is idle, now that it does not hold the interpreter; then wait for its bell, but not forever.
+
+    Who has rung it holds the interpreter until its loop begins; so wait too until a task is claimed from its queue.
+    """
     idle[place] = 1
     if watch(bell, looks):
-        for _ in range(pause):
-            look(bell, 0)
+        watch(queues[bell[0] - 1, :1], looks // 10)
+
+
+queues = np.zeros((PLACES, LINE), np.int64)  # of jobs, for good: a helper may look at one whose job is over
+_free = list(range(PLACES))
 
 
 class Job:
     """A loop with its queue, for whoever is free."""
 
-    def __init__(self, parts: int, helpers: int, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self.loop, self.arguments = loop, (*arguments, np.array([0, parts]))
+    def __init__(self, place: int, parts: int, helpers: int, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.bell, self.place, queue = place + 1, [place], queues[place, :2]
+        queue[:] = 0, parts
+        self.loop, self.arguments = loop, (*arguments, queue)
         self.idle = np.ones(helpers, np.int64)  # a flag for each
         self.error: BaseException | None = None
 
@@ -176,11 +184,13 @@ class Job:
     def finish(self) -> None:
         """Wait until no helper is at work, and none can begin."""
         self.drop()
+        self.arguments = ()  # a helper that comes from now on finds nothing, and who came before is not idle
         nap = 1e-5
         while not watch(self.idle, LOOKS):
             time.sleep(nap)
             nap = min(2 * nap, 1e-3)
-        self.arguments = ()  # a helper that comes too late must not keep them alive
+        while self.place:
+            _free.append(self.place.pop())
 
 
 class Helper:
@@ -192,7 +202,7 @@ class Helper:
 
     def call(self, job: Job) -> None:
         self.jobs.put(job)
-        self.bell[0] = 1
+        self.bell[0] = job.bell
 
     def serve(self) -> None:
         while True:
@@ -206,7 +216,7 @@ class Helper:
             self.bell[0] = 0
             idle = job.idle
             del job  # what it worked on may be freed from now on
-            wait_for(self.bell, idle, self.place, LOOKS if self.jobs.empty() else 0, PAUSE)
+            wait_for(self.bell, queues, idle, self.place, LOOKS if self.jobs.empty() else 0)
 
 
 _helpers: list[Helper] = []
@@ -231,7 +241,12 @@ def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
         return
     while len(_helpers) < threads - 1:
         _helpers.append(Helper(len(_helpers)))
-    job = Job(min(tasks, threads * PARTS), threads - 1, loop, arguments)
+    try:
+        place = _free.pop()
+    except IndexError:
+        loop(*arguments, np.array([0, 1]))
+        return
+    job = Job(place, min(tasks, threads * PARTS), threads - 1, loop, arguments)
     try:
         for helper in _helpers[: threads - 1]:
             helper.call(job)

@@ -94,6 +94,30 @@ def test_a_helper_keeps_no_array_alive():
     assert gone() is None
 
 
+def test_who_finds_no_place_for_a_queue_works_alone(monkeypatch):
+    done = np.zeros(50)
+    with threads.limit(3):
+        threads.in_parallel(50, count, done)  # the first time, one thread does all
+        monkeypatch.setattr(threads, "_free", [])
+        threads.in_parallel(50, count, done)
+    assert (done == 2).all()
+
+
+def test_a_place_is_free_again_when_its_job_is_over():
+    def fail(done, queue):
+        for task in threads.claimed(queue, len(done)):
+            if queue[1] > 1:
+                raise ValueError(f"task {task}")
+
+    with threads.limit(3):
+        threads.in_parallel(50, fail, np.zeros(50))
+        for _ in range(2 * threads.PLACES):
+            with pytest.raises(ValueError, match="task"):
+                threads.in_parallel(50, fail, np.zeros(50))
+            threads.in_parallel(50, count, np.zeros(50))
+    assert sorted(threads._free) == list(range(threads.PLACES))
+
+
 def test_a_limit_ends_with_its_block():
     before = threads.number
     with threads.limit(5):
