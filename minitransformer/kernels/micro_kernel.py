@@ -47,6 +47,7 @@ REGISTER = register() or 16  # bytes; where there are none, nobody calls this ke
 WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
 WIDTH = 64  # of a memory
 WRITTEN, READ, FADES = 0, 4, 8  # rows below it: x of two positions, the same for W_2; y of two, the same for R_2; f
+AS_R, AS_R_2, AS_W, AS_W_SECOND, AS_W_2, AS_W_2_SECOND, AS_M = range(7)  # rows beside it, where its own fade
 NARROW = 2  # ... for what is left of a row that is no multiple of WIDE vectors
 _i64 = ir.IntType(64)
 
@@ -158,13 +159,13 @@ def _spread(builder, value, vector):
 
 
 @intrinsic
-def some_columns(typingctx, M, R, R_2, W, W_2, A, fades, below, h, t, t_2, s, s_2, u, start, rows, c, left):
+def some_columns(typingctx, M, R, R_2, W, W_2, A, beside, fades, below, h, t, t_2, s, s_2, start, rows, c, left):
     """M = f ⊙ M + Σ w xᵀ, y = rᵀ M for each r, in WIDE vectors of columns from c on; in two, if no more are `left`.
 
     M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x of s and of s_2, the same for W_2, y of t
     and of t_2, the same for R_2, and f. r are R[h, t] and R[h, t_2] from `start` on, w are W[h, s] and W[h, s_2]. The same goes
-    for R_2 and W_2, each of which may be None. If `fades` is None, f is 1. If A is not None, only s and t count, and M is
-    multiplied by A[h, u], along the rows, when all is written and before it is read.
+    for R_2 and W_2, each of which may be None. If `fades` is None, f is 1. If A is not None, rows fade too: M is multiplied by
+    row AS_M of `beside`, along its rows, and the others of `beside` stand for those of w, w₂, and of r, r₂ of t_2.
     """
 
     def code(context, builder, signature, arguments):
@@ -177,7 +178,8 @@ def some_columns(typingctx, M, R, R_2, W, W_2, A, fades, below, h, t, t_2, s, s_
                 _columns(WIDE, context, builder, signature, arguments)
         return context.get_dummy_value()
 
-    return types.void(M, R, R_2, W, W_2, A, fades, below, h, t, t_2, s, s_2, u, start, rows, c, left), code
+    kinds = M, R, R_2, W, W_2, A, beside, fades, below, h, t, t_2, s, s_2, start, rows, c, left
+    return types.void(*kinds), code
 
 
 def _columns(vectors_in_row, context, builder, signature, arguments):
@@ -186,12 +188,11 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
     size = context.get_abi_sizeof(number)
     vector = ir.VectorType(number, REGISTER // size)
     fma = _fma(builder, vector, size)
-    array_M, R, R_2, W, W_2, A, array_below = (
+    array_M, R, R_2, W, W_2, A, beside, fades, below = (
         None if kind == types.none else context.make_array(kind)(context, builder, value)
-        for kind, value in zip((*signature.args[:6], signature.args[7]), (*arguments[:6], arguments[7]), strict=True)
+        for kind, value in zip(signature.args[:9], arguments[:9], strict=True)
     )
-    h, t, t_2, s, s_2, u, start, rows, c, _ = arguments[8:]
-    positions = 2 if A is None else 1
+    h, t, t_2, s, s_2, start, rows, c, _ = arguments[9:]
     left = builder.mul(c, fixed(size))
 
     def vectors(array, row):
@@ -200,10 +201,16 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
         return [builder.add(first, fixed(v * REGISTER)) for v in range(vectors_in_row)]
 
     def read(row):
-        return [_read(builder, place, vector, size) for place in vectors(array_below, fixed(row))]
+        return [_read(builder, place, vector, size) for place in vectors(below, fixed(row))]
 
-    def begin(array, position):
-        """Where the row of an array begins that stands beside M."""
+    def row_beside(faded):
+        first = builder.mul(fixed(faded), builder.extract_value(beside.strides, 0))
+        return builder.add(builder.ptrtoint(beside.data, _i64), first)
+
+    def begin(array, position, faded):
+        """Where that row of an array begins that stands beside M; or what became of it, as the rows of M fade."""
+        if A and faded is not None:
+            return row_beside(faded)
         strides = [builder.extract_value(array.strides, axis) for axis in (0, 1)]
         offset = builder.add(builder.mul(h, strides[0]), builder.mul(position, strides[1]))
         offset = builder.add(offset, builder.mul(start, fixed(size)))
@@ -213,20 +220,15 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
         for value, place in zip(values, places, strict=True):
             builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
 
-    def beside(row, array, array_2, *at):
+    def present(row, *those):
         """Where each w or r begins, and which row below the columns belongs to it."""
-        both = ((row, array), (row + 2, array_2))
-        return [
-            (begin(its, place), first + i)
-            for first, its in both
-            if its is not None
-            for i, place in enumerate(at[:positions])
-        ]
+        return [(begin(*one), row + i) for i, one in enumerate(those) if one[0] is not None]
 
-    writes = [(w, read(row)) for w, row in beside(WRITTEN, W, W_2, s, s_2)]
-    reads = beside(READ, R, R_2, t, t_2)
-    columns = None if signature.args[6] == types.none else read(FADES)
-    a = None if A is None else begin(A, u)
+    writes = present(WRITTEN, (W, s, AS_W), (W, s_2, AS_W_SECOND), (W_2, s, AS_W_2), (W_2, s_2, AS_W_2_SECOND))
+    writes = [(w, read(row)) for w, row in writes]
+    reads = present(READ, (R, t, None), (R, t_2, AS_R), (R_2, t, None), (R_2, t_2, AS_R_2))
+    columns = read(FADES) if fades else None
+    a = row_beside(AS_M) if A else None
     nothing = [ir.Constant(vector, [0.0] * vector.count)] * (len(reads) * vectors_in_row)
 
     before, loop, after = builder.block, builder.append_basic_block("row"), builder.append_basic_block("end")
@@ -241,9 +243,9 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
     places = vectors(array_M, row)
     m = [_read(builder, place, vector, size) for place in places]
     m = [builder.fmul(f_v, m_v) for f_v, m_v in zip(columns, m, strict=True)] if columns else m
+    m = [builder.fmul(everywhere(a), m_v) for m_v in m] if a else m
     for w, x in writes:
         m = [builder.call(fma, [everywhere(w), x_v, m_v]) for x_v, m_v in zip(x, m, strict=True)]
-    m = [builder.fmul(everywhere(a), m_v) for m_v in m] if a else m
     write(m, places)
     following = [builder.add(row, fixed(1))]
     for i, (r, _) in enumerate(reads):
@@ -260,7 +262,7 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
         phi.add_incoming(value, before)
         phi.add_incoming(changed, loop)
     for i, (_, out) in enumerate(reads):
-        write(last[i * vectors_in_row : (i + 1) * vectors_in_row], vectors(array_below, fixed(out)))
+        write(last[i * vectors_in_row : (i + 1) * vectors_in_row], vectors(below, fixed(out)))
 
 
 six_rows = intrinsic(_some_rows(6, WIDE))

@@ -29,7 +29,7 @@ row in what dQ and dK read: `read_1` and `write_1` are what r and w have in that
 gradient of a share, dy_t / D_t, is read or written, the other side is divided instead, which is in the cache already.
 
 dln α_t = Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i), for the delta rule with + b in the place of − b. Rounding would add up in it
-from the end of the text to its beginning; so every 32 positions it begins anew, with Σ_v S ⊙ G: what the sweep for dQ has left
+from the end of the text to its beginning; so every 128 positions it begins anew, with Σ_v S ⊙ G: what the sweep for dQ has left
 there, met by that for dK.
 
 Why this is fast. Products of matrices over 64 positions need the weights of their pairs, and with a decay for each channel they
@@ -41,9 +41,11 @@ knows nothing of the others. And it is read and written once for two positions, 
     y_t = a_t ⊙ (r_tᵀ M + ⟨r_t, w_s⟩ x_s) + ⟨r_t, w_t⟩ x_t
 
 All of a column fades alike, so a_t can wait, and goes with the next a into one factor of M, and into x_s: five operations for
-two positions, where a memory that does not fade needs four. (A fade along the rows would have to go into each r; there it is one
-position at a time.) Of a taller memory 64 rows go through the whole text, and then the next 64: what they say is added up. (Not
-so when x is what has been read: that needs all rows.) No decay is divided by, so any will do, also 0.
+two positions, where a memory that does not fade needs four. Where the rows fade it goes into r_t, and with the next a into w_s,
+w_t and a factor of each row: some products beside M (`rows_fade`), and five operations on it again.
+
+Of a taller memory 64 rows go through the whole text, and then the next 64: what they say is added up. (Not so when x is what has
+been read: that needs all rows.) No decay is divided by, so any will do, also 0.
 """
 
 import math
@@ -53,13 +55,26 @@ import numpy as np
 
 from minitransformer.arrays import for_reading, inverse
 from minitransformer.kernels.compiling import any_order, compiled, inlined
-from minitransformer.kernels.micro_kernel import REGISTER, WIDE, some_columns
+from minitransformer.kernels.micro_kernel import (
+    AS_M,
+    AS_R,
+    AS_R_2,
+    AS_W,
+    AS_W_2,
+    AS_W_2_SECOND,
+    AS_W_SECOND,
+    REGISTER,
+    WIDE,
+    some_columns,
+)
+from minitransformer.kernels.pointwise import cut
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, plain_loops, tile
 from minitransformer.typing import Array
 
 ROWS = 64  # of a memory, that go through the text together
-BLOCK = 32  # positions from one meeting of S and G to the next
+FEW = 2**16  # exponentials, for which no helper is called
+BLOCK = 128  # positions from one meeting of S and G to the next
 ROOM = 11  # rows below the columns of M: x and x₂ of two positions, y and y₂ of two, fades, and what a row of ones has seen
 IN, IN_B, IN_2, IN_2B, OUT, OUT_B, OUT_2, OUT_2B, FADES, NOW, ONE = (row * LANES for row in range(ROOM))
 
@@ -70,6 +85,18 @@ def dot(a, b):
     total = a.dtype.type(0)
     for c in range(len(a)):
         total += a[c] * b[c]
+    return total
+
+
+@any_order
+def faded_dot(a, b, A, h, u, k0):
+    """⟨a, b⟩, with what fades along the rows, if anything does, faded."""
+    total = a.dtype.type(0)
+    if A is None:
+        return dot(a, b)
+    f = A[h, u, k0:]
+    for c in range(len(a)):
+        total += f[c] * a[c] * b[c]
     return total
 
 
@@ -87,16 +114,48 @@ def fade(fades, h, u, c0, width, below, to):
 
 
 @inlined
-def overlaps(R, R_2, W, W_2, h, t, t_2, k0, k1):
+def times(x, y, to):
+    """to = x ⊙ y."""
+    for c in range(len(x)):
+        to[c] = x[c] * y[c]
+
+
+@inlined
+def rows_fade(A, R, R_2, W, W_2, h, t_2, s, s_2, u, u_2, before, waits, k0, k1, beside):
+    """What a pass takes in the place of M, of w, w₂ of both positions before it, and of r, r₂ of its second position.
+
+    before   what the second position before it has read with, and M has waited for; −1 if there was one position only
+    waits    whether the second position of this pass is another one than the first, and reads with a of u₂
+    """
+    f, m = A[h, u, k0:k1], beside[AS_M]
+    if before >= 0:
+        times(f, A[h, before, k0:k1], m)
+    else:
+        for c in range(len(f)):
+            m[c] = f[c]
+    times(W[h, s, k0:k1], m, beside[AS_W])
+    times(W[h, s_2, k0:k1], f, beside[AS_W_SECOND])
+    if W_2 is not None:
+        times(W_2[h, s, k0:k1], m, beside[AS_W_2])
+        times(W_2[h, s_2, k0:k1], f, beside[AS_W_2_SECOND])
+    if waits:
+        times(R[h, t_2, k0:k1], A[h, u_2, k0:k1], beside[AS_R])
+        if R_2 is not None:
+            times(R_2[h, t_2, k0:k1], A[h, u_2, k0:k1], beside[AS_R_2])
+
+
+@inlined
+def overlaps(R, R_2, W, W_2, A, h, t, t_2, u, k0, k1):
     """⟨r, w⟩ of t, of t₂, of r at t₂ and w at t, and the same for R_2, and for W_2. They don't wait for M, nor M for them."""
     own = own_2 = dot(R[h, t, k0:k1], W[h, t, k0:k1])
     between = between_2 = taken = R.dtype.type(0)
     if t_2 != t:
-        own_2, between = dot(R[h, t_2, k0:k1], W[h, t_2, k0:k1]), dot(R[h, t_2, k0:k1], W[h, t, k0:k1])
+        own_2 = dot(R[h, t_2, k0:k1], W[h, t_2, k0:k1])
+        between = faded_dot(R[h, t_2, k0:k1], W[h, t, k0:k1], A, h, u, k0)
         if R_2 is not None:
-            between_2 = dot(R_2[h, t_2, k0:k1], W[h, t, k0:k1])
+            between_2 = faded_dot(R_2[h, t_2, k0:k1], W[h, t, k0:k1], A, h, u, k0)
         if W_2 is not None:
-            taken = dot(R[h, t_2, k0:k1], W_2[h, t, k0:k1])
+            taken = faded_dot(R[h, t_2, k0:k1], W_2[h, t, k0:k1], A, h, u, k0)
     return own, own_2, between, between_2, taken
 
 
@@ -153,23 +212,25 @@ def meet(M, state, met):
 
 @compiled
 def sweep(
-    h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, of_x, of_y, beta, E, dbeta, reverse, loops, states, met,
-    upon, Y_2, Y,
+    h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, of_x, of_y, beta, E, dbeta, beside, reverse, loops, states,
+    met, upon, Y_2, Y,
 ):  # fmt: skip
     """Rows k0 … k1 − 1 of panel p of head h; the other arguments as in `run`."""
     n, rows, c0, one = R.shape[1], k1 - k0, p * LANES, Y.dtype.type(1)
     width, wide = min(LANES, Y.shape[2] - c0), WIDE * REGISTER // Y.itemsize
     M, below = tile(rows, Y).reshape(-1), tile(ROOM, Y).reshape(-1)
     below[FADES : FADES + LANES] = one
-    step, s, s_2, pairs, further = 0, 0, 0, False, -1 if reverse else 1
-    if loops is None and A is None:
-        pairs = True  # of positions, in one pass over M. A meeting is at the first of them
+    step, s, s_2, before, further = 0, 0, 0, -1, -1 if reverse else 1
+    pairs = loops is None  # of positions, in one pass over M. A meeting is at the first of them
     while step < n:
         t = n - 1 - step if reverse else step
         together = 2 if pairs and 0 < step < n - 1 and t % 2 == 1 else 1
         t_2 = t + further if together == 2 else t
         u = t + 1 if reverse else t  # what lies between two positions fades as the later of them says
-        own, own_2, between, between_2, taken = overlaps(R, R_2, W, W_2, h, t, t_2, k0, k1)
+        if A is not None and pairs and step > 0:
+            rows_fade(A, R, R_2, W, W_2, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside)
+            before = u + further if together == 2 else -1
+        own, own_2, between, between_2, taken = overlaps(R, R_2, W, W_2, A, h, t, t_2, u + further, k0, k1)
         if step > 0:  # the pass: what has been written enters, and t and t₂ read
             if fades is not None:
                 fade(fades, h, u, c0, width, below, NOW)
@@ -184,7 +245,7 @@ def sweep(
             if loops is None:
                 for c in range(0, width, wide):
                     left = width - c
-                    some_columns(M, R, R_2, W, W_2, A, fades, below, h, t, t_2, s, s_2, u, k0, rows, c, left)
+                    some_columns(M, R, R_2, W, W_2, A, beside, fades, below, h, t, t_2, s, s_2, k0, rows, c, left)
             else:
                 advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, k0, rows, width)
             if fades is not None:
@@ -269,10 +330,12 @@ def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, u
     panels, inner = (Y.shape[2] + LANES - 1) // LANES, reading[0].shape[2]
     given, meeting, found = borrowed(((*reading, *writing, *fading, *scaling, *errors), meeting, (Y_2, Y)))
     together = ROWS if errors[0] is None and errors[1] is None else max(inner, 1)
+    wide = (min(together, inner) + LANES - 1) // LANES
+    beside = tile((AS_M + 1) * wide, Y).reshape(AS_M + 1, wide * LANES)
     for task in claimed(queue, len(Y) * panels):
         for k0 in range(0, max(inner, 1), together):
             which = (task // panels, task % panels, k0, min(k0 + together, inner))
-            sweep(*which, *given, reverse, loops, *meeting, upon, *found)
+            sweep(*which, *given, borrowed(beside), reverse, loops, *meeting, upon, *found)
 
 
 @compiled
@@ -349,7 +412,7 @@ def run(
     W_2, X_2          a second write, at s < t only, which is taken away, not added; x₂ is y itself if it is not given
     E                 e of the delta rule; then dbeta, (panels, B, n), becomes ⟨e, y⟩ of each panel, before y is multiplied
     read_1, write_1   one more row of r, with 1 for w, or of w, with 1 for r, (B, n)
-    states            M after every 32 positions, (B, panels, blocks, rows · 64), to be filled; if `reverse`, to be met, in
+    states            M after every 128 positions, (B, panels, blocks, rows · 64), to be filled; if `reverse`, to be met, in
     met               (B, blocks, columns), which begins with zeros
     upon              Y, if it is to be added to what stands there
     """
@@ -423,35 +486,48 @@ class Meetings:
         self.states = np.empty((B, -(-r // LANES), blocks, V.shape[-1] * LANES), K.dtype)
         self.met = np.zeros((B, blocks, r), K.dtype)
 
-    def gradient(
-        self, log_decay: Array, q: Array, dq: Array, k: Array, dk: Array, looked_up: Array | None = None
-    ) -> Array:
-        """dln α: Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i) within each block; beyond its end is what has met there."""
-        dlog_decay = np.empty((len(q), *log_decay.shape[-2:]), q.dtype)
-        in_parallel(len(q), since_the_next_meeting, q, dq, k, dk, looked_up, self.met, dlog_decay)
-        return dlog_decay.reshape(log_decay.shape)
+    def gradient(self, decay: Array, q: Array, dq: Array, k: Array, dk: Array, looked_up: Array | None = None) -> Array:
+        """dln α: Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i) within each block; beyond its end is what has met there. It replaces α."""
+        in_parallel(len(q), since_the_next_meeting, q, dq, k, dk, looked_up, self.met, decay)
+        return decay
+
+
+def exponentials(X: Array, Y: Array, queue: Array) -> None:
+    """Y = exp X, in parts. Not compiled: NumPy's takes many numbers at once, and leaves the interpreter free too."""
+    for part in claimed(queue, queue[1]):
+        start, stop = cut(len(X), part, queue[1])
+        np.exp(X[start:stop], out=Y[start:stop])
+
+
+def fading(log_decay: Array) -> Array:
+    """α = exp(ln α) of every head, (B, n, 1 or r)."""
+    X = heads(log_decay)
+    decay = np.empty(X.shape, X.dtype)
+    in_parallel(X.size // FEW, exponentials, X.reshape(-1), decay.reshape(-1))
+    return decay
 
 
 def gated_linear(Q: Array, K: Array, V: Array, log_decay: Array) -> Array:
     """Y of `gated_linear_attention`; ln α is (*batch, n, 1 or r)."""
-    Y, _ = run(heads(Q), heads(K), heads(V), heads(np.exp(log_decay)))
+    Y, _ = run(heads(Q), heads(K), heads(V), fading(log_decay))
     return Y.reshape(V.shape)
 
 
 def gated_linear_back(Q: Array, K: Array, V: Array, log_decay: Array, dY: Array) -> tuple[Array, Array, Array, Array]:
     """dQ, dK, dV and dln α: a sweep for each of three, and what lies between."""
-    q, k, v, dy, decay = (heads(X) for X in (Q, K, V, dY.astype(V.dtype, copy=False), np.exp(log_decay)))
+    q, k, v, dy = (heads(X) for X in (Q, K, V, dY.astype(V.dtype, copy=False)))
+    decay = fading(log_decay)
     meetings = Meetings(v, k)
     dq, _ = run(dy, v, k, decay, by_columns=True, states=meetings.states)
     dk, _ = run(v, dy, q, decay, by_columns=True, reverse=True, states=meetings.states, met=meetings.met)
     dv, _ = run(k, q, dy, decay, reverse=True)
-    dlog_decay = meetings.gradient(log_decay, q, dq, k, dk)
-    return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(V.shape), dlog_decay
+    dlog_decay = meetings.gradient(decay, q, dq, k, dk)
+    return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(V.shape), dlog_decay.reshape(log_decay.shape)
 
 
 def delta(Q: Array, K: Array, V: Array, beta: Array, log_decay: Array | None = None) -> tuple[Array, Array]:
     """Y and E of `delta_rule` or, with ln α, (*batch, n, 1 or r), of `gated_delta_rule`."""
-    k, decay = heads(K), None if log_decay is None else heads(np.exp(log_decay))
+    k, decay = heads(K), None if log_decay is None else fading(log_decay)
     Y, E = run(heads(Q), k, heads(V), decay, R_2=k, beta=heads(beta[..., None])[..., 0])
     return Y.reshape(V.shape), E.reshape(V.shape)
 
@@ -461,7 +537,7 @@ def delta_back(
 ) -> tuple[Array, ...]:
     """dQ, dK, dV, dβ and, of gates, dln α: a sweep that finds g = Gᵀ k, and dv = β g with it; then one for dQ, one for dK."""
     q, k, dy, e = (heads(X) for X in (Q, K, dY.astype(E.dtype, copy=False), E))
-    b, decay = heads(beta[..., None])[..., 0], None if log_decay is None else heads(np.exp(log_decay))
+    b, decay = heads(beta[..., None])[..., 0], None if log_decay is None else fading(log_decay)
     dbetas = np.empty((-(-e.shape[-1] // LANES), *b.shape), b.dtype)  # what each panel says of it
     dv, _ = run(k, q, dy, decay, reverse=True, W_2=k, of_y=b, E=e, dbeta=dbetas)
     meetings = None if log_decay is None else Meetings(e, k)
@@ -472,8 +548,8 @@ def delta_back(
         e, dy, q, decay, by_columns=True, reverse=True, W_2=dv, X_2=k, of_y=b, states=states, met=met, upon=upon
     )
     gates: tuple[Array, ...] = ()
-    if meetings and log_decay is not None:
-        gates = (meetings.gradient(log_decay, q, dq, k, dk, looked_up),)
+    if meetings and log_decay is not None and decay is not None:
+        gates = (meetings.gradient(decay, q, dq, k, dk, looked_up).reshape(log_decay.shape),)
     return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(E.shape), dbetas.sum(0).reshape(beta.shape), *gates
 
 

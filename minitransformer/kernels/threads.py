@@ -164,7 +164,9 @@ _free = list(range(PLACES))
 class Job:
     """A loop with its queue, for whoever is free."""
 
-    def __init__(self, place: int, parts: int, helpers: int, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, place: int, parts: int, helpers: int, loop: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
         self.bell, self.place, queue = place + 1, [place], queues[place, :2]
         queue[:] = 0, parts
         self.loop, self.arguments = loop, (*arguments, queue)
