@@ -203,14 +203,14 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
     def read(row):
         return [_read(builder, place, vector, size) for place in vectors(below, fixed(row))]
 
-    def row_beside(faded):
-        first = builder.mul(fixed(faded), builder.extract_value(beside.strides, 0))
-        return builder.add(builder.ptrtoint(beside.data, _i64), first)
+    def row_of(array, row):
+        first = builder.mul(fixed(row), builder.extract_value(array.strides, 0))
+        return builder.add(builder.ptrtoint(array.data, _i64), first)
 
     def begin(array, position, faded):
         """Where that row of an array begins that stands beside M; or what became of it, as the rows of M fade."""
         if A and faded is not None:
-            return row_beside(faded)
+            return row_of(beside, faded)
         strides = [builder.extract_value(array.strides, axis) for axis in (0, 1)]
         offset = builder.add(builder.mul(h, strides[0]), builder.mul(position, strides[1]))
         offset = builder.add(offset, builder.mul(start, fixed(size)))
@@ -228,7 +228,7 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
     writes = [(w, read(row)) for w, row in writes]
     reads = present(READ, (R, t, None), (R, t_2, AS_R), (R_2, t, None), (R_2, t_2, AS_R_2))
     columns = read(FADES) if fades else None
-    a = row_beside(AS_M) if A else None
+    a = row_of(beside, AS_M) if A else None
     nothing = [ir.Constant(vector, [0.0] * vector.count)] * (len(reads) * vectors_in_row)
 
     before, loop, after = builder.block, builder.append_basic_block("row"), builder.append_basic_block("end")
