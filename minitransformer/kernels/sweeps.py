@@ -29,7 +29,7 @@ row in what dQ and dK read: `read_1` and `write_1` are what r and w have in that
 gradient of a share, dy_t / D_t, is read or written, the other side is divided instead, which is in the cache already.
 
 dln α_t = Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i), for the delta rule with + b in the place of − b. Rounding would add up in it
-from the end of the text to its beginning; so every 128 positions it begins anew, with Σ_v S ⊙ G: what the sweep for dQ has left
+from the end of the text to its beginning; so every 32 positions it begins anew, with Σ_v S ⊙ G: what the sweep for dQ has left
 there, met by that for dK.
 
 Why this is fast. Products of matrices over 64 positions need the weights of their pairs, and with a decay for each channel they
@@ -74,7 +74,7 @@ from minitransformer.typing import Array
 
 ROWS = 64  # of a memory, that go through the text together
 FEW = 2**16  # exponentials, for which no helper is called
-BLOCK = 128  # positions from one meeting of S and G to the next
+BLOCK = 32  # positions from one meeting of S and G to the next
 ROOM = 11  # rows below the columns of M: x and x₂ of two positions, y and y₂ of two, fades, and what a row of ones has seen
 IN, IN_B, IN_2, IN_2B, OUT, OUT_B, OUT_2, OUT_2B, FADES, NOW, ONE = (row * LANES for row in range(ROOM))
 
@@ -412,7 +412,7 @@ def run(
     W_2, X_2          a second write, at s < t only, which is taken away, not added; x₂ is y itself if it is not given
     E                 e of the delta rule; then dbeta, (panels, B, n), becomes ⟨e, y⟩ of each panel, before y is multiplied
     read_1, write_1   one more row of r, with 1 for w, or of w, with 1 for r, (B, n)
-    states            M after every 128 positions, (B, panels, blocks, rows · 64), to be filled; if `reverse`, to be met, in
+    states            M after every 32 positions, (B, panels, blocks, rows · 64), to be filled; if `reverse`, to be met, in
     met               (B, blocks, columns), which begins with zeros
     upon              Y, if it is to be added to what stands there
     """

@@ -146,9 +146,9 @@ def test_a_gradient_of_another_shape_is_refused(function):
         pullback(dY.mT)
 
 
-@pytest.mark.parametrize(("function", "arrays"), [(delta_rule, 6), (gated_delta_rule, 8)])
+@pytest.mark.parametrize(("function", "arrays"), [(delta_rule, 6), (gated_delta_rule, 10)])
 def test_memory_is_linear_in_the_length(function, arrays):
-    """Y, e and the gradients; with gates also α, and a state for 128 positions. A state for each would be 32 arrays more."""
+    """Y, e and the gradients; with gates also α, and a state for 32 positions. A state for each would be 32 arrays more."""
 
     def inputs(n):
         *given, log_decay, dY = random_inputs(10, (1,), n, 32, 32)
