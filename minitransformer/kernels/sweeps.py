@@ -29,8 +29,8 @@ row in what dQ and dK read: `read_1` and `write_1` are what r and w have in that
 gradient of a share, dy_t / D_t, is read or written, the other side is divided instead, which is in the cache already.
 
 dln α_t = Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i), for the delta rule with + b in the place of − b. Rounding would add up in it
-from the end of the text to its beginning; so every 32 positions it begins anew, with Σ_v S ⊙ G: what the sweep for dQ has left
-there, met by that for dK.
+from the end of the text to its beginning; so every 32 positions S and G meet, what the sweep for dQ has left and what that for dK
+has: there it is Σ_v S ⊙ G, and what a sum from one meeting to the one before misses is spread over the positions between.
 
 Why this is fast. Products of matrices over 64 positions need the weights of their pairs, and with a decay for each channel they
 are no product at all; all in all they take more multiply-adds than this. Here a panel never leaves the cache, since a column
@@ -339,9 +339,10 @@ def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, u
 
 
 @compiled
-def since_the_next_meeting(q, dq, k, dk, looked_up, met, Y, queue):
-    """Y_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the end of its block, and what has met there; a task for each head.
+def between_meetings(q, dq, k, dk, looked_up, met, Y, queue):
+    """Y_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the next meeting, and what has met there; a task for each head.
 
+    What it then misses at the meeting before, it has lost by rounding, a little at each position.
     With one gate for all channels, Y is (B, n, 1), the sum over them. Of the delta rule dk is what its keys have written; less
     what they have looked up it is their gradient, and takes its place, and together they are in Y.
     """
@@ -349,10 +350,12 @@ def since_the_next_meeting(q, dq, k, dk, looked_up, met, Y, queue):
     q, dq, k, dk, met, Y = borrowed((q, dq, k, dk, met, Y))
     for h in claimed(queue, len(Y)):
         for block in range(met.shape[1]):
-            beyond = met[h, block]
-            there = beyond.sum()
-            sums[:] = 0
-            for t in range(min((block + 1) * BLOCK, n) - 1, block * BLOCK - 1, -1):
+            start, stop = block * BLOCK, min((block + 1) * BLOCK, n)
+            if one:
+                sums[0] = met[h, block].sum()
+            else:
+                sums[:] = met[h, block]
+            for t in range(stop - 1, start - 1, -1):
                 away = dk[h, t]
                 if looked_up is not None:
                     away = looked_up[h, t]
@@ -360,11 +363,19 @@ def since_the_next_meeting(q, dq, k, dk, looked_up, met, Y, queue):
                         away[c], dk[h, t, c] = dk[h, t, c] - away[c], dk[h, t, c] + away[c]
                 if one:
                     sums[0] += dot(q[h, t], dq[h, t]) - dot(k[h, t], away)
-                    Y[h, t, 0] = sums[0] + there
+                    Y[h, t, 0] = sums[0]
                 else:
                     for c in range(len(sums)):
                         sums[c] += q[h, t, c] * dq[h, t, c] - k[h, t, c] * away[c]
-                        Y[h, t, c] = sums[c] + beyond[c]
+                        Y[h, t, c] = sums[c]
+            if block > 0 and one:
+                sums[0] -= met[h, block - 1].sum()
+            elif block > 0:
+                sums -= met[h, block - 1]
+            for t in range(start, stop):
+                share = Y.dtype.type((stop - t) / (stop - start))
+                for c in range(len(sums)):
+                    Y[h, t, c] -= share * sums[c]
 
 
 @compiled
@@ -487,8 +498,8 @@ class Meetings:
         self.met = np.zeros((B, blocks, r), K.dtype)
 
     def gradient(self, decay: Array, q: Array, dq: Array, k: Array, dk: Array, looked_up: Array | None = None) -> Array:
-        """dln α: Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i) within each block; beyond its end is what has met there. It replaces α."""
-        in_parallel(len(q), since_the_next_meeting, q, dq, k, dk, looked_up, self.met, decay)
+        """dln α, which replaces α."""
+        in_parallel(len(q), between_meetings, q, dq, k, dk, looked_up, self.met, decay)
         return decay
 
 
