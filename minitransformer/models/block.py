@@ -236,7 +236,7 @@ class Block:
         return self._half(params.ffn_norm, self.ffn, params.ffn, X, rng)
 
     @cached_property
-    def _usual(self) -> bool:
+    def usual(self) -> bool:
         """Whether it is pre-norm around dense softmax attention, for which there is a loop that does all of it."""
         attention = self.attention
         return (
@@ -254,10 +254,10 @@ class Block:
         self, params: BlockParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
     ) -> tuple[Array, Any]:
         """The causal block on new tokens after those in the state; returns Y and the longer state of its mixer."""
-        if state is not None and X.shape[-2] == 1 and self._usual and (loops := loops_in("one_token")):
-            done = loops.block_step(self, params, X, state)
+        if state is not None and X.shape[-2] == 1 and self.usual and (loops := loops_in("one_token")):
+            done = loops.one_token(self, (params,), X, (state,))
             if done is not None:
-                return done
+                return done[0], done[1][0]
         norm, pre = self._norm.value, self.order == "pre"
         F, state = self.attention.step(params.attention, norm(params.attention_norm, X) if pre else X, state)
         X = X + F if pre else norm(params.attention_norm, X + F)

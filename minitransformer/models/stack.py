@@ -4,12 +4,13 @@ Blocks may differ, and may have parameters in common. A pre-norm stack ends with
 normalised the sum that its blocks have built up.
 """
 
-import functools
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.door import frozen
+from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.models.block import Block, BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
@@ -65,7 +66,7 @@ def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...
     """The gradients of blocks that were tied: each block's own, and the sum over the blocks of what they share."""
     shared = {}
     for path, members in ties:
-        shared[path] = functools.reduce(tree_add, (tree_get(blocks[k], path) for k in members))
+        shared[path] = reduce(tree_add, (tree_get(blocks[k], path) for k in members))
         blocks = tuple(tree_set(block, path, None) if k in members else block for k, block in enumerate(blocks))
     return blocks, shared or None
 
@@ -114,7 +115,7 @@ class Stack:
         """Tokens that stand in front of every sequence, from the first block to the last."""
         return max(block.attention.front for block in self.blocks)
 
-    @functools.cached_property
+    @cached_property
     def ties(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The paths that are tied, and for each the numbers of its blocks."""
         if "" in self.tied:
@@ -171,7 +172,7 @@ class Stack:
         X, norm = self._last_norm(params, X)
         return X[..., front:, :], StackPullback(tuple(pullbacks), norm, self.ties, front)
 
-    @property
+    @cached_property
     def decodes(self) -> bool:
         """Whether every block can go on from a state."""
         return all(block.attention.decodes for block in self.blocks)
@@ -185,11 +186,26 @@ class Stack:
             states = (None,) * self.depth
         if len(states) != self.depth:
             raise ValueError(f"states: {len(states)} for a stack of {self.depth}")
+        X, states = self._through_blocks(self._tied(params), X, states)
+        return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), states
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether all blocks are usual ones, and the same."""
+        return all(block.usual and block == self.blocks[0] for block in self.blocks)
+
+    def _through_blocks(
+        self, params: tuple[BlockParams, ...], X: Array, states: tuple[Any, ...]
+    ) -> tuple[Array, tuple[Any, ...]]:
+        if X.shape[-2] == 1 and self._alike and None not in states and (loops := loops_in("one_token")):
+            done = loops.one_token(self.blocks[0], params, X, states)
+            if done is not None:
+                return done
         longer = []
-        for block, own, state in zip(self.blocks, self._tied(params), states, strict=True):
+        for block, own, state in zip(self.blocks, params, states, strict=True):
             X, state = block.step(own, X, state)
             longer.append(state)
-        return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), tuple(longer)
+        return X, tuple(longer)
 
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError if a block can't be causal, or can't but be."""
