@@ -36,6 +36,7 @@ WIDTH = 64  # d = dv of everything that is measured
 LONG = 4096  # the length of the upper stairs
 HEADS = 4  # when lengths are compared
 RADIUS = 256  # of the window
+REST = 0.3  # seconds after a product by BLAS, whose threads go on looking for work, on cores that the next job needs
 
 
 @dataclass(frozen=True)
@@ -272,6 +273,7 @@ def lengths(longest: int) -> dict[str, Any]:
             if name != "definition" or length <= LONG:
                 with on(cores()):
                     times[name].append(seconds(job, 9 if length < 2048 else 3))
+                time.sleep(REST if name == "definition" else 0)
                 size[name].append(tree_bytes(job()[1]))
     return {"n": n, "seconds": times, "bytes": size}
 
