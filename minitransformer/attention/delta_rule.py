@@ -120,6 +120,8 @@ def delta_rule_step(
     raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta, S=S)
+    if loops := loops_in("recurrences"):
+        return loops.recurrence(Q, K, V, S, beta=beta)
     Y = np.empty_like(V)
     for t in range(Q.shape[-2]):
         e = V[..., t, :] - read(K[..., t, :], S)

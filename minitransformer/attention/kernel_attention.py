@@ -166,7 +166,7 @@ def kernel_attention_step(
         S_i = S_{i−1} + φ(k_i) v_iᵀ,   z_i = z_{i−1} + φ(k_i),   y_i = φ(q_i)ᵀ S_i / (φ(q_i)ᵀ z_i + ε)
 
     source   Borealis II (19) to (21): a decoder that is a recurrent network
-    cost     O(n r dv + n² (r + dv)), the past is not read again
+    cost     O(n r dv), the past is not read again
     returns  Y and the state after the new positions; the old state is not changed
     raises   TypeError for a wrong shape or dtype, ValueError for a state of another shape
     """
@@ -175,13 +175,18 @@ def kernel_attention_step(
     if state.S.shape != (*batch, r, V.shape[-1]) or state.z.shape != (*batch, r):
         shapes = f"S {state.S.shape} and z {state.z.shape}"
         raise ValueError(f"state: {shapes} should be {(*batch, r, V.shape[-1])} and {(*batch, r)}")
-    W = np.where(causal_mask(n), FQ @ FK.mT, 0)
-    Y = FQ @ state.S + W @ V
-    if normalise:
-        D = np.vecdot(FQ, state.z[..., None, :]) + W.sum(-1) + W.dtype.type(eps)
-        Y *= inverse(D)[..., None]
-    new = kernel_state(FK, V)
-    return Y, KernelState(state.S + new.S, state.z + new.z, state.length + n)
+    longer = state.length + n
+    if loops := loops_in("recurrences"):
+        Y, S, z = loops.kernel_recurrence(FQ, FK, V, state.S, state.z, normalise=normalise, eps=eps)
+        return Y, KernelState(S, z, longer)
+    S, z, Y, D = state.S, state.z, np.empty_like(V), np.ones(FQ.shape[:-1], V.dtype)
+    for t in range(n):
+        S = S + FK[..., t, :, None] * V[..., t, None, :]
+        z = z + FK[..., t, :]
+        Y[..., t, :] = (FQ[..., t, :, None] * S).sum(-2)
+        if normalise:
+            D[..., t] = np.vecdot(FQ[..., t, :], z) + V.dtype.type(eps)
+    return Y * inverse(D)[..., None], KernelState(S, z, longer)
 
 
 # --------------------------------------------------------------------------------------------- the core

@@ -379,16 +379,16 @@ def between_meetings(q, dq, k, dk, looked_up, met, Y, queue):
 
 
 @compiled
-def denominators(A, B, eps, D, queue):
-    """D_t = ⟨a_t, Σ_{s ≤ t} b_s⟩ + ε; a task for each head."""
-    A, B, D = borrowed((A, B, D))
+def denominators(A, B, eps, z, D, queue):
+    """D_t = ⟨a_t, z_t⟩ + ε, z_t = z + Σ_{s ≤ t} b_s, and z becomes the last of these; a task for each head."""
+    A, B, z, D = borrowed((A, B, z, D))
     for h in claimed(queue, len(D)):
-        z = np.zeros(B.shape[2], B.dtype)
+        total = z[h]
         for t in range(D.shape[1]):
             b = B[h, t]
-            for k in range(len(z)):
-                z[k] += b[k]
-            D[h, t] = dot(A[h, t], z) + eps
+            for k in range(len(total)):
+                total[k] += b[k]
+            D[h, t] = dot(A[h, t], total) + eps
 
 
 @compiled
@@ -482,7 +482,8 @@ def swept_kernel_attention(
     q, k, v = heads(FQ), heads(FK), heads(V)
     D = np.empty((*FQ.shape[:-1],) if normalise else (0,), V.dtype)
     if normalise:
-        in_parallel(len(q), denominators, q, k, V.dtype.type(eps), D.reshape(q.shape[:2]))
+        z = np.zeros((len(k), k.shape[-1]), k.dtype)
+        in_parallel(len(q), denominators, q, k, V.dtype.type(eps), z, D.reshape(q.shape[:2]))
     Y, _ = run(q, k, v, of_y=inverse(D).reshape(q.shape[:2]) if normalise else None)
     Y = Y.reshape(V.shape)
     return Y, SweptKernelAttentionPullback(FQ, FK, V, Y, D)

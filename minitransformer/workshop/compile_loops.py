@@ -16,9 +16,12 @@ from minitransformer.attention import (
     Window,
     block_sparse_attention,
     delta_rule,
+    delta_rule_step,
     dot_product_attention,
     gated_delta_rule,
     gated_linear_attention,
+    kernel_attention_step,
+    kernel_state,
 )
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
@@ -56,6 +59,9 @@ def _kernel_attention(X: Array) -> None:
 
 def _delta_rule(X: Array) -> None:
     _both_ways(delta_rule, X / 10, X / 10, X, X[..., 0])
+    state = kernel_state(X, X)  # one recurrence for all memories
+    kernel_attention_step(X, X, X, state)
+    delta_rule_step(X / 10, X / 10, X, X[..., 0], state.S)
 
 
 def _gated(X: Array) -> None:

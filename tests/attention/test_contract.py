@@ -5,6 +5,7 @@ asks the seams for all they can carry (everything.py) has to pass as well.
 """
 
 import importlib.util
+import tracemalloc
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, place
-from minitransformer.pullback import tree_items, tree_leaves
+from minitransformer.pullback import tree_bytes, tree_items, tree_leaves
 from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
@@ -245,6 +246,25 @@ def test_one_by_one_is_the_same_as_all_at_once(name, positions, pieces, tier):
                 whole, _ = model(params, tokens[:, : state.length])
             assert np.allclose(logits, whole[:, first : state.length], atol=1e-10)
     assert state.length == sum(pieces)
+
+
+@tiers
+@pytest.mark.parametrize("name", [name for name, part in PARTS.items() if str(part.remembers).startswith("S")])
+def test_a_memory_reads_a_prompt_without_a_matrix_of_pairs(name, tier):
+    """Twice the prompt needs twice the room, and leaves no more behind."""
+    layer, peaks, left = mixer(name), [], set()
+    params = some(layer)
+    with mt.backend(tier):
+        layer.step(params, rows(1, 80))  # may compile
+        for n in (80, 160):
+            X = rows(1, n)
+            tracemalloc.start()
+            _, state = layer.step(params, X)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+            left.add(tree_bytes(tuple(state)))
+    assert peaks[1] < 2.2 * peaks[0]
+    assert len(left) == 1
 
 
 @causal_ones

@@ -143,8 +143,11 @@ def gated_linear_step(
     raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Q=Q, K=K, V=V, log_decay=log_decay, S=S)
-    alpha, Y = np.exp(by_channel(log_decay, K))[..., None], np.empty_like(V)
+    alpha = np.exp(by_channel(log_decay, K))
+    if loops := loops_in("recurrences"):
+        return loops.recurrence(Q, K, V, S, decay=alpha)
+    Y = np.empty_like(V)
     for t in range(K.shape[-2]):
-        S = alpha[..., t, :, :] * S + outer(K[..., t, :], V[..., t, :])
+        S = alpha[..., t, :, None] * S + outer(K[..., t, :], V[..., t, :])
         Y[..., t, :] = read(Q[..., t, :], S)
     return Y, S

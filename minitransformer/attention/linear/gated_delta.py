@@ -115,9 +115,12 @@ def gated_delta_step(
     raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta, log_decay=log_decay, S=S)
-    alpha, Y = np.exp(by_channel(log_decay, K))[..., None], np.empty_like(V)
+    alpha = np.exp(by_channel(log_decay, K))
+    if loops := loops_in("recurrences"):
+        return loops.recurrence(Q, K, V, S, beta=beta, decay=alpha)
+    Y = np.empty_like(V)
     for t in range(K.shape[-2]):
-        S = alpha[..., t, :, :] * S
+        S = alpha[..., t, :, None] * S
         e = V[..., t, :] - read(K[..., t, :], S)
         S = S + outer(beta[..., t, None] * K[..., t, :], e)
         Y[..., t, :] = read(Q[..., t, :], S)
