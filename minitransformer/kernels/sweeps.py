@@ -68,7 +68,7 @@ from minitransformer.kernels.micro_kernel import (
     some_columns,
 )
 from minitransformer.kernels.pointwise import cut
-from minitransformer.kernels.threads import borrowed, claimed, in_parallel
+from minitransformer.kernels.threads import borrowed, claimed, in_parallel, one_by_one
 from minitransformer.kernels.tiles import LANES, plain_loops, tile
 from minitransformer.typing import Array
 
@@ -506,7 +506,7 @@ class Meetings:
 
 def exponentials(X: Array, Y: Array, queue: Array) -> None:
     """Y = exp X, in parts. Not compiled: NumPy's takes many numbers at once, and leaves the interpreter free too."""
-    for part in claimed(queue, queue[1]):
+    for part in one_by_one(queue, queue[1]):
         start, stop = cut(len(X), part, queue[1])
         np.exp(X[start:stop], out=Y[start:stop])
 

@@ -34,7 +34,7 @@ from numba import types
 from numba.core.cgutils import unpack_tuple
 from numba.extending import intrinsic
 
-from minitransformer.kernels.compiling import compiled, in_loops
+from minitransformer.kernels.compiling import compiled, in_loops, inlined
 from minitransformer.machine import cores
 from minitransformer.typing import Array
 
@@ -127,12 +127,21 @@ if numba.config.DISABLE_JIT:  # one thread then, and no instruction of our own
 
 
 @in_loops
-def claimed(queue, number):
-    """Those of the tasks 0 … number − 1 that nobody else gets, one by one."""
+def one_by_one(queue, number):
+    """`claimed`, for a loop that is not compiled."""
     task = claim(queue)
     while task < number:
         yield task
         task = claim(queue)
+
+
+@inlined
+def claimed(queue, number):
+    """Those of the tasks 0 … number − 1 that nobody else gets, one by one.
+
+    Numba never frees an array that a generator was given, so it is given one whose readers nobody counts.
+    """
+    return one_by_one(borrowed(queue), number)
 
 
 @compiled

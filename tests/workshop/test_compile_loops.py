@@ -20,7 +20,7 @@ OF_ONE_TOKEN = ("norm_rows", "two_layers", "attend_plainly", "through_blocks")
 def test_no_loop_is_forgotten(dtype):
     from numba.core.dispatcher import Dispatcher
 
-    from minitransformer.kernels.threads import claimed
+    from minitransformer.kernels.threads import one_by_one
 
     for loops in compile_loops.LOOPS:
         loops(np.random.default_rng(0).standard_normal((2, 100, 16)).astype(dtype))
@@ -32,7 +32,7 @@ def test_no_loop_is_forgotten(dtype):
         f"{name}.{loop.__name__}"
         for name in sorted(names)
         for loop in vars(importlib.import_module(f"minitransformer.kernels.{name}")).values()
-        if isinstance(loop, Dispatcher) and loop.targetoptions.get("inline") != "always" and loop is not claimed
+        if isinstance(loop, Dispatcher) and loop.targetoptions.get("inline") != "always" and loop is not one_by_one
         if "queue" in loop._compiler.pysig.parameters or loop.__name__ in OF_ONE_TOKEN  # what Python calls
         if not any(f"rray({np.dtype(dtype).name}" in str(signature) for signature in loop.signatures)
     ]
