@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention import KeysValues
-from minitransformer.attention.recent import Recent
 from minitransformer.commands.recipes import language_model
 from minitransformer.data.text import python_docs
-from minitransformer.models import LanguageModel
-from minitransformer.pullback import Tree, tree_bytes, tree_size
+from minitransformer.experiments.reading_and_writing import size_of, writing
+from minitransformer.models.generate import read
+from minitransformer.pullback import tree_size
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 
 ALONE = True
 ATTENTIONS = ("softmax", "window:radius=32", "linear", "delta")
-ROUNDS, WRITTEN = 5, 40  # of a timing, and tokens in each
 
 
 @dataclass(frozen=True)
@@ -51,30 +49,15 @@ def run(trial: Trial) -> dict[str, Any]:
     began = time.perf_counter()
     state = train(model, objective, training, progress=False)
     seconds = time.perf_counter() - began
-    few, _ = writing(model, state.params, 16)
-    many, states = writing(model, state.params, trial.length)
+    written: list[int] = []
+    for n in (16, trial.length):
+        text = np.resize(objective.text.held_out, n).astype(np.int64)
+        _, after = read(model, state.params, text)
+        written.append(round(writing(model, state.params, text, after)))
     return {
         "parameters": tree_size(state.params),
         "bits": round(float(objective.bits(model, state.params).mean()), 4),
         "trained per second": round(trial.steps * training.batch * model.context / seconds),
-        "written per second": [round(few), round(many)],
-        "state": sum(size_of(state) for state in states),
+        "written per second": written,
+        "state": sum(size_of(block) for block in after.blocks),
     }
-
-
-def writing(model: LanguageModel, params: Tree, length: int) -> tuple[float, Any]:
-    """Tokens per second after so many have been read, the median of some rounds, and the states of the blocks there."""
-    tokens = np.resize(python_docs().held_out, length).astype(np.int64)
-    _, read = model.step(params, tokens)
-    rates = []
-    for _ in range(ROUNDS):
-        state, began = read, time.perf_counter()
-        for _ in range(WRITTEN):
-            _, state = model.step(params, tokens[:1], state)
-        rates.append(WRITTEN / (time.perf_counter() - began))
-    return float(np.median(rates)), read.blocks
-
-
-def size_of(state: Any) -> int:
-    """Bytes of what counts; keys and values have room for more."""
-    return state.keys.nbytes + state.values.nbytes if isinstance(state, (KeysValues, Recent)) else tree_bytes(state)

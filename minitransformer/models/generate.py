@@ -4,11 +4,15 @@ P = softmax(logits / temperature), restricted to the k most probable tokens (top
     or to the fewest tokens whose probabilities reach p (top-p), and renormalised
 """
 
+from typing import Any
+
 import numpy as np
 
 from minitransformer.functional import refuse_unknown
 from minitransformer.models.sequence_model import LanguageModel, SequenceParams
 from minitransformer.typing import Array, Float, Int, checked
+
+PIECE = 4096  # tokens of a text that are read at once
 
 
 @checked
@@ -73,17 +77,33 @@ def generate(
         raise ValueError(f"model: it has {model.outputs} outputs of its own, and does not say which token is next")
     refuse_unknown(prompt, model.vocabulary)
     tokens = list(prompt)
-    logits, state = model.step(params, np.array(tokens if model.memory else tokens[-model.context :]))
+    logits, state = read(model, params, np.array(tokens if model.memory else tokens[-model.context :]))
     for k in range(steps):
         P = next_token_distribution(logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p)
         tokens.append(draw(P, rng))
         if k == steps - 1:
             break
         if state.length >= model.context and not model.memory:
-            logits, state = model.step(params, np.array(tokens[-max(model.context // 2, 1) :]))
+            logits, state = read(model, params, np.array(tokens[-max(model.context // 2, 1) :]))
         else:
             logits, state = model.step(params, np.array(tokens[-1:]), state)
     return np.array(tokens[len(prompt) :], dtype=np.int64)
+
+
+@checked
+def read(
+    model: LanguageModel, params: SequenceParams, tokens: Int[Array, "n"]
+) -> tuple[Float[Array, "last {model.answers}"], Any]:
+    """What the model says at the last tokens of a text, and its state there.
+
+    Read in pieces of 4096: what the blocks need on their way is for one piece, however long the text is. Where attention keeps
+    no state, all of it is read at once.
+    """
+    pieces = range(PIECE, len(tokens), PIECE) if model.stack.decodes else ()
+    state = None
+    for piece in np.split(tokens, pieces):
+        logits, state = model.step(params, piece, state)
+    return logits, state
 
 
 def draw(P: Array, rng: np.random.Generator) -> int:

@@ -6,7 +6,7 @@ from minitransformer import experiments
 from minitransformer.experiments.beside import MODELS, InTwoTokens
 from minitransformer.experiments.many_pairs import ATTENTIONS, KEYS, PAIRS, VALUES
 from minitransformer.experiments.thinking_longer import STEPS
-from minitransformer.figures import many_pairs, thinking_longer
+from minitransformer.figures import many_pairs, reading_and_writing, thinking_longer
 
 MEMORIES = ("linear", "retnet", "gla", "delta", "gated-delta")
 
@@ -55,6 +55,26 @@ def test_some_trainings_think_longer_about_what_is_harder():
 def test_reading_on_is_faster_the_more_so_the_longer_the_past():
     ratios = [result["with memory"] / result["sliding"] for _, result in experiments.load("evaluation_reuse")]
     assert 50 < ratios[0] < ratios[1] < ratios[2]
+
+
+def test_a_memory_writes_as_fast_behind_a_long_text_and_reads_in_bounded_room():
+    found = reading_and_writing.data()
+    assert found.lengths[0] == 64
+    assert found.lengths[-1] == 65536
+    for name in ("linear", "gated-delta"):
+        assert found.writing[name].max() < 1.15 * found.writing[name].min(), "a flat line"
+        assert found.reading[name][-1] < 1.3 * 4 * found.reading[name][-2], "a straight line"
+        assert found.MB[name][-1] < 1.02 * found.MB[name][-2]
+        assert len(set(found.state[name])) == 1
+        assert found.writing["softmax"][0] < found.writing[name][0]
+        assert found.writing["softmax"][-2:].min() > 2 * found.writing[name].max()
+        assert found.reading["softmax"][-1] > 8 * found.reading[name][-1]
+    assert (found.writing["softmax"][:3] < found.writing["linear"][:3]).all(), "below a thousand bytes"
+    assert found.state["softmax"][-1] == 65536 * 2 * 128 * 4 * 2
+    assert found.reading["softmax"][-1] > 10 * found.reading["softmax"][-2], "it bends upwards"
+    assert (np.diff(found.MB["softmax"]) > 0).all()
+    read, write = reading_and_writing.draw(found).axes
+    assert len(read.lines) == len(write.lines) == 3
 
 
 def test_two_taps_tie_a_value_to_the_key_beside_it():

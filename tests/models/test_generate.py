@@ -1,6 +1,8 @@
 """Generation: distributions against plain loops, the cache against reading everything again, bad input."""
 
 import math
+import sys
+import tracemalloc
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,6 +15,7 @@ import minitransformer as mt
 from minitransformer import random_like
 from minitransformer.backend import available
 from minitransformer.models import LanguageModel, generate, next_token_distribution
+from minitransformer.models.generate import read
 
 EXAMPLES = settings(deadline=None, derandomize=True)
 LM = LanguageModel(vocabulary=7, context=6, width=8, depth=2, heads=2)
@@ -286,3 +289,51 @@ def test_bad_input_is_refused():
             generate(LM, PARAMS, prompt, 3, rng=seeded())
     with pytest.raises(TypeError, match="parameter 'rng'"):
         generate(LM, PARAMS, PROMPT, 3, rng=0)
+
+
+# ------------------------------------------------------------------------------------------ a long text
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"positions": "rope"},
+        {"attention": "window:radius=2"},
+        {"attention": "linear"},
+        {"attention": "gated-delta:taps=3"},
+        {"attention": "reformer:buckets=4,chunk=6"},
+        {"memory": 4, "positions": "rope"},
+        {"universal": "fixed"},
+    ],
+)
+def test_a_text_in_pieces_is_read_as_a_whole(options, tier, monkeypatch):
+    monkeypatch.setattr(sys.modules[read.__module__], "PIECE", 5)
+    model = LanguageModel(**({"vocabulary": 7, "context": 40, "width": 8, "depth": 2, "heads": 2} | options))
+    params = random_like(model.init(seeded(), np.float64), seeded(1))
+    tokens = seeded(2).integers(0, 7, 33)
+    with mt.backend(tier):
+        whole, there = model.step(params, tokens)
+        logits, state = read(model, params, tokens)
+        assert state.length == there.length == 33
+        assert len(logits) == (33 if "reformer" in options.get("attention", "") else 3)
+        assert np.allclose(logits, whole[-len(logits) :], atol=1e-10)
+        assert np.allclose(
+            model.step(params, tokens[:1], state)[0], model.step(params, tokens[:1], there)[0], atol=1e-10
+        )
+
+
+def test_a_text_in_pieces_needs_the_room_of_a_piece(monkeypatch):
+    """Of a model with a memory: twice the text, the same room."""
+    monkeypatch.setattr(sys.modules[read.__module__], "PIECE", 64)
+    model = LanguageModel(vocabulary=7, context=2048, width=8, depth=2, heads=2, attention="linear", positions="none")
+    params = model.init(seeded())
+    peaks = []
+    for n in (64, 1024, 2048):
+        tokens = seeded(n).integers(0, 7, n)
+        tracemalloc.start()
+        read(model, params, tokens)
+        peaks.append(tracemalloc.get_traced_memory()[1] - 8 * n)
+        tracemalloc.stop()
+    assert peaks[2] < 1.05 * peaks[1]

@@ -1,0 +1,64 @@
+"""Seconds to read a text, and to write one more token behind it, against its length, on record."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import experiments
+from minitransformer.experiments.reading_and_writing import ATTENTIONS
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+
+class ReadingAndWriting(NamedTuple):
+    """Lengths; for each attention and length: seconds to read, MB at once, seconds of a token, bytes of the state.
+
+    Times are the shortest of the rounds.
+    """
+
+    lengths: list[int]
+    reading: dict[str, Array]
+    MB: dict[str, Array]
+    writing: dict[str, Array]
+    state: dict[str, Array]
+    made_on: str
+
+
+def data() -> ReadingAndWriting:
+    """What is on record."""
+    record = experiments.load("reading_and_writing")
+    lengths = sorted({trial.length for trial, _ in record})
+
+    def best(of: Callable[[dict[str, Any]], float]) -> dict[str, Array]:
+        def shortest(name: str, n: int) -> float:
+            return min(of(result) for trial, result in record if (trial.attention, trial.length) == (name, n))
+
+        return {name: np.array([shortest(name, n) for n in lengths]) for name in ATTENTIONS}
+
+    return ReadingAndWriting(
+        lengths,
+        best(lambda result: result["seconds"]),
+        best(lambda result: result["MB"]),
+        best(lambda result: 1 / result["written per second"]),
+        best(lambda result: result["state"]),
+        record.made_on,
+    )
+
+
+def draw(data: ReadingAndWriting) -> Figure:
+    """Left: the whole text. Right: one more token."""
+    fig, (read, write) = figure(1, 2, width=13, height=6)
+    for name, marker in zip(ATTENTIONS, "o^s", strict=True):
+        read.plot(data.lengths, data.reading[name], marker=marker, markersize=8, label=name)
+        write.plot(data.lengths, 1000 * data.writing[name], marker=marker, markersize=8)
+    read.set(ylabel="seconds to read the text")
+    write.set(ylabel="ms for one more token")
+    for axes in (read, write):
+        axes.set(xscale="log", yscale="log", xlabel="tokens read, n")
+        axes.set_xticks(data.lengths, ["64", "256", "1k", "4k", "16k", "64k"])
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+    fig.legend(loc="outside lower center", ncols=3)
+    return fig
