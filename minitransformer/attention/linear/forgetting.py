@@ -6,10 +6,12 @@
 L is the mask of linear attention with gates (gated.py), now under a softmax. With f = 1 it is dense attention; with one f for all
 positions, ALiBi with the slope −ln f. ALiBi counts tokens; a gate has read them, and can close at the end of a sentence.
 
-A row of S may be shifted as a whole, so c_i is left out. And −c_j is a product: of one more column of the keys with a constant in
-the queries. So the core of dense attention will do, in all tiers.
+c_i − c_j is a product too, of columns [c_i, 1] beside the queries and [1, −c_j] beside the keys, so the core of dense attention
+will do, in all tiers. But c grows with the text, and in float32 its rounding with it. So c is summed in float64 and cut in two, a
+whole number and a rest. Whole numbers have an exact difference; and the rest of c_i shifts a row of S as a whole, so it may go.
 """
 
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,16 +25,42 @@ from minitransformer.functional import softplus
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
+FEW = 4  # queries, which are answered one by one
+UNIT = math.log(2)  # of c: where the core of attention takes exponentials to the base 2, it multiplies S by 1/ln 2
 
-def with_column(X: Array, column: Array) -> Array:
-    """[X, column]: one channel more."""
-    return np.concatenate([X, column[..., None]], -1)
+
+def in_two(c: Array, dtype: Any) -> tuple[Array, Array]:
+    """c / ln 2 as a whole number and a rest, (…, 1)."""
+    c = c[..., None] / UNIT
+    whole = np.rint(c)
+    return whole.astype(dtype), (c - whole).astype(dtype)
+
+
+def faded_queries(Q: Array, c: Array, scale: float) -> Array:
+    """[c_i, 1, 1, q · scale/ln 2], where the c of queries are whole numbers."""
+    ones = np.ones((*Q.shape[:-1], 2), Q.dtype)
+    return np.concatenate([in_two(c, Q.dtype)[0], ones, Q * Q.dtype.type(scale / UNIT)], -1)
+
+
+def faded_keys(K: Array, c: Array) -> Array:
+    """[1, −whole c_j, −rest of c_j, k]: ln 2 times a query and a key is scale · ⟨q_i, k_j⟩ + c_i − c_j, less the rest of c_i."""
+    whole, rest = in_two(c, K.dtype)
+    return np.concatenate([np.ones_like(whole), -whole, -rest, K], -1)
+
+
+def from_t_on(X: Array) -> Array:
+    """Σ_{s ≥ t} x_s, summed in float64."""
+    return X[..., ::-1].cumsum(-1, dtype=np.float64)[..., ::-1].astype(X.dtype)
 
 
 class ForgettingPullback(NamedTuple):
-    """The last column of dK is −dc_j, the sum of column j of dS. c_j sums over t ≤ j:  dln f_t = Σ_{j ≥ t} dc_j."""
+    """dc_t = Σ_j dS_tj − Σ_i dS_it, from the columns of dQ and dK where c was.  c_j sums over t ≤ j:  dln f_t = Σ_{j ≥ t} dc_j.
+
+    The first of the two sums is zero but for its rounding, which takes that of the second away.
+    """
 
     attention: Pullback
+    scale: float
     seen: Array | None
 
     @property
@@ -42,10 +70,10 @@ class ForgettingPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
         dQ, dK, dV = self.attention(dY)
-        dlog_forget = -dK[..., ::-1, -1].cumsum(-1)[..., ::-1]
+        dlog_forget = from_t_on((dQ[..., 0] - dK[..., 2]) / dQ.dtype.type(UNIT))
         if self.seen is not None:
             dlog_forget = where_seen(self.seen[..., 0], dlog_forget)
-        return dQ[..., :-1], dK[..., :-1], dV, dlog_forget
+        return dQ[..., 3:] * dQ.dtype.type(self.scale / UNIT), dK[..., 3:], dV, dlog_forget
 
 
 @checked
@@ -67,7 +95,7 @@ def forgetting_attention(
     mask        True where a key is there, (…, 1, n); what is hidden does not fade either
     scale       1/√d by default
     source      Lin et al. 2025
-    cost        that of `dot_product_attention` with one channel more. Always causal
+    cost        that of `dot_product_attention` with three channels more. Always causal
     returns     Y and a pullback: dQ, dK, dV, dlog_forget = pullback(dY)
     raises      TypeError for a wrong shape or dtype, ValueError for a mask that hides pairs
     """
@@ -76,15 +104,10 @@ def forgetting_attention(
     if seen is not None:
         log_forget = where_seen(seen[..., 0], log_forget)
     scale = max(Q.shape[-1], 1) ** -0.5 if scale is None else scale
-    queries, keys = faded(Q, K, log_forget.cumsum(-1), scale)
-    Y, attention = dot_product_attention(queries, keys, V, causal=True, mask=mask, scale=float(scale))
-    return Y, ForgettingPullback(attention, seen)
-
-
-def faded(Q: Array, K: Array, c: Array, scale: float) -> tuple[Array, Array]:
-    """[q, 1/scale] and [k, −c]: scale times their product is scale · ⟨q, k⟩ − c."""
-    ones = np.full(Q.shape[:-1], 1 / scale, Q.dtype)
-    return with_column(Q, ones), with_column(K, -c.astype(K.dtype, copy=False))
+    c = log_forget.cumsum(-1, dtype=np.float64)
+    queries, keys = faded_queries(Q, c, scale), faded_keys(K, c)
+    Y, attention = dot_product_attention(queries, keys, V, causal=True, mask=mask, scale=UNIT)
+    return Y, ForgettingPullback(attention, scale, seen)
 
 
 # --------------------------------------------------------------------------------------------- the core
@@ -107,7 +130,7 @@ class ForgettingCorePullback(NamedTuple):
 
 
 class ForgettingState(NamedTuple):
-    """Keys, with −c as their last channel, and values; and the sum c so far, (*batch, H)."""
+    """Keys, with c in three channels, and values; and the sum c so far, (*batch, H), in float64."""
 
     past: KeysValues
     c: Array
@@ -155,9 +178,22 @@ class Forgetting(Core):
     ) -> tuple[Array, ForgettingState]:
         """O(m d) for one new token."""
         closed, _ = softplus(-streams[0][..., 0])
-        c = -closed.cumsum(-1) if state is None else state.c[..., None] - closed.cumsum(-1)
-        scale = max(Q.shape[-1], 1) ** -0.5
-        queries, keys = faded(Q, K, c, scale)
+        c = -closed.cumsum(-1, dtype=np.float64)
+        if state is not None:
+            c += state.c[..., None]
+        keys, scale = faded_keys(K, c), max(Q.shape[-1], 1) ** -0.5
         past = KeysValues.of(keys, V) if state is None else state.past.extended(keys, V)
-        Y = attend_to_buffer(queries, past.K, past.V, past.length, scale=scale)
-        return Y, ForgettingState(past, c[..., -1])
+        after = ForgettingState(past, c[..., -1])
+        n, m = Q.shape[-2], past.length
+        if not 0 < n <= FEW:
+            return attend_to_buffer(faded_queries(Q, c, scale), past.K, past.V, m, scale=UNIT), after
+        rows = [one_query(Q[..., t : t + 1, :], c[..., t : t + 1], past, m - n + t + 1, scale) for t in range(n)]
+        return np.concatenate(rows, -2), after
+
+
+def one_query(Q: Array, c: Array, past: KeysValues, m: int, scale: float) -> Array:
+    """The same for a single query and the first m keys, with c_i − c_j as a bias: a short product may be summed in any order."""
+    whole, rest = in_two(c, Q.dtype)
+    bias = (whole[..., 0] + past.K[..., :m, 1]) + (rest[..., 0] + past.K[..., :m, 2])
+    query = np.concatenate([np.zeros((*Q.shape[:-1], 3), Q.dtype), Q], -1)
+    return attend_to_buffer(query, past.K, past.V, m, bias * bias.dtype.type(UNIT), scale=scale)
