@@ -361,7 +361,7 @@ def _distinct(X: Array, batch: tuple[int, ...], keep: int) -> tuple[Array, Array
     own = X.shape[: X.ndim - keep]
     which = np.arange(math.prod(own)).reshape(own)
     few = for_reading(X.reshape(which.size, *X.shape[X.ndim - keep :]))
-    return few, np.broadcast_to(which, batch).reshape(math.prod(batch))
+    return few, (which if own == batch else np.broadcast_to(which, batch)).reshape(math.prod(batch))
 
 
 NOT_LISTED = np.empty((0, 0), np.int64), *(np.empty(0, np.int64) for _ in range(2)), np.empty((0, 0, 0), bool)
@@ -392,7 +392,6 @@ def _pairs(Q: Array, K: Array, m: int, bias: Array | None, mask: Array | None, c
         few, of[:, 1] = _distinct(bias, batch, 1)
         offsets = max(n + m - 1, 0)
         biases = np.zeros((len(few), offsets + 2 * LANES), Q.dtype)
-        few = np.broadcast_to(few, (len(few), offsets))
         np.multiply(few, LOG2E, out=biases[:, LANES:-LANES], casting="same_kind")
     if mask is not None:
         masks, of[:, 2] = _distinct(mask, batch, 2)

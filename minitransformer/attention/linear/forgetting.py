@@ -36,15 +36,14 @@ def in_two(c: Array, dtype: Any) -> tuple[Array, Array]:
     return whole.astype(dtype), (c - whole).astype(dtype)
 
 
-def faded_queries(Q: Array, c: Array, scale: float) -> Array:
-    """[c_i, 1, 1, q · scale/ln 2], where the c of queries are whole numbers."""
-    ones = np.ones((*Q.shape[:-1], 2), Q.dtype)
-    return np.concatenate([in_two(c, Q.dtype)[0], ones, Q * Q.dtype.type(scale / UNIT)], -1)
+def faded_queries(Q: Array, whole: Array, scale: float) -> Array:
+    """[whole c_i, 1, 1, q · scale/ln 2]."""
+    one = np.ones_like(whole)
+    return np.concatenate([whole, one, one, Q * Q.dtype.type(scale / UNIT)], -1)
 
 
-def faded_keys(K: Array, c: Array) -> Array:
+def faded_keys(K: Array, whole: Array, rest: Array) -> Array:
     """[1, −whole c_j, −rest of c_j, k]: ln 2 times a query and a key is scale · ⟨q_i, k_j⟩ + c_i − c_j, less the rest of c_i."""
-    whole, rest = in_two(c, K.dtype)
     return np.concatenate([np.ones_like(whole), -whole, -rest, K], -1)
 
 
@@ -104,8 +103,8 @@ def forgetting_attention(
     if seen is not None:
         log_forget = where_seen(seen[..., 0], log_forget)
     scale = max(Q.shape[-1], 1) ** -0.5 if scale is None else scale
-    c = log_forget.cumsum(-1, dtype=np.float64)
-    queries, keys = faded_queries(Q, c, scale), faded_keys(K, c)
+    whole, rest = in_two(log_forget.cumsum(-1, dtype=np.float64), K.dtype)
+    queries, keys = faded_queries(Q, whole, scale), faded_keys(K, whole, rest)
     Y, attention = dot_product_attention(queries, keys, V, causal=True, mask=mask, scale=UNIT)
     return Y, ForgettingPullback(attention, scale, seen)
 
@@ -181,19 +180,22 @@ class Forgetting(Core):
         c = -closed.cumsum(-1, dtype=np.float64)
         if state is not None:
             c += state.c[..., None]
-        keys, scale = faded_keys(K, c), max(Q.shape[-1], 1) ** -0.5
+        (whole, rest), scale = in_two(c, K.dtype), max(Q.shape[-1], 1) ** -0.5
+        keys = faded_keys(K, whole, rest)
         past = KeysValues.of(keys, V) if state is None else state.past.extended(keys, V)
         after = ForgettingState(past, c[..., -1])
         n, m = Q.shape[-2], past.length
         if not 0 < n <= FEW:
-            return attend_to_buffer(faded_queries(Q, c, scale), past.K, past.V, m, scale=UNIT), after
-        rows = [one_query(Q[..., t : t + 1, :], c[..., t : t + 1], past, m - n + t + 1, scale) for t in range(n)]
+            return attend_to_buffer(faded_queries(Q, whole, scale), past.K, past.V, m, scale=UNIT), after
+        c_now = whole, rest
+        rows = [one_query(Q, c_now, t, past, m - n + t + 1, scale) for t in range(n)]
         return np.concatenate(rows, -2), after
 
 
-def one_query(Q: Array, c: Array, past: KeysValues, m: int, scale: float) -> Array:
-    """The same for a single query and the first m keys, with c_i − c_j as a bias: a short product may be summed in any order."""
-    whole, rest = in_two(c, Q.dtype)
-    bias = (whole[..., 0] + past.K[..., :m, 1]) + (rest[..., 0] + past.K[..., :m, 2])
-    query = np.concatenate([np.zeros((*Q.shape[:-1], 3), Q.dtype), Q], -1)
+def one_query(Q: Array, c: tuple[Array, Array], t: int, past: KeysValues, m: int, scale: float) -> Array:
+    """Query t alone and the first m keys, with c_t − c_j as a bias: a short product may be summed in any order."""
+    whole, rest = (part[..., t, :] for part in c)
+    bias = (whole + past.K[..., :m, 1]) + (rest + past.K[..., :m, 2])
+    query = np.zeros((*Q.shape[:-2], 1, past.K.shape[-1]), Q.dtype)
+    query[..., 0, 3:] = Q[..., t, :]
     return attend_to_buffer(query, past.K, past.V, m, bias * bias.dtype.type(UNIT), scale=scale)
