@@ -110,6 +110,8 @@ def test_of_blocks_that_differ_the_usual_ones_are_fast(tier, monkeypatch):
     assert np.allclose(stack.step(params, X[4:], states)[0], whole[4:], atol=1e-12)
     assert len(calls) == 2
     assert None not in calls
+    assert len(calls) == 2
+    assert None not in calls
 
 
 @pytest.mark.parametrize("change", ["shape", "dtype", "order", "key", "value", "batch"])
