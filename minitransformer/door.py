@@ -6,6 +6,7 @@ A public function (`@checked`, in typing.py) is called from outside, or by anoth
     numbers      likewise
     arrays       of NumPy's own kind, in this machine's byte order, wherever in the arguments they stand
     parameters   of a layer: a tree of the form that its `init` makes, in one dtype
+    heads        of a core: queries, keys, values and streams that fit each other
     Y            comes back read-only, because its pullback may look at it again
     dY           has the shape of Y, and is brought to its dtype, before its pullback sees it
 
@@ -58,6 +59,13 @@ RANGES = {
     "in (0, 1]": "top_p",
 }
 MEANT = {name: rule for rule, names in RANGES.items() for name in names.split()}
+NO_STREAMS = (
+    "streams",
+    "causal",
+    "mask",
+    "rng",
+    "state",
+)  # of what else a core is given; a stream may have its own name
 LARGEST_SIZE, LARGEST = 2**62, float(np.finfo(np.float32).max)
 
 
@@ -138,6 +146,12 @@ def plain(name: str, array: np.ndarray) -> None:
         raise TypeError(f"{name}: its bytes are in another machine's order; .astype({array.dtype.name!r}) turns them")
 
 
+def of_arrays(hint: Any) -> bool:
+    """Whether a hint is of an array, or of an array or nothing."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in parts)
+
+
 def of_choices(hint: Any) -> bool:
     """Whether a hint is of numbers or words."""
     return (
@@ -145,17 +159,31 @@ def of_choices(hint: Any) -> bool:
     )
 
 
-def examine(arguments: dict[str, Any], choices: dict[str, Any]) -> None:
+def examine(arguments: dict[str, Any], choices: dict[str, Any], arrays: set[str]) -> None:
     """Refuse arrays, choices, and parameters of a layer (`self`) or model, that are not what they should be."""
     for name, value in arguments.items():
         for path, leaf in tree_items(value, name):
             if isinstance(leaf, np.ndarray):
                 plain(path, leaf)
+        if name in arrays and isinstance(value, (list, tuple)):
+            raise TypeError(f"{name}: a {type(value).__name__} should be an array; np.array makes one of it")
         if name in choices:
             within(name, value, choices[name])
     layer = arguments.get("self", arguments.get("model"))
     if "params" in arguments and hasattr(layer, "init"):
         fit(arguments["params"], form_of(layer))
+
+
+def examine_heads(method: str, names: tuple[str, ...], arguments: dict[str, Any]) -> None:
+    """Ask a core whether its parameters and heads fit, of a method whose arguments have these names: self, params, Q, K, V, …"""
+    if not set(names[:5]) <= set(arguments) or not hasattr(arguments["self"], "fit_heads"):
+        return  # something is missing, as Python is going to say, or this is an encoding of positions
+    core, params, *heads = (arguments[name] for name in names[:5])
+    if names[1] != "params":
+        fit(params, form_of(core), names[1])
+    one_by_one = (arguments[name] for name in names[5:] if name in arguments and name not in NO_STREAMS)
+    streams = *arguments.get("streams", ()), *one_by_one
+    core.fit_heads(*heads, streams, arguments.get("mask"), new=method == "step")
 
 
 class _Zeros(np.random.Generator):

@@ -58,7 +58,7 @@ def heads_fit(K: Array, batch: tuple[int, ...]) -> bool:
 def refuse_other_heads(Q: Array, heads: int) -> None:
     """Raise ValueError unless Q is (…, H, n, d) with this H: there is something to share for each head."""
     if Q.ndim < 3 or Q.shape[-3] != heads:
-        raise ValueError(f"Q: shape {Q.shape} should be (…, {heads}, n, d): the encoding has {heads} heads")
+        raise ValueError(f"Q: shape {Q.shape} should be (…, {heads}, n, d): what it goes to has {heads} heads")
 
 
 def unbroadcast(dX: Array, shape: tuple[int, ...]) -> Array:

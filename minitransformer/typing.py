@@ -95,7 +95,10 @@ def checked(function: Function) -> Function:
     strict = functools.cache(lambda: _strict(function))
     parameters = inspect.signature(function).parameters
     choices = {name: p.annotation for name, p in parameters.items() if door.of_choices(p.annotation)}
+    arrays = {name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL and door.of_arrays(p.annotation)}
     names = tuple(parameters)
+    star = next((k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL), len(names))
+    of_core = names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step")
     state = next((name for name in GROWS if name in parameters and "self" in parameters), None)
     passed: set[tuple[Any, ...]] = set()
 
@@ -104,7 +107,9 @@ def checked(function: Function) -> Function:
         if the_door.inside:
             return function(*args, **kwargs)
         looks = _call(names, args, kwargs)
-        arguments = dict(zip(names, args, strict=False)) | kwargs
+        arguments = dict(zip(names[:star], args, strict=False)) | kwargs
+        if len(args) > star < len(names):
+            arguments[names[star]] = args[star:]
         the_door.inside = True
         try:
             if state is not None:
@@ -112,7 +117,9 @@ def checked(function: Function) -> Function:
             if _among(passed, looks):
                 result = function(*args, **kwargs)
             else:
-                door.examine(arguments, choices)
+                door.examine(arguments, choices, arrays)
+                if of_core:
+                    door.examine_heads(function.__name__, names, arguments)
                 result = strict()(*args, **kwargs)
                 if looks is not None and len(passed) < MANY:
                     with suppress(TypeError):  # a layer of a reader's may hold what has no hash
@@ -125,16 +132,16 @@ def checked(function: Function) -> Function:
 
 
 class Checked:
-    """A base class: the public methods of its subclasses that return a value with its pullback, or with a state, are checked."""
+    """A base class: its subclasses are checked when they are called, and so are their public methods that return a value with its
+    pullback, or take a state."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name, method in list(vars(cls).items()):
-            pair = str(getattr(method, "__annotations__", {}).get("return")).endswith(
-                ("Pullback]", "Pullback'>]", "Any]")
-            )
-            public = name == "__call__" or not name.startswith("_")
-            if pair and public and not hasattr(method, "__wrapped__"):
+            hints = getattr(method, "__annotations__", {})
+            pair = str(hints.get("return")).endswith(("Pullback]", "Pullback'>]", "Any]"))
+            stands_out = name == "__call__" or (not name.startswith("_") and (pair or "state" in hints))
+            if stands_out and inspect.isfunction(method) and not hasattr(method, "__wrapped__"):
                 setattr(cls, name, checked(method))
 
 

@@ -137,7 +137,7 @@ def test_softmax_refuses_a_mask_that_does_not_fit(shape):
 
 @pytest.mark.parametrize("mask", [np.ones(5), np.ones(5, int), [True] * 5], ids=["float", "int", "list"])
 def test_softmax_refuses_a_mask_of_numbers(mask):
-    with pytest.raises(TypeError, match="parameter 'mask'"):
+    with pytest.raises(TypeError, match=r"parameter 'mask'|mask: a list should be an array"):
         softmax(X, mask=mask)
 
 
@@ -257,7 +257,7 @@ def test_embedding_refuses_a_token_outside_the_vocabulary(bad):
 
 def test_embedding_refuses_tokens_that_are_no_integers():
     for tokens in (TOKENS.astype(float), TOKENS > 2, [1, 2]):
-        with pytest.raises(TypeError, match="parameter 'tokens'"):
+        with pytest.raises(TypeError, match=r"parameter 'tokens'|tokens: a list should be an array"):
             embedding(tokens, TABLE)
 
 

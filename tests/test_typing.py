@@ -37,7 +37,7 @@ def test_other_types_are_refused(dtype):
 
 @pytest.mark.parametrize("A", [[[1.0, 2.0]], 3.0, None, "text"], ids=str)
 def test_other_things_than_arrays_are_refused(A):
-    with pytest.raises(TypeError, match="parameter 'A'"):
+    with pytest.raises(TypeError, match=r"parameter 'A'|A: a list should be an array; np.array makes one of it"):
         product(A, np.ones((2, 2)))
 
 
@@ -86,7 +86,7 @@ def test_a_call_that_looks_like_one_that_passed_is_not_checked_again():
         with pytest.raises(TypeError, match="return value"):
             answer(*args, **options)
     for wrong in (np.ones((2, 3), int), np.ones(3), [[1.0, 2.0, 3.0]]):
-        with pytest.raises(TypeError, match="parameter 'A'"):
+        with pytest.raises(TypeError, match=r"parameter 'A'|A: a list"):
             answer(wrong)
 
 

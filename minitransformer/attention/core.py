@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast
+from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.keys_values import KeysValues
+from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Checked
 
@@ -130,6 +131,40 @@ class Core(Part):
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool, mask: Array | None, rng: Any
     ) -> tuple[Array, Pullback]:
         raise TypeError(f"{type(self).__name__} does not say what it computes")
+
+    def fit_heads(
+        self, Q: Array, K: Array, V: Array, streams: tuple[Array, ...] = (), mask: Any = None, *, new: bool = False
+    ) -> None:
+        """Refuse what does not fit: at the door, for all cores. `new`: these are new positions, of a step.
+
+        raises   TypeError for other dtypes, ValueError for other shapes than those above
+        """
+        given = {"Q": Q, "K": K, "V": V, **dict(zip(self.streams, streams, strict=False))}
+        for name, X in given.items():
+            if not isinstance(X, np.ndarray) or X.dtype not in (np.float32, np.float64):
+                raise TypeError(f"{name}: {getattr(X, 'dtype', type(X).__name__)} should be float32 or float64")
+            if X.ndim < 3:
+                raise ValueError(f"{name}: shape {X.shape} should be (*batch, heads, n, d)")
+        one_dtype(**given)
+        if len(streams) != len(self.streams):
+            raise ValueError(f"streams: {len(streams)}, but {type(self).__name__} wants {list(self.streams)}")
+        (*batch, H, n, d), m, G = Q.shape, K.shape[-2], K.shape[-3]
+        if new and n != m:
+            raise ValueError(f"K: {m} keys for {n} new queries")
+        sizes = vars(self)  # those of a core that has parameters for each head
+        refuse_other_heads(Q, sizes.get("heads", H))
+        if d != sizes.get("d", d):
+            raise ValueError(f"Q: shape {Q.shape}; this {type(self).__name__} is of width d = {sizes['d']}")
+        shared = self.groups and G > 0 and H % G == 0
+        wanted = {"K": (*batch, G if shared else H, m, d), "V": (*batch, G if shared else H, m, V.shape[-1])}
+        wanted |= {name: (*batch, H, n, width) for name, width in self.streams.items()}
+        for name, shape in wanted.items():
+            if given[name].shape != shape:
+                raise ValueError(f"{name}: shape {given[name].shape} should be {shape}, for Q of {Q.shape}")
+        if mask is not None:
+            if not isinstance(mask, np.ndarray) or mask.dtype != bool:
+                raise TypeError(f"mask: {getattr(mask, 'dtype', type(mask).__name__)} should be bool")
+            must_broadcast(mask, (*batch, H, n, m))
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any) -> tuple[Array, Any]:
         """Y of n new positions after those in the state (None: there are none yet), and the longer state.

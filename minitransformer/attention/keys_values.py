@@ -7,6 +7,28 @@ import numpy as np
 from minitransformer.typing import Array
 
 
+def claim(written: list[int], length: int, now: int) -> bool:
+    """Whether a room is filled up to here, and nobody else goes on in it; then, at once, it is filled up to `now`.
+
+    Of two threads that go on from one state, one takes the number out of the list, and the other finds none.
+    """
+    try:
+        filled = written.pop()
+    except IndexError:
+        return False
+    written.append(now if filled == length else filled)
+    return filled == length
+
+
+def must_follow(K: Array, V: Array, known_keys: Array, known_values: Array) -> None:
+    """Refuse keys and values of other samples, heads, widths or dtypes than those that are known."""
+    for new, known in ((K, known_keys), (V, known_values)):
+        if (*new.shape[:-2], new.shape[-1], new.dtype) != (*known.shape[:-2], known.shape[-1], known.dtype):
+            raise ValueError(f"state: {new.dtype} {new.shape} can't follow {known.dtype} {known.shape}")
+    if K.shape[-2] != V.shape[-2]:
+        raise ValueError(f"V: {V.shape[-2]} values for {K.shape[-2]} keys")
+
+
 class KeysValues(NamedTuple):
     """The first `length` positions of two arrays with room for more, (*batch, G, room, d) and (*batch, G, room, dv).
 
@@ -40,17 +62,14 @@ class KeysValues(NamedTuple):
         The room doubles when it is full: O(n) for each, however many there are.
         """
         now = self.length + n
-        if now > self.K.shape[-2] or self.written[0] != self.length:
-            room = max(2 * now, 64)
-            self = KeysValues(_wider(self.keys, room), _wider(self.values, room), self.length, [self.length])
-        self.written[0] = now
-        return KeysValues(self.K, self.V, now, self.written)
+        if now <= self.K.shape[-2] and claim(self.written, self.length, now):
+            return KeysValues(self.K, self.V, now, self.written)
+        room = max(2 * now, 64)
+        return KeysValues(_wider(self.keys, room), _wider(self.values, room), now, [now])
 
     def extended(self, K: Array, V: Array) -> "KeysValues":
         """With these n more positions. Raises ValueError for keys and values of other samples or heads."""
-        for new, known in ((K, self.K), (V, self.V)):
-            if (*new.shape[:-2], new.shape[-1], new.dtype) != (*known.shape[:-2], known.shape[-1], known.dtype):
-                raise ValueError(f"state: {new.dtype} {new.shape} can't follow {known.dtype} {known.shape}")
+        must_follow(K, V, self.K, self.V)
         longer = self.with_room(K.shape[-2])
         longer.K[..., self.length : longer.length, :] = K
         longer.V[..., self.length : longer.length, :] = V

@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
+from minitransformer.attention.core import refuse_more_queries
 from minitransformer.attention.flash import find, finish, join, nothing_found
+from minitransformer.attention.keys_values import claim, must_follow
 from minitransformer.gather_scatter import for_each_head
-from minitransformer.typing import Array, checked
+from minitransformer.typing import Array, Float, checked
 
 
 class Page(NamedTuple):
@@ -36,7 +39,9 @@ class Paged(NamedTuple):
 
     @classmethod
     def of(cls, K: Array, V: Array, size: int) -> "Paged":
-        """The state after the first tokens."""
+        """The state after the first tokens. Raises ValueError for a size below 1."""
+        if size < 1:
+            raise ValueError(f"size: {size} should be at least 1")
         rooms = (np.zeros((*X.shape[:-2], size, X.shape[-1]), X.dtype) for X in (K, V))
         return cls((Page(next(rooms), next(rooms), [0]),), 0, size).extended(K, V)
 
@@ -64,20 +69,17 @@ class Paged(NamedTuple):
     def extended(self, K: Array, V: Array) -> "Paged":
         """With these n more positions. Copies at most the rest of one page. ValueError for keys of other samples or heads."""
         last = self.pages[-1]
-        for new, known in ((K, last.K), (V, last.V)):
-            if (*new.shape[:-2], new.shape[-1], new.dtype) != (*known.shape[:-2], known.shape[-1], known.dtype):
-                raise ValueError(f"state: {new.dtype} {new.shape} can't follow {known.dtype} {known.shape}")
+        must_follow(K, V, last.K, last.V)
         pages, length = list(self.pages), self.length
         while K.shape[-2]:
             at = length - (len(pages) - 1) * self.size  # in the last page
             if at == self.size:
                 pages.append(Page(np.zeros_like(last.K), np.zeros_like(last.V), [0]))
                 at = 0
-            elif pages[-1].written[0] != at:  # somebody else has gone on here
-                pages[-1] = Page(pages[-1].K.copy(), pages[-1].V.copy(), [at])
             n = min(self.size - at, K.shape[-2])
+            if not claim(pages[-1].written, at, at + n):  # somebody else has gone on here
+                pages[-1] = Page(pages[-1].K.copy(), pages[-1].V.copy(), [at + n])
             pages[-1].K[..., at : at + n, :], pages[-1].V[..., at : at + n, :] = K[..., :n, :], V[..., :n, :]
-            pages[-1].written[0] = at + n
             K, V, length = K[..., n:, :], V[..., n:, :], length + n
         return Paged(tuple(pages), length, self.size)
 
@@ -89,19 +91,31 @@ def block_tables(*states: Paged) -> list[list[int]]:
 
 
 @checked
-def paged_attention(Q: Array, state: Paged, scale: float | None = None, order: Any = None) -> Array:
+def paged_attention(
+    Q: Float[Array, "*batch heads n d"], state: Paged, scale: float | None = None, order: Any = None
+) -> Array:
     """Causal attention of the last queries to all positions of a state, page by page: Y alone, for it is for writing.
 
     Q       (*batch, H, n, d), the last n positions; heads share the keys of their group
-    order   in which the pages are read; the numbers are the same to rounding
+    order   in which the pages are read; the numbers are the same to rounding. A page that is not in it is not looked at
     cost    O(n m d) time, and nothing is copied together
+    raises  TypeError for another dtype than that of the pages, ValueError for other samples, heads or widths, more queries than
+            positions, and a page that is named twice or not there
     """
+    K, n = state.pages[0].K, Q.shape[-2]
+    one_dtype(Q=Q, K=K)
+    refuse_more_queries(n, state.length)
+    if (*Q.shape[:-3], Q.shape[-1]) != (*K.shape[:-3], K.shape[-1]) or Q.shape[-3] % max(K.shape[-3], 1):
+        raise ValueError(f"Q: shape {Q.shape} does not fit keys of {K.shape}")
     scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
-    i = state.length - Q.shape[-2] + np.arange(Q.shape[-2])
+    i = state.length - n + np.arange(n)
     parts, found = list(state.parts()), nothing_found(Q, state.pages[0].V)
-    for k in range(len(parts)) if order is None else order:
+    order = list(range(len(parts)) if order is None else order)
+    if len(set(order)) < len(order) or not set(order) <= set(range(len(parts))):
+        raise ValueError(f"order: {order} should name each of {len(parts)} pages once at most")
+    for k in order:
         j, K, V = parts[k]
-        mask = None if Q.shape[-2] == 1 else i[:, None] >= j
+        mask = None if n == 1 else i[:, None] >= j
         K, V = (for_each_head(X, Q.shape[:-2]) for X in (K, V))
         found = join(found, find(Q, K, V, mask, scale))
     return finish(found)[0]

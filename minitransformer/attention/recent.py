@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.attention.keys_values import claim, must_follow
 from minitransformer.typing import Array
 
 
@@ -62,20 +63,20 @@ class Recent(NamedTuple):
         return np.concatenate([X[..., :first, :], X[..., self.end - last : self.end, :]], -2)
 
     def _moved(self, n: int) -> "Recent":
-        """In new room, with what is still seen, and enough for n more and then for as many again, up to what is kept."""
+        """In new room, with what is still seen, and the next n positions taken; as many again fit, up to what is kept."""
         keys, values = self.keys, self.values
         used = keys.shape[-2]
         room = used + n + max(min(used + n, self.kept.last), 64)
         K, V = (np.zeros((*X.shape[:-2], room, X.shape[-1]), X.dtype) for X in (keys, values))
         K[..., :used, :], V[..., :used, :] = keys, values
-        return Recent(K, V, self.length, used, self.kept, [used])
+        return Recent(K, V, self.length, used, self.kept, [used + n])
 
     def extended(self, K: Array, V: Array) -> "Recent":
         """With these n more positions: O(n) for each token, however long the text is."""
+        must_follow(K, V, self.K, self.V)
         n = K.shape[-2]
-        if self.end + n > self.K.shape[-2] or self.written[0] != self.end:
+        if self.end + n > self.K.shape[-2] or not claim(self.written, self.end, self.end + n):
             self = self._moved(n)
         end = self.end + n
         self.K[..., self.end : end, :], self.V[..., self.end : end, :] = K, V
-        self.written[0] = end
         return self._replace(length=self.length + n, end=end)

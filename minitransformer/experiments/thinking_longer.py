@@ -1,8 +1,8 @@
 """Does a Universal Transformer think longer about what is harder?
 
 Places of which each leads to another, and some to themselves: where does one end that starts at i? How hard that is, is the
-number of moves. One block is trained with adaptive computation time, for several prices of a step; a stack of as many blocks
-as there are steps is the control.
+number of moves. One block is trained with adaptive computation time, for several prices of a step. The controls take all steps:
+one block that can't halt, and a stack of as many blocks as there are steps.
 """
 
 from dataclasses import dataclass, replace
@@ -77,7 +77,7 @@ class WhereOneEnds:
 
 @dataclass(frozen=True)
 class Trial:
-    """One training; a price below zero stands for the control."""
+    """One training. A price of 0: nobody halts, so there is none. Below zero: a stack of blocks."""
 
     ponder: float
     seed: int
@@ -86,8 +86,8 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Two prices and the control, three seeds each."""
-    return [Trial(ponder, seed) for ponder in (0.001, 0.01, -1.0) for seed in range(3)]
+    """Two prices and two controls, three seeds each."""
+    return [Trial(ponder, seed) for ponder in (0.001, 0.01, 0.0, -1.0) for seed in range(3)]
 
 
 def small(trial: Trial) -> Trial:
@@ -97,8 +97,9 @@ def small(trial: Trial) -> Trial:
 
 def run(trial: Trial) -> dict[str, Any]:
     """For each number of moves: how often it occurs, the share of right answers, and the steps that are taken."""
-    thinks: dict[str, Any] = {"universal": "accumulated", "ponder": trial.ponder} if trial.ponder >= 0 else {}
-    model = SequenceModel(PLACES, PLACES, trial.width, STEPS, 4, outputs=PLACES, **thinks)
+    universal = "accumulated" if trial.ponder > 0 else "fixed" if trial.ponder == 0 else "no"
+    options: dict[str, Any] = {"outputs": PLACES, "universal": universal, "ponder": max(trial.ponder, 0.0)}
+    model = SequenceModel(PLACES, PLACES, trial.width, STEPS, 4, **options)
     schedule = Cosine(3e-3, trial.steps, warmup=trial.steps // 10)
     training = Training(
         trial.steps, BATCH, schedule, parts=1, seed=trial.seed, look_every=trial.steps, save_every=trial.steps
@@ -107,7 +108,7 @@ def run(trial: Trial) -> dict[str, Any]:
     held_out = walks(JUDGED, np.random.default_rng(10**6 + trial.seed))
     logits, pullback = model(params, held_out.leads)
     right = logits.argmax(-1) == held_out.ends
-    steps = pullback.stack.N if thinks else np.full(right.shape, STEPS)
+    steps = pullback.stack.N if trial.ponder > 0 else np.full(right.shape, STEPS)
     of = [held_out.moves == moves for moves in range(PLACES)]
     return {
         "parameters": tree_size(params),

@@ -38,9 +38,9 @@ def draw(data: KernelSmoothed) -> Figure:
     """The measurements as dots, the sine in grey, a curve for each width."""
     fig, ax = figure(height=5)
     ax.plot(data.q, data.truth, color="0.75", linewidth=7, linestyle="-", label="the sine")
-    ax.plot(data.k, data.v, "o", color="0.3", markersize=7, linestyle="none")
+    ax.plot(data.k, data.v, "o", color="0.3", markersize=7, linestyle="none", label="measured")
     for width, curve in data.smoothed.items():
         ax.plot(data.q, curve, label=f"width {width:g}")
     ax.set(xlabel="key $k$, query $q$", ylabel="value $v$")
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower left")
     return fig

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.experiments.linear_time import KINDS, ROOM
+from minitransformer.experiments.linear_time import HEADS, KINDS, MATRICES
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
@@ -15,21 +15,22 @@ NAMES = {
     "in tiles": "dense, in tiles",
     "performer": "Performer",
     "linear": "linear transformer",
-    "values": "X (OPT): nothing but V",
+    "values": "V as it is",
 }
 
 
 class LinearTime(NamedTuple):
-    """By kind: lengths, seconds and MB where the block fits; the length at which the matrices no longer do.
+    """By kind: lengths, seconds and MB where the block fits.
 
-    made_on   the machine
+    too_long, matrices   the length at which the matrices no longer do, and the GB that they would take there
+    made_on              the machine
     """
 
     n: dict[str, Array]
     seconds: dict[str, Array]
     MB: dict[str, Array]
     too_long: int
-    room: float
+    matrices: float
     made_on: str
 
 
@@ -41,7 +42,8 @@ def data() -> LinearTime:
         found = [(trial.n, result) for trial, result in record if trial.kind == kind and result["seconds"] > 0]
         n[kind] = np.array([length for length, _ in found])
         seconds[kind], MB[kind] = (np.array([result[what] for _, result in found]) for what in ("seconds", "MB"))
-    return LinearTime(n, seconds, MB, 2 * int(n["every matrix"][-1]), ROOM / 2**20, record.made_on)
+    too_long = 2 * int(n["every matrix"][-1])
+    return LinearTime(n, seconds, MB, too_long, MATRICES * HEADS * 4 * too_long**2 / 2**30, record.made_on)
 
 
 def draw(data: LinearTime) -> Figure:
@@ -51,10 +53,8 @@ def draw(data: LinearTime) -> Figure:
         ax.plot(data.n[kind], data.seconds[kind], marker=marker, label=name, color="0.5" if kind == "values" else None)
     last = data.seconds["every matrix"][-1]
     ax.plot([data.too_long], [4 * last], "x", color="black", markersize=18, markeredgewidth=4)
-    ax.annotate(
-        f"does not fit\ninto {data.room / 1024:g} GB", (data.too_long, 4 * last), (0, -55),
-        textcoords="offset points", ha="center",
-    )  # fmt: skip
+    matrices = f"matrices of {data.matrices:g} GB"
+    ax.annotate(matrices, (data.too_long, 4 * last), (0, -40), textcoords="offset points", ha="center")
     ax.set(xscale="log", yscale="log", xlabel="tokens $n$", ylabel="seconds, forwards and backwards")
     ax.set_xticks([256, 1024, 4096, 16384, 65536], ["256", "1024", "4096", "16,384", "65,536"])
     ax.minorticks_off()

@@ -42,10 +42,11 @@ def draw(data: ManyPairs) -> Figure:
     """Means of the seeds, bars from the worst to the best. A window soon leaves the picture."""
     fig, axes = figure(1, 2, width=12, height=5.5, sharey=True)
     for ax, shares, kind in zip(axes, (data.once, data.rewritten), KINDS, strict=True):
-        for (name, share), marker, color in zip(shares.items(), "os^Dv<>", COLOURS, strict=True):
+        for k, ((name, share), marker, color) in enumerate(zip(shares.items(), "os^Dv<>", COLOURS, strict=True)):
             mean = share.mean(0)
             spread = np.abs(np.stack([share.min(0), share.max(0)]) - mean)
-            ax.errorbar(PAIRS, mean, spread, marker=marker, color=color, capsize=4, label=name.partition(":")[0])
+            beside = np.array(PAIRS) + 0.3 * (k - 3)  # or the bars stand on each other
+            ax.errorbar(beside, mean, spread, marker=marker, color=color, capsize=4, label=name.partition(":")[0])
         ax.set(xlabel="pairs", title=f"written {kind}" if kind == "once" else kind, xticks=PAIRS, ylim=(0.55, 1.02))
     axes[0].set_ylabel("right answers")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")

@@ -58,7 +58,7 @@ def draw(data: MemoryThroughTime) -> Figure:
     """A panel for each rule: pairs downwards, time to the right."""
     fig, axes = figure(2, 2, height=8.0, sharex=True, sharey=True)
     for ax, name, error in zip(axes.flat, RULES, data.error, strict=True):
-        image = ax.imshow(np.ma.masked_invalid(error), vmin=0, vmax=2, cmap="viridis", aspect="auto")
+        image = ax.imshow(np.ma.masked_invalid(error), vmin=0, vmax=1.75, cmap="viridis", aspect="auto")
         ax.axvline(BORDER - 0.5, color="black", linestyle=":", linewidth=2)
         ax.set_title(name)
     for ax in axes[1]:

@@ -1,4 +1,4 @@
-"""Two orders for one product: φ(Q) φ(K)ᵀ V with the n × n matrix made first, and with the sums over keys made first."""
+"""Two orders for one product: Φ_Q Φ_Kᵀ V with the n × n matrix made first, and with the sums over keys made first."""
 
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ def data(n: int = 40, r: int = 12, dv: int = 8) -> MultiplicationOrder:
     return MultiplicationOrder(n, r, dv, (left, right))
 
 
-NAMES = (r"$\phi(Q)$", r"$\phi(K)^\top$", "$V$")
+NAMES = (r"$\Phi_Q$", r"$\Phi_K^\top$", "$V$")
 
 
 def _rectangle(ax: Axes, x: float, shape: tuple[int, int], colour: str, name: str) -> None:

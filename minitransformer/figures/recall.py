@@ -59,7 +59,7 @@ def draw(data: Recall) -> Figure:
     for ax, (kind, error) in zip(axes, data.error.items(), strict=True):
         for name, line, marker in zip(RULES, error, "os^", strict=True):
             ax.plot(data.pairs, line, marker=marker, label=name)
-        ax.plot(m, np.sqrt((m - 1) / WIDTH), color="black", linestyle="-", linewidth=1)
+        ax.plot(m, np.sqrt((m - 1) / WIDTH), color="black", linestyle="-", linewidth=1, label=r"$\sqrt{(m-1)/d}$")
         ax.set(title=kind, xlabel="pairs m", ylim=(0, 3))
     axes[0].set_ylabel("error of what a key reads")
     axes[0].legend()

@@ -69,7 +69,8 @@ def draw(data: StateFilling) -> Figure:
         ax.set(title=f"after {t}", xticks=[(data.S.shape[2] - 1) / 2, data.S.shape[2] + 1], yticks=[])
         ax.set_xticklabels(["S", "z"])
         ax.tick_params(length=0)
-    fig.colorbar(image, ax=axes[0, -1])
+    axes[0, 0].set_ylabel("feature")
+    fig.colorbar(image, ax=axes[0, -1], shrink=0.6)
     for ax in axes[1]:
         ax.remove()
     below = fig.add_subplot(axes[1, 0].get_gridspec()[1, :])

@@ -12,7 +12,7 @@ from minitransformer.typing import Array
 
 
 class ThinkingLonger(NamedTuple):
-    """For each price of a step, below zero for a stack of blocks of its own: (seeds, moves), NaN where nothing is so hard."""
+    """For each price of a step, 0 if nobody halts, below for a stack of blocks: (seeds, moves), NaN where nothing is so hard."""
 
     steps: dict[float, Array]
     right: dict[float, Array]
@@ -33,8 +33,10 @@ def draw(data: ThinkingLonger) -> Figure:
     """Left steps, right the share of right answers; a line for each training."""
     fig, axes = figure(1, 2, width=12, height=5)
     for ax, values, label in zip(axes, data, ("steps", "right answers"), strict=True):
-        for (price, found), color, line in zip(values.items(), ("C0", "C1", "0.5"), ("-", "--", ":"), strict=True):
-            name = f"λ = {price}" if price >= 0 else f"{STEPS} blocks"
+        for (price, found), color, line in zip(
+            values.items(), ("C0", "C1", "C2", "0.5"), ("-", "--", "-.", ":"), strict=True
+        ):
+            name = f"λ = {price}" if price > 0 else "all steps" if price == 0 else f"{STEPS} blocks"
             for seed, marker in zip(found, "os^", strict=True):
                 hard = ~np.isnan(seed)
                 ax.plot(np.flatnonzero(hard), seed[hard], color=color, linestyle=line, marker=marker, label=name)

@@ -69,8 +69,11 @@ def draw(data: TruncatedExp) -> Figure:
     left.set(xlabel="$t$", ylabel="weight", ylim=(-6, 10))
     left.legend(loc="lower right")
     for (size, errors), marker in zip(data.errors.items(), "o^s", strict=True):
-        right.plot(data.degrees, errors, marker=marker, label=f"scores of deviation {size**2:g}")
-    right.set(yscale="log", ylim=(1e-18, 3), xlabel="degree", ylabel="relative error of Y", xticks=data.degrees[1::2])
-    right.set_yticks([1, 1e-4, 1e-8, 1e-12])
-    right.legend(loc="lower left")
+        right.plot(data.degrees, errors, marker=marker)
+        last = np.isfinite(errors).sum() - 1
+        right.text(data.degrees[last] + 0.7, errors[last], f"{size**2:g}", va="center")
+    right.set(yscale="log", ylim=(1e-10, 3), xlabel="degree", ylabel="relative error of Y", xticks=data.degrees[1::2])
+    right.set(xlim=(1, 23), title="scores of deviation 0.25, 1 and 2.25")
+    right.set_yticks([1, 1e-3, 1e-6, 1e-9])
+    right.minorticks_off()
     return fig

@@ -51,6 +51,7 @@ def draw(data: UniversalBlock) -> Figure:
         arrow(ax, (0.6, y + 1.7), (0.25, y + 1.7), "0.35")
         circle(ax, 0, y + 1.7)
         box(ax, (-1.0, y + 2.1), (2.0, 0.6), "layer norm", COLOURS["norm"])
+    ax.text(-0.75, 1.6, "$Z^t$", va="center")
     ax.text(-0.75, 4.85, "$A^t$", va="center")
     ax.text(0.3, 8.05, "$H^t$", va="center")
     arrow(ax, (0, 7.55), (0, 8.5), "0.2")

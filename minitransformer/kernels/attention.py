@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import for_reading, without_the_hidden
+from minitransformer.arrays import as_one_axis, for_reading, without_the_hidden
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
@@ -549,7 +549,7 @@ def attend_to_buffer(
     """`attend_to_buffer` of the core, in the tiers "numba" and "micro"."""
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
     q, k, v = (for_reading(X) for X in (Q, K, V))
-    q, k, v = (X.reshape(-1, *X.shape[-2:]) for X in (q, k, v))
+    q, k, v = (as_one_axis(X, 0, -2) for X in (q, k, v))
     if bias is None and mask is None and B * m * dv <= LONG:
         return attend_plainly(q, k, v, m, scale).reshape(*Q.shape[:-1], dv)
     Y, L = np.empty((B, n, dv), Q.dtype), np.empty((B, n), Q.dtype)

@@ -59,7 +59,10 @@ def recurrence(
 
     decay    α, (*batch, n, 1 or r); None: nothing fades
     beta     β, (*batch, n); None: nothing is corrected
+    raises   ValueError for a state of another shape
     """
+    if S.shape != (wanted := (*V.shape[:-2], K.shape[-1], V.shape[-1])):
+        raise ValueError(f"state: S {S.shape} should be {wanted}")
     q, k, v = heads(Q), heads(K), heads(V)
     B, n, r = k.shape
     corrected = np.empty((B, 0), v.dtype) if beta is None else for_reading(beta.reshape(B, n))

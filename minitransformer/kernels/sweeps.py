@@ -170,6 +170,86 @@ def reads_the_first(R_2, W_2, between, between_2, taken, below):
             below[OUT_B + i] += taken * below[IN_2 + i]
 
 
+@inlined
+def columns_fade(fades, h, u, c0, width, W_2, below):
+    """As u says: M, which FADES keeps for the pass, and what the positions before have written, which M does not have yet."""
+    fade(fades, h, u, c0, width, below, NOW)
+    for i in range(LANES):
+        f = below[NOW + i]
+        below[FADES + i] *= f
+        below[IN + i] *= f
+        below[IN_B + i] *= f
+        if W_2 is not None:
+            below[IN_2 + i] *= f
+            below[IN_2B + i] *= f
+
+
+@inlined
+def columns_fade_between(fades, h, u, c0, width, R_2, W_2, below):
+    """As u says: what the first of two has written, and what the second has read. M waits: FADES keeps it for the next pass."""
+    fade(fades, h, u, c0, width, below, FADES)
+    for i in range(LANES):
+        f = below[FADES + i]
+        below[IN + i] *= f
+        below[OUT_B + i] *= f
+        if W_2 is not None:
+            below[IN_2 + i] *= f
+        if R_2 is not None:
+            below[OUT_2B + i] *= f
+
+
+@inlined
+def will_write(X, of_x, R_2, Y_2, beta, h, t, k0, c0, width, below, into, out):
+    """x, which a second read, if there is one, has something to say to: with β it is e = x − y₂, and x becomes β e."""
+    x, share = X[h, t, c0:], X.dtype.type(1)
+    if of_x is not None:
+        share = of_x[h, t]
+    for i in range(width):
+        below[into + i] = share * x[i]
+    if R_2 is not None:
+        y_2 = Y_2[h, t, c0:]
+        if beta is not None:
+            b = beta[h, t]
+            for i in range(width):
+                y_2[i] = x[i] - below[out + 2 * LANES + i]
+                below[into + i] = b * y_2[i]
+        elif k0 > 0:  # earlier rows have been through
+            for i in range(width):
+                y_2[i] -= below[out + 2 * LANES + i]
+        else:
+            for i in range(width):
+                y_2[i] = -below[out + 2 * LANES + i]
+
+
+@inlined
+def row_of_ones(read_1, write_1, h, t, width, below, into, out):
+    """One more row of M, kept in ONE, in which r or w is 1."""
+    if read_1 is not None:
+        r = read_1[h, t]
+        for i in range(width):
+            below[ONE + i] += below[into + i]
+            below[out + i] += r * below[ONE + i]
+    if write_1 is not None:
+        w = write_1[h, t]
+        for i in range(width):
+            below[ONE + i] += w * below[into + i]
+            below[out + i] += below[ONE + i]
+
+
+@inlined
+def has_found(Y, of_y, h, t, c0, width, below, out, upon):
+    """y, or more of it, upon what stands there."""
+    y, share = Y[h, t, c0:], Y.dtype.type(1)
+    if of_y is not None:
+        share = of_y[h, t]
+    if upon:
+        for i in range(width):
+            y[i] += share * below[out + i]
+    else:
+        for i in range(width):
+            y[i] = share * below[out + i]
+
+
 @compiled
 def advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, k0, rows, width):
     """M = f ⊙ M + w xᵀ + w₂ x₂ᵀ, times a, and y = rᵀ M, y₂ = r₂ᵀ M in one pass: r of position t, w of s, a of u."""
@@ -233,15 +313,7 @@ def sweep(
         own, own_2, between, between_2, taken = overlaps(R, R_2, W, W_2, A, h, t, t_2, u + further, k0, k1)
         if step > 0:  # the pass: what has been written enters, and t and t₂ read
             if fades is not None:
-                fade(fades, h, u, c0, width, below, NOW)
-                for i in range(LANES):
-                    f = below[NOW + i]
-                    below[FADES + i] *= f
-                    below[IN + i] *= f
-                    below[IN_B + i] *= f
-                    if W_2 is not None:
-                        below[IN_2 + i] *= f
-                        below[IN_2B + i] *= f
+                columns_fade(fades, h, u, c0, width, W_2, below)
             if loops is None:
                 for c in range(0, width, wide):
                     left = width - c
@@ -257,59 +329,18 @@ def sweep(
         for second in range(together):  # what each of them writes, and finds
             into, out = IN + second * LANES, OUT + second * LANES
             if second == 1:
-                if fades is not None:  # M has to wait
-                    fade(fades, h, u + further, c0, width, below, FADES)
-                    for i in range(LANES):
-                        f = below[FADES + i]
-                        below[IN + i] *= f
-                        below[OUT_B + i] *= f
-                        if W_2 is not None:
-                            below[IN_2 + i] *= f
-                        if R_2 is not None:
-                            below[OUT_2B + i] *= f
+                if fades is not None:
+                    columns_fade_between(fades, h, u + further, c0, width, R_2, W_2, below)
                 own = own_2
                 reads_the_first(R_2, W_2, between, between_2, taken, below)
-            x, y, share = X[h, t, c0:], Y[h, t, c0:], one
-            if of_x is not None:
-                share = of_x[h, t]
-            for i in range(width):
-                below[into + i] = share * x[i]
-            if R_2 is not None:
-                y_2 = Y_2[h, t, c0:]
-                if beta is not None:  # what is written is what is new
-                    b = beta[h, t]
-                    for i in range(width):
-                        y_2[i] = x[i] - below[out + 2 * LANES + i]
-                        below[into + i] = b * y_2[i]
-                elif k0 > 0:  # earlier rows have been through
-                    for i in range(width):
-                        y_2[i] -= below[out + 2 * LANES + i]
-                else:
-                    for i in range(width):
-                        y_2[i] = -below[out + 2 * LANES + i]
+            will_write(X, of_x, R_2, Y_2, beta, h, t, k0, c0, width, below, into, out)
             for i in range(width):
                 below[out + i] += own * below[into + i]
-            if k0 == 0 and read_1 is not None:
-                r = read_1[h, t]
-                for i in range(width):
-                    below[ONE + i] += below[into + i]
-                    below[out + i] += r * below[ONE + i]
-            if k0 == 0 and write_1 is not None:
-                w = write_1[h, t]
-                for i in range(width):
-                    below[ONE + i] += w * below[into + i]
-                    below[out + i] += below[ONE + i]
-            share = one
-            if of_y is not None:
-                share = of_y[h, t]
+            if k0 == 0:
+                row_of_ones(read_1, write_1, h, t, width, below, into, out)
             if E is not None:
                 dbeta[p, h, t] = dot(E[h, t, c0 : c0 + width], below[out : out + width])
-            if k0 > 0 or upon:
-                for i in range(width):
-                    y[i] += share * below[out + i]
-            else:
-                for i in range(width):
-                    y[i] = share * below[out + i]
+            has_found(Y, of_y, h, t, c0, width, below, out, k0 > 0 or upon)
             if W_2 is not None:
                 x_2 = X_2[h, t, c0:]
                 for i in range(width):
@@ -339,14 +370,16 @@ def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, u
 
 
 @compiled
-def between_meetings(q, dq, k, dk, looked_up, met, Y, queue):
+def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
     """Y_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the next meeting, and what has met there; a task for each head.
 
-    What it then misses at the meeting before, it has lost by rounding, a little at each position.
+    What it then misses at the meeting before, it has lost by rounding, a little at each position. Y is α before. Where that is
+    as good as nothing, so is α ⟨S, G⟩: not what rounding leaves of the sum, which may be multiplied by ln α next.
     With one gate for all channels, Y is (B, n, 1), the sum over them. Of the delta rule dk is what its keys have written; less
     what they have looked up it is their gradient, and takes its place, and together they are in Y.
     """
     n, one, sums = Y.shape[1], Y.shape[2] != q.shape[2], np.empty(Y.shape[2], Y.dtype)
+    closed = np.empty((BLOCK, Y.shape[2]), np.bool_)
     q, dq, k, dk, met, Y = borrowed((q, dq, k, dk, met, Y))
     for h in claimed(queue, len(Y)):
         for block in range(met.shape[1]):
@@ -356,6 +389,8 @@ def between_meetings(q, dq, k, dk, looked_up, met, Y, queue):
             else:
                 sums[:] = met[h, block]
             for t in range(stop - 1, start - 1, -1):
+                for c in range(len(sums)):
+                    closed[t - start, c] = Y[h, t, c] < nothing
                 away = dk[h, t]
                 if looked_up is not None:
                     away = looked_up[h, t]
@@ -375,7 +410,7 @@ def between_meetings(q, dq, k, dk, looked_up, met, Y, queue):
             for t in range(start, stop):
                 share = Y.dtype.type((stop - t) / (stop - start))
                 for c in range(len(sums)):
-                    Y[h, t, c] -= share * sums[c]
+                    Y[h, t, c] = 0 if closed[t - start, c] else Y[h, t, c] - share * sums[c]
 
 
 @compiled
@@ -500,7 +535,7 @@ class Meetings:
 
     def gradient(self, decay: Array, q: Array, dq: Array, k: Array, dk: Array, looked_up: Array | None = None) -> Array:
         """dln α, which replaces α."""
-        in_parallel(len(q), between_meetings, q, dq, k, dk, looked_up, self.met, decay)
+        in_parallel(len(q), between_meetings, q, dq, k, dk, looked_up, self.met, np.finfo(q.dtype).eps, decay)
         return decay
 
 

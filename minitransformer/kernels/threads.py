@@ -209,7 +209,9 @@ class Helper:
 
     def __init__(self, place: int) -> None:
         self.place, self.jobs, self.bell = place, SimpleQueue[Job](), np.zeros(1, np.int64)
-        threading.Thread(target=self.serve, name=f"loops-{place + 1}", daemon=True).start()
+
+    def begin(self) -> None:
+        threading.Thread(target=self.serve, name=f"loops-{self.place + 1}", daemon=True).start()
 
     def call(self, job: Job) -> None:
         self.jobs.put(job)
@@ -230,10 +232,19 @@ class Helper:
             wait_for(self.bell, queues, idle, self.place, LOOKS if self.jobs.empty() else 0)
 
 
-_helpers: list[Helper] = []
+_helpers: dict[int, Helper] = {}  # by their place
 _compiled: set[tuple[Any, ...]] = set()  # loops, and the dtype of what they write: the first time, one thread compiles
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_helpers.clear)  # threads are not forked
+
+
+def helpers(count: int) -> list[Helper]:
+    """So many. Two threads may want the first ones at once: they get the same, since a dictionary takes one for each place."""
+    for place in range(len(_helpers), count):
+        helper = Helper(place)
+        if _helpers.setdefault(place, helper) is helper:
+            helper.begin()
+    return [_helpers[place] for place in range(count)]
 
 
 def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
@@ -250,8 +261,7 @@ def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
         loop(*arguments, np.array([0, 1]))
         _compiled.add(kind)
         return
-    while len(_helpers) < threads - 1:
-        _helpers.append(Helper(len(_helpers)))
+    called = helpers(threads - 1)
     try:
         place = _free.pop()
     except IndexError:
@@ -259,7 +269,7 @@ def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
         return
     job = Job(place, min(tasks, threads * PARTS), threads - 1, loop, arguments)
     try:
-        for helper in _helpers[: threads - 1]:
+        for helper in called:
             helper.call(job)
         job.work()
     finally:

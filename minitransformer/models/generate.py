@@ -31,7 +31,7 @@ def next_token_distribution(
     top = logits.max(-1, keepdims=True)
     if not np.isfinite(top).all():
         raise ValueError("logits: the largest is not finite; has training diverged?")
-    if temperature == 0:
+    if temperature < 1e-30:  # a quotient would not be finite
         best = logits == top
         first = best & (best.cumsum(-1) == 1)
         return first.astype(logits.dtype)

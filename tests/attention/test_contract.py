@@ -17,6 +17,7 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map
 from minitransformer.attention import (
     ATTENTIONS,
+    Core,
     EachHead,
     Mixer,
     MultiHeadAttention,
@@ -230,7 +231,7 @@ def test_groups_of_heads_share_their_keys(name, causal, groups):
 @tiers
 @causal_ones
 @pytest.mark.parametrize("positions", ["sinusoidal", "rope"])
-@pytest.mark.parametrize("pieces", [(80, 1, 1, 1), (1, 1, 5, 70, 1), (3, 64, 2, 2)])
+@pytest.mark.parametrize("pieces", [(0, 80, 1, 0, 1, 1), (1, 1, 5, 70, 1), (3, 64, 2, 2)])
 def test_one_by_one_is_the_same_as_all_at_once(name, positions, pieces, tier):
     model = language_model(name, positions=positions, groups=None)
     params = model.init(np.random.default_rng(0), np.float64)
@@ -376,6 +377,49 @@ def test_what_does_not_fit_is_refused(name):
     if not can(PARTS[name], not causal):
         with pytest.raises(ValueError, match="causal"):
             layer(params, rows(2, 5), causal=not causal)
+
+
+def heads_for(core, n):
+    """Q, K, V and what else it wants of n tokens."""
+    rng, shape = np.random.default_rng(4), (2, H, n)
+    Q, K, V = rng.standard_normal((3, *shape, D // H))
+    return [Q, Q if core.queries_are_keys else K, V, *(rng.standard_normal((*shape, w)) for w in core.streams.values())]
+
+
+@pytest.mark.parametrize("name", [name for name, part in PARTS.items() if isinstance(part, Core)])
+@tiers
+def test_heads_that_do_not_fit_each_other_are_refused(name, tier):
+    """Before a loop that looks at no index sees them; by whoever calls a core directly, without a mixer."""
+    core, causal = PARTS[name], not can(PARTS[name], False)
+    params, arrays = some(core), heads_for(core, 9)
+    with mt.backend(tier):
+        refuses_other_heads(core, params, arrays, causal)
+
+
+def refuses_other_heads(core, params, arrays, causal):
+    core(params, *arrays, causal=causal, mask=None, rng=None)
+    for k, X in enumerate(arrays):
+        wrong = [X[:1], X[:, :1], X[0, 0], X.astype(np.float32), X.astype(int), X.tolist()]
+        wrong += [X[:, :, :5], np.repeat(X, 2, 1), np.repeat(X, 2, 2)] * (
+            k != 0
+        )  # fewer queries will do, and groups of heads
+        wrong += [X[..., :0], np.repeat(X, 2, 3)] * (k != 2)  # values may have a width of their own
+        for other in wrong:
+            some_wrong = [other if i == k else A for i, A in enumerate(arrays)]
+            with pytest.raises((TypeError, ValueError)):
+                core(params, *some_wrong, causal=causal, mask=None, rng=None)
+            if core.decodes:
+                with pytest.raises((TypeError, ValueError)):
+                    core.step(params, *some_wrong, state=None)
+    if core.decodes:
+        with pytest.raises((TypeError, ValueError)):
+            core.step(params, arrays[0][:, :, :5], *arrays[1:], state=None)
+    for mask in (np.ones((9, 9), int), np.ones((9, 8), bool), np.ones((3, 2, H, 9, 9), bool)):
+        with pytest.raises((TypeError, ValueError), match="mask"):
+            core(params, *arrays, causal=causal, mask=mask, rng=None)
+    for fewer in (arrays[:-1], [*arrays, arrays[-1]]):
+        with pytest.raises((TypeError, ValueError)):
+            core(params, *fewer, causal=causal, mask=None, rng=None)
 
 
 # -------------------------------------------------------------------------------------------- the registry

@@ -1,5 +1,7 @@
 """A cache in pages: any order is the contiguous cache, a fork leaves its parent, and less than a page is wasted."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,8 @@ from minitransformer.attention import (
     dot_product_attention,
     paged_attention,
 )
+from minitransformer.attention.keys_values import KeysValues
+from minitransformer.attention.recent import Kept, Recent
 from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import NoParams
@@ -66,6 +70,24 @@ def test_a_fork_leaves_its_parent():
     assert block_tables(parent, *forks) == [[0, 1], [0, 1, 2], [0, 3, 4], [0, 5, 6]]
 
 
+@pytest.mark.parametrize("state", ["one buffer", "pages", "the last ones"])
+def test_two_threads_go_on_from_one_state(state):
+    """Each has what it wrote: of the two, one gets the room behind the state, and the other makes its own."""
+    X = np.zeros((8, 8, 5, 64), np.float32)
+    make = {
+        "one buffer": lambda: KeysValues.of(X, X),
+        "pages": lambda: Paged.of(X, X, 64),
+        "the last ones": lambda: Recent.of(X, X, Kept(0, 60)),
+    }
+    new = [np.full((8, 8, 40, 64), number, np.float32) for number in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(100):
+            parent = make[state]()
+            for one, after in zip(new, pool.map(lambda A, parent=parent: parent.extended(A, A), new), strict=True):
+                assert (after.keys[..., -40:, :] == one).all()
+                assert (after.values[..., -40:, :] == one).all()
+
+
 def test_nothing_is_copied_where_a_page_is_full():
     """Two continuations of ten positions in pages of five share both pages."""
     _, K, V = arrays(12)
@@ -102,6 +124,20 @@ def test_what_does_not_fit_is_refused():
     for other in (K[:1], K[:, :1], K[..., :2], K.astype(np.float32)):
         with pytest.raises(ValueError, match=r"state: .* can't follow float64 \(3, 2, 4, 4\)"):
             state.extended(other, V)
+    for own in (state, KeysValues.of(K, V), Recent.of(K, V, Kept(0, 9))):
+        with pytest.raises(ValueError, match="V: 6 values for 3 keys"):
+            own.extended(K[..., :3, :], V)
+    with pytest.raises(ValueError, match="size: 0 should be at least 1"):
+        Paged.of(K, V, 0)
+    Q = np.ones((3, 2 * G, 2, D))
+    for other in (Q[:1], Q[:, :3], Q[..., :2], np.ones((3, G, 7, D))):
+        with pytest.raises(ValueError, match="Q: "):
+            paged_attention(other, state)
+    with pytest.raises(TypeError, match="should have one dtype"):
+        paged_attention(Q.astype(np.float32), state)
+    for order in ([0, 0, 1], [0, 2], [-1]):
+        with pytest.raises(ValueError, match="should name each of 2 pages once at most"):
+            paged_attention(Q, state, order=order)
     with pytest.raises(ValueError, match="page: Window has a cache of its own"):
         SoftmaxAttention(Window(3), page=4)
     with pytest.raises(ValueError, match="page: 0 should be at least 1"):

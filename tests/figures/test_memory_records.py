@@ -43,13 +43,16 @@ def test_some_trainings_think_longer_about_what_is_harder():
     assert (np.diff(cheap[longer][:, 1:9]) > 0).all()
     assert dear[:, :9].max() < 2.4
     assert cheap[~longer][:, :9].max() < 3
-    assert (blocks[:, :9] == STEPS).all()
-    rights = found.right
-    assert rights[-1.0][:, 5].min() > max(rights[0.001][:, 5].max(), rights[0.01][:, 5].max())
+    rights, halting = found.right, max(found.right[price][:, 5].max() for price in (0.001, 0.01))
+    for control, worst in ((blocks, rights[-1.0]), (found.steps[0.0], rights[0.0])):
+        assert (control[:, :9] == STEPS).all()
+        assert np.nanmin(worst) > 0.99 > halting
+    parameters = {trial.ponder: result["parameters"] for trial, result in experiments.load("thinking_longer")}
+    assert 7.5 < parameters[-1.0] / parameters[0.0] < 8
     assert all(share[:, 8].min() == 1 for share in rights.values())
     assert rights[0.001][~longer][:, 5] < rights[0.001][longer][:, 5].min()
     steps, right = thinking_longer.draw(found).axes
-    assert len(steps.lines) == len(right.lines) == 9
+    assert len(steps.lines) == len(right.lines) == 12
 
 
 def test_reading_on_is_faster_the_more_so_the_longer_the_past():

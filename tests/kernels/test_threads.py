@@ -56,6 +56,22 @@ def test_several_callers_at_once():
         assert all(pool.map(call, range(500)))
 
 
+def test_callers_who_need_the_first_helpers_at_once_get_the_same(monkeypatch):
+    """Two helpers at one place would share a flag, and a loop would be over while one of them is at work."""
+    made = threads.Helper.__init__
+
+    def slowly(self, place):
+        time.sleep(0.01)
+        made(self, place)
+
+    monkeypatch.setattr(threads, "_helpers", {})
+    monkeypatch.setattr(threads.Helper, "__init__", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(threads.helpers, [3, 3, 2, 3]))
+    assert [helper.place for helper in found[0]] == [0, 1, 2]
+    assert all(helper is first for those in found for helper, first in zip(those, found[0], strict=False))
+
+
 @pytest.mark.parametrize("where", range(3))
 def test_an_error_on_any_thread_is_raised_when_all_have_stopped(where):
     def fail(done, queue):

@@ -415,7 +415,7 @@ def test_wrong_types_are_refused():
     lm = model()
     params = some(lm)
     for tokens in (TOKENS.astype(float), TOKENS.tolist(), np.int64(3), TOKENS > 2):
-        with pytest.raises(TypeError, match="parameter 'tokens'"):
+        with pytest.raises(TypeError, match=r"parameter 'tokens'|tokens: a list should be"):
             lm(params, tokens)
     with pytest.raises(TypeError, match="params: should be SequenceParams, is tuple of 6"):
         lm(tuple(params), TOKENS)

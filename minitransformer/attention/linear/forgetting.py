@@ -177,13 +177,12 @@ class Forgetting(Core):
     ) -> tuple[Array, ForgettingState]:
         """O(m d) for one new token."""
         closed, _ = softplus(-streams[0][..., 0])
-        c = -closed.cumsum(-1, dtype=np.float64)
-        if state is not None:
-            c += state.c[..., None]
+        before = np.zeros(Q.shape[:-2]) if state is None else state.c
+        c = before[..., None] - closed.cumsum(-1, dtype=np.float64)
         (whole, rest), scale = in_two(c, K.dtype), max(Q.shape[-1], 1) ** -0.5
         keys = faded_keys(K, whole, rest)
         past = KeysValues.of(keys, V) if state is None else state.past.extended(keys, V)
-        after = ForgettingState(past, c[..., -1])
+        after = ForgettingState(past, c[..., -1] if c.shape[-1] else before)
         n, m = Q.shape[-2], past.length
         if not 0 < n <= FEW:
             return attend_to_buffer(faded_queries(Q, whole, scale), past.K, past.V, m, scale=UNIT), after

@@ -138,6 +138,12 @@ class Memory(Core):
         Y, pullback = short_convolution(X, *params.kernel, before=before)
         return np.split(Y, 3, -3), pullback
 
+    def fit_heads(self, Q: Array, K: Array, V: Array, *others: Any, new: bool = False) -> None:
+        """As any core; and a norm and a gate stand behind it, so values are as wide as keys."""
+        super().fit_heads(Q, K, V, *others, new=new)
+        if V.shape[-1] != K.shape[-1]:
+            raise ValueError(f"V: shape {V.shape} should be as wide as that of K, {K.shape}")
+
     def prepare(self, params: Any, Q: Array, K: Array, V: Array, *streams: Array) -> tuple[Entries, Any]:
         raise TypeError(f"{type(self).__name__} does not say what its memory takes")
 

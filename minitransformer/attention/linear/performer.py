@@ -7,6 +7,9 @@ Numbers must not overflow, and what is done against it must not tell a query of 
 cancels, so a query's are divided by their sum. Of keys, only a factor that all of them have would cancel; the authors' code takes
 their largest exponent, which is known when the last key is. But nothing has to be subtracted: an exponent of a key is at most
 ‖w‖²/2, whatever the key. So features of keys are what their definition says, and the state of a decoder needs no second look.
+
+What is too small for a float is 0, though: a query that sees none but very long keys, in float32 with entries of deviation 5 or
+more, gets zeros.
 """
 
 from typing import Any, Literal, NamedTuple

@@ -181,7 +181,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="attention: Forgetting is always causal"):
         core(Q, K, V, x, causal=False)
     with pytest.raises(ValueError, match="K: each token has a gate, so 7 keys for 5 queries"):
-        core(Q[..., :5, :], K, V, x)
+        core(Q[..., :5, :], K, V, x[..., :5, :])
     with pytest.raises(ValueError, match="a sum of gates has no score for a pair"):
         core(Q, K, V, x, mask=np.ones((N, N), bool))
     with pytest.raises(TypeError, match="parameter 'log_forget'"):
