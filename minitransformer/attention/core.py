@@ -151,7 +151,7 @@ class Core(Part):
         (*batch, H, n, d), m, G = Q.shape, K.shape[-2], K.shape[-3]
         if new and n != m:
             raise ValueError(f"K: {m} keys for {n} new queries")
-        sizes = vars(self)  # those of a core that has parameters for each head
+        sizes: dict[str, Any] = vars(self)  # those of a core that has parameters for each head
         refuse_other_heads(Q, sizes.get("heads", H))
         if d != sizes.get("d", d):
             raise ValueError(f"Q: shape {Q.shape}; this {type(self).__name__} is of width d = {sizes['d']}")
