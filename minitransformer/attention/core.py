@@ -143,28 +143,31 @@ class Core(Part):
         for name, X in given.items():
             if not isinstance(X, np.ndarray) or X.dtype not in (np.float32, np.float64):
                 raise TypeError(f"{name}: {getattr(X, 'dtype', type(X).__name__)} should be float32 or float64")
-            if X.ndim < 3:
+            if X.ndim < 2:
                 raise ValueError(f"{name}: shape {X.shape} should be (*batch, heads, n, d)")
         one_dtype(**given)
         if len(streams) != len(self.streams):
             raise ValueError(f"streams: {len(streams)}, but {type(self).__name__} wants {list(self.streams)}")
-        (*batch, H, n, d), m, G = Q.shape, K.shape[-2], K.shape[-3]
+        (*heads, n, d), (*known, m, _) = Q.shape, K.shape
         if new and n != m:
             raise ValueError(f"K: {m} keys for {n} new queries")
-        sizes: dict[str, Any] = vars(self)  # those of a core that has parameters for each head
-        refuse_other_heads(Q, sizes.get("heads", H))
+        sizes = vars(self)  # of parameters for each head, or for each of the d channels
+        if "heads" in sizes:
+            refuse_other_heads(Q, sizes["heads"])
         if d != sizes.get("d", d):
             raise ValueError(f"Q: shape {Q.shape}; this {type(self).__name__} is of width d = {sizes['d']}")
-        shared = self.groups and G > 0 and H % G == 0
-        wanted = {"K": (*batch, G if shared else H, m, d), "V": (*batch, G if shared else H, m, V.shape[-1])}
-        wanted |= {name: (*batch, H, n, width) for name, width in self.streams.items()}
+        groups = self.groups and len(heads) == len(known) > 0 and heads[:-1] == known[:-1] and known[-1] > 0
+        if not groups or heads[-1] % known[-1]:
+            known = heads
+        wanted = {"K": (*known, m, d), "V": (*known, m, V.shape[-1])}
+        wanted |= {name: (*heads, n, width) for name, width in self.streams.items()}
         for name, shape in wanted.items():
             if given[name].shape != shape:
                 raise ValueError(f"{name}: shape {given[name].shape} should be {shape}, for Q of {Q.shape}")
         if mask is not None:
             if not isinstance(mask, np.ndarray) or mask.dtype != bool:
                 raise TypeError(f"mask: {getattr(mask, 'dtype', type(mask).__name__)} should be bool")
-            must_broadcast(mask, (*batch, H, n, m))
+            must_broadcast(mask, (*heads, n, m))
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any) -> tuple[Array, Any]:
         """Y of n new positions after those in the state (None: there are none yet), and the longer state.

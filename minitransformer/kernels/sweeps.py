@@ -292,13 +292,14 @@ def meet(M, state, met):
 
 @compiled
 def sweep(
-    h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, of_x, of_y, beta, E, dbeta, beside, reverse, loops, states,
-    met, upon, Y_2, Y,
+    h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, of_x, of_y, beta, E, dbeta, M, below, beside, reverse, loops,
+    states, met, upon, Y_2, Y,
 ):  # fmt: skip
     """Rows k0 … k1 − 1 of panel p of head h; the other arguments as in `run`."""
     n, rows, c0, one = R.shape[1], k1 - k0, p * LANES, Y.dtype.type(1)
     width, wide = min(LANES, Y.shape[2] - c0), WIDE * REGISTER // Y.itemsize
-    M, below = tile(rows, Y).reshape(-1), tile(ROOM, Y).reshape(-1)
+    M = M[: rows * LANES]
+    M[:], below[:] = 0, 0
     below[FADES : FADES + LANES] = one
     step, s, s_2, before, further = 0, 0, 0, -1, -1 if reverse else 1
     pairs = loops is None  # of positions, in one pass over M. A meeting is at the first of them
@@ -361,12 +362,14 @@ def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, u
     panels, inner = (Y.shape[2] + LANES - 1) // LANES, reading[0].shape[2]
     given, meeting, found = borrowed(((*reading, *writing, *fading, *scaling, *errors), meeting, (Y_2, Y)))
     together = ROWS if errors[0] is None and errors[1] is None else max(inner, 1)
-    wide = (min(together, inner) + LANES - 1) // LANES
+    rows = min(together, inner)
+    wide = (rows + LANES - 1) // LANES
+    M, below = tile(rows, Y).reshape(-1), tile(ROOM, Y).reshape(-1)
     beside = tile((AS_M + 1) * wide, Y).reshape(AS_M + 1, wide * LANES)
     for task in claimed(queue, len(Y) * panels):
         for k0 in range(0, max(inner, 1), together):
             which = (task // panels, task % panels, k0, min(k0 + together, inner))
-            sweep(*which, *given, borrowed(beside), reverse, loops, *meeting, upon, *found)
+            sweep(*which, *given, *borrowed((M, below, beside)), reverse, loops, *meeting, upon, *found)
 
 
 @compiled
