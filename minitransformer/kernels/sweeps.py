@@ -172,7 +172,7 @@ def reads_the_first(R_2, W_2, between, between_2, taken, below):
 
 @inlined
 def columns_fade(fades, h, u, c0, width, W_2, below):
-    """As u says: M, which FADES keeps for the pass, and what the positions before have written, which M does not have yet."""
+    """M fades as u says, for which FADES stands in the pass; and what was written before it, which M does not have yet."""
     fade(fades, h, u, c0, width, below, NOW)
     for i in range(LANES):
         f = below[NOW + i]
@@ -186,7 +186,7 @@ def columns_fade(fades, h, u, c0, width, W_2, below):
 
 @inlined
 def columns_fade_between(fades, h, u, c0, width, R_2, W_2, below):
-    """As u says: what the first of two has written, and what the second has read. M waits: FADES keeps it for the next pass."""
+    """What the first of two has written fades as u says, and what the second has read. M waits, with FADES, for the next pass."""
     fade(fades, h, u, c0, width, below, FADES)
     for i in range(LANES):
         f = below[FADES + i]
@@ -200,7 +200,7 @@ def columns_fade_between(fades, h, u, c0, width, R_2, W_2, below):
 
 @inlined
 def will_write(X, of_x, R_2, Y_2, beta, h, t, k0, c0, width, below, into, out):
-    """x, which a second read, if there is one, has something to say to: with β it is e = x − y₂, and x becomes β e."""
+    """x is what the position writes; and what a second read has found: −y₂, or with β e = x − y₂, and then x becomes β e."""
     x, share = X[h, t, c0:], X.dtype.type(1)
     if of_x is not None:
         share = of_x[h, t]
