@@ -186,7 +186,7 @@ def columns_fade(fades, h, u, c0, width, W_2, below):
 
 @inlined
 def columns_fade_between(fades, h, u, c0, width, R_2, W_2, below):
-    """What the first of two has written fades as u says, and what the second has read. M waits, with FADES, for the next pass."""
+    """What the first of two has written, and the second has read, fades as u says. M waits, with FADES, for the next pass."""
     fade(fades, h, u, c0, width, below, FADES)
     for i in range(LANES):
         f = below[FADES + i]
@@ -200,7 +200,7 @@ def columns_fade_between(fades, h, u, c0, width, R_2, W_2, below):
 
 @inlined
 def will_write(X, of_x, R_2, Y_2, beta, h, t, k0, c0, width, below, into, out):
-    """x is what the position writes; and what a second read has found: −y₂, or with β e = x − y₂, and then x becomes β e."""
+    """x is what is written; y₂ what a second read has found: −M, or with β e = x − M, and then x becomes β e."""
     x, share = X[h, t, c0:], X.dtype.type(1)
     if of_x is not None:
         share = of_x[h, t]
