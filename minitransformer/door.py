@@ -59,7 +59,13 @@ RANGES = {
     "in (0, 1]": "top_p",
 }
 MEANT = {name: rule for rule, names in RANGES.items() for name in names.split()}
-NO_STREAMS = {"streams", "causal", "mask", "rng", "state"}  # of what else a core is given; a stream may have its own name
+NO_STREAMS = {
+    "streams",
+    "causal",
+    "mask",
+    "rng",
+    "state",
+}  # of what else a core is given; a stream may have its own name
 LARGEST_SIZE, LARGEST = 2**62, float(np.finfo(np.float32).max)
 
 
