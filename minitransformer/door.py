@@ -287,19 +287,32 @@ def _guarded(kind: type) -> type:
             finally:
                 the_door.inside = before
 
+        def _replace(self, **changes: Any) -> Any:
+            return _as_before(self, super()._replace(**changes))
+
         def __reduce__(self) -> Any:
-            return (kind, tuple(self)) if hasattr(kind, "_fields") else (kind, (tuple(self),))
+            return _guard_again, (kind, tuple(self), self.of)
 
     Guarded.__name__, Guarded.__qualname__, Guarded.__doc__ = kind.__name__, kind.__qualname__, kind.__doc__
     Guarded.__module__ = kind.__module__
     return Guarded
 
 
+def _guard_again(kind: Any, fields: Any, of: Any) -> Any:
+    guarded = tuple.__new__(_guarded(kind), fields)
+    guarded.of = of
+    return guarded
+
+
+def _as_before(known: Any, new: Any) -> Any:
+    """With the attributes of the one of which this is a copy, but for some fields."""
+    vars(new).update(vars(known))
+    return new
+
+
 def pair(Y: Any, pullback: Any) -> tuple[Any, Any]:
     """A value and its pullback as they leave: the value can't be changed under the pullback, which takes no other gradient."""
-    kind: Any = type(pullback)
-    guarded = tuple.__new__(_guarded(kind), pullback)
-    guarded.of = np.shape(Y), Y.dtype
+    guarded = _guard_again(type(pullback), pullback, (np.shape(Y), Y.dtype))
     if isinstance(Y, np.ndarray):
         Y = Y.view()
         Y.flags.writeable = False
@@ -337,6 +350,9 @@ def _kept(kind: type) -> type:
     """The kind of state that knows who has left it."""
 
     class Kept(kind):
+        def _replace(self, **changes: Any) -> Any:
+            return _as_before(self, super()._replace(**changes))
+
         def __reduce__(self) -> Any:
             return (kind, tuple(self)) if hasattr(kind, "_fields") else (kind, (tuple(self),))
 

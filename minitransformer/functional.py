@@ -380,10 +380,10 @@ def cross_entropy(
     weight = np.ones(targets.shape, logits.dtype) if mask is None else mask.astype(logits.dtype)
     weight /= max(weight.sum(), 1)
     if loops := loops_in("norms_and_loss"):
-        return loops.cross_entropy(logits, targets, weight)
+        return loops.cross_entropy(logits, targets.copy(), weight)
     shifted = logits - logits.max(-1, keepdims=True)
     P = np.exp(shifted)
     total = P.sum(-1, keepdims=True)
     P /= total
     losses = np.log(total[..., 0]) - np.take_along_axis(shifted, targets[..., None], -1)[..., 0]
-    return (losses * weight).sum(), CrossEntropyPullback(P, targets, weight)
+    return (losses * weight).sum(), CrossEntropyPullback(P, targets.copy(), weight)

@@ -229,6 +229,12 @@ def test_a_gradient_comes_in_the_form_of_its_value(name, tier):
             if bad.shape != Y.shape:
                 with pytest.raises(ValueError, match=r"dY: shape .* should be that of Y"):
                     pullback(bad)
+        for known in (
+            pickle.loads(pickle.dumps(pullback)),
+            *([pullback._replace()] if hasattr(pullback, "_fields") else []),
+        ):
+            with pytest.raises(ValueError, match=r"dY: shape .* should be that of Y"):
+                known(np.ones((*Y.shape, 1), Y.dtype))
         for bad in (dY * 1j, dY.astype(object), dY > 0, np.ma.masked_array(dY)):
             with pytest.raises(TypeError, match="dY"):
                 pullback(bad)
@@ -387,6 +393,12 @@ def test_a_state_that_was_made_by_hand_has_to_fit():
     for other in (K[:1], K[:, :1], K[..., :2], K.astype(np.float64)):
         with pytest.raises(ValueError, match=r"state: float32 \(2, 2, 3, 4\) can't follow"):
             SoftmaxAttention().step(NoParams(), K, K, K, state=KeysValues.of(other, other))
+    _, left = SoftmaxAttention().step(NoParams(), K, K, K, state=None)
+    for changed in ({"V": left.V[..., :3, :]}, {"length": -1, "written": [-1]}, {"length": 10**5}):
+        with pytest.raises(ValueError, match="positions do not fit room of"):
+            SoftmaxAttention().step(NoParams(), *[K[:, :, :1]] * 3, state=left._replace(**changed))
+    with pytest.raises(ValueError, match=r"state: it is that of a batch \(2, 2\), not \(1, 2\)"):
+        SoftmaxAttention().step(NoParams(), *[K[:1]] * 3, state=left._replace(length=2))
 
 
 def test_generating_has_a_door_too():

@@ -109,14 +109,18 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     )
 
 
-def refuse_broken(pattern: BlockPattern) -> None:
-    """Raise ValueError for a pattern whose lists lead out of themselves: compiled code would follow them anywhere."""
+def settled(pattern: BlockPattern) -> BlockPattern:
+    """The pattern in arrays that nobody can change between the passes: a copy, if somebody could.
+
+    raises   ValueError for a pattern whose lists lead out of themselves: compiled code would follow them anywhere
+    """
     n, m, starts, tiles, which, masks = pattern
     integers = all(isinstance(a, np.ndarray) and a.dtype.kind == "i" for a in (starts, tiles, which))
     if not integers or masks.dtype != bool or masks.shape[1:] != (TILE, TILE):
         raise ValueError(
             "pattern: starts, tiles and which should be arrays of integers, masks (number, 64, 64) of booleans"
         )
+    starts, tiles, which = (_for_good(a, np.dtype(np.int64)) for a in (starts, tiles, which))
     if starts.shape != (max(len(starts), 1), -(-n // TILE) + 1) or tiles.shape != which.shape or tiles.ndim != 1:
         shapes = f"starts {starts.shape}, tiles {tiles.shape}, which {which.shape}"
         raise ValueError(f"pattern: {shapes} should be (heads, {-(-n // TILE) + 1}), and two of one length")
@@ -130,6 +134,15 @@ def refuse_broken(pattern: BlockPattern) -> None:
         raise ValueError(f"pattern: the tiles of a list should rise, within 0 … {-(-m // TILE) - 1}")
     if (which < -1).any() or (which >= len(masks)).any():
         raise ValueError(f"pattern: which should be −1, or one of {len(masks)} masks")
+    return BlockPattern(n, m, starts, tiles, which, _for_good(masks, masks.dtype))
+
+
+def _for_good(X: Array, dtype: np.dtype) -> Array:
+    """X, if it can't be written to, in this dtype."""
+    if X.flags.writeable or X.dtype != dtype or X.base is not None:
+        X = X.astype(dtype)
+        X.flags.writeable = False
+    return X
 
 
 @checked
@@ -158,7 +171,7 @@ def block_sparse_attention(
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     if (pattern.n, pattern.m) != (n, m):
         raise ValueError(f"pattern: it is for {pattern.n} queries and {pattern.m} keys, not {n} and {m}")
-    refuse_broken(pattern)
+    pattern = settled(pattern)
     if len(pattern.starts) not in (1, *batch[-1:]):
         raise ValueError(f"pattern: it has lists for {len(pattern.starts)} heads, and the queries are {Q.shape}")
     refuse_what_does_not_fit(Q, K, V, bias, mask)

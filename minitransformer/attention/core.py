@@ -151,11 +151,12 @@ class Core(Part):
         (*heads, n, d), (*known, m, _) = Q.shape, K.shape
         if new and n != m:
             raise ValueError(f"K: {m} keys for {n} new queries")
-        sizes = vars(self)  # of parameters for each head, or for each of the d channels
-        if "heads" in sizes:
-            refuse_other_heads(Q, sizes["heads"])
-        if d != sizes.get("d", d):
-            raise ValueError(f"Q: shape {Q.shape}; this {type(self).__name__} is of width d = {sizes['d']}")
+        for part in (self, self.scores, self.rotate):  # each may have something for each head, or each of d channels
+            sizes = {} if part is None else vars(part)
+            if "heads" in sizes:
+                refuse_other_heads(Q, sizes["heads"])
+            if d != sizes.get("d", d):
+                raise ValueError(f"Q: shape {Q.shape}; this {type(part).__name__} is of width d = {sizes['d']}")
         groups = self.groups and len(heads) == len(known) > 0 and heads[:-1] == known[:-1] and known[-1] > 0
         if not groups or heads[-1] % known[-1]:
             known = heads

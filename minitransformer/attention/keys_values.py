@@ -61,6 +61,8 @@ class KeysValues(NamedTuple):
 
         The room doubles when it is full: O(n) for each, however many there are.
         """
+        if not 0 <= self.length <= self.K.shape[-2] == self.V.shape[-2]:
+            raise ValueError(f"state: {self.length} positions do not fit room of {self.K.shape} and {self.V.shape}")
         now = self.length + n
         if now <= self.K.shape[-2] and claim(self.written, self.length, now):
             return KeysValues(self.K, self.V, now, self.written)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.door import frozen
@@ -158,6 +159,9 @@ class MultiHeadAttention(Mixer):
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
         if self.groups is not None and self.heads % self.groups:
             raise ValueError(f"groups: {self.heads} heads are not divisible into {self.groups} groups")
+        d = self.width // self.heads
+        if getattr(self.rotate, "d", d) != d:
+            raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {d}")
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
 
@@ -352,6 +356,7 @@ class MultiHeadAttention(Mixer):
         """
         if self.rotate is not None and not self.rotate.fixed:
             raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
+        one_dtype(X=X, W_q=params.W_q)
         first = 0 if state is None else state.length
         Q = self._plain(params.W_q, params.b_q, X, self.heads, turned_from=first)
         K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._groups, turned_from=first)

@@ -239,10 +239,11 @@ def weights_and_slopes(P, dS, L, D):
     """
     zero, faint = P.dtype.type(0), P.dtype.type(FAINT)
     for i in range(len(L)):
-        base = P.dtype.type(L[i] * LOG2E) if L[i] > -np.inf else zero
+        base = zero if L[i] == -np.inf else P.dtype.type(L[i] * LOG2E)
         D_i = D[i]
         for j in range(LANES):
-            x = min(P[i, j] - base, zero)  # when scores are huge, rounding may say more than 0
+            x = P[i, j] - base
+            x = zero if x > zero else x  # when scores are huge, rounding may say more than 0; a NaN stays one
             p = zero if x < faint else exp2(x)
             P[i, j] = p
             dS[i, j] = p * (dS[i, j] - D_i)
@@ -306,7 +307,7 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
         product(Q_tile, KT, P, P.shape[1], loops)  # scores, in base 2
         product(dY_tile, VT, dS, P.shape[1], loops)  # dP
         if bias.size:
-            add_bias(P, bias, j0 - i0 + n - 1 + LANES, -1)
+            add_bias(P[:rows], bias, j0 - i0 + n - 1 + LANES, -1)
         for i in range(rows):
             seen = min(m, i0 + i + m - n + 1) if pairs.causal else m
             for j in range(max(0, seen - j0), LANES):

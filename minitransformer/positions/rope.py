@@ -31,6 +31,8 @@ def _pairs(count: int, layout: Layout) -> tuple[slice, slice]:
 
 
 def _turn(X: Array, cos: Array, sin: Array, layout: Layout) -> Array:
+    if X.ndim < 2 or cos.shape[-2] not in (1, X.shape[-2]) or 2 * cos.shape[-1] > X.shape[-1]:
+        raise ValueError(f"X: shape {X.shape} does not fit angles of {cos.shape[-2]} rows and {cos.shape[-1]} pairs")
     if loops := loops_in("pointwise"):
         return loops.turn(X, cos, sin, layout == "interleaved")
     a, b = _pairs(cos.shape[-1], layout)
@@ -82,8 +84,12 @@ def change_layout(W: Array, d: int, *, to: Layout, part: int | None = None) -> A
     W       (…, H d), and each head is permuted for itself; also Q or K, (…, d)
     to      the layout of the result; W is in the other one
     part    channels that are turned, if not all
+    raises  ValueError for columns that are no heads of width d, and for another part than an even number of those channels
     """
-    first, second = _pairs((d if part is None else part) // 2, "interleaved")
+    turned = d if part is None else part
+    if turned % 2 or not 0 <= turned <= d or W.shape[-1] % d:
+        raise ValueError(f"W: shape {W.shape} should be (…, H · {d}), of which {turned} channels are turned in pairs")
+    first, second = _pairs(turned // 2, "interleaved")
     channels = np.arange(d)
     order = np.concatenate([channels[first], channels[second], channels[2 * len(channels[first]) :]])
     if to != "halves":
@@ -186,8 +192,13 @@ class RoPE(Encoding):
         cos, sin = _table(self, room, dtype)
         return cos[position], sin[position], self.layout == "interleaved"
 
+    def _refuse_other_widths(self, X: Array) -> None:
+        if X.ndim < 2 or X.shape[-1] != self.d or X.dtype.kind != "f":
+            raise ValueError(f"X: {X.dtype} {X.shape} should be numbers of the shape (*batch, n, {self.d})")
+
     def turn(self, X: Array, *, first: int = 0, length: int) -> tuple[Array, RotatePullback]:
         """Rows of X (*batch, n, d) turned as the positions first, first + 1, … of a text of this length."""
+        self._refuse_other_widths(X)
         if not 0 <= first <= length - X.shape[-2]:
             raise ValueError(f"first: {X.shape[-2]} rows from position {first} are not within a text of {length}")
         room = max(64, 1 << (length - 1).bit_length()) if self.fixed else length  # a table serves many lengths
@@ -196,5 +207,6 @@ class RoPE(Encoding):
 
     def earlier(self, K: Array, by: int) -> Array:
         """Rows that were turned at their positions, as if each had stood so many positions earlier: R_{t−s} = R_{−s} R_t."""
+        self._refuse_other_widths(K)
         angles = -self.angles(by + 1)[0][by:]
         return _turn(K, np.cos(angles).astype(K.dtype), np.sin(angles).astype(K.dtype), self.layout)

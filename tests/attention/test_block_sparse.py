@@ -1,5 +1,7 @@
 """A pattern as a list of tiles is the same as its mask; attention over the list is dense attention under the mask."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer.attention import (
     BigBird,
+    BlockPattern,
     Strided,
     Window,
     block_pattern,
@@ -145,6 +148,31 @@ BROKEN = {
     "which": [good.which - 2, good.which + len(good.masks), good.which[:-1]],
     "masks": [good.masks[:, :63], good.masks.astype(int), good.masks[0]],
 }
+
+
+def test_a_pattern_can_not_be_changed_between_the_passes(tier):
+    """A loop would follow its lists anywhere; and the book's own patterns are shared by all who ask for the same."""
+    Q, K, V, _ = random_inputs(3, (2,), 200, 200, 4, 3)
+    own = BlockPattern(*good[:2], *(array.copy() for array in good[2:]))
+    Y, pullback = block_sparse_attention(Q, K, V, own)
+    want = pullback(Y)
+    own.which[:] = 10**7
+    for found, wanted in zip(pullback(Y), want, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    for array in Window(2)(200, 200, causal=True)[2:]:
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 0
+
+
+def test_small_integers_that_wrap_are_refused(tier):
+    """From 100 to −56 is a step of 100 in eight bits."""
+    edges = [0, 40, 65, 100, 120]
+    tiles = np.concatenate([np.arange(b - a) for a, b in itertools.pairwise(edges)])
+    starts = np.array([[0, 100, -56, 40, 120]], np.int8)
+    wraps = BlockPattern(256, 3840, starts, tiles, np.full(120, -1), np.zeros((1, 64, 64), bool))
+    Q, K, V, _ = random_inputs(3, (1,), 256, 3840, 4, 3)
+    with pytest.raises(ValueError, match="pattern: starts should rise"):
+        block_sparse_attention(Q, K, V, wraps)
 
 
 @pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in BROKEN.items() for value in values])

@@ -408,3 +408,32 @@ def test_keys_of_no_width_are_all_alike(tier, n):
     np.testing.assert_allclose(Y, np.broadcast_to(V.mean(0), (n, 3)), atol=1e-14)
     assert dQ.shape == dK.shape == (n, 0)
     np.testing.assert_allclose(dV, 1)
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("n", [6, 8, 70])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_bias_of_minus_infinity_hides_an_offset_on_the_way_back_too(tier, n, dtype):
+    """A window, said by a bias. Tiles are filled up with rows that are not there, and have no neighbours in the bias."""
+    X = np.random.default_rng(0).standard_normal((2, n, 8)).astype(dtype)
+    offsets = np.arange(-(n - 1), n)
+    bias = np.where(offsets < -3, -np.inf, 0).astype(dtype)
+    with mt.backend("numpy"):
+        want = dot_product_attention(X, X, X, bias)[1](X)
+    with mt.backend(tier):
+        for found, wanted in zip(dot_product_attention(X, X, X, bias)[1](X), want, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_nan_comes_back(tier, dtype):
+    """It is no weight of one."""
+    Q, K, V = np.random.default_rng(0).standard_normal((3, 2, 70, 8)).astype(dtype)
+    K[0, 5, 3] = np.nan
+    with mt.backend(tier), np.errstate(invalid="ignore"):
+        _, pullback = dot_product_attention(Q, K, V)
+        dQ, _, dV = pullback(np.ones_like(V))
+    assert np.isnan(dQ[0]).all()
+    assert np.isnan(dV[0]).all()
+    assert np.isfinite(dV[1]).all()

@@ -241,7 +241,9 @@ class Reformer(Core):
         mask: Array | None = None,
         rng: Any = None,
     ) -> tuple[Array, ReformerPullback]:
-        """Pullback: dY to (dparams, dQ, dK, dV), where dK is zero: K is not looked at."""
+        """Pullback: dY to (dparams, dQ, dK, dV), where dK is zero: K is not looked at. Raises ValueError if m ≠ n."""
+        if Q.shape[-2] != K.shape[-2]:
+            raise ValueError(f"K: queries are the keys, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
         rng = np.random.default_rng(self.seed) if rng is None else rng
         rotations = rng.standard_normal((self.rounds, Q.shape[-1], self.buckets // 2)).astype(Q.dtype)
         Y, attention = lsh_attention(Q, V, rotations=rotations, chunk=self.chunk, causal=causal, mask=mask)

@@ -77,6 +77,8 @@ class GatedPullback(NamedTuple):
         return np.einsum("...ic,...cij,...jc->...ij", self.Q, L, self.K)
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
+        if dY.shape != self.V.shape:
+            raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.V.shape}")
         Q, K, V, log_decay = self.Q, self.K, self.V, by_channel(self.log_decay, self.K)
         if loops := loops_in("sweeps"):
             dQ, dK, dV, dlog_decay = loops.gated_linear_back(Q, K, V, log_decay, dY)

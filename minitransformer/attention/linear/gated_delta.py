@@ -36,6 +36,8 @@ class GatedDeltaPullback(NamedTuple):
     E: Array
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array, Array]:
+        if dY.shape != self.E.shape:
+            raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.E.shape}")
         log_decay = by_channel(self.log_decay, self.K)
         if loops := loops_in("sweeps"):
             *gradients, dlog_decay = loops.delta_back(self.Q, self.K, self.beta, self.E, dY, log_decay)

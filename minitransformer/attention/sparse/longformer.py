@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import must_broadcast
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
@@ -63,6 +64,8 @@ def longformer_attention(
     """
     n = Q.shape[-2]
     g = min(globals_, n)
+    if mask is not None:
+        must_broadcast(mask, (*Q.shape[:-1], n))
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
     pattern = Window(radius, dilation, globals_)(n - g, n, causal=False)  # the others are the last n − g of n positions
     Y_global, everything = dot_product_attention(Q_g[..., :g, :], K_g, V_g, mask=above)

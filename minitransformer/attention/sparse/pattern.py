@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from minitransformer.attention.block_sparse import TILE, BlockPattern, block_pattern, one_pattern
+from minitransformer.attention.block_sparse import TILE, BlockPattern, block_pattern, one_pattern, settled
 from minitransformer.attention.recent import Kept
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.door import frozen
@@ -95,12 +95,12 @@ class Pattern:
 def _tiles(pattern: Pattern, n: int, m: int, causal: bool) -> BlockPattern:
     heads = pattern.of_heads
     if heads != (pattern,):
-        return one_pattern([_tiles(rule, n, m, causal) for rule in heads])
+        return settled(one_pattern([_tiles(rule, n, m, causal) for rule in heads]))
     first = m - n  # of the queries; their tiles need not begin where those of the keys do
     t, k = np.arange(-(-n // TILE))[:, None], np.arange(-(-m // TILE))[None]
     upper = np.minimum(first + t * TILE + TILE - 1, m - 1) // TILE
     near = pattern.near((first + t * TILE) // TILE, k, m, causal=causal) | pattern.near(upper, k, m, causal=causal)
-    return block_pattern(n, m, lambda i, j: pattern.sees(i, j, m, causal=causal), near, causal=causal)
+    return settled(block_pattern(n, m, lambda i, j: pattern.sees(i, j, m, causal=causal), near, causal=causal))
 
 
 # ---------------------------------------------------------------------------------------------- algebra

@@ -9,7 +9,7 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, padding_mask
-from minitransformer.attention.block_sparse import refuse_broken
+from minitransformer.attention.block_sparse import settled
 from minitransformer.attention.learned import MoBA, moba_attention
 from minitransformer.attention.learned.chosen import Choice, attend_to_chosen, block_means, largest
 from minitransformer.backend import available
@@ -190,7 +190,7 @@ def test_tiles_hold_the_pairs_and_no_others(n, m, block, causal, masked):
         want = blocks[p, i, j // block] and (mask is None or mask[p, i, j]) and (j <= i + m - n or not causal)
         assert choice.pairs[p, i, j] == want
     pattern = choice.tiles
-    refuse_broken(pattern)
+    settled(pattern)
     np.testing.assert_array_equal(pattern.mask, choice.pairs)
     assert pattern.starts[1, 0] == pattern.starts[1, -1], "a head that sees nothing has no tile"
 

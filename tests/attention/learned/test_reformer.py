@@ -278,3 +278,11 @@ def test_what_is_refused():
     for wrong in ({"rounds": 0}, {"chunk": 0}, {"buckets": 3}, {"buckets": 0}):
         with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: . should be (at least 1|even)"):
             Reformer(**wrong)
+
+
+def test_as_many_keys_as_queries():
+    """They are the same; only the values of the last ones would be looked at."""
+    core, X = Reformer(), np.random.default_rng(0).standard_normal((1, 2, 9, 4))
+    for n, m in ((5, 9), (9, 5)):
+        with pytest.raises(ValueError, match=f"K: queries are the keys, so {m} keys for {n} queries"):
+            core(NoParams(), X[:, :, :n], X[:, :, :m], X[:, :, :m])

@@ -178,6 +178,9 @@ def test_what_can_not_be(rng):
         Longformer(4, radius=-1)
     with pytest.raises(ValueError, match="globals_: -1"):
         longformer_attention(*arrays(4), globals_=-1)
+    for rows in (2, 4):
+        with pytest.raises(ValueError, match=r"mask: shape .* does not broadcast"):
+            longformer_attention(*arrays(7), globals_=rows - 1, mask=np.ones((rows, 7), bool))
     layer, X = MultiHeadAttention(8, 2, core=Longformer(4)), rng.standard_normal((2, 5, 8))
     with pytest.raises(ValueError, match="K: 7 keys for 5 queries"):
         layer(layer.init(rng, np.float64), X, memory=X[:, :2])
