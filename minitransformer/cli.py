@@ -73,7 +73,7 @@ def attentions(args: argparse.Namespace) -> int:
 
 
 def compile_all(args: argparse.Namespace) -> int:
-    """Compile the loops that are not compiled yet, on all cores: three minutes on two, and no chapter waits for them."""
+    """Compile the loops that are not compiled yet, on all cores: one to two minutes on two, and no chapter waits for them."""
     from minitransformer.workshop.compile_loops import compile_loops
 
     with terminal.ctrl_c_raises():

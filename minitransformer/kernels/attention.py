@@ -170,10 +170,7 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
     for i in range(LANES):
         numbers[0, i] = -np.inf
     end = i0 + rows + m - n if pairs.causal else m  # the keys from here on are seen by no query of the tile
-    listed, corner = (
-        pairs.starts.size > 0,
-        0 * t,
-    )  # for a plain 0, which is a type to Numba, `hide` would be compiled again
+    listed = pairs.starts.size > 0
     start, stop = (
         (pairs.starts[its_list, t], pairs.starts[its_list, t + 1]) if listed else (0, (end + LANES - 1) // LANES)
     )
@@ -192,7 +189,7 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
         if mask.size:
             hide(S[: m - j0], rows, mask, j0, i0)
         if listed and pairs.which[number] >= 0:
-            hide(S, rows, pairs.blocks[pairs.which[number]], corner, corner)
+            hide(S, rows, pairs.blocks[pairs.which[number]], 0, 0)
         exponentiate(S, YT, numbers)
         add_product(v[j0 : j0 + len(S), :dv].T, S, YT, rows, loops)
     write_rows(YT, numbers[0], numbers[1], i0, Y[b], L[b])
@@ -289,10 +286,7 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
     transpose_into(KT, K[j0 : j0 + keys], Q.dtype.type(scale * LOG2E))
     transpose_into(VT, V[j0 : j0 + keys], Q.dtype.type(1))
     in_panels(K[j0 : j0 + keys, :d], K_panels)
-    listed, corner = (
-        pairs.starts.size > 0,
-        0 * t,
-    )  # for a plain 0, which is a type to Numba, `hide` would be compiled again
+    listed = pairs.starts.size > 0
     start = max(0, j0 - (m - n)) // LANES if pairs.causal else 0  # no query before this tile sees any of the keys
     first, stop = (
         (pairs.starts[its_list, t], pairs.starts[its_list, t + 1]) if listed else (start, (n + LANES - 1) // LANES)
@@ -315,7 +309,7 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
         if mask.size:
             hide(P[:rows], keys, mask, i0, j0)
         if listed and pairs.which[number] >= 0:
-            hide(P[:rows], keys, pairs.blocks[pairs.which[number]], corner, corner)
+            hide(P[:rows], keys, pairs.blocks[pairs.which[number]], 0, 0)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
         collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[i0 // LANES], dKT, dVT)
         for i in range(rows if dbias.size else 0):
@@ -552,7 +546,7 @@ def attend_to_buffer(
     q, k, v = (for_reading(X) for X in (Q, K, V))
     q, k, v = (as_one_axis(X, 0, -2) for X in (q, k, v))
     if bias is None and mask is None and B * m * dv <= LONG:
-        return attend_plainly(q, k, v, m, scale).reshape(*Q.shape[:-1], dv)
+        return attend_plainly(q, k, v, m, float(scale)).reshape(*Q.shape[:-1], dv)
     Y, L = np.empty((B, n, dv), Q.dtype), np.empty((B, n), Q.dtype)
     pairs = _pairs(Q, K, m, bias, mask, True)
     in_parallel(B if B * m * dv > LONG else 1, forward_few, q, k, v, pairs, m, scale, Y, L)

@@ -16,6 +16,7 @@ switched off. With NUMBA_CPU_NAME the loops are compiled for another processor, 
 disk is kept under the name and the features: code for two processors never mixes.
 """
 
+import functools
 import signal
 import sys
 import threading
@@ -27,7 +28,7 @@ import numba
 from numba.np import linalg
 
 from minitransformer.backend import processor, register
-from minitransformer.kept_loops import keep_somewhere
+from minitransformer.kept_loops import keep_somewhere, kept_in
 
 # Numba's functions of arrays look for SciPy's BLAS when they are imported, 0.2 s, which no loop of the book calls. Here they find
 # that it is there; it is looked for when somebody's loop calls it.
@@ -72,13 +73,45 @@ def _ctrl_c_comes_later() -> Iterator[None]:
             raise raised[0]
 
 
+def as_it_is(arguments: Any) -> Any:
+    """What stands for an instruction of our own that changes a type only, where nothing is compiled."""
+    return arguments
+
+
+@functools.cache
+def _say() -> None:
+    """One line for whoever waits for the first loop at a terminal."""
+    if sys.stderr and sys.stderr.isatty():
+        where = f"kept in {kept_in() or numba.config.CACHE_DIR}"
+        print(
+            f"minitransformer: compiling loops for this processor; it is done once, they are {where}", file=sys.stderr
+        )
+
+
+def _or_say(load: Callable[..., Any]) -> Callable[..., Any]:
+    """What looks for a kept loop, and says so if there is none."""
+
+    def look(*arguments: Any) -> Any:
+        found = load(*arguments)
+        if found is None:
+            _say()
+        return found
+
+    return look
+
+
 def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """numba.njit whose first call with a kind of arguments, which compiles or loads the loop, does all of it or nothing."""
+    """numba.njit whose first call with a kind of arguments, which compiles or loads the loop, does all of it or nothing.
+
+    A number in the code of a caller, such as the 1 of f(1), is a type of its own to Numba; here it is like any number.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
         loop = numba.njit(function, **options)
         if not numba.config.DISABLE_JIT:
             loop._compile_for_args = _ctrl_c_comes_later()(loop._compile_for_args)
+            asked, loop._cache.load_overload = loop.get_call_template, _or_say(loop._cache.load_overload)
+            loop.get_call_template = lambda args, kws: asked(tuple(map(numba.types.unliteral, args)), kws)
         return loop
 
     return decorate

@@ -67,7 +67,7 @@ def take(X, start, end, c0, into):
                 into[i, c] = 0
 
 
-@compiled
+@inlined
 def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
     """Y_i = Σ_j ⟨a_i, b_j⟩ c_j over j ≤ i + offset, for one head; divided by D_i if there is a D.
 
@@ -136,7 +136,7 @@ def add_rows(X, total):
             total[c] += X[i, c]
 
 
-@compiled
+@inlined
 def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC):
     """The three gradients of one head, last chunk first; dN⁺ and V⁺ have their last column only if there is a D."""
     n, m, r, dv = len(A), len(B), A.shape[1], C.shape[1]
@@ -283,10 +283,7 @@ def sweeps_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC
     A, B, C, dY, Y, D, S_before, z_before = borrowed((A, B, C, dY, Y, D, S_before, z_before))
     dA, dB, dC = borrowed((dA, dB, dC))
     for h in claimed(queue, len(A)):
-        sweep_back(
-            *(A[h], B[h], C[h], dY[h], Y[h], D[h], S_before[h], z_before[h], offset, loops),
-            *(dA[h], dB[h], dC[h]),
-        )
+        sweep_back(A[h], B[h], C[h], dY[h], Y[h], D[h], S_before[h], z_before[h], offset, loops, dA[h], dB[h], dC[h])
 
 
 @compiled

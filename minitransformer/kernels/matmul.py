@@ -20,7 +20,7 @@ from minitransformer.backend import current
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.pointwise import for_loops
 from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
-from minitransformer.kernels.tiles import LANES, add_product, fours, product, product_from, room, tile, tiles
+from minitransformer.kernels.tiles import LANES, fours, product_in_registers, room, tile, tiles
 from minitransformer.typing import Array
 
 INNER = 128  # rows of W at a time, 32 kB in float32
@@ -42,9 +42,9 @@ def some_rows(X, panels, r0, Y):
         for k in range(0, D, INNER):
             W = panels[p, k : min(k + INNER, D)]
             if k == 0:
-                product_from(panels[p, D:], A[:, : len(W)], W, C, y.shape[1], None)
+                product_in_registers(panels[p, D:], A[:, : len(W)], W, C, y.shape[1])
             else:
-                product_from(C, A[:, k : k + len(W)], W, C, y.shape[1], None)
+                product_in_registers(C, A[:, k : k + len(W)], W, C, y.shape[1])
         if not whole:
             y[:] = C[:rows, : y.shape[1]]
 
@@ -60,7 +60,7 @@ def rows_times(X, panels, Y, queue):
 def in_panels(W, b):
     """W cut into panels of 64 columns, each with those of b as one more row below."""
     D, E = W.shape
-    panels = room((E + LANES - 1) // LANES, D + 1, W)
+    panels = room((E + LANES - 1) // LANES, D + 1, W.dtype)
     for p in range(len(panels)):
         c0 = p * LANES
         columns = min(LANES, E - c0)
@@ -90,9 +90,9 @@ def columns_of_some_rows(X, dY, start, stop, C, db):
             for k in range(0, X.shape[1], LANES):
                 A, its = X[r0 : r0 + rows, k : k + LANES].T, C[c, k : k + LANES]
                 if r0 == start:
-                    product(A, B[c], its, LANES, None)
+                    product_in_registers(its[:0], A, B[c], its, LANES)
                 else:
-                    add_product(A, B[c], its, LANES, None)
+                    product_in_registers(its, A, B[c], its, LANES)
 
 
 @compiled

@@ -37,6 +37,8 @@ NUMBA_CPU_NAME=x86-64-v4 NUMBA_CPU_FEATURES=+prefer-128-bit gives that of ARM.
 No result depends on this file: in the tier "numba" the loops of tiles.py make the same products, more slowly.
 """
 
+import itertools
+
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -48,6 +50,8 @@ WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
 WIDTH = 64  # of a memory
 WRITTEN, READ, FADES = 0, 4, 8  # rows below it: x of two positions, the same for W_2; y of two, the same for R_2; f
 AS_R, AS_R_2, AS_W, AS_W_SECOND, AS_W_2, AS_W_2_SECOND, AS_M = range(7)  # rows beside it, where its own fade
+BY_ROWS, BY_COLUMNS = 1, 2  # how it fades, if it does
+READS_2, WRITES_2 = 1, 2  # what else is read or written, if anything is
 NARROW = 2  # ... for what is left of a row that is no multiple of WIDE vectors
 _i64 = ir.IntType(64)
 
@@ -159,40 +163,47 @@ def _spread(builder, value, vector):
 
 
 @intrinsic
-def some_columns(typingctx, M, R, R_2, W, W_2, A, beside, fades, below, h, t, t_2, s, s_2, start, rows, c, left):
+def some_columns(typingctx, M, R, R_2, W, W_2, beside, below, h, t, t_2, s, s_2, start, rows, c, left, fading, second):
     """M = f ⊙ M + Σ w xᵀ, y = rᵀ M for each r, in WIDE vectors of columns from c on; in two, if no more are `left`.
 
     M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x of s and of s_2, the same for W_2, y of t
-    and of t_2, the same for R_2, and f. r are R[h, t] and R[h, t_2] from `start` on, w are W[h, s] and W[h, s_2]. The same goes
-    for R_2 and W_2, each of which may be None. If `fades` is None, f is 1. If A is not None, rows fade too: M is multiplied by
-    row AS_M of `beside`, along its rows, and the others of `beside` stand for those of w, w₂, and of r, r₂ of t_2.
+    and of t_2, the same for R_2, and f. r are R[h, t] and R[h, t_2] from `start` on, w are W[h, s] and W[h, s_2].
+    fading   0: f is 1. BY_COLUMNS: f stands below. BY_ROWS: M is multiplied by row AS_M of `beside`, along its rows, and the
+             others of `beside` stand for w, w₂, and for r, r₂ of t_2
+    second   0: neither R_2 nor W_2 is there. READS_2: R_2 is, as R. WRITES_2: W_2 is, as W
+    Each of these passes has its own instructions, all in one piece of code: to compile a whole sweep for each takes minutes.
     """
 
     def code(context, builder, signature, arguments):
-        size = context.get_abi_sizeof(context.get_value_type(signature.args[0].dtype))
-        few = builder.icmp_signed("<=", arguments[-1], fixed(NARROW * REGISTER // size))
-        with builder.if_else(few) as (then, otherwise):
-            with then:
-                _columns(NARROW, context, builder, signature, arguments)
-            with otherwise:
-                _columns(WIDE, context, builder, signature, arguments)
+        given = zip(signature.args[:7], arguments[:7], strict=True)
+        arrays = [context.make_array(kind)(context, builder, value) for kind, value in given]
+        *places, left, fading, second = arguments[7:]
+        number = context.get_value_type(signature.args[0].dtype)
+        size = context.get_abi_sizeof(number)
+        wide = builder.icmp_signed(">", left, fixed(NARROW * REGISTER // size))
+        which = builder.add(builder.mul(fading, fixed(3)), second)
+        which = builder.add(builder.mul(which, fixed(2)), builder.zext(wide, _i64))
+        end = builder.append_basic_block("pass")
+        choice = builder.switch(which, end)
+        for case, form in enumerate(itertools.product(range(3), range(3), (NARROW, WIDE))):
+            block = builder.append_basic_block("pass")
+            choice.add_case(fixed(case), block)
+            builder.position_at_end(block)
+            _columns(*form, builder, number, size, arrays, places)
+            builder.branch(end)
+        builder.position_at_end(end)
         return context.get_dummy_value()
 
-    kinds = M, R, R_2, W, W_2, A, beside, fades, below, h, t, t_2, s, s_2, start, rows, c, left
-    return types.void(*kinds), code
+    arrays = M, R, R_2, W, W_2, beside, below
+    return types.void(*arrays, *[types.int64] * 11), code
 
 
-def _columns(vectors_in_row, context, builder, signature, arguments):
-    """The code for so many vectors."""
-    number = context.get_value_type(signature.args[0].dtype)
-    size = context.get_abi_sizeof(number)
+def _columns(fading, second, vectors_in_row, builder, number, size, arrays, positions):
+    """The code of one pass, for so many vectors."""
+    M, R, R_2, W, W_2, beside, below = arrays
+    h, t, t_2, s, s_2, start, rows, c = positions
     vector = ir.VectorType(number, REGISTER // size)
     fma = _fma(builder, vector, size)
-    array_M, R, R_2, W, W_2, A, beside, fades, below = (
-        None if kind == types.none else context.make_array(kind)(context, builder, value)
-        for kind, value in zip(signature.args[:9], arguments[:9], strict=True)
-    )
-    h, t, t_2, s, s_2, start, rows, c, _ = arguments[9:]
     left = builder.mul(c, fixed(size))
 
     def vectors(array, row):
@@ -209,7 +220,7 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
 
     def begin(array, position, faded):
         """Where that row of an array begins that stands beside M; or what became of it, as the rows of M fade."""
-        if A and faded is not None:
+        if fading == BY_ROWS and faded is not None:
             return row_of(beside, faded)
         strides = [builder.extract_value(array.strides, axis) for axis in (0, 1)]
         offset = builder.add(builder.mul(h, strides[0]), builder.mul(position, strides[1]))
@@ -220,15 +231,16 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
         for value, place in zip(values, places, strict=True):
             builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
 
-    def present(row, *those):
+    def each(row, *those):
         """Where each w or r begins, and which row below the columns belongs to it."""
-        return [(begin(*one), row + i) for i, one in enumerate(those) if one[0] is not None]
+        return [(begin(*one), row + i) for i, one in enumerate(those)]
 
-    writes = present(WRITTEN, (W, s, AS_W), (W, s_2, AS_W_SECOND), (W_2, s, AS_W_2), (W_2, s_2, AS_W_2_SECOND))
-    writes = [(w, read(row)) for w, row in writes]
-    reads = present(READ, (R, t, None), (R, t_2, AS_R), (R_2, t, None), (R_2, t_2, AS_R_2))
-    columns = read(FADES) if fades else None
-    a = row_of(beside, AS_M) if A else None
+    its_W, its_R = [(W, s, AS_W), (W, s_2, AS_W_SECOND)], [(R, t, None), (R, t_2, AS_R)]
+    its_W += [(W_2, s, AS_W_2), (W_2, s_2, AS_W_2_SECOND)] if second == WRITES_2 else []
+    its_R += [(R_2, t, None), (R_2, t_2, AS_R_2)] if second == READS_2 else []
+    writes, reads = [(w, read(row)) for w, row in each(WRITTEN, *its_W)], each(READ, *its_R)
+    columns = read(FADES) if fading == BY_COLUMNS else None
+    a = row_of(beside, AS_M) if fading == BY_ROWS else None
     nothing = [ir.Constant(vector, [0.0] * vector.count)] * (len(reads) * vectors_in_row)
 
     before, loop, after = builder.block, builder.append_basic_block("row"), builder.append_basic_block("end")
@@ -240,7 +252,7 @@ def _columns(vectors_in_row, context, builder, signature, arguments):
     def everywhere(first):
         return _spread(builder, _read(builder, builder.add(first, there), number, size), vector)
 
-    places = vectors(array_M, row)
+    places = vectors(M, row)
     m = [_read(builder, place, vector, size) for place in places]
     m = [builder.fmul(f_v, m_v) for f_v, m_v in zip(columns, m, strict=True)] if columns else m
     m = [builder.fmul(everywhere(a), m_v) for m_v in m] if a else m

@@ -22,6 +22,7 @@ import numpy as np
 from numba import carray, types
 from numba.extending import intrinsic
 
+from minitransformer.arrays import for_reading
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.few_queries import attend_plainly
 from minitransformer.kernels.few_rows import KINDS, norm_rows, product, two_layers
@@ -226,6 +227,7 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
     rows, cos, sin, interleaved = X.reshape(-1, D), found.no_angles, found.no_angles, True
     if attention.rotate is not None:
         cos, sin, interleaved = attention.rotate.angles_of(m - 1, X.dtype)
+        cos, sin = for_reading(cos), for_reading(sin)
     Y = through_blocks(
         *(rows, table, G, d, ffn.hidden, m, cos, sin, interleaved),
         *(norm.eps, norm.kind == "layer", 1 / math.sqrt(d), KINDS[ffn.activation]),

@@ -48,6 +48,7 @@ Of a taller memory 64 rows go through the whole text, and then the next 64: what
 been read: that needs all rows.) No decay is divided by, so any will do, also 0.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -63,13 +64,17 @@ from minitransformer.kernels.micro_kernel import (
     AS_W_2,
     AS_W_2_SECOND,
     AS_W_SECOND,
+    BY_COLUMNS,
+    BY_ROWS,
+    READS_2,
     REGISTER,
     WIDE,
+    WRITES_2,
     some_columns,
 )
 from minitransformer.kernels.pointwise import cut
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel, one_by_one
-from minitransformer.kernels.tiles import LANES, plain_loops, tile
+from minitransformer.kernels.tiles import LANES, MICRO, plain_loops, tile
 from minitransformer.typing import Array
 
 ROWS = 64  # of a memory, that go through the text together
@@ -89,187 +94,206 @@ def dot(a, b):
 
 
 @any_order
-def faded_dot(a, b, A, h, u, k0):
-    """⟨a, b⟩, with what fades along the rows, if anything does, faded."""
+def faded_dot(a, b, f):
+    """⟨a, f ⊙ b⟩."""
     total = a.dtype.type(0)
-    if A is None:
-        return dot(a, b)
-    f = A[h, u, k0:]
     for c in range(len(a)):
         total += f[c] * a[c] * b[c]
     return total
 
 
 @compiled
-def fade(fades, h, u, c0, width, below, to):
-    """How each column fades, or all of them."""
+def fade(fades, h, u, c0, width, f):
+    """f: how each column fades, or all of them."""
     if fades.shape[2] == 1:
         a = fades[h, u, 0]
         for i in range(width):
-            below[to + i] = a
+            f[i] = a
     else:
         each = fades[h, u, c0:]
         for i in range(width):
-            below[to + i] = each[i]
+            f[i] = each[i]
 
 
 @inlined
-def times(x, y, to):
-    """to = x ⊙ y."""
-    for c in range(len(x)):
-        to[c] = x[c] * y[c]
-
-
-@inlined
-def rows_fade(A, R, R_2, W, W_2, h, t_2, s, s_2, u, u_2, before, waits, k0, k1, beside):
+def rows_fade(A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u_2, before, waits, k0, k1, beside):
     """What a pass takes in the place of M, of w, w₂ of both positions before it, and of r, r₂ of its second position.
 
     before   what the second position before it has read with, and M has waited for; −1 if there was one position only
     waits    whether the second position of this pass is another one than the first, and reads with a of u₂
     """
-    f, m = A[h, u, k0:k1], beside[AS_M]
+    f, m, rows = A[h, u, k0:k1], beside[AS_M], k1 - k0
     if before >= 0:
-        times(f, A[h, before, k0:k1], m)
+        a = A[h, before, k0:k1]
+        for c in range(rows):
+            m[c] = a[c] * f[c]
     else:
-        for c in range(len(f)):
+        for c in range(rows):
             m[c] = f[c]
-    times(W[h, s, k0:k1], m, beside[AS_W])
-    times(W[h, s_2, k0:k1], f, beside[AS_W_SECOND])
-    if W_2 is not None:
-        times(W_2[h, s, k0:k1], m, beside[AS_W_2])
-        times(W_2[h, s_2, k0:k1], f, beside[AS_W_2_SECOND])
+    w, w_second = W[h, s, k0:k1], W[h, s_2, k0:k1]
+    for c in range(rows):
+        beside[AS_W, c] = w[c] * m[c]
+        beside[AS_W_SECOND, c] = w_second[c] * f[c]
+    if second == WRITES_2:
+        w, w_second = W_2[h, s, k0:k1], W_2[h, s_2, k0:k1]
+        for c in range(rows):
+            beside[AS_W_2, c] = w[c] * m[c]
+            beside[AS_W_2_SECOND, c] = w_second[c] * f[c]
     if waits:
-        times(R[h, t_2, k0:k1], A[h, u_2, k0:k1], beside[AS_R])
-        if R_2 is not None:
-            times(R_2[h, t_2, k0:k1], A[h, u_2, k0:k1], beside[AS_R_2])
+        a, r = A[h, u_2, k0:k1], R[h, t_2, k0:k1]
+        for c in range(rows):
+            beside[AS_R, c] = r[c] * a[c]
+        if second == READS_2:
+            r = R_2[h, t_2, k0:k1]
+            for c in range(rows):
+                beside[AS_R_2, c] = r[c] * a[c]
 
 
 @inlined
-def overlaps(R, R_2, W, W_2, A, h, t, t_2, u, k0, k1):
+def overlaps(R, R_2, W, W_2, A, fading, second, h, t, t_2, u, k0, k1):
     """⟨r, w⟩ of t, of t₂, of r at t₂ and w at t, and the same for R_2, and for W_2. They don't wait for M, nor M for them."""
     own = own_2 = dot(R[h, t, k0:k1], W[h, t, k0:k1])
-    between = between_2 = taken = R.dtype.type(0)
+    between = between_2 = R.dtype.type(0)
     if t_2 != t:
-        own_2 = dot(R[h, t_2, k0:k1], W[h, t_2, k0:k1])
-        between = faded_dot(R[h, t_2, k0:k1], W[h, t, k0:k1], A, h, u, k0)
-        if R_2 is not None:
-            between_2 = faded_dot(R_2[h, t_2, k0:k1], W[h, t, k0:k1], A, h, u, k0)
-        if W_2 is not None:
-            taken = faded_dot(R[h, t_2, k0:k1], W_2[h, t, k0:k1], A, h, u, k0)
-    return own, own_2, between, between_2, taken
+        own_2, r, w = dot(R[h, t_2, k0:k1], W[h, t_2, k0:k1]), R[h, t_2, k0:k1], W[h, t, k0:k1]
+        if fading == BY_ROWS:
+            a = A[h, u, k0:k1]
+            between = faded_dot(r, w, a)
+            if second == READS_2:
+                between_2 = faded_dot(R_2[h, t_2, k0:k1], w, a)
+            elif second == WRITES_2:
+                between_2 = faded_dot(r, W_2[h, t, k0:k1], a)
+        else:
+            between = dot(r, w)
+            if second == READS_2:
+                between_2 = dot(R_2[h, t_2, k0:k1], w)
+            elif second == WRITES_2:
+                between_2 = dot(r, W_2[h, t, k0:k1])
+    return own, own_2, between, between_2
 
 
 @inlined
-def reads_the_first(R_2, W_2, between, between_2, taken, below):
+def reads_the_first(second, between, between_2, below):
     """What the first of two has written, the second reads here: M does not have it yet."""
     for i in range(LANES):
         below[OUT_B + i] += between * below[IN + i]
-        if R_2 is not None:
+    if second == READS_2:
+        for i in range(LANES):
             below[OUT_2B + i] += between_2 * below[IN + i]
-        if W_2 is not None:
-            below[OUT_B + i] += taken * below[IN_2 + i]
+    elif second == WRITES_2:
+        for i in range(LANES):
+            below[OUT_B + i] += between_2 * below[IN_2 + i]
 
 
 @inlined
-def columns_fade(fades, h, u, c0, width, W_2, below):
+def columns_fade(fades, h, u, c0, width, second, below):
     """M fades as u says, for which FADES stands in the pass; and what was written before it, which M does not have yet."""
-    fade(fades, h, u, c0, width, below, NOW)
+    fade(fades, h, u, c0, width, below[NOW:ONE])
     for i in range(LANES):
         f = below[NOW + i]
         below[FADES + i] *= f
         below[IN + i] *= f
         below[IN_B + i] *= f
-        if W_2 is not None:
+    if second == WRITES_2:
+        for i in range(LANES):
+            f = below[NOW + i]
             below[IN_2 + i] *= f
             below[IN_2B + i] *= f
 
 
 @inlined
-def columns_fade_between(fades, h, u, c0, width, R_2, W_2, below):
+def columns_fade_between(fades, h, u, c0, width, second, below):
     """What the first of two has written, and the second has read, fades as u says. M waits, with FADES, for the next pass."""
-    fade(fades, h, u, c0, width, below, FADES)
+    fade(fades, h, u, c0, width, below[FADES:NOW])
     for i in range(LANES):
         f = below[FADES + i]
         below[IN + i] *= f
         below[OUT_B + i] *= f
-        if W_2 is not None:
-            below[IN_2 + i] *= f
-        if R_2 is not None:
-            below[OUT_2B + i] *= f
+    if second == WRITES_2:
+        for i in range(LANES):
+            below[IN_2 + i] *= below[FADES + i]
+    elif second == READS_2:
+        for i in range(LANES):
+            below[OUT_2B + i] *= below[FADES + i]
 
 
 @inlined
-def will_write(X, of_x, R_2, Y_2, beta, h, t, k0, c0, width, below, into, out):
+def will_write(X, of_x, second, Y_2, beta, h, t, k0, c0, write, found_2):
     """x is what is written; y₂ what a second read has found: −M, or with β e = x − M, and then x becomes β e."""
-    x, share = X[h, t, c0:], X.dtype.type(1)
-    if of_x is not None:
+    x, share, width = X[h, t, c0:], X.dtype.type(1), min(LANES, X.shape[2] - c0)
+    if len(of_x) > 0:
         share = of_x[h, t]
     for i in range(width):
-        below[into + i] = share * x[i]
-    if R_2 is not None:
+        write[i] = share * x[i]
+    if second == READS_2:
         y_2 = Y_2[h, t, c0:]
-        if beta is not None:
+        if len(beta) > 0:
             b = beta[h, t]
             for i in range(width):
-                y_2[i] = x[i] - below[out + 2 * LANES + i]
-                below[into + i] = b * y_2[i]
+                y_2[i] = x[i] - found_2[i]
+                write[i] = b * y_2[i]
         elif k0 > 0:  # earlier rows have been through
             for i in range(width):
-                y_2[i] -= below[out + 2 * LANES + i]
+                y_2[i] -= found_2[i]
         else:
             for i in range(width):
-                y_2[i] = -below[out + 2 * LANES + i]
+                y_2[i] = -found_2[i]
 
 
 @inlined
-def row_of_ones(read_1, write_1, h, t, width, below, into, out):
-    """One more row of M, kept in ONE, in which r or w is 1."""
-    if read_1 is not None:
+def row_of_ones(read_1, write_1, h, t, ones, write, found):
+    """One more row of M, in which r or w is 1."""
+    if len(read_1) > 0:
         r = read_1[h, t]
-        for i in range(width):
-            below[ONE + i] += below[into + i]
-            below[out + i] += r * below[ONE + i]
-    if write_1 is not None:
+        for i in range(LANES):
+            ones[i] += write[i]
+            found[i] += r * ones[i]
+    if len(write_1) > 0:
         w = write_1[h, t]
-        for i in range(width):
-            below[ONE + i] += w * below[into + i]
-            below[out + i] += below[ONE + i]
+        for i in range(LANES):
+            ones[i] += w * write[i]
+            found[i] += ones[i]
 
 
 @inlined
-def has_found(Y, of_y, h, t, c0, width, below, out, upon):
+def has_found(Y, of_y, h, t, c0, found, upon):
     """y, or more of it, upon what stands there."""
-    y, share = Y[h, t, c0:], Y.dtype.type(1)
-    if of_y is not None:
+    y, share, width = Y[h, t, c0:], Y.dtype.type(1), min(LANES, Y.shape[2] - c0)
+    if len(of_y) > 0:
         share = of_y[h, t]
     if upon:
         for i in range(width):
-            y[i] += share * below[out + i]
+            y[i] += share * found[i]
     else:
         for i in range(width):
-            y[i] = share * below[out + i]
+            y[i] = share * found[i]
 
 
 @compiled
-def advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, k0, rows, width):
+def advance_by_loops(M, R, R_2, W, W_2, A, fading, second, below, h, t, s, u, k0, rows, width):
     """M = f ⊙ M + w xᵀ + w₂ x₂ᵀ, times a, and y = rᵀ M, y₂ = r₂ᵀ M in one pass: r of position t, w of s, a of u."""
     below[OUT:FADES] = 0
-    y, y_2 = below[OUT:OUT_B], below[OUT_2:OUT_2B]
+    x, x_2, f = below[IN:IN_B], below[IN_2:IN_2B], below[FADES:NOW]
+    y, y_2, a = below[OUT:OUT_B], below[OUT_2:OUT_2B], M.dtype.type(1)
     for c in range(rows):
         m, k = M[c * LANES : (c + 1) * LANES], k0 + c
+        w, r = W[h, s, k], R[h, t, k]
+        if fading == BY_COLUMNS:
+            for i in range(width):
+                m[i] *= f[i]
+        elif fading == BY_ROWS:
+            a = A[h, u, k]
+        if second == WRITES_2:
+            w_2 = W_2[h, s, k]
+            for i in range(width):
+                m[i] += w_2 * x_2[i]
         for i in range(width):
-            value = m[i]
-            if fades is not None:
-                value *= below[FADES + i]
-            value += W[h, s, k] * below[IN + i]
-            if W_2 is not None:
-                value += W_2[h, s, k] * below[IN_2 + i]
-            if A is not None:
-                value *= A[h, u, k]
-            m[i] = value
-            y[i] += R[h, t, k] * value
-            if R_2 is not None:
-                y_2[i] += R_2[h, t, k] * value
+            m[i] = a * (m[i] + w * x[i])
+            y[i] += r * m[i]
+        if second == READS_2:
+            r_2 = R_2[h, t, k]
+            for i in range(width):
+                y_2[i] += r_2 * m[i]
 
 
 @compiled
@@ -296,62 +320,71 @@ def sweep(
     states, met, upon, Y_2, Y,
 ):  # fmt: skip
     """Rows k0 … k1 − 1 of panel p of head h; the other arguments as in `run`."""
+    R, R_2, read_1, W, X, W_2, X_2, write_1 = borrowed((R, R_2, read_1, W, X, W_2, X_2, write_1))
+    A, fades, of_x, of_y, beta, E, dbeta = borrowed((A, fades, of_x, of_y, beta, E, dbeta))
+    M, below, beside, states, met, Y_2, Y = borrowed((M, below, beside, states, met, Y_2, Y))
     n, rows, c0, one = R.shape[1], k1 - k0, p * LANES, Y.dtype.type(1)
     width, wide = min(LANES, Y.shape[2] - c0), WIDE * REGISTER // Y.itemsize
+    fading = BY_ROWS if len(A) > 0 else BY_COLUMNS if len(fades) > 0 else 0
+    second = READS_2 if len(R_2) > 0 else WRITES_2 if len(W_2) > 0 else 0
     M = M[: rows * LANES]
     M[:], below[:] = 0, 0
     below[FADES : FADES + LANES] = one
+    ones = below[ONE : ONE + LANES]
     step, s, s_2, before, further = 0, 0, 0, -1, -1 if reverse else 1
-    pairs = loops is None  # of positions, in one pass over M. A meeting is at the first of them
     while step < n:
         t = n - 1 - step if reverse else step
-        together = 2 if pairs and 0 < step < n - 1 and t % 2 == 1 else 1
+        # two positions in one pass over M. A meeting is at the first of them
+        together = 2 if not loops and 0 < step < n - 1 and t % 2 == 1 else 1
         t_2 = t + further if together == 2 else t
         u = t + 1 if reverse else t  # what lies between two positions fades as the later of them says
-        if A is not None and pairs and step > 0:
-            rows_fade(A, R, R_2, W, W_2, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside)
+        if fading == BY_ROWS and not loops and step > 0:
+            rows_fade(A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside)
             before = u + further if together == 2 else -1
-        own, own_2, between, between_2, taken = overlaps(R, R_2, W, W_2, A, h, t, t_2, u + further, k0, k1)
+        of = overlaps(R, R_2, W, W_2, A, fading, second, h, t, t_2, u + further, k0, k1)
+        own, own_2, between, between_2 = of
         if step > 0:  # the pass: what has been written enters, and t and t₂ read
-            if fades is not None:
-                columns_fade(fades, h, u, c0, width, W_2, below)
-            if loops is None:
+            if fading == BY_COLUMNS:
+                columns_fade(fades, h, u, c0, width, second, below)
+            if loops:
+                advance_by_loops(M, R, R_2, W, W_2, A, fading, second, below, h, t, s, u, k0, rows, width)
+            elif MICRO:
                 for c in range(0, width, wide):
                     left = width - c
-                    some_columns(M, R, R_2, W, W_2, A, beside, fades, below, h, t, t_2, s, s_2, k0, rows, c, left)
-            else:
-                advance_by_loops(M, R, R_2, W, W_2, A, fades, below, h, t, s, u, k0, rows, width)
-            if fades is not None:
+                    some_columns(M, R, R_2, W, W_2, beside, below, h, t, t_2, s, s_2, k0, rows, c, left, fading, second)
+            if fading == BY_COLUMNS:
                 below[FADES : FADES + LANES] = one
         s, s_2 = t, t_2
         if together == 1:
             below[IN_B:IN_2] = 0
             below[IN_2B:OUT] = 0
-        for second in range(together):  # what each of them writes, and finds
-            into, out = IN + second * LANES, OUT + second * LANES
-            if second == 1:
-                if fades is not None:
-                    columns_fade_between(fades, h, u + further, c0, width, R_2, W_2, below)
+        for number in range(together):  # what each of them writes, and finds
+            into, out = IN + number * LANES, OUT + number * LANES
+            write, write_2 = below[into : into + LANES], below[into + 2 * LANES : into + 3 * LANES]
+            found, found_2 = below[out : out + LANES], below[out + 2 * LANES : out + 3 * LANES]
+            if number == 1:
+                if fading == BY_COLUMNS:
+                    columns_fade_between(fades, h, u + further, c0, width, second, below)
                 own = own_2
-                reads_the_first(R_2, W_2, between, between_2, taken, below)
-            will_write(X, of_x, R_2, Y_2, beta, h, t, k0, c0, width, below, into, out)
-            for i in range(width):
-                below[out + i] += own * below[into + i]
+                reads_the_first(second, between, between_2, below)
+            will_write(X, of_x, second, Y_2, beta, h, t, k0, c0, write, found_2)
+            for i in range(LANES):
+                found[i] += own * write[i]
             if k0 == 0:
-                row_of_ones(read_1, write_1, h, t, width, below, into, out)
-            if E is not None:
-                dbeta[p, h, t] = dot(E[h, t, c0 : c0 + width], below[out : out + width])
-            has_found(Y, of_y, h, t, c0, width, below, out, k0 > 0 or upon)
-            if W_2 is not None:
+                row_of_ones(read_1, write_1, h, t, ones, write, found)
+            if len(E) > 0:
+                dbeta[p, h, t] = dot(E[h, t, c0 : c0 + width], found[:width])
+            has_found(Y, of_y, h, t, c0, found, k0 > 0 or upon)
+            if second == WRITES_2:
                 x_2 = X_2[h, t, c0:]
                 for i in range(width):
-                    below[into + 2 * LANES + i] = -x_2[i]
-            if states is not None and (t + 1) % BLOCK == 0:
+                    write_2[i] = -x_2[i]
+            if len(states) > 0 and (t + 1) % BLOCK == 0:
                 state = states[h, p, t // BLOCK, k0 * LANES : k1 * LANES]
-                if met is not None:
+                if len(met) > 0:
                     meet(M, state, met[h, t // BLOCK, c0 : c0 + width])
                 else:
-                    leave(M, W[h, t, k0:k1], below[into : into + LANES], state)
+                    leave(M, W[h, t, k0:k1], write, state)
             t += further
         step += together
 
@@ -360,16 +393,22 @@ def sweep(
 def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, upon, Y_2, Y, queue):
     """`sweep` for all heads and panels, a task for each."""
     panels, inner = (Y.shape[2] + LANES - 1) // LANES, reading[0].shape[2]
-    given, meeting, found = borrowed(((*reading, *writing, *fading, *scaling, *errors), meeting, (Y_2, Y)))
-    together = ROWS if errors[0] is None and errors[1] is None else max(inner, 1)
+    (R, R_2, read_1), (W, X, W_2, X_2, write_1), (A, fades) = borrowed((reading, writing, fading))
+    (of_x, of_y), (beta, E, dbeta), (states, met) = borrowed((scaling, errors, meeting))
+    Y_2, Y = borrowed((Y_2, Y))
+    whole = len(beta) > 0 or len(E) > 0  # what is written depends on what all rows have said
+    together = max(inner, 1) if whole else ROWS
     rows = min(together, inner)
     wide = (rows + LANES - 1) // LANES
     M, below = tile(rows, Y).reshape(-1), tile(ROOM, Y).reshape(-1)
     beside = tile((AS_M + 1) * wide, Y).reshape(AS_M + 1, wide * LANES)
     for task in claimed(queue, len(Y) * panels):
         for k0 in range(0, max(inner, 1), together):
-            which = (task // panels, task % panels, k0, min(k0 + together, inner))
-            sweep(*which, *given, *borrowed((M, below, beside)), reverse, loops, *meeting, upon, *found)
+            m, under, aside = borrowed((M, below, beside))
+            sweep(
+                task // panels, task % panels, k0, min(k0 + together, inner), R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades,
+                of_x, of_y, beta, E, dbeta, m, under, aside, reverse, loops, states, met, upon, Y_2, Y,
+            )  # fmt: skip
 
 
 @compiled
@@ -395,7 +434,7 @@ def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
                 for c in range(len(sums)):
                     closed[t - start, c] = Y[h, t, c] < nothing
                 away = dk[h, t]
-                if looked_up is not None:
+                if len(looked_up) > 0:
                     away = looked_up[h, t]
                     for c in range(len(away)):
                         away[c], dk[h, t, c] = dk[h, t, c] - away[c], dk[h, t, c] + away[c]
@@ -446,6 +485,12 @@ def heads(X: Array) -> Array:
     return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
 
 
+@functools.cache
+def nothing(axes: int, dtype: np.dtype) -> Array:
+    """What stands for an array that is not there: None would be another type, for which all is compiled again."""
+    return np.empty((0,) * axes, dtype)
+
+
 def run(
     R: Array, W: Array, X: Array, decay: Array | None = None, *, R_2: Array | None = None, W_2: Array | None = None,
     X_2: Array | None = None, beta: Array | None = None, read_1: Array | None = None, write_1: Array | None = None,
@@ -467,13 +512,21 @@ def run(
     """
     Y = np.empty(X.shape, X.dtype) if upon is None else upon
     Y_2 = np.empty(X.shape if R_2 is not None else (0, 0, 0), X.dtype)
-    X_2 = Y if X_2 is None else X_2
     by_columns = by_columns or (decay is not None and decay.shape[-1] == 1)
+    none_2, none_3, none_4 = (nothing(axes, X.dtype) for axes in (2, 3, 4))
+
+    def some(A: Array | None, none: Array) -> Array:
+        return none if A is None else A
+
     in_parallel(
         len(Y) * -(-Y.shape[-1] // LANES),
         sweeps,
-        *((R, R_2, read_1), (W, X, W_2, X_2, write_1), (None, decay) if by_columns else (decay, None)),
-        *((of_x, of_y), (beta, E, dbeta), reverse, plain_loops(), (states, met), upon is not None, Y_2, Y),
+        (R, some(R_2, none_3), some(read_1, none_2)),
+        (W, X, some(W_2, none_3), some(X_2, Y), some(write_1, none_2)),
+        (none_3, some(decay, none_3)) if by_columns else (some(decay, none_3), none_3),
+        (some(of_x, none_2), some(of_y, none_2)),
+        (some(beta, none_2), some(E, none_3), some(dbeta, none_3)),
+        *(reverse, plain_loops(), (some(states, none_4), some(met, none_3)), upon is not None, Y_2, Y),
     )
     return Y, Y_2
 
@@ -538,6 +591,7 @@ class Meetings:
 
     def gradient(self, decay: Array, q: Array, dq: Array, k: Array, dk: Array, looked_up: Array | None = None) -> Array:
         """dln α, which replaces α."""
+        looked_up = nothing(3, q.dtype) if looked_up is None else looked_up
         in_parallel(len(q), between_meetings, q, dq, k, dk, looked_up, self.met, np.finfo(q.dtype).eps, decay)
         return decay
 

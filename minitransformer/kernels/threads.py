@@ -34,7 +34,7 @@ from numba import types
 from numba.core.cgutils import unpack_tuple
 from numba.extending import intrinsic
 
-from minitransformer.kernels.compiling import compiled, in_loops, inlined
+from minitransformer.kernels.compiling import as_it_is, compiled, in_loops, inlined
 from minitransformer.machine import cores
 from minitransformer.typing import Array
 
@@ -118,12 +118,8 @@ def _in_python(queue: Array) -> int:
     return int(queue[0] - 1)
 
 
-def _as_it_is(arguments: Any) -> Any:
-    return arguments
-
-
 if numba.config.DISABLE_JIT:  # one thread then, and no instruction of our own
-    claim, borrowed = _in_python, _as_it_is
+    claim, borrowed = _in_python, as_it_is
 
 
 @in_loops

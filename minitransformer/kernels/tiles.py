@@ -12,31 +12,41 @@ and B, and four loads of A. Three tiles of float32 fit into the first-level cach
 In the tier "micro" the same product is made by the micro-kernel, which keeps its part of C in registers.
 """
 
+import numba
 import numpy as np
+from numba.core.imputils import impl_ret_borrowed
+from numba.extending import intrinsic
 
-from minitransformer.backend import current
-from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.backend import current, register
+from minitransformer.kernels.compiling import as_it_is, compiled, inlined
 from minitransformer.kernels.micro_kernel import NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
 
+MICRO = register() > 0  # whether there is a micro-kernel here
 LANES = 64  # columns of a tile
 LINE = 64  # bytes in a line of the cache; a vector that straddles two of them is read twice
 
 
 @inlined
-def room(number, rows, like):
-    """Room for tiles, (number, rows, LANES), in the type of `like`, that begins with a line of the cache."""
-    size, line = number * rows * LANES, LINE // like.itemsize
-    space = np.empty(size + line, like.dtype)
-    skip = (-space.ctypes.data // like.itemsize) % line
+def room(number, rows, dtype):
+    """Room for tiles, (number, rows, LANES), that begins with a line of the cache."""
+    size = number * rows * LANES
+    space = np.empty(size + LINE, dtype)
+    skip = (-space.ctypes.data // space.itemsize) % (LINE // space.itemsize)
     return space[skip : skip + size].reshape(number, rows, LANES)
 
 
 @compiled
-def tiles(number, rows, like):
+def zeros(number, rows, dtype):
     """The same, filled with zeros."""
-    space = room(number, rows, like)
+    space = room(number, rows, dtype)
     space[:] = 0
     return space
+
+
+@inlined
+def tiles(number, rows, like):
+    """Room for tiles of zeros, (number, rows, LANES), in the type of `like`."""
+    return zeros(number, rows, like.dtype)
 
 
 @inlined
@@ -46,42 +56,68 @@ def tile(rows, like):
 
 
 def plain_loops():
-    """What `loops`, the last argument of a product, should be: None for the micro-kernel, True for plain loops.
+    """What `loops`, the last argument of a product, should be: whether it is made by plain loops, or by the micro-kernel.
 
-    A value of None is known before a function is compiled, and with it that the branch of the loops is not needed.
+    It is looked at when a product is made, so all that stands around the products is compiled once for both tiers.
     """
-    return None if current() == "micro" else True
+    return current() != "micro"
+
+
+@intrinsic
+def in_any_layout(typingctx, X):
+    """The same array, of the type whose rows may lie anywhere: products are compiled once for all that have this one."""
+
+    def code(context, builder, signature, arguments):
+        return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
+
+    return X.copy(layout="A")(X), code
+
+
+if numba.config.DISABLE_JIT:
+    in_any_layout = as_it_is
 
 
 @inlined
 def product(A, B, C, columns, loops):
     """C = A B, in the first `columns` columns at least. Rows of A (for plain loops columns, too) are a multiple of four."""
-    product_from(C[:0], A, B, C, columns, loops)
+    product_from(C[:0], in_any_layout(A), B, C, columns, loops)
 
 
 @inlined
 def add_product(A, B, C, columns, loops):
     """C += A B, in the first `columns` columns at least. For plain loops, columns of A are a multiple of four as well."""
-    product_from(C, A, B, C, columns, loops)
+    product_from(C, in_any_layout(A), B, C, columns, loops)
+
+
+@inlined
+def product_in_registers(S, A, B, C, columns):
+    """C = S + A B by the micro-kernel. S has as many rows as C, or one, which is added to each row, or none."""
+    rows_in_registers(in_any_layout(S), in_any_layout(A), in_any_layout(B), in_any_layout(C), columns)
+
+
+@compiled
+def rows_in_registers(S, A, B, C, columns):
+    """The same: six rows and four vectors at a time, then what is left over."""
+    wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
+    sixes = len(A) // 12 * 12
+    c = 0
+    while c + wide <= columns:
+        for r in range(0, sixes, 6):
+            six_rows(A, B, S, C, r, c)
+        for r in range(sixes, len(A), 4):
+            four_rows(A, B, S, C, r, c)
+        c += wide
+    while c < columns:
+        for r in range(0, len(A), 4):
+            four_rows_narrow(A, B, S, C, r, c)
+        c += narrow
 
 
 @compiled
 def product_from(S, A, B, C, columns, loops):
-    """C = S + A B. S has as many rows as C or none; for the micro-kernel also one, which is added to each row."""
-    if loops is None:
-        wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
-        sixes = len(A) // 12 * 12
-        c = 0
-        while c + wide <= columns:
-            for r in range(0, sixes, 6):
-                six_rows(A, B, S, C, r, c)
-            for r in range(sixes, len(A), 4):
-                four_rows(A, B, S, C, r, c)
-            c += wide
-        while c < columns:
-            for r in range(0, len(A), 4):
-                four_rows_narrow(A, B, S, C, r, c)
-            c += narrow
+    """C = S + A B. S has as many rows as C or none."""
+    if MICRO and not loops:
+        product_in_registers(S, A, B, C, columns)
     else:
         if len(S) == 0:
             C[: len(A)] = 0

@@ -4,13 +4,12 @@ Without this, the first call of each function waits for its compiler: seconds fo
 is kept on the disk (`minitransformer doctor` says where), for every later process.
 """
 
+import itertools
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from minitransformer.attention import (
     Window,
@@ -28,6 +27,7 @@ from minitransformer.attention.kernel_attention import elu_features, kernel_atte
 from minitransformer.backend import available, backend
 from minitransformer.commands.terminal import ctrl_c_waits
 from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
+from minitransformer.kept_loops import kept_in
 from minitransformer.machine import cores
 from minitransformer.models import FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions.rope import rotate
@@ -113,16 +113,10 @@ LOOPS = (
 )  # what takes longest comes first
 
 
-def _compile(loops: Callable, dtype: str) -> None:
-    for tier in available()[1:]:
+def _compile(some: Sequence[Callable], dtypes: Sequence[str]) -> None:
+    for loops, dtype, tier in itertools.product(some, dtypes, available()[1:]):
         with backend(tier):
             loops(np.random.default_rng(0).standard_normal((2, 100, 16)).astype(dtype))
-
-
-def _compile_all() -> None:
-    for loops in LOOPS:
-        for dtype in DTYPES:
-            _compile(loops, dtype)
 
 
 def compile_loops() -> None:
@@ -132,20 +126,23 @@ def compile_loops() -> None:
     """
     if "numba" not in available():
         return
-    jobs = [(_compile, loops, dtype) for loops in LOOPS for dtype in DTYPES]
-    with tqdm(desc="compiling the loops", total=len(jobs) + 1, leave=False) as bar:
-        for workers, calls in (cores(), jobs), (1, [(_compile_all,)]):
-            for _ in _side_by_side(workers, calls):
-                bar.update()
+    print(
+        f"Compiling the loops for this processor, once (a minute or two); they are kept in {kept_in()} ...", flush=True
+    )
+    groups = max(1, cores() // len(DTYPES))  # loops of one dtype share parts, which every process compiles for itself
+    jobs = [(_compile, LOOPS[group::groups], [dtype]) for group in range(groups) for dtype in DTYPES]
+    _side_by_side(cores(), jobs)
+    _side_by_side(1, [(_compile, LOOPS, DTYPES)])
 
 
-def _side_by_side(workers: int, calls: list[tuple]) -> Iterator[Any]:
-    """The results of the calls, from new processes. (A fork takes along what other threads hold, such as a compiler's lock.)"""
+def _side_by_side(workers: int, calls: list[tuple]) -> None:
+    """The calls, in new processes. (A fork takes along what other threads hold, such as a compiler's lock.)"""
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
             with ctrl_c_waits():
                 jobs = [pool.submit(*call) for call in calls]
-            yield from (job.result() for job in as_completed(jobs))
+            for job in as_completed(jobs):
+                job.result()
         except BaseException:  # Ctrl-C too, of which they have not heard
             for process in multiprocessing.active_children():
                 process.terminate()
