@@ -122,7 +122,7 @@ def add_bias(S, bias, start, step):
 # --------------------------------------------------------------------------------------------- forwards
 
 
-@compiled
+@inlined
 def exponentiate(S, YT, rows):
     """Online softmax: from scores S (in base 2) to weights exp2(S − top), when top may have grown.
 
@@ -195,7 +195,7 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
     write_rows(YT, numbers[0], numbers[1], i0, Y[b], L[b])
 
 
-@compiled
+@inlined
 def write_rows(YT, top, total, i0, Y, L):
     """Y = YT / total and L = top + log total, for the queries of a tile that exist."""
     for i in range(min(LANES, len(L) - i0)):
@@ -226,7 +226,7 @@ def in_panels(X, space):
             space[c // LANES, r, c % LANES] = X[r, c]
 
 
-@compiled
+@inlined
 def weights_and_slopes(P, dS, L, D):
     """From scores P (in base 2) and dS = dP: P = exp(S − L) and dS = P ⊙ (dP − D), row by row.
 
@@ -246,7 +246,7 @@ def weights_and_slopes(P, dS, L, D):
             dS[i, j] = p * (dS[i, j] - D_i)
 
 
-@compiled
+@inlined
 def collect(Q, dY, K_panels, keys, P, dS, loops, dQ, dKT, dVT):
     """dV += Pᵀ dY,  dK += dSᵀ Q (both as columns),  dQ += dS K (in panels), from one tile of weights and their slopes."""
     add_product(dY.T, P, dVT, P.shape[1], loops)
