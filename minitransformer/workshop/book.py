@@ -158,10 +158,7 @@ def execute(name: str, copy: Path) -> Run:
             raise BookError(_account(f"{name}, cell {number}", cell, error)) from None
         except RuntimeError as error:
             raise BookError(f"{name}: its kernel did not start: {error}") from None
-    notebook.metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
-    }
+    without_editor(notebook)
     if watch.refused:
         raise BookError(f"{name}: {watch.refused}")
     for cell in notebook.cells:
@@ -174,10 +171,20 @@ def _is_live(cell: Any) -> bool:
     return cell.cell_type == "code" and LIVE in cell.metadata.get("tags", [])
 
 
+def without_editor(notebook: Any) -> None:
+    """Leave nothing of what an editor or a kernel notes in a notebook: versions, times, what is folded."""
+    notebook["metadata"] = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    for cell in notebook["cells"]:
+        tags = cell["metadata"].get("tags")
+        cell["metadata"] = {"tags": tags} if tags else {}
+
+
 def _clear(notebook: Any) -> None:
-    """Leave nothing of an earlier run, nor of the editor."""
+    """Leave nothing of an earlier run."""
     for cell in notebook.cells:
-        cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
 
