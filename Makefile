@@ -12,7 +12,7 @@ LOOPS  := $(VENV)/.loops
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check corners experiments lint environment lock bench bench-quick clean
+.PHONY: help book test check browser corners experiments lint environment lock bench bench-quick clean
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -27,6 +27,9 @@ test: $(LOOPS)  ## run every test, on two cores
 check: $(READY)  ## run the notebooks in a copy, and compare; find gaps in the equation map
 	@$(RUN) -m minitransformer equations --check
 	@$(RUN) -m minitransformer book --check
+
+browser: $(READY)  ## open every chapter in JupyterLab and a browser, and look at figures, formulas and links
+	@$(RUN) -m pytest -q -rs tests/browser
 
 experiments: $(LOOPS)  ## run what the records of the experiments lack, one core a trial
 	@$(RUN) -m minitransformer experiment --all
