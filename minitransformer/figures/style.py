@@ -101,6 +101,7 @@ def save(fig: Figure, name: str, *, format: str = "svg") -> Picture:
     if format == "svg":
         with mpl.rc_context(STYLE):
             fig.savefig(path, format=format, metadata={"Date": None, "Creator": _drawn_by()})
+        fig.set_layout_engine("none")  # the picture has its parts where the drawing has them
     png, size = _png(fig)
     if format == "png":
         path.write_bytes(png)
@@ -111,7 +112,7 @@ def _png(fig: Figure) -> tuple[bytes, tuple[int, int]]:
     """The figure for a page, and its size there: a point is a pixel, but never wider than a column."""
     from PIL import Image, PngImagePlugin
 
-    width, height = fig.get_size_inches()
+    width = fig.get_figwidth()
     shown = min(round(72 * width), COLUMN)
     drawn, small, note = io.BytesIO(), io.BytesIO(), PngImagePlugin.PngInfo()
     with mpl.rc_context(STYLE):

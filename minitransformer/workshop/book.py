@@ -146,6 +146,7 @@ async def execute(notebook: Any, name: str, copy: Path, bar: tqdm) -> Run:
         record_timing=False,
         coalesce_streams=True,
         store_widget_state=False,
+        shutdown_kernel="immediate",  # a kernel that is asked to end tells on the terminal what it was doing
         extra_arguments=["--IPKernelApp.log_level=40"],
         resources={"metadata": {"path": str(copy / "notebooks")}},
         on_cell_start=watch.begins,
@@ -154,7 +155,7 @@ async def execute(notebook: Any, name: str, copy: Path, bar: tqdm) -> Run:
     try:
         await client.async_execute(env=surroundings(copy, figures))
     except failures as error:
-        if asyncio.current_task().cancelling():  # not dead, but ended by us
+        if (us := asyncio.current_task()) and us.cancelling():  # not dead, but ended by us
             raise asyncio.CancelledError from None
         cell = notebook.cells[watch.number - 1]
         raise BookError(_account(f"{name}, cell {watch.number}", cell, error)) from None
@@ -257,8 +258,9 @@ def _run_all(root: Path, names: list[str], copy: Path, keep: Callable[[Path, Run
 
 
 async def _side_by_side(root: Path, chosen: list[Path], copy: Path, keep: Callable[[Path, Run], None]) -> None:
-    with suppress(NotImplementedError, RuntimeError):  # on Windows, and outside the main thread
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
+    all_of_it = asyncio.current_task()
+    with suppress(RuntimeError):  # on Windows, and outside the main thread
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: all_of_it and all_of_it.cancel())
     free = asyncio.Semaphore(cores())
     books = [(navigation.renewed(root, path), path) for path in chosen]
     books.sort(key=lambda book: -len(_code(book[0])))  # at the end no core waits for a long one
