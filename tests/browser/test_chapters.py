@@ -207,3 +207,5 @@ def test_what_is_wrong_would_be_noticed(everything, copy):
         "notebooks/01_from_gru_to_attention.ipynb#gone",
         "tests/gone.py",
     ]
+    assert "kernelspec" not in seen.notebook.metadata
+    assert "kernelspec" in nbformat.read(copy / name, as_version=4).metadata  # it was saved
