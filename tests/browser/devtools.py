@@ -1,6 +1,5 @@
-"""A Chromium without a window, and what we need of its DevTools protocol: go to a page, ask it, photograph it."""
+"""A Chromium without a window, and what we need of its DevTools protocol: go to a page, and ask it."""
 
-import base64
 import json
 import os
 import shutil
@@ -51,10 +50,6 @@ class Page:
     def resize(self, width: int, height: int = 900) -> None:
         """Make the window so many pixels wide and high."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-
-    def photograph(self, file: Path) -> None:
-        """Write what the window shows as a PNG."""
-        file.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
 
 
 @contextmanager

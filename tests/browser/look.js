@@ -15,13 +15,15 @@
     }
     return found;
   };
-  return opened.content.widgets.map(({ node }) => {
+  return opened.content.widgets.map(({ node, model }) => {
     const all = selector => [...node.querySelectorAll(selector)];
     const prose = all(".jp-RenderedMarkdown");
+    const there = model.type === "markdown" ? prose.some(part => part.childElementCount)
+      : all(".jp-OutputArea-output").length >= (model.outputs?.length ?? 0);
     const pictures = all(".jp-OutputArea-output img, .jp-OutputArea-output svg, .jp-RenderedMarkdown img");
     const drawn = pictures.filter(picture => picture.getBoundingClientRect().height > 0 && picture.naturalWidth !== 0);
     return {
-      settled: pictures.every(picture => picture.complete ?? true) && !prose.some(part => unset(part).length),
+      settled: there && pictures.every(picture => picture.complete ?? true) && !prose.some(part => unset(part).length),
       figures: drawn.map(picture => over(picture, picture.closest(".jp-OutputArea-output, .jp-RenderedMarkdown"))),
       formulas: all(".jp-RenderedMarkdown mjx-container").map(formula => [
         text(formula), over(formula.querySelector("mjx-math"), formula.closest(".jp-RenderedMarkdown"))]),

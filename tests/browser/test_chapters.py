@@ -200,10 +200,12 @@ def test_what_is_wrong_would_be_noticed(everything, copy):
     assert cells(wide_figures(name, seen)) == [11, 10, 11]
     assert cells(wide_formulas(name, seen)) == [6, 6]
     assert cells(wrong_formulas(name, seen)) == [7, 7, 7]
-    assert [link.rpartition("/")[2] for link in dead_links(name, everything, copy)] == [
+    assert [problem.partition(": ")[2] for problem in dead_links(name, everything, copy)] == [
         "README.md#three-commands",
-        "gone.ipynb",
-        "trial.ipynb#gone",
-        "01_from_gru_to_attention.ipynb#gone",
-        "gone.py",
+        "notebooks/gone.ipynb",
+        "notebooks/trial.ipynb#gone",
+        "notebooks/01_from_gru_to_attention.ipynb#gone",
+        "tests/gone.py",
     ]
+    assert "kernelspec" not in seen.notebook.metadata
+    assert "kernelspec" in nbformat.read(copy / name, as_version=4).metadata  # it was saved
