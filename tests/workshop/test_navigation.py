@@ -1,6 +1,9 @@
 """From every chapter one gets to the next, to its sections, to tests and back; also from a copy of one's own."""
 
+import json
 import re
+import tomllib
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import nbformat
@@ -130,3 +133,16 @@ def test_what_a_reader_wrote_is_not_overwritten(made, monkeypatch, capsys):
     assert "mine/01_second.ipynb: there already, and not overwritten" in capsys.readouterr().err
     assert [path.name for path in (made / "mine").iterdir()] == ["01_second.ipynb"]
     assert own.read_text() == "notes of my own"
+
+
+def test_jupyterlab_makes_the_cells_that_a_link_leads_to(root):
+    """Its own choice is to make a cell when it comes into sight: until then a link to its heading leads nowhere."""
+    settings = json.loads((root / "minitransformer/workshop/jupyterlab.json").read_text(encoding="utf-8"))
+    plugin, values = next(iter(settings.items()))
+    assert values == {"windowingMode": "none"}
+    package, _, name = plugin.partition(":")
+    schemas = Path(pytest.importorskip("jupyterlab.commands").get_app_dir()) / "schemas" / package
+    known = json.loads((schemas / f"{name}.json").read_text(encoding="utf-8"))["properties"]["windowingMode"]
+    assert "none" in [choice["const"] for choice in known["oneOf"]]
+    shared = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert "minitransformer/workshop/jupyterlab.json" in shared["wheel"]["shared-data"]
