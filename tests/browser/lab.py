@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from tests.browser.devtools import Page, new_page, running, wait
 
-SETTINGS = ".jupyter/lab/user-settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
-WHOLE = '{"windowingMode": "none"}'  # cells that are out of sight are there too
 LOOK = Path(__file__).with_name("look.js").read_text(encoding="utf-8")
 THEIRS = ("JUPYTER", "IPYTHON", "XDG_")
 NO_KERNEL = {"shouldStart": False, "canStart": True, "autoStartDefault": False}
@@ -54,9 +52,6 @@ class Lab(NamedTuple):
 @contextmanager
 def lab(root: Path, home: Path) -> Iterator[Lab]:
     """JupyterLab with `root` as its top, as README starts it; what it remembers and says goes to `home`."""
-    settings = home / SETTINGS
-    settings.parent.mkdir(parents=True)
-    settings.write_text(WHOLE)
     mine = {"HOME": str(home), "JUPYTER_RUNTIME_DIR": str(home / "runtime"), "JUPYTER_TOKEN": secrets.token_hex()}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(THEIRS)} | mine
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
