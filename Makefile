@@ -12,21 +12,24 @@ LOOPS  := $(VENV)/.loops
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check corners experiments lint environment lock bench bench-quick clean
+.PHONY: help book test check browser corners experiments lint environment lock bench bench-quick clean
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
 
-book: $(READY)  ## run every notebook in order, and keep outputs and figures
+book: $(LOOPS)  ## run every notebook in order, and keep outputs and figures
 	@$(RUN) -m minitransformer book
 	@$(RUN) -m minitransformer equations --readme
 
 test: $(LOOPS)  ## run every test, on two cores
 	@$(RUN) -m pytest -q -n 2 --dist loadfile
 
-check: $(READY)  ## run the notebooks in a copy, and compare; find gaps in the equation map
+check: $(LOOPS)  ## run the notebooks in a copy, and compare; find gaps in the equation map
 	@$(RUN) -m minitransformer equations --check
 	@$(RUN) -m minitransformer book --check
+
+browser: $(READY)  ## open every chapter in JupyterLab and a browser, and look at figures, formulas and links
+	@$(RUN) -m pytest -q -rs tests/browser
 
 experiments: $(LOOPS)  ## run what the records of the experiments lack, one core a trial
 	@$(RUN) -m minitransformer experiment --all
@@ -66,14 +69,15 @@ CAPABLE = $(shell $(FOUND) -c 'import ensurepip, venv' 2>/dev/null && echo yes)
 $(READY): requirements.lock pyproject.toml
 	$(if $(FOUND),,$(error Python 3.11 or newer is needed; if yours has another name: make PYTHON=its-name))
 	$(if $(CAPABLE),,$(error $(FOUND) can't make environments; on Debian and Ubuntu: apt install python3-venv))
-	@echo "Environment in $(VENV), from requirements.lock (the first time takes a minute) ..."
+	@echo "Installing what requirements.lock names into $(VENV): a minute, and not again until that file changes ..."
 	@$(RUN) -m pip --version >/dev/null 2>&1 || $(FOUND) -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-build-isolation -e .
 	@touch $@
 
-# every loop at once on all cores, before many tests would each wait for a compiler
+# every loop at once on all cores, before chapters and tests, side by side, would each wait for a compiler
 $(LOOPS): $(READY) $(wildcard minitransformer/kernels/*.py)
+	@echo "Compiling the loops for this machine: minutes, and not again until they change ..."
 	@$(RUN) -m minitransformer compile
 	@touch $@
 

@@ -5,6 +5,7 @@ import inspect
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from minitransformer.commands import terminal
 from minitransformer.commands.train import add_generate, add_train
@@ -16,10 +17,14 @@ COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile")  # t
 
 
 def run_book(args: argparse.Namespace) -> int:
-    """Run notebooks and keep what they give, or compare it with what was kept."""
-    from minitransformer.workshop import book
+    """Run notebooks and keep what they give, or compare it with what was kept; or copy them without their outputs."""
+    from minitransformer.workshop import book, navigation
 
     root = book.repository()
+    if args.blank:
+        for path in navigation.blank(root, book.choose(root, args.names), Path(args.blank)):
+            print(path)
+        return 0
     with terminal.ctrl_c_raises():
         if not args.check:
             book.write(root, args.names)
@@ -122,7 +127,9 @@ def parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("book", help="run the notebooks", description=run_book.__doc__)
     command.add_argument("names", nargs="*", help="chapters, such as 02; all by default")
-    command.add_argument("--check", action="store_true", help="compare with what is there, and change nothing")
+    one = command.add_mutually_exclusive_group()
+    one.add_argument("--check", action="store_true", help="compare with what is there, and change nothing")
+    one.add_argument("--blank", metavar="FOLDER", help="a copy of your own, with nothing run yet")
     command.set_defaults(run=run_book)
 
     command = commands.add_parser("figures", help="draw the figures", description=draw_figures.__doc__)

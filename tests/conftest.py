@@ -14,6 +14,8 @@ threadpool_limits(1, "blas")  # tests run side by side, on every core one: their
 
 ROOT = Path(__file__).resolve().parents[1]
 
+collect_ignore = ["browser"]  # needs a browser and minutes: `make browser` asks for it
+
 
 def pytest_addoption(parser):
     parser.addoption(

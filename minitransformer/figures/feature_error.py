@@ -64,7 +64,7 @@ def data(n: int = 64, d: int = 16, draws: int = 30, seed: int = 0) -> FeatureErr
 
 def draw(data: FeatureError) -> Figure:
     """A panel for each size; in grey the average of all values, which needs no query. Some marks are above the right one."""
-    fig, axes = figure(1, 2, width=15, height=6.5)
+    fig, axes = figure(1, 2, width=13, height=6.5)
     ranges = ((0.005, 1), (0.01, 0.1, 1)), ((0.5, 5), (0.5, 1, 2, 5))
     for ax, (size, kinds), (limits, ticks) in zip(axes, data.errors.items(), ranges, strict=True):
         for name, marker in zip(kinds, "os^D", strict=True):

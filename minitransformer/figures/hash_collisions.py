@@ -65,7 +65,7 @@ def data(n: int = 24, chunk: int = 3, seed: int = 3) -> HashCollisions:
 
 def draw(data: HashCollisions) -> Figure:
     """Left formula (lines) and draws (marks); then one causal round, by position and sorted, colours are buckets."""
-    fig, axes = figure(1, 3, width=16, height=5.8, width_ratios=(1.15, 1, 1))
+    fig, axes = figure(1, 3, width=13, height=5.4, width_ratios=(1.15, 1, 1))
     fine = np.linspace(0, 180, 181)
     for (buckets, found), marker in zip(data.shares.items(), "o^s", strict=True):
         label = f"{buckets} buckets"

@@ -32,7 +32,7 @@ def data(N: int = 8, iterations: int = 10, seed: int = 9) -> SinkhornOrder:
 
 def draw(data: SinkhornOrder) -> Figure:
     """Left the error of the rows, logarithmic; right the matrix for the hottest and the coldest."""
-    fig, axes = figure(1, 3, width=15, height=5.4, width_ratios=(1.2, 1, 1))
+    fig, axes = figure(1, 3, width=13, height=5.2, width_ratios=(1.2, 1, 1))
     for (temperature, off), marker in zip(data.off.items(), "o^s", strict=True):
         axes[0].plot(np.arange(1, len(off) + 1), off, marker=marker, label=f"τ = {temperature:g}")
     axes[0].set(yscale="log", xlabel="iterations", ylabel="largest |row sum − 1|", xticks=(1, 4, 7, 10))

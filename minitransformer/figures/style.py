@@ -1,11 +1,18 @@
 """One look for all figures: legible at half size, in grey, and on a dark page; same input, same bytes."""
 
+import io
 import os
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+
+COLUMN = 848  # pixels that JupyterLab leaves for an output in a window of 1,280
+SHARPNESS = 2  # pixels of the picture for one of the page, as many screens have
+COLOURS = 256  # in a picture's palette, which makes it less than half as heavy
 
 STYLE = {
     "figure.facecolor": "white",  # opaque, for dark pages
@@ -36,31 +43,51 @@ STYLE = {
 def figure(
     rows: int = 1, columns: int = 1, *, width: float = 10.0, height: float = 4.5, **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure in the style of the book and its axes (one, or an array of them), `width` × `height` inches."""
+    """A figure in the style of the book and its axes (one, or an array of them), `width` × `height` inches.
+
+    What the calling module and function say about themselves goes with it, as its alternative text.
+    """
     mpl.rcParams.update(STYLE)
     fig = Figure(figsize=(width, height), layout="constrained")
+    fig.set_label(_told_by(sys._getframe(1)))
     return fig, fig.subplots(rows, columns, **options)
 
 
+def _told_by(caller: FrameType) -> str:
+    """What a module and its function that draws say of themselves: the subject, and where to look for what."""
+    if caller.f_globals.get("__name__") == "__main__":  # a notebook: its docstring is IPython's
+        return ""
+    told = caller.f_globals.get("__doc__"), getattr(caller.f_globals.get(caller.f_code.co_name), "__doc__", None)
+    return " ".join(" ".join(text.split()) for text in told if text)
+
+
 class Picture(NamedTuple):
-    """A saved figure, which a notebook shows as it was written."""
+    """A saved figure, as a notebook shows it: a PNG, because an SVG is not drawn in a notebook that nobody trusts yet.
+
+    size    (width, height) on the page, in pixels; the PNG has twice as many
+    alt     what it shows, for who can't see it; it is also all that a terminal shows
+    """
 
     path: Path
+    png: bytes
+    size: tuple[int, int]
+    alt: str
 
     def __repr__(self) -> str:
-        return f"figures/{self.path.name}"
+        return self.alt or f"figures/{self.path.name}"
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        if self.path.suffix == ".svg":
-            return {"image/svg+xml": self.path.read_text()}
-        return {"image/png": self.path.read_bytes()}
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        width, height = self.size
+        return {"image/png": self.png}, {"image/png": {"width": width, "height": height, "alt": repr(self)}}
 
 
 def folder() -> Path:
-    """Where figures are written: MINITRANSFORMER_FIGURES, or the `figures` folder beside `notebooks`, or right here."""
+    """Where figures are written: MINITRANSFORMER_FIGURES, or `figures` right here, or the one beside `notebooks`, or here."""
     if "MINITRANSFORMER_FIGURES" in os.environ:
         return Path(os.environ["MINITRANSFORMER_FIGURES"])
     here = Path.cwd()
+    if (here / "figures").is_dir():  # beside a reader's own copy of the chapters
+        return here / "figures"
     for place in (here, *here.parents):
         if (place / "notebooks").is_dir() and (place / "pyproject.toml").is_file():
             return place / "figures"
@@ -71,8 +98,30 @@ def save(fig: Figure, name: str, *, format: str = "svg") -> Picture:
     """Write `fig_<name>.svg` (or .png, for what would be a heavy SVG). The picture says which Matplotlib drew it."""
     path = folder() / f"fig_{name}.{format}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawn_by = f"Matplotlib {mpl.__version__}"
-    metadata = {"Date": None, "Creator": drawn_by} if format == "svg" else {"Software": drawn_by}
+    if format == "svg":
+        with mpl.rc_context(STYLE):
+            fig.savefig(path, format=format, metadata={"Date": None, "Creator": _drawn_by()})
+        fig.set_layout_engine("none")  # the picture has its parts where the drawing has them
+    png, size = _png(fig)
+    if format == "png":
+        path.write_bytes(png)
+    return Picture(path, png, size, fig.get_label())
+
+
+def _png(fig: Figure) -> tuple[bytes, tuple[int, int]]:
+    """The figure for a page, and its size there: a point is a pixel, but never wider than a column."""
+    from PIL import Image, PngImagePlugin
+
+    width = fig.get_figwidth()
+    shown = min(round(72 * width), COLUMN)
+    drawn, small, note = io.BytesIO(), io.BytesIO(), PngImagePlugin.PngInfo()
     with mpl.rc_context(STYLE):
-        fig.savefig(path, format=format, metadata=metadata)
-    return Picture(path)
+        fig.savefig(drawn, format="png", dpi=SHARPNESS * shown / width)
+    note.add_text("Software", _drawn_by())
+    picture = Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    picture.save(small, format="png", optimize=True, pnginfo=note)
+    return small.getvalue(), (shown, round(picture.height / SHARPNESS))
+
+
+def _drawn_by() -> str:
+    return f"Matplotlib {mpl.__version__}"

@@ -2,7 +2,8 @@
 
     text       equal, but for numbers, which may differ in the last place that is printed, or in the seventh digit
     SVG        equal, but for coordinates within a hundredth of a point
-    PNG        pixels within 2 of 255, in the root mean square
+    PNG        pixels within 2 of 255, in the root mean square; with a palette, up to 8 of 255 are not counted
+    metadata   equal: they say how large a picture is shown
     pictures of another Matplotlib    draw the same data with other letters and margins: they are not compared
 
 Another processor adds in another order, and so the last digits of a sum are nobody's. What they grow into where numbers are
@@ -20,6 +21,7 @@ import numpy as np
 RELATIVE = 1e-6  # of a number in a text
 POINTS = 0.01  # of a coordinate in an SVG
 PIXELS = 2.0  # root mean square of their differences
+PALETTE = 8.0  # by so much a palette moves a colour: one pixel of another machine can choose all of it anew
 
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 EMBEDDED = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")  # what imshow leaves in an SVG
@@ -35,6 +37,8 @@ def outputs_differ(old: list[Any], new: list[Any]) -> str:
     for before, after in zip(old, new, strict=True):
         if before["output_type"] == "stream":
             before, after = ({"data": {"text/plain": output["text"]}} for output in (before, after))
+        if before.get("metadata", {}) != after.get("metadata", {}):
+            return f"metadata were {before.get('metadata')}, are {after.get('metadata')}"
         for mime in before.get("data", {}):
             if difference := data_differ(mime, before["data"][mime], after["data"][mime]):
                 return difference
@@ -124,8 +128,10 @@ def _numbered(svg: str) -> str:
 def _png_differ(old: bytes, new: bytes) -> str:
     from PIL import Image
 
-    a, b = (np.asarray(Image.open(io.BytesIO(data)).convert("RGBA"), np.float64) for data in (old, new))
+    pictures = [Image.open(io.BytesIO(data)) for data in (old, new)]
+    a, b = (np.asarray(picture.convert("RGBA"), np.float64) for picture in pictures)
     if a.shape != b.shape:
         return f"the picture's size was {a.shape[1]} × {a.shape[0]}, is {b.shape[1]} × {b.shape[0]}"
-    distance = float(np.sqrt(np.mean((a - b) ** 2)))
+    hidden = PALETTE if all(picture.mode == "P" for picture in pictures) else 0.0
+    distance = float(np.sqrt(np.mean(np.maximum(abs(a - b) - hidden, 0) ** 2)))
     return f"the picture changed (distance {distance:.3g} of 255)" if distance > PIXELS else ""

@@ -5,8 +5,10 @@ import re
 import pytest
 
 from minitransformer.figures import figure, save
+from minitransformer.figures.style import COLUMN
 
 SMALLEST = 18  # points at full size
+ON_THE_PAGE = 16  # pixels, in a column of JupyterLab
 
 
 def sizes(svg):
@@ -19,6 +21,13 @@ def test_letters_are_large_enough(root):
     assert drawings
     found = {path.name: min(sizes(path.read_text(encoding="utf-8")), default=None) for path in drawings}
     assert {name: size for name, size in found.items() if size is None or size < SMALLEST - 0.01} == {}
+
+
+def test_letters_are_large_enough_in_a_column(root):
+    for path in sorted((root / "figures").glob("*.svg")):
+        svg = path.read_text(encoding="utf-8")
+        width = float(re.search(r'width="([\d.]+)pt"', svg)[1])
+        assert min(sizes(svg)) * min(1, COLUMN / width) > ON_THE_PAGE, path.name
 
 
 @pytest.mark.parametrize("size", [9, 18])

@@ -26,6 +26,14 @@ open("pid", "w").write(str(os.getpid()))
 os.replace("pid", os.environ["NOTE"])
 time.sleep(60)
 """
+MEET = """
+import os, time
+from pathlib import Path
+note = Path(os.environ["NOTES"])
+(note / "{mine}").touch()
+while not (note / "{other}").exists():
+    time.sleep(0.01)
+"""
 CHAPTERS = {
     "00_first": [
         ("import os\nos.environ['MPLBACKEND']", []),
@@ -174,7 +182,59 @@ def test_a_figure_of_a_failing_notebook_is_not_kept(root):
     assert not (root / "figures" / "fig_half.svg").exists()
 
 
-def test_ctrl_c_stops_the_kernel_and_changes_nothing(root):
+def test_chapters_run_side_by_side(root, monkeypatch, tmp_path):
+    monkeypatch.setenv("NOTES", str(tmp_path))
+    monkeypatch.setattr(book, "cores", lambda: 2)
+    write_notebook(root, "02_here", [(MEET.format(mine="here", other="there"), []), (DRAW.replace("line", "two"), [])])
+    write_notebook(
+        root, "03_there", [(MEET.format(mine="there", other="here"), []), (DRAW.replace("line", "three"), [])]
+    )
+    book.write(root, ["02", "03"])
+    assert {path.name for path in (root / "figures").glob("*_t*")} == {"fig_two.svg", "fig_three.svg"}
+
+
+def test_a_chapter_has_one_core_unless_the_reader_says_otherwise(tmp_path, monkeypatch):
+    (tmp_path / ".surroundings").mkdir()
+    for name in book.THREADS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    found = book.surroundings(tmp_path, tmp_path / "figures")
+    assert [found[name] for name in book.THREADS] == ["1", "3", "1", "1"]
+
+
+def test_where_one_chapter_fails_the_others_are_stopped(root, monkeypatch, tmp_path):
+    note = tmp_path / "pid"
+    monkeypatch.setenv("NOTE", str(note))
+    monkeypatch.setattr(book, "cores", lambda: 2)
+    wait = f"import os, time\nwhile not os.path.exists({str(note)!r}):\n    time.sleep(0.01)\n1 / 0"
+    write_notebook(root, "02_slow", [(SLOW, [])])
+    write_notebook(root, "03_broken", [(wait, [])])
+    with pytest.raises(book.BookError, match=r"03_broken.ipynb, cell 1: ZeroDivisionError"):
+        book.check(root, ["02", "03"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
+
+
+def test_links_between_chapters_are_written_and_old_ones_are_found(root):
+    path = root / "notebooks" / "02_titled.ipynb"
+    cells = [
+        nbformat.v4.new_markdown_cell("# 02 · Titled", id="title"),
+        nbformat.v4.new_code_cell("print(2)", id="code"),
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    stale = [
+        "02_titled, its links to chapters and sections are old",
+        "02_titled, cell 3: outputs were none, are stdout",
+    ]
+    assert book.check(root, ["02"]) == stale
+    book.write(root, ["02"])
+    written = [cell.id for cell in nbformat.read(path, as_version=4).cells]
+    assert written == ["title", "navigation-top", "code", "navigation-end"]
+    assert book.check(root, ["02"]) == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_kernel_and_changes_nothing(root, sent):
     write_notebook(root, "02_slow", [(SLOW, [])])
     before = (root / "notebooks" / "02_slow.ipynb").read_bytes()
     note = root / "pid"
@@ -187,9 +247,9 @@ def test_ctrl_c_stops_the_kernel_and_changes_nothing(root):
     )
     while not note.exists() and run.poll() is None:
         time.sleep(0.1)
-    run.send_signal(signal.SIGINT)
+    run.send_signal(sent)
     assert run.wait(30) == 130
-    assert run.stderr.read().strip().endswith("minitransformer: interrupted")
+    assert run.stderr.read().strip() == "minitransformer: interrupted"
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)
     assert (root / "notebooks" / "02_slow.ipynb").read_bytes() == before

@@ -80,6 +80,35 @@ def test_png_is_compared_by_its_pixels(change, differ):
     assert bool(data_differ("image/png", base64.b64decode(old), base64.b64decode(new))) == differ
 
 
+def test_what_one_pixel_does_to_a_palette_is_no_change(tmp_path, monkeypatch):
+    """A palette is chosen from all pixels: a trace of noise moves many colours a little, and no line."""
+    monkeypatch.setenv("MINITRANSFORMER_FIGURES", str(tmp_path))
+    rng = np.random.default_rng(0)
+    values, trace = rng.normal(size=(40, 40)), np.zeros((40, 40))
+    trace[::9, ::7] = 0.02
+
+    def drawn(values, end):
+        fig, axes = figure(width=5, height=5)
+        axes.imshow(values, vmin=-3, vmax=3)
+        axes.plot([0, 39], [0, end], "w")
+        return save(fig, "map").png
+
+    old = drawn(values, 39)
+    assert old != drawn(values + trace, 39)
+    assert not data_differ("image/png", old, drawn(values + trace, 39))
+    assert data_differ("image/png", old, drawn(values, 37))
+    assert data_differ("image/png", old, drawn(values + 0.3, 39))
+
+
+def test_a_picture_that_is_shown_larger_is_found():
+    old, new = (
+        [{"output_type": "display_data", "data": {"image/png": png(np.zeros((8, 9)))}, "metadata": {"image/png": size}}]
+        for size in ({"width": 9}, {"width": 18})
+    )
+    assert outputs_differ(old, new)
+    assert not outputs_differ(old, old)
+
+
 def test_png_of_another_size_is_found():
     assert "size" in data_differ("image/png", png(np.zeros((8, 9))), png(np.zeros((9, 8))))
 

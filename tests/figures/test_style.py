@@ -1,0 +1,106 @@
+"""What a notebook shows of a figure: a picture that needs no trust, fits its column, and says in words what it shows."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from minitransformer.figures import figure, folder, norm_order, save, style
+from minitransformer.figures.norm_order import NormOrder
+
+
+@pytest.fixture
+def shown(tmp_path, monkeypatch):
+    """Draws a line, saves it, and gives the picture, its data and its metadata for a notebook."""
+    monkeypatch.setenv("MINITRANSFORMER_FIGURES", str(tmp_path))
+
+    def shown(**options):
+        kept_as = options.pop("format", "svg")
+        fig, axes = figure(**options)
+        axes.plot([0, 1])
+        picture = save(fig, "line", format=kept_as)
+        data, metadata = picture._repr_mimebundle_()
+        return picture, data, metadata["image/png"]
+
+    return shown
+
+
+@pytest.mark.parametrize(("width", "pixels"), [(5, 360), (10, 720), (16, 848)])
+def test_a_picture_is_sharp_and_never_wider_than_its_column(shown, width, pixels):
+    _, data, metadata = shown(width=width, height=3)
+    drawn = Image.open(io.BytesIO(data["image/png"]))
+    assert metadata["width"] == pixels
+    assert drawn.size == (2 * pixels, pytest.approx(2 * metadata["height"], abs=1))
+    assert metadata["height"] == pytest.approx(pixels * 3 / width, abs=1)
+
+
+def test_a_drawing_stays_a_drawing_in_its_file(shown):
+    picture, data, _ = shown()
+    assert picture.path.name == "fig_line.svg"
+    assert picture.path.read_text(encoding="utf-8").startswith("<?xml")
+    assert set(data) == {"image/png"}
+    picture, data, _ = shown(format="png")
+    assert picture.path.read_bytes() == data["image/png"]
+
+
+def test_the_same_figure_has_the_same_bytes(shown):
+    assert shown()[1] == shown()[1]
+
+
+def test_a_palette_of_256_colours_looks_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINITRANSFORMER_FIGURES", str(tmp_path))
+    fig, axes = figure(width=4, height=4)
+    axes.imshow(np.random.default_rng(0).normal(size=(20, 20)))
+    axes.plot([0, 19], [0, 19])
+    small = np.asarray(Image.open(io.BytesIO(save(fig, "map").png)).convert("RGB"), float)  # then all is in its place
+    with io.BytesIO() as full:
+        fig.savefig(full, format="png", dpi=144)
+        want = np.asarray(Image.open(full).convert("RGB"), float)
+    assert np.sqrt(((small - want) ** 2).mean()) < 2
+
+
+def test_its_words_are_those_of_the_module_and_the_function_that_draws(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINITRANSFORMER_FIGURES", str(tmp_path))
+    drawn = norm_order.draw(NormOrder(np.ones((2, 24)), np.ones((2, 24))))
+    picture = save(drawn, "norm_order")
+    assert picture.alt.startswith("Where the norm stands decides how much gradient reaches the first block")
+    assert picture.alt.endswith(norm_order.draw.__doc__.strip().split()[-1])
+    assert repr(picture) == picture._repr_mimebundle_()[1]["image/png"]["alt"] == picture.alt
+
+
+def test_a_figure_without_words_is_called_by_its_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINITRANSFORMER_FIGURES", str(tmp_path))
+    drawn = {"__name__": "__main__", "__doc__": "Automatically created module", "figure": figure}
+    exec("fig, axes = figure()", drawn)
+    assert repr(save(drawn["fig"], "line")) == "figures/fig_line.svg"
+
+
+def test_figures_go_where_the_chapters_expect_them(tmp_path, monkeypatch):
+    monkeypatch.delenv("MINITRANSFORMER_FIGURES", raising=False)
+    mine = tmp_path / "mine"
+    for part in ("notebooks", "mine/figures"):
+        (tmp_path / part).mkdir(parents=True)
+    monkeypatch.chdir(mine)
+    assert folder() == mine / "figures"
+    (mine / "figures").rmdir()
+    assert folder() == mine
+    (tmp_path / "pyproject.toml").touch()
+    assert folder() == tmp_path / "figures"
+
+
+def test_every_figure_of_the_book_shows_without_trust(root):
+    """JupyterLab draws no SVG in a notebook that it does not trust, and no picture fits that is wider than its column."""
+    shown = 0
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for output in (output for cell in cells for output in cell.get("outputs", [])):
+            kinds = set(output.get("data", {}))
+            assert kinds <= {"image/png", "text/plain"}, path.stem
+            if "image/png" in kinds:
+                metadata = output["metadata"]["image/png"]
+                assert metadata["width"] <= style.COLUMN, path.stem
+                assert len(metadata["alt"].split()) > 5, (path.stem, metadata["alt"])
+                shown += 1
+    assert shown == len(list((root / "figures").glob("fig_*")))
