@@ -8,6 +8,7 @@
 import difflib
 import itertools
 import pdb
+import signal
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from threadpoolctl import threadpool_limits
 from minitransformer.workshop import equations
 
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this with & has Ctrl-C ignored,
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all that tests send it
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKS = {
