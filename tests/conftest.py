@@ -1,8 +1,8 @@
 """What pytest does for this book.
 
-    pytest --equation borealis-18     the test that spells out one equation; with `--trace`, step by step
-    pytest                            the quick grid: what each mark below leaves of a test's cases
-    pytest --all                      every case
+pytest --equation borealis-18     the test that spells out one equation; with `--trace`, step by step
+pytest                            the quick grid: what each mark below leaves of a test's cases
+pytest --all                      every case
 """
 
 import difflib
@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from minitransformer import machine
 from minitransformer.workshop import equations
 
+machine.keep_freed_memory = lambda: False  # as a training does for itself: here thousands of tests follow one another
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this with & has Ctrl-C ignored,

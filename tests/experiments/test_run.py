@@ -83,13 +83,14 @@ def go(tmp_path, cluster):
     return call
 
 
-def test_the_record_is_the_same_for_one_worker_two_and_a_cluster(tmp_path, go):
-    there, one, two = go(records="there"), go(records="1", scheduler=None, workers=1), go(records="2", scheduler=None)
-    assert there.read_bytes() == one.read_bytes() == two.read_bytes()
-    record = read(one, Trial)
+@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.full)])
+def test_the_record_is_the_same_for_one_worker_two_and_a_cluster(tmp_path, go, workers):
+    there, here = go(records="there"), go(records="here", scheduler=None, workers=workers)
+    assert there.read_bytes() == here.read_bytes()
+    record = read(here, Trial)
     assert [trial.seed for trial in record.trials] == [0, 1, 2, 3]
     assert all(result["threads"] == 1 for result in record.results)
-    assert os.listdir(tmp_path / "1") == ["dice.json"]
+    assert os.listdir(tmp_path / "here") == ["dice.json"]
 
 
 def test_a_second_run_only_adds_what_is_missing(go):

@@ -163,7 +163,9 @@ with_vectors = pytest.mark.skipif(
 
 @x86
 @with_vectors
-@pytest.mark.parametrize(("features", "register"), [pytest.param("", "32", marks=pytest.mark.full), ("+prefer-128-bit", "16")])
+@pytest.mark.parametrize(
+    ("features", "register"), [pytest.param("", "32", marks=pytest.mark.full), ("+prefer-128-bit", "16")]
+)
 def test_the_shapes_of_other_processors(features, register):
     code = """
 import numpy as np
