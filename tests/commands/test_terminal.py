@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from minitransformer.cli import main
 from minitransformer.commands import terminal
 from minitransformer.training.checkpoint import load
 
@@ -26,9 +27,7 @@ def folder(tmp_path_factory):
     """A text that is not ASCII, and a small model of it."""
     folder = tmp_path_factory.mktemp("terminal")
     (folder / "mine.txt").write_text(TEXT * 100, encoding="utf-8")
-    subprocess.run(
-        [*COMMAND, "train", "mine.txt", *SMALL, "--out", "small"], cwd=folder, check=True, capture_output=True
-    )
+    assert main(["train", str(folder / "mine.txt"), *SMALL, "--out", str(folder / "small")]) == 0
     return folder
 
 
