@@ -87,6 +87,12 @@ def cover(rows, strength):
     return sorted(kept)
 
 
+@pytest.fixture(scope="session")
+def thinned(pytestconfig):
+    """For a test that makes its cases itself: a function from all rows to those of the grid, each value of each column."""
+    return list if pytestconfig.getoption("--all") else lambda rows: [rows[i] for i in cover(rows, 1)]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """The quick grid; what is asked for by its own name is always there."""
