@@ -68,7 +68,9 @@ def test_the_python_that_runs_this_is_among_those_found_if_it_is_on_the_path():
 
 def test_each_commit_has_another_corner_until_all_had_their_turn(monkeypatch):
     counts = iter(range(700, 718))
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=f"{next(counts)}\n"))
+    monkeypatch.setattr(
+        subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=f"{next(counts)}\n")
+    )
     found = [corners.in_turns() for _ in range(18)]
     assert set(found) == corners.CORNERS.keys() - {"plain"}
     assert found[:9] == found[9:]

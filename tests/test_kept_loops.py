@@ -79,7 +79,9 @@ def test_code_that_others_can_write_is_not_run(nowhere, spoil):
 
 @HAS_NUMBA
 def test_python_without_a_command_computes_too(nowhere):
-    code = "import numpy as np; from minitransformer.kernels.threads import watch; assert watch(np.ones(2, np.int64), 3)"
+    code = (
+        "import numpy as np; from minitransformer.kernels.threads import watch; assert watch(np.ones(2, np.int64), 3)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(nowhere)}, capture_output=True, text=True
     )
