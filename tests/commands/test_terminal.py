@@ -269,5 +269,4 @@ def test_ctrl_c_waits_until_it_may_be_heard():
 
 
 def test_a_terminal_that_has_the_signs_gets_them(folder):
-    said = run(folder, "generate", "small", "θ² –", "--length", "0", PYTHONIOENCODING="utf-8").stdout
-    assert said.decode() == "θ² –\n"
+    assert "O(n²)" in run(folder, "attentions", PYTHONIOENCODING="utf-8").stdout.decode()

@@ -83,7 +83,7 @@ def go(tmp_path, cluster):
     return call
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_record_is_the_same_for_one_worker_two_and_a_cluster(tmp_path, go, workers):
     there, here = go(records="there"), go(records="here", scheduler=None, workers=workers)
     assert there.read_bytes() == here.read_bytes()

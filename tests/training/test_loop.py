@@ -114,10 +114,8 @@ def test_a_run_in_two_halves_is_the_run(objective, finished, tmp_path):
 
 PROGRAM = """
 import sys, time
-from pathlib import Path
 from test_loop import MODEL, TRAINING
 from minitransformer.data.text import read_text
-from minitransformer.training.checkpoint import load
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 
@@ -133,21 +131,15 @@ class StandsStill(NextByte):
         return super().batch(size, rng)
 
 objective = StandsStill(read_text(sys.argv[1]), MODEL.context)
-state = load(sys.argv[2]).state if Path(sys.argv[2]).exists() else None
-train(MODEL, objective, TRAINING, state=state, checkpoint=sys.argv[2], progress=False)
+train(MODEL, objective, TRAINING, checkpoint=sys.argv[2], progress=False)
 """
 
 
-def launch(text_file, path, batches=10**6):
-    here = os.path.dirname(__file__)
-    command = [sys.executable, "-c", PROGRAM, str(text_file), str(path), str(batches)]
-    environment = {**os.environ, "PYTHONPATH": here}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def standing(text_file, path, batches):
-    """A training that makes so many steps and no more."""
-    process = launch(text_file, path, batches)
+    """A training in a process of its own that makes so many steps and no more."""
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    command = [sys.executable, "-c", PROGRAM, str(text_file), str(path), str(batches)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "standing\n", process.stderr.read()
     return process
 
@@ -159,8 +151,9 @@ def test_a_killed_and_resumed_run_is_bit_identical_to_one_that_was_not(text_file
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     assert 3 <= load(path).state.step < TRAINING.steps
-    processes = [launch(text_file, p) for p in (path, whole)]
-    assert [(p.communicate()[1], p.returncode) for p in processes] == [("", 0)] * 2
+    objective = NextByte(read_text(text_file), MODEL.context)
+    train(MODEL, objective, TRAINING, state=load(path).state, checkpoint=path, progress=False)
+    train(MODEL, objective, TRAINING, checkpoint=whole, progress=False)
     assert path.read_bytes() == whole.read_bytes()
 
 
