@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from minitransformer import machine
 from minitransformer.workshop import equations
 
-machine.keep_freed_memory = lambda: False  # as a training does for itself: here thousands of tests follow one another
+machine.keep_freed_memory = lambda: False  # or what one training has freed would stay with this process until its end
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this with & has Ctrl-C ignored,
