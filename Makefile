@@ -12,17 +12,20 @@ LOOPS  := $(VENV)/.loops
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check browser corners experiments lint environment lock bench bench-quick clean
+.PHONY: help book test test-all check browser corners experiments lint environment lock bench bench-quick clean
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
 
-book: $(LOOPS)  ## run every notebook in order, and keep outputs and figures
+book: $(LOOPS)  ## run every notebook, and keep outputs and figures
 	@$(RUN) -m minitransformer book
 	@$(RUN) -m minitransformer equations --readme
 
-test: $(LOOPS)  ## run every test, on two cores
-	@$(RUN) -m pytest -q -n 2 --dist loadfile
+test: $(LOOPS)  ## run every test on its quick grid, on two cores
+	@$(RUN) -m pytest -q -n 2 --dist worksteal
+
+test-all: $(LOOPS)  ## ... and with every combination that it can be tried with
+	@$(RUN) -m pytest -q -n 2 --dist worksteal --all
 
 check: $(LOOPS)  ## run the notebooks in a copy, and compare; find gaps in the equation map
 	@$(RUN) -m minitransformer equations --check

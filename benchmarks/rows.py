@@ -19,7 +19,7 @@ class Row(NamedTuple):
     work      name of a function in ours.py, and with the name of a peer behind it in peers.py
     case      its arguments
     peers     the other implementations
-    target    ratio to the best of the peers that we want to reach
+    target    ratio to the best of the peers that we want to reach, if the processor can (report.goal)
     quick     whether `bench-quick` has the row
     ours      "ours", or "loops": the same without the micro-kernel
     measure   "time"; "memory": highest above the inputs; "import"; "cold" and "cached": first call, in a new process

@@ -1,18 +1,39 @@
-"""`pytest --equation borealis-18` runs the test that spells out one equation; with `--trace`, step by step."""
+"""What pytest does for this book.
+
+pytest --equation borealis-18     the test that spells out one equation; with `--trace`, step by step
+pytest                            the quick grid: what each mark below leaves of a test's cases
+pytest --all                      every case
+"""
 
 import difflib
+import itertools
 import pdb
+import signal
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from minitransformer import machine
 from minitransformer.workshop import equations
 
+machine.keep_freed_memory = lambda: False  # or what one training has freed would stay with this process until its end
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this with & has Ctrl-C ignored,
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all that tests send it
+
 ROOT = Path(__file__).resolve().parents[1]
+MARKS = {
+    "each_value": "in the quick grid, each value of each parameter is tried once, beside others that change as they can",
+    "each_pair": "in the quick grid, each pair of values of different parameters is tried once",
+    "full": "not in the quick grid",
+}
+hypothesis.settings.register_profile("quick", max_examples=20, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("all", max_examples=100, deadline=None, derandomize=True)
 
 collect_ignore = ["browser"]  # needs a browser and minutes: `make browser` asks for it
 
@@ -21,6 +42,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--equation", metavar="ID", help="run the test of one row of the equation map, such as borealis-18"
     )
+    parser.addoption("--all", action="store_true", help="the full grid: every combination of what tests are tried with")
 
 
 class Debugger(pdb.Pdb):
@@ -35,6 +57,9 @@ class Debugger(pdb.Pdb):
 def pytest_configure(config):
     if config.getoption("usepdb_cls") is None:
         config.option.usepdb_cls = (__name__, "Debugger")
+    for mark, about in MARKS.items():
+        config.addinivalue_line("markers", f"{mark}: {about}")
+    hypothesis.settings.load_profile("all" if config.getoption("--all") else "quick")
     wish = config.getoption("--equation")
     if wish is None:
         return
@@ -43,6 +68,49 @@ def pytest_configure(config):
         near = difflib.get_close_matches(wish, tests, cutoff=0.4) or sorted(tests)
         raise pytest.UsageError(f"no equation {wish!r} in the map; near it: {', '.join(near)}")
     config.args[:] = [str(ROOT / tests[wish])]
+
+
+def cover(rows, strength):
+    """Some of the rows, in which each value of each column is found (strength 1), or each pair of values (strength 2).
+
+    Of the rows that have what is missing, the one is taken whose values were used least, then whose pairs were.
+    """
+    parts = [[set(itertools.combinations(enumerate(row), size)) for size in (1, 2)] for row in rows]
+    having, used, kept = defaultdict(list), Counter(), []
+    for number, row in enumerate(rows):
+        for part in itertools.combinations(enumerate(row), min(strength, len(row))):
+            having[part].append(number)
+    for part, numbers in having.items():
+        if not used[part]:
+            best = min(numbers, key=lambda number: [sum(used[part] for part in of_size) for of_size in parts[number]])
+            kept.append(best)
+            for of_size in parts[best]:
+                used.update(of_size)
+    return sorted(kept)
+
+
+@pytest.fixture(scope="session")
+def thinned(pytestconfig):
+    """For a test that makes its cases itself: a function from all rows to those of the grid, each value of each column."""
+    return list if pytestconfig.getoption("--all") else lambda rows: [rows[i] for i in cover(rows, 1)]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """The quick grid; what is asked for by its own name is always there."""
+    if config.getoption("--all") or any("::" in name for name in config.args):
+        return
+    left_out, cases = {item for item in items if item.get_closest_marker("full")}, defaultdict(list)
+    for item in items:
+        if item not in left_out and hasattr(item, "callspec"):
+            cases[item.parent.nodeid, item.originalname].append(item)
+    for same in cases.values():
+        for strength, mark in enumerate(("each_value", "each_pair"), 1):
+            if same[0].get_closest_marker(mark):
+                kept = cover([item.callspec._idlist for item in same], strength)  # one name for each `parametrize`
+                left_out.update(set(same) - {same[number] for number in kept})
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
     python tests/corners.py                        all corners, in turns (hours)
     python tests/corners.py no-numba lowest        these
+    python tests/corners.py --in-turns             one that is not plain, another one for the next commit
     python tests/corners.py --only check           only this target (it can be given several times)
     python tests/corners.py --list                 what there is
 
@@ -25,6 +26,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("book", "test", "check")
+LONGER = ("test-all",)  # what only the plain corner has to pass
 LAST = 80  # lines of the log that are shown where something went wrong
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 NOT_INHERITED = ("MINITRANSFORMER_", "MPL", "NPY_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON", "VIRTUAL_ENV", "MAKE")
@@ -88,6 +90,13 @@ def pythons() -> dict[int, str]:
             if tried.returncode == 0:
                 found[minor] = python
     return found
+
+
+def in_turns() -> str:
+    """A corner that is not plain: the next one for each commit."""
+    count = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    others = [name for name in CORNERS if name != "plain"]
+    return others[int(count.stdout) % len(others)]
 
 
 def surroundings(corner: Corner) -> dict[str, str]:
@@ -175,7 +184,7 @@ def visit(name: str, targets: list[str], place: Path) -> None:
         start = time.monotonic()
         if not run(["make", target], clone, environment):
             raise FailedError(f"failed at make {target}")
-        print(f"  make {target:<6} {(time.monotonic() - start) / 60:5.1f} min   {last_line(clone)}", flush=True)
+        print(f"  make {target:<8} {(time.monotonic() - start) / 60:5.1f} min   {last_line(clone)}", flush=True)
         status = subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True)
         if status.stdout:
             raise FailedError(f"make {target} changed {', '.join(line[3:] for line in status.stdout.splitlines())}")
@@ -184,7 +193,8 @@ def visit(name: str, targets: list[str], place: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="corners (default: all)")
-    parser.add_argument("--only", action="append", choices=TARGETS, help="only this target")
+    parser.add_argument("--only", action="append", choices=TARGETS + LONGER, help="only this target")
+    parser.add_argument("--in-turns", action="store_true", help="a corner that changes from commit to commit")
     parser.add_argument("--list", action="store_true", help="list the corners")
     args = parser.parse_args()
     if unknown := set(args.names) - set(CORNERS):
@@ -195,7 +205,7 @@ def main() -> int:
     # a shell that starts this with & has Ctrl-C ignored, and so would the tests that send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rows = []
-    for name in args.names or CORNERS:
+    for name in args.names + [in_turns()] * args.in_turns or CORNERS:
         print(name, flush=True)
         place, start, result = Path(tempfile.mkdtemp(prefix=f"minitransformer-{name}-")), time.monotonic(), "ok"
         try:

@@ -47,6 +47,21 @@ def test_the_best_peer_is_the_one_that_counts():
     assert report.judge(result(target=None))["met"] is None
 
 
+@pytest.mark.parametrize(
+    ("limit", "target"),
+    [([0.5, 1.0, 2.0], 2.0), ([1.25, 2.5, 5.0], 1.6), ([2.4, 4.8, 9.6], 1.0)],
+    ids=["the wish", "80 % of the limit", "the peer"],
+)
+def test_a_target_is_no_more_than_the_processor_can_do(limit, target):
+    """The best peer takes 2.5, 5 and 10 s: with multiply-adds of half that, a ratio of 2 can't be reached, and 1.6 can."""
+    judged = report.judge(result(samples={**result()["samples"], "limit": limit}))
+    assert judged["target"] == pytest.approx(target)
+    assert report.judge(judged)["target"] == judged["target"]
+    ours = [second / (1.01 * target) for second in (2.5, 5.0, 10.0)]
+    assert report.judge({**judged, "samples": {**judged["samples"], "ours": ours}})["met"] is True
+    assert report.judge({**judged, "samples": {**judged["samples"], "ours": [1.02 * s for s in ours]}})["met"] is False
+
+
 def test_a_wrong_result_or_a_missing_one_does_not_meet_a_target():
     assert report.judge(result(differs=["fast"]))["met"] is False
     assert report.judge(result(samples={}, unavailable={"ours": "ImportError"}))["met"] is False

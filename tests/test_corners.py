@@ -1,5 +1,6 @@
 """The grid of `tests/corners.py`: what each corner sets and installs. The runs themselves take hours."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -63,6 +64,25 @@ def test_the_python_that_runs_this_is_among_those_found_if_it_is_on_the_path():
     for minor, python in found.items():
         said = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout
         assert said.startswith(f"Python 3.{minor}.")
+
+
+def test_each_commit_has_another_corner_until_all_had_their_turn(monkeypatch):
+    counts = iter(range(700, 718))
+    monkeypatch.setattr(
+        subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=f"{next(counts)}\n")
+    )
+    found = [corners.in_turns() for _ in range(18)]
+    assert set(found) == corners.CORNERS.keys() - {"plain"}
+    assert found[:9] == found[9:]
+
+
+def test_ci_asks_for_targets_that_the_makefile_has(root):
+    script, makefile = ((root / name).read_text(encoding="utf-8") for name in (".ci/run", "Makefile"))
+    asked = [target for line in re.findall(r"^targets\+?=\((.*)\)", script, re.MULTILINE) for target in line.split()]
+    assert asked[:3] == list(corners.TARGETS)
+    assert set(asked[3:]) == set(corners.LONGER)
+    for target in asked:
+        assert re.search(rf"^{target}: ", makefile, re.MULTILINE)
 
 
 def test_the_list_names_every_corner_and_an_unknown_one_is_refused():

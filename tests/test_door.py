@@ -30,6 +30,8 @@ from minitransformer.positions import place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_items, tree_map, tree_set
 
+pytestmark = pytest.mark.each_value
+
 ROOMS = (
     "functional",
     "attention",

@@ -79,7 +79,9 @@ def test_code_that_others_can_write_is_not_run(nowhere, spoil):
 
 @HAS_NUMBA
 def test_python_without_a_command_computes_too(nowhere):
-    code = "import numpy as np, minitransformer.functional as F; F.linear(np.ones((70, 64)), np.ones((64, 64)))"
+    code = (
+        "import numpy as np; from minitransformer.kernels.threads import watch; assert watch(np.ones(2, np.int64), 3)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(nowhere)}, capture_output=True, text=True
     )
@@ -92,14 +94,14 @@ def test_python_without_a_command_computes_too(nowhere):
 @HAS_NUMBA
 def test_it_is_said_once_and_the_loops_run(nowhere):
     done = subprocess.run(
-        [sys.executable, "-m", "minitransformer", "figures", "nothing"],
+        [sys.executable, "-m", "minitransformer", "generate", "nothing", "a"],
         env=os.environ | {"TMPDIR": str(nowhere)},
         capture_output=True,
         text=True,
     )
     first, second = done.stderr.splitlines()
     assert first.startswith(f"minitransformer: compiled loops can't be kept where they should be, and are in {nowhere}")
-    assert "no figure nothing" in second
+    assert "nothing: there is no such file" in second
     script = """
 from minitransformer.kept_loops import keep_somewhere
 print(keep_somewhere())

@@ -4,15 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
 from minitransformer import chain, check_pullback, random_like, residual, tree_bytes, tree_items, tree_map, tree_size
 from minitransformer.functional import linear, relu, softmax
 from minitransformer.pullback import ChainPullback, ResidualPullback, first_nonfinite, tree_add, tree_leaves
-
-EXAMPLES = settings(deadline=None, derandomize=True)  # the same examples every time, on a slow machine too
 
 
 class Pair(NamedTuple):
@@ -71,7 +69,6 @@ TREES = st.recursive(
 )
 
 
-@EXAMPLES
 @given(TREES)
 def test_map_keeps_paths_and_order(tree):
     """Of any tree: same paths in the same order, and every leaf once."""

@@ -58,7 +58,9 @@ def test_python_listings_run(document, root, tmp_path, monkeypatch):
             exec(compile(block, document, "exec"), namespace)
 
 
-def test_shell_listings_run(root, tmp_path):
+def test_shell_listings_run(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINITRANSFORMER_FIGURES", str(tmp_path))
     for where, words in shell_lines(root):
         while "=" in words[0]:  # VARIABLE=value command
             variable = words.pop(0).partition("=")[0]
@@ -67,10 +69,10 @@ def test_shell_listings_run(root, tmp_path):
         words[0] = os.path.basename(words[0])
         if words[0].startswith("python") and words[1] == "-m":
             words = words[2:]
-        try_line(where, words, root, tmp_path)
+        try_line(where, words, root)
 
 
-def try_line(where, words, root, tmp_path):
+def try_line(where, words, root):
     name, *rest = words
     if name == "make":
         if shutil.which("make"):
@@ -78,11 +80,14 @@ def try_line(where, words, root, tmp_path):
     elif name == "minitransformer":
         args = cli.parser().parse_args(rest)
         if rest[0] in ONLY_LOOKING and not {"--check", "--readme"} & set(rest):
-            run([sys.executable, "-m", *words], tmp_path, MINITRANSFORMER_FIGURES=str(tmp_path))
+            assert cli.main(rest) == 0, where
         assert callable(args.run), where
     elif name == "pytest":
         if "--equation" in rest:
-            assert "1 passed" in run([sys.executable, "-m", *words], root, say="continue\n"), where
+            done = subprocess.run(
+                [sys.executable, "-m", *words], cwd=root, input="continue\n", capture_output=True, text=True
+            )
+            assert "1 passed" in done.stdout, f"{where}: {done.stdout}{done.stderr}"
         for file in (word.partition("::")[0] for word in rest if ".py" in word):
             assert (root / file).is_file() or file in MADE_ON_THE_WAY, where
     elif name in ("git", "cd", "source", "conda", "pip", "venv", "jupyter"):
@@ -90,12 +95,6 @@ def try_line(where, words, root, tmp_path):
             assert (root / file).is_file(), where
     else:
         pytest.fail(f"{where}: nobody has tried this")
-
-
-def run(command, folder, say="", **environment):
-    done = subprocess.run(command, cwd=folder, input=say, capture_output=True, text=True, env=os.environ | environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 # ------------------------------------------------------------------------------------ the walk-through
@@ -141,7 +140,17 @@ def in_copy(copy, *command):
     """A command there, and as if Numba were not installed: nobody waits for its compiler."""
     environment = os.environ | {"PYTHONPATH": str(copy)}
     environment.pop("MINITRANSFORMER_BACKEND", None)
-    return subprocess.run([sys.executable, "-m", *command], cwd=copy, capture_output=True, text=True, env=environment)
+    return subprocess.run([sys.executable, *command], cwd=copy, capture_output=True, text=True, env=environment)
+
+
+def commands(copy, *lines):
+    """What `minitransformer` prints for each line, one after the other in one process."""
+    mark = "-" * 99
+    script = f"from minitransformer.cli import main\nfor argv in {lines!r}:\n    main(argv)\n    print({mark!r})"
+    done = in_copy(copy, "-c", script)
+    said = done.stdout.split(f"{mark}\n")
+    assert len(said) == len(lines) + 1, done.stdout + done.stderr
+    return said[:-1]
 
 
 def test_the_walk_through_is_one_file_one_line_one_test_one_row_one_cell(parts):
@@ -154,32 +163,31 @@ def test_the_walk_through_is_one_file_one_line_one_test_one_row_one_cell(parts):
     ]
 
 
-def test_the_walk_through_passes_its_test(copy):
-    done = in_copy(copy, "pytest", "-q", "tests/attention/test_temperature.py")
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
-    done = in_copy(copy, "pytest", "-q", "--equation", "contributing-temperature")
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
-
-
-def test_the_walk_through_keeps_what_every_attention_has_to_keep(copy):
-    done = in_copy(copy, "pytest", "-q", "tests/attention/test_contract.py", "-k", "temperature")
+def test_the_walk_through_passes_its_test_and_keeps_what_every_attention_has_to_keep(copy):
+    tests = ["tests/attention/test_temperature.py", "tests/attention/test_contract.py", "-k", "temperature"]
+    done = in_copy(copy, "-m", "pytest", "-q", "-rp", *tests)
+    assert "PASSED tests/attention/test_temperature.py::test_temperature\n" in done.stdout, done.stdout + done.stderr
     assert re.search(r"^\d\d+ passed, \d+ deselected", done.stdout, re.MULTILINE), done.stdout + done.stderr
+    done = in_copy(copy, "-m", "pytest", "-q", "--equation", "contributing-temperature")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_walk_through_ends_in_a_training(copy, tmp_path):
+def test_the_walk_through_ends_in_a_training_and_leaves_no_gap_in_the_map(copy, tmp_path):
     out = str(tmp_path / "run.safetensors")
     small = ["--steps", "3", "--batch", "2", "--width", "16", "--depth", "1", "--context", "16"]
-    done = in_copy(copy, "minitransformer", "train", "--attention", "temperature", *small, "--out", out)
-    assert f"saved in {out}" in done.stdout, done.stdout + done.stderr
-    done = in_copy(copy, "minitransformer", "generate", out, "The ", "--length", "9")
-    assert done.stdout.startswith("The "), done.stderr
-    assert "temperature  O(n²)" in in_copy(copy, "minitransformer", "attentions").stdout
-
-
-def test_the_walk_through_leaves_no_gap_in_the_map(copy):
-    done = in_copy(copy, "minitransformer", "equations", "--check")
-    assert "contributing-temperature" not in done.stdout + done.stderr
-    assert "contributing-temperature" in in_copy(copy, "minitransformer", "equations").stdout
+    trained, written, listed, gaps, rows = commands(
+        copy,
+        ["train", "--attention", "temperature", *small, "--out", out],
+        ["generate", out, "The ", "--length", "9"],
+        ["attentions"],
+        ["equations", "--check"],
+        ["equations"],
+    )
+    assert f"saved in {out}" in trained
+    assert written.startswith("The ")
+    assert "temperature  O(n²)" in listed
+    assert "contributing-temperature" not in gaps
+    assert "contributing-temperature" in rows
 
 
 def test_a_slip_in_the_walk_through_would_be_caught(copy):
@@ -188,13 +196,13 @@ def test_a_slip_in_the_walk_through_would_be_caught(copy):
     slip = text.replace("self.beta[:, None, None] * dQ_scaled", "dQ_scaled")
     assert slip != text
     file.write_text(slip, encoding="utf-8")
-    done = in_copy(copy, "pytest", "-q", "tests/attention/test_contract.py", "-k", "temperature and gradient")
+    done = in_copy(copy, "-m", "pytest", "-q", "tests/attention/test_contract.py", "-k", "temperature and gradient")
     file.write_text(text, encoding="utf-8")
     assert "GradientError" in done.stdout
 
 
 def test_the_cell_of_the_walk_through_runs(copy, parts):
     text = next(text for name, text in parts.items() if name.endswith(".ipynb"))
-    done = in_copy(copy, "timeit", "-n1", "-r1", "import numpy as np\n" + text)
+    done = in_copy(copy, "-m", "timeit", "-n1", "-r1", "import numpy as np\n" + text)
     assert done.returncode == 0, done.stderr
     assert "β = 10.0: the largest weight of a row is 0." in done.stdout

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -196,7 +196,6 @@ def test_patterns_that_can_t_be_joined():
 # --------------------------------------------------------------------------------------------- attention
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.integers(1, 70) | st.sampled_from([128, 190]),
     st.integers(1, 70) | st.sampled_from([128, 190]),

@@ -40,6 +40,8 @@ from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
 
+pytestmark = pytest.mark.each_value  # each part is in each property; the other options take turns
+
 spec = importlib.util.spec_from_file_location("everything", Path(__file__).with_name("everything.py"))
 everything = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(everything)

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -27,7 +27,6 @@ from minitransformer.backend import available, backend
 from minitransformer.positions import Shaw
 
 fixed = np.random.default_rng(0)
-EXAMPLES = settings(deadline=None, derandomize=True, max_examples=50)
 B, N, M, D, DV = 2, 4, 5, 3, 6
 Q, K, V = (fixed.standard_normal((B, *shape)) for shape in ((N, D), (M, D), (M, DV)))
 MASK = fixed.random((B, N, M)) < 0.6
@@ -76,7 +75,6 @@ def test_against_three_loops(options):
     assert np.allclose(pullback.A @ V, Y, rtol=1e-12)
 
 
-@EXAMPLES
 @given(
     n=st.integers(0, 6),
     m=st.integers(0, 6),

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -67,7 +67,6 @@ def test_against_loops(options):
     assert np.allclose(pullback.A @ V, Y, rtol=1e-12)
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
 @given(n=st.integers(0, 5), m=st.integers(0, 5), r=st.integers(1, 3), causal=st.booleans(), normalise=st.booleans())
 def test_any_lengths_against_loops(n, m, r, causal, normalise):
     """Also no queries, no keys, and more queries than keys, where the first queries see nothing when causal."""

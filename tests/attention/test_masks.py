@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer.attention import causal_mask, padding_mask
 
-EXAMPLES = settings(deadline=None, derandomize=True)
 
-
-@EXAMPLES
 @given(st.integers(0, 7), st.integers(0, 7))
 def test_causal_mask_entry_by_entry(n, m):
     """The n queries are the last n of the m positions: query i stands at position i + m − n."""

@@ -1,5 +1,6 @@
 """What every core that sweeps over positions promises, whatever it computes."""
 
+import functools
 import tracemalloc
 
 import numpy as np
@@ -66,6 +67,7 @@ def peak_of(function, *arrays_and_dY):
     return peak
 
 
+@functools.cache
 def difference_as_plain_python(code):
     """The largest between what `run()` gives in the tiers "numpy" and "numba", where nothing is compiled; there is an `rng`."""
     tiers = """

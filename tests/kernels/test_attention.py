@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -105,7 +105,6 @@ def problems(draw):
     return arrays, options | {"causal": draw(st.booleans()), "mask": mask, "scale": scale}
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(problems())
 def test_the_tiers_agree(problem):
     arrays, options = problem
@@ -118,6 +117,7 @@ def test_the_tiers_agree(problem):
         np.testing.assert_array_equal(mask_before, options["mask"])
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("n", "m"), [(130, 130), (200, 130), (130, 200), (64, 64), (129, 1), (1, 129), (191, 320)])
@@ -378,6 +378,7 @@ def test_memory_is_linear_in_the_length():
 # --------------------------------------------------------------------------------------------- generation
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("n", [1, 3, 5])
 @pytest.mark.parametrize(("own", "shared"), [((2, 4), (2, 4)), ((2, 4), (2, 2)), ((), ())])
 @pytest.mark.parametrize("extra", [False, True])

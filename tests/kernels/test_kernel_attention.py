@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -80,7 +80,6 @@ def problems(draw):
     }
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(problem=problems())
 @pytest.mark.parametrize("tier", TIERS)
 def test_the_tiers_agree(tier, problem):

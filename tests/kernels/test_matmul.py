@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -27,7 +27,6 @@ def layer(X, W, b, dY):
     return Y, *pullback(dY)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.sampled_from([64, 65, 66, 127, 128, 300]), sizes, sizes, st.booleans(), st.sampled_from(["float32", "float64"])
 )

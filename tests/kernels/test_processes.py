@@ -1,5 +1,6 @@
 """What happens to the loops in other processes and threads, on other processors, without a compiler, without Numba."""
 
+import multiprocessing
 import os
 import platform
 import subprocess
@@ -16,7 +17,7 @@ def run(code, **environment):
     """The output of a script in a fresh Python; what would end the process ends only that one."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "MINITRANSFORMER_"))}
     script = subprocess.run(
-        [sys.executable, "-c", code], env=clean | environment, capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, "-c", code], env=clean | environment, capture_output=True, text=True, check=False
     )
     assert script.returncode == 0, script.stdout + script.stderr
     return script.stdout.split()
@@ -42,6 +43,8 @@ print(pass_through(8192) - before)
 # ------------------------------------------------------------------------------- processes and threads
 
 SETUP = """
+import multiprocessing, os, signal, threading
+from concurrent.futures import ThreadPoolExecutor
 import numpy as np, minitransformer as mt
 from minitransformer.attention import dot_product_attention as attention
 rng = np.random.default_rng(0)
@@ -49,89 +52,91 @@ Q, K, V, dY = rng.standard_normal((4, 2, 8, 150, 8)).astype(np.float32)
 def both_ways(_=None):
     Y, pullback = attention(Q, K, V, causal=True)
     return Y, *pullback(dY)
-want = both_ways()
 def same(have):
     return all(np.array_equal(h, w) for h, w in zip(have, want))
 """
+QUESTIONS = """
+def two_threads_at_once():
+    with ThreadPoolExecutor(4) as pool:
+        return all(same(have) for have in pool.map(both_ways, range(200)))
 
+def pool(how):
+    with multiprocessing.get_context(how).Pool(2) as pool:
+        return all(same(have) for have in pool.map(both_ways, range(6))) and same(both_ways())
 
-def test_two_python_threads_at_once():
-    code = """
-from concurrent.futures import ThreadPoolExecutor
-with ThreadPoolExecutor(4) as pool:
-    print(all(same(have) for have in pool.map(both_ways, range(200))))
-"""
-    assert run(SETUP + code) == ["True"]
+def fork_beside_a_thread():
+    done, began = [], threading.Event()
+    def work():
+        while not done:
+            both_ways()
+            began.set()
+    def in_a_child():
+        if (child := os.fork()) == 0:
+            os._exit(0 if same(both_ways()) else 1)
+        return os.waitpid(child, 0)[1] == 0
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait()
+    well = all(in_a_child() for _ in range(20))
+    done.append(True)
+    thread.join()
+    return well and same(both_ways())
 
+def ctrl_c_again_and_again():
+    for _ in range(30):
+        timer = threading.Timer(0.003, signal.raise_signal, [signal.SIGINT])
+        try:
+            timer.start()
+            while True:
+                both_ways()
+        except KeyboardInterrupt:
+            timer.join()
+    return same(both_ways())
 
-@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
-def test_a_process_pool_after_a_parallel_loop(how, tmp_path):
-    if how != "spawn" and not hasattr(os, "fork"):
-        pytest.skip("this system does not fork")
-    script = tmp_path / "pool.py"
-    code = f"""
-import multiprocessing
 if __name__ == "__main__":
-    with multiprocessing.get_context({how!r}).Pool(2) as pool:
-        print(all(same(have) for have in pool.map(both_ways, range(6))))
-    print(same(both_ways()))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    want = both_ways()
+    print("threads", two_threads_at_once())
+    for how in multiprocessing.get_all_start_methods():
+        print(how, pool(how))
+    if hasattr(os, "fork"):
+        print("beside", fork_beside_a_thread())
+    print("interrupted", ctrl_c_again_and_again())
 """
-    script.write_text(SETUP + code)
-    assert run(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") == ["True", "True"]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """What one process says, which was asked all of it one after the other."""
+    script = tmp_path_factory.mktemp("processes") / "questions.py"
+    script.write_text(SETUP + QUESTIONS)
+    words = run(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_two_python_threads_at_once(answers):
+    assert answers["threads"] == "True"
+
+
+@pytest.mark.parametrize("how", multiprocessing.get_all_start_methods())
+def test_a_process_pool_after_a_parallel_loop(how, answers):
+    assert answers[how] == "True"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_fork_beside_a_thread_that_uses_the_loops():
-    code = """
-import os, threading
-done, began = [], threading.Event()
-def work():
-    while not done:
-        both_ways()
-        began.set()
-def in_a_child():
-    if (child := os.fork()) == 0:
-        os._exit(0 if same(both_ways()) else 1)
-    return os.waitpid(child, 0)[1] == 0
-thread = threading.Thread(target=work)
-thread.start()
-began.wait()
-print(all(in_a_child() for _ in range(20)))
-done.append(True)
-thread.join()
-print(same(both_ways()))
-"""
-    assert run(SETUP + code) == ["True", "True"]
+def test_a_fork_beside_a_thread_that_uses_the_loops(answers):
+    assert answers["beside"] == "True"
 
 
-def test_ctrl_c_leaves_nothing_half_done_behind():
-    code = """
-import signal, threading, time
-from minitransformer.kernels import threads
-interrupted = 0
-for _ in range(30):
-    began = time.perf_counter()
-    timer = threading.Timer(0.003, signal.raise_signal, [signal.SIGINT])
-    try:
-        timer.start()
-        while time.perf_counter() < began + 1:
-            both_ways()
-    except KeyboardInterrupt:
-        interrupted += 1
-    timer.join()
-print(interrupted, same(both_ways()))
-"""
-    assert run(SETUP + "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)" + code) == [
-        "30",
-        "True",
-    ]
+def test_ctrl_c_leaves_nothing_half_done_behind(answers):
+    assert answers["interrupted"] == "True"
 
 
 def test_ctrl_c_comes_after_a_loop_that_is_being_loaded():
     code = """
-import signal
 from numba.core.registry import cpu_target
 signal.signal(signal.SIGINT, signal.default_int_handler)
+want = both_ways()
 llvm = cpu_target.target_context.codegen()._engine._ee
 load, asked = llvm._object_cache_getbuffer, []
 def interrupted(module):
@@ -158,7 +163,9 @@ with_vectors = pytest.mark.skipif(
 
 @x86
 @with_vectors
-@pytest.mark.parametrize(("features", "register"), [("", "32"), ("+prefer-128-bit", "16")])
+@pytest.mark.parametrize(
+    ("features", "register"), [pytest.param("", "32", marks=pytest.mark.full), ("+prefer-128-bit", "16")]
+)
 def test_the_shapes_of_other_processors(features, register):
     code = """
 import numpy as np
@@ -181,6 +188,7 @@ for dtype, bound in (("float32", 2e-6), ("float64", 4e-15)):
 
 @x86
 @with_vectors
+@pytest.mark.full  # compiles for minutes
 def test_memories_in_narrow_registers():
     code = """
 import numpy as np, minitransformer as mt

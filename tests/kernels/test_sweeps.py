@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -73,7 +73,6 @@ def problems(draw):
     return random_inputs(draw(st.integers(0, 99)), batch, draw(lengths), draw(widths), draw(widths), dtype, channels)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(arrays=problems())
 @pytest.mark.parametrize("tier", TIERS)
 def test_the_tiers_agree(tier, arrays):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -17,7 +17,6 @@ from minitransformer.backend import available
 from minitransformer.models import LanguageModel, generate, next_token_distribution
 from minitransformer.models.generate import read
 
-EXAMPLES = settings(deadline=None, derandomize=True)
 LM = LanguageModel(vocabulary=7, context=6, width=8, depth=2, heads=2)
 PARAMS = random_like(LM.init(np.random.default_rng(0), np.float64), np.random.default_rng(1))
 PROMPT = np.array([3, 1, 4])
@@ -56,7 +55,6 @@ def plain_distribution(logits, temperature, top_k, top_p):
     return P
 
 
-@EXAMPLES
 @given(
     st.lists(st.integers(-40, 40).map(lambda k: k / 10), min_size=1, max_size=8),
     st.sampled_from([0.1, 0.5, 1.0, 3.0]),

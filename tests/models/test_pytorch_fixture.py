@@ -132,6 +132,7 @@ def load():
 CASES = list(load())
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_are_those_of_pytorch(case, tier):

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -124,7 +124,6 @@ def test_who_never_halts_has_to_in_the_end_and_in_the_program_does_not():
     assert (updates, remainder) == (3, 0)
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.integers(1, 9), st.floats(0.001, 0.5), st.integers(0, 99))
 def test_weights_sum_to_one(steps, eps, seed):
     """Identity 30, whatever p is."""

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import check_pullback
@@ -21,12 +21,10 @@ from minitransformer.positions.absolute import (
 
 LAYOUTS = ("interleaved", "halves")
 fixed = np.random.default_rng(0)
-EXAMPLES = settings(deadline=None, derandomize=True, max_examples=50)
 X = fixed.standard_normal((2, 3, 4))
 TABLE = LearnedPositionParams(fixed.standard_normal((6, 4)))
 
 
-@EXAMPLES
 @given(st.integers(0, 9), st.integers(1, 8), st.integers(-5, 200))
 def test_sinusoids_entry_by_entry(n, pairs, first):
     """Even channels are sines, odd ones cosines, of ω_f i with ω_f = 10000^(−2f/D)."""
@@ -143,7 +141,6 @@ def test_wrong_width_is_refused():
 # ------------------------------------------------------------------------------------- layouts and bases
 
 
-@EXAMPLES
 @given(st.integers(0, 9), st.integers(1, 8), st.integers(-5, 200), st.sampled_from([10000.0, 100.0, 0.5]))
 def test_halves_entry_by_entry(n, pairs, first, base):
     """tensor2tensor: all sines, then all cosines, and the exponent −f/(D/2 − 1), where one pair alone has frequency 1."""

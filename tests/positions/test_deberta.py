@@ -38,6 +38,7 @@ def random_params(encoding, rng, biases=False):
     return params
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("n", [7, 5, 1])
 @pytest.mark.parametrize("index", ["paper", "code"])
 @pytest.mark.parametrize("terms", TERMS)
@@ -64,6 +65,7 @@ def test_entry_by_entry(n, index, terms, k, rng):
     np.testing.assert_allclose(Y, A @ V, rtol=0, atol=1e-12)
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("groups", [1, 3])

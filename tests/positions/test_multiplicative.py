@@ -32,6 +32,7 @@ def setting(rng, kind, k):
     return encoding, random_like(encoding.init(rng, np.float64), rng)
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize(("n", "m"), SHAPES)
 @pytest.mark.parametrize("k", [0, 1, 2, 9])
 @pytest.mark.parametrize("kind", KINDS)
@@ -52,6 +53,7 @@ def test_scores_are_the_definition(rng, n, m, k, kind):
         assert np.isclose(S[b, h, i, j], score / 2, rtol=0, atol=1e-12)  # √d = 2
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize(("n", "m", "k"), [(5, 5, 2), (3, 7, 2), (1, 6, 2), (4, 6, 0), (4, 6, 9)])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("causal", [False, True])

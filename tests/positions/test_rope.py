@@ -110,6 +110,7 @@ def test_the_attention_matrix_does_not_change_when_all_is_moved(e, rng):
     np.testing.assert_allclose(moved, here, rtol=0, atol=1e-13)
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("e", ENCODINGS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("groups", [1, 3])

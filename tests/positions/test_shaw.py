@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import check_pullback, random_like
@@ -12,7 +12,6 @@ from minitransformer.attention import MultiHeadAttention, MultiHeadParams, Softm
 from minitransformer.positions.encoding import refuse_without_scores
 from minitransformer.positions.shaw import Shaw, ShawParams, by_clipped_offset, sum_by_clipped_offset
 
-EXAMPLES = settings(deadline=None, derandomize=True, max_examples=80)
 SHAPES = [(5, 5), (3, 7), (1, 6)]  # n, m
 d = 4
 
@@ -46,7 +45,6 @@ def definition(params, Q, K, V, k, causal, mask):
 # --------------------------------------------------------------------------- rows of offsets, there and back
 
 
-@EXAMPLES
 @given(st.integers(0, 7), st.integers(0, 7), st.integers(0, 8))
 def test_every_pair_gets_the_number_of_its_offset(n, m, k):
     """Also for more rows than columns, which is how a key sees the queries."""
@@ -57,7 +55,6 @@ def test_every_pair_gets_the_number_of_its_offset(n, m, k):
         np.testing.assert_array_equal(S[:, i, j], R[:, i, np.clip(j - (i + m - n), -k, k) + k])
 
 
-@EXAMPLES
 @given(st.integers(0, 7), st.integers(0, 7), st.integers(0, 8))
 def test_spreading_and_summing_are_each_others_gradient(n, m, k):
     rng = np.random.default_rng(0)

@@ -307,20 +307,24 @@ def test_a_run_on_another_text(path):
 # ------------------------------------------------------------------------------------- killed, or not alone
 
 SAVES = """
-import sys
+import os, sys
 from test_checkpoint import made, save
 states = made(seed=0), made(seed=1)
 save(sys.argv[1], states[0])
-print("there", flush=True)
-for k in range(10**9):
-    save(sys.argv[1], states[k % 2])
+for line in sys.stdin:
+    if child := os.fork():
+        print(child, flush=True)
+        print(os.waitpid(child, 0)[1], flush=True)
+    else:
+        for k in range(10**9):
+            save(sys.argv[1], states[k % 2])
 """
 LOCKS = """
 import sys, time
 from minitransformer.training.checkpoint import alone
 with alone(sys.argv[1]):
     print("there", flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -338,16 +342,23 @@ def killed(process):
     process.stdout.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_kill_at_any_time_leaves_the_old_or_the_new(path):
     states = made(seed=0), made(seed=1)
     rng = random.Random(0)
-    for _ in range(5):
-        process = launched(SAVES, path)
-        time.sleep(rng.uniform(0, 0.05))
-        killed(process)
-        found = load(path)
-        E = found.state.optimiser.m.E
-        assert_same(found, states[not np.array_equal(E, states[0].state.optimiser.m.E)])
+    command = [sys.executable, "-c", SAVES, str(path)]
+    here = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    with subprocess.Popen(command, env=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for _ in range(5):
+            print("another", file=process.stdin, flush=True)
+            child = int(process.stdout.readline())
+            time.sleep(rng.uniform(0, 0.05))
+            os.kill(child, signal.SIGKILL)
+            assert int(process.stdout.readline()) == signal.SIGKILL
+            found = load(path)
+            E = found.state.optimiser.m.E
+            assert_same(found, states[not np.array_equal(E, states[0].state.optimiser.m.E)])
+        process.stdin.close()
     save(path, states[0])
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -115,62 +114,56 @@ def test_a_run_in_two_halves_is_the_run(objective, finished, tmp_path):
 
 PROGRAM = """
 import sys, time
-from pathlib import Path
 from test_loop import MODEL, TRAINING
 from minitransformer.data.text import read_text
-from minitransformer.training.checkpoint import load
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 
-class Slow(NextByte):
+class StandsStill(NextByte):
+    # from a batch on, until something ends it
+    left = int(sys.argv[3])
+
     def batch(self, size, rng):
-        time.sleep(float(sys.argv[3]))
+        self.left -= 1
+        if self.left < 0:
+            print("standing", flush=True)
+            time.sleep(3600)
         return super().batch(size, rng)
 
-objective = Slow(read_text(sys.argv[1]), MODEL.context)
-state = load(sys.argv[2]).state if Path(sys.argv[2]).exists() else None
-train(MODEL, objective, TRAINING, state=state, checkpoint=sys.argv[2], progress=False)
+objective = StandsStill(read_text(sys.argv[1]), MODEL.context)
+train(MODEL, objective, TRAINING, checkpoint=sys.argv[2], progress=False)
 """
 
 
-def launch(text_file, path, pause):
-    here = os.path.dirname(__file__)
-    command = [sys.executable, "-c", PROGRAM, str(text_file), str(path), str(pause)]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_step(path, step, process):
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if path.exists() and load(path).state.step >= step:
-            return
-        time.sleep(0.05)
-    process.kill()
-    pytest.fail(f"no checkpoint of step {step}: {process.stderr.read()}")
+def standing(text_file, path, batches):
+    """A training in a process of its own that makes so many steps and no more."""
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    command = [sys.executable, "-c", PROGRAM, str(text_file), str(path), str(batches)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "standing\n", process.stderr.read()
+    return process
 
 
 def test_a_killed_and_resumed_run_is_bit_identical_to_one_that_was_not(text_file, tmp_path):
     path, whole = tmp_path / "killed.safetensors", tmp_path / "whole.safetensors"
-    killed = launch(text_file, path, pause=0.3)
-    wait_for_step(path, 3, killed)
+    killed = standing(text_file, path, 5)
     killed.send_signal(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
     assert 3 <= load(path).state.step < TRAINING.steps
-    processes = [launch(text_file, p, pause=0) for p in (path, whole)]
-    assert [(p.communicate(timeout=60)[1], p.returncode) for p in processes] == [("", 0)] * 2
+    objective = NextByte(read_text(text_file), MODEL.context)
+    train(MODEL, objective, TRAINING, state=load(path).state, checkpoint=path, progress=False)
+    train(MODEL, objective, TRAINING, checkpoint=whole, progress=False)
     assert path.read_bytes() == whole.read_bytes()
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_where(text_file, tmp_path):
     path = tmp_path / "run.safetensors"
-    process = launch(text_file, path, pause=0.3)
-    wait_for_step(path, 6, process)  # by then every loop is compiled
-    time.sleep(0.75)  # beyond the checkpoint of step 6
+    process = standing(text_file, path, 8)
     process.send_signal(signal.SIGINT)
-    stderr = process.communicate(timeout=60)[1]
-    step = load(path).state.step
-    assert 6 < step < TRAINING.steps
-    assert f"TrainingInterrupted: interrupted after step {step}; the run so far is in {path}" in stderr
+    stderr = process.communicate()[1]
+    assert load(path).state.step == 8  # a checkpoint was written at 6
+    assert f"TrainingInterrupted: interrupted after step 8; the run so far is in {path}" in stderr
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 

@@ -23,7 +23,7 @@ def test_results_come_in_the_order_of_the_parts(threads):
 
 
 def test_parts_run_side_by_side():
-    meeting = threading.Barrier(2, timeout=5)
+    meeting = threading.Barrier(2, timeout=600)
     assert sorted(each(lambda _: meeting.wait(), range(2), threads=2)) == [0, 1]  # would time out one after the other
 
 

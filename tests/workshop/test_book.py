@@ -24,7 +24,7 @@ SLOW = """
 import os, time
 open("pid", "w").write(str(os.getpid()))
 os.replace("pid", os.environ["NOTE"])
-time.sleep(60)
+time.sleep(3600)
 """
 MEET = """
 import os, time
@@ -248,7 +248,7 @@ def test_ctrl_c_stops_the_kernel_and_changes_nothing(root, sent):
     while not note.exists() and run.poll() is None:
         time.sleep(0.1)
     run.send_signal(sent)
-    assert run.wait(30) == 130
+    assert run.wait() == 130
     assert run.stderr.read().strip() == "minitransformer: interrupted"
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -99,7 +99,6 @@ def test_a_window_over_all_blocks_is_dense(tier):
 # ------------------------------------------------------------------------------------------------ the blocked form
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     st.integers(1, 9),
     st.integers(0, 3),

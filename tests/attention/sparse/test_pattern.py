@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minitransformer as mt
@@ -92,7 +92,6 @@ def test_what_is_kept_is_enough(pattern):
 # ------------------------------------------------------------------------------------------------- the kernel
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.sampled_from(PATTERNS),
     st.integers(1, 90) | st.sampled_from([128, 190]),
