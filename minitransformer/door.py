@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.pullback import Tree, tree_items, tree_map
+from minitransformer.pullback import Tree, is_named, tree_items, tree_map
 
 
 class Door(threading.local):
@@ -241,7 +241,7 @@ def _pairs(tree: Tree, form: Tree, path: str) -> Iterator[tuple[str, np.ndarray,
 
 def _children(tree: Tree) -> dict[Any, Tree]:
     """The parts of a tree by name; a leaf has none."""
-    if hasattr(tree, "_fields"):
+    if is_named(tree):
         return tree._asdict()
     return dict(enumerate(tree)) if isinstance(tree, (tuple, list)) else tree if isinstance(tree, dict) else {}
 
@@ -249,7 +249,7 @@ def _children(tree: Tree) -> dict[Any, Tree]:
 def _called(tree: Tree) -> str:
     if isinstance(tree, np.ndarray):
         return f"an array {tree.shape}"
-    if tree is None or hasattr(tree, "_fields"):
+    if tree is None or is_named(tree):
         return "None" if tree is None else type(tree).__name__
     return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, (tuple, list, dict)) else type(tree).__name__
 

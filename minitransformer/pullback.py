@@ -34,11 +34,16 @@ class NoParams(NamedTuple):
     """Nothing to learn."""
 
 
+def is_named(tree: Tree) -> bool:
+    """Whether a tree is a NamedTuple. Its class, which a pullback may remember, has the same `_fields`, and is a leaf."""
+    return isinstance(tree, tuple) and hasattr(tree, "_fields")
+
+
 def tree_items(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     """Walk the leaves of a tree: pairs of a readable path and a leaf, such as `("blocks.0.attention.W_q", array)`."""
     if isinstance(tree, dict):
         children = list(tree.items())
-    elif hasattr(tree, "_fields"):
+    elif is_named(tree):
         children = list(zip(tree._fields, tree, strict=True))
     elif isinstance(tree, (tuple, list)):
         children = list(enumerate(tree))
@@ -58,7 +63,7 @@ def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
         return {k: tree_map(function, v, *(o[k] for o in others)) for k, v in tree.items()}
     if isinstance(tree, (tuple, list)):
         children = (tree_map(function, *leaves) for leaves in zip(tree, *others, strict=True))
-        return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
+        return type(tree)(*children) if is_named(tree) else type(tree)(children)
     return function(tree, *others)
 
 
@@ -77,7 +82,7 @@ def tree_aligned(tree: Tree, *others: Tree) -> list[list[Any]]:
 def tree_get(tree: Tree, path: str) -> Tree:
     """The part of a tree at a path such as "attention.core.table"; the empty path is all of it."""
     for name in path.split(".") if path else ():
-        tree = getattr(tree, name) if hasattr(tree, "_fields") else tree[name if isinstance(tree, dict) else int(name)]
+        tree = getattr(tree, name) if is_named(tree) else tree[name if isinstance(tree, dict) else int(name)]
     return tree
 
 
@@ -87,7 +92,7 @@ def tree_set(tree: Tree, path: str, part: Tree) -> Tree:
         return part
     name, _, rest = path.partition(".")
     part = tree_set(tree_get(tree, name), rest, part)
-    if hasattr(tree, "_fields"):
+    if is_named(tree):
         return tree._replace(**{name: part})
     if isinstance(tree, dict):
         return {**tree, name: part}
@@ -198,13 +203,16 @@ def added_losses(pullback: Pullback) -> list[Any]:
     the gradient of the whole loss by it is as `dadded`, zero until `with_added` says otherwise.
     """
     parts = pullback if isinstance(pullback, tuple) else ()
-    own = [pullback.added] if "added" in getattr(pullback, "_fields", ()) else []
+    own = [pullback.added] if is_named(pullback) and "added" in pullback._fields else []
     return own + [loss for part in parts for loss in added_losses(part)]
 
 
 def with_added(pullback: Pullback, dadded: float) -> Pullback:
     """The pullback of Y and of the added losses, each with this gradient."""
-    if hasattr(pullback, "_fields"):
-        again = type(pullback)(*(with_added(part, dadded) for part in pullback))
-        return again._replace(dadded=dadded) if "dadded" in again._fields else again
-    return type(pullback)(with_added(part, dadded) for part in pullback) if isinstance(pullback, tuple) else pullback
+    if not isinstance(pullback, tuple):
+        return pullback
+    parts = [with_added(part, dadded) for part in pullback]
+    if not is_named(pullback):
+        return type(pullback)(parts)
+    again = pullback._replace(**dict(zip(pullback._fields, parts, strict=True)))
+    return again._replace(dadded=dadded) if "dadded" in again._fields else again
