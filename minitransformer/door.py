@@ -7,8 +7,8 @@ A public function (`@checked`, in typing.py) is called from outside, or by anoth
     arrays       of NumPy's own kind, in this machine's byte order, wherever in the arguments they stand
     parameters   of a layer: a tree of the form that its `init` makes, in one dtype
     heads        of a core: queries, keys, values and streams that fit each other
-    Y            comes back read-only, because its pullback may look at it again
-    dY           has the shape of Y, and is brought to its dtype, before its pullback sees it
+    Y            comes back read-only, because its pullback may look at it again; so do all parts of a Y that has several
+    dY           has the shape of Y, and is brought to its dtype, before its pullback sees it; so has each part
 
 So what is behind the door, compiled loops that look at no index, gets what it was made for.
 """
@@ -21,7 +21,7 @@ import threading
 import types
 import typing
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -257,18 +257,38 @@ def _called(tree: Tree) -> str:
 # ------------------------------------------------------------------------------------------ on the way out
 
 
-def gradient(dY: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """dY for the pullback of a Y of this shape and dtype."""
-    if type(dY) is np.ndarray and dY.dtype == dtype and dY.shape == shape:
+class Form(NamedTuple):
+    """What the gradient of an array has to look like."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def _forms(Y: Tree) -> Any:
+    """The form of a value, or those of its parts; None of what has no gradient."""
+    if isinstance(Y, (np.ndarray, np.floating)):
+        return Form(Y.shape, Y.dtype) if Y.dtype.kind == "f" else None
+    return tuple(map(_forms, Y)) if isinstance(Y, (tuple, list)) else None
+
+
+def gradient(dY: Any, of: Any, part: str = "") -> Any:
+    """dY for the pullback of a Y of this form: an array, or a tuple if Y has several parts."""
+    if not isinstance(of, Form):
+        if of is None:
+            return None
+        if not isinstance(dY, (tuple, list)) or len(dY) != len(of):
+            raise ValueError(f"dY{part}: {_called(dY)} should be a tuple of {len(of)}, as Y{part} is")
+        return tuple(gradient(d, f, f"{part}[{k}]") for k, (d, f) in enumerate(zip(dY, of, strict=True)))
+    if type(dY) is np.ndarray and dY.dtype == of.dtype and dY.shape == of.shape:
         return dY
     if isinstance(dY, np.ma.MaskedArray):
-        plain("dY", dY)
+        plain(f"dY{part}", dY)
     given = np.asarray(dY)
-    if given.shape != shape:
-        raise ValueError(f"dY: shape {given.shape} should be that of Y, {shape}")
+    if given.shape != of.shape:
+        raise ValueError(f"dY{part}: shape {given.shape} should be that of Y{part}, {of.shape}")
     if given.dtype.kind not in "fiu":
-        raise TypeError(f"dY: {given.dtype} should be {dtype}, as Y is")
-    return given.astype(dtype)
+        raise TypeError(f"dY{part}: {given.dtype} should be {of.dtype}, as Y{part} is")
+    return given.astype(of.dtype)
 
 
 @functools.cache
@@ -276,11 +296,11 @@ def _guarded(kind: type) -> type:
     """The kind of pullback that looks at dY before the other kind of the same name does."""
 
     class Guarded(kind):
-        of: tuple[tuple[int, ...], np.dtype] | None = None
+        of: Any = None  # the form of its value
 
         @functools.wraps(kind.__call__)  # what a reader sees, who asks for its source
         def __call__(self, dY: Any) -> Any:
-            dY = dY if self.of is None else gradient(dY, *self.of)
+            dY = dY if self.of is None else gradient(dY, self.of)
             before, the_door.inside = the_door.inside, True
             try:
                 return super().__call__(dY)
@@ -312,11 +332,15 @@ def _as_before(known: Any, new: Any) -> Any:
 
 def pair(Y: Any, pullback: Any) -> tuple[Any, Any]:
     """A value and its pullback as they leave: the value can't be changed under the pullback, which takes no other gradient."""
-    guarded = _guard_again(type(pullback), pullback, (np.shape(Y), Y.dtype))
+    return tree_map(_still, Y), _guard_again(type(pullback), pullback, _forms(Y))
+
+
+def _still(Y: Any) -> Any:
+    """An array as one that is only read."""
     if isinstance(Y, np.ndarray):
         Y = Y.view()
         Y.flags.writeable = False
-    return Y, guarded
+    return Y
 
 
 def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
@@ -375,5 +399,5 @@ def left(result: tuple[Any, Any], arguments: dict[str, Any]) -> tuple[Any, Any]:
 def out(result: Any) -> Any:
     """What a function returns, as it leaves: a value with its pullback, or something else."""
     if type(result) is tuple and len(result) == 2 and isinstance(result[1], tuple) and callable(result[1]):
-        return pair(*result) if isinstance(result[0], (np.ndarray, np.floating)) else result
+        return pair(*result)
     return result

@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import inspect
 import pickle
+import pkgutil
 import re
 import typing
 
@@ -21,6 +22,7 @@ from minitransformer.attention import (
     Window,
     attention_of,
 )
+from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
 from minitransformer.door import fit
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
@@ -28,7 +30,7 @@ from minitransformer.kin import GRU
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
-from minitransformer.pullback import NoParams, tree_items, tree_map, tree_set
+from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
 
 ROOMS = (
     "functional",
@@ -36,6 +38,7 @@ ROOMS = (
     "attention.smaller",
     "attention.sparse",
     "attention.learned",
+    "attention.linear",
     "positions",
     "models",
     "kin",
@@ -44,17 +47,26 @@ SIZES = {
     **{"n": 3, "m": 5, "d": 4, "dv": 4, "r": 4, "D": 6, "E": 6, "e": 4, "f": 4, "vocabulary": 7, "longest": 6},
     **{"batch": 2, "shared": 2, "own": 2, "heads": 2, "groups": 2, "rounds": 2, "clusters": 2, "parts": 3},
     **{"pairs": 2, "half": 2, "p": 3, "tokens": 6, "k": 3, "s": 2, "keys": 5, "taps": 3, "past": 2, "N": 1, "3": 3},
+    **{"rows": 4, "steps": 3},
 }
 
 
 def public():
-    """Functions and classes that the rooms of the book offer, by name."""
+    """Functions and classes that the rooms of the book offer, and what has a door wherever it stands in them, by name."""
+    found = {}
     for room in ROOMS:
         module = importlib.import_module(f"minitransformer.{room}")
         for name in getattr(module, "__all__", vars(module)):
-            thing = getattr(module, name)
-            if not name.startswith("_") and getattr(thing, "__module__", "").startswith("minitransformer."):
-                yield name, thing
+            if not name.startswith("_") and getattr(vars(module)[name], "__module__", "").startswith(
+                "minitransformer."
+            ):
+                found[name] = vars(module)[name]
+        for inner in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            inside = importlib.import_module(f"minitransformer.{room}.{inner.name}")
+            found |= {
+                name: f for name, f in vars(inside).items() if inspect.isfunction(f) and hasattr(f, "__wrapped__")
+            }
+    return found.items()
 
 
 def goes_back(function):
@@ -144,6 +156,9 @@ OTHER_OF = {
     "gated_linear_attention": {"log_decay": fades},
     "pseudo_inverse": {"A": weights},
     "bigbird_attention": {"block": 1, "drawn": np.array([[[3], [4], [1], [1]]] * 2)},
+    "cosformer_attention": {"longest": 8},
+    "cosformer_features": {"longest": 8},
+    "kernel_smoother": {"similarity": lambda dtype: exponential},
     "ring_attention": {"owners": [np.array([0, 2]), np.array([1])]},
 }
 
@@ -166,8 +181,7 @@ def layers():
     yield "GRU", GRU(4, 8)
 
 
-OF_SEVERAL = {"merge", "partial_attention"}  # their value is no array
-CALLS = {name: (f, None) for name, f in FUNCTIONS.items() if name not in OF_SEVERAL}
+CALLS = {name: (f, None) for name, f in FUNCTIONS.items()}
 CALLS |= {name: (type(layer).__call__, layer) for name, layer in layers()}
 
 
@@ -194,50 +208,71 @@ def same(a, b):
     )
 
 
+def ones(Y):
+    return tree_map(np.ones_like, Y)
+
+
 @tiers
 @every
 def test_a_value_can_not_be_changed_under_its_pullback(name, tier):
     with backend(tier):
         Y, pullback, _ = call(name)
-        if isinstance(Y, np.ndarray):
-            with pytest.raises(ValueError, match="read-only"):
-                Y += 1
+        for _, part in tree_items(Y):
+            if isinstance(part, np.ndarray):
+                with pytest.raises(ValueError, match="read-only"):
+                    part += 1
         assert type(pullback).__name__.endswith("Pullback")
         again = pickle.loads(pickle.dumps(pullback))
-        assert same(again(np.ones_like(Y)), pullback(np.ones_like(Y)))
+        assert same(again(ones(Y)), pullback(ones(Y)))
 
 
 @tiers
 @every
 def test_a_gradient_comes_in_the_form_of_its_value(name, tier):
-    """What has another dtype, order or byte order is brought to it; what has another shape, or is no number, is refused."""
+    """What has another dtype, order or byte order is brought to it; what has another shape, or is no number, is refused.
+
+    Of a value that has several parts each part is asked.
+    """
     with backend(tier):
         Y, pullback, _ = call(name)
-        dY = np.random.default_rng(1).standard_normal(Y.shape).astype(Y.dtype)
+        rng = np.random.default_rng(1)
+        dY = tree_map(lambda part: rng.standard_normal(part.shape).astype(part.dtype), Y)
         want = pullback(dY)
-        for form in (dY.astype(np.float64), dY.astype(Y.dtype.newbyteorder()), dY.tolist()):
-            assert same(pullback(form), want)
-        for form in (np.repeat(dY, 2, -1)[..., ::2], np.asfortranarray(dY)) if Y.ndim else ():  # sums in another order
-            for (path, found), (_, wanted) in zip(tree_items(pullback(form)), tree_items(want), strict=True):
-                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, err_msg=path)
-        assert same(pullback(np.ones(Y.shape, int)), pullback(np.ones_like(Y)))
-        for bad in (
-            np.ones((*Y.shape, 1), Y.dtype),
-            np.ones((2, *Y.shape), Y.dtype),
-            *([dY[..., :1], dY[0]] if Y.ndim else []),
-        ):
-            if bad.shape != Y.shape:
-                with pytest.raises(ValueError, match=r"dY: shape .* should be that of Y"):
-                    pullback(bad)
-        for known in (
-            pickle.loads(pickle.dumps(pullback)),
-            *([pullback._replace()] if hasattr(pullback, "_fields") else []),
-        ):
-            with pytest.raises(ValueError, match=r"dY: shape .* should be that of Y"):
-                known(np.ones((*Y.shape, 1), Y.dtype))
-        for bad in (dY * 1j, dY.astype(object), dY > 0, np.ma.masked_array(dY)):
-            with pytest.raises(TypeError, match="dY"):
-                pullback(bad)
+        copies = [pickle.loads(pickle.dumps(pullback))]
+        copies += [pullback._replace()] if hasattr(pullback, "_fields") else []
+        if isinstance(Y, tuple):
+            assert same(pullback(list(dY)), want)
+            for bad in (dY[0], dY[:1], (*dY, dY[0]), None, 1.0):
+                for known in (pullback, *copies):
+                    with pytest.raises(ValueError, match=rf"dY: .* should be a tuple of {len(Y)}, as Y is"):
+                        known(bad)
+        for path, part in tree_items(Y):
+            where, d = f"[{path}]" if path else "", tree_get(dY, path)
+
+            def of(other, pullback=pullback, path=path):
+                return pullback(tree_set(dY, path, other))
+
+            for form in (d.astype(np.float64), d.astype(part.dtype.newbyteorder()), d.tolist()):
+                assert same(of(form), want)
+            for form in (
+                (np.repeat(d, 2, -1)[..., ::2], np.asfortranarray(d)) if part.ndim else ()
+            ):  # sums in another order
+                for (entry, found), (_, wanted) in zip(tree_items(of(form)), tree_items(want), strict=True):
+                    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, err_msg=entry)
+            assert same(of(np.ones(part.shape, int)), of(np.ones_like(part)))
+            for bad in (
+                np.ones((*part.shape, 1)),
+                np.ones((2, *part.shape)),
+                *((d[..., :1], d[0]) if part.ndim else ()),
+            ):
+                if bad.shape != part.shape:
+                    for known in (pullback, *copies):
+                        message = rf"dY{re.escape(where)}: shape .* should be that of Y{re.escape(where)}"
+                        with pytest.raises(ValueError, match=message):
+                            of(bad, known)
+            for bad in (d * 1j, d.astype(object), d > 0, np.ma.masked_array(d)):
+                with pytest.raises(TypeError, match=re.escape(f"dY{where}: ")):
+                    of(bad)
         assert same(pullback(dY), want)
 
 
@@ -298,7 +333,8 @@ def test_it_does_not_matter_how_an_array_lies_in_memory(name, tier):
             for path, leaf in tree_items(value):
                 for other in views(leaf) if isinstance(leaf, np.ndarray) else ():
                     Z, _, _ = call(name, **{key: tree_set(value, path, other) if path else other})
-                    np.testing.assert_allclose(Z, Y, rtol=1e-5, atol=1e-6, err_msg=f"{key} {path}")
+                    for (_, z), (_, y) in zip(tree_items(Z), tree_items(Y), strict=True):
+                        np.testing.assert_allclose(z, y, rtol=1e-5, atol=1e-6, err_msg=f"{key} {path}")
 
 
 def sizes():
@@ -312,7 +348,7 @@ def sizes():
 @tiers
 @pytest.mark.parametrize(("name", "size"), list(sizes()))
 def test_of_nothing_comes_nothing_or_a_reason(name, tier, size, monkeypatch):
-    """A size of zero gives an array, of zeros where there is something, or an error that names what is wrong."""
+    """A size of zero gives an array, of zeros (or ln 0) where there is something, or an error that names what is wrong."""
     monkeypatch.setitem(SIZES, size, 0)
     with backend(tier):
         try:
@@ -322,9 +358,41 @@ def test_of_nothing_comes_nothing_or_a_reason(name, tier, size, monkeypatch):
             if "parameter '" in str(error) or (named and not any(word in str(error) for word in numpys)):
                 return
             raise
-        assert np.isfinite(Y).all()
-        grads = pullback(np.ones_like(Y))
+        assert all(np.isfinite(part).all() or (part == -np.inf).all() for _, part in tree_items(Y))
+        grads = pullback(ones(Y))
         assert all(np.isfinite(leaf).all() for _, leaf in tree_items(grads) if isinstance(leaf, np.ndarray))
+
+
+def of_one_sample(given, function):
+    """Arguments without the axes that a star stands for in the signature."""
+    for key, parameter in inspect.signature(inspect.unwrap(function)).parameters.items():
+        dims = next(
+            (
+                p.dim_str
+                for p in (parameter.annotation, *typing.get_args(parameter.annotation))
+                if hasattr(p, "dim_str")
+            ),
+            "",
+        )
+        if key in given and isinstance(given[key], np.ndarray):
+            axis = [k for k, name in enumerate(dims.split()) if name[0] == "*"]
+            given[key] = given[key][..., *(0 if k in axis else slice(None) for k in range(given[key].ndim))]
+    return given
+
+
+@tiers
+@every
+def test_one_sample_needs_no_axis_of_its_own(name, tier):
+    """Where heads stand on that axis, or another argument has it too, the error names who wants it."""
+    with backend(tier):
+        _, _, given = call(name)
+        try:
+            Y, pullback, _ = call(name, **of_one_sample(given, CALLS[name][0]))
+        except (TypeError, ValueError) as error:
+            if re.match(r"(parameter '\w+'|\w+): shape ", str(error)):
+                return
+            raise
+        assert all(np.isfinite(leaf).all() for _, leaf in tree_items(pullback(ones(Y))) if isinstance(leaf, np.ndarray))
 
 
 def test_what_is_missing_and_what_is_too_much():

@@ -380,7 +380,7 @@ def test_in_every_stack(name, stack):
     sizes = {"attention": attention, "reversible": stack == "reversible", "universal": universal, "ponder": 0.01}
     kind = LanguageModel if causal else SequenceModel
     if (stack != "plain" and part.front) or (universal != "no" and part.moves):
-        with pytest.raises(ValueError, match="^blocks: .* (take no tokens in front|can't have)"):
+        with pytest.raises(ValueError, match=r"^blocks: .* (take no tokens in front|can't have)"):
             kind(40, 24, D, 2, H, 10, **sizes)
         return
     model = kind(40, 24, D, 2, H, 10, **sizes)
