@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.pullback import Tree, is_named, tree_items, tree_map
+from minitransformer.pullback import Tree, is_named, tree_items, tree_map, tree_parts
 
 
 class Door(threading.local):
@@ -226,24 +226,46 @@ def fit(params: Tree, form: Tree, path: str = "params") -> None:
         raise TypeError(f"{path}: should all be float32, or all float64, but {got}")
 
 
-def _pairs(tree: Tree, form: Tree, path: str) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """The leaves of a tree beside those of its form."""
-    children, wanted = _children(tree), _children(form)
-    if list(children) != list(wanted) or (not wanted and not isinstance(tree, type(form))):
+def _pairs(tree: Tree, form: Tree, path: str, gaps: bool = False) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """The leaves of a tree beside those of its form; with gaps, None may stand for any part of it."""
+    if gaps and tree is None:
+        return
+    children, wanted = tree_parts(tree) or {}, tree_parts(form) or {}
+    if isinstance(tree, dict) and isinstance(form, dict):
+        for name in children.keys() ^ wanted.keys():
+            raise TypeError(f"{path}.{name}: {'is missing' if name in wanted else 'is no part of it'}")
+    elif isinstance(tree, dict) or list(children) != list(wanted) or (not wanted and not isinstance(tree, type(form))):
         raise TypeError(f"{path}: should be {_called(form)}, is {_called(tree)}")
     if isinstance(form, np.ndarray):
         yield path, tree, form
     optional = getattr(form, "optional", ())  # parts that may be there or not; their layer says what they look like
     for name, child in children.items():
         if name not in optional or (child is not None and wanted[name] is not None):
-            yield from _pairs(child, wanted[name], f"{path}.{name}")
+            yield from _pairs(child, wanted[name], f"{path}.{name}", gaps)
 
 
-def _children(tree: Tree) -> dict[Any, Tree]:
-    """The parts of a tree by name; a leaf has none."""
-    if is_named(tree):
-        return tree._asdict()
-    return dict(enumerate(tree)) if isinstance(tree, (tuple, list)) else tree if isinstance(tree, dict) else {}
+def beside(tree: Tree, form: Tree, path: str) -> list[Any]:
+    """The leaves of a tree that belongs to another, as gradients do to parameters: in the order of those of the other, and each
+    of its shape and dtype. None where there is none.
+
+    raises   TypeError or ValueError that names the part
+    """
+    leaves = {where: leaf for where, leaf, _ in _pairs(tree, form, path, gaps=True)}
+    return [_brought(leaves.get(where), model, where) for where, model in tree_items(form, path)]
+
+
+def _brought(leaf: Any, model: np.ndarray, where: str) -> np.ndarray | None:
+    return (
+        None if leaf is None else brought(leaf, model, where, f"{model.shape}", f"{model.dtype}, as what it belongs to")
+    )
+
+
+def refuse_other_numbers(tree: Tree, path: str) -> None:
+    """Refuse leaves that are no arrays of float32 or float64: TypeError that names the part."""
+    for where, leaf in tree_items(tree, path):
+        if not isinstance(leaf, np.ndarray) or leaf.dtype not in (np.float32, np.float64):
+            kind = getattr(leaf, "dtype", type(leaf).__name__)
+            raise TypeError(f"{where}: {kind} should be an array of float32 or float64")
 
 
 def _called(tree: Tree) -> str:
@@ -279,16 +301,21 @@ def gradient(dY: Any, of: Any, part: str = "") -> Any:
         if not isinstance(dY, (tuple, list)) or len(dY) != len(of):
             raise ValueError(f"dY{part}: {_called(dY)} should be a tuple of {len(of)}, as Y{part} is")
         return tuple(gradient(d, f, f"{part}[{k}]") for k, (d, f) in enumerate(zip(dY, of, strict=True)))
-    if type(dY) is np.ndarray and dY.dtype == of.dtype and dY.shape == of.shape:
-        return dY
-    if isinstance(dY, np.ma.MaskedArray):
-        plain(f"dY{part}", dY)
-    given = np.asarray(dY)
-    if given.shape != of.shape:
-        raise ValueError(f"dY{part}: shape {given.shape} should be that of Y{part}, {of.shape}")
-    if given.dtype.kind not in "fiu":
-        raise TypeError(f"dY{part}: {given.dtype} should be {of.dtype}, as Y{part} is")
-    return given.astype(of.dtype)
+    return brought(dY, of, f"dY{part}", f"that of Y{part}, {of.shape}", f"{of.dtype}, as Y{part} is")
+
+
+def brought(given: Any, of: Any, name: str, shape: str, dtype: str) -> np.ndarray:
+    """An array with the shape and dtype of another, which these words tell: another shape is refused, another dtype cast."""
+    if type(given) is np.ndarray and given.dtype == of.dtype and given.shape == of.shape:
+        return given
+    if isinstance(given, np.ma.MaskedArray):
+        plain(name, given)
+    array = np.asarray(given)
+    if array.shape != of.shape:
+        raise ValueError(f"{name}: shape {array.shape} should be {shape}")
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{name}: {array.dtype} should be {dtype}")
+    return array.astype(of.dtype)
 
 
 @functools.cache

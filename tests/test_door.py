@@ -314,6 +314,50 @@ def test_parameters_of_another_form_are_refused_by_path(name, tier):
                 call(name, params=other)
 
 
+def turned(tree):
+    """The same tree, the names of each dict in the opposite order."""
+    if isinstance(tree, dict):
+        return {name: turned(part) for name, part in reversed(tree.items())}
+    if isinstance(tree, (tuple, list)):
+        parts = [turned(part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return tree
+
+
+@tiers
+@pytest.mark.parametrize("name", [name for name, (_, owner) in CALLS.items() if owner is not None])
+def test_names_of_parameters_may_come_in_any_order(name, tier):
+    """As they do from a file: the same values, gradients and steps; a name more or less is refused by path."""
+    layer = CALLS[name][1]
+    with backend(tier):
+        Y, pullback, given = call(name)
+        params = given["params"]
+        Z, other, _ = call(name, params=turned(params))
+        assert same(Y, Z)
+        want = dict(tree_items(pullback(ones(Y))))
+        for path, found in tree_items(other(ones(Y))):
+            assert np.array_equal(found, want.pop(path)), path
+        assert want == {}
+        if name in STEPS:
+            new = np.ones((1, 2), int) if name in MODELS else np.ones((1, 2, 8), np.float32)
+            assert same(layer.step(turned(params), new)[0], layer.step(params, new)[0])
+    for path in {path.rpartition(".")[0] for path, _ in tree_items(params)}:
+        part = tree_get(params, path)
+        if isinstance(part, dict):
+            key, leaf = next(iter(part.items()))
+            for odd, said in (
+                ({k: v for k, v in part.items() if k != key}, f"{key}: is missing"),
+                ({**part, "odd": leaf}, "odd: is no part of it"),
+            ):
+                with pytest.raises(TypeError, match=rf"^{re.escape(f'params.{path}.{said}')}"):
+                    call(name, params=tree_set(params, path, odd))
+        elif hasattr(part, "_asdict") and part:
+            with pytest.raises(
+                TypeError, match=rf"^params{re.escape('.' + path if path else '')}: should be .*, is dict"
+            ):
+                call(name, params=tree_set(params, path, part._asdict()))
+
+
 def views(array):
     """The same numbers in other places of memory."""
     yield np.asfortranarray(array)
