@@ -11,7 +11,7 @@ are nearer to it than independent ones.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,13 +27,13 @@ CAP = 60.0  # the largest exponent that a feature may have: sums of e⁶⁰ stil
 
 
 @checked
-def gaussian_rows(rng: np.random.Generator, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
+def gaussian_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
     """W (*own, m, d) whose rows are independent, w ~ N(0, I)."""
     return rng.standard_normal(shape)
 
 
 @checked
-def orthogonal_rows(rng: np.random.Generator, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
+def orthogonal_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
     """W (*own, m, d) whose rows are each w ~ N(0, I), and orthogonal within each block of d.
 
     A square matrix of normal numbers is Q R. Q is uniform over all rotations and reflections only if the diagonal of R is
