@@ -276,6 +276,34 @@ def test_a_gradient_comes_in_the_form_of_its_value(name, tier):
         assert same(pullback(dY), want)
 
 
+HIDING = [name for name, (f, _) in CALLS.items() if {"K", "V", "mask"} <= set(inspect.signature(f).parameters)]
+
+
+@tiers
+@pytest.mark.parametrize("name", HIDING)
+def test_what_a_mask_hides_reaches_nothing(name, tier):
+    """A key that no query sees, and its value: be they NaN or infinite, neither the value nor a gradient is another one."""
+    _, _, given = call(name, np.float64)
+    m, found = given["K"].shape[-2], []
+    assert m == given["V"].shape[-2]
+    with backend(tier):
+        for what in (9.0, np.nan, np.inf):
+            K, V = given["K"].copy(), given["V"].copy()
+            K[..., 1, :] = V[..., 1, :] = what
+            with np.errstate(invalid="ignore"):  # ∞ − ∞, in a score that is hidden
+                Y, pullback, _ = call(name, np.float64, K=K, V=V, mask=np.arange(m)[None] != 1)
+                rng = np.random.default_rng(1)
+                dY = tree_map(lambda part, rng=rng: rng.standard_normal(part.shape), Y)
+                found.append(dict(tree_items({"Y": Y, "gradients": pullback(dY)})))
+    for other in found[1:]:
+        for path, array in found[0].items():
+            np.testing.assert_allclose(other[path], array, atol=1e-12, err_msg=path)
+
+
+def test_there_are_many_that_hide():
+    assert len(HIDING) >= 15
+
+
 # ------------------------------------------------------------------------------------------- on the way in
 
 

@@ -192,6 +192,27 @@ def test_padding_changes_no_bit_of_what_is_there(name, causal, tier):
     assert not dX[1, N - 5 :].any()
 
 
+@tiers
+@pytest.mark.parametrize(
+    ("name", "causal"),
+    [(name, c) for name, part in PARTS.items() if isinstance(part, Core) for c in (False, True) if can(part, c)],
+)
+def test_what_stands_in_a_hidden_key_or_value_reaches_nothing(name, causal, tier):
+    """Be it NaN or infinite: neither Y nor a gradient is another one."""
+    core, mask, found = PARTS[name], padding(20), []
+    dY = np.random.default_rng(5).standard_normal((2, H, 20, D // H))
+    with mt.backend(tier), np.errstate(invalid="ignore"):  # ∞ − ∞, in a score that is hidden
+        for what in (9.0, np.nan, np.inf):
+            arrays = heads_for(core, 20)
+            for X in arrays[2:3] if core.queries_are_keys else arrays[1:3]:
+                X[1, :, 15:] = what
+            Y, pullback = core(some(core), *arrays, causal=causal, mask=mask, rng=None)
+            found.append(dict(tree_items({"Y": Y, "gradients": pullback(dY)})))
+    for other in found[1:]:
+        for path, array in found[0].items():
+            np.testing.assert_allclose(other[path], array, atol=1e-11, err_msg=path)
+
+
 @every
 def test_samples_know_nothing_of_each_other(name):
     layer, X = mixer(name), rows(3, 2, 9)
