@@ -7,6 +7,8 @@ A public function (`@checked`, in typing.py) is called from outside, or by anoth
     arrays       of NumPy's own kind, in this machine's byte order, wherever in the arguments they stand
     parameters   of a layer: a tree of the form that its `init` makes, in one dtype
     heads        of a core: queries, keys, values and streams that fit each other
+    indices      tokens, targets, masks, labels, owners, patterns: a copy, so that nobody changes them between the passes
+    states       of a kind that this layer can have left
     Y            comes back read-only, because its pullback may look at it again; so do all parts of a Y that has several
     dY           has the shape of Y, and is brought to its dtype, before its pullback sees it; so has each part
 
@@ -16,6 +18,7 @@ So what is behind the door, compiled loops that look at no index, gets what it w
 import dataclasses
 import functools
 import math
+import re
 import reprlib
 import threading
 import types
@@ -51,7 +54,7 @@ RULES: dict[str, Callable[[float], bool]] = {
 # What a number of this name may be, wherever in the book it stands; a whole one that is not listed counts something.
 RANGES = {
     "a number": "first offset scale magnitude",
-    "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number "
+    "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number begin end count "
     "extra head reach eps weight_decay penalty weight floor temperature memory ponder",
     "above 0": "base factor peak fast slow",
     "in [0, 1)": "dropout rate betas",
@@ -66,6 +69,9 @@ NO_STREAMS = {
     "rng",
     "state",
 }  # of what else a core is given; a stream may have its own name
+# Work grows with these, also where there is little in the arrays: so many times something is done.
+AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10}
+ROWS_OF_NOTHING = 2**24  # through which a loop goes though there is nothing in them
 LARGEST_SIZE, LARGEST = 2**62, float(np.finfo(np.float32).max)
 
 
@@ -110,7 +116,7 @@ def within(name: str, value: Any, hint: Any) -> None:
     whole = isinstance(value, (int, np.integer))
     number: Any = value
     rule = MEANT.get(name, "at least 1" if whole else "a number")
-    largest: Any = math.inf if name == "seed" else LARGEST_SIZE if whole else LARGEST
+    largest: Any = math.inf if name == "seed" else AT_MOST.get(name, LARGEST_SIZE) if whole else LARGEST
     if not RULES[rule](number) or not abs(number) <= largest:
         up_to = rule if abs(number) <= largest else f"a number up to {largest:.3g}"
         raise ValueError(f"{name}: {reprlib.repr(value)} should be {up_to}")
@@ -144,12 +150,38 @@ def plain(name: str, array: np.ndarray) -> None:
         raise TypeError(f"{name}: a {type(array).__name__} computes in its own way; np.asarray makes an array of it")
     if not array.dtype.isnative:
         raise TypeError(f"{name}: its bytes are in another machine's order; .astype({array.dtype.name!r}) turns them")
+    if not array.size and math.prod(filter(None, array.shape)) > ROWS_OF_NOTHING:
+        raise ValueError(f"{name}: shape {array.shape} has nothing in it, and more rows than can be gone through")
 
 
 def of_arrays(hint: Any) -> bool:
     """Whether a hint is of an array, or of an array or nothing."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in parts)
+
+
+def of_indices(hint: Any) -> bool:
+    """Whether a hint leaves room for arrays of integers or booleans, alone or in a container."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    numbers = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
+    floats = [
+        part for part in parts if "float32" in getattr(part, "dtypes", ()) or typing.get_origin(part) is typing.Literal
+    ]
+    return any(part not in numbers and part not in floats for part in parts)
+
+
+def own_indices(value: Any) -> Any:
+    """A copy of an array of integers or booleans, unless nobody can write to it; the same of arrays in a container."""
+    if isinstance(value, (tuple, list)):
+        return tree_map(own_indices, value)
+    if (
+        type(value) is not np.ndarray
+        or value.dtype.kind not in "biu"
+        or not (value.flags.writeable or value.base is not None)
+    ):
+        return value
+    few = value[(*(slice(0, 1) if step == 0 else slice(None) for step in value.strides), ...)].copy()
+    return few if few.shape == value.shape else np.broadcast_to(few, value.shape)
 
 
 def of_choices(hint: Any) -> bool:
@@ -379,7 +411,9 @@ def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
 
 
 def own(state: Any, arguments: dict[str, Any]) -> None:
-    """Refuse a state that another layer has left, or other samples."""
+    """Refuse a state that another layer has left, or other samples, or what is no state at all."""
+    if state is not None and not isinstance(state, tuple):
+        raise TypeError(f"state: {type(state).__name__} is none; without one a text begins")
     if state is None or not hasattr(state, "left_by"):
         return
     (layer, batch), (before, samples) = _owner(arguments), state.left_by
@@ -387,6 +421,12 @@ def own(state: Any, arguments: dict[str, Any]) -> None:
         raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
     if batch is not None and batch != samples:
         raise ValueError(f"state: it is that of a batch {samples}, not {batch}")
+
+
+def another_kind(state: Any, error: Exception) -> bool:
+    """Whether a layer has failed from inside at a state that nobody has left: the book's own errors begin with a name."""
+    by_hand = state is not None and not hasattr(state, "left_by")
+    return by_hand and not re.match(r"\w[\w.]*: |.*parameter '", str(error), re.DOTALL)
 
 
 def _same(layer: Any, other: Any) -> bool:
@@ -401,11 +441,13 @@ def _kept(kind: type) -> type:
     """The kind of state that knows who has left it."""
 
     class Kept(kind):
+        left_by: Any = None
+
         def _replace(self, **changes: Any) -> Any:
             return _as_before(self, super()._replace(**changes))
 
         def __reduce__(self) -> Any:
-            return (kind, tuple(self)) if hasattr(kind, "_fields") else (kind, (tuple(self),))
+            return _keep_again, (kind, tuple(self), self.left_by)
 
     Kept.__name__, Kept.__qualname__, Kept.__doc__ = kind.__name__, kind.__qualname__, kind.__doc__
     Kept.__module__ = kind.__module__
@@ -418,9 +460,13 @@ def left(result: tuple[Any, Any], arguments: dict[str, Any]) -> tuple[Any, Any]:
     if not isinstance(state, tuple):
         return result
     kind = type(state).__mro__[1] if hasattr(state, "left_by") else type(state)
-    kept: Any = tuple.__new__(_kept(kind), state)
-    kept.left_by = _owner(arguments)
-    return Y, kept
+    return Y, _keep_again(kind, state, _owner(arguments))
+
+
+def _keep_again(kind: Any, fields: Any, left_by: Any) -> Any:
+    kept = tuple.__new__(_kept(kind), fields)
+    kept.left_by = left_by
+    return kept
 
 
 def out(result: Any) -> Any:

@@ -36,6 +36,7 @@ else:
 Function = TypeVar("Function", bound=Callable[..., Any])
 MANY = 4096  # calls that a function remembers
 PLAIN = (bool, int, float, str, type)
+NO_INDICES = ("self", "model", "params", "state", "states")
 GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
 
 
@@ -100,6 +101,10 @@ def checked(function: Function) -> Function:
     star = next((k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL), len(names))
     of_core = names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step")
     state = next((name for name in GROWS if name in parameters and "self" in parameters), None)
+    back = any(word in str(function.__annotations__.get("return", "Pullback")) for word in ("Pullback", "Any"))
+    indices = {name for name, p in parameters.items() if name not in NO_INDICES and door.of_indices(p.annotation)}
+    indices = indices if back and state is None else set()  # who does not go back does not look at them again
+    places = [k for k, name in enumerate(names[:star]) if name in indices]
     passed: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function)
@@ -114,16 +119,26 @@ def checked(function: Function) -> Function:
         try:
             if state is not None:
                 door.own(arguments.get(state), arguments)
-            if _among(passed, looks):
-                result = function(*args, **kwargs)
-            else:
+            known = _among(passed, looks)
+            if not known:
                 door.examine(arguments, choices, arrays)
                 if of_core:
                     door.examine_heads(function.__name__, names, arguments)
-                result = strict()(*args, **kwargs)
-                if looks is not None and len(passed) < MANY:
-                    with suppress(TypeError):  # a layer of a reader's may hold what has no hash
-                        passed.add(looks)
+            if indices:
+                args = tuple(door.own_indices(a) if k in places else a for k, a in enumerate(args))
+                kwargs = {name: door.own_indices(a) if name in indices else a for name, a in kwargs.items()}
+            try:
+                result = function(*args, **kwargs) if known else strict()(*args, **kwargs)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                if state is not None and door.another_kind(given := arguments.get(state), error):
+                    layer = type(arguments["self"]).__name__
+                    raise TypeError(
+                        f"{state}: {type(given).__name__} is not what a {layer} leaves ({error})"
+                    ) from error
+                raise
+            if not known and looks is not None and len(passed) < MANY:
+                with suppress(TypeError):  # a layer of a reader's may hold what has no hash
+                    passed.add(looks)
         finally:
             the_door.inside = False
         return door.out(result) if state is None else door.left(result, arguments)

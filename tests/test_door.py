@@ -1,5 +1,6 @@
 """What every public function asks at its door: found by its signature, so a new one is in here by being public."""
 
+import contextlib
 import copy
 import dataclasses
 import importlib
@@ -24,7 +25,7 @@ from minitransformer.attention import (
 )
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
-from minitransformer.door import fit
+from minitransformer.door import AT_MOST, fit
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
 from minitransformer.kin import GRU
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
@@ -42,6 +43,7 @@ ROOMS = (
     "positions",
     "models",
     "kin",
+    "data",
 )
 SIZES = {
     **{"n": 3, "m": 5, "d": 4, "dv": 4, "r": 4, "D": 6, "E": 6, "e": 4, "f": 4, "vocabulary": 7, "longest": 6},
@@ -304,7 +306,55 @@ def test_there_are_many_that_hide():
     assert len(HIDING) >= 15
 
 
+def indices(name, given):
+    """The arguments that hold tokens, masks, labels, owners or a pattern; with a mask wherever one may be given."""
+    function = inspect.unwrap(CALLS[name][0])
+    found = {key: value for key, value in given.items() if key != "params"}
+    if "mask" in (asked := inspect.signature(function).parameters):
+        rows = next(found[key] for key in ("K", "X", "V", "S", "R", "logits") if key in found)
+        mask = array(asked["mask"].annotation, np.random.default_rng(0), bool)
+        found["mask"] = (
+            np.ones((1, rows.shape[-1 if "S" in found else -2]), bool) if mask is None or mask.ndim < 2 else mask
+        )
+        if name == "cross_entropy":
+            found["mask"] = np.ones(found["targets"].shape, bool)
+    lengths = asked.get("lengths")
+    if lengths is not None:
+        found["lengths"] = np.full(SIZES["batch"], 2)
+    leaves = {
+        key: [leaf for _, leaf in tree_items(value) if isinstance(leaf, np.ndarray)] for key, value in found.items()
+    }
+    return {key: found[key] for key in found if any(leaf.dtype.kind in "biu" for leaf in leaves[key])}
+
+
+@tiers
+@every
+def test_what_is_changed_between_the_passes_changes_nothing(name, tier):
+    """Tokens, masks, labels, owners and patterns belong to the caller, who may write something else into them."""
+    with backend(tier):
+        _, _, given = call(name)
+        held = copy.deepcopy(indices(name, given))
+        Y, pullback, _ = call(name, **copy.deepcopy(held))
+        want = pullback(ones(Y))
+        _, pullback, _ = call(name, **held)
+        for _, leaf in tree_items(held):
+            if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biu" and leaf.flags.writeable:
+                leaf[...] = ~leaf if leaf.dtype == bool else 10**6
+        assert same(pullback(ones(Y)), want)
+
+
 # ------------------------------------------------------------------------------------------- on the way in
+
+
+@pytest.mark.parametrize("name", [name for name, (f, _) in CALLS.items() if "*" in str(inspect.signature(f))])
+def test_nothing_in_more_rows_than_memory_is_refused_at_once(name):
+    """A loop through 2⁴⁰ samples of no row would never end."""
+    _, _, given = call(name)
+    for key, value in given.items():
+        dims = getattr(inspect.signature(inspect.unwrap(CALLS[name][0])).parameters[key].annotation, "dim_str", "")
+        if "*" in dims and isinstance(value, np.ndarray) and value.ndim > 1:
+            with pytest.raises(ValueError, match=rf"^{key}: shape .* has nothing in it"):
+                call(name, **{key: np.zeros((2**40, *[0] * (value.ndim - 1)), value.dtype)})
 
 
 @every
@@ -527,6 +577,55 @@ def test_a_state_goes_back_to_who_has_left_it(name, tier):
                     theirs.step(theirs.init(rng), new, state)
 
 
+@tiers
+@pytest.mark.parametrize("name", STEPS)
+def test_a_state_of_another_kind_is_refused_by_name(name, tier):
+    """What is none, and what another kind of layer has left, by whatever way it has come."""
+    layer, rng = STEPS[name], np.random.default_rng(0)
+    params = layer.init(rng)
+    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
+    with backend(tier):
+        _, left = layer.step(params, new)
+        for other in (3, "state", [1], {}, params, object(), new):
+            with pytest.raises(TypeError, match=r"states?: |parameter 'states?'"):
+                layer.step(params, new, other)
+        for theirs in STEPS.values():
+            tokens = rng.integers(0, 7, (2, 3)) if isinstance(theirs, LanguageModel) else np.ones((2, 3, 8), np.float32)
+            state = theirs.step(theirs.init(rng), tokens)[1]
+            if theirs != layer:
+                with pytest.raises((TypeError, ValueError), match=r"states?: |parameter 'states?'"):
+                    layer.step(params, new, pickle.loads(pickle.dumps(state)))
+            if kinds(state) != kinds(left):
+                with suppress_named():  # by hand: what has the same parts under the same names may do
+                    layer.step(params, new, by_hand(state))
+
+
+def by_hand(state):
+    """The same state, and nobody knows who has left it."""
+    if not isinstance(state, tuple):
+        return state
+    parts, kind = (
+        [by_hand(part) for part in state],
+        type(state).__mro__[1] if hasattr(state, "left_by") else type(state),
+    )
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+@contextlib.contextmanager
+def suppress_named():
+    """Errors of the book, which begin with a name."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not re.match(r"\w[\w.]*: |.*parameter '", str(error), re.DOTALL):
+            raise
+
+
+def kinds(state):
+    """The types of a state and of its parts."""
+    return (type(state).__name__, *map(kinds, state)) if isinstance(state, tuple) else type(state).__name__
+
+
 def test_a_state_that_was_made_by_hand_has_to_fit():
     rng = np.random.default_rng(0)
     K = rng.standard_normal((2, 2, 3, 4)).astype(np.float32)
@@ -624,6 +723,9 @@ def test_every_field_is_asked_for_its_type(kind):
             for value in (10**30, -(10**400), *([np.nan, -1e39, 1e39] if hint in (float, float | None) else [])):
                 with pytest.raises(ValueError, match=f"^{field.name}: .* should be a number"):
                     dataclasses.replace(CHOSEN[kind], **{field.name: value})
+        if field.name in AT_MOST:
+            with pytest.raises(ValueError, match=f"^{field.name}: .* should be a number up to"):
+                dataclasses.replace(CHOSEN[kind], **{field.name: 2 * AT_MOST[field.name]})
         for value in out_of_range(field.name, hint):
             with pytest.raises(ValueError, match=field.name):
                 dataclasses.replace(CHOSEN[kind], **{field.name: value})
@@ -650,6 +752,7 @@ CAN_BE_ZERO = {
     "clip",
     "memory",
     "ponder",
+    "count",
 }
 
 
@@ -677,7 +780,8 @@ def test_every_number_that_a_function_takes_is_asked_for_its_range(function, par
     """By name, and before anything else is looked at."""
     f = dict(public())[function]
     others = dict.fromkeys(inspect.signature(f).parameters)
-    for value in (*out_of_range(parameter, hint), *((np.nan, np.inf, 1e39) if "float" in str(hint) else ())):
+    often = (2 * AT_MOST[parameter], 2**31) if parameter in AT_MOST else ()
+    for value in (*out_of_range(parameter, hint), *often, *((np.nan, np.inf, 1e39) if "float" in str(hint) else ())):
         with pytest.raises(ValueError, match=f"^{parameter}: "):
             f(**{**others, parameter: value})
 
