@@ -321,7 +321,7 @@ class Form(NamedTuple):
 def _forms(Y: Tree) -> Any:
     """The form of a value, or those of its parts; None of what has no gradient."""
     if isinstance(Y, (np.ndarray, np.floating)):
-        return Form(Y.shape, Y.dtype) if Y.dtype.kind == "f" else None
+        return tuple.__new__(Form, (Y.shape, Y.dtype)) if Y.dtype.kind == "f" else None
     return tuple(map(_forms, Y)) if isinstance(Y, (tuple, list)) else None
 
 
@@ -391,14 +391,15 @@ def _as_before(known: Any, new: Any) -> Any:
 
 def pair(Y: Any, pullback: Any) -> tuple[Any, Any]:
     """A value and its pullback as they leave: the value can't be changed under the pullback, which takes no other gradient."""
-    return tree_map(_still, Y), _guard_again(type(pullback), pullback, _forms(Y))
+    still = _still(Y) if isinstance(Y, np.ndarray) else tree_map(_still, Y)
+    return still, _guard_again(type(pullback), pullback, _forms(Y))
 
 
 def _still(Y: Any) -> Any:
     """An array as one that is only read."""
     if isinstance(Y, np.ndarray):
         Y = Y.view()
-        Y.flags.writeable = False
+        Y.setflags(write=False)
     return Y
 
 
