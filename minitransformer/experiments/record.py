@@ -90,8 +90,7 @@ def read(path: Path, trial: type[T]) -> Record[T]:
 
     raises   ValueError, with what to do, for a file that is missing or is not a whole record
     """
-    name = path.stem.removesuffix(".part").lstrip(".")
-    again = f"{'remove it, and ' if path.stem != name else ''}`minitransformer experiment {name}` makes it"
+    again = f"`minitransformer experiment {path.stem.removesuffix('.part').lstrip('.')}` makes it"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         rows, machines = content["trials"], content["machines"]

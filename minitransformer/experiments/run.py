@@ -9,9 +9,8 @@ the order in which they finish leave no trace in what is kept.
 """
 
 import logging
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +21,6 @@ from tqdm import tqdm
 from minitransformer.backend import current
 from minitransformer.experiments.record import RECORDS, Record, digest, plain, read, write
 from minitransformer.machine import circumstances, cores
-from minitransformer.training.checkpoint import CheckpointError, alone
 
 
 class ExperimentError(ValueError):
@@ -42,28 +40,12 @@ def run(
 
     scheduler   address of a Dask scheduler; its workers need this package
     workers     processes on this machine, where no scheduler is given (default: one for each core)
-    raises      ExperimentError if a trial fails (the others are run and kept), there is no such scheduler, another run of the
-                same experiment is going on, or what an interrupted one has left can't be read
+    raises      ExperimentError if a trial fails (the others are run and kept), or there is no such scheduler
     """
     name = experiment.__name__.rpartition(".")[2]
-    records.mkdir(parents=True, exist_ok=True)
     path, part = records / f"{name}.json", records / f".{name}.part.json"
-    with ExitStack() as only_run:
-        try:
-            only_run.enter_context(alone(part))
-        except CheckpointError as error:
-            raise ExperimentError(
-                f"{name}: another run of it is going on, or its folder can't be written ({error})"
-            ) from None
-        return _run(experiment, name, path, part, scheduler, workers, renew, progress)
-
-
-def _run(
-    experiment: ModuleType, name: str, path: Path, part: Path, scheduler: str | None, workers: int | None, renew: bool,
-    progress: bool,
-) -> Path:  # fmt: skip
     trials = experiment.trials()
-    done = {} if renew and not part.is_file() else _done(experiment, path, part)
+    done = _done(experiment, part if part.is_file() else path, keep=part.is_file() or not renew)
 
     def keep(to: Path) -> None:
         here = [trial for trial in trials if _key(trial) in done]
@@ -71,13 +53,13 @@ def _run(
 
     missing = [trial for trial in trials if _key(trial) not in done]
     failed = []
-    one_by_one = getattr(experiment, "ALONE", False)
+    alone = getattr(experiment, "ALONE", False)
     if missing:
         with (
             tqdm(total=len(trials), initial=len(trials) - len(missing), desc=name, disable=not progress) as bar,
-            _client(scheduler, 1 if one_by_one else min(workers or cores(), len(missing))) as client,
+            _client(scheduler, 1 if alone else min(workers or cores(), len(missing))) as client,
         ):
-            for trial, outcome in _outcomes(client, experiment.run, missing, one_by_one):
+            for trial, outcome in _outcomes(client, experiment.run, missing, alone):
                 if isinstance(outcome, BaseException):
                     failed.append(f"{trial}: {type(outcome).__name__}: {outcome}")
                     continue
@@ -95,22 +77,13 @@ def _key(trial: Any) -> str:
     return digest(plain(trial))
 
 
-def _done(experiment: ModuleType, path: Path, part: Path) -> dict[str, tuple[Any, Any]]:
-    """By the digest of its trial: result and machine of what has been run, of these trials or of others.
-
-    What an interrupted run has left may be hours of work: if it can't be read, that is not for us to throw away.
-    """
+def _done(experiment: ModuleType, path: Path, keep: bool) -> dict[str, tuple[Any, Any]]:
+    """By the digest of its trial: result and machine of what has been run, of these trials or of others."""
+    if not keep or not path.is_file():
+        return {}
     try:
-        if part.is_file():
-            record = read(part, experiment.Trial)
-        elif path.is_file():
-            record = read(path, experiment.Trial)
-        else:
-            return {}
-    except ValueError as error:  # damaged, or of trials with other fields
-        if part.is_file():
-            raise ExperimentError(str(error)) from None
-        tqdm.write(f"{error}: all trials are run", file=sys.stderr)
+        record = read(path, experiment.Trial)
+    except ValueError:  # damaged, or of trials with other fields: nothing in it can be used
         return {}
     rows = zip(record.trials, record.results, record.machines, strict=True)
     return {_key(trial): (result, machine) for trial, result, machine in rows}

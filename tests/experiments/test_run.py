@@ -15,7 +15,6 @@ from minitransformer.backend import available, backend
 from minitransformer.experiments.record import Record, read, write
 from minitransformer.experiments.run import ExperimentError, on_this_core, run
 from minitransformer.machine import cores
-from minitransformer.training.checkpoint import alone
 
 distributed = pytest.importorskip("distributed")
 import cloudpickle  # noqa: E402  (comes with it)
@@ -163,43 +162,6 @@ def test_what_was_done_before_it_was_stopped_is_not_done_again(tmp_path, cluster
     assert not part.exists()
     runs = (tmp_path / "done").read_text().split()
     assert [runs.count(str(result["seed"])) for result in before] == [1] * len(before)
-
-
-def test_two_runs_of_one_experiment_do_not_share_a_file(tmp_path, go):
-    """The second is refused, and has changed nothing; after the first has ended, or died, there is one again."""
-    (tmp_path / "records").mkdir()
-    with alone(tmp_path / "records/.dice.part.json"):
-        before = set(os.listdir(tmp_path / "records"))
-        with pytest.raises(ExperimentError, match=r"^dice: another run of it is going on"):
-            go()
-        assert set(os.listdir(tmp_path / "records")) == before
-        assert go.runs() == 0
-    with pytest.raises(ExperimentError, match="1 of 4 trials failed"):
-        go(work=fails_at_three)
-    go()
-    assert os.listdir(tmp_path / "records") == ["dice.json"]
-
-
-@pytest.mark.parametrize("renew", [False, True])
-@pytest.mark.parametrize("content", ["", "[]", "{", "cut", "other"])
-def test_what_was_done_and_can_not_be_read_is_not_thrown_away(tmp_path, go, capsys, content, renew):
-    """Of an interrupted run it is refused; a finished record is made again, with a word."""
-    folder = tmp_path / "records"
-    with pytest.raises(ExperimentError):
-        go(work=fails_at_three)
-    whole = (folder / ".dice.part.json").read_text()
-    content = {"cut": whole[:-9], "other": whole.replace('"seed": 1', '"seed": 7')}.get(content, content)
-    (folder / ".dice.part.json").write_text(content)
-    with pytest.raises(
-        ExperimentError, match=r"\.dice\.part\.json is not a whole record .*; remove it, and `minitransformer"
-    ):
-        go(renew=renew)
-    assert (folder / ".dice.part.json").read_text() == content
-    assert go.runs() == 3
-    (folder / ".dice.part.json").rename(folder / "dice.json")
-    go(renew=renew)
-    assert go.runs() == 7
-    assert ("dice.json is not a whole record" in capsys.readouterr().err) != renew
 
 
 def test_timed_trials_keep_their_threads(go):
