@@ -118,7 +118,7 @@ def within(name: str, value: Any, hint: Any) -> None:
     rule = MEANT.get(name, "at least 1" if whole else "a number")
     largest: Any = math.inf if name == "seed" else AT_MOST.get(name, LARGEST_SIZE) if whole else LARGEST
     if not RULES[rule](number) or not abs(number) <= largest:
-        up_to = rule if abs(number) <= largest else f"a number up to {largest:.3g}"
+        up_to = rule if abs(number) <= largest else f"a number up to {largest if name in AT_MOST else f'{largest:.3g}'}"
         raise ValueError(f"{name}: {reprlib.repr(value)} should be {up_to}")
 
 
@@ -163,22 +163,22 @@ def of_arrays(hint: Any) -> bool:
 def of_indices(hint: Any) -> bool:
     """Whether a hint leaves room for arrays of integers or booleans, alone or in a container."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    numbers = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
-    floats = [
-        part for part in parts if "float32" in getattr(part, "dtypes", ()) or typing.get_origin(part) is typing.Literal
-    ]
-    return any(part not in numbers and part not in floats for part in parts)
+    others = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
+
+    def holds(part: Any) -> bool:
+        of_floats = "float32" in getattr(part, "dtypes", ())
+        return not (part in others or of_floats or typing.get_origin(part) is typing.Literal)
+
+    return any(map(holds, parts))
 
 
 def own_indices(value: Any) -> Any:
     """A copy of an array of integers or booleans, unless nobody can write to it; the same of arrays in a container."""
     if isinstance(value, (tuple, list)):
         return tree_map(own_indices, value)
-    if (
-        type(value) is not np.ndarray
-        or value.dtype.kind not in "biu"
-        or not (value.flags.writeable or value.base is not None)
-    ):
+    if type(value) is not np.ndarray or value.dtype.kind not in "biu":
+        return value
+    if not value.flags.writeable and value.base is None:
         return value
     few = value[(*(slice(0, 1) if step == 0 else slice(None) for step in value.strides), ...)].copy()
     return few if few.shape == value.shape else np.broadcast_to(few, value.shape)
@@ -264,7 +264,7 @@ def _pairs(tree: Tree, form: Tree, path: str, gaps: bool = False) -> Iterator[tu
         return
     children, wanted = tree_parts(tree) or {}, tree_parts(form) or {}
     if isinstance(tree, dict) and isinstance(form, dict):
-        for name in children.keys() ^ wanted.keys():
+        for name in sorted(children.keys() ^ wanted.keys(), key=str):
             raise TypeError(f"{path}.{name}: {'is missing' if name in wanted else 'is no part of it'}")
     elif isinstance(tree, dict) or list(children) != list(wanted) or (not wanted and not isinstance(tree, type(form))):
         raise TypeError(f"{path}: should be {_called(form)}, is {_called(tree)}")
@@ -287,9 +287,9 @@ def beside(tree: Tree, form: Tree, path: str) -> list[Any]:
 
 
 def _brought(leaf: Any, model: np.ndarray, where: str) -> np.ndarray | None:
-    return (
-        None if leaf is None else brought(leaf, model, where, f"{model.shape}", f"{model.dtype}, as what it belongs to")
-    )
+    if leaf is None or _alike(leaf, model):
+        return leaf
+    return brought(leaf, model, where, f"{model.shape}", f"{model.dtype}, as what it belongs to")
 
 
 def refuse_other_numbers(tree: Tree, path: str) -> None:
@@ -327,19 +327,21 @@ def _forms(Y: Tree) -> Any:
 
 def gradient(dY: Any, of: Any, part: str = "") -> Any:
     """dY for the pullback of a Y of this form: an array, or a tuple if Y has several parts."""
+    if _alike(dY, of) or of is None:
+        return None if of is None else dY
     if not isinstance(of, Form):
-        if of is None:
-            return None
         if not isinstance(dY, (tuple, list)) or len(dY) != len(of):
             raise ValueError(f"dY{part}: {_called(dY)} should be a tuple of {len(of)}, as Y{part} is")
         return tuple(gradient(d, f, f"{part}[{k}]") for k, (d, f) in enumerate(zip(dY, of, strict=True)))
     return brought(dY, of, f"dY{part}", f"that of Y{part}, {of.shape}", f"{of.dtype}, as Y{part} is")
 
 
+def _alike(given: Any, of: Any) -> bool:
+    return type(given) is np.ndarray and hasattr(of, "dtype") and given.dtype == of.dtype and given.shape == of.shape
+
+
 def brought(given: Any, of: Any, name: str, shape: str, dtype: str) -> np.ndarray:
     """An array with the shape and dtype of another, which these words tell: another shape is refused, another dtype cast."""
-    if type(given) is np.ndarray and given.dtype == of.dtype and given.shape == of.shape:
-        return given
     if isinstance(given, np.ma.MaskedArray):
         plain(name, given)
     array = np.asarray(given)
