@@ -45,19 +45,46 @@ def inverse(D: Array) -> Array:
     return np.divide(1, D, out=np.zeros_like(D), where=~nearly_zero(D))
 
 
+def finite(X: Array) -> bool:
+    """Whether all numbers are finite, and not huge: in one pass, and nothing is written down."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.vdot(X, X)))
+
+
 def without_the_hidden(Y: Array, weights: Callable[[], Array], V: Array) -> Array:
     """Y = A V, in which a value of weight zero does not count, whatever it is: in a product of matrices 0 · NaN is NaN.
 
     The rows of Y that are not finite are summed again, in place; A is asked for only if there are any.
     """
-    with np.errstate(over="ignore"):
-        if np.isfinite(np.vdot(Y, Y)):
-            return Y
+    if finite(Y):
+        return Y
     A = weights()
     for row in zip(*np.nonzero(~np.isfinite(Y).all(-1)), strict=True):
         counts = A[row] != 0
         Y[row] = A[row][counts] @ V[row[:-1]][counts]
     return Y
+
+
+def times(A: Array, V: Array) -> Array:
+    """A V, in which a row of V does not count where its weight is zero, be it NaN."""
+    with np.errstate(invalid="ignore"):  # 0 · ∞
+        Y = A @ V
+    return without_the_hidden(Y, lambda: A, V)
+
+
+def unless_hidden(dA: Array, A: Array) -> Array:
+    """The gradient of weights, without what a NaN in a value says of a weight of zero."""
+    if finite(dA):
+        return dA
+    return np.where((A == 0) & ~np.isfinite(dA), dA.dtype.type(0), dA)
+
+
+def those_seen(mask: Array | None, *arrays: Array) -> tuple[Array, ...]:
+    """Arrays (*batch, m, w) with zeros at the keys that no query sees by this mask, so that no NaN of theirs goes anywhere."""
+    if mask is None:
+        return arrays
+    there = np.any(np.atleast_2d(mask), -2)[..., None]
+    return arrays if there.all() else tuple(np.where(there, X, X.dtype.type(0)) for X in arrays)
 
 
 def must_broadcast(mask: Array, shape: tuple[int, ...], name: str = "mask", what: str = "the scores") -> Array:

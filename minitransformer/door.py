@@ -7,8 +7,10 @@ A public function (`@checked`, in typing.py) is called from outside, or by anoth
     arrays       of NumPy's own kind, in this machine's byte order, wherever in the arguments they stand
     parameters   of a layer: a tree of the form that its `init` makes, in one dtype
     heads        of a core: queries, keys, values and streams that fit each other
-    Y            comes back read-only, because its pullback may look at it again
-    dY           has the shape of Y, and is brought to its dtype, before its pullback sees it
+    indices      tokens, targets, masks, labels, owners, patterns: a copy, so that nobody changes them between the passes
+    states       of a kind that this layer can have left
+    Y            comes back read-only, because its pullback may look at it again; so do all parts of a Y that has several
+    dY           has the shape of Y, and is brought to its dtype, before its pullback sees it; so has each part
 
 So what is behind the door, compiled loops that look at no index, gets what it was made for.
 """
@@ -16,16 +18,17 @@ So what is behind the door, compiled loops that look at no index, gets what it w
 import dataclasses
 import functools
 import math
+import re
 import reprlib
 import threading
 import types
 import typing
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.pullback import Tree, tree_items, tree_map
+from minitransformer.pullback import Tree, is_named, tree_items, tree_map, tree_parts
 
 
 class Door(threading.local):
@@ -51,7 +54,7 @@ RULES: dict[str, Callable[[float], bool]] = {
 # What a number of this name may be, wherever in the book it stands; a whole one that is not listed counts something.
 RANGES = {
     "a number": "first offset scale magnitude",
-    "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number "
+    "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number begin end count "
     "extra head reach eps weight_decay penalty weight floor temperature memory ponder",
     "above 0": "base factor peak fast slow",
     "in [0, 1)": "dropout rate betas",
@@ -66,6 +69,9 @@ NO_STREAMS = {
     "rng",
     "state",
 }  # of what else a core is given; a stream may have its own name
+# Work grows with these, also where there is little in the arrays: so many times something is done.
+AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10}
+ROWS_OF_NOTHING = 2**24  # through which a loop goes though there is nothing in them
 LARGEST_SIZE, LARGEST = 2**62, float(np.finfo(np.float32).max)
 
 
@@ -110,9 +116,9 @@ def within(name: str, value: Any, hint: Any) -> None:
     whole = isinstance(value, (int, np.integer))
     number: Any = value
     rule = MEANT.get(name, "at least 1" if whole else "a number")
-    largest: Any = math.inf if name == "seed" else LARGEST_SIZE if whole else LARGEST
+    largest: Any = math.inf if name == "seed" else AT_MOST.get(name, LARGEST_SIZE) if whole else LARGEST
     if not RULES[rule](number) or not abs(number) <= largest:
-        up_to = rule if abs(number) <= largest else f"a number up to {largest:.3g}"
+        up_to = rule if abs(number) <= largest else f"a number up to {largest if name in AT_MOST else f'{largest:.3g}'}"
         raise ValueError(f"{name}: {reprlib.repr(value)} should be {up_to}")
 
 
@@ -144,12 +150,38 @@ def plain(name: str, array: np.ndarray) -> None:
         raise TypeError(f"{name}: a {type(array).__name__} computes in its own way; np.asarray makes an array of it")
     if not array.dtype.isnative:
         raise TypeError(f"{name}: its bytes are in another machine's order; .astype({array.dtype.name!r}) turns them")
+    if not array.size and math.prod(filter(None, array.shape)) > ROWS_OF_NOTHING:
+        raise ValueError(f"{name}: shape {array.shape} has nothing in it, and more rows than can be gone through")
 
 
 def of_arrays(hint: Any) -> bool:
     """Whether a hint is of an array, or of an array or nothing."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in parts)
+
+
+def of_indices(hint: Any) -> bool:
+    """Whether a hint leaves room for arrays of integers or booleans, alone or in a container."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    others = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
+
+    def holds(part: Any) -> bool:
+        of_floats = "float32" in getattr(part, "dtypes", ())
+        return not (part in others or of_floats or typing.get_origin(part) is typing.Literal)
+
+    return any(map(holds, parts))
+
+
+def own_indices(value: Any) -> Any:
+    """A copy of an array of integers or booleans, unless nobody can write to it; the same of arrays in a container."""
+    if isinstance(value, (tuple, list)):
+        return tree_map(own_indices, value)
+    if type(value) is not np.ndarray or value.dtype.kind not in "biu":
+        return value
+    if not value.flags.writeable and value.base is None:
+        return value
+    few = value[(*(slice(0, 1) if step == 0 else slice(None) for step in value.strides), ...)].copy()
+    return few if few.shape == value.shape else np.broadcast_to(few, value.shape)
 
 
 def of_choices(hint: Any) -> bool:
@@ -226,30 +258,52 @@ def fit(params: Tree, form: Tree, path: str = "params") -> None:
         raise TypeError(f"{path}: should all be float32, or all float64, but {got}")
 
 
-def _pairs(tree: Tree, form: Tree, path: str) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """The leaves of a tree beside those of its form."""
-    children, wanted = _children(tree), _children(form)
-    if list(children) != list(wanted) or (not wanted and not isinstance(tree, type(form))):
+def _pairs(tree: Tree, form: Tree, path: str, gaps: bool = False) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """The leaves of a tree beside those of its form; with gaps, None may stand for any part of it."""
+    if gaps and tree is None:
+        return
+    children, wanted = tree_parts(tree) or {}, tree_parts(form) or {}
+    if isinstance(tree, dict) and isinstance(form, dict):
+        for name in sorted(children.keys() ^ wanted.keys(), key=str):
+            raise TypeError(f"{path}.{name}: {'is missing' if name in wanted else 'is no part of it'}")
+    elif isinstance(tree, dict) or list(children) != list(wanted) or (not wanted and not isinstance(tree, type(form))):
         raise TypeError(f"{path}: should be {_called(form)}, is {_called(tree)}")
     if isinstance(form, np.ndarray):
         yield path, tree, form
     optional = getattr(form, "optional", ())  # parts that may be there or not; their layer says what they look like
     for name, child in children.items():
         if name not in optional or (child is not None and wanted[name] is not None):
-            yield from _pairs(child, wanted[name], f"{path}.{name}")
+            yield from _pairs(child, wanted[name], f"{path}.{name}", gaps)
 
 
-def _children(tree: Tree) -> dict[Any, Tree]:
-    """The parts of a tree by name; a leaf has none."""
-    if hasattr(tree, "_fields"):
-        return tree._asdict()
-    return dict(enumerate(tree)) if isinstance(tree, (tuple, list)) else tree if isinstance(tree, dict) else {}
+def beside(tree: Tree, form: Tree, path: str) -> list[Any]:
+    """The leaves of a tree that belongs to another, as gradients do to parameters: in the order of those of the other, and each
+    of its shape and dtype. None where there is none.
+
+    raises   TypeError or ValueError that names the part
+    """
+    leaves = {where: leaf for where, leaf, _ in _pairs(tree, form, path, gaps=True)}
+    return [_brought(leaves.get(where), model, where) for where, model in tree_items(form, path)]
+
+
+def _brought(leaf: Any, model: np.ndarray, where: str) -> np.ndarray | None:
+    if leaf is None or _alike(leaf, model):
+        return leaf
+    return brought(leaf, model, where, f"{model.shape}", f"{model.dtype}, as what it belongs to")
+
+
+def refuse_other_numbers(tree: Tree, path: str) -> None:
+    """Refuse leaves that are no arrays of float32 or float64: TypeError that names the part."""
+    for where, leaf in tree_items(tree, path):
+        if not isinstance(leaf, np.ndarray) or leaf.dtype not in (np.float32, np.float64):
+            kind = getattr(leaf, "dtype", type(leaf).__name__)
+            raise TypeError(f"{where}: {kind} should be an array of float32 or float64")
 
 
 def _called(tree: Tree) -> str:
     if isinstance(tree, np.ndarray):
         return f"an array {tree.shape}"
-    if tree is None or hasattr(tree, "_fields"):
+    if tree is None or is_named(tree):
         return "None" if tree is None else type(tree).__name__
     return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, (tuple, list, dict)) else type(tree).__name__
 
@@ -257,18 +311,45 @@ def _called(tree: Tree) -> str:
 # ------------------------------------------------------------------------------------------ on the way out
 
 
-def gradient(dY: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """dY for the pullback of a Y of this shape and dtype."""
-    if type(dY) is np.ndarray and dY.dtype == dtype and dY.shape == shape:
-        return dY
-    if isinstance(dY, np.ma.MaskedArray):
-        plain("dY", dY)
-    given = np.asarray(dY)
-    if given.shape != shape:
-        raise ValueError(f"dY: shape {given.shape} should be that of Y, {shape}")
-    if given.dtype.kind not in "fiu":
-        raise TypeError(f"dY: {given.dtype} should be {dtype}, as Y is")
-    return given.astype(dtype)
+class Form(NamedTuple):
+    """What the gradient of an array has to look like."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def _forms(Y: Tree) -> Any:
+    """The form of a value, or those of its parts; None of what has no gradient."""
+    if isinstance(Y, (np.ndarray, np.floating)):
+        return tuple.__new__(Form, (Y.shape, Y.dtype)) if Y.dtype.kind == "f" else None
+    return tuple(map(_forms, Y)) if isinstance(Y, (tuple, list)) else None
+
+
+def gradient(dY: Any, of: Any, part: str = "") -> Any:
+    """dY for the pullback of a Y of this form: an array, or a tuple if Y has several parts."""
+    if _alike(dY, of) or of is None:
+        return None if of is None else dY
+    if not isinstance(of, Form):
+        if not isinstance(dY, (tuple, list)) or len(dY) != len(of):
+            raise ValueError(f"dY{part}: {_called(dY)} should be a tuple of {len(of)}, as Y{part} is")
+        return tuple(gradient(d, f, f"{part}[{k}]") for k, (d, f) in enumerate(zip(dY, of, strict=True)))
+    return brought(dY, of, f"dY{part}", f"that of Y{part}, {of.shape}", f"{of.dtype}, as Y{part} is")
+
+
+def _alike(given: Any, of: Any) -> bool:
+    return type(given) is np.ndarray and hasattr(of, "dtype") and given.dtype == of.dtype and given.shape == of.shape
+
+
+def brought(given: Any, of: Any, name: str, shape: str, dtype: str) -> np.ndarray:
+    """An array with the shape and dtype of another, which these words tell: another shape is refused, another dtype cast."""
+    if isinstance(given, np.ma.MaskedArray):
+        plain(name, given)
+    array = np.asarray(given)
+    if array.shape != of.shape:
+        raise ValueError(f"{name}: shape {array.shape} should be {shape}")
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{name}: {array.dtype} should be {dtype}")
+    return array.astype(of.dtype)
 
 
 @functools.cache
@@ -276,11 +357,11 @@ def _guarded(kind: type) -> type:
     """The kind of pullback that looks at dY before the other kind of the same name does."""
 
     class Guarded(kind):
-        of: tuple[tuple[int, ...], np.dtype] | None = None
+        of: Any = None  # the form of its value
 
         @functools.wraps(kind.__call__)  # what a reader sees, who asks for its source
         def __call__(self, dY: Any) -> Any:
-            dY = dY if self.of is None else gradient(dY, *self.of)
+            dY = dY if self.of is None else gradient(dY, self.of)
             before, the_door.inside = the_door.inside, True
             try:
                 return super().__call__(dY)
@@ -312,11 +393,16 @@ def _as_before(known: Any, new: Any) -> Any:
 
 def pair(Y: Any, pullback: Any) -> tuple[Any, Any]:
     """A value and its pullback as they leave: the value can't be changed under the pullback, which takes no other gradient."""
-    guarded = _guard_again(type(pullback), pullback, (np.shape(Y), Y.dtype))
+    still = _still(Y) if isinstance(Y, np.ndarray) else tree_map(_still, Y)
+    return still, _guard_again(type(pullback), pullback, _forms(Y))
+
+
+def _still(Y: Any) -> Any:
+    """An array as one that is only read."""
     if isinstance(Y, np.ndarray):
         Y = Y.view()
-        Y.flags.writeable = False
-    return Y, guarded
+        Y.setflags(write=False)
+    return Y
 
 
 def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
@@ -328,7 +414,9 @@ def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
 
 
 def own(state: Any, arguments: dict[str, Any]) -> None:
-    """Refuse a state that another layer has left, or other samples."""
+    """Refuse a state that another layer has left, or other samples, or what is no state at all."""
+    if state is not None and not isinstance(state, tuple):
+        raise TypeError(f"state: {type(state).__name__} is none; without one a text begins")
     if state is None or not hasattr(state, "left_by"):
         return
     (layer, batch), (before, samples) = _owner(arguments), state.left_by
@@ -336,6 +424,12 @@ def own(state: Any, arguments: dict[str, Any]) -> None:
         raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
     if batch is not None and batch != samples:
         raise ValueError(f"state: it is that of a batch {samples}, not {batch}")
+
+
+def another_kind(state: Any, error: Exception) -> bool:
+    """Whether a layer has failed from inside at a state that nobody has left: the book's own errors begin with a name."""
+    by_hand = state is not None and not hasattr(state, "left_by")
+    return by_hand and not re.match(r"\w[\w.]*: |.*parameter '", str(error), re.DOTALL)
 
 
 def _same(layer: Any, other: Any) -> bool:
@@ -350,11 +444,13 @@ def _kept(kind: type) -> type:
     """The kind of state that knows who has left it."""
 
     class Kept(kind):
+        left_by: Any = None
+
         def _replace(self, **changes: Any) -> Any:
             return _as_before(self, super()._replace(**changes))
 
         def __reduce__(self) -> Any:
-            return (kind, tuple(self)) if hasattr(kind, "_fields") else (kind, (tuple(self),))
+            return _keep_again, (kind, tuple(self), self.left_by)
 
     Kept.__name__, Kept.__qualname__, Kept.__doc__ = kind.__name__, kind.__qualname__, kind.__doc__
     Kept.__module__ = kind.__module__
@@ -367,13 +463,17 @@ def left(result: tuple[Any, Any], arguments: dict[str, Any]) -> tuple[Any, Any]:
     if not isinstance(state, tuple):
         return result
     kind = type(state).__mro__[1] if hasattr(state, "left_by") else type(state)
-    kept: Any = tuple.__new__(_kept(kind), state)
-    kept.left_by = _owner(arguments)
-    return Y, kept
+    return Y, _keep_again(kind, state, _owner(arguments))
+
+
+def _keep_again(kind: Any, fields: Any, left_by: Any) -> Any:
+    kept = tuple.__new__(_kept(kind), fields)
+    kept.left_by = left_by
+    return kept
 
 
 def out(result: Any) -> Any:
     """What a function returns, as it leaves: a value with its pullback, or something else."""
     if type(result) is tuple and len(result) == 2 and isinstance(result[1], tuple) and callable(result[1]):
-        return pair(*result) if isinstance(result[0], (np.ndarray, np.floating)) else result
+        return pair(*result)
     return result

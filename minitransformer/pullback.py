@@ -34,32 +34,51 @@ class NoParams(NamedTuple):
     """Nothing to learn."""
 
 
+def is_named(tree: Tree) -> bool:
+    """Whether a tree is a NamedTuple. Its class, which a pullback may remember, has the same `_fields`, and is a leaf."""
+    return isinstance(tree, tuple) and hasattr(tree, "_fields")
+
+
+def tree_parts(tree: Tree) -> dict[Any, Tree] | None:
+    """The parts of a tree by name, or by number if they have none; None of a leaf."""
+    if isinstance(tree, dict):
+        return tree
+    if is_named(tree):
+        return tree._asdict()
+    return dict(enumerate(tree)) if isinstance(tree, (tuple, list)) else None
+
+
 def tree_items(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     """Walk the leaves of a tree: pairs of a readable path and a leaf, such as `("blocks.0.attention.W_q", array)`."""
-    if isinstance(tree, dict):
-        children = list(tree.items())
-    elif hasattr(tree, "_fields"):
-        children = list(zip(tree._fields, tree, strict=True))
-    elif isinstance(tree, (tuple, list)):
-        children = list(enumerate(tree))
-    else:
-        if tree is not None:
-            yield path, tree
-        return
-    for name, child in children:
-        yield from tree_items(child, f"{path}.{name}" if path else str(name))
+    parts = tree_parts(tree)
+    if parts is not None:
+        for name, part in parts.items():
+            yield from tree_items(part, f"{path}.{name}" if path else str(name))
+    elif tree is not None:
+        yield path, tree
 
 
-def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """Apply a function to each leaf of one tree, or to the corresponding leaves of several."""
+def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree, path: str = "") -> Tree:
+    """Apply a function to each leaf of one tree, or to the corresponding leaves of several; in a dict by name, in any order.
+
+    Where another tree is None, so are all its leaves.
+    raises   ValueError that names a part which only one of the trees has
+    """
     if tree is None:
         return None
+    parts = tree_parts(tree)
+    if parts is None:
+        return function(tree, *others)
+    there = [dict.fromkeys(parts) if other is None else tree_parts(other) or {} for other in others]
+    if odd := [name for other in there for name in (*parts, *other) if (name in parts) != (name in other)]:
+        raise ValueError(f"{path}{'.' if path else ''}{odd[0]}: one of the trees has it, another has not")
+    mapped = {
+        name: tree_map(function, part, *(other[name] for other in there), path=f"{path}.{name}" if path else str(name))
+        for name, part in parts.items()
+    }
     if isinstance(tree, dict):
-        return {k: tree_map(function, v, *(o[k] for o in others)) for k, v in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        children = (tree_map(function, *leaves) for leaves in zip(tree, *others, strict=True))
-        return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
-    return function(tree, *others)
+        return mapped
+    return type(tree)(*mapped.values()) if is_named(tree) else type(tree)(mapped.values())
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
@@ -68,7 +87,10 @@ def tree_leaves(tree: Tree) -> list[Any]:
 
 
 def tree_aligned(tree: Tree, *others: Tree) -> list[list[Any]]:
-    """The leaves of a tree, and those of others in the same order; None where another has none (a missing gradient)."""
+    """The leaves of a tree, and those of others in the same order; None where another has none (a missing gradient).
+
+    raises   as `tree_map`
+    """
     rows: list[tuple[Any, ...]] = []
     tree_map(lambda *leaves: rows.append(leaves), tree, *others)
     return [list(column) for column in zip(*rows, strict=True)]
@@ -77,7 +99,7 @@ def tree_aligned(tree: Tree, *others: Tree) -> list[list[Any]]:
 def tree_get(tree: Tree, path: str) -> Tree:
     """The part of a tree at a path such as "attention.core.table"; the empty path is all of it."""
     for name in path.split(".") if path else ():
-        tree = getattr(tree, name) if hasattr(tree, "_fields") else tree[name if isinstance(tree, dict) else int(name)]
+        tree = getattr(tree, name) if is_named(tree) else tree[name if isinstance(tree, dict) else int(name)]
     return tree
 
 
@@ -87,7 +109,7 @@ def tree_set(tree: Tree, path: str, part: Tree) -> Tree:
         return part
     name, _, rest = path.partition(".")
     part = tree_set(tree_get(tree, name), rest, part)
-    if hasattr(tree, "_fields"):
+    if is_named(tree):
         return tree._replace(**{name: part})
     if isinstance(tree, dict):
         return {**tree, name: part}
@@ -198,13 +220,16 @@ def added_losses(pullback: Pullback) -> list[Any]:
     the gradient of the whole loss by it is as `dadded`, zero until `with_added` says otherwise.
     """
     parts = pullback if isinstance(pullback, tuple) else ()
-    own = [pullback.added] if "added" in getattr(pullback, "_fields", ()) else []
+    own = [pullback.added] if is_named(pullback) and "added" in pullback._fields else []
     return own + [loss for part in parts for loss in added_losses(part)]
 
 
 def with_added(pullback: Pullback, dadded: float) -> Pullback:
     """The pullback of Y and of the added losses, each with this gradient."""
-    if hasattr(pullback, "_fields"):
-        again = type(pullback)(*(with_added(part, dadded) for part in pullback))
-        return again._replace(dadded=dadded) if "dadded" in again._fields else again
-    return type(pullback)(with_added(part, dadded) for part in pullback) if isinstance(pullback, tuple) else pullback
+    if not is_named(pullback):
+        return (
+            type(pullback)(with_added(part, dadded) for part in pullback) if isinstance(pullback, tuple) else pullback
+        )
+    parts = {name: with_added(part, dadded) for name, part in zip(pullback._fields, pullback, strict=True)}
+    again = pullback._replace(**parts)
+    return again._replace(dadded=dadded) if "dadded" in again._fields else again

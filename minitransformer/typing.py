@@ -36,6 +36,7 @@ else:
 Function = TypeVar("Function", bound=Callable[..., Any])
 MANY = 4096  # calls that a function remembers
 PLAIN = (bool, int, float, str, type)
+NO_INDICES = ("self", "model", "params", "state", "states")
 GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
 
 
@@ -49,7 +50,10 @@ def _look(value: Any, seen: list[Any]) -> None:
     elif isinstance(value, (tuple, list)):
         seen += kind, len(value)
         for part in value:
-            _look(part, seen)
+            if type(part) is np.ndarray:  # most parts of most trees, and a call costs more than a look
+                seen += part.dtype, part.shape
+            else:
+                _look(part, seen)
     elif kind is dict:
         seen += kind, tuple(value)
         for part in value.values():
@@ -62,13 +66,24 @@ def _look(value: Any, seen: list[Any]) -> None:
         raise TypeError
 
 
-def _call(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What a call looks like to a check (each tier has a result of its own), or None if that can't be said."""
-    seen: list[Any] = [current()]
+def _call(args: tuple[Any, ...], kwargs: dict[str, Any], grows: str | None, place: int) -> tuple[Any, ...] | None:
+    """What a call looks like to a check (each tier has a result of its own), or None if that can't be said.
+
+    grows, place    name and place of an argument of which only the type is noted
+    """
+    if grows is not None:
+        args = tuple(type(value) if k == place else value for k, value in enumerate(args))
+        kwargs = {name: type(value) if name == grows else value for name, value in kwargs.items()}
+    seen: list[Any] = [current(), len(args)]
     try:
-        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+        for value in args:
+            if type(value) is np.ndarray:
+                seen += value.dtype, value.shape
+            else:
+                _look(value, seen)
+        for name, value in kwargs.items():
             seen.append(name)
-            _look(type(value) if name in GROWS else value, seen)
+            _look(value, seen)
     except TypeError:
         return None
     return tuple(seen)
@@ -99,31 +114,52 @@ def checked(function: Function) -> Function:
     names = tuple(parameters)
     star = next((k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL), len(names))
     of_core = names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step")
-    state = next((name for name in GROWS if name in parameters and "self" in parameters), None)
+    grows = next((name for name in GROWS if name in parameters), None)
+    place = names.index(grows) if grows is not None else -1
+    state = grows if "self" in parameters else None
+    back = any(word in str(function.__annotations__.get("return", "Pullback")) for word in ("Pullback", "Any"))
+    indices = {name for name, p in parameters.items() if name not in NO_INDICES and door.of_indices(p.annotation)}
+    indices = indices if back and state is None else set()  # who does not go back does not look at them again
+    places = [k for k, name in enumerate(names[:star]) if name in indices]
     passed: set[tuple[Any, ...]] = set()
+
+    def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        arguments = dict(zip(names[:star], args, strict=False)) | kwargs
+        if len(args) > star < len(names):
+            arguments[names[star]] = args[star:]
+        return arguments
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if the_door.inside:
             return function(*args, **kwargs)
-        looks = _call(names, args, kwargs)
-        arguments = dict(zip(names[:star], args, strict=False)) | kwargs
-        if len(args) > star < len(names):
-            arguments[names[star]] = args[star:]
+        looks = _call(args, kwargs, grows, place)
+        known = _among(passed, looks)
+        arguments = {} if known and state is None else by_name(args, kwargs)
         the_door.inside = True
         try:
             if state is not None:
                 door.own(arguments.get(state), arguments)
-            if _among(passed, looks):
-                result = function(*args, **kwargs)
-            else:
+            if not known:
                 door.examine(arguments, choices, arrays)
                 if of_core:
                     door.examine_heads(function.__name__, names, arguments)
-                result = strict()(*args, **kwargs)
-                if looks is not None and len(passed) < MANY:
-                    with suppress(TypeError):  # a layer of a reader's may hold what has no hash
-                        passed.add(looks)
+            if places:
+                args = tuple(door.own_indices(a) if k in places else a for k, a in enumerate(args))
+            if kwargs and indices:
+                kwargs = {name: door.own_indices(a) if name in indices else a for name, a in kwargs.items()}
+            try:
+                result = function(*args, **kwargs) if known else strict()(*args, **kwargs)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                if state is not None and door.another_kind(given := arguments.get(state), error):
+                    layer = type(arguments["self"]).__name__
+                    raise TypeError(
+                        f"{state}: {type(given).__name__} is not what a {layer} leaves ({error})"
+                    ) from error
+                raise
+            if not known and looks is not None and len(passed) < MANY:
+                with suppress(TypeError):  # a layer of a reader's may hold what has no hash
+                    passed.add(looks)
         finally:
             the_door.inside = False
         return door.out(result) if state is None else door.left(result, arguments)

@@ -1,10 +1,12 @@
 """What every public function asks at its door: found by its signature, so a new one is in here by being public."""
 
+import contextlib
 import copy
 import dataclasses
 import importlib
 import inspect
 import pickle
+import pkgutil
 import re
 import typing
 
@@ -21,14 +23,15 @@ from minitransformer.attention import (
     Window,
     attention_of,
 )
+from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
-from minitransformer.door import fit
+from minitransformer.door import AT_MOST, fit
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
 from minitransformer.kin import GRU
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
-from minitransformer.pullback import NoParams, tree_items, tree_map, tree_set
+from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
 
 pytestmark = pytest.mark.each_value
 
@@ -38,25 +41,36 @@ ROOMS = (
     "attention.smaller",
     "attention.sparse",
     "attention.learned",
+    "attention.linear",
     "positions",
     "models",
     "kin",
+    "data",
 )
 SIZES = {
     **{"n": 3, "m": 5, "d": 4, "dv": 4, "r": 4, "D": 6, "E": 6, "e": 4, "f": 4, "vocabulary": 7, "longest": 6},
     **{"batch": 2, "shared": 2, "own": 2, "heads": 2, "groups": 2, "rounds": 2, "clusters": 2, "parts": 3},
     **{"pairs": 2, "half": 2, "p": 3, "tokens": 6, "k": 3, "s": 2, "keys": 5, "taps": 3, "past": 2, "N": 1, "3": 3},
+    **{"rows": 4, "steps": 3},
 }
 
 
 def public():
-    """Functions and classes that the rooms of the book offer, by name."""
+    """Functions and classes that the rooms of the book offer, and what has a door wherever it stands in them, by name."""
+    found = {}
     for room in ROOMS:
         module = importlib.import_module(f"minitransformer.{room}")
         for name in getattr(module, "__all__", vars(module)):
-            thing = getattr(module, name)
-            if not name.startswith("_") and getattr(thing, "__module__", "").startswith("minitransformer."):
-                yield name, thing
+            if not name.startswith("_") and getattr(vars(module)[name], "__module__", "").startswith(
+                "minitransformer."
+            ):
+                found[name] = vars(module)[name]
+        for inner in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            inside = importlib.import_module(f"minitransformer.{room}.{inner.name}")
+            found |= {
+                name: f for name, f in vars(inside).items() if inspect.isfunction(f) and hasattr(f, "__wrapped__")
+            }
+    return found.items()
 
 
 def goes_back(function):
@@ -146,6 +160,9 @@ OTHER_OF = {
     "gated_linear_attention": {"log_decay": fades},
     "pseudo_inverse": {"A": weights},
     "bigbird_attention": {"block": 1, "drawn": np.array([[[3], [4], [1], [1]]] * 2)},
+    "cosformer_attention": {"longest": 8},
+    "cosformer_features": {"longest": 8},
+    "kernel_smoother": {"similarity": lambda dtype: exponential},
     "ring_attention": {"owners": [np.array([0, 2]), np.array([1])]},
 }
 
@@ -168,8 +185,7 @@ def layers():
     yield "GRU", GRU(4, 8)
 
 
-OF_SEVERAL = {"merge", "partial_attention"}  # their value is no array
-CALLS = {name: (f, None) for name, f in FUNCTIONS.items() if name not in OF_SEVERAL}
+CALLS = {name: (f, None) for name, f in FUNCTIONS.items()}
 CALLS |= {name: (type(layer).__call__, layer) for name, layer in layers()}
 
 
@@ -196,54 +212,151 @@ def same(a, b):
     )
 
 
+def ones(Y):
+    return tree_map(np.ones_like, Y)
+
+
 @tiers
 @every
 def test_a_value_can_not_be_changed_under_its_pullback(name, tier):
     with backend(tier):
         Y, pullback, _ = call(name)
-        if isinstance(Y, np.ndarray):
-            with pytest.raises(ValueError, match="read-only"):
-                Y += 1
+        for _, part in tree_items(Y):
+            if isinstance(part, np.ndarray):
+                with pytest.raises(ValueError, match="read-only"):
+                    part += 1
         assert type(pullback).__name__.endswith("Pullback")
         again = pickle.loads(pickle.dumps(pullback))
-        assert same(again(np.ones_like(Y)), pullback(np.ones_like(Y)))
+        assert same(again(ones(Y)), pullback(ones(Y)))
 
 
 @tiers
 @every
 def test_a_gradient_comes_in_the_form_of_its_value(name, tier):
-    """What has another dtype, order or byte order is brought to it; what has another shape, or is no number, is refused."""
+    """What has another dtype, order or byte order is brought to it; what has another shape, or is no number, is refused.
+
+    Of a value that has several parts each part is asked.
+    """
     with backend(tier):
         Y, pullback, _ = call(name)
-        dY = np.random.default_rng(1).standard_normal(Y.shape).astype(Y.dtype)
+        rng = np.random.default_rng(1)
+        dY = tree_map(lambda part: rng.standard_normal(part.shape).astype(part.dtype), Y)
         want = pullback(dY)
-        for form in (dY.astype(np.float64), dY.astype(Y.dtype.newbyteorder()), dY.tolist()):
-            assert same(pullback(form), want)
-        for form in (np.repeat(dY, 2, -1)[..., ::2], np.asfortranarray(dY)) if Y.ndim else ():  # sums in another order
-            for (path, found), (_, wanted) in zip(tree_items(pullback(form)), tree_items(want), strict=True):
-                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, err_msg=path)
-        assert same(pullback(np.ones(Y.shape, int)), pullback(np.ones_like(Y)))
-        for bad in (
-            np.ones((*Y.shape, 1), Y.dtype),
-            np.ones((2, *Y.shape), Y.dtype),
-            *([dY[..., :1], dY[0]] if Y.ndim else []),
-        ):
-            if bad.shape != Y.shape:
-                with pytest.raises(ValueError, match=r"dY: shape .* should be that of Y"):
-                    pullback(bad)
-        for known in (
-            pickle.loads(pickle.dumps(pullback)),
-            *([pullback._replace()] if hasattr(pullback, "_fields") else []),
-        ):
-            with pytest.raises(ValueError, match=r"dY: shape .* should be that of Y"):
-                known(np.ones((*Y.shape, 1), Y.dtype))
-        for bad in (dY * 1j, dY.astype(object), dY > 0, np.ma.masked_array(dY)):
-            with pytest.raises(TypeError, match="dY"):
-                pullback(bad)
+        copies = [pickle.loads(pickle.dumps(pullback))]
+        copies += [pullback._replace()] if hasattr(pullback, "_fields") else []
+        if isinstance(Y, tuple):
+            assert same(pullback(list(dY)), want)
+            for bad in (dY[0], dY[:1], (*dY, dY[0]), None, 1.0):
+                for known in (pullback, *copies):
+                    with pytest.raises(ValueError, match=rf"dY: .* should be a tuple of {len(Y)}, as Y is"):
+                        known(bad)
+        for path, part in tree_items(Y):
+            where, d = f"[{path}]" if path else "", tree_get(dY, path)
+
+            def of(other, pullback=pullback, path=path):
+                return pullback(tree_set(dY, path, other))
+
+            for form in (d.astype(np.float64), d.astype(part.dtype.newbyteorder()), d.tolist()):
+                assert same(of(form), want)
+            for form in (
+                (np.repeat(d, 2, -1)[..., ::2], np.asfortranarray(d)) if part.ndim else ()
+            ):  # sums in another order
+                for (entry, found), (_, wanted) in zip(tree_items(of(form)), tree_items(want), strict=True):
+                    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, err_msg=entry)
+            assert same(of(np.ones(part.shape, int)), of(np.ones_like(part)))
+            for bad in (
+                np.ones((*part.shape, 1)),
+                np.ones((2, *part.shape)),
+                *((d[..., :1], d[0]) if part.ndim else ()),
+            ):
+                if bad.shape != part.shape:
+                    for known in (pullback, *copies):
+                        message = rf"dY{re.escape(where)}: shape .* should be that of Y{re.escape(where)}"
+                        with pytest.raises(ValueError, match=message):
+                            of(bad, known)
+            for bad in (d * 1j, d.astype(object), d > 0, np.ma.masked_array(d)):
+                with pytest.raises(TypeError, match=re.escape(f"dY{where}: ")):
+                    of(bad)
         assert same(pullback(dY), want)
 
 
+HIDING = [name for name, (f, _) in CALLS.items() if {"K", "V", "mask"} <= set(inspect.signature(f).parameters)]
+
+
+@tiers
+@pytest.mark.parametrize("name", HIDING)
+def test_what_a_mask_hides_reaches_nothing(name, tier):
+    """A key that no query sees, and its value: be they NaN or infinite, neither the value nor a gradient is another one."""
+    _, _, given = call(name, np.float64)
+    m, found = given["K"].shape[-2], []
+    assert m == given["V"].shape[-2]
+    with backend(tier):
+        for what in (9.0, np.nan, np.inf):
+            K, V = given["K"].copy(), given["V"].copy()
+            K[..., 1, :] = V[..., 1, :] = what
+            with np.errstate(invalid="ignore"):  # ∞ − ∞, in a score that is hidden
+                Y, pullback, _ = call(name, np.float64, K=K, V=V, mask=np.arange(m)[None] != 1)
+                rng = np.random.default_rng(1)
+                dY = tree_map(lambda part, rng=rng: rng.standard_normal(part.shape), Y)
+                found.append(dict(tree_items({"Y": Y, "gradients": pullback(dY)})))
+    for other in found[1:]:
+        for path, array in found[0].items():
+            np.testing.assert_allclose(other[path], array, atol=1e-12, err_msg=path)
+
+
+def test_there_are_many_that_hide():
+    assert len(HIDING) >= 15
+
+
+def indices(name, given):
+    """The arguments that hold tokens, masks, labels, owners or a pattern; with a mask wherever one may be given."""
+    function = inspect.unwrap(CALLS[name][0])
+    found = {key: value for key, value in given.items() if key != "params"}
+    if "mask" in (asked := inspect.signature(function).parameters):
+        rows = next(found[key] for key in ("K", "X", "V", "S", "R", "logits") if key in found)
+        mask = array(asked["mask"].annotation, np.random.default_rng(0), bool)
+        found["mask"] = (
+            np.ones((1, rows.shape[-1 if "S" in found else -2]), bool) if mask is None or mask.ndim < 2 else mask
+        )
+        if name == "cross_entropy":
+            found["mask"] = np.ones(found["targets"].shape, bool)
+    lengths = asked.get("lengths")
+    if lengths is not None:
+        found["lengths"] = np.full(SIZES["batch"], 2)
+    leaves = {
+        key: [leaf for _, leaf in tree_items(value) if isinstance(leaf, np.ndarray)] for key, value in found.items()
+    }
+    return {key: found[key] for key in found if any(leaf.dtype.kind in "biu" for leaf in leaves[key])}
+
+
+@tiers
+@every
+def test_what_is_changed_between_the_passes_changes_nothing(name, tier):
+    """Tokens, masks, labels, owners and patterns belong to the caller, who may write something else into them."""
+    with backend(tier):
+        _, _, given = call(name)
+        held = copy.deepcopy(indices(name, given))
+        Y, pullback, _ = call(name, **copy.deepcopy(held))
+        want = pullback(ones(Y))
+        _, pullback, _ = call(name, **held)
+        for _, leaf in tree_items(held):
+            if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biu" and leaf.flags.writeable:
+                leaf[...] = ~leaf if leaf.dtype == bool else 10**6
+        assert same(pullback(ones(Y)), want)
+
+
 # ------------------------------------------------------------------------------------------- on the way in
+
+
+@pytest.mark.parametrize("name", [name for name, (f, _) in CALLS.items() if "*" in str(inspect.signature(f))])
+def test_nothing_in_more_rows_than_memory_is_refused_at_once(name):
+    """A loop through 2⁴⁰ samples of no row would never end."""
+    _, _, given = call(name)
+    for key, value in given.items():
+        dims = getattr(inspect.signature(inspect.unwrap(CALLS[name][0])).parameters[key].annotation, "dim_str", "")
+        if "*" in dims and isinstance(value, np.ndarray) and value.ndim > 1:
+            with pytest.raises(ValueError, match=rf"^{key}: shape .* has nothing in it"):
+                call(name, **{key: np.zeros((2**40, *[0] * (value.ndim - 1)), value.dtype)})
 
 
 @every
@@ -281,6 +394,50 @@ def test_parameters_of_another_form_are_refused_by_path(name, tier):
                 call(name, params=other)
 
 
+def turned(tree):
+    """The same tree, the names of each dict in the opposite order."""
+    if isinstance(tree, dict):
+        return {name: turned(part) for name, part in reversed(tree.items())}
+    if isinstance(tree, (tuple, list)):
+        parts = [turned(part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return tree
+
+
+@tiers
+@pytest.mark.parametrize("name", [name for name, (_, owner) in CALLS.items() if owner is not None])
+def test_names_of_parameters_may_come_in_any_order(name, tier):
+    """As they do from a file: the same values, gradients and steps; a name more or less is refused by path."""
+    layer = CALLS[name][1]
+    with backend(tier):
+        Y, pullback, given = call(name)
+        params = given["params"]
+        Z, other, _ = call(name, params=turned(params))
+        assert same(Y, Z)
+        want = dict(tree_items(pullback(ones(Y))))
+        for path, found in tree_items(other(ones(Y))):
+            assert np.array_equal(found, want.pop(path)), path
+        assert want == {}
+        if name in STEPS:
+            new = np.ones((1, 2), int) if name in MODELS else np.ones((1, 2, 8), np.float32)
+            assert same(layer.step(turned(params), new)[0], layer.step(params, new)[0])
+    for path in {path.rpartition(".")[0] for path, _ in tree_items(params)}:
+        part = tree_get(params, path)
+        if isinstance(part, dict):
+            key, leaf = next(iter(part.items()))
+            for odd, said in (
+                ({k: v for k, v in part.items() if k != key}, f"{key}: is missing"),
+                ({**part, "odd": leaf}, "odd: is no part of it"),
+            ):
+                with pytest.raises(TypeError, match=rf"^{re.escape(f'params.{path}.{said}')}"):
+                    call(name, params=tree_set(params, path, odd))
+        elif hasattr(part, "_asdict") and part:
+            with pytest.raises(
+                TypeError, match=rf"^params{re.escape('.' + path if path else '')}: should be .*, is dict"
+            ):
+                call(name, params=tree_set(params, path, part._asdict()))
+
+
 def views(array):
     """The same numbers in other places of memory."""
     yield np.asfortranarray(array)
@@ -300,7 +457,8 @@ def test_it_does_not_matter_how_an_array_lies_in_memory(name, tier):
             for path, leaf in tree_items(value):
                 for other in views(leaf) if isinstance(leaf, np.ndarray) else ():
                     Z, _, _ = call(name, **{key: tree_set(value, path, other) if path else other})
-                    np.testing.assert_allclose(Z, Y, rtol=1e-5, atol=1e-6, err_msg=f"{key} {path}")
+                    for (_, z), (_, y) in zip(tree_items(Z), tree_items(Y), strict=True):
+                        np.testing.assert_allclose(z, y, rtol=1e-5, atol=1e-6, err_msg=f"{key} {path}")
 
 
 def sizes():
@@ -314,7 +472,7 @@ def sizes():
 @tiers
 @pytest.mark.parametrize(("name", "size"), list(sizes()))
 def test_of_nothing_comes_nothing_or_a_reason(name, tier, size, monkeypatch):
-    """A size of zero gives an array, of zeros where there is something, or an error that names what is wrong."""
+    """A size of zero gives an array, of zeros (or ln 0) where there is something, or an error that names what is wrong."""
     monkeypatch.setitem(SIZES, size, 0)
     with backend(tier):
         try:
@@ -324,9 +482,41 @@ def test_of_nothing_comes_nothing_or_a_reason(name, tier, size, monkeypatch):
             if "parameter '" in str(error) or (named and not any(word in str(error) for word in numpys)):
                 return
             raise
-        assert np.isfinite(Y).all()
-        grads = pullback(np.ones_like(Y))
+        assert all(np.isfinite(part).all() or (part == -np.inf).all() for _, part in tree_items(Y))
+        grads = pullback(ones(Y))
         assert all(np.isfinite(leaf).all() for _, leaf in tree_items(grads) if isinstance(leaf, np.ndarray))
+
+
+def of_one_sample(given, function):
+    """Arguments without the axes that a star stands for in the signature."""
+    for key, parameter in inspect.signature(inspect.unwrap(function)).parameters.items():
+        dims = next(
+            (
+                p.dim_str
+                for p in (parameter.annotation, *typing.get_args(parameter.annotation))
+                if hasattr(p, "dim_str")
+            ),
+            "",
+        )
+        if key in given and isinstance(given[key], np.ndarray):
+            axis = [k for k, name in enumerate(dims.split()) if name[0] == "*"]
+            given[key] = given[key][..., *(0 if k in axis else slice(None) for k in range(given[key].ndim))]
+    return given
+
+
+@tiers
+@every
+def test_one_sample_needs_no_axis_of_its_own(name, tier):
+    """Where heads stand on that axis, or another argument has it too, the error names who wants it."""
+    with backend(tier):
+        _, _, given = call(name)
+        try:
+            Y, pullback, _ = call(name, **of_one_sample(given, CALLS[name][0]))
+        except (TypeError, ValueError) as error:
+            if re.match(r"(parameter '\w+'|\w+): shape ", str(error)):
+                return
+            raise
+        assert all(np.isfinite(leaf).all() for _, leaf in tree_items(pullback(ones(Y))) if isinstance(leaf, np.ndarray))
 
 
 def test_what_is_missing_and_what_is_too_much():
@@ -387,6 +577,55 @@ def test_a_state_goes_back_to_who_has_left_it(name, tier):
             if other != name and (other in MODELS) == (name in MODELS) and theirs != layer:
                 with pytest.raises(ValueError, match=r"state: another .* has left it"):
                     theirs.step(theirs.init(rng), new, state)
+
+
+@tiers
+@pytest.mark.parametrize("name", STEPS)
+def test_a_state_of_another_kind_is_refused_by_name(name, tier):
+    """What is none, and what another kind of layer has left, by whatever way it has come."""
+    layer, rng = STEPS[name], np.random.default_rng(0)
+    params = layer.init(rng)
+    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
+    with backend(tier):
+        _, left = layer.step(params, new)
+        for other in (3, "state", [1], {}, params, object(), new):
+            with pytest.raises(TypeError, match=r"states?: |parameter 'states?'"):
+                layer.step(params, new, other)
+        for theirs in STEPS.values():
+            tokens = rng.integers(0, 7, (2, 3)) if isinstance(theirs, LanguageModel) else np.ones((2, 3, 8), np.float32)
+            state = theirs.step(theirs.init(rng), tokens)[1]
+            if theirs != layer:
+                with pytest.raises((TypeError, ValueError), match=r"states?: |parameter 'states?'"):
+                    layer.step(params, new, pickle.loads(pickle.dumps(state)))
+            if kinds(state) != kinds(left):
+                with suppress_named():  # by hand: what has the same parts under the same names may do
+                    layer.step(params, new, by_hand(state))
+
+
+def by_hand(state):
+    """The same state, and nobody knows who has left it."""
+    if not isinstance(state, tuple):
+        return state
+    parts, kind = (
+        [by_hand(part) for part in state],
+        type(state).__mro__[1] if hasattr(state, "left_by") else type(state),
+    )
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+@contextlib.contextmanager
+def suppress_named():
+    """Errors of the book, which begin with a name."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not re.match(r"\w[\w.]*: |.*parameter '", str(error), re.DOTALL):
+            raise
+
+
+def kinds(state):
+    """The types of a state and of its parts."""
+    return (type(state).__name__, *map(kinds, state)) if isinstance(state, tuple) else type(state).__name__
 
 
 def test_a_state_that_was_made_by_hand_has_to_fit():
@@ -486,6 +725,9 @@ def test_every_field_is_asked_for_its_type(kind):
             for value in (10**30, -(10**400), *([np.nan, -1e39, 1e39] if hint in (float, float | None) else [])):
                 with pytest.raises(ValueError, match=f"^{field.name}: .* should be a number"):
                     dataclasses.replace(CHOSEN[kind], **{field.name: value})
+        if field.name in AT_MOST:
+            with pytest.raises(ValueError, match=f"^{field.name}: .* should be a number up to"):
+                dataclasses.replace(CHOSEN[kind], **{field.name: 2 * AT_MOST[field.name]})
         for value in out_of_range(field.name, hint):
             with pytest.raises(ValueError, match=field.name):
                 dataclasses.replace(CHOSEN[kind], **{field.name: value})
@@ -512,6 +754,7 @@ CAN_BE_ZERO = {
     "clip",
     "memory",
     "ponder",
+    "count",
 }
 
 
@@ -539,7 +782,8 @@ def test_every_number_that_a_function_takes_is_asked_for_its_range(function, par
     """By name, and before anything else is looked at."""
     f = dict(public())[function]
     others = dict.fromkeys(inspect.signature(f).parameters)
-    for value in (*out_of_range(parameter, hint), *((np.nan, np.inf, 1e39) if "float" in str(hint) else ())):
+    often = (2 * AT_MOST[parameter], 2**31) if parameter in AT_MOST else ()
+    for value in (*out_of_range(parameter, hint), *often, *((np.nan, np.inf, 1e39) if "float" in str(hint) else ())):
         with pytest.raises(ValueError, match=f"^{parameter}: "):
             f(**{**others, parameter: value})
 

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer import chain, check_pullback, random_like, residual, tree_bytes, tree_items, tree_map, tree_size
 from minitransformer.functional import linear, relu, softmax
-from minitransformer.pullback import ChainPullback, ResidualPullback, first_nonfinite, tree_add, tree_leaves
+from minitransformer.pullback import (
+    ChainPullback,
+    ResidualPullback,
+    first_nonfinite,
+    tree_add,
+    tree_aligned,
+    tree_leaves,
+)
+from minitransformer.training.optimiser import accumulate
 
 
 class Pair(NamedTuple):
@@ -51,10 +59,32 @@ def test_map_over_several_trees():
     assert tree_add(a, b) == Pair(11, 22)
 
 
-@pytest.mark.parametrize("other", [(np.ones(2),), (np.ones(2), np.ones(2), np.ones(2))])
-def test_map_over_trees_of_different_length_fails(other):
-    with pytest.raises(ValueError, match="zip"):
-        tree_map(np.add, (np.ones(2), np.ones(2)), other)
+def test_names_of_a_dict_belong_together_in_any_order():
+    a, b = {"W": np.ones(2), "b": np.zeros(1)}, {"b": np.full(1, 5.0), "W": np.full(2, 3.0)}
+    assert same(tree_add(a, b), {"W": np.full(2, 4.0), "b": np.full(1, 5.0)})
+    assert list(tree_add(b, a)) == ["b", "W"]
+
+
+def same(a, b):
+    return all(p == q and np.array_equal(x, y) for (p, x), (q, y) in zip(tree_items(a), tree_items(b), strict=True))
+
+
+OF_ANOTHER_FORM = {
+    "blocks.1.1": {"first": TREE["first"], "blocks": (TREE["blocks"][0], [np.ones(5)])},
+    "blocks.1.2": {"first": TREE["first"], "blocks": (TREE["blocks"][0], [np.ones(5), np.ones(()), np.ones(1)])},
+    "blocks": {"first": TREE["first"]},
+    "last": {**TREE, "last": np.ones(1)},
+    "first.W": {**TREE, "first": {"b": np.ones(3)}},
+    "first.c": {**TREE, "first": {"W": np.ones((2, 3)), "b": np.ones(3), "c": np.ones(3)}},
+}
+
+
+@pytest.mark.parametrize("path", OF_ANOTHER_FORM)
+def test_a_part_that_only_one_tree_has_is_named(path):
+    for trees in ((TREE, OF_ANOTHER_FORM[path]), (OF_ANOTHER_FORM[path], TREE)):
+        for function in (tree_add, tree_aligned, lambda a, b: accumulate(lambda tree: (0.0, tree), [a, b])):
+            with pytest.raises(ValueError, match=rf"^{path}: one of the trees has it, another has not"):
+                function(*trees)
 
 
 LEAVES = st.integers(0, 3).map(lambda n: np.arange(float(n)))

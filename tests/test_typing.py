@@ -162,3 +162,17 @@ def test_name_and_docstring_stay():
 
     assert function.__name__ == "function"
     assert function.__doc__ == "What it does."
+
+
+def test_a_state_that_grows_is_no_other_call(rng):
+    """With every token it is longer; what it is for says the function, each time."""
+    answers = [np.ones((2, 3)), np.ones(9), np.ones(9)]
+
+    @checked
+    def step(A: Float[Array, "n d"], state: tuple[Array, ...]) -> Float[Array, "n d"]:
+        return answers.pop(0)
+
+    for length in (1, 2, 3):
+        step(np.ones((2, 3)), (np.ones(length),) * length)
+    with pytest.raises(TypeError, match="parameter 'state'"):
+        step(np.ones((2, 3)), 3)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.core import Core, seen_keys
+from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.door import frozen
 from minitransformer.functional import loops_in, rms_norm, sigmoid
 from minitransformer.pullback import NoParams, Pullback
@@ -143,7 +143,9 @@ class UnitPullback(NamedTuple):
 
 
 def unit(X: Array, eps: float = 1e-6) -> tuple[Array, UnitPullback]:
-    """x / √(‖x‖² + d ε), row by row: keys of norm one, as the delta rule wants them."""
+    """x / √(‖x‖² + d ε), row by row: keys of norm one, as the delta rule wants them. Where others have ε, here stands d ε: it is
+    the RMS norm of the book, which adds ε to the mean of the squares, not to their sum.
+    """
     d = X.shape[-1]
     Y, norm = rms_norm(X, np.full(d, d**-0.5, X.dtype), eps=eps)
     return Y, UnitPullback(norm)
@@ -204,10 +206,10 @@ class DeltaRule(Core):
         if Q.shape[-2] != K.shape[-2]:
             raise ValueError(f"K: the delta rule writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
         seen = seen_keys(mask, Q, K, "the delta rule")
-        (Q, q), (K, k), (beta, gate) = unit(Q), unit(K), sigmoid(streams[0][..., 0])
+        K, V, x = (where_seen(seen, X) for X in (K, V, streams[0]))
+        (Q, q), (K, k), (beta, gate) = unit(Q), unit(K), sigmoid(x[..., 0])
         if seen is not None:
-            K, V = (np.where(seen, X, X.dtype.type(0)) for X in (K, V))
-            beta = np.where(seen[..., 0], beta, beta.dtype.type(0))
+            beta = where_seen(seen[..., 0], beta)
         Y, memory = delta_rule(Q, K, V, beta)
         return Y, DeltaCorePullback(q, k, gate, memory, seen)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype, without_the_hidden
+from minitransformer.arrays import must_broadcast, one_dtype, times, unless_hidden
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, loops_in, softmax
 from minitransformer.gather_scatter import (
@@ -36,7 +36,7 @@ class ScoresPullback(NamedTuple):
 
     def __call__(self, dS: Array) -> tuple[Array, Array]:
         dS = self.scale * dS
-        return dS @ self.K, dS.mT @ self.Q
+        return times(dS, self.K), times(dS.mT, self.Q)
 
 
 @checked
@@ -59,7 +59,9 @@ class AggregatePullback(NamedTuple):
     V: Array
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
-        return dY @ self.V.mT, self.A.mT @ dY
+        with np.errstate(invalid="ignore"):  # 0 · ∞
+            dA = dY @ self.V.mT
+        return unless_hidden(dA, self.A), times(self.A.mT, dY)
 
 
 @checked
@@ -69,9 +71,7 @@ def aggregate(A: Float[Array, "*batch n m"], V: Float[Array, "*batch m dv"]):
     A value of weight 0 does not count, be it NaN.
     """
     one_dtype(A=A, V=V)
-    with np.errstate(invalid="ignore"):  # 0 · ∞
-        Y = A @ V
-    return without_the_hidden(Y, lambda: A, V), AggregatePullback(A, V)
+    return times(A, V), AggregatePullback(A, V)
 
 
 class AttentionPullback(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype, without_the_hidden
+from minitransformer.arrays import must_broadcast, one_dtype, times, unless_hidden
 from minitransformer.attention.masks import causal_mask
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -42,9 +42,7 @@ def find(Q: Array, K: Array, V: Array, mask: Array | None, scale: float) -> Foun
         S = np.where(mask, S, S.dtype.type(-np.inf))
     m = S.max(-1, initial=-np.inf)
     P = np.exp(S - _finite(m)[..., None])
-    with np.errstate(invalid="ignore"):  # 0 · ∞
-        found = P @ V
-    return Found(m, P.sum(-1), without_the_hidden(found, lambda: P, V))
+    return Found(m, P.sum(-1), times(P, V))
 
 
 def join(a: Found, b: Found) -> Found:
@@ -78,8 +76,8 @@ def gradients(
     S = (s * Q) @ K.mT
     A = np.exp(S - _finite(L)[..., None])
     A = np.where(L[..., None] > -np.inf if mask is None else mask & (L[..., None] > -np.inf), A, A.dtype.type(0))
-    dS = s * A * (dY @ V.mT - D[..., None])
-    return dS @ K, dS.mT @ Q, A.mT @ dY
+    dS = s * A * (unless_hidden(dY @ V.mT, A) - D[..., None])
+    return times(dS, K), times(dS.mT, Q), times(A.mT, dY)
 
 
 class FlashPullback(NamedTuple):

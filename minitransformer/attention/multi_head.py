@@ -340,7 +340,8 @@ class MultiHeadAttention(Mixer):
             K, k = self._project(params.W_k, params.b_k, Z, self._groups, rotate=rotate, length=m)
             K, k = self._for_core(core, K, k)
         V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
-        streams = {name: self._project(p.W, p.b, X, self.heads) for name, p in (params.streams or {}).items()}
+        own = params.streams or {}
+        streams = {name: self._project(own[name].W, own[name].b, X, self.heads) for name in core.streams}
         arrays = (stream for stream, _ in streams.values())
         heads, attention = core(params.core, Q, K, V, *arrays, causal=causal, mask=mask, rng=rng)
         Y, o = linear(merge_heads(heads), params.W_o, params.b_o)
@@ -363,7 +364,8 @@ class MultiHeadAttention(Mixer):
         V = self._plain(params.W_v, params.b_v, X, self._groups)
         if self._groups != self.heads and not self.core.groups:
             K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))
-        streams = (self._plain(p.W, p.b, X, self.heads) for p in (params.streams or {}).values())
+        own = params.streams or {}
+        streams = (self._plain(own[name].W, own[name].b, X, self.heads) for name in self.core.streams)
         heads, state = self.core.step(params.core, Q, K, V, *streams, state=state)
         return affine(merge_heads(heads), params.W_o, params.b_o), state
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.typing import Array
+from minitransformer.typing import Array, checked
 
 BYTES = 256
 LONGEST = 8  # bytes that fit in one unsigned 64-bit number
@@ -53,6 +53,7 @@ def fit(train: Array, order: int) -> NGrams:
     return NGrams(tuple(_count(train, k) for k in range(1, order + 1)))
 
 
+@checked
 def probabilities(model: NGrams, text: Array) -> Array:
     """P(text[i] | the bytes before it) of every order at once, (order, n).
 
@@ -71,11 +72,13 @@ def probabilities(model: NGrams, text: Array) -> Array:
     return P[1:]
 
 
+@checked
 def bits_per_byte(model: NGrams, text: Array) -> Array:
     """−(1/n) Σ log₂ P(text[i] | …), one number for each order 1 … `model.order`."""
     return -np.log2(probabilities(model, text)).mean(-1)
 
 
+@checked
 def distribution(model: NGrams, context: bytes) -> Array:
     """P(b | context) for all 256 bytes b, by the highest order for which the context is long enough."""
     texts = np.empty((BYTES, len(context) + 1), np.uint8)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.typing import Array
+from minitransformer.typing import Array, checked
 
 LETTERS = 16
 SEPARATOR = LETTERS  # of copy; its vocabulary is LETTERS + 1
@@ -31,6 +31,7 @@ class Samples(NamedTuple):
     counts: Array
 
 
+@checked
 def copy(size: int, n: int, rng: np.random.Generator) -> Samples:
     """n letters, a separator, the letters again. Every letter of the second half is to be predicted."""
     letters = rng.integers(LETTERS, size=(size, n))
@@ -40,6 +41,7 @@ def copy(size: int, n: int, rng: np.random.Generator) -> Samples:
     return Samples(whole[:, :-1], whole[:, 1:], counts)
 
 
+@checked
 def induction(size: int, n: int, rng: np.random.Generator) -> Samples:
     """n letters of which a segment comes twice, at random places; what is to be predicted is the second, from its third on.
 
@@ -57,8 +59,14 @@ def induction(size: int, n: int, rng: np.random.Generator) -> Samples:
     return Samples(whole[:, :-1], whole[:, 1:], counts)
 
 
+@checked
 def order(size: int, n: int, rng: np.random.Generator) -> Samples:
-    """Letters with two marks at random places; class 0 if the FIRST stands before the SECOND, else 1. Answered at START."""
+    """Letters with two marks at random places; class 0 if the FIRST stands before the SECOND, else 1. Answered at START.
+
+    raises   ValueError if there is no room for START and two marks
+    """
+    if n < 3:
+        raise ValueError(f"n: {n} should be at least 3, for the start and two marks")
     tokens = rng.integers(LETTERS, size=(size, n))
     tokens[:, 0] = START
     places = 1 + np.argsort(rng.random((size, n - 1)), axis=1)[:, :2]
@@ -69,8 +77,14 @@ def order(size: int, n: int, rng: np.random.Generator) -> Samples:
     return Samples(tokens, targets, counts)
 
 
+@checked
 def span(size: int, n: int, rng: np.random.Generator) -> Samples:
-    """Letters and one mark; the span begins after the mark, and the mark says how long it is. Targets: first and last place."""
+    """Letters and one mark; the span begins after the mark, and the mark says how long it is. Targets: first and last place.
+
+    raises   ValueError if the longest span does not fit
+    """
+    if n < max(LENGTHS) + 2:
+        raise ValueError(f"n: {n} should be at least {max(LENGTHS) + 2}, for the start, a mark and the longest span")
     tokens = rng.integers(LETTERS, size=(size, n))
     tokens[:, 0] = START
     kind = rng.integers(len(LENGTHS), size=size)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.typing import Array
+from minitransformer.typing import Array, checked
 
 BYTES = 256
 LONGEST_CHANCE = 64  # the same 64 bytes twice are no accident
@@ -78,6 +78,7 @@ def _text(data: bytes, cut: int, name: str) -> Text:
     return Text(tokens[:cut], tokens[cut:], name, hashlib.sha256(data).hexdigest())
 
 
+@checked
 def sample(text: Text, context: int) -> Text:
     """What a long text is judged with: passages of both parts, evenly spread, longer than the context of a model.
 
@@ -96,6 +97,7 @@ def _spread(tokens: Array, size: int, context: int) -> Array:
     return tokens[starts[:, None] + np.arange(length)].reshape(-1)
 
 
+@checked
 def batch(tokens: Array, context: int, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """`size` passages of `context` tokens from random places, and the same one token later: inputs and targets.
 
@@ -120,12 +122,14 @@ def window_starts(tokens: Array, context: int, stride: int | None = None) -> Arr
     return np.append(np.arange(0, last, stride), last)
 
 
+@checked
 def counted(starts: Array, context: int) -> Array:
     """Which targets of these windows count, (w, context): each token but the first of the text does, exactly once."""
     before = np.append(0, starts[:-1] + context)  # here an earlier window has counted
     return starts[:, None] + np.arange(context) >= before[:, None]
 
 
+@checked
 def passages(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
     """`context` tokens from each start, and the same one token later: inputs and targets, (starts, context) int64 each."""
     both = tokens[starts[:, None] + np.arange(context + 1)].astype(np.int64)
@@ -142,6 +146,7 @@ def long_enough(tokens: Array, context: int, name: str = "text") -> None:
         )
 
 
+@checked
 def copied(text: Array, source: Array) -> Array:
     """True for each byte of `text` that lies in a passage of 64 bytes which also stands, word for word, in `source`."""
     wanted, slots = _fingerprints(text), np.zeros(2**22, bool)
@@ -167,11 +172,13 @@ def _fingerprints(text: Array) -> Array:
     return number
 
 
+@checked
 def decode(tokens: Array) -> str:
     """Bytes as text; what is not UTF-8, such as half a letter at the end of a sample, shows as �."""
     return bytes(np.asarray(tokens, np.uint8)).decode("utf-8", errors="replace")
 
 
+@checked
 def encode(text: str) -> Array:
     """Text as tokens: its UTF-8 bytes, (n,) int64."""
     return np.frombuffer(text.encode(), np.uint8).astype(np.int64)

@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, for_reading, without_the_hidden
-from minitransformer.gather_scatter import by_offset, for_each_head, sum_over_heads, unbroadcast
+from minitransformer.arrays import as_one_axis, finite, for_reading, times, unless_hidden, without_the_hidden
+from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.few_queries import attend_plainly, forward_few
@@ -500,6 +500,19 @@ class TiledAttentionPullback(NamedTuple):
         dX += [sum_over_heads(G.reshape(*batch, *G.shape[1:]), X.shape) for G, X in ((dK, self.K), (dV, self.V))]
         if self.bias is not None:
             dX.append(unbroadcast(dbias.sum(0)[:, LANES:-LANES].reshape(*batch, max(n + m - 1, 0)), self.bias.shape))
+        hides = self.causal or self.mask is not None or self.pattern is not None
+        return tuple(dX) if not hides or all(map(finite, dX)) else self._without_the_hidden(dY)
+
+    def _without_the_hidden(self, dY: Array) -> tuple[Array, ...]:
+        """The same in NumPy, where a NaN in a key or a value counts for those who see it: in the tiles 0 · NaN is NaN."""
+        batch, A = self.Q.shape[:-2], self.A
+        K, V = (for_each_head(X, batch) for X in (self.K, self.V))
+        with np.errstate(invalid="ignore"):  # 0 · ∞
+            dS = A * (unless_hidden(dY @ V.mT, A) - np.vecdot(dY, self.Y)[..., None])
+        dK, dV = self.scale * times(dS.mT, self.Q), times(A.mT, dY)
+        dX = [self.scale * times(dS, K), sum_over_heads(dK, self.K.shape), sum_over_heads(dV, self.V.shape)]
+        if self.bias is not None:
+            dX.append(unbroadcast(sum_by_offset(dS), self.bias.shape))
         return tuple(dX)
 
 

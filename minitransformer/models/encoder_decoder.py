@@ -5,8 +5,9 @@ collects a gradient from every block of the decoder.
 """
 
 import math
+import operator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.positions import Placed, place
 from minitransformer.pullback import Tree, tree_add
 from minitransformer.typing import Array, Float, Int, checked
+
+LONGEST = 2**16  # tokens of a translation: each step reads all of it again
 
 
 class EncoderDecoderParams(NamedTuple):
@@ -138,25 +141,30 @@ class EncoderDecoder(Model):
         N, decoder = self.decoder(params.decoder, Z, memory, causal=True, memory_mask=mask, rng=rng)
         return N @ params.E.T, EncoderDecoderPullback(embedded_source, encoder, embedded_target, decoder, N, params.E)
 
+    @checked
     def translate(
         self,
         params: EncoderDecoderParams,
-        source: Array,
+        source: Int[Array, "batch m"],
         *,
         begin: int,
         end: int,
-        longest: int,
-        lengths: Array | None = None,
-    ) -> Array:
+        longest: SupportsIndex,
+        lengths: Int[Array, "batch"] | None = None,
+    ) -> Int[Array, "batch length"]:
         """Write the most probable next token until `end` or `longest` tokens; (batch, ≤ longest), `end` repeated after the end.
 
         The source is read once. The target is short, so each step runs the decoder over all of it again.
+        raises   ValueError for a token outside the vocabulary, or more than 65,536 tokens to write
         """
+        most = operator.index(longest)
+        if not 0 <= most <= LONGEST:
+            raise ValueError(f"longest: {longest} should be a number from 0 to {LONGEST}")
         mask = keys_that_are_there(lengths, source.shape[-1])
         memory, _ = self.encoder(params.encoder, self._embed(params, source)[0], mask=mask)
         target = np.full((len(source), 1), begin)
         done = np.zeros(len(source), bool)
-        while target.shape[1] <= longest and not done.all():
+        while target.shape[1] <= most and not done.all():
             Z, _ = self._embed(params, target)
             N, _ = self.decoder(params.decoder, Z, memory, causal=True, memory_mask=mask)
             token = np.where(done, end, (N[:, -1] @ params.E.T).argmax(-1))

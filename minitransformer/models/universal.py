@@ -65,17 +65,20 @@ def halting(
     source   Graves 2016, for each position by itself as in Dehghani et al. 2018. Who is still running at the last step halts
              there; the authors' program leaves the sum of the weights below one
     returns  (w, R) and a pullback: dp = pullback((dw, dR)); `pullback.N` is the number of steps of each
+    raises   ValueError for no step
     """
+    if not len(p):
+        raise ValueError(f"p: shape {p.shape}; whoever halts has made a step")
     total = np.cumsum(p, 0)
     halted = total > 1 - eps
     halted[-1:] = True
-    N = halted.argmax(0) + 1
+    N = np.asarray(halted.argmax(0) + 1)
     before = np.concatenate([np.zeros_like(p[:1]), total[:-1]])
     last = N[None] - 1
     left = np.take_along_axis(1 - before, last, 0)
     t = _numbered(len(p), N)
     w = np.where(t < last, p, np.where(t == last, left, p.dtype.type(0)))
-    return (w, left[0]), HaltingPullback(N, len(p))
+    return (w, left[0, ...]), HaltingPullback(N, len(p))
 
 
 class CombinePullback(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.arrays import must_broadcast, one_dtype, those_seen
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention
 from minitransformer.attention.dot_product import AggregatePullback, aggregate, dot_product_attention
 from minitransformer.attention.masks import causal_mask
@@ -206,7 +206,9 @@ class ScoreEncoding(Encoding):
             mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
         if pattern is not None:
             mask = pattern.mask if mask is None else mask & pattern.mask
-        S, scores = self.scores(params, Q, for_each_head(K, batch))
+        shapes = K.shape, V.shape
+        K, V = those_seen(mask, for_each_head(K, batch), for_each_head(V, batch))
+        S, scores = self.scores(params, Q, K)
         A, normalise = softmax(S, mask=mask)
-        Y, aggregate = self.aggregate(params, A, for_each_head(V, batch))
-        return Y, ScoreEncodingPullback(scores, normalise, aggregate, (K.shape, V.shape))
+        Y, aggregate = self.aggregate(params, A, V)
+        return Y, ScoreEncodingPullback(scores, normalise, aggregate, shapes)

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.door import beside, frozen, refuse_other_numbers
 from minitransformer.functional import loops_in
-from minitransformer.pullback import Tree, tree_aligned, tree_items, tree_leaves, tree_map
+from minitransformer.pullback import Tree, tree_leaves, tree_map
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
 
@@ -50,7 +50,9 @@ class AdamW:
         """One step against the gradient, of size about `rate` in each coordinate; returns new parameters and state.
 
         A parameter without a gradient (None in its place) is left as it is: no weight decay either.
-        raises   ValueError for a gradient or a mean of another shape than its parameter
+        Gradients and means belong to parameters by their names; what has another dtype is brought to that of its parameter.
+        raises   ValueError or TypeError that names the part: for a gradient or a mean of another shape than its parameter, a part
+                 that only one of the trees has, or a parameter that is no array of float32 or float64
         """
         t = state.step + 1
         beta1, beta2 = self.betas
@@ -71,11 +73,11 @@ class AdamW:
             work += self._kept(theta, rate) * theta
             return work, m, v
 
-        leaves = list(zip(*tree_aligned(params, grads, state.m, state.v), strict=True))
-        for (path, theta), (_, *others) in zip(tree_items(params), leaves, strict=True):
-            for name, other in zip(("grads", "state.m", "state.v"), others, strict=True):
-                if other is not None and other.shape != theta.shape:
-                    raise ValueError(f"{name}.{path}: shape {other.shape} should be {theta.shape}")
+        trees = {"grads": grads, "state.m": state.m, "state.v": state.v}
+        refuse_other_numbers(params, "params")
+        leaves = list(
+            zip(tree_leaves(params), *(beside(tree, params, name) for name, tree in trees.items()), strict=True)
+        )
         trained = [leaf for leaf in leaves if leaf[1] is not None]
         if loops := loops_in("pointwise"):
             kept = [self._kept(theta, rate) for theta, *_ in trained]
@@ -107,7 +109,11 @@ def clip(grads: Tree, largest: float) -> tuple[Tree, float]:
     """Shrink a gradient to the norm `largest` if it is longer, keeping its direction; also returns the norm it had.
 
     source   Pascanu, Mikolov and Bengio 2013
+    raises   TypeError for what is no array of float32 or float64, ValueError for a norm below 0
     """
+    refuse_other_numbers(grads, "grads")
+    if not largest >= 0:
+        raise ValueError(f"largest: {largest} should be a number, at least 0")
     norm = global_norm(grads)
     if norm <= largest or not math.isfinite(norm):
         return grads, norm
@@ -118,7 +124,7 @@ def accumulate(gradient: Callable[[Any], tuple[float, Tree]], parts: Sequence[An
     """Mean loss and mean gradient over the parts of a batch; with equal parts, those of the whole batch.
 
     gradient   part -> (loss, gradient tree)
-    raises     ValueError if there is no part
+    raises     ValueError if there is no part, or gradients of two parts differ in form
     """
     if not parts:
         raise ValueError("parts: a mean needs at least one")

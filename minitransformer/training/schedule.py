@@ -2,7 +2,7 @@
 
 import math
 
-from minitransformer.door import frozen
+from minitransformer.door import choose, frozen
 
 
 @frozen
@@ -25,6 +25,7 @@ class Noam:
 
     def __call__(self, step: int) -> float:
         """The rate of this step."""
+        choose("step", step, int)
         return self.factor * self.width**-0.5 * min(step**-0.5, step * self.warmup**-1.5)
 
 
@@ -47,6 +48,7 @@ class Cosine:
 
     def __call__(self, step: int) -> float:
         """The rate of this step; `floor` after the last."""
+        choose("step", step, int)
         if step < self.warmup:
             return self.peak * step / self.warmup
         along = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)

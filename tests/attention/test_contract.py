@@ -33,10 +33,18 @@ from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, place
-from minitransformer.pullback import tree_bytes, tree_items, tree_leaves
+from minitransformer.pullback import (
+    added_losses,
+    first_nonfinite,
+    tree_bytes,
+    tree_items,
+    tree_leaves,
+    tree_set,
+    with_added,
+)
 from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.choices import Training
-from minitransformer.training.loop import start, train
+from minitransformer.training.loop import TrainingDiverged, start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
 
@@ -184,6 +192,27 @@ def test_padding_changes_no_bit_of_what_is_there(name, causal, tier):
     assert (Y[0] == Z[0]).all()
     assert (Y[1, : N - 5] == Z[1, : N - 5]).all()
     assert not dX[1, N - 5 :].any()
+
+
+@tiers
+@pytest.mark.parametrize(
+    ("name", "causal"),
+    [(name, c) for name, part in PARTS.items() if isinstance(part, Core) for c in (False, True) if can(part, c)],
+)
+def test_what_stands_in_a_hidden_key_or_value_reaches_nothing(name, causal, tier):
+    """Be it NaN or infinite: neither Y nor a gradient is another one."""
+    core, mask, found = PARTS[name], padding(20), []
+    dY = np.random.default_rng(5).standard_normal((2, H, 20, D // H))
+    with mt.backend(tier), np.errstate(invalid="ignore"):  # ∞ − ∞, in a score that is hidden
+        for what in (9.0, np.nan, np.inf):
+            arrays = heads_for(core, 20)
+            for X in arrays[2:3] if core.queries_are_keys else arrays[1:3]:
+                X[1, :, 15:] = what
+            Y, pullback = core(some(core), *arrays, causal=causal, mask=mask, rng=None)
+            found.append(dict(tree_items({"Y": Y, "gradients": pullback(dY)})))
+    for other in found[1:]:
+        for path, array in found[0].items():
+            np.testing.assert_allclose(other[path], array, atol=1e-11, err_msg=path)
 
 
 @every
@@ -361,6 +390,45 @@ def test_ten_steps_of_training_and_a_checkpoint(name, tier, tmp_path):
         if (a != b).any()
     }
     assert {f"stack.{path}" for path in model.stack.untrained} <= moved or not model.moves
+
+
+@every
+@pytest.mark.parametrize("stack", ["plain", "reversible", "fixed", "basic", "accumulated"])
+def test_in_every_stack(name, stack):
+    """Beside a part that adds to the loss, where blocks may differ: its pullback can be walked, and its training is told apart
+    from one that has diverged, by the name of an array."""
+    part, universal = PARTS[name], stack if stack in ("fixed", "basic", "accumulated") else "no"
+    causal = can(part, True)
+    attention = part if universal != "no" else (part, made("span:limit=8") if causal else part)
+    sizes = {"attention": attention, "reversible": stack == "reversible", "universal": universal, "ponder": 0.01}
+    kind = LanguageModel if causal else SequenceModel
+    if (stack != "plain" and part.front) or (universal != "no" and part.moves):
+        with pytest.raises(ValueError, match=r"^blocks: .* (take no tokens in front|can't have)"):
+            kind(40, 24, D, 2, H, 10, **sizes)
+        return
+    model = kind(40, 24, D, 2, H, 10, **sizes)
+    training = Training(2, 2, Cosine(1e-2, 2, 1), parts=1)
+    before = start(model, training)
+    tokens = np.random.default_rng(1).integers(0, 40, (2, 9))
+    logits, pullback = model(before.params, tokens)
+    assert tree_bytes(pullback) > 0
+    assert first_nonfinite(pullback) is None
+    paid, dY = with_added(pullback, 0.0), np.ones_like(logits)
+    assert (type(paid), added_losses(paid)) == (type(pullback), added_losses(pullback))
+    for (path, a), (_, b) in zip(tree_items(pullback(dY)), tree_items(paid(dY)), strict=True):
+        assert np.array_equal(a, b), path
+    with pytest.raises(ValueError, match=r"dY: shape .* should be that of Y"):
+        paid(dY[..., :-1])
+    if not causal:
+        return
+    letters = np.resize(np.frombuffer(b"abcdefgh ijkl. ", np.uint8), 400) % 40
+    objective = NextByte(Text(letters, letters[:60], "letters", ""), 24)
+    after = train(model, objective, training, state=before, progress=False)
+    assert all(np.isfinite(array).all() for _, array in tree_items(after.params))
+    path, leaf = next(tree_items(before.params.stack))
+    broken = before._replace(params=tree_set(before.params, f"stack.{path}", np.full_like(leaf, np.nan)))
+    with pytest.raises(TrainingDiverged, match=rf"first seen in params\.stack\.{path}$"):
+        train(model, objective, training, state=broken, progress=False)
 
 
 @every

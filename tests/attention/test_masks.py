@@ -1,11 +1,22 @@
 """Which query sees which key."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitransformer.attention import causal_mask, padding_mask
+import minitransformer as mt
+from minitransformer.attention import (
+    Window,
+    block_sparse_attention,
+    causal_mask,
+    dot_product_attention,
+    flash_attention,
+    padding_mask,
+)
+from minitransformer.backend import available
 
 
 @given(st.integers(0, 7), st.integers(0, 7))
@@ -68,3 +79,38 @@ def test_lengths_of_another_type_are_refused():
     for lengths in (np.array([1.0, 2.0]), [1, 2], np.array([True])):
         with pytest.raises(TypeError, match=r"parameter 'lengths'|lengths: a list should be"):
             padding_mask(lengths, 4)
+
+
+SOFTMAX = {
+    "dense": dot_product_attention,
+    "with a bias": lambda *QKV, causal: dot_product_attention(
+        *QKV, BIAS[: sum(X.shape[-2] for X in QKV[:2]) - 1], causal=causal
+    ),
+    "in blocks": partial(flash_attention, block=7),
+    "of a pattern": lambda Q, K, V, causal: block_sparse_attention(
+        Q, K, V, Window(9)(Q.shape[-2], K.shape[-2], causal=causal), causal=causal
+    ),
+}
+BIAS = np.random.default_rng(3).standard_normal(150)
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("n", [3, 70])
+@pytest.mark.parametrize("attention", SOFTMAX.values(), ids=SOFTMAX)
+def test_only_who_sees_a_nan_gets_it(attention, n, tier, rng):
+    """Y and dQ of queries before a key that is NaN are what they were; with groups of heads as well."""
+    Q, K, V = (rng.standard_normal((2, heads, length, 4)) for heads, length in ((2, n), (1, 70), (1, 70)))
+    if attention is SOFTMAX["in blocks"]:
+        K, V = (np.repeat(X, 2, 1) for X in (K, V))
+    dY = rng.standard_normal(Q.shape)
+    with mt.backend(tier):
+        Y, pullback = attention(Q, K, V, causal=True)
+        dQ = pullback(dY)[0]
+        for what in (np.nan, np.inf):
+            K[..., -2, :] = V[..., -2, :] = what
+            with np.errstate(invalid="ignore", over="ignore"):
+                Z, pullback = attention(Q, K, V, causal=True)
+                dZ = pullback(dY)[0]
+            np.testing.assert_allclose(Z[..., :-2, :], Y[..., :-2, :], atol=1e-12)
+            np.testing.assert_allclose(dZ[..., :-2, :], dQ[..., :-2, :], atol=1e-12)
+            assert np.isnan(Z[..., -2:, :]).all() or what == np.inf

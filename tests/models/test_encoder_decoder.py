@@ -194,6 +194,28 @@ def test_translation_has_at_most_longest_tokens(longest):
 # ----------------------------------------------------------------------------------------------- bad input
 
 
+def test_what_can_not_be_translated():
+    """Asked at the door, as everywhere; 2⁴⁰ tokens would never be written."""
+    ed = model(depth=1)
+    params, options = some(ed), {"begin": BEGIN, "end": END, "longest": 3}
+    for wrong, message in (
+        ({"longest": 2**40}, "longest: 1099511627776 should be a number from 0 to 65536"),
+        ({"longest": -1}, "longest: -1 should be a number from 0"),
+        ({"longest": 2.5}, "parameter 'longest'"),
+        ({"begin": -1}, "begin: -1 should be at least 0"),
+        ({"begin": VOCABULARY}, f"tokens: {VOCABULARY} is outside the vocabulary"),
+        ({"begin": "a"}, "parameter 'begin'"),
+        ({"source": SOURCE.astype(float)}, "parameter 'source'"),
+        ({"source": SOURCE[0]}, "parameter 'source'"),
+        ({"source": SOURCE.tolist()}, "source: a list should be an array"),
+        ({"lengths": np.array([1, 2, 3])}, "parameter 'lengths'"),
+        ({"params": params._replace(E=params.E[1:])}, r"params\.E: shape"),
+        ({"params": None}, "params: should be EncoderDecoderParams, is None"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            ed.translate(**{"params": params, "source": SOURCE, **options, **wrong})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,11 +1,15 @@
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from minitransformer import tree_items, tree_map
-from minitransformer.training.optimiser import AdamW, accumulate, clip, global_norm, with_leaves
+from minitransformer.backend import available, backend
+from minitransformer.training.optimiser import AdamW, AdamWState, accumulate, clip, global_norm, with_leaves
+
+tiers = pytest.mark.parametrize("tier", available())
 
 
 class Params(NamedTuple):
@@ -159,3 +163,65 @@ def test_what_does_not_fit_its_parameter_is_refused_by_path(where):
         grads, m, v = {**given, where: wrong}.values()
         with pytest.raises(ValueError, match=rf"^{where}\.layers\.0\.gamma: shape .* should be \(4,\)"):
             optimiser.update(params, grads, optimiser.init(params)._replace(m=m, v=v), 0.1)
+
+
+def odd_trees(params):
+    """Trees of another form than this one, by what is wrong with them, and what is said of it."""
+    gamma = params.layers[0]["gamma"]
+    yield params._replace(layers=({}, None)), r"layers\.0\.gamma: is missing"
+    yield params._replace(layers=({"gamma": gamma, "beta": gamma}, None)), r"layers\.0\.beta: is no part of it"
+    yield (
+        params._replace(layers=({"gamma": {"gamma": gamma}}, None)),
+        r"layers\.0\.gamma: should be an array \(4,\), is dict",
+    )
+    yield params._replace(layers=params.layers[:1]), r"layers: should be tuple of 2, is tuple of 1"
+    yield params._replace(layers=({"gamma": gamma * 1j}, None)), r"layers\.0\.gamma: complex.* should be float"
+    yield params._replace(layers=({"gamma": gamma.astype(object)}, None)), r"layers\.0\.gamma: object should be float"
+    yield params._replace(layers=({"gamma": gamma > 0}, None)), r"layers\.0\.gamma: bool should be float"
+    yield tuple(params), r": should be Params, is tuple of 3"
+
+
+@tiers
+@pytest.mark.parametrize("where", ["grads", "state.m", "state.v"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_trees_belong_together_by_path(where, dtype, tier):
+    """Of another form they are refused, whatever part it is; the order of names does not matter, nor does the dtype: parameters
+    and means keep theirs.
+    """
+    rng = np.random.default_rng(6)
+    optimiser, params = AdamW(), {"b": tree(rng, dtype), "a": rng.standard_normal((2, 3)).astype(dtype)}
+    given = {"grads": params, "state.m": params, "state.v": tree_map(np.square, params)}
+
+    def update(**others):
+        grads, m, v = {**given, **others}.values()
+        return optimiser.update(params, grads, AdamWState(3, m, v), 0.1)
+
+    with backend(tier):
+        want = update()
+        for odd, said in odd_trees(params["b"]):
+            with pytest.raises((TypeError, ValueError), match=rf"^{re.escape(where)}\.b\.?{said}"):
+                update(**{where: {**given[where], "b": odd}})
+        turned = update(**{where: dict(reversed(given[where].items()))})
+        for kind in (np.float16, np.float32, np.float64, np.longdouble, dtype):
+            cast = update(**{where: tree_map(lambda leaf, kind=kind: leaf.astype(kind), given[where])})
+            for (path, a), (_, b), (_, c) in zip(*map(tree_items, (want, cast, turned)), strict=True):
+                assert np.asarray(b).dtype == np.asarray(a).dtype, path
+                np.testing.assert_allclose(b, a, rtol=2e-2, atol=2e-2, err_msg=path)
+                assert np.array_equal(c, a), path
+
+
+@pytest.mark.parametrize("bad", [np.float16, np.longdouble, int, complex, object])
+def test_only_float32_and_float64_are_trained(bad):
+    params = tree(np.random.default_rng(0))
+    odd = params._replace(layers=({"gamma": np.ones(4, bad)}, None))
+    for function in (lambda: AdamW().update(odd, params, AdamW().init(params), 0.1), lambda: clip(odd, 1.0)):
+        with pytest.raises(
+            TypeError, match=r"^(params|grads)\.layers\.0\.gamma: .* should be an array of float32 or float64"
+        ):
+            function()
+
+
+@pytest.mark.parametrize("largest", [-1.0, math.nan])
+def test_a_senseless_norm_is_refused(largest):
+    with pytest.raises(ValueError, match=r"largest: .* should be a number, at least 0"):
+        clip({"W": np.ones(2)}, largest)

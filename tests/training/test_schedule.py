@@ -51,3 +51,14 @@ def test_a_senseless_noam_is_refused(wrong):
 def test_a_senseless_rate_is_refused(peak):
     with pytest.raises(ValueError, match=r"peak: .* should be (above 0|a number)"):
         Cosine(peak, 10)
+
+
+@pytest.mark.parametrize("schedule", [Noam(8), Cosine(1.0, 10), Cosine(1.0, 10, 2)])
+def test_the_first_step_is_one(schedule):
+    """Before it Noam's root has no real value, and half a step there is not."""
+    for step in (0, -1):
+        with pytest.raises(ValueError, match=f"step: {step} should be at least 1"):
+            schedule(step)
+    for other in (1.5, "1", None, True):
+        with pytest.raises(TypeError, match=r"step: .* should be int"):
+            schedule(other)

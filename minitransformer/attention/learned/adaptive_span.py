@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, those_seen
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, one_pattern
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import attend_to_buffer
@@ -282,10 +282,12 @@ class AdaptiveSpan(Core):
         n, m = Q.shape[-2], K.shape[-2]
         b, reach, ramp = log_ramp(z, self.ramp, self.largest, n, m)
         sees = tiles(reach, n, m).mask
-        S, scores = self.scores.scores(params.scores, Q, for_each_head(K, Q.shape[:-2]))
+        shapes = K.shape, V.shape
+        K, V = those_seen(mask, for_each_head(K, Q.shape[:-2]), for_each_head(V, Q.shape[:-2]))
+        S, scores = self.scores.scores(params.scores, Q, K)
         A, normalise = softmax(S + by_offset(b, n, m), mask=sees if mask is None else sees & mask)
-        Y, aggregate = self.scores.aggregate(params.scores, A, for_each_head(V, Q.shape[:-2]))
-        return Y, FormedSpanPullback(scores, normalise, aggregate, ramp, (K.shape, V.shape))
+        Y, aggregate = self.scores.aggregate(params.scores, A, V)
+        return Y, FormedSpanPullback(scores, normalise, aggregate, ramp, shapes)
 
     def after_step(self, params: SpanParams, observed: Tree, rng: np.random.Generator) -> SpanParams:
         """Spans from 0 to S."""

@@ -81,7 +81,7 @@ def nsa_attention(
     gates    of the compressed, the selected and the window branch
     block    keys of a block, both of those that are averaged and of those that are chosen. (The authors' overlap, and are
              pooled by a network with positions in it; means are what fla's code has)
-    chosen   k blocks, with those that are always seen
+    chosen   k blocks, with the three that are always seen; fewer than these it can't be
     window   w: a query sees itself and the w − 1 keys before it
     mask     True where query i sees key j. A key that no query sees counts in no mean; a mean that holds a key hidden from a
              query is not shown to it
@@ -111,8 +111,8 @@ def nsa_attention(
 
     own = i // block
     weight = compressed.A.reshape(*batch, G, H // G, n, len(c)).sum(-3)
-    weight = np.where((c == 0) | (c == own) | (c == own - 1), np.inf, weight)
-    blocks = largest(weight, chosen, (c <= own) & has_keys)
+    always, past = (c == 0) | (c == own) | (c == own - 1), (c <= own) & has_keys
+    blocks = (always & past) | largest(np.where(always, np.inf, weight), chosen, past)
     for_heads = for_each_head(blocks, (*batch, H))
     Y_s, selected = attend_to_chosen(Q, K, V, for_heads, block, causal=True, mask=mask, scale=scale)
 

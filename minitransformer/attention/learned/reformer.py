@@ -5,7 +5,8 @@
     a chunk looks at itself and the one before it        at what is of its bucket, and not at itself
     several rounds, each with an R of its own            what one round has cut apart another one sees
 
-Queries are the keys, but of norm one: k_j = q_j/‖q_j‖. The reversible layers of the same paper are in `models/reversible.py`.
+Queries are the keys, but of norm one: k_j = q_j/√(‖q_j‖² + 10⁻⁶ d), which has a value at q_j = 0 too. The reversible layers of
+the same paper are in `models/reversible.py`.
 """
 
 from typing import Any, NamedTuple
@@ -107,7 +108,7 @@ def sort_in_rounds(
 
 class LSHPullback(NamedTuple):
     """Who is in which bucket is constant. Each row goes back to its position, the rounds are summed, and a query that is a
-    key as well gets both: dq = dq_as_query + (I − k kᵀ) dk / ‖q‖.
+    key as well gets both: dq = dq_as_query + (I − k kᵀ) dk / √(‖q‖² + 10⁻⁶ d).
     """
 
     sorted: Sorted
@@ -148,7 +149,8 @@ def lsh_attention(
 ) -> tuple[Float[Array, "*batch n dv"], LSHPullback]:
     """Attention over the pairs that some round of hashing puts side by side, softmax over all of them together.
 
-        y_i = Σ_{j ∈ P_i} exp(S_ij − L_i) v_j,    S_ij = scale · ⟨q_i, q_j/‖q_j‖⟩,    P_i = ∪_r P_i^r without i
+        y_i = Σ_{j ∈ P_i} exp(S_ij − L_i) v_j,    S_ij = scale · ⟨q_i, k_j⟩,    P_i = ∪_r P_i^r without i
+        k_j = q_j/√(‖q_j‖² + 10⁻⁶ d)
 
     P_i^r holds the j of i's bucket that stand, sorted by (bucket, position), in i's chunk or the one before. Before the
     first chunk is nothing. A query that sees nobody else sees itself.

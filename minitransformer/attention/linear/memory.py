@@ -167,6 +167,7 @@ class Memory(Core):
             raise ValueError(f"K: a memory writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
         seen = seen_keys(mask, Q, K, "a memory")
         *gates, gate = streams
+        K, V, *gates = (where_seen(seen, X) for X in (K, V, *gates))
         (Q, K, V), convolve = self.convolve(params, seen, Q, K, V)
         entries, prepare = self.prepare(params, Q, K, V, *gates)
         Y, recall = entries.hide(seen).recall()

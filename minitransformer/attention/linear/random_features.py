@@ -11,7 +11,7 @@ are nearer to it than independent ones.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,12 +26,14 @@ CAP = 60.0  # the largest exponent that a feature may have: sums of e⁶⁰ stil
 # ------------------------------------------------------------------------------------------ directions
 
 
-def gaussian_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+@checked
+def gaussian_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
     """W (*own, m, d) whose rows are independent, w ~ N(0, I)."""
     return rng.standard_normal(shape)
 
 
-def orthogonal_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+@checked
+def orthogonal_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
     """W (*own, m, d) whose rows are each w ~ N(0, I), and orthogonal within each block of d.
 
     A square matrix of normal numbers is Q R. Q is uniform over all rotations and reflections only if the diagonal of R is
@@ -47,7 +49,8 @@ def orthogonal_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return rows * np.linalg.norm(rng.standard_normal(shape), axis=-1, keepdims=True)
 
 
-def of_same_length(W: Array) -> Array:
+@checked
+def of_same_length(W: Float[Array, "*own m d"]) -> Float[Array, "*own m d"]:
     """Rows of length √d, the root of the mean square of ‖w‖: the kernel is then SMREG, no longer exp, and never above it."""
     length = np.linalg.norm(W, axis=-1, keepdims=True)
     return W * (math.sqrt(W.shape[-1]) / np.maximum(length, 1e-30))

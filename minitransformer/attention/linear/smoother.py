@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import inverse, must_broadcast, one_dtype, without_the_hidden
+from minitransformer.arrays import inverse, must_broadcast, one_dtype, those_seen, times
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.dot_product import dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
@@ -72,6 +72,8 @@ def kernel_smoother(
     """
     one_dtype(Q=Q, K=K, V=V)
     n, m = Q.shape[-2], K.shape[-2]
+    if mask is not None:
+        K, V = those_seen(must_broadcast(mask, (*Q.shape[:-1], m)), K, V)
     W, pullback = similarity(Q, K)
     if W.shape != (*Q.shape[:-1], m):
         raise ValueError(f"similarity: gave weights {W.shape}, which should be {(*Q.shape[:-1], m)}")
@@ -80,11 +82,10 @@ def kernel_smoother(
         refuse_more_queries(n, m)
         sees = causal_mask(n, m)
     if mask is not None:
-        sees = sees & must_broadcast(mask, W.shape)
+        sees = sees & mask
     W = np.where(sees, W, W.dtype.type(0))
     D = W.sum(-1)
-    with np.errstate(invalid="ignore"):  # 0 · ∞
-        Y = without_the_hidden(W @ V, lambda: W, V) * inverse(D)[..., None]
+    Y = times(W, V) * inverse(D)[..., None]
     return Y, KernelSmootherPullback(pullback, W, V, D, Y, sees)
 
 
@@ -181,6 +182,7 @@ def gaussian_attention(Q: Array, K: Array, V: Array, **options: Any) -> tuple[Ar
     −‖q − k‖²/2 = ⟨q, k⟩ − ‖k‖²/2 − ‖q‖²/2, of which the last cancels: the rest is ⟨[q; 1], [k; −‖k‖²/2]⟩.
     """
     scale = 1 / math.sqrt(max(Q.shape[-1], 1))
+    K, V = those_seen(options.get("mask"), K, V)
     Q = np.concatenate([Q, np.ones_like(Q[..., :1])], -1)
     longer = np.concatenate([K, -np.vecdot(K, K)[..., None] / 2], -1)
     Y, attention = dot_product_attention(Q, longer, V, scale=scale, **options)

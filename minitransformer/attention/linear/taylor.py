@@ -46,8 +46,10 @@ def taylor_features(
 
     source   Borealis II, after (18): "maps the argument to an infinite dimensional space"
     cost     r = 1 + d + d² + … + d^degree features of each row
-    raises   TypeError for a wrong shape or dtype, ValueError for degree < 1
+    raises   TypeError for a wrong shape or dtype, ValueError for degree < 1, or more than 2²⁴ features
     """
+    if X.shape[-1] ** degree > 2**24:
+        raise ValueError(f"degree: {degree} makes {X.shape[-1]}^{degree} features, and more than 2²⁴ are too many")
     powers = [np.ones((*X.shape[:-1], 1), X.dtype)]
     for p in range(1, degree + 1):
         product = powers[-1][..., :, None] * (X / X.dtype.type(math.sqrt(p)))[..., None, :]

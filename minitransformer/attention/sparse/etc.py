@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, times
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.door import frozen
@@ -55,7 +55,7 @@ class LabelledPullback(NamedTuple):
         own = self.label + labels * np.arange(n)[:, None]  # each row has a table of its own
         dT = sum_by_index(dS, own, n * labels).reshape(*dS.shape[:-1], labels)
         dR, db = unbroadcast(dT.mT @ self.Q, self.R.shape), unbroadcast(dT.sum(-2), self.b.shape)
-        return dS @ self.K + dT @ self.R, dS.mT @ self.Q, dV, dR, db
+        return times(dS, self.K) + dT @ self.R, times(dS.mT, self.Q), dV, dR, db
 
 
 @checked

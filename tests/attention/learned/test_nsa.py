@@ -122,13 +122,16 @@ def test_outputs_and_choice_are_causal_bit_for_bit(tier):
             np.testing.assert_array_equal(other.blocks[..., :t, :], known.blocks[..., :t, :])
 
 
-def test_what_is_always_chosen():
+@pytest.mark.parametrize("chosen", [1, 2, 3, CHOSEN, 9])
+@pytest.mark.parametrize("block", [1, 3, BLOCK, N + 1])
+def test_what_is_always_chosen(chosen, block):
+    """The first block, the query's own and the one before it, be there fewer to choose than these; and no more than asked for."""
     Q, K, V, gates = arrays()
-    _, pullback = nsa_attention(Q, K, V, gates, **OPTIONS)
-    own = np.arange(N) // BLOCK
+    _, pullback = nsa_attention(Q, K, V, gates, **{**OPTIONS, "chosen": chosen, "block": block})
+    own = np.arange(N) // block
     for c in (0 * own, own, np.maximum(own - 1, 0)):
         assert np.take_along_axis(pullback.blocks, np.broadcast_to(c[:, None], (B, G, N, 1)), -1).all()
-    assert (pullback.blocks.sum(-1) == np.minimum(own + 1, CHOSEN)).all()
+    assert (pullback.blocks.sum(-1) == np.minimum(own + 1, max(chosen, 3))).all()
 
 
 def test_the_scorer_learns_only_because_it_also_answers():

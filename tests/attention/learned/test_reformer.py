@@ -10,8 +10,9 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.delta_rule import unit
-from minitransformer.attention.learned import Reformer, lsh_attention
+from minitransformer.attention.learned import Reformer, lsh_attention, reformer
 from minitransformer.attention.learned.reformer import hash_buckets, sort_in_rounds
+from minitransformer.attention.linear import gated_delta_net
 from minitransformer.backend import available
 from minitransformer.pullback import NoParams
 
@@ -286,3 +287,14 @@ def test_as_many_keys_as_queries():
     for n, m in ((5, 9), (9, 5)):
         with pytest.raises(ValueError, match=f"K: queries are the keys, so {m} keys for {n} queries"):
             core(NoParams(), X[:, :, :n], X[:, :, :m], X[:, :, :m])
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-4, 1e-3, 1.0])
+def test_keys_have_norm_one_less_what_keeps_them_from_infinity(size):
+    """k = q/√(‖q‖² + 10⁻⁶ d), as it is said: for queries of norm 10⁻³ half of norm one is left."""
+    q = size * np.array([[0.6, 0.0, -0.8, 0.0]])
+    k, _ = unit(q)
+    np.testing.assert_allclose(k, q / np.sqrt(size**2 + 4e-6), atol=1e-15)
+    for said in (reformer, lsh_attention, reformer.LSHPullback, gated_delta_net):
+        assert "‖² + 10⁻⁶ d)" in said.__doc__
+    assert "√(‖x‖² + d ε)" in unit.__doc__

@@ -107,3 +107,9 @@ def test_degrees_that_can_not_be(rng):
         Taylor(3)
     with pytest.raises(ValueError, match="degree: 0 should be at least 1"):
         taylor_features(rng.standard_normal((N, D)), degree=0)
+
+
+@pytest.mark.parametrize(("d", "degree"), [(2, 64), (4, 13), (5000, 2)])
+def test_more_features_than_any_memory_holds_are_refused_at_once(d, degree):
+    with pytest.raises(ValueError, match=rf"degree: {degree} makes {d}\^{degree} features"):
+        taylor_features(np.ones((1, d)), degree=degree)
