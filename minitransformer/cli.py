@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from minitransformer import files
 from minitransformer.commands import terminal
 from minitransformer.commands.train import add_generate, add_train
 from minitransformer.kept_loops import keep_somewhere
@@ -94,7 +95,7 @@ def show_equations(args: argparse.Namespace) -> int:
         return bool(problems)
     if args.readme:
         root = book.repository()
-        (root / "README.md").write_text(equations.readme(root), encoding="utf-8")
+        files.write(root / "README.md", equations.readme(root))
         return 0
     rows = equations.load()
     print(equations.markdown(rows) if args.markdown else equations.table(rows))
@@ -162,13 +163,21 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """What was asked for; ends the process with 2 and the usage if that can't be."""
+    top = parser()
+    try:
+        return top.parse_args(argv)
+    except ValueError:  # `--out=--`: argparse takes the dashes away, and then misses them
+        top.error("-- can't be the value of an option")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for trouble, 2 for a wrong call, 130 after Ctrl-C."""
     terminal.prepare()
     try:
         with terminal.ctrl_c_ends():
-            args = parser().parse_args(argv)
-            return _outcome(args)
+            return _outcome(parsed(argv))
     except KeyboardInterrupt:
         terminal.say("interrupted", before="\n")
         return 130

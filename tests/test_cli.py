@@ -31,6 +31,19 @@ def test_a_wrong_call_ends_with_2_and_the_usage(args, capsys):
     assert "usage: minitransformer" in capsys.readouterr().err
 
 
+def test_two_dashes_as_a_value_are_a_wrong_call(capsys):
+    """... of any option of any command; Python 3.11 lets them fall, and then misses them. Newer ones take them as a value."""
+    (commands,) = (action for action in cli.parser()._actions if action.dest == "command")
+    for name, command in commands.choices.items():
+        needed = ["x" for action in command._actions if not action.option_strings and action.nargs is None]
+        for option in (action.option_strings[-1] for action in command._actions if action.option_strings):
+            try:
+                cli.parsed([name, *needed, f"{option}=--"])
+            except SystemExit as end:
+                assert end.code == 2
+                assert "usage: minitransformer" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "line", "code"),
     [

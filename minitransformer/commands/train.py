@@ -67,6 +67,8 @@ def train(args: argparse.Namespace) -> int:
     from minitransformer.training.loop import TrainingInterrupted
     from minitransformer.training.loop import train as run
 
+    if args.out.name in ("", ".."):
+        raise ValueError(f"--out {str(args.out)!r} is a folder: a checkpoint needs the name of a file")
     loops_in("attention"), late("safetensors.numpy", "a checkpoint")  # imported now, while Ctrl-C simply ends
     try:
         with alone(args.out):

@@ -10,11 +10,12 @@ The digest is that of machines, trials and results: a record that was changed by
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from minitransformer import files
 
 RECORDS = Path(__file__).with_name("records")
 T = TypeVar("T")
@@ -77,12 +78,7 @@ def write(path: Path, name: str, record: Record[Any]) -> None:
     head = {"experiment": name, "digest": digest([machines, rows]), "machines": machines}
     text = f'{json.dumps(head, ensure_ascii=False)[:-1]},\n"trials": [\n{lines}\n]}}\n'
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    with open(new, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    files.write(path, text)
 
 
 def read(path: Path, trial: type[T]) -> Record[T]:
@@ -90,21 +86,26 @@ def read(path: Path, trial: type[T]) -> Record[T]:
 
     raises   ValueError, with what to do, for a file that is missing or is not a whole record
     """
-    again = f"`minitransformer experiment {path.stem.removesuffix('.part').lstrip('.')}` makes it"
+    makes = f"`minitransformer experiment {path.stem.removesuffix('.part').lstrip('.')}"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_bytes())
         rows, machines = content["trials"], content["machines"]
         if digest([machines, rows]) != content["digest"]:
             raise ValueError("its digest is that of other results")
-        return Record(
+        record = Record(
             [trial(**{name: _frozen(value) for name, value in row["trial"].items()}) for row in rows],
-            [row["result"] for row in rows],
+            [{**row["result"]} for row in rows],
             [machines[row["machine"]] for row in rows],
         )
+        record.made_on  # noqa: B018  (whether machines are machines)
+        return record
     except FileNotFoundError:
-        raise ValueError(f"{path.name}: there is no such record; {again}") from None
-    except (ValueError, TypeError, LookupError) as error:
-        raise ValueError(f"{path.name} is not a whole record ({error}); {again}") from None
+        raise ValueError(f"{path.name}: there is no such record; {makes}` makes it") from None
+    except OSError:
+        raise
+    except Exception as error:  # made by hand, or damaged: there is no end to what may be in it
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path.name} is not a whole record ({said}); {makes} --renew` makes it anew") from None
 
 
 def _frozen(value: Any) -> Any:

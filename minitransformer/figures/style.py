@@ -1,11 +1,14 @@
 """One look for all figures: legible at half size, in grey, and on a dark page; same input, same bytes."""
 
+import io
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+
+from minitransformer import files
 
 STYLE = {
     "figure.facecolor": "white",  # opaque, for dark pages
@@ -73,6 +76,7 @@ def save(fig: Figure, name: str, *, format: str = "svg") -> Picture:
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn_by = f"Matplotlib {mpl.__version__}"
     metadata = {"Date": None, "Creator": drawn_by} if format == "svg" else {"Software": drawn_by}
-    with mpl.rc_context(STYLE):
-        fig.savefig(path, format=format, metadata=metadata)
+    with mpl.rc_context(STYLE), io.BytesIO() as content:
+        fig.savefig(content, format=format, metadata=metadata)
+        files.write(path, content.getvalue())
     return Picture(path)

@@ -204,11 +204,26 @@ def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
         (("--attention", "nonsense"), "attention: no 'nonsense'; there are"),
         (("--positions", "nonsense"), "positions: no 'nonsense'; there are"),
         (("--resume",), "run.safetensors: there is no such file"),
+        (("--out", ""), "--out '.' is a folder: a checkpoint needs the name of a file"),
+        (("--out", "mine.txt/.."), "is a folder: a checkpoint needs the name of a file"),
     ],
 )
 def test_what_can_not_be_done(folder, capsys, options, message):
     assert message in refused(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 2, *options)
     assert not (folder / "run.safetensors").exists()
+
+
+def test_files_of_the_reader_beside_a_checkpoint_stay(folder, capsys):
+    """`--out poetry` once took `poetry.lock` away, emptied what a link of that name points to, and wrote over `poetry.part`."""
+    for name in ("poetry.lock", "poetry.part", "poetry.new", ".poetry.lock", ".poetry.part"):
+        (folder / name).write_text(name)
+    (folder / "linked.lock").symlink_to(folder / "mine.txt")
+    (folder / "linked.part").symlink_to(folder / "mine.txt")
+    before = {path: path.read_text() for path in folder.iterdir()}
+    for out in ("poetry", "linked"):
+        run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1, "--out", out)
+        (folder / out).unlink()
+    assert {path: path.read_text() for path in folder.iterdir()} == before
 
 
 def test_dates_come_from_no_file(folder, capsys):
