@@ -14,6 +14,11 @@ from minitransformer.kept_loops import keep_somewhere
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
 COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile")  # these commands need the loops
+TLS = {  # for a scheduler at tls://…, unless Dask's own configuration names these files
+    "ca_file": "certificate of the authority that has signed the scheduler's",
+    "cert": "certificate of this machine",
+    "key": "its private key",
+}
 
 
 def run_book(args: argparse.Namespace) -> int:
@@ -52,16 +57,25 @@ def draw_figures(args: argparse.Namespace) -> int:
 def run_experiment(args: argparse.Namespace) -> int:
     """Run the trials that a record lacks, on the cores of this machine or on a cluster; without names, list what there is."""
     from minitransformer import experiments
-    from minitransformer.experiments.run import run
+    from minitransformer.experiments.run import listed, missing, run
 
     if not (args.names or args.all):
-        for name, module in experiments.modules().items():
-            print(f"{name:<24} {len(module.trials()):>4} trials   {(module.__doc__ or '').splitlines()[0]}")
+        print("\n".join(map(listed, experiments.modules().values())))
         return 0
+    tls = {name: getattr(args, f"tls_{name}") for name in TLS}
+    if any(tls.values()) and not all(tls.values()):
+        raise ValueError("--tls-ca-file, --tls-cert and --tls-key are needed together")
     for module in [experiments.find(name) for name in args.names or experiments.modules()]:
+        complete = not args.renew and missing(module) == 0
         with terminal.ctrl_c_raises():
-            path = run(module, scheduler=args.scheduler, workers=args.workers, renew=args.renew)
-        print(path)
+            path = run(
+                module,
+                scheduler=args.scheduler,
+                tls=tls if all(tls.values()) else None,
+                workers=args.workers,
+                renew=args.renew,
+            )
+        print(f"{path}{': complete, nothing to run; --renew runs all trials again' * complete}")
     return 0
 
 
@@ -138,6 +152,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--scheduler", metavar="ADDRESS", help="of a Dask cluster (default: the cores of this machine)"
     )
+    for name, text in TLS.items():
+        command.add_argument(f"--tls-{name.replace('_', '-')}", metavar="FILE", help=text)
     command.add_argument("--workers", type=_positive, help="processes on this machine (default: one for each core)")
     command.add_argument("--renew", action="store_true", help="run all trials again, not only those that are missing")
     command.set_defaults(run=run_experiment)

@@ -1,5 +1,6 @@
 """The command: what it prints, how it ends, and one clear line where it can't."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -37,11 +38,10 @@ def test_two_dashes_as_a_value_are_a_wrong_call(capsys):
     for name, command in commands.choices.items():
         needed = ["x" for action in command._actions if not action.option_strings and action.nargs is None]
         for option in (action.option_strings[-1] for action in command._actions if action.option_strings):
-            try:
+            with contextlib.suppress(SystemExit):
                 cli.parsed([name, *needed, f"{option}=--"])
-            except SystemExit as end:
-                assert end.code == 2
-                assert "usage: minitransformer" in capsys.readouterr().err
+                continue
+            assert "usage: minitransformer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_file_may_be_read_by_those_who_may_read_others(path):
 WRITERS = {
     "files": lambda path, text: files.write(path, text),
     "notebook": lambda path, text: book._replace(path, text.encode()),
-    "record": lambda path, text: write_record(path, text, Record([], [], [])),
+    "record": lambda path, text: write_record(path, text, Record([], [], [], [])),
     "figure": lambda path, text: _figure(path, text),
 }
 

@@ -2,7 +2,7 @@
 
     {"experiment": "positions", "digest": "…", "machines": [{"machine": …, "numpy": …}, …],
     "trials": [
-    {"trial": {"task": "copy", "seed": 0}, "machine": 0, "result": {"right": 0.98}},
+    {"trial": {"task": "copy", "seed": 0}, "machine": 0, "seconds": 40.2, "result": {"right": 0.98}},
     …
 
 The digest is that of machines, trials and results: a record that was changed by hand, or cut short, is not read.
@@ -23,11 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Record(Generic[T]):
-    """Trials, their results and the machines they were run on, side by side. Iterating gives pairs of the first two."""
+    """Trials, their results, the machines they were run on and the seconds they took there (None: nobody has looked), side
+    by side. Iterating gives pairs of the first two.
+    """
 
     trials: list[T]
     results: list[dict[str, Any]]
     machines: list[dict[str, Any]]
+    seconds: list[float | None]
 
     def __iter__(self) -> Iterator[tuple[T, dict[str, Any]]]:
         return iter(zip(self.trials, self.results, strict=True))
@@ -68,8 +71,12 @@ def write(path: Path, name: str, record: Record[Any]) -> None:
         if machine not in machines:
             machines.append(machine)
     rows = [
-        {"trial": plain(trial), "machine": machines.index(machine), "result": result}
-        for trial, result, machine in zip(record.trials, record.results, record.machines, strict=True)
+        {"trial": plain(trial), "machine": machines.index(machine)}
+        | ({} if seconds is None else {"seconds": seconds})
+        | {"result": result}
+        for trial, result, machine, seconds in zip(
+            record.trials, record.results, record.machines, record.seconds, strict=True
+        )
     ]
     try:
         lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
@@ -96,6 +103,7 @@ def read(path: Path, trial: type[T]) -> Record[T]:
             [trial(**{name: _frozen(value) for name, value in row["trial"].items()}) for row in rows],
             [{**row["result"]} for row in rows],
             [machines[row["machine"]] for row in rows],
+            [row["seconds"] + 0.0 if "seconds" in row else None for row in rows],
         )
         record.made_on  # noqa: B018  (whether machines are machines)
         return record

@@ -5,11 +5,13 @@
 
 Each trial that ends is written down at once, in a file beside the record. A run that is interrupted, or dies, goes on from
 there; when all trials are done, the file becomes the record. A trial computes with one thread, so the number of workers and
-the order in which they finish leave no trace in what is kept.
+the order in which they finish leave no trace in what is kept, but for the seconds that each has taken.
 """
 
+import importlib
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -78,6 +80,22 @@ def missing(experiment: ModuleType, records: Path = RECORDS) -> int:
     return max(lacks, 1) if part.is_file() else lacks  # its last trial is done, and the record is not written
 
 
+def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
+    """One line: name, how far its record is, the minutes that its trials took on one core each, and its question."""
+    name, path, part = _places(experiment, records)
+    trials = len(experiment.trials())
+    try:
+        lacks = missing(experiment, records)
+        known = _done(experiment, part if part.is_file() else path).values()
+    except ExperimentError:
+        state, took = "damaged", ""
+    else:
+        state = f"{trials} trials" if lacks == 0 else f"{trials - lacks} of {trials}"
+        seconds = [seconds for *_, seconds in known if seconds is not None]
+        took = f"{sum(seconds) / 60:.0f} min" if known and len(seconds) == len(known) else ""
+    return f"{name:<24} {state:>10} {took:>8}   {(experiment.__doc__ or '').splitlines()[0]}"
+
+
 def _places(experiment: ModuleType, records: Path) -> tuple[str, Path, Path]:
     name = experiment.__name__.rpartition(".")[2]
     return name, records / f"{name}.json", records / f".{name}.part.json"
@@ -113,6 +131,7 @@ def _run(
             tqdm(total=len(trials), initial=len(trials) - len(lacking), desc=name, disable=not progress) as bar,
             connect(1 if alone else len(lacking)) as client,
         ):
+            _refuse_strangers(client, experiment.run.__module__)
             for trial, outcome in _outcomes(client, experiment.run, lacking, alone):
                 if isinstance(outcome, BaseException):
                     failed.setdefault(_said(outcome), []).append(trial)
@@ -142,8 +161,8 @@ def _key(trial: Any) -> str:
     return digest(plain(trial))
 
 
-def _done(experiment: ModuleType, path: Path) -> dict[str, tuple[Any, Any]]:
-    """By the digest of its trial: result and machine of what has been run, of these trials or of others."""
+def _done(experiment: ModuleType, path: Path) -> dict[str, Any]:
+    """By the digest of its trial: result, machine and seconds of what has been run, of these trials or of others."""
     if not path.is_file():
         return {}
     try:
@@ -152,8 +171,8 @@ def _done(experiment: ModuleType, path: Path) -> dict[str, tuple[Any, Any]]:
         ValueError
     ) as error:  # damaged, or of trials with other fields: nobody runs for hours because of that unasked
         raise ExperimentError(str(error)) from None
-    rows = zip(record.trials, record.results, record.machines, strict=True)
-    return {_key(trial): (result, machine) for trial, result, machine in rows}
+    rows = zip(record.trials, record.results, record.machines, record.seconds, strict=True)
+    return {_key(trial): kept for trial, *kept in rows}
 
 
 @contextmanager
@@ -206,6 +225,14 @@ def _security(tls: dict[str, str] | None) -> Any:
     )
 
 
+def _refuse_strangers(client: Any, module: str) -> None:
+    """Raise ExperimentError if a worker lacks a module of this package: a trial that it can't even read is never answered."""
+    if module.startswith("minitransformer."):
+        for answer in client.run(importlib.import_module, module, on_error="return").values():
+            if isinstance(answer, Exception):
+                raise ExperimentError(_said(answer))
+
+
 def _outcomes(client: Any, work: Any, trials: list[Any], alone: bool) -> Iterator[tuple[Any, Any]]:
     """Each trial with its result and machine, or with its exception, in the order in which they end."""
     from distributed import as_completed
@@ -227,10 +254,11 @@ def _ended(job: Any) -> Any:
         return error
 
 
-def on_this_core(work: Any, trial: Any, alone: bool = False) -> tuple[Any, dict[str, Any]]:
-    """The result of a trial and the machine that it was made on; on one core, unless it is alone there."""
+def on_this_core(work: Any, trial: Any, alone: bool = False) -> tuple[Any, dict[str, Any], float]:
+    """The result of a trial, the machine that it was made on, and its seconds; on one core, unless it is alone there."""
+    start = time.monotonic()
     with nullcontext() if alone else _one_thread():
-        return work(trial), circumstances()
+        return work(trial), circumstances(), round(time.monotonic() - start, 1)
 
 
 @contextmanager
