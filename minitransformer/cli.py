@@ -80,10 +80,18 @@ def run_experiment(args: argparse.Namespace) -> int:
 
 
 def attentions(args: argparse.Namespace) -> int:
-    """List the kinds of attention that a model can be given by name."""
-    from minitransformer.attention.registry import table
+    """List the kinds of attention that a model can be given by name, or tell all of one."""
+    from minitransformer.commands import catalogue
 
-    print(table())
+    print(catalogue.attentions(args.name))
+    return 0
+
+
+def positions(args: argparse.Namespace) -> int:
+    """List the encodings of positions that a model can be given by name, or tell all of one."""
+    from minitransformer.commands import catalogue
+
+    print(catalogue.encodings(args.name))
     return 0
 
 
@@ -158,8 +166,13 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--renew", action="store_true", help="run all trials again, not only those that are missing")
     command.set_defaults(run=run_experiment)
 
-    command = commands.add_parser("attentions", help="list the kinds of attention", description=attentions.__doc__)
-    command.set_defaults(run=attentions)
+    for name, text, run in (
+        ("attentions", "list the kinds of attention", attentions),
+        ("positions", "list the encodings of positions", positions),
+    ):
+        command = commands.add_parser(name, help=text, description=run.__doc__)
+        command.add_argument("name", nargs="?", help="one of them, of which everything is told")
+        command.set_defaults(run=run)
 
     add_train(commands)
     add_generate(commands)

@@ -26,7 +26,7 @@ from minitransformer import cli
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ((?:minitransformer|tests|notebooks)/\S+\.(?:py|toml|ipynb))")
-ONLY_LOOKING = ("attentions", "doctor", "equations", "figures")
+ONLY_LOOKING = ("attentions", "doctor", "equations", "figures", "positions")
 MADE_ON_THE_WAY = ("tests/attention/test_temperature.py",)  # by the walk-through
 
 

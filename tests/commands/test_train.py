@@ -13,6 +13,7 @@ from minitransformer.cli import main, parser
 from minitransformer.commands import recipes, train
 from minitransformer.commands.memory import needed
 from minitransformer.commands.recipes import choices, date_translator, language_model
+from minitransformer.commands.train import CHOICES
 from minitransformer.data import text
 from minitransformer.data.dates import held_out_set
 from minitransformer.data.text import python_docs
@@ -117,6 +118,31 @@ def test_a_run_is_resumed_with_its_own_choices(folder, capsys):
     assert run(capsys, "train", "mine.txt", "--resume", "--out", "whole") == whole  # nothing was left to do
     assert load("whole").state.losses == half.state.losses
     run(capsys, *argv, "--steps", 6, "--out", "whole", "--resume")  # the same choices once more are no contradiction
+
+
+def test_a_resumed_run_can_be_extended(folder, capsys):
+    """Its steps so far stay; from there on the learning rate is that of the longer run. It can't be cut short."""
+    argv = ("train", "mine.txt", *SMALL, "--context", 8, "--lr", 0.02)
+    run(capsys, *argv, "--steps", 20)
+    short = load("run.safetensors")
+    run(capsys, "train", "mine.txt", "--resume", "--steps", 30)
+    long = load("run.safetensors")
+    assert long.state.step == long.training.steps == long.training.schedule.steps == 30
+    assert long.state.losses[:20] == short.state.losses
+    assert long.training.schedule.warmup == short.training.schedule.warmup
+    assert long.training.schedule(21) > long.training.schedule(29) > 0
+    line = refused(capsys, "train", "mine.txt", "--resume", "--steps", 29)
+    assert "--steps 29: the run is one of 30; it can be extended, not cut short" in line
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_help_says_what_is_usual(name):
+    (commands,) = (action for action in parser()._actions if action.dest == "command")
+    (action,) = (action for action in commands.choices["train"]._actions if action.dest == name)
+    usual = action.help.partition("(default: ")[2]
+    assert usual.startswith("as many as heads" if recipes.TEXT[name] is None else str(recipes.TEXT[name]))
+    if recipes.DATES.get(name, recipes.TEXT[name]) != recipes.TEXT[name]:
+        assert usual.endswith(f"; dates: {recipes.DATES[name]})")
 
 
 def test_a_model_with_a_memory_reads_on_and_is_resumed(folder, capsys):

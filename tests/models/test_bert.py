@@ -385,7 +385,9 @@ def test_a_config_that_is_no_json(tmp_path):
             load_bert(tmp_path)
 
 
-@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "sentence_bert_config.json", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "file", ["config.json", "tokenizer_config.json", "sentence_bert_config.json", "tokenizer.json"]
+)
 def test_whatever_stands_in_its_json_a_bert_is_read_or_refused_by_the_name_of_the_file(tmp_path, file):
     """Infinity, lists, words, and brackets without end, in the place of each value."""
     write_bert(tmp_path, settings={})
