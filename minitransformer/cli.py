@@ -5,6 +5,7 @@ import inspect
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from minitransformer import files
 from minitransformer.commands import terminal
@@ -95,6 +96,16 @@ def positions(args: argparse.Namespace) -> int:
     return 0
 
 
+def look(args: argparse.Namespace) -> int:
+    """Draw what every head of a model that `minitransformer train` has written looks at, in a text of yours."""
+    from minitransformer.figures.look import heads, write_heads
+
+    out = args.out or args.checkpoint.with_name(f"{args.checkpoint.stem}_heads.svg")
+    write_heads(heads(args.checkpoint, args.text), out)
+    print(out)
+    return 0
+
+
 def compile_all(args: argparse.Namespace) -> int:
     """Compile the loops that are not compiled yet, on all cores: three minutes on two, and no chapter waits for them."""
     from minitransformer.workshop.compile_loops import compile_loops
@@ -176,6 +187,12 @@ def parser() -> argparse.ArgumentParser:
 
     add_train(commands)
     add_generate(commands)
+
+    command = commands.add_parser("look", help="draw the heads of a trained model", description=look.__doc__)
+    command.add_argument("checkpoint", type=Path, help="a file that `minitransformer train` has written")
+    command.add_argument("text", help="what the model reads, such as a sentence")
+    command.add_argument("--out", type=Path, help=".svg, .png or .pdf (default: NAME_heads.svg beside the checkpoint)")
+    command.set_defaults(run=look)
 
     command = commands.add_parser("compile", help="compile the loops now", description=compile_all.__doc__)
     command.set_defaults(run=compile_all)
