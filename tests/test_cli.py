@@ -117,3 +117,13 @@ def test_figures_are_drawn_without_their_notebooks(tmp_path, monkeypatch, capsys
 def test_every_module_of_figures_draws():
     assert {"scale_by_sqrt_d", "difference_step"} <= set(figures.modules())
     assert "style" not in figures.modules()
+
+
+def test_an_experiment_that_lacks_nothing_says_so(capsys):
+    """... and of three files of TLS one alone is a mistake."""
+    assert cli.main(["experiment", "token_before"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "token_before.json: complete, nothing to run; --renew runs all trials again\n"
+    )
+    assert cli.main(["experiment", "token_before", "--tls-cert", "mine.pem"]) == 1
+    assert "--tls-ca-file, --tls-cert and --tls-key are needed together" in capsys.readouterr().err
