@@ -7,6 +7,7 @@ slows all implementations of a round.
 """
 
 import argparse
+import io
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.rows import Row, rows
+from minitransformer import files
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 900  # seconds that one answer may take
@@ -236,8 +238,10 @@ def _write(file: Path, record: dict[str, Any]) -> None:
     from benchmarks.picture import draw
 
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    draw(record).savefig(file.with_suffix(".png"), metadata={"Software": None})
+    files.write(file, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    with io.BytesIO() as picture:
+        draw(record).savefig(picture, format="png", metadata={"Software": None})
+        files.write(file.with_suffix(".png"), picture.getvalue())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from minitransformer import files
 from minitransformer.commands import terminal
 from minitransformer.commands.train import add_generate, add_train
 from minitransformer.kept_loops import keep_somewhere
@@ -14,6 +15,11 @@ from minitransformer.kept_loops import keep_somewhere
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
 COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile")  # these commands need the loops
+TLS = {  # for a scheduler at tls://…, unless Dask's own configuration names these files
+    "ca_file": "certificate of the authority that has signed the scheduler's",
+    "cert": "certificate of this machine",
+    "key": "its private key",
+}
 
 
 def run_book(args: argparse.Namespace) -> int:
@@ -56,24 +62,51 @@ def draw_figures(args: argparse.Namespace) -> int:
 def run_experiment(args: argparse.Namespace) -> int:
     """Run the trials that a record lacks, on the cores of this machine or on a cluster; without names, list what there is."""
     from minitransformer import experiments
-    from minitransformer.experiments.run import run
+    from minitransformer.experiments.run import listed, missing, run
 
     if not (args.names or args.all):
-        for name, module in experiments.modules().items():
-            print(f"{name:<24} {len(module.trials()):>4} trials   {(module.__doc__ or '').splitlines()[0]}")
+        print("\n".join(map(listed, experiments.modules().values())))
         return 0
+    tls = {name: getattr(args, f"tls_{name}") for name in TLS}
+    if any(tls.values()) and not all(tls.values()):
+        raise ValueError("--tls-ca-file, --tls-cert and --tls-key are needed together")
     for module in [experiments.find(name) for name in args.names or experiments.modules()]:
+        complete = not args.renew and missing(module) == 0
         with terminal.ctrl_c_raises():
-            path = run(module, scheduler=args.scheduler, workers=args.workers, renew=args.renew)
-        print(path)
+            path = run(
+                module,
+                scheduler=args.scheduler,
+                tls=tls if all(tls.values()) else None,
+                workers=args.workers,
+                renew=args.renew,
+            )
+        print(f"{path}{': complete, nothing to run; --renew runs all trials again' * complete}")
     return 0
 
 
 def attentions(args: argparse.Namespace) -> int:
-    """List the kinds of attention that a model can be given by name."""
-    from minitransformer.attention.registry import table
+    """List the kinds of attention that a model can be given by name, or tell all of one."""
+    from minitransformer.commands import catalogue
 
-    print(table())
+    print(catalogue.attentions(args.name))
+    return 0
+
+
+def positions(args: argparse.Namespace) -> int:
+    """List the encodings of positions that a model can be given by name, or tell all of one."""
+    from minitransformer.commands import catalogue
+
+    print(catalogue.encodings(args.name))
+    return 0
+
+
+def look(args: argparse.Namespace) -> int:
+    """Draw what every head of a model that `minitransformer train` has written looks at, in a text of yours."""
+    from minitransformer.figures.look import heads, write_heads
+
+    out = args.out or args.checkpoint.with_name(f"{args.checkpoint.stem}_heads.svg")
+    write_heads(heads(args.checkpoint, args.text), out)
+    print(out)
     return 0
 
 
@@ -99,7 +132,7 @@ def show_equations(args: argparse.Namespace) -> int:
         return bool(problems)
     if args.readme:
         root = book.repository()
-        (root / "README.md").write_text(equations.readme(root), encoding="utf-8")
+        files.write(root / "README.md", equations.readme(root))
         return 0
     rows = equations.load()
     print(equations.markdown(rows) if args.markdown else equations.table(rows))
@@ -144,15 +177,28 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--scheduler", metavar="ADDRESS", help="of a Dask cluster (default: the cores of this machine)"
     )
+    for name, text in TLS.items():
+        command.add_argument(f"--tls-{name.replace('_', '-')}", metavar="FILE", help=text)
     command.add_argument("--workers", type=_positive, help="processes on this machine (default: one for each core)")
     command.add_argument("--renew", action="store_true", help="run all trials again, not only those that are missing")
     command.set_defaults(run=run_experiment)
 
-    command = commands.add_parser("attentions", help="list the kinds of attention", description=attentions.__doc__)
-    command.set_defaults(run=attentions)
+    for name, text, run in (
+        ("attentions", "list the kinds of attention", attentions),
+        ("positions", "list the encodings of positions", positions),
+    ):
+        command = commands.add_parser(name, help=text, description=run.__doc__)
+        command.add_argument("name", nargs="?", help="one of them, of which everything is told")
+        command.set_defaults(run=run)
 
     add_train(commands)
     add_generate(commands)
+
+    command = commands.add_parser("look", help="draw the heads of a trained model", description=look.__doc__)
+    command.add_argument("checkpoint", type=Path, help="a file that `minitransformer train` has written")
+    command.add_argument("text", help="what the model reads, such as a sentence")
+    command.add_argument("--out", type=Path, help=".svg, .png or .pdf (default: NAME_heads.svg beside the checkpoint)")
+    command.set_defaults(run=look)
 
     command = commands.add_parser("compile", help="compile the loops now", description=compile_all.__doc__)
     command.set_defaults(run=compile_all)
@@ -169,13 +215,21 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """What was asked for; ends the process with 2 and the usage if that can't be."""
+    top = parser()
+    try:
+        return top.parse_args(argv)
+    except ValueError:  # `--out=--`: argparse takes the dashes away, and then misses them
+        top.error("-- can't be the value of an option")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for trouble, 2 for a wrong call, 130 after Ctrl-C."""
     terminal.prepare()
     try:
         with terminal.ctrl_c_ends():
-            args = parser().parse_args(argv)
-            return _outcome(args)
+            return _outcome(parsed(argv))
     except KeyboardInterrupt:
         terminal.say("interrupted", before="\n")
         return 130

@@ -5,6 +5,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from minitransformer.files import temporary
+
 ROOM = 2**20  # bytes that a place should have left
 
 
@@ -38,7 +40,7 @@ def keep_somewhere() -> Path | None:
     if importlib.util.find_spec("numba") is None or kept_in():
         return None
     user = os.getuid() if hasattr(os, "getuid") else "loops"
-    folder = Path(tempfile.gettempdir()) / f"minitransformer-{user}"
+    folder = temporary() / f"minitransformer-{user}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if hasattr(os, "getuid"):
         about = folder.lstat()

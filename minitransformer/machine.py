@@ -4,6 +4,7 @@ import ctypes
 import functools
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,30 @@ def circumstances() -> dict[str, str | int]:
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in ("minitransformer", "numpy", "numba")},
+        "commit": commit(),
         "blas": ", ".join(sorted(blas)) or "unknown",
         "machine": f"{processor()}, {platform.system()} {platform.machine()}",
         "cores": cores(),
         "tier": str(backend()),
     }
+
+
+@functools.cache
+def commit() -> str:
+    """The commit of the clone that this package is imported from, and whether its code was changed since; or `unknown`."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():  # installed; a repository around it is another one
+        return "unknown"
+    try:
+        head = _git(root, "rev-parse", "HEAD")
+        return head + " with changes" * bool(_git(root, "status", "--porcelain", "--", "minitransformer/*.py"))
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
 
 
 def _version(name: str) -> str:

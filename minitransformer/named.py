@@ -21,18 +21,24 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
     if name not in registry:
         raise ValueError(f"{what}: no {name!r}; there are {', '.join(registry)}")
     known = inspect.signature(registry[name]).parameters
-    choices = {option: kinds for option in known if option not in sizes and (kinds := _kinds(known[option]))}
-    options: dict[str, Any] = {}
+    choices = options(registry[name], sizes)
+    chosen: dict[str, Any] = {}
     for part in rest.split(",") if colon else ():
         option, equals, value = part.partition("=")
-        if not equals or option not in choices or option in options:
+        if not equals or option not in choices or option in chosen:
             own = f"it has {', '.join(choices)}, as {name}:{next(iter(choices))}=…" if choices else "it has none"
-            raise ValueError(f"{what}: {name!r} has no option {part!r}{', or has it already' * bool(options)}; {own}")
-        options[option] = _value(value)
-        if type(options[option]) not in choices[option]:
+            raise ValueError(f"{what}: {name!r} has no option {part!r}{', or has it already' * bool(chosen)}; {own}")
+        chosen[option] = _value(value)
+        if type(chosen[option]) not in choices[option]:
             wanted = " or ".join(kind.__name__ for kind in choices[option]).replace("NoneType", "None")
             raise ValueError(f"{what}: {option} of {name!r} should be {wanted}, got {value!r}")
-    return registry[name](**{size: sizes[size] for size in known if size in sizes}, **options)
+    return registry[name](**{size: sizes[size] for size in known if size in sizes}, **chosen)
+
+
+def options(maker: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, tuple[type, ...]]:
+    """What can be chosen in a text, beside the sizes, and the types that it may have."""
+    known = inspect.signature(maker).parameters
+    return {option: kinds for option in known if option not in sizes and (kinds := _kinds(known[option]))}
 
 
 def _kinds(parameter: inspect.Parameter) -> tuple[type, ...]:

@@ -1,5 +1,6 @@
 """The command: what it prints, how it ends, and one clear line where it can't."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -29,6 +30,18 @@ def test_a_wrong_call_ends_with_2_and_the_usage(args, capsys):
         cli.main(args)
     assert end.value.code == 2
     assert "usage: minitransformer" in capsys.readouterr().err
+
+
+def test_two_dashes_as_a_value_are_a_wrong_call(capsys):
+    """... of any option of any command; Python 3.11 lets them fall, and then misses them. Newer ones take them as a value."""
+    (commands,) = (action for action in cli.parser()._actions if action.dest == "command")
+    for name, command in commands.choices.items():
+        needed = ["x" for action in command._actions if not action.option_strings and action.nargs is None]
+        for option in (action.option_strings[-1] for action in command._actions if action.option_strings):
+            with contextlib.suppress(SystemExit):
+                cli.parsed([name, *needed, f"{option}=--"])
+                continue
+            assert "usage: minitransformer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -104,3 +117,13 @@ def test_figures_are_drawn_without_their_notebooks(tmp_path, monkeypatch, capsys
 def test_every_module_of_figures_draws():
     assert {"scale_by_sqrt_d", "difference_step"} <= set(figures.modules())
     assert "style" not in figures.modules()
+
+
+def test_an_experiment_that_lacks_nothing_says_so(capsys):
+    """... and of three files of TLS one alone is a mistake."""
+    assert cli.main(["experiment", "token_before"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "token_before.json: complete, nothing to run; --renew runs all trials again\n"
+    )
+    assert cli.main(["experiment", "token_before", "--tls-cert", "mine.pem"]) == 1
+    assert "--tls-ca-file, --tls-cert and --tls-key are needed together" in capsys.readouterr().err

@@ -1,11 +1,14 @@
 """What is written down of a machine; and a training that does not ask it for the same memory again and again."""
 
+import shutil
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 import minitransformer as mt
+from minitransformer import machine
 from minitransformer.machine import circumstances, cores, processor
 from tests.fresh_python import fresh_python
 
@@ -32,6 +35,32 @@ def test_the_record_names_versions_and_machine():
     assert said["blas"]
     assert said["cores"] == cores() >= 1
     assert processor() in said["machine"]
+
+
+def test_the_record_names_the_commit(root, tmp_path, monkeypatch):
+    """... of the clone; and of code that was changed since, says so."""
+    assert circumstances()["commit"] == machine.commit()
+    assert machine.commit() == "unknown" or (root / ".git").exists()
+    package, git = (
+        tmp_path / "minitransformer",
+        ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"),
+    )
+    package.mkdir()
+    (package / "machine.py").write_text("")
+    monkeypatch.setattr(machine, "__file__", str(package / "machine.py"))
+    said = machine.commit.__wrapped__
+    assert said() == "unknown"
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "one")):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    (package / "record.json").write_text("a record is no code")
+    assert said() == head
+    (package / "machine.py").write_text("changed")
+    assert said() == f"{head} with changes"
+    monkeypatch.setenv("PATH", "")
+    assert said() == "unknown"
 
 
 def test_the_record_follows_the_tier():

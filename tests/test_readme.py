@@ -19,14 +19,20 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from minitransformer import cli
+import minitransformer
+from minitransformer import cli, models
+from minitransformer.commands.recipes import language_model
+from minitransformer.training.checkpoint import Checkpoint, load, save
+from minitransformer.training.loop import start
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ((?:minitransformer|tests|notebooks)/\S+\.(?:py|toml|ipynb))")
-ONLY_LOOKING = ("attentions", "doctor", "equations", "figures")
+ONLY_LOOKING = ("attentions", "doctor", "equations", "figures", "positions")
 MADE_ON_THE_WAY = ("tests/attention/test_temperature.py",)  # by the walk-through
 
 
@@ -52,10 +58,34 @@ def test_fences_are_of_known_kinds(document, root):
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_python_listings_run(document, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    model, training = language_model(width=8, depth=2, heads=2, steps=3)  # what `minitransformer train` leaves
+    save("run.safetensors", Checkpoint(model, training, start(model, training), {"task": "text"}))
     namespace = {}
     for block in blocks(root, document, "python"):
         if not FILE.match(block):
             exec(compile(block, document, "exec"), namespace)
+
+
+def test_what_readme_says_of_a_trained_model(root, tmp_path, monkeypatch, capsys):
+    """The listing prints the matrices of the heads; `look` draws them; the names in the file are those that it says."""
+    test_python_listings_run("README.md", root, tmp_path, monkeypatch)
+    text = (root / "README.md").read_text(encoding="utf-8")
+    (block,) = (block for block in blocks(root, "README.md", "python") if "run.safetensors" in block)
+    namespace = {"mt": minitransformer}
+    exec(compile(block, "README.md", "exec"), namespace)
+    A = namespace["pullback"].stack.blocks[0].attention.A
+    assert A.shape == (1, 2, 14, 14)
+    assert np.allclose(A.sum(-1), 1, atol=1e-6)
+    assert str(A[0].round(2)) in capsys.readouterr().out
+
+    (name,) = re.findall(r'load_file\("run.safetensors"\)\["(.*?)"\]', text)
+    W_q = load("run.safetensors").state.params.stack.blocks[0].attention.W_q
+    assert np.array_equal(load_file("run.safetensors")[name], W_q)
+    assert callable(models.load_bert)
+    (line,) = re.findall(r"`minitransformer (look run.*?)`", text)
+    assert cli.main(shlex.split(line)) == 0
+    assert capsys.readouterr().out == "run_heads.svg\n"
+    assert (tmp_path / "run_heads.svg").read_text().count('id="axes_') == 4
 
 
 def test_shell_listings_run(root, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from minitransformer.backend import current
+from minitransformer.commands.defaults import DATES, TEXT
 from minitransformer.commands.memory import refuse_too_large
 from minitransformer.data import dates
 from minitransformer.models import EncoderDecoder, LanguageModel
@@ -17,14 +18,6 @@ from minitransformer.training.schedule import Cosine
 OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups")
 OF_TEXT = ("context", "memory")
 PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
-TEXT: dict[str, Any] = {
-    "width": 128, "depth": 4, "heads": 4, "context": 128, "batch": 4, "steps": 2400, "lr": 6e-3, "seed": 0,
-    "attention": "softmax", "positions": "rope", "groups": None, "memory": 0,
-}  # fmt: skip
-DATES: dict[str, Any] = {
-    "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1200, "lr": 5e-3, "seed": 0,
-    "attention": "softmax", "positions": "sinusoidal", "groups": None,
-}  # fmt: skip
 
 
 def language_model(**choices: Any) -> tuple[LanguageModel, Training]:

@@ -1,10 +1,12 @@
 """`minitransformer train` and `minitransformer generate`."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minitransformer.commands import terminal
+from minitransformer.commands.defaults import DATES, TEXT
 
 if TYPE_CHECKING:  # at run time imported by the command that needs it: `minitransformer --help` should not wait
     from minitransformer.training.objective import NextByte, WriteISO
@@ -36,10 +38,21 @@ def add_train(commands: Any) -> None:
         "--task", choices=("text", "dates"), default="text", help="next byte, or written dates to ISO dates"
     )
     parser.add_argument("--out", type=Path, default=Path("run.safetensors"), help="checkpoint (default: %(default)s)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the checkpoint")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run in the checkpoint; a larger --steps extends it"
+    )
     for name, (kind, text) in CHOICES.items():
-        parser.add_argument(f"--{name}", type=kind, help=text, nargs="+" if name == "attention" else None)
+        parser.add_argument(
+            f"--{name}", type=kind, help=f"{text} ({_usual(name)})", nargs="+" if name == "attention" else None
+        )
     parser.set_defaults(run=train)
+
+
+def _usual(name: str) -> str:
+    """The default of a choice, and that for dates if it is another one."""
+    for_text, for_dates = TEXT[name], DATES.get(name, TEXT[name])
+    said = "as many as heads" if for_text is None else for_text
+    return f"default: {said}" if for_text == for_dates else f"default: {said}; dates: {for_dates}"
 
 
 def add_generate(commands: Any) -> None:
@@ -67,6 +80,8 @@ def train(args: argparse.Namespace) -> int:
     from minitransformer.training.loop import TrainingInterrupted
     from minitransformer.training.loop import train as run
 
+    if args.out.name in ("", ".."):
+        raise ValueError(f"--out {str(args.out)!r} is a folder: a checkpoint needs the name of a file")
     loops_in("attention"), late("safetensors.numpy", "a checkpoint")  # imported now, while Ctrl-C simply ends
     try:
         with alone(args.out):
@@ -99,15 +114,28 @@ def _go_on(args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
     found = load(args.out)
     if found.data.get("task") != args.task:
         raise ValueError(f"--task {args.task}: the run in {args.out} is of the task {found.data.get('task')}")
-    known = choices(found.model, found.training)
-    for name, value in _wanted(args).items():
+    wanted, known = _wanted(args), choices(found.model, found.training)
+    training = _extended(found.training, wanted.pop("steps", found.training.steps))
+    for name, value in wanted.items():
         if known.get(name) != value:
             raise ValueError(
                 f"--{name} {value}: the run in {args.out} was started with {known.get(name)}, and can't change it"
             )
     objective = _objective(args, found.model)
     refuse_other_data(args.out, found, objective.data)
-    return objective, found.model, found.training, found.state
+    return objective, found.model, training, found.state
+
+
+def _extended(training: Any, steps: int) -> Any:
+    """The same choices for more steps. From here on the learning rate is that of a run that was as long from the start."""
+    from minitransformer.training.schedule import Cosine
+
+    if steps < training.steps:
+        raise ValueError(f"--steps {steps}: the run is one of {training.steps}; it can be extended, not cut short")
+    schedule = training.schedule
+    if isinstance(schedule, Cosine):
+        schedule = replace(schedule, steps=steps)
+    return replace(training, steps=steps, schedule=schedule)
 
 
 def _wanted(args: argparse.Namespace) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     {"experiment": "positions", "digest": "…", "machines": [{"machine": …, "numpy": …}, …],
     "trials": [
-    {"trial": {"task": "copy", "seed": 0}, "machine": 0, "result": {"right": 0.98}},
+    {"trial": {"task": "copy", "seed": 0}, "machine": 0, "seconds": 40.2, "result": {"right": 0.98}},
     …
 
 The digest is that of machines, trials and results: a record that was changed by hand, or cut short, is not read.
@@ -10,11 +10,12 @@ The digest is that of machines, trials and results: a record that was changed by
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from minitransformer import files
 
 RECORDS = Path(__file__).with_name("records")
 T = TypeVar("T")
@@ -22,11 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Record(Generic[T]):
-    """Trials, their results and the machines they were run on, side by side. Iterating gives pairs of the first two."""
+    """Trials, their results, the machines they were run on and the seconds they took there (None: nobody has looked), side
+    by side. Iterating gives pairs of the first two.
+    """
 
     trials: list[T]
     results: list[dict[str, Any]]
     machines: list[dict[str, Any]]
+    seconds: list[float | None]
 
     def __iter__(self) -> Iterator[tuple[T, dict[str, Any]]]:
         return iter(zip(self.trials, self.results, strict=True))
@@ -67,8 +71,12 @@ def write(path: Path, name: str, record: Record[Any]) -> None:
         if machine not in machines:
             machines.append(machine)
     rows = [
-        {"trial": plain(trial), "machine": machines.index(machine), "result": result}
-        for trial, result, machine in zip(record.trials, record.results, record.machines, strict=True)
+        {"trial": plain(trial), "machine": machines.index(machine)}
+        | ({} if seconds is None else {"seconds": seconds})
+        | {"result": result}
+        for trial, result, machine, seconds in zip(
+            record.trials, record.results, record.machines, record.seconds, strict=True
+        )
     ]
     try:
         lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
@@ -77,12 +85,7 @@ def write(path: Path, name: str, record: Record[Any]) -> None:
     head = {"experiment": name, "digest": digest([machines, rows]), "machines": machines}
     text = f'{json.dumps(head, ensure_ascii=False)[:-1]},\n"trials": [\n{lines}\n]}}\n'
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    with open(new, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    files.write(path, text)
 
 
 def read(path: Path, trial: type[T]) -> Record[T]:
@@ -90,21 +93,27 @@ def read(path: Path, trial: type[T]) -> Record[T]:
 
     raises   ValueError, with what to do, for a file that is missing or is not a whole record
     """
-    again = f"`minitransformer experiment {path.stem.removesuffix('.part').lstrip('.')}` makes it"
+    makes = f"`minitransformer experiment {path.stem.removesuffix('.part').lstrip('.')}"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_bytes())
         rows, machines = content["trials"], content["machines"]
         if digest([machines, rows]) != content["digest"]:
             raise ValueError("its digest is that of other results")
-        return Record(
+        record = Record(
             [trial(**{name: _frozen(value) for name, value in row["trial"].items()}) for row in rows],
-            [row["result"] for row in rows],
+            [{**row["result"]} for row in rows],
             [machines[row["machine"]] for row in rows],
+            [row["seconds"] + 0.0 if "seconds" in row else None for row in rows],
         )
+        record.made_on  # noqa: B018  (whether machines are machines)
+        return record
     except FileNotFoundError:
-        raise ValueError(f"{path.name}: there is no such record; {again}") from None
-    except (ValueError, TypeError, LookupError) as error:
-        raise ValueError(f"{path.name} is not a whole record ({error}); {again}") from None
+        raise ValueError(f"{path.name}: there is no such record; {makes}` makes it") from None
+    except OSError:
+        raise
+    except Exception as error:  # made by hand, or damaged: there is no end to what may be in it
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path.name} is not a whole record ({said}); {makes} --renew` makes it anew") from None
 
 
 def _frozen(value: Any) -> Any:

@@ -5,12 +5,15 @@
 
 Each trial that ends is written down at once, in a file beside the record. A run that is interrupted, or dies, goes on from
 there; when all trials are done, the file becomes the record. A trial computes with one thread, so the number of workers and
-the order in which they finish leave no trace in what is kept.
+the order in which they finish leave no trace in what is kept, but for the seconds that each has taken.
 """
 
+import importlib
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,9 +21,17 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from minitransformer import files
 from minitransformer.backend import current
 from minitransformer.experiments.record import RECORDS, Record, digest, plain, read, write
 from minitransformer.machine import circumstances, cores
+
+LOOPBACK = "127.0.0.1"  # who reaches a scheduler can run code: nobody from outside does
+LOCAL = {
+    "distributed.nanny.pre-spawn-environ.MALLOC_ARENA_MAX": 1,  # or a thread keeps nothing
+    "distributed.scheduler.http.routes": [],  # call stacks, logs
+    "distributed.worker.http.routes": [],
+}
 
 
 class ExperimentError(ValueError):
@@ -31,6 +42,7 @@ def run(
     experiment: ModuleType,
     *,
     scheduler: str | None = None,
+    tls: dict[str, str] | None = None,
     workers: int | None = None,
     renew: bool = False,
     progress: bool = True,
@@ -39,58 +51,132 @@ def run(
     """Run the trials that the record lacks, or all of them anew; returns the path of the record.
 
     scheduler   address of a Dask scheduler; its workers need this package
+    tls         for a scheduler at tls://…: the paths `ca_file`, `cert` and `key`, where Dask is not configured with them
     workers     processes on this machine, where no scheduler is given (default: one for each core)
-    raises      ExperimentError if a trial fails (the others are run and kept), or there is no such scheduler
+    raises      ExperimentError if a trial fails (the others are run and kept), what was kept is damaged, another run is
+                writing the same record, or there is no such scheduler
     """
+    name, path, part = _places(experiment, records)
+    if not renew and missing(experiment, records) == 0:
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        try:
+            held.enter_context(files.alone(path))
+        except files.InUse:
+            raise ExperimentError(f"{name}: another run is writing its record") from None
+        _run(experiment, name, path, part, renew, progress, lambda count: _client(scheduler, tls, workers, count))
+    return path
+
+
+def missing(experiment: ModuleType, records: Path = RECORDS) -> int:
+    """How many trials the record lacks, or the file beside it in which an interrupted run goes on.
+
+    raises   ExperimentError if that file, or the record, is damaged
+    """
+    _, path, part = _places(experiment, records)
+    done = _done(experiment, part if part.is_file() else path)
+    lacks = sum(_key(trial) not in done for trial in experiment.trials())
+    return max(lacks, 1) if part.is_file() else lacks  # its last trial is done, and the record is not written
+
+
+def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
+    """One line: name, how far its record is, the minutes that its trials took on one core each, and its question."""
+    name, path, part = _places(experiment, records)
+    trials = len(experiment.trials())
+    try:
+        lacks = missing(experiment, records)
+        known = _done(experiment, part if part.is_file() else path).values()
+    except ExperimentError:
+        state, took = "damaged", ""
+    else:
+        state = f"{trials} trials" if lacks == 0 else f"{trials - lacks} of {trials}"
+        seconds = [seconds for *_, seconds in known if seconds is not None]
+        took = f"{sum(seconds) / 60:.0f} min" if known and len(seconds) == len(known) else ""
+    return f"{name:<24} {state:>10} {took:>8}   {(experiment.__doc__ or '').splitlines()[0]}"
+
+
+def _places(experiment: ModuleType, records: Path) -> tuple[str, Path, Path]:
     name = experiment.__name__.rpartition(".")[2]
-    path, part = records / f"{name}.json", records / f".{name}.part.json"
+    return name, records / f"{name}.json", records / f".{name}.part.json"
+
+
+def _run(
+    experiment: ModuleType,
+    name: str,
+    path: Path,
+    part: Path,
+    renew: bool,
+    progress: bool,
+    connect: Callable[[int], Any],
+) -> None:
+    """Run what is missing while nobody else does."""
     trials = experiment.trials()
-    done = _done(experiment, part if part.is_file() else path, keep=part.is_file() or not renew)
+    try:
+        done = _done(experiment, part) if part.is_file() else {} if renew else _done(experiment, path)
+    except ExperimentError:
+        if not renew:
+            raise
+        done = {}
 
     def keep(to: Path) -> None:
         here = [trial for trial in trials if _key(trial) in done]
         write(to, name, Record(here, *map(list, zip(*(done[_key(trial)] for trial in here), strict=True))))
 
-    missing = [trial for trial in trials if _key(trial) not in done]
-    failed = []
+    lacking = [trial for trial in trials if _key(trial) not in done]
+    failed: dict[str, list[Any]] = {}
     alone = getattr(experiment, "ALONE", False)
-    if missing:
+    if lacking:
         with (
-            tqdm(total=len(trials), initial=len(trials) - len(missing), desc=name, disable=not progress) as bar,
-            _client(scheduler, 1 if alone else min(workers or cores(), len(missing))) as client,
+            tqdm(total=len(trials), initial=len(trials) - len(lacking), desc=name, disable=not progress) as bar,
+            connect(1 if alone else len(lacking)) as client,
         ):
-            for trial, outcome in _outcomes(client, experiment.run, missing, alone):
+            _refuse_strangers(client, experiment.run.__module__)
+            for trial, outcome in _outcomes(client, experiment.run, lacking, alone):
                 if isinstance(outcome, BaseException):
-                    failed.append(f"{trial}: {type(outcome).__name__}: {outcome}")
+                    failed.setdefault(_said(outcome), []).append(trial)
                     continue
                 done[_key(trial)] = outcome
                 keep(part)
                 bar.update()
     if failed:
-        raise ExperimentError("\n".join([f"{name}: {len(failed)} of {len(trials)} trials failed", *failed]))
+        told = [f"{one[0]}{f' and {len(one) - 1} more' * (len(one) > 1)}: {said}" for said, one in failed.items()]
+        count = sum(map(len, failed.values()))
+        raise ExperimentError("\n".join([f"{name}: {count} of {len(trials)} trials failed", *told]))
     keep(path)
     part.unlink(missing_ok=True)
-    return path
+
+
+def _said(error: BaseException) -> str:
+    """What went wrong in the first place; for a worker that lacks a module, which one."""
+    first = error
+    while first.__cause__ or first.__context__:
+        first = first.__cause__ or first.__context__  # type: ignore[assignment]
+    if isinstance(first, ModuleNotFoundError):
+        return f"the workers lack the module {first.name}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _key(trial: Any) -> str:
     return digest(plain(trial))
 
 
-def _done(experiment: ModuleType, path: Path, keep: bool) -> dict[str, tuple[Any, Any]]:
-    """By the digest of its trial: result and machine of what has been run, of these trials or of others."""
-    if not keep or not path.is_file():
+def _done(experiment: ModuleType, path: Path) -> dict[str, Any]:
+    """By the digest of its trial: result, machine and seconds of what has been run, of these trials or of others."""
+    if not path.is_file():
         return {}
     try:
         record = read(path, experiment.Trial)
-    except ValueError:  # damaged, or of trials with other fields: nothing in it can be used
-        return {}
-    rows = zip(record.trials, record.results, record.machines, strict=True)
-    return {_key(trial): (result, machine) for trial, result, machine in rows}
+    except (
+        ValueError
+    ) as error:  # damaged, or of trials with other fields: nobody runs for hours because of that unasked
+        raise ExperimentError(str(error)) from None
+    rows = zip(record.trials, record.results, record.machines, record.seconds, strict=True)
+    return {_key(trial): kept for trial, *kept in rows}
 
 
 @contextmanager
-def _client(scheduler: str | None, workers: int) -> Iterator[Any]:
+def _client(scheduler: str | None, tls: dict[str, str] | None, workers: int | None, trials: int) -> Iterator[Any]:
     """A connection to the scheduler, or to processes of our own that end with it."""
     try:
         import dask
@@ -99,20 +185,52 @@ def _client(scheduler: str | None, workers: int) -> Iterator[Any]:
         raise ExperimentError(f"trials are spread by Dask: pip install distributed ({error})") from None
     if scheduler is None:
         with (
-            dask.config.set({"distributed.nanny.pre-spawn-environ.MALLOC_ARENA_MAX": 1}),  # or a thread keeps nothing
+            dask.config.set(LOCAL),
             LocalCluster(
-                n_workers=workers, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
+                n_workers=min(workers or cores(), trials),
+                threads_per_worker=1,
+                host=LOOPBACK,
+                dashboard_address=f"{LOOPBACK}:0",
+                scheduler_kwargs={"dashboard": False},
+                silence_logs=logging.CRITICAL,
             ) as cluster,
             Client(cluster) as client,
         ):
             yield client
         return
     try:
-        client = Client(scheduler, timeout=5)
-    except (OSError, ValueError) as error:
+        client = Client(_reached(scheduler), timeout=5, security=_security(tls))
+    except (OSError, ValueError, TypeError) as error:
         raise ExperimentError(f"--scheduler {scheduler}: {error}") from None
     with client:
         yield client
+
+
+def _reached(scheduler: str) -> str:
+    """The address, if somebody listens there: Dask would go on trying."""
+    from distributed.comm.addressing import get_address_host_port
+
+    with socket.create_connection(get_address_host_port(scheduler, strict=True), timeout=5):
+        return scheduler
+
+
+def _security(tls: dict[str, str] | None) -> Any:
+    """What Dask's configuration says, or these files."""
+    from distributed import Security
+
+    if not tls:
+        return None
+    return Security(
+        tls_ca_file=tls["ca_file"], tls_client_cert=tls["cert"], tls_client_key=tls["key"], require_encryption=True
+    )
+
+
+def _refuse_strangers(client: Any, module: str) -> None:
+    """Raise ExperimentError if a worker lacks a module of this package: a trial that it can't even read is never answered."""
+    if module.startswith("minitransformer."):
+        for answer in client.run(importlib.import_module, module, on_error="return").values():
+            if isinstance(answer, Exception):
+                raise ExperimentError(_said(answer))
 
 
 def _outcomes(client: Any, work: Any, trials: list[Any], alone: bool) -> Iterator[tuple[Any, Any]]:
@@ -136,10 +254,11 @@ def _ended(job: Any) -> Any:
         return error
 
 
-def on_this_core(work: Any, trial: Any, alone: bool = False) -> tuple[Any, dict[str, Any]]:
-    """The result of a trial and the machine that it was made on; on one core, unless it is alone there."""
+def on_this_core(work: Any, trial: Any, alone: bool = False) -> tuple[Any, dict[str, Any], float]:
+    """The result of a trial, the machine that it was made on, and its seconds; on one core, unless it is alone there."""
+    start = time.monotonic()
     with nullcontext() if alone else _one_thread():
-        return work(trial), circumstances()
+        return work(trial), circumstances(), round(time.monotonic() - start, 1)
 
 
 @contextmanager

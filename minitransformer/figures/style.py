@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from minitransformer import files
+
 COLUMN = 848  # pixels that JupyterLab leaves for an output in a window of 1,280
 SHARPNESS = 2  # pixels of the picture for one of the page, as many screens have
 COLOURS = 256  # in a picture's palette, which makes it less than half as heavy
@@ -99,12 +101,13 @@ def save(fig: Figure, name: str, *, format: str = "svg") -> Picture:
     path = folder() / f"fig_{name}.{format}"
     path.parent.mkdir(parents=True, exist_ok=True)
     if format == "svg":
-        with mpl.rc_context(STYLE):
-            fig.savefig(path, format=format, metadata={"Date": None, "Creator": _drawn_by()})
+        with mpl.rc_context(STYLE), io.BytesIO() as content:
+            fig.savefig(content, format=format, metadata={"Date": None, "Creator": _drawn_by()})
+            files.write(path, content.getvalue())
         fig.set_layout_engine("none")  # the picture has its parts where the drawing has them
     png, size = _png(fig)
     if format == "png":
-        path.write_bytes(png)
+        files.write(path, png)
     return Picture(path, png, size, fig.get_label())
 
 

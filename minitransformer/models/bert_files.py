@@ -79,7 +79,7 @@ def _existing(path: Path, hint: str = "") -> Path:
 def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_existing(path).read_text(encoding="utf-8"))
-    except ValueError as error:  # not JSON, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8, or brackets without end
         raise ValueError(f"{path}: not a JSON file: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected an object, got {type(content).__name__}")
@@ -99,7 +99,7 @@ def _model(path: Path) -> BERT:
         if config.get(key, usual) != usual:
             raise ValueError(f"{path}: {key} is {config[key]!r}; only {usual!r} can be read")
     activation = config.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ValueError(f"{path}: hidden_act {activation!r} is none of {', '.join(ACTIVATIONS)}")
     try:
         return BERT(
@@ -115,7 +115,7 @@ def _model(path: Path) -> BERT:
         )
     except KeyError as error:
         raise ValueError(f"{path}: {error.args[0]} is missing") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
@@ -258,9 +258,15 @@ def _tokenizer(model: BERT, folder: Path) -> WordPiece:
     size = tokenizer.get_vocab_size()
     if size > model.vocabulary:
         raise ValueError(f"{path}: {size} word pieces, but the model has vectors for {model.vocabulary}")
-    sentence = folder / "sentence_bert_config.json"
-    longest = int(_json(sentence).get("max_seq_length") or model.context) if sentence.is_file() else model.context
-    return WordPiece(tokenizer, min(longest, model.context))
+    return WordPiece(tokenizer, min(_longest(folder / "sentence_bert_config.json") or model.context, model.context))
+
+
+def _longest(path: Path) -> int:
+    """How many tokens the file allows; 0 if it does not say."""
+    try:
+        return int(_json(path).get("max_seq_length") or 0) if path.is_file() else 0
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{path}: max_seq_length: {error}") from None
 
 
 def _from_vocabulary(path: Path) -> Any:

@@ -1,7 +1,7 @@
 """Checkpoints: one safetensors file with everything that a run needs to go on. No pickle, so opening one runs no code.
 
-Written next to its final place, flushed to the disk, then renamed over the old one: whatever happens, kill, full disk or
-power cut, the file holds either the old checkpoint or the new one, whole. The same state gives the same bytes. A digest of
+Written in one step (files.py): whatever happens, kill, full disk or power cut, the file holds either the old checkpoint or
+the new one, whole. The same state gives the same bytes. A digest of
 all of them stands among them, so a byte that has changed since is noticed; and what is described is compared with what is
 there before anything is made of it (description.py).
 """
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer import files
 from minitransformer.late import late
 from minitransformer.machine import circumstances
 from minitransformer.pullback import Tree, tree_items
@@ -23,11 +24,6 @@ from minitransformer.training.choices import Training
 from minitransformer.training.description import checked_as, described, fitting_model, model_of, training_of
 from minitransformer.training.optimiser import AdamWState, with_leaves
 from minitransformer.training.state import State
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 KEY, VERSION = "minitransformer", 3
 BLANK = "0" * 64  # where the digest stands, while it is computed
@@ -87,7 +83,7 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
         content = to_bytes(arrays, {KEY: json.dumps(about, allow_nan=False)})
         model_of(about["model"], len(content))  # what can't be read is not written
         training_of(about["training"])
-        _replace(Path(path), content.replace(BLANK.encode(), _digest(content).encode(), 1))
+        files.write(path, content.replace(BLANK.encode(), _digest(content).encode(), 1))
     except (TypeError, ValueError) as error:  # a choice that a file has no word for
         raise CheckpointError(f"{path}: the checkpoint can't be written: {error}") from error
     except OSError as error:
@@ -99,52 +95,20 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write all of it or nothing."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # on the disk before the name points to it
-        part.replace(path)
-    except BaseException:  # Ctrl-C too
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
-
-
 @contextlib.contextmanager
 def alone(path: str | Path) -> Iterator[None]:
     """While this lasts, no other process gets past this line with the same checkpoint. The lock dies with its process.
 
     raises   CheckpointError if another is there already, or nothing can be written there
     """
-    lock = Path(path).with_name(f"{Path(path).name}.lock")
-    try:
-        file = lock.open("w")
-    except OSError as error:
-        raise CheckpointError(f"{path}: the checkpoint can't be written: {error.strerror}") from error
-    with file:
-        if not _locked(file, lock):
-            raise CheckpointError(f"{path}: another training is writing it")
+    with contextlib.ExitStack() as held:
         try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                lock.unlink()
-
-
-def _locked(file: Any, lock: Path) -> bool:
-    """Whether the lock is ours; where there are no locks, it is everybody's."""
-    try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(file.fileno()), lock.stat())  # unless it was taken away while we opened it
-    except (BlockingIOError, FileNotFoundError):
-        return False
-    except OSError:  # a file system that knows no locks
-        return True
+            held.enter_context(files.alone(path))
+        except files.InUse:
+            raise CheckpointError(f"{path}: another training is writing it") from None
+        except OSError as error:
+            raise CheckpointError(f"{path}: the checkpoint can't be written: {error.strerror}") from error
+        yield
 
 
 # ----------------------------------------------------------------------------------------------- reading

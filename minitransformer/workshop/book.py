@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from minitransformer import files
 from minitransformer.machine import cores
 from minitransformer.workshop import navigation
 from minitransformer.workshop.equations import notebooks
@@ -71,7 +72,7 @@ def choose(root: Path, names: list[str]) -> list[Path]:
 @contextmanager
 def workspace(root: Path) -> Iterator[Path]:
     """A temporary copy of what notebooks may look at, with an empty `figures`."""
-    with tempfile.TemporaryDirectory(prefix="minitransformer-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory("", "minitransformer-", files.temporary(), ignore_cleanup_errors=True) as name:
         copy = Path(name) / "book"
         for part in COPIED:
             if (root / part).is_dir():
@@ -319,9 +320,7 @@ def _replace(path: Path, data: bytes) -> None:
     if path.is_file() and path.read_bytes() == data:
         return
     path.parent.mkdir(exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    new.write_bytes(data)
-    new.replace(path)
+    files.write(path, data)
 
 
 def check(root: Path, names: list[str]) -> list[str]:

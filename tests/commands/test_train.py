@@ -13,6 +13,7 @@ from minitransformer.cli import main, parser
 from minitransformer.commands import recipes, train
 from minitransformer.commands.memory import needed
 from minitransformer.commands.recipes import choices, date_translator, language_model
+from minitransformer.commands.train import CHOICES
 from minitransformer.data import text
 from minitransformer.data.dates import held_out_set
 from minitransformer.data.text import python_docs
@@ -119,6 +120,31 @@ def test_a_run_is_resumed_with_its_own_choices(folder, capsys):
     run(capsys, *argv, "--steps", 6, "--out", "whole", "--resume")  # the same choices once more are no contradiction
 
 
+def test_a_resumed_run_can_be_extended(folder, capsys):
+    """Its steps so far stay; from there on the learning rate is that of the longer run. It can't be cut short."""
+    argv = ("train", "mine.txt", *SMALL, "--context", 8, "--lr", 0.02)
+    run(capsys, *argv, "--steps", 20)
+    short = load("run.safetensors")
+    run(capsys, "train", "mine.txt", "--resume", "--steps", 30)
+    long = load("run.safetensors")
+    assert long.state.step == long.training.steps == long.training.schedule.steps == 30
+    assert long.state.losses[:20] == short.state.losses
+    assert long.training.schedule.warmup == short.training.schedule.warmup
+    assert long.training.schedule(21) > long.training.schedule(29) > 0
+    line = refused(capsys, "train", "mine.txt", "--resume", "--steps", 29)
+    assert "--steps 29: the run is one of 30; it can be extended, not cut short" in line
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_help_says_what_is_usual(name):
+    (commands,) = (action for action in parser()._actions if action.dest == "command")
+    (action,) = (action for action in commands.choices["train"]._actions if action.dest == name)
+    usual = action.help.partition("(default: ")[2]
+    assert usual.startswith("as many as heads" if recipes.TEXT[name] is None else str(recipes.TEXT[name]))
+    if recipes.DATES.get(name, recipes.TEXT[name]) != recipes.TEXT[name]:
+        assert usual.endswith(f"; dates: {recipes.DATES[name]})")
+
+
 def test_a_model_with_a_memory_reads_on_and_is_resumed(folder, capsys):
     """Trained on streams, judged on all that is held out, resumed with what it remembered, and it writes beyond its context."""
     argv = ("train", "mine.txt", *SMALL, "--context", 8, "--memory", 16, "--positions", "transformer-xl", "--steps", 40)
@@ -204,11 +230,26 @@ def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
         (("--attention", "nonsense"), "attention: no 'nonsense'; there are"),
         (("--positions", "nonsense"), "positions: no 'nonsense'; there are"),
         (("--resume",), "run.safetensors: there is no such file"),
+        (("--out", ""), "--out '.' is a folder: a checkpoint needs the name of a file"),
+        (("--out", "mine.txt/.."), "is a folder: a checkpoint needs the name of a file"),
     ],
 )
 def test_what_can_not_be_done(folder, capsys, options, message):
     assert message in refused(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 2, *options)
     assert not (folder / "run.safetensors").exists()
+
+
+def test_files_of_the_reader_beside_a_checkpoint_stay(folder, capsys):
+    """`--out poetry` once took `poetry.lock` away, emptied what a link of that name points to, and wrote over `poetry.part`."""
+    for name in ("poetry.lock", "poetry.part", "poetry.new", ".poetry.lock", ".poetry.part"):
+        (folder / name).write_text(name)
+    (folder / "linked.lock").symlink_to(folder / "mine.txt")
+    (folder / "linked.part").symlink_to(folder / "mine.txt")
+    before = {path: path.read_text() for path in folder.iterdir()}
+    for out in ("poetry", "linked"):
+        run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1, "--out", out)
+        (folder / out).unlink()
+    assert {path: path.read_text() for path in folder.iterdir()} == before
 
 
 def test_dates_come_from_no_file(folder, capsys):

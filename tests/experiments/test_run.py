@@ -2,18 +2,21 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
+from minitransformer import files
 from minitransformer.backend import available, backend
-from minitransformer.experiments.record import Record, read, write
-from minitransformer.experiments.run import ExperimentError, on_this_core, run
+from minitransformer.experiments.record import Record, digest, read, write
+from minitransformer.experiments.run import ExperimentError, listed, on_this_core, run
 from minitransformer.machine import cores
 
 distributed = pytest.importorskip("distributed")
@@ -62,7 +65,7 @@ def dies_once(trial):
 def cluster():
     """Two workers that serve all tests; they get the functions of this file by value, since they can't import it."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as found:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as found:
         yield found.scheduler_address
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
@@ -83,10 +86,17 @@ def go(tmp_path, cluster):
     return call
 
 
+def timeless(path):
+    """What a record says, but for the seconds that each trial took, and so the digest."""
+    content = json.loads(path.read_text())
+    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in content["trials"]]
+    return content | {"digest": None, "trials": rows}
+
+
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_record_is_the_same_for_one_worker_two_and_a_cluster(tmp_path, go, workers):
     there, here = go(records="there"), go(records="here", scheduler=None, workers=workers)
-    assert there.read_bytes() == here.read_bytes()
+    assert timeless(there) == timeless(here)
     record = read(here, Trial)
     assert [trial.seed for trial in record.trials] == [0, 1, 2, 3]
     assert all(result["threads"] == 1 for result in record.results)
@@ -122,7 +132,7 @@ def test_a_worker_that_dies_costs_nothing_but_its_trial(go):
 
 SLOW = """
 import sys, time, types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from minitransformer.experiments.run import run
 
@@ -184,9 +194,162 @@ def test_a_trial_has_one_thread_of_the_loops_as_well():
     assert threads.number == before
 
 
-def test_no_scheduler_is_one_clear_line(go):
-    with pytest.raises(ExperimentError, match=r"--scheduler tcp://127.0.0.1:9: "):
-        go(scheduler="tcp://127.0.0.1:9")
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:9", "127.0.0.1:9", "tls://127.0.0.1:9", "nonsense", "x://y:1", ""]
+)
+def test_no_scheduler_is_one_clear_line(go, monkeypatch, address):
+    """... at once: nobody tries again and again."""
+    monkeypatch.setattr(distributed, "Client", None)
+    with pytest.raises(ExperimentError, match=rf"^--scheduler {address}: \S.*$"):
+        go(scheduler=address)
+
+
+def listens(top):
+    """Host and port of each socket on which a process or one of its children listens."""
+    links = [link for process in (top, *top.children(recursive=True)) for link in process.net_connections("inet")]
+    return sorted({(link.laddr.ip, link.laddr.port) for link in links if link.status == "LISTEN"})
+
+
+def looks_around(trial):
+    """Where the process that started this one and all its children listen, and which pages a browser gets there."""
+    import http.client
+
+    import psutil
+
+    found = listens(psutil.Process().parent())
+    answers = []
+    for host, port in found:
+        for page in ("/status", "/info/main/workers.html", "/info/logs/any.html", "/health", "/metrics"):
+            link = http.client.HTTPConnection(host, port, timeout=5)
+            try:
+                link.request("GET", page)
+                answers.append((port, link.getresponse().status))
+            except (OSError, http.client.HTTPException):  # no server of pages
+                pass
+            finally:
+                link.close()
+    return {"found": found, "answers": answers}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at the sockets of other processes")
+def test_nobody_from_outside_can_reach_a_run_on_this_machine(go):
+    """All that listens does so on the loopback address, and no page shows call stacks or logs."""
+    import psutil
+
+    before = {port for _, port in listens(psutil.Process())}  # those of the cluster for the tests
+    (result,) = read(go(1, work=looks_around, scheduler=None), Trial).results
+    ours = {port: host for host, port in result["found"] if port not in before}
+    assert len(ours) > 2
+    assert set(ours.values()) == {"127.0.0.1"}
+    assert {status for port, status in result["answers"] if port in ours} <= {404}
+
+
+def test_an_encrypted_scheduler_is_reached_with_the_files_that_are_named(go, tmp_path):
+    openssl, key, cert = shutil.which("openssl"), tmp_path / "key.pem", tmp_path / "cert.pem"
+    if openssl is None:
+        pytest.skip("needs openssl")
+    make = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run([*make, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    tls = {"ca_file": str(cert), "cert": str(cert), "key": str(key)}
+    names = {"tls_ca_file": str(cert), "require_encryption": True}
+    names |= {f"tls_{who}_{what}": tls[what] for who in ("client", "worker", "scheduler") for what in ("cert", "key")}
+    with distributed.LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tls",
+        security=distributed.Security(**names),
+        dashboard_address="127.0.0.1:0",
+    ) as cluster:
+        assert cluster.scheduler_address.startswith("tls://")
+        assert len(read(go(1, scheduler=cluster.scheduler_address, tls=tls), Trial).results) == 1
+        for other in (None, tls | {"key": str(tmp_path / "nothing")}):
+            with pytest.raises(ExperimentError, match=r"^--scheduler tls://"):
+                go(1, scheduler=cluster.scheduler_address, tls=other, renew=True)
+
+
+def lacks_a_module(trial):
+    try:
+        import only_here_and_there
+    except ImportError as error:
+        raise RuntimeError(f"trial {trial.seed}") from error
+    return only_here_and_there
+
+
+def test_equal_failures_are_told_once(go, monkeypatch):
+    """... with the module that the workers lack, be it one that a trial needs or that of the experiment itself."""
+    with pytest.raises(ExperimentError) as caught:
+        go(work=lacks_a_module)
+    first, second = str(caught.value).splitlines()
+    assert first == "dice: 4 of 4 trials failed"
+    assert re.fullmatch(r"Trial\(seed=\d, .*\) and 3 more: the workers lack the module only_here_and_there", second)
+    monkeypatch.setattr(throw, "__module__", "minitransformer.experiments.dice")
+    with pytest.raises(ExperimentError, match=r"^the workers lack the module minitransformer\.experiments\.dice$"):
+        go()
+
+
+def test_two_runs_do_not_share_a_record(go, tmp_path):
+    """The second one ends with one line, and what the first one has done stays where it is."""
+    go(2)
+    before = (tmp_path / "records" / "dice.json").read_bytes()
+    with files.alone(tmp_path / "records" / "dice.json"):
+        for options in ({"count": 3}, {"renew": True}):
+            with pytest.raises(ExperimentError, match=r"^dice: another run is writing its record$"):
+                go(**options)
+        assert (tmp_path / "records" / "dice.json").read_bytes() == before
+    assert go.runs() == 2
+    go(3)
+    assert os.listdir(tmp_path / "records") == ["dice.json"]
+
+
+@pytest.mark.parametrize("name", ["dice.json", ".dice.part.json"])
+def test_what_is_damaged_is_not_taken_for_nothing(go, tmp_path, name):
+    """Hours of trials may be in it: the run says so, and begins anew only if it is told to."""
+    go(2)
+    damaged = tmp_path / "records" / name
+    damaged.write_bytes((tmp_path / "records" / "dice.json").read_bytes()[:-9])
+    before = damaged.read_bytes()
+    with pytest.raises(
+        ExperimentError, match=rf"{name} is not a whole record .*`minitransformer experiment dice --renew`"
+    ):
+        go(3)
+    assert damaged.read_bytes() == before
+    assert go.runs() == 2
+    go(3, renew=True)
+    assert go.runs() == 5
+    assert os.listdir(tmp_path / "records") == ["dice.json"]
+
+
+def test_a_record_that_lacks_nothing_is_left_alone(go, monkeypatch):
+    """Neither written again, nor is anybody asked for a scheduler."""
+    path = go(2)
+    before = path.stat()
+    assert go(2, scheduler="tcp://127.0.0.1:9") == path
+    assert path.stat() == before
+
+
+def test_the_list_says_how_far_a_record_is(go, tmp_path):
+    module = types.ModuleType("minitransformer.experiments.dice", "How many eyes?\n\nA cube.")
+    module.Trial, module.trials = Trial, lambda: [Trial(seed, str(tmp_path / "notes")) for seed in range(4)]
+    records = tmp_path / "records"
+
+    def said():
+        return listed(module, records).split()
+
+    assert said() == ["dice", "0", "of", "4", "How", "many", "eyes?"]
+    with pytest.raises(ExperimentError):
+        go(work=fails_at_three)
+    assert said()[:6] == ["dice", "3", "of", "4", "0", "min"]
+    path = go()
+    assert said()[:5] == ["dice", "4", "trials", "0", "min"]
+    record = read(path, Trial)
+    assert all(0 <= seconds < 60 for seconds in record.seconds)
+    write(path, "dice", replace(record, seconds=[100.0, 20.0, 60.0, 60.0]))
+    assert said()[3:5] == ["4", "min"]
+    write(path, "dice", replace(record, seconds=[None, 20.0, 60.0, 60.0]))
+    assert said()[3] == "How"
+    path.write_text("{")
+    assert said()[1] == "damaged"
 
 
 def test_what_a_file_can_not_hold_is_refused(go):
@@ -200,13 +363,14 @@ ABACUS = {"machine": "an abacus", "cores": 1, "tier": "numpy", "python": "3", "n
 @pytest.fixture
 def kept(tmp_path):
     path = tmp_path / "dice.json"
-    write(path, "dice", Record([Trial(0), Trial(1)], [{"x": [0.25, "π"]}, {"x": None}], [ABACUS, ABACUS]))
+    write(path, "dice", Record([Trial(0), Trial(1)], [{"x": [0.25, "π"]}, {"x": None}], [ABACUS, ABACUS], [None, 2.5]))
     return path
 
 
 def test_what_is_written_is_read(kept):
     record = read(kept, Trial)
     assert list(record) == [(Trial(0), {"x": [0.25, "π"]}), (Trial(1), {"x": None})]
+    assert record.seconds == [None, 2.5]
     assert record.made_on == "an abacus, 1 core(s), tier numpy; python 3, numpy 2, numba absent"
     with pytest.raises(ValueError, match="too many"):
         record.only()
@@ -228,9 +392,48 @@ def test_a_spoiled_byte_is_found(kept):
 def test_what_is_no_record_is_not_read(kept, content):
     kept.write_text(content)
     with pytest.raises(
-        ValueError, match=r"dice.json is not a whole record .*`minitransformer experiment dice` makes it"
+        ValueError, match=r"dice.json is not a whole record .*`minitransformer experiment dice --renew` makes it anew"
     ):
         read(kept, Trial)
+
+
+def places(value, path=()):
+    """The path to each value of a JSON tree."""
+    yield path
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(part, (*path, key))
+
+
+@pytest.mark.parametrize("odd", [None, [1], {}, {"a": []}, "text", -7, 3.5, True, 10**30])
+def test_whatever_stands_in_a_record_it_is_read_or_refused(kept, odd):
+    """At any place of it, and signed: by hand one may write anything. What is read can be printed."""
+    text = kept.read_text()
+    for path in places(json.loads(text)):
+        content = changed = json.loads(text)
+        for key in path[:-1]:
+            changed = changed[key]
+        if path:
+            changed[path[-1]] = odd
+        else:
+            content = odd
+        if isinstance(content, dict) and path != ("digest",):
+            content["digest"] = digest([content.get("machines"), content.get("trials")])
+        kept.write_text(json.dumps(content))
+        try:
+            record = read(kept, Trial)
+        except ValueError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+        else:
+            assert isinstance(record.made_on, str)
+            assert all(isinstance(result, dict) for result in record.results)
+            assert all(seconds is None or isinstance(seconds, float) for seconds in record.seconds)
+
+
+def test_brackets_without_end_are_no_record(kept):
+    for text in ("[" * 100_000, '{"trials": ' + "[" * 100_000 + "]" * 100_000 + "}"):
+        kept.write_text(text)
+        with pytest.raises(ValueError, match="is not a whole record"):
+            read(kept, Trial)
 
 
 def test_a_record_that_is_cut_short_is_not_read(kept):

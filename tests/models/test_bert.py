@@ -385,6 +385,24 @@ def test_a_config_that_is_no_json(tmp_path):
             load_bert(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "file", ["config.json", "tokenizer_config.json", "sentence_bert_config.json", "tokenizer.json"]
+)
+def test_whatever_stands_in_its_json_a_bert_is_read_or_refused_by_the_name_of_the_file(tmp_path, file):
+    """Infinity, lists, words, and brackets without end, in the place of each value."""
+    write_bert(tmp_path, settings={})
+    keys = {"config.json": CONFIG, "sentence_bert_config.json": ["max_seq_length"]}
+    keys = keys.get(file, ["do_lower_case", "strip_accents", "tokenize_chinese_chars", "model"])
+    odd = ("Infinity", "-Infinity", "NaN", "[]", "{}", '"x"', "null", "-1", "1e300", str(10**30), "true")
+    contents = [json.dumps(CONFIG)[:-1] + f', "{key}": {value}}}' for key in keys for value in odd]
+    for content in (*contents, "[" * 100_000, '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"):
+        (tmp_path / file).write_text(content)
+        try:
+            load_bert(tmp_path)
+        except ValueError as error:
+            assert str(tmp_path) in str(error)  # noqa: PT017
+
+
 def test_a_tensor_that_is_missing_or_misshapen_is_named(tmp_path):
     name = "encoder.layer.1.attention.self.key.weight"
     tensors = tiny_tensors()

@@ -1,0 +1,78 @@
+"""What the heads of one's own trained model look at, in a text of one's own."""
+
+import io
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import files
+from minitransformer.backend import backend
+from minitransformer.data.text import encode
+from minitransformer.figures.style import STYLE, figure
+from minitransformer.training.checkpoint import load
+from minitransformer.typing import Array
+
+LONGEST = 200  # bytes: of more, nobody sees a single one
+NAMED = 48  # bytes that are still written beside the rows
+
+
+class Heads(NamedTuple):
+    """Attention matrices (heads, n, m) of each block, and the n bytes of the text as they are written beside the rows."""
+
+    A: tuple[Array, ...]
+    signs: list[str]
+
+
+def heads(checkpoint: str | Path, text: str) -> Heads:
+    """What each head of each block gives to whom, in the tier that forms every matrix.
+
+    raises   CheckpointError for a file that is none; ValueError for a translator of dates, a text of no bytes or too many,
+             and a model that forms no attention matrix
+    """
+    model, _, state, about = load(checkpoint)
+    if about.get("task") != "text":
+        raise ValueError(f"{checkpoint}: a model of {about.get('task')}; only models of a text can be looked into")
+    tokens = encode(text)
+    if not 0 < len(tokens) <= LONGEST:
+        raise ValueError(f"a text of {len(tokens)} bytes: 1 … {LONGEST} can be drawn")
+    with backend("numpy"):
+        _, pullback = model(state.params, tokens[None])
+    try:
+        A = tuple(block.attention.A[0] for block in pullback.stack.blocks)
+    except AttributeError:
+        raise ValueError(f"{checkpoint}: its blocks keep no attention matrix that could be drawn") from None
+    return Heads(A, [chr(byte) if 32 < byte < 127 else "·" for byte in tokens.tolist()])
+
+
+def draw_heads(found: Heads) -> Figure:
+    """A row of pictures for each block, from the first to the last: byte i looks, at byte j; dark is much weight."""
+    rows, columns, n = len(found.A), len(found.A[0]), len(found.signs)
+    fig, axes = figure(rows, columns, width=4.5 * columns, height=4.7 * rows, squeeze=False)
+    for (block, head), ax in np.ndenumerate(axes):
+        A = found.A[block][head]
+        ax.imshow(A, cmap="magma_r", vmin=0, vmax=1, aspect="auto")
+        ax.set_title(f"block {block + 1}, head {head + 1}")
+        ax.tick_params(length=0, labelsize=min(18, 260 / n))
+        ax.set_yticks(range(n), found.signs) if n <= NAMED else ax.set_yticks([])
+        ax.set_xticks(range(n), found.signs) if n <= NAMED and A.shape[-1] == n else ax.set_xticks([])
+    for ax in axes[:, 0]:
+        ax.set_ylabel("byte $i$ looks …")
+    for ax in axes[-1]:
+        ax.set_xlabel("… at $j$")
+    return fig
+
+
+def write_heads(found: Heads, path: Path) -> None:
+    """Draw into a file whose ending says which kind it is: .svg, .png or .pdf.
+
+    raises   ValueError for another ending
+    """
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in ("svg", "png", "pdf"):
+        raise ValueError(f"{path}: should end in .svg, .png or .pdf")
+    with mpl.rc_context(STYLE), io.BytesIO() as content:
+        draw_heads(found).savefig(content, format=kind)
+        files.write(path, content.getvalue())

@@ -1,0 +1,58 @@
+"""What can be chosen by name is listed in a terminal of a hundred columns: each with its options, and all of one."""
+
+import inspect
+
+import pytest
+
+from minitransformer.attention.registry import ATTENTIONS
+from minitransformer.commands.catalogue import COLUMNS, ENCODINGS, SIZES, attentions, encodings
+from minitransformer.named import named, options
+
+LISTS = [(attentions, ATTENTIONS), (encodings, ENCODINGS)]
+
+
+@pytest.mark.parametrize(("listed", "registry"), LISTS)
+def test_the_list_is_narrow_and_names_everything_with_its_options(listed, registry):
+    said = listed()
+    assert max(map(len, said.splitlines())) <= COLUMNS == 100
+    starts = [k for k, line in enumerate(said.splitlines()) if not line.startswith(" ")]
+    entries = [
+        " ".join(" ".join(said.splitlines()[a:b]).split()) for a, b in zip(starts, [*starts[1:], None], strict=True)
+    ]
+    assert len(entries) == len(registry)
+    for entry, (name, maker) in zip(entries, registry.items(), strict=True):
+        assert entry.startswith(f"{name} ")
+        first = inspect.getdoc(named("it", registry, name, SIZES)).splitlines()[0]
+        assert " ".join(first.split()) in entry
+        for option in options(maker, SIZES):
+            assert f" {option}=" in entry.partition("options:")[2]
+
+
+@pytest.mark.parametrize(("listed", "registry"), LISTS)
+def test_all_of_one(listed, registry):
+    for name in registry:
+        said = listed(name)
+        assert said.startswith(f"{name} ")
+        assert said.endswith(inspect.getdoc(named("it", registry, name, SIZES)))
+    with pytest.raises(ValueError, match="no 'nonsense'; there are"):
+        listed("nonsense")
+
+
+def test_options_can_be_given_as_they_are_listed():
+    """What is printed as a default is what the option takes."""
+    for registry in (ATTENTIONS, ENCODINGS):
+        for name, maker in registry.items():
+            known = inspect.signature(maker).parameters
+            usual = {
+                o: known[o].default for o in options(maker, SIZES) if known[o].default is not inspect.Parameter.empty
+            }
+            text = f"{name}:{','.join(f'{o}={value}' for o, value in usual.items())}" if usual else name
+            assert named("it", registry, text, SIZES) == named("it", registry, name, SIZES)
+
+
+def test_causality_and_memory_are_told():
+    said = {line.split()[0]: line for line in attentions().splitlines() if not line.startswith(" ")}
+    assert "causal: yes; remembers keys and values; positions: any" in said["softmax"]
+    assert "causal: never; does not write" in said["linformer"]
+    assert "causal: values only; reads all again" in said["reformer"]
+    assert "causal: always" in said["sinks"]
