@@ -298,3 +298,16 @@ def test_residual_gives_options_on():
 def test_public_names():
     """What a reader calls as mt.…: all of it exists."""
     assert all(hasattr(mt, name) for name in mt.__all__)
+
+
+def test_a_query_that_sees_no_key_is_no_trouble():
+    """The logarithm of a sum without terms is −∞; anything else that is not finite is trouble, also in L."""
+
+    class Softmax(NamedTuple):
+        Y: np.ndarray
+        L: np.ndarray
+
+    assert first_nonfinite([Softmax(np.zeros(2), np.array([-np.inf, 0.0]))]) is None
+    for trouble in (np.nan, np.inf):
+        assert first_nonfinite([Softmax(np.zeros(2), np.array([-np.inf, trouble]))]) == "0.L"
+    assert first_nonfinite(Softmax(np.array([-np.inf]), np.zeros(1))) == "Y"

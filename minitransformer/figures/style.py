@@ -117,11 +117,11 @@ def _png(fig: Figure) -> tuple[bytes, tuple[int, int]]:
 
     width = fig.get_figwidth()
     shown = min(round(72 * width), COLUMN)
-    drawn, small, note = io.BytesIO(), io.BytesIO(), PngImagePlugin.PngInfo()
+    content, small, note = io.BytesIO(), io.BytesIO(), PngImagePlugin.PngInfo()
     with mpl.rc_context(STYLE):
-        fig.savefig(drawn, format="png", dpi=SHARPNESS * shown / width)
+        fig.savefig(content, format="png", dpi=SHARPNESS * shown / width)
     note.add_text("Software", _drawn_by())
-    picture = Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    picture = Image.open(content).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
     picture.save(small, format="png", optimize=True, pnginfo=note)
     return small.getvalue(), (shown, round(picture.height / SHARPNESS))
 

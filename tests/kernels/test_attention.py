@@ -213,7 +213,8 @@ def test_the_pullback_remembers_what_the_equation_needs_and_no_matrix():
     assert pullback.K is K
     assert pullback.V is V
     assert np.shares_memory(pullback.Y, Y)
-    assert pullback.mask is mask
+    assert np.array_equal(pullback.mask, mask)
+    assert not np.shares_memory(pullback.mask, mask)  # a caller may go on with it
     assert pullback.scale == np.float32(0.5)
     assert pullback.causal is False
     S = np.where(mask, 0.5 * Q @ K.mT, -np.inf)
