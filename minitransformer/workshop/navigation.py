@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from minitransformer import files
 from minitransformer.workshop.equations import notebooks
 
 TAG = "navigation"
@@ -99,8 +100,7 @@ def blank(root: Path, chosen: list[Path], folder: Path) -> list[Path]:
                 cell.outputs, cell.execution_count = [], None
             else:
                 cell.source = LINK.sub(lambda found: _from(folder, root, found[1], own), cell.source)
-        with open(folder / path.name, "x", encoding="utf-8") as file:
-            file.write(nbformat.writes(notebook) + "\n")
+        files.write(folder / path.name, nbformat.writes(notebook) + "\n")
     return [folder / path.name for path in chosen]
 
 
