@@ -80,7 +80,6 @@ $(READY): requirements.lock pyproject.toml
 
 # every loop at once on all cores, before chapters and tests, side by side, would each wait for a compiler
 $(LOOPS): $(READY) $(wildcard minitransformer/kernels/*.py)
-	@echo "Compiling the loops for this machine: minutes, and not again until they change ..."
 	@$(RUN) -m minitransformer compile
 	@touch $@
 
