@@ -173,7 +173,7 @@ def _fingerprints(text: Array) -> Array:
 
 
 @checked
-def decode(tokens: Array | list[int]) -> str:
+def decode(tokens: Array | list) -> str:
     """Bytes as text; what is not UTF-8, such as half a letter at the end of a sample, shows as �."""
     return bytes(np.asarray(tokens, np.uint8)).decode("utf-8", errors="replace")
 

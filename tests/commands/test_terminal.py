@@ -91,7 +91,7 @@ for number, argv in enumerate(eval(sys.argv[1])):
         code = end.code
     sys.stdout.flush()
     os.dup2(before[0], 1), os.dup2(before[1], 2)
-    print(code)
+    print(code, flush=True)
 """
 
 

@@ -217,3 +217,8 @@ def test_text_to_bytes_and_back():
     assert decode(encode(text)) == text
     assert encode(text).dtype == np.int64
     assert decode(encode("é")[:1]) == "\N{REPLACEMENT CHARACTER}"
+
+
+def test_what_is_decoded_may_be_a_list_of_any_whole_numbers():
+    """As when a model goes on with a text: NumPy's numbers from the text, Python's from the model."""
+    assert module.decode([*module.encode("This "), 105, 115]) == "This is"
