@@ -91,7 +91,7 @@ def _known(name: str, origin: str) -> str:
 class backend:  # noqa: N801  (reads as a function: backend("numpy"))
     """Choose a tier, from now on or for a `with` block; `backend()` alone only looks.
 
-    str(backend()) is the name of the tier in use.
+    str(backend()) is the name of the tier in use, and backend() == "numpy" asks for it.
     raises ValueError for an unknown tier, or one that this machine lacks
     """
 
@@ -107,6 +107,11 @@ class backend:  # noqa: N801  (reads as a function: backend("numpy"))
 
     def __exit__(self, *_: Any) -> None:
         type(self)._current = self.previous
+
+    def __eq__(self, name: object) -> bool:
+        return current() == str(name)
+
+    __hash__ = None  # type: ignore[assignment]  # it is another one when the tier is
 
     def __str__(self) -> str:
         return current()

@@ -109,6 +109,13 @@ def test_it_shows_what_it_is():
     assert available() == TIERS[: len(available())]
 
 
+def test_it_can_be_compared_with_a_name():
+    """As chapters ask: an object that is equal to no name would never be the tier that they leave out."""
+    with mt.backend("numpy"):
+        assert mt.backend() == "numpy"
+        assert mt.backend() != available()[-1] or available() == ("numpy",)
+
+
 def test_the_default_is_the_fastest_that_there_is():
     out = run("import minitransformer as mt; print(mt.backend())")
     assert out.stdout.strip() == available()[-1], out.stderr

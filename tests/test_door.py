@@ -27,11 +27,11 @@ from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
 from minitransformer.door import AT_MOST, fit
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
-from minitransformer.kin import GRU
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
+from minitransformer.related import GRU
 
 pytestmark = pytest.mark.each_value
 
@@ -44,7 +44,7 @@ ROOMS = (
     "attention.linear",
     "positions",
     "models",
-    "kin",
+    "related",
     "data",
 )
 SIZES = {

@@ -12,9 +12,9 @@ import numpy as np
 from minitransformer.data import ngrams
 from minitransformer.data.text import python_docs
 from minitransformer.functional import EmbeddingPullback, LinearPullback, embedding, linear
-from minitransformer.kin import GRU, After, Attend, Candidates, gru_coefficients
 from minitransformer.positions import SinusoidalPositions
 from minitransformer.pullback import ChainPullback, Tree, chain, tree_size
+from minitransformer.related import GRU, After, Attend, Candidates, gru_coefficients
 from minitransformer.training.objective import NextByte
 from minitransformer.training.optimiser import AdamW, clip
 from minitransformer.training.schedule import Cosine

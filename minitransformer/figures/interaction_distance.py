@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from minitransformer.figures.style import figure
-from minitransformer.kin import GRU, RNN, Attend, WordWindow
 from minitransformer.pullback import Layer, Tree, chain
+from minitransformer.related import GRU, RNN, Attend, WordWindow
 from minitransformer.typing import Array
 
 WIDTH, WINDOW = 16, 5

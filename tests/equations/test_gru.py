@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from minitransformer.kin import GRU, After, Alike, Attend, Candidates, FreeWeights, UnrolledGRU, gru_coefficients
 from minitransformer.positions import LearnedPositions
 from minitransformer.pullback import chain, random_like
+from minitransformer.related import GRU, After, Alike, Attend, Candidates, FreeWeights, UnrolledGRU, gru_coefficients
 
 D, d, n = 3, 4, 5
 

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from minitransformer.kin import RNN, Attend, WordWindow
 from minitransformer.pullback import chain, random_like
+from minitransformer.related import RNN, Attend, WordWindow
 
 d = 3
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.functional import softmax
-from minitransformer.kin import GRU, After, Attend, gru_coefficients
 from minitransformer.models import Block
 from minitransformer.positions import LearnedPositions, sinusoids
 from minitransformer.pullback import chain, random_like, tree_map
+from minitransformer.related import GRU, After, Attend, gru_coefficients
 
 D, d, n = 3, 4, 5
 

@@ -8,7 +8,7 @@ from minitransformer.data.text import python_docs
 from minitransformer.experiments import gru_maps
 from minitransformer.experiments.gru_maps import MODELS, ByteModel, Trial
 from minitransformer.functional import cross_entropy
-from minitransformer.kin import GRU, gru_coefficients
+from minitransformer.related import GRU, gru_coefficients
 from minitransformer.training.objective import NextByte
 
 

@@ -6,7 +6,7 @@ import pytest
 from minitransformer.figures import interaction_distance
 from minitransformer.figures.interaction_distance import DEPTHS, reach
 from minitransformer.functional import linear
-from minitransformer.kin import RNN
+from minitransformer.related import RNN
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import numpy as np
 
 from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, linear, sigmoid
-from minitransformer.kin.rnn import first_state, outer_sum, uniform
 from minitransformer.pullback import Pullback
+from minitransformer.related.rnn import first_state, outer_sum, uniform
 from minitransformer.typing import Array, Float, checked
 
 

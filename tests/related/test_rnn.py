@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback, random_like
-from minitransformer.kin import RNN
+from minitransformer.related import RNN
 
 rng = np.random.default_rng(0)
 D, d, n = 3, 4, 5

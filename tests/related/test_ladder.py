@@ -5,7 +5,7 @@ import pytest
 
 from minitransformer import chain, check_pullback, random_like, tree_size
 from minitransformer.attention import MultiHeadAttention, MultiHeadParams, unweighted_attention
-from minitransformer.kin import GRU, After, Alike, Attend, Candidates, FreeWeights, rungs
+from minitransformer.related import GRU, After, Alike, Attend, Candidates, FreeWeights, rungs
 
 rng = np.random.default_rng(0)
 D, d, n, N = 3, 6, 5, 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minitransformer import chain, check_pullback, random_like
-from minitransformer.kin import WordWindow
+from minitransformer.related import WordWindow
 
 rng = np.random.default_rng(0)
 D, d, n = 3, 4, 7

@@ -6,7 +6,7 @@ import numpy as np
 
 from minitransformer.door import frozen
 from minitransformer.functional import PointwisePullback, tanh
-from minitransformer.kin.rnn import outer_sum, uniform
+from minitransformer.related.rnn import outer_sum, uniform
 from minitransformer.typing import Array, Float, checked
 
 

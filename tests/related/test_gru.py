@@ -7,7 +7,7 @@ import pytest
 
 from minitransformer import check_pullback, random_like, tree_items
 from minitransformer.attention import dot_product_attention
-from minitransformer.kin import GRU, UnrolledGRU, gru_coefficients
+from minitransformer.related import GRU, UnrolledGRU, gru_coefficients
 
 rng = np.random.default_rng(0)
 D, d, n = 3, 4, 5

@@ -1,0 +1,23 @@
+"""Part III, models that attention is related to, and the recurrent ones from which the book sets out."""
+
+from minitransformer.related.gru import GRU, GRUParams, UnrolledGRU, gru_coefficients
+from minitransformer.related.ladder import After, Alike, Attend, Candidates, FreeWeights, rungs
+from minitransformer.related.rnn import RNN, RNNParams
+from minitransformer.related.word_window import WordWindow, WordWindowParams
+
+__all__ = [
+    "GRU",
+    "RNN",
+    "After",
+    "Alike",
+    "Attend",
+    "Candidates",
+    "FreeWeights",
+    "GRUParams",
+    "RNNParams",
+    "UnrolledGRU",
+    "WordWindow",
+    "WordWindowParams",
+    "gru_coefficients",
+    "rungs",
+]
