@@ -45,7 +45,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """Two steps."""
+    """The same trial with two steps, for a test."""
     return replace(trial, steps=2, n=64, k=8, passages=min(trial.passages, 2))
 
 

@@ -23,7 +23,7 @@ MIXED = (f"{WINDOW} + performer:redraw=None", f"{WINDOW} + linear")  # the first
 
 @dataclass(frozen=True)
 class Trial:
-    """One training."""
+    """What one training is made with."""
 
     attention: str
     seed: int
@@ -32,7 +32,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each kind."""
     return [Trial(attention, seed) for attention in (*ATTENTIONS, *MIXED) for seed in range(3)]
 
 

@@ -25,7 +25,7 @@ ATTENTIONS = ("window:radius=31", "reformer:chunk=16,rounds=2", "routing:cluster
 
 @dataclass(frozen=True)
 class Trial:
-    """One training."""
+    """What one training is made with."""
 
     attention: str
     seed: int
@@ -33,12 +33,12 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each kind."""
     return [Trial(attention, seed) for attention in ATTENTIONS for seed in range(3)]
 
 
 def small(trial: Trial) -> Trial:
-    """Two steps."""
+    """The same trial with two steps, for a test."""
     return replace(trial, steps=2)
 
 

@@ -181,7 +181,7 @@ def test_E38_sharing_across_layers_is_best_at_one_k_only():
 
 
 def test_E38_neither_k_nor_the_ratio_decides():
-    """Lecture notes: "determined by the projected dimension k instead of the ratio n/k". Two kinds of sharing of three disagree."""
+    """Lecture notes: "determined by the projected dimension k instead of the ratio n/k". Two of three kinds disagree."""
     averages = {name: sum(scores) / 4 for name, (*scores, _) in DOWNSTREAM.items()}
     agree = []
     for sharing in ("", ", shared kv", ", shared kv, layer"):
