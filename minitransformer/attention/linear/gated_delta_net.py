@@ -16,7 +16,7 @@ import numpy as np
 from minitransformer.attention.delta_rule import opened, refuse_to_grow, unit
 from minitransformer.attention.linear.gla import GainPullback, WidenedPullback, narrow, widened
 from minitransformer.attention.linear.memory import Entries, Memory, norm_and_gate
-from minitransformer.attention.linear.short_convolution import Kernel, drawn
+from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.linear.ssd import speeds, time_offsets
 from minitransformer.door import frozen
 from minitransformer.functional import sigmoid, silu, softplus
@@ -72,10 +72,12 @@ class GatedDelta(Memory):
     taps         τ, how many tokens queries, keys and values are each made of, as in `short_convolution`; 4 in both models.
                  None for no convolution
     reach        c of β = c σ(…), at most 2. Above 1, a write can turn the sign of what is held
+    key_heads    heads of queries and keys, each of which serves H/key_heads heads of values, every one with its own α and β. H if
+                 None; half of H in Qwen3-Next
     source       Yang, Kautz and Hatamizadeh 2025; Kimi Team 2025, whose projection to the gates goes through d columns;
                  Grazzi et al. 2024 for c = 2
     cost         O(n d dv) time; one new token costs O(d dv). Always causal
-    raises       ValueError for a reach that is not above 0 and at most 2
+    raises       ValueError for a reach that is not above 0 and at most 2, or an H that key_heads does not divide
     """
 
     heads: int
@@ -83,12 +85,14 @@ class GatedDelta(Memory):
     channelwise: bool = False
     taps: int | None = None
     reach: float = 1.0
+    key_heads: int | None = None
 
     learned = GatedDeltaParams
     needs = "α, β and a gate from X"
 
     def __post_init__(self) -> None:
         refuse_to_grow(self.reach)
+        refuse_uneven(self.heads, self.key_heads)
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]
@@ -102,7 +106,7 @@ class GatedDelta(Memory):
         if self.channelwise:
             rows = narrow(self.d, self.heads) * self.heads
             W = rng.uniform(-1, 1, (rows, len(b))).astype(dtype) * dtype(np.sqrt(3 / rows))
-        kernel = drawn(rng, self.heads, self.taps, self.d, dtype)
+        kernel = drawn(rng, self.heads, self.key_heads, self.taps, self.d, dtype)
         return GatedDeltaParams(A, b, W, np.ones(self.d, dtype), kernel)
 
     def prepare(
