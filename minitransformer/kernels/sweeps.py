@@ -297,23 +297,23 @@ def advance_by_loops(M, R, R_2, W, W_2, A, fading, second, below, h, t, s, u, k0
 
 
 @compiled
-def begin(start, c0, M):
+def begin(S, c0, M):
     """M as it is before the first position."""
-    width = min(LANES, start.shape[1] - c0)
-    for c in range(len(start)):
-        m, s = M[c * LANES : (c + 1) * LANES], start[c, c0:]
+    width = min(LANES, S.shape[1] - c0)
+    for c in range(len(S)):
+        m, s = M[c * LANES : (c + 1) * LANES], S[c, c0:]
         for i in range(width):
             m[i] = s[i]
 
 
 @compiled
-def end(M, W, W_2, A, before, second, below, h, s, s_2, k0, c0, last):
+def end(M, W, W_2, A, before, second, below, h, s, s_2, k0, c0, S):
     """M as it is behind the last position: with what still waits, and what the last one or two, s and s₂, have written."""
-    width, a = min(LANES, last.shape[1] - c0), M.dtype.type(1)
+    width, a = min(LANES, S.shape[1] - c0), M.dtype.type(1)
     x, x_b, x_2, x_2b = below[IN:IN_B], below[IN_B:IN_2], below[IN_2:IN_2B], below[IN_2B:OUT]
     f = below[FADES:NOW]
-    for c in range(len(last)):
-        m, z, k = M[c * LANES : (c + 1) * LANES], last[c, c0:], k0 + c
+    for c in range(len(S)):
+        m, z, k = M[c * LANES : (c + 1) * LANES], S[c, c0:], k0 + c
         if before >= 0:
             a = A[h, before, k]
         w, w_b = a * W[h, s, k], W[h, s_2, k]
@@ -346,13 +346,12 @@ def meet(M, state, met):
 @compiled
 def sweep(
     h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, of_x, of_y, beta, E, dbeta, M, below, beside, reverse, loops,
-    states, met, upon, start, last, Y_2, Y,
+    states, met, upon, S, Y_2, Y,
 ):  # fmt: skip
     """Rows k0 … k1 − 1 of panel p of head h; the other arguments as in `run`."""
     R, R_2, read_1, W, X, W_2, X_2, write_1 = borrowed((R, R_2, read_1, W, X, W_2, X_2, write_1))
     A, fades, of_x, of_y, beta, E, dbeta = borrowed((A, fades, of_x, of_y, beta, E, dbeta))
-    M, below, beside, states, met, Y_2, Y = borrowed((M, below, beside, states, met, Y_2, Y))
-    start, last = borrowed((start, last))
+    M, below, beside, states, met, S, Y_2, Y = borrowed((M, below, beside, states, met, S, Y_2, Y))
     n, rows, c0, one = R.shape[1], k1 - k0, p * LANES, Y.dtype.type(1)
     width, wide = min(LANES, Y.shape[2] - c0), WIDE * REGISTER // Y.itemsize
     fading = BY_ROWS if len(A) > 0 else BY_COLUMNS if len(fades) > 0 else 0
@@ -363,32 +362,35 @@ def sweep(
     ones = below[ONE : ONE + LANES]
     step, before, further = 0, -1, -1 if reverse else 1
     s = s_2 = n - 1 if reverse else 0
-    begun = len(start) > 0
+    begun = len(S) > 0 and n > 0
     if begun:
-        begin(start[h, k0:k1], c0, M)
-        if k0 == 0 and start.shape[1] > R.shape[2]:
-            ones[:width] = start[h, R.shape[2], c0 : c0 + width]
+        begin(S[h, k0:k1], c0, M)
+        if k0 == 0 and S.shape[1] > R.shape[2]:
+            ones[:width] = S[h, R.shape[2], c0 : c0 + width]
     while step < n:
         t = n - 1 - step if reverse else step
         # two positions in one pass over M. A meeting is at the first of them
         together = 2 if not loops and 0 < step < n - 1 and t % 2 == 1 else 1
         t_2 = t + further if together == 2 else t
         u = t + 1 if reverse else t  # what lies between two positions fades as the later of them says
-        fades_now = 0 if u == n else fading  # behind the last position nothing does
-        if fades_now == BY_ROWS and not loops and (step > 0 or begun):
-            rows_fade(A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside)
+        if fading == BY_ROWS and not loops and (step > 0 or begun):
+            if u < n:
+                rows_fade(A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside)
+            else:  # behind the last position nothing fades, and nothing has been written
+                beside[:] = one
             before = u + further if together == 2 else -1
         of = overlaps(R, R_2, W, W_2, A, fading, second, h, t, t_2, u + further, k0, k1)
         own, own_2, between, between_2 = of
         if step > 0 or begun:  # the pass: what has been written enters, and t and t₂ read
-            if fades_now == BY_COLUMNS:
+            if fading == BY_COLUMNS and u < n:
                 columns_fade(fades, h, u, c0, width, second, below)
             if loops:
-                advance_by_loops(M, R, R_2, W, W_2, A, fades_now, second, below, h, t, s, u, k0, rows, width)
+                now = fading if u < n else 0
+                advance_by_loops(M, R, R_2, W, W_2, A, now, second, below, h, t, s, u, k0, rows, width)
             elif MICRO:
                 for c in range(0, width, wide):
                     left = width - c
-                    some_columns(M, R, R_2, W, W_2, beside, below, h, t, t_2, s, s_2, k0, rows, c, left, fades_now, second)
+                    some_columns(M, R, R_2, W, W_2, beside, below, h, t, t_2, s, s_2, k0, rows, c, left, fading, second)
             if fading == BY_COLUMNS:
                 below[FADES : FADES + LANES] = one
         s, s_2 = t, t_2
@@ -424,17 +426,17 @@ def sweep(
                     leave(M, W[h, t, k0:k1], write, state)
             t += further
         step += together
-    if len(last) > 0 and n > 0:
-        end(M, W, W_2, A, before, second, below, h, s, s_2, k0, c0, last[h, k0:k1])
+    if begun:
+        end(M, W, W_2, A, before, second, below, h, s, s_2, k0, c0, S[h, k0:k1])
 
 
 @compiled
-def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, upon, ends, Y_2, Y, queue):
+def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, upon, S, Y_2, Y, queue):
     """`sweep` for all heads and panels, a task for each."""
     panels, inner = (Y.shape[2] + LANES - 1) // LANES, reading[0].shape[2]
     (R, R_2, read_1), (W, X, W_2, X_2, write_1), (A, fades) = borrowed((reading, writing, fading))
     (of_x, of_y), (beta, E, dbeta), (states, met) = borrowed((scaling, errors, meeting))
-    (start, last), Y_2, Y = borrowed((ends, Y_2, Y))
+    S, Y_2, Y = borrowed((S, Y_2, Y))
     whole = len(beta) > 0 or len(E) > 0  # what is written depends on what all rows have said
     together = max(inner, 1) if whole else ROWS
     rows = min(together, inner)
@@ -446,8 +448,7 @@ def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, u
             m, under, aside = borrowed((M, below, beside))
             sweep(
                 task // panels, task % panels, k0, min(k0 + together, inner), R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades,
-                of_x, of_y, beta, E, dbeta, m, under, aside, reverse, loops, states, met, upon, start, last,
-                Y_2, Y,
+                of_x, of_y, beta, E, dbeta, m, under, aside, reverse, loops, states, met, upon, S, Y_2, Y,
             )  # fmt: skip
 
 
@@ -537,7 +538,7 @@ def run(
     X_2: Array | None = None, beta: Array | None = None, read_1: Array | None = None, write_1: Array | None = None,
     of_x: Array | None = None, of_y: Array | None = None, E: Array | None = None, dbeta: Array | None = None,
     by_columns: bool = False, reverse: bool = False, states: Array | None = None, met: Array | None = None,
-    upon: Array | None = None, start: Array | None = None, last: Array | None = None,
+    upon: Array | None = None, S: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """y_t = Σ_{s ≤ t} L_ts ⟨r_t, w_s⟩ x_s of every head, (B, n, columns).
 
@@ -550,13 +551,11 @@ def run(
     states            M after every 32 positions, (B, panels, blocks, rows · 64), to be filled; if `reverse`, to be met, in
     met               (B, blocks + 1, columns), of which all but the first, and the last of a short block, are met here
     upon              Y, if it is to be added to what stands there
-    start, last       M before the first position and behind the last, (B, rows, columns), the latter to be filled; with read_1 or
-                      write_1, `start` has one row more. None: M begins with zeros
+    S                 M before the first position, (B, rows, columns), which becomes M behind the last; with read_1 or write_1 it has
+                      one row more, for the row of ones. None: M begins with zeros
     """
     Y = np.empty(X.shape, X.dtype) if upon is None else upon
     Y_2 = np.empty(X.shape if R_2 is not None else (0, 0, 0), X.dtype)
-    if start is not None and last is not None and not X.shape[1]:
-        last[:] = start
     by_columns = by_columns or (decay is not None and decay.shape[-1] == 1)
     none_2, none_3, none_4 = (nothing(axes, X.dtype) for axes in (2, 3, 4))
 
@@ -572,7 +571,7 @@ def run(
         (some(of_x, none_2), some(of_y, none_2)),
         (some(beta, none_2), some(E, none_3), some(dbeta, none_3)),
         *(reverse, plain_loops(), (some(states, none_4), some(met, none_3)), upon is not None),
-        *((some(start, none_3), some(last, none_3)), Y_2, Y),
+        *(some(S, none_3), Y_2, Y),
     )
     return Y, Y_2
 
@@ -610,18 +609,18 @@ class SweptKernelAttentionPullback(NamedTuple):
         if dY.shape != self.Y.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.Y.shape}")
         q, k, v, y, dy = (heads(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
-        dd = share = past = future = G = dS = dz = None
+        dd = share = past = future = dS = dz = None
         if self.D.size:
             share, dd = inverse(self.D.reshape(y.shape[:2])), np.empty(y.shape[:2], y.dtype)
             in_parallel(len(y), less_products, dy, y, dd)
         if self.initial is not None and after is not None:
             (S, z), (G, dz) = ((heads(X), x.reshape(len(q), 1, -1)) for X, x in (self.initial, after))
-            past, future, dS = turned(S), turned(G), np.empty(S.shape, S.dtype)
+            past, future, dS = turned(S), turned(G), G.copy()
             if dd is not None:
                 past, future = np.concatenate([past, z], 1), np.concatenate([future, dz], 1)
-        dq, _ = run(dy, v, k, read_1=dd, of_y=share, start=past)
-        dk, _ = run(v, dy, q, write_1=dd, of_x=share, reverse=True, start=future)
-        dv, _ = run(k, q, dy, of_x=share, reverse=True, start=G, last=dS)
+        dq, _ = run(dy, v, k, read_1=dd, of_y=share, S=past)
+        dk, _ = run(v, dy, q, write_1=dd, of_x=share, reverse=True, S=future)
+        dv, _ = run(k, q, dy, of_x=share, reverse=True, S=dS)
         gradients = dq.reshape(self.FQ.shape), dk.reshape(self.FK.shape), dv.reshape(self.V.shape)
         if self.initial is None or dS is None or dz is None:
             return gradients
@@ -641,37 +640,30 @@ def swept_kernel_attention(
     """
     q, k, v = heads(FQ), heads(FK), heads(V)
     D = np.empty((*FQ.shape[:-1],) if normalise else (0,), V.dtype)
-    start = last = None
-    z = np.zeros((len(k), k.shape[-1]), k.dtype)
+    S, z = None, np.zeros((len(k), k.shape[-1]), k.dtype)
     if initial is not None:
-        start, z = heads(initial[0]), initial[1].reshape(z.shape).copy()
-        last = np.empty(start.shape, start.dtype)
+        S, z = heads(initial[0]).copy(), initial[1].reshape(z.shape).copy()
     if normalise:
         in_parallel(len(q), denominators, q, k, V.dtype.type(eps), z, D.reshape(q.shape[:2]))
     elif initial is not None:
         z += k.sum(-2)
-    Y, _ = run(q, k, v, of_y=inverse(D).reshape(q.shape[:2]) if normalise else None, start=start, last=last)
+    Y, _ = run(q, k, v, of_y=inverse(D).reshape(q.shape[:2]) if normalise else None, S=S)
     Y = Y.reshape(V.shape)
     pullback = SweptKernelAttentionPullback(FQ, FK, V, Y, D, initial)
-    if initial is None or last is None:
+    if initial is None or S is None:
         return Y, pullback
-    return (Y, (last.reshape(initial[0].shape), z.reshape(initial[1].shape))), pullback
+    return (Y, (S.reshape(initial[0].shape), z.reshape(initial[1].shape))), pullback
 
 
 Ends = tuple[Array, Array, Array]  # S before the first position, S behind the last one, and the gradient of that
 
 
-def from_and_to(initial: Array | None) -> tuple[Array | None, Array | None]:
-    """S before the first position, of every head, and room for the S behind the last one."""
-    return (None, None) if initial is None else (heads(initial), np.empty(heads(initial).shape, initial.dtype))
-
-
 def of_the_ends(ends: Ends | None) -> tuple[Array | None, ...]:
-    """What the ways back begin with and fill: dS behind the last position, room for that before the first, S_0ᵀ, and dSᵀ."""
+    """What the sweeps back begin with: dS, which becomes dS_0, S_0ᵀ and dSᵀ."""
     if ends is None:
-        return None, None, None, None
+        return None, None, None
     S_0, _, dS = (heads(X) for X in ends)
-    return dS, np.empty(dS.shape, dS.dtype), turned(S_0), turned(dS)
+    return dS.copy(), turned(S_0), turned(dS)
 
 
 def with_state(Y: Array, S: Array | None, initial: Array | None) -> Any:
@@ -727,9 +719,9 @@ def apart(gradients: Any, initial: Array | None, S: Array | None) -> tuple[Array
 
 def gated_linear(Q: Array, K: Array, V: Array, log_decay: Array, initial: Array | None = None) -> Any:
     """Y of `gated_linear_attention`, and S if there is a state to begin with; ln α is (*batch, n, 1 or r)."""
-    start, last = from_and_to(initial)
-    Y, _ = run(heads(Q), heads(K), heads(V), fading(log_decay), start=start, last=last)
-    return with_state(Y.reshape(V.shape), last, initial)
+    S = None if initial is None else heads(initial).copy()
+    Y, _ = run(heads(Q), heads(K), heads(V), fading(log_decay), S=S)
+    return with_state(Y.reshape(V.shape), S, initial)
 
 
 def gated_linear_back(
@@ -738,10 +730,10 @@ def gated_linear_back(
     """dQ, dK, dV, dln α, and dS_0 if there is one: a sweep for each of three, and what lies between."""
     q, k, v, dy = (heads(X) for X in (Q, K, V, dY.astype(V.dtype, copy=False)))
     decay = fading(log_decay)
-    meetings, (dS, dS_0, past, future) = Meetings(v, k), of_the_ends(ends)
-    dq, _ = run(dy, v, k, decay, by_columns=True, states=meetings.states, start=past)
-    dk, _ = run(v, dy, q, decay, by_columns=True, reverse=True, states=meetings.states, met=meetings.met, start=future)
-    dv, _ = run(k, q, dy, decay, reverse=True, start=dS, last=dS_0)
+    meetings, (dS_0, past, future) = Meetings(v, k), of_the_ends(ends)
+    dq, _ = run(dy, v, k, decay, by_columns=True, states=meetings.states, S=past)
+    dk, _ = run(v, dy, q, decay, by_columns=True, reverse=True, states=meetings.states, met=meetings.met, S=future)
+    dv, _ = run(k, q, dy, decay, reverse=True, S=dS_0)
     meetings.at_the_ends(decay, ends, dS_0)
     dlog_decay = meetings.gradient(decay, q, dq, k, dk)
     gradients = dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(V.shape), dlog_decay.reshape(log_decay.shape)
@@ -753,9 +745,9 @@ def delta(
 ) -> tuple[Any, Array]:
     """Y, or Y and S, and E of `delta_rule` or, with ln α, (*batch, n, 1 or r), of `gated_delta_rule`."""
     k, decay = heads(K), None if log_decay is None else fading(log_decay)
-    start, last = from_and_to(initial)
-    Y, E = run(heads(Q), k, heads(V), decay, R_2=k, beta=heads(beta[..., None])[..., 0], start=start, last=last)
-    return with_state(Y.reshape(V.shape), last, initial), E.reshape(V.shape)
+    S = None if initial is None else heads(initial).copy()
+    Y, E = run(heads(Q), k, heads(V), decay, R_2=k, beta=heads(beta[..., None])[..., 0], S=S)
+    return with_state(Y.reshape(V.shape), S, initial), E.reshape(V.shape)
 
 
 def delta_back(
@@ -765,15 +757,15 @@ def delta_back(
     q, k, dy, e = (heads(X) for X in (Q, K, dY.astype(E.dtype, copy=False), E))
     b, decay = heads(beta[..., None])[..., 0], None if log_decay is None else fading(log_decay)
     dbetas = np.empty((-(-e.shape[-1] // LANES), *b.shape), b.dtype)  # what each panel says of it
-    dS, dS_0, past, future = of_the_ends(ends)
-    dv, _ = run(k, q, dy, decay, reverse=True, W_2=k, of_y=b, E=e, dbeta=dbetas, start=dS, last=dS_0)
+    dS_0, past, future = of_the_ends(ends)
+    dv, _ = run(k, q, dy, decay, reverse=True, W_2=k, of_y=b, E=e, dbeta=dbetas, S=dS_0)
     meetings = None if log_decay is None else Meetings(e, k)
     states, met = (None, None) if meetings is None else (meetings.states, meetings.met)
-    dq, looked_up = run(dy, e, k, decay, by_columns=True, R_2=dv, of_x=b, states=states, start=past)
+    dq, looked_up = run(dy, e, k, decay, by_columns=True, R_2=dv, of_x=b, states=states, S=past)
     upon = looked_up if meetings is None else None
     dk, _ = run(
         e, dy, q, decay, by_columns=True, reverse=True, W_2=dv, X_2=k, of_y=b, states=states, met=met, upon=upon,
-        start=future,
+        S=future,
     )  # fmt: skip
     gates: tuple[Array, ...] = ()
     if meetings and log_decay is not None and decay is not None:
