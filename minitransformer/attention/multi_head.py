@@ -168,7 +168,9 @@ class MultiHeadAttention(Mixer):
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
         if self.core.key_heads is not None and self._groups != self.heads:
-            raise ValueError(f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys by its own choice")
+            raise ValueError(
+                f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys by its own choice"
+            )
 
     @property
     def _query_heads(self) -> int:
@@ -184,12 +186,12 @@ class MultiHeadAttention(Mixer):
 
     @property
     def causal(self) -> str:  # type: ignore[override]
-        """As the core."""
+        """Whether it can be causal is up to the core."""
         return self.core.causal
 
     @property
     def looks_ahead(self) -> bool:  # type: ignore[override]
-        """As the core."""
+        """Whether its pattern looks ahead is up to the core."""
         return self.core.looks_ahead
 
     @property
@@ -198,12 +200,12 @@ class MultiHeadAttention(Mixer):
         return self.core.decodes and (self.rotate is None or self.rotate.fixed)
 
     def refuse(self, *, causal: bool) -> None:
-        """As the core."""
+        """The core refuses what it can't be."""
         self.core.refuse(causal=causal)
 
     @property
     def front(self) -> int:
-        """As the core."""
+        """How many tokens the core wants in front of the text."""
         return self.core.front
 
     def _of_core(self, paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -211,35 +213,35 @@ class MultiHeadAttention(Mixer):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """As the core."""
+        """The parameters of the core that all layers have in common."""
         return self._of_core(self.core.shared)
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """As the core."""
+        """The parameters of the core that no gradient moves."""
         return self._of_core(self.core.untrained)
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """As the core."""
+        """The parameters of the core that only an added loss moves."""
         return self._of_core(self.core.apart)
 
     @property
     def moves(self) -> bool:  # type: ignore[override]
-        """As the core."""
+        """Whether the core does anything after an optimiser's step."""
         return self.core.moves
 
     @property
     def adds_loss(self) -> bool:  # type: ignore[override]
-        """As the core."""
+        """Whether the core adds a loss."""
         return self.core.adds_loss
 
     def observe(self, pullback: Pullback) -> Tree:
-        """As the core."""
+        """What the core has to know of a forward pass."""
         return self.core.observe(pullback.core)
 
     def after_step(self, params: MultiHeadParams, observed: Tree, rng: np.random.Generator) -> MultiHeadParams:
-        """As the core."""
+        """The parameters after an optimiser's step; the core may move its own."""
         return params._replace(core=self.core.after_step(params.core, observed, rng))
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MultiHeadParams:
@@ -255,9 +257,7 @@ class MultiHeadAttention(Mixer):
 
         W_q = weights(queries)
         W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(keys), zeros(keys))
-        params = MultiHeadParams(
-            W_q, W_k, weights(values), weights(D), zeros(queries), b_k, zeros(values), zeros(D)
-        )
+        params = MultiHeadParams(W_q, W_k, weights(values), weights(D), zeros(queries), b_k, zeros(values), zeros(D))
         if self.core.scale is not None and self.core.scale > 1 / math.sqrt(d):
             # scores that are not divided by √d: W_q starts as much smaller
             params = params._replace(W_q=W_q * dtype(1 / math.sqrt(d) / self.core.scale))

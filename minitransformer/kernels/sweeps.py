@@ -44,6 +44,9 @@ All of a column fades alike, so a_t can wait, and goes with the next a into one 
 two positions, where a memory that does not fade needs four. Where the rows fade it goes into r_t, and with the next a into w_s,
 w_t and a factor of each row: some products beside M (`rows_fade`), and five operations on it again.
 
+From a state S_0 on, M begins with that and not with zeros, and is S_n when the last position has written; where the last position
+comes first, it begins with dS_n and ends as dS_0. Where M is turned, so are they. S and G then also meet at both ends.
+
 Of a taller memory 64 rows go through the whole text, and then the next 64: what they say is added up. (Not so when x is what has
 been read: that needs all rows.) No decay is divided by, so any will do, also 0.
 """
@@ -375,7 +378,9 @@ def sweep(
         u = t + 1 if reverse else t  # what lies between two positions fades as the later of them says
         if fading == BY_ROWS and not loops and (step > 0 or begun):
             if u < n:
-                rows_fade(A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside)
+                rows_fade(
+                    A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside
+                )
             else:  # behind the last position nothing fades, and nothing has been written
                 beside[:] = one
             before = u + further if together == 2 else -1
@@ -551,8 +556,8 @@ def run(
     states            M after every 32 positions, (B, panels, blocks, rows · 64), to be filled; if `reverse`, to be met, in
     met               (B, blocks + 1, columns), of which all but the first, and the last of a short block, are met here
     upon              Y, if it is to be added to what stands there
-    S                 M before the first position, (B, rows, columns), which becomes M behind the last; with read_1 or write_1 it has
-                      one row more, for the row of ones. None: M begins with zeros
+    S                 M before the first position, (B, rows, columns), which becomes M behind the last. With read_1 or write_1 it
+                      has one row more, for the row of ones. None: M begins with zeros
     """
     Y = np.empty(X.shape, X.dtype) if upon is None else upon
     Y_2 = np.empty(X.shape if R_2 is not None else (0, 0, 0), X.dtype)
@@ -753,7 +758,7 @@ def delta(
 def delta_back(
     Q: Array, K: Array, beta: Array, E: Array, dY: Array, log_decay: Array | None = None, ends: Ends | None = None
 ) -> tuple[Array, ...]:
-    """dQ, dK, dV, dβ, of gates dln α, and dS_0 if there is one: a sweep finds g = Gᵀ k, and dv = β g; then one for dQ, one for dK."""
+    """dQ, dK, dV, dβ, of gates dln α, from a state on dS_0: a sweep that finds g = Gᵀ k, and dv = β g; one for dQ, one for dK."""
     q, k, dy, e = (heads(X) for X in (Q, K, dY.astype(E.dtype, copy=False), E))
     b, decay = heads(beta[..., None])[..., 0], None if log_decay is None else fading(log_decay)
     dbetas = np.empty((-(-e.shape[-1] // LANES), *b.shape), b.dtype)  # what each panel says of it
@@ -777,7 +782,7 @@ def delta_back(
 
 
 class SweptDeltaRulePullback(NamedTuple):
-    """Three sweeps: they stand at the top of this file. E_t = v_t − k_tᵀ S_{t−1}. From a state on, it keeps that, and the last."""
+    """Three sweeps: they stand at the top of this file. E_t = v_t − k_tᵀ S_{t−1}. From a state on, both ends are kept."""
 
     Q: Array
     K: Array

@@ -473,7 +473,14 @@ def test_heads_that_do_not_fit_each_other_are_refused(name, tier):
 def refuses_other_heads(core, params, arrays, causal):
     core(params, *arrays, causal=causal, mask=None, rng=None)
     for k, X in enumerate(arrays):
-        wrong = [X[:1], X[:, :1] if X.shape[1] > 1 else X[:, :0], X[0, 0], X.astype(np.float32), X.astype(int), X.tolist()]
+        wrong = [
+            X[:1],
+            X[:, :1] if X.shape[1] > 1 else X[:, :0],
+            X[0, 0],
+            X.astype(np.float32),
+            X.astype(int),
+            X.tolist(),
+        ]
         wrong += [X[:, :, :5], np.repeat(X, 2, 1), np.repeat(X, 2, 2)] * (
             k != 0
         )  # fewer queries will do, and groups of heads

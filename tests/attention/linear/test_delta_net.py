@@ -138,7 +138,7 @@ def test_two_mirrors_are_a_turn():
     """(I − 2 b bᵀ)(I − 2 a aᵀ) turns by twice the angle from a to b: five turns by 72° are none."""
     a, b = np.array([1.0, 0.0]), np.array([np.cos(np.pi / 5), np.sin(np.pi / 5)])
     K, nothing = np.tile([a, b], (5, 1)), np.zeros((10, 2))
-    Y, S = delta_rule_step(nothing, K, nothing, np.full(10, 2.0), np.eye(2))
+    _, S = delta_rule_step(nothing, K, nothing, np.full(10, 2.0), np.eye(2))
     np.testing.assert_allclose(S, np.eye(2), atol=1e-12)
     _, S = delta_rule_step(nothing[:2], K[:2], nothing[:2], np.full(2, 2.0), np.eye(2))
     turn = 2 * np.pi / 5
@@ -148,7 +148,11 @@ def test_two_mirrors_are_a_turn():
 # --------------------------------------------------------------------------------- heads that share their keys
 
 
-SHARING = ("gated-delta:key_heads=2,taps=3,reach=2", "gated-delta:key_heads=1,channelwise=True", "ssd:key_heads=2,taps=4")
+SHARING = (
+    "gated-delta:key_heads=2,taps=3,reach=2",
+    "gated-delta:key_heads=1,channelwise=True",
+    "ssd:key_heads=2,taps=4",
+)
 
 
 def layer_of(name):
@@ -196,7 +200,9 @@ def test_sharing_is_that_of_equal_weights(name):
     G = few.core.key_heads
     for part in ("W_q", "W_k", "b_q", "b_k"):  # the gradient of what is shared is the sum
         total = getattr(each, part).reshape(*getattr(each, part).shape[:-1], G, 4 // G, 6).sum(-2)
-        np.testing.assert_allclose(getattr(found, part), total.reshape(getattr(found, part).shape), rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(
+            getattr(found, part), total.reshape(getattr(found, part).shape), rtol=1e-9, atol=1e-11
+        )
 
 
 @pytest.mark.parametrize("name", SHARING)

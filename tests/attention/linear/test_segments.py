@@ -188,7 +188,18 @@ MEMORIES = [
 
 
 def test_which_are_memories():
-    assert {"linear", "performer", "cosformer", "dpfp", "taylor", "delta", "retnet", "gla", "ssd", "gated-delta"} <= set(MEMORIES)
+    assert {
+        "linear",
+        "performer",
+        "cosformer",
+        "dpfp",
+        "taylor",
+        "delta",
+        "retnet",
+        "gla",
+        "ssd",
+        "gated-delta",
+    } <= set(MEMORIES)
 
 
 @tiers
@@ -250,13 +261,15 @@ def test_what_does_not_fit_is_refused(kind):
     with pytest.raises(TypeError, match="should have one dtype"):
         KINDS[kind](*arrays, tree_map(lambda a: a.astype(np.float32), state))
     value, pullback = KINDS[kind](*arrays, state)
-    with pytest.raises(ValueError, match="dY: an array .* should be a tuple of 2"):
+    with pytest.raises(ValueError, match=r"dY: an array .* should be a tuple of 2"):
         pullback(value[0])
 
 
 def test_sums_go_on_only_where_a_query_has_a_key():
     (Q, K, V), sums = inputs("sums", 4)
-    with pytest.raises(ValueError, match="initial: what goes on from sums is causal, and has a key for each query; here 4 and 4"):
+    with pytest.raises(
+        ValueError, match="initial: what goes on from sums is causal, and has a key for each query; here 4 and 4"
+    ):
         kernel_attention(Q, K, V, sums)
     with pytest.raises(ValueError, match="here 3 and 4"):
         kernel_attention(Q[:, :3], K, V, sums, causal=True)
