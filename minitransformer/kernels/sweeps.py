@@ -582,8 +582,8 @@ def run(
 
 
 def turned(S: Array) -> Array:
-    """Sᵀ of every head, row by row in memory."""
-    return np.ascontiguousarray(S.mT)
+    """Sᵀ of every head, row by row in memory: a copy, in which a sweep leaves what it has at the end."""
+    return S.mT.copy()
 
 
 Sums = tuple[Array, Array]  # S (*batch, r, dv) and z (*batch, r)
@@ -619,7 +619,7 @@ class SweptKernelAttentionPullback(NamedTuple):
             share, dd = inverse(self.D.reshape(y.shape[:2])), np.empty(y.shape[:2], y.dtype)
             in_parallel(len(y), less_products, dy, y, dd)
         if self.initial is not None and after is not None:
-            (S, z), (G, dz) = ((heads(X), x.reshape(len(q), 1, -1)) for X, x in (self.initial, after))
+            (S, z), (G, dz) = ((heads(X), x.reshape(len(q), 1, q.shape[-1])) for X, x in (self.initial, after))
             past, future, dS = turned(S), turned(G), G.copy()
             if dd is not None:
                 past, future = np.concatenate([past, z], 1), np.concatenate([future, dz], 1)

@@ -223,16 +223,21 @@ def test_every_registered_memory_in_segments_is_itself(name, tier):
 
 @tiers
 @kinds
-def test_float32_stays_and_nothing_is_changed(kind, tier):
-    arrays, state = inputs(kind, 40)
+@pytest.mark.parametrize(("n", "r", "dv"), [(40, R, DV), (40, 1, 1), (3, 1, DV), (3, R, 1), (0, R, DV)])
+def test_float32_stays_and_nothing_is_changed(kind, tier, n, r, dv):
+    """Also of one row or column, where an array and its transpose are the same numbers in memory."""
+    arrays, state = inputs(kind, n, r, dv)
     arrays, state = tree_map(lambda a: a.astype(np.float32), (list(arrays), state))
-    before = tree_map(np.copy, state)
+    before = tree_map(np.copy, (arrays, state))
     with mt.backend(tier):
         value, pullback = KINDS[kind](*arrays, state)
-        gradients = pullback(tree_map(np.ones_like, value))
+        dvalue = noise_like(value)
+        same = tree_map(np.copy, dvalue)
+        gradients, again = pullback(dvalue), pullback(dvalue)
     assert all(a.dtype == np.float32 for _, a in tree_items((value, gradients)))
-    for (_, a), (_, b) in zip(tree_items(state), tree_items(before), strict=True):
-        assert np.array_equal(a, b)
+    for tree, other in (((arrays, state), before), (dvalue, same), (gradients, again)):
+        for (_, a), (_, b) in zip(tree_items(tree), tree_items(other), strict=True):
+            assert np.array_equal(a, b)
 
 
 def test_what_a_segment_keeps_is_linear_in_its_length():
