@@ -210,20 +210,25 @@ def run(chosen: list[Row], team: Team, seconds: float) -> Iterator[dict[str, Any
         yield result
 
 
-def main() -> int:
-    """Measure, print, write results/NAME.json and .png."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """All options."""
+    top = argparse.ArgumentParser(
         prog="python -m benchmarks.run", description="How fast the cores are, beside PyTorch's."
     )
-    parser.add_argument("--peer-python", metavar="PATH", help="a Python that has torch; without it only ours is timed")
-    parser.add_argument("--quick", action="store_true", help="only the rows for which five minutes are enough")
-    parser.add_argument("--only", metavar="WORDS", default="", help="only rows whose label holds all of these words")
-    parser.add_argument("--seconds", type=float, help=f"about how long a row may take ({QUICK} if quick, else {FULL})")
-    parser.add_argument("--name", help="of the files in results/ (quick, full or yours)")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is not met")
+    top.add_argument("--peer-python", metavar="PATH", help="a Python that has torch; without it only ours is timed")
+    top.add_argument("--quick", action="store_true", help="only the rows for which five minutes are enough")
+    top.add_argument("--only", metavar="WORDS", default="", help="only rows whose label holds all of these words")
+    top.add_argument("--seconds", type=float, help=f"about how long a row may take ({QUICK} if quick, else {FULL})")
+    top.add_argument("--name", help="of the files in results/ (quick, full or yours)")
+    top.add_argument("--strict", action="store_true", help="exit with 1 if a target is not met")
     own = "a file of yours; what it registers is measured beside dense attention"
-    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE.py", help=own)
-    options = parser.parse_args()
+    top.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE.py", help=own)
+    return top
+
+
+def main() -> int:
+    """Measure, print, write results/NAME.json and .png."""
+    options = parser().parse_args()
     brought, before = [ReaderFile.read(path) for path in options.imports], set(ATTENTIONS)
     for file in brought:
         file.bring()
