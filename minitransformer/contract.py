@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from textwrap import shorten
 from time import monotonic
 from typing import Any
 
@@ -32,6 +33,7 @@ from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
 WIDTH, HEADS, LONGEST = 12, 2, 160
+SAID = 400  # letters of what is wrong
 N = 70  # tokens: more than a tile, and no multiple of one
 LETTERS = np.frombuffer(b"abcdefgh ijkl. ", np.uint8) % 40
 PIECES = ((0, 80, 1, 0, 1, 1), (1, 1, 5, 70, 1), (3, 64, 2, 2))  # new tokens, step after step
@@ -60,7 +62,7 @@ def check_attention(attention: Any) -> None:
             holds()
         except Exception as error:  # whatever a wrong core does
             kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
-            print(f"BROKEN  {says}\n        {kind}{' '.join(str(error).split())}")
+            print(f"BROKEN  {says}\n        {kind}{shorten(str(error), SAID)}")
             broken.append(says)
         else:
             print(f"kept    {says}")
@@ -87,6 +89,11 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
 
         return all_cases
 
+    if isinstance(part, Core):
+        yield (
+            "Y and the gradients have the shapes and the dtype that they should have.",
+            each(form_is_kept, causal=ways, dtype=(np.float32, np.float64)),
+        )
     yield (
         "Every gradient is the derivative of the value, and no argument is changed.",
         each(gradients, causal=ways, n=(7,), padded=(False, True)),
@@ -220,6 +227,31 @@ def _refused(call: Callable[[], Any], what: str, word: str = "", kinds: Any = (T
 
 
 # ---------------------------------------------------------------------------------------- values and gradients
+
+
+def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
+    """Of what a core gives, before a mixer does something with it."""
+    arrays = [X.astype(dtype) for X in heads_for(core, 9)]
+    given = {"params": some(core, dtype), **dict(zip(("Q", "K", "V", *core.streams), arrays, strict=True))}
+    Y, pullback = core(*given.values(), causal=causal, mask=None, rng=None)
+    wanted = (*arrays[0].shape[:-1], arrays[2].shape[-1])
+    keep(Y.shape == wanted, f"Y has the shape {Y.shape} instead of {wanted}")
+    keep(Y.dtype == dtype, f"Y is {Y.dtype}, for {np.dtype(dtype)}")
+    found = pullback(np.ones_like(Y))
+    count = len(found) if type(found) is tuple else type(found).__name__
+    keep(
+        count == len(given),
+        f"the pullback should give {len(given)} gradients, of {', '.join(given)}, and gives {count}",
+    )
+    untrained = {f"params{'.' * bool(path)}{path}" for path in core.untrained}
+    gradients = dict(tree_items(dict(zip(given, found, strict=True))))
+    for path, array in tree_items(given):
+        if path in untrained:
+            continue
+        keep(path in gradients, f"the pullback gives no gradient of {path}")
+        d = gradients[path]
+        keep(np.shape(d) == array.shape, f"the gradient of {path} has the shape {np.shape(d)} instead of {array.shape}")
+        keep(d.dtype == dtype, f"the gradient of {path} is {d.dtype}, for {np.dtype(dtype)}")
 
 
 def gradients(part: Part, *, causal: bool, n: int, padded: bool) -> None:
@@ -395,14 +427,15 @@ def state_continued_twice(part: Part) -> None:
     params = model.init(np.random.default_rng(0), np.float64)
     first, a, b = np.random.default_rng(1).integers(0, 40, (3, 1, 6))
     _, state = model.step(params, first)
+    alone = model.step(params, b, model.step(params, first)[1])[1]  # where nobody else goes on
+    expected, _ = model.step(params, a, alone)
     said = [model.step(params, tokens, state) for tokens in (a, b, a)]
-    onwards = [model.step(params, tokens, after)[0] for tokens, (_, after) in zip((b, a, b), said, strict=True)]
-    keep(
-        np.array_equal(said[0][0], said[2][0]),
-        "a state was changed: going on from it gives other numbers the second time",
-    )
-    keep(np.array_equal(onwards[0], onwards[2]), "a state was changed by another that goes on from the same one")
-    keep(not np.array_equal(onwards[0], onwards[1]), "a state does not know what was read")
+    onwards, _ = model.step(params, a, said[1][1])
+    far = _differ(said[0][0], said[2][0], 1e-10)
+    keep(not far, f"a state was changed: going on from it as before gives numbers that differ {far}")
+    far = _differ(onwards, expected, 1e-10)
+    keep(not far, f"a state was changed by another that goes on from the same one: its numbers differ {far}")
+    keep(_differ(onwards, said[0][0], 1e-10), "a state does not know what was read")
     keep(state.length == 6, f"the state of 6 tokens has the length {state.length}")
 
 
