@@ -1,4 +1,4 @@
-"""What readers bring from a file or a cell of their own: it has a name in every model and command, and what can't be used is refused."""
+"""What readers bring has a name in every model and command; what can't be used is refused, and told in a line."""
 
 import re
 import sys
@@ -295,7 +295,7 @@ def test_a_name_of_another_class_of_ones_own_is_taken(mine):
 
 def kept(path, attention):
     model = LanguageModel(vocabulary=40, context=9, width=8, depth=2, heads=2, hidden=4, attention=attention)
-    training = Training(3, 2, Cosine(1e-2, 3, 1))
+    training = Training(3, 2, Cosine(1e-2, 3, 1), parts=1)
     save(path, Checkpoint(model, training, start(model, training), {"task": "text"}))
     return model
 
