@@ -13,7 +13,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -138,14 +138,14 @@ def _run(
             connect(1 if alone else len(lacking)) as client,
         ):
             _refuse_strangers(client, experiment.run.__module__)
-            _bring_to_workers(client, bring)
-            for trial, outcome in _outcomes(client, experiment.run, lacking, alone):
-                if isinstance(outcome, BaseException):
-                    failed.setdefault(_said(outcome), []).append(trial)
-                    continue
-                done[_key(trial)] = outcome
-                keep(part)
-                bar.update()
+            with _brought(client, bring):
+                for trial, outcome in _outcomes(client, experiment.run, lacking, alone):
+                    if isinstance(outcome, BaseException):
+                        failed.setdefault(_said(outcome), []).append(trial)
+                        continue
+                    done[_key(trial)] = outcome
+                    keep(part)
+                    bar.update()
     if failed:
         told = [f"{one[0]}{f' and {len(one) - 1} more' * (len(one) > 1)}: {said}" for said, one in failed.items()]
         count = sum(map(len, failed.values()))
@@ -240,8 +240,9 @@ def _refuse_strangers(client: Any, module: str) -> None:
                 raise ExperimentError(_said(answer))
 
 
-def _bring_to_workers(client: Any, bring: Sequence[ReaderFile]) -> None:
-    """Have every worker run the reader's files now, and every one that begins later, in place of one that has died."""
+@contextmanager
+def _brought(client: Any, bring: Sequence[ReaderFile]) -> Iterator[None]:
+    """In this block every worker has run the reader's files, and every one that begins later, in place of one that has died."""
     from distributed import WorkerPlugin
 
     class Brought(WorkerPlugin):
@@ -251,11 +252,18 @@ def _bring_to_workers(client: Any, bring: Sequence[ReaderFile]) -> None:
         def setup(self, worker: Any) -> None:
             self.file.bring()
 
-    for file in bring:
-        try:
-            client.register_plugin(Brought(file), name=f"minitransformer: {file.path}")
-        except ValueError as error:
-            raise ExperimentError(f"a worker can't run it: {error}") from None
+    names = [f"minitransformer: {file.path}" for file in bring]
+    try:
+        for name, file in zip(names, bring, strict=True):
+            try:
+                client.register_plugin(Brought(file), name=name)
+            except ValueError as error:
+                raise ExperimentError(f"a worker can't run it: {error}") from None
+        yield
+    finally:
+        for name in names:
+            with suppress(Exception):  # it was never there, or the workers are gone
+                client.unregister_worker_plugin(name)
 
 
 def _outcomes(client: Any, work: Any, trials: list[Any], alone: bool) -> Iterator[tuple[Any, Any]]:

@@ -124,12 +124,18 @@ def looks_near(trial):
     return {"radius": LanguageModel(attention="near").stack.blocks[0].attention.core.pattern.radius}
 
 
+def looks_near_and_dies_once(trial):
+    """The process of the third trial is killed, the first time; another begins in its place."""
+    dies_once(trial)
+    return looks_near(trial)
+
+
 def test_workers_run_the_files_of_the_reader(tmp_path, go):
     """Also where the file itself can't be read any more; and those that begin later. Without it, its name is missing."""
     with pytest.raises(ExperimentError, match=r"4 of 4 trials failed\n.*attention: no 'near'; there are"):
         go(work=looks_near)
     file = ReaderFile(str(tmp_path / "gone.py"), FILE_OF_A_READER)
-    assert read(go(work=looks_near, bring=[file]), Trial).results == [{"radius": 1}] * 4
+    assert read(go(work=looks_near_and_dies_once, bring=[file]), Trial).results == [{"radius": 1}] * 4
     broken = ReaderFile(str(tmp_path / "wrong.py"), "import minitransformer\n1 / 0")
     with pytest.raises(ExperimentError, match=r"a worker can't run it: .*wrong\.py, line 2: ZeroDivisionError"):
         go(work=looks_near, bring=[broken], renew=True)
