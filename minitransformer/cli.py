@@ -234,7 +234,7 @@ def parser() -> argparse.ArgumentParser:
     for name in IMPORT:
         text = "a file of yours, run first: it can register an attention or positions (may be given several times)"
         commands.choices[name].add_argument(
-            "--import", dest="imports", action="append", default=[], metavar="FILE.py", type=Path, help=text
+            "--import", dest="imports", action="append", metavar="FILE.py", type=Path, help=text
         )
     return top
 
@@ -279,7 +279,7 @@ def _outcome(args: argparse.Namespace) -> int:
     try:
         if args.command in COMPUTE and (place := keep_somewhere()):  # known to every process that the command starts
             terminal.say(f"compiled loops can't be kept where they should be, and are in {place}")
-        args.brought = _brought(getattr(args, "imports", []))
+        args.brought = _brought(getattr(args, "imports", None) or [])
         code = args.run(args) or 0
         sys.stdout.flush()  # now, while trouble can still be told
         return code
