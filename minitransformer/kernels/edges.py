@@ -259,7 +259,12 @@ def backward(
     (B, n, width), E, slope = V.shape, len(sources), V.dtype.type(slope)
     parts = _parts(B * E * width, n)
     Q, K, V, a, seen, A, dY = map(for_reading, (Q, K, V, a, seen, A, dY))
-    dQ, dK, dV, dS = np.zeros(Q.shape, Q.dtype), np.zeros(K.shape, K.dtype), np.zeros(V.shape, V.dtype), np.empty_like(A)
+    dQ, dK, dV, dS = (
+        np.zeros(Q.shape, Q.dtype),
+        np.zeros(K.shape, K.dtype),
+        np.zeros(V.shape, V.dtype),
+        np.empty_like(A),
+    )
     da = np.zeros((B * parts, len(a)), V.dtype)
     rows = row_starts, sources, seen, parts, A, dY, dQ, da, dS
     in_parallel(B * parts, back_by_row, kind, Q, K, V, a, slope, *rows)
