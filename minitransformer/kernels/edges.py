@@ -6,10 +6,10 @@
     backwards once more by row:        ds_e = a_e (dy_i·v_j − Σ a (dy_i·v)),  dq_i += ∂s_e/∂q_i ds_e
     and once by column j:              dv_j += a_e dy_i,             dk_j += ∂s_e/∂k_j ds_e
 
-Why this is fast. A row of all heads lies in one piece, so an edge fetches one piece of memory and uses all of it; what a framework
-writes out for each edge (two gathered rows, their sum, the product with the weight) stays in registers. Nothing is added where
-another task adds: a row belongs to one task, and on the way back the same edges are walked through in the order of their columns.
-So no sum waits for another core, and none depends on how many there are.
+Why this is fast. All heads of a row lie in one piece, so an edge fetches one piece of memory and uses all of it; what a framework
+writes out for each edge (two gathered rows, their sum, a weighted row) stays in registers. Nothing is added where another task
+adds: a row belongs to one task, and on the way back the same edges are walked through in the order of their columns. So no sum
+waits for another core, and none depends on how many there are.
 
 Numbers: H heads, scores from r channels of each, values of d. An edge of which `seen` says no has weight 0 and fetches nothing.
 """

@@ -3,8 +3,8 @@
     GAT      V = X W,     S_ij = LeakyReLU(a₁·v_i + a₂·v_j),               y_i = Σ_j softmax_j(S_ij) v_j + b
     GATv2    V = X W₂,    S_ij = a·LeakyReLU(W₁ᵀ x_i + W₂ᵀ x_j),           y_i likewise
 
-In GAT, LeakyReLU rises and a₁·v_i is the same for all j: so all nodes rank the nodes that they see in one order, by a₂·v_j. That is
-called static attention. In GATv2 a stands behind the LeakyReLU, and every node has an order of its own.
+In GAT, LeakyReLU rises and a₁·v_i is the same for all j: so all nodes rank those that they see in one order, by a₂·v_j. That is
+called static attention. In GATv2 a stands outside of the LeakyReLU, and every node has an order of its own.
 """
 
 from typing import Any, NamedTuple

@@ -1,8 +1,8 @@
 """Graph convolution: every node becomes a fixed average of the nodes that it sees, and one matrix is learned.
 
-    Y = P X W + b,     P = D^{−1/2} A D^{−1/2}  or  P = D⁻¹ A,     D = diag(Σ_j A_ij)
+    Y = P X W + b,     P = N^{−1/2} M N^{−1/2}  or  P = N⁻¹ M,     N = diag(Σ_j M_ij)
 
-A (n, n) has a 1 where i sees j, and loops if each node is to see itself. P is attention whose weights are known beforehand.
+M (n, n) has a 1 where i sees j, and loops if each node is to see itself. P is attention whose weights are known beforehand.
 """
 
 from typing import Literal, NamedTuple
@@ -20,10 +20,10 @@ Scaling = Literal["symmetric", "rows"]
 
 
 def edge_weights(edges: Edges, scaling: Scaling, dtype: type = np.float64) -> Array:
-    """P_ij of each edge, (E,): 1/√(D_i D_j), or 1/D_i. A source that sees nobody itself counts as if it saw one node."""
-    D = np.maximum(edges.degrees, 1).astype(np.float64)
+    """P_ij of each edge, (E,): 1/√(N_i N_j), or 1/N_i. A source that sees nobody itself counts as if it saw one node."""
+    N = np.maximum(edges.degrees, 1).astype(np.float64)
     i, j = edges.destinations, edges.sources
-    return (1 / np.sqrt(D[i] * D[j]) if scaling == "symmetric" else 1 / D[i]).astype(dtype)
+    return (1 / np.sqrt(N[i] * N[j]) if scaling == "symmetric" else 1 / N[i]).astype(dtype)
 
 
 def segment_sums(X: Array, starts: Array) -> Array:
@@ -63,7 +63,7 @@ def propagate(
 ) -> tuple[Float[Array, "*batch n D"], PropagatePullback]:
     """Every row becomes an average of the rows that its node sees.
 
-        Y = D^{−1/2} A D^{−1/2} X    (scaling "symmetric"),        Y = D⁻¹ A X    ("rows")
+        Y = N^{−1/2} M N^{−1/2} X    (scaling "symmetric"),        Y = N⁻¹ M X    ("rows")
 
     source   Kipf and Welling 2017; Borealis II fig. 13b. The authors' own PyTorch code has the second
     cost     O(E D) time, O(n D) memory. Never looks at a pair without an edge
@@ -99,7 +99,7 @@ class GraphConvolution:
     """A linear layer, and then the average over neighbours: Y = P X W + b.
 
     inputs, width    of the rows of X and Y
-    scaling          P = D^{−1/2} A D^{−1/2} ("symmetric"), or D⁻¹ A ("rows")
+    scaling          P = N^{−1/2} M N^{−1/2} ("symmetric"), or N⁻¹ M ("rows")
     source           Kipf and Welling 2017; Borealis II fig. 13b
     cost             O(n inputs width + E width)
     """

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, must_broadcast
+from minitransformer.arrays import as_one_axis
 from minitransformer.attention.core import Mixer
 from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.sparse.pattern import Causal, Pattern
@@ -39,12 +39,9 @@ class OnText(Mixer):
     radius: int | None
     cost = "O(edges)"
 
-    def edges(self, X: Array, causal: bool, mask: Array | None) -> Edges:
+    def edges(self, X: Array, causal: bool) -> Edges:
         """Those of a text as long as X."""
-        n = X.shape[-2]
-        if mask is not None:
-            must_broadcast(mask, (*X.shape[:-2], *np.broadcast_shapes(mask.shape[-3:-2] or (1,), (1,)), n, n))
-        return edges_of_text(n, self.radius, causal)
+        return edges_of_text(X.shape[-2], self.radius, causal)
 
     def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:
         """Heads of new tokens after those in the state, with a matrix of pairs, and the longer state."""
@@ -60,7 +57,7 @@ class OnText(Mixer):
 
 @frozen
 class GraphAttention(OnText):
-    """Graph attention (GAT) among the tokens: scores are added, LeakyReLU(a₁·v_i + a₂·v_j), along the edges of a window or of all.
+    """Graph attention (GAT) among the tokens: scores are sums, LeakyReLU(a₁·v_i + a₂·v_j), in a window or among all.
 
     radius    a token sees those at most so far away; None: all
     dynamic   scores a·LeakyReLU(q_i + k_j), of which every token has an order of its own (GATv2)
@@ -98,7 +95,7 @@ class GraphAttention(OnText):
         rng: Any = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], Pullback]:
         """Pullback: dY to (dparams, dX)."""
-        return self._layer(params, X, self.edges(X, causal, mask), mask=mask)
+        return self._layer(params, X, self.edges(X, causal), mask=mask)
 
     def step(self, params: Any, X: Float[Array, "*batch n {self.width}"], state: Any = None) -> tuple[Array, Any]:
         """Y of new tokens after those in the state, and the longer state; O(m width) for one token."""
@@ -121,7 +118,7 @@ class GraphMeanPullback(NamedTuple):
 
 @frozen
 class GraphMean(OnText):
-    """A graph convolution among the tokens: Y = D⁻¹ A X W + b, the plain average of those that a token sees.
+    """A graph convolution among the tokens: Y = N⁻¹ M X W + b, the plain average of those that a token sees.
 
     It is attention with zero scores: what any attention has to beat.
     radius    a token sees those at most so far away; None: all
@@ -149,7 +146,7 @@ class GraphMean(OnText):
         rng: Any = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], GraphMeanPullback]:
         """Pullback: dY to (dparams, dX)."""
-        edges = self.edges(X, causal, mask)
+        edges = self.edges(X, causal)
         V, back = linear(X, params.W)
         Y, attention = additive_edge_attention(*zero_scores(V), edges, mask=mask)
         return Y[..., 0, :, :] + params.b, GraphMeanPullback(back, attention)

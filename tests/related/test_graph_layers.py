@@ -17,8 +17,8 @@ from minitransformer.related.graph_attention import GATParams, GATv2Params
 from minitransformer.related.graph_convolution import GraphConvolutionParams
 
 pytestmark = pytest.mark.each_value
-# Made with torch 2.13.0 and torch_geometric 2.7.0 on a CPU in float64: GCNConv, GATConv and GATv2Conv with these weights, values and
-# the gradients of ⟨dY, Y⟩. In GATv2Conv lin_r is W_1 and lin_l is W_2, both without a bias.
+# Made with torch 2.13.0 and torch_geometric 2.8.1 on a CPU in float64: GCNConv, GATConv and GATv2Conv with these weights, their
+# values and the gradients of ⟨dY, Y⟩. In GATv2Conv lin_r is W_1 and lin_l is W_2, both without a bias.
 ORACLE = json.loads(Path(__file__).with_name("data").joinpath("graph_layers.json").read_text())
 GIVEN = {name: np.array(value) for name, value in ORACLE.items() if isinstance(value, list)}
 
@@ -110,7 +110,7 @@ def test_in_gat_all_nodes_rank_the_others_alike_and_in_gatv2_they_do_not():
 
 
 def test_gat_is_gatv2_with_one_unit_where_values_are_their_own():
-    """Scores LeakyReLU(f_i + g_j) are those of one hidden unit: a row of scores is f_i + g before the bend, of rank two as a matrix."""
+    """Scores LeakyReLU(f_i + g_j) are those of one hidden unit."""
     rng = np.random.default_rng(5)
     X, layer = rng.standard_normal((7, 6)), GAT(6, 4)
     params = random_like(layer.init(rng, np.float64), rng)
