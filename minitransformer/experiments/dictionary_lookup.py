@@ -17,7 +17,7 @@ from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
 
 WIDTH, RATE, BATCH, JUDGED = 32, 0.01, 32, 400
-KINDS = {"gat": (GAT, 1), "gat, 8 heads": (GAT, 8), "gatv2": (GATv2, 1)}
+KINDS: dict[str, tuple[Any, int]] = {"gat": (GAT, 1), "gat, 8 heads": (GAT, 8), "gatv2": (GATv2, 1)}
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ SLOPE = 0.2  # of LeakyReLU below zero, in both papers
 ADDITIVE, PRODUCT = 0, 1  # as in the loops
 
 
-def bent(P: Array, slope: float) -> Array:
+def bent(P: Array) -> Array:
     """LeakyReLU(p): p above zero, and slope · p below."""
-    return np.where(P > 0, P, P.dtype.type(slope) * P)
+    return np.where(P > 0, P, P.dtype.type(SLOPE) * P)
 
 
-def bend(P: Array, slope: float) -> Array:
+def bend(P: Array) -> Array:
     """Its slope."""
-    return np.where(P > 0, P.dtype.type(1), P.dtype.type(slope))
+    return np.where(P > 0, P.dtype.type(1), P.dtype.type(SLOPE))
 
 
 # --------------------------------------------------------------------------------- with a matrix of all pairs
@@ -46,13 +46,12 @@ class AdditiveScoresPullback(NamedTuple):
     Q: Array
     K: Array
     a: Array
-    slope: float
 
     def __call__(self, dS: Array) -> tuple[Array, Array, Array]:
         dQ, dK, da = np.empty_like(self.Q), np.empty_like(self.K), np.empty_like(self.a)
         for c in range(self.a.shape[-1]):  # a matrix of pairs for one channel at a time
             P = self.Q[..., :, None, c] + self.K[..., None, :, c]
-            U = dS * bend(P, self.slope)
+            U = dS * bend(P)
             dQ[..., c], dK[..., c] = (self.a[:, None, c] * U.sum(axis) for axis in (-1, -2))
             da[:, c] = as_one_axis((U * P).sum((-1, -2)), 0, -1).sum(0)
         return dQ, dK, da
@@ -63,8 +62,6 @@ def additive_scores(
     Q: Float[Array, "*batch heads n r"],
     K: Float[Array, "*batch heads m r"],
     a: Float[Array, "heads r"],
-    *,
-    slope: float = SLOPE,
 ) -> tuple[Float[Array, "*batch heads n m"], AdditiveScoresPullback]:
     """S_ij = a·LeakyReLU(q_i + k_j), for each head: a network with one hidden layer in place of a product.
 
@@ -74,8 +71,8 @@ def additive_scores(
     one_dtype(Q=Q, K=K, a=a)
     S = np.zeros((*Q.shape[:-1], K.shape[-2]), Q.dtype)
     for c in range(a.shape[-1]):
-        S += a[:, None, None, c] * bent(Q[..., :, None, c] + K[..., None, :, c], slope)
-    return S, AdditiveScoresPullback(Q, K, a, slope)
+        S += a[:, None, None, c] * bent(Q[..., :, None, c] + K[..., None, :, c])
+    return S, AdditiveScoresPullback(Q, K, a)
 
 
 class AdditiveAttentionPullback(NamedTuple):
@@ -105,7 +102,6 @@ def additive_attention(
     *,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
-    slope: float = SLOPE,
 ) -> tuple[Float[Array, "*batch heads n dv"], AdditiveAttentionPullback]:
     """Attention whose scores are additive, with a matrix of all pairs.
 
@@ -124,7 +120,7 @@ def additive_attention(
     if causal:
         mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
     K, V = those_seen(mask, K, V)
-    S, back = additive_scores(Q, K, a, slope=slope)
+    S, back = additive_scores(Q, K, a)
     A, normalised = softmax(S, mask=mask)
     Y, aggregated = aggregate(A, V)
     return Y, AdditiveAttentionPullback(back, normalised, aggregated)
@@ -168,7 +164,6 @@ class _Sample(NamedTuple):
     K: Array
     V: Array
     a: Array
-    slope: float
     edges: Edges
     seen: Array | None
 
@@ -181,7 +176,7 @@ class _Sample(NamedTuple):
     def forward(self) -> tuple[Array, Array]:
         """Weights (E, H) and Y (n, H, d)."""
         i, starts, P = self.edges.destinations, self.edges.row_starts, self.pairs()
-        S = ((self.a * bent(P, self.slope)) if self.kind == ADDITIVE else P).sum(-1)
+        S = ((self.a * bent(P)) if self.kind == ADDITIVE else P).sum(-1)
         V = self.V[self.edges.sources]
         if self.seen is not None:
             S, V = np.where(self.seen[..., 0], S, -np.inf).astype(S.dtype), np.where(self.seen, V, V.dtype.type(0))
@@ -202,7 +197,7 @@ class _Sample(NamedTuple):
         dS = (A * (dA - segment_sums(A * dA, edges.row_starts)[edges.destinations]))[..., None]
         if self.kind == ADDITIVE:
             P = self.pairs()
-            U = dS * bend(P, self.slope)
+            U = dS * bend(P)
             to_q, to_k, da = self.a * U, self.a * U, (U * P).sum(0)
         else:
             q, k = self.Q[edges.destinations], self.K[edges.sources]
@@ -225,7 +220,6 @@ class EdgeAttentionPullback(NamedTuple):
     K: Array
     V: Array
     a: Array
-    slope: float
     scale: float
     edges: Edges
     seen: Array
@@ -241,16 +235,18 @@ class EdgeAttentionPullback(NamedTuple):
     def samples(self) -> list[_Sample]:
         """One by one, for the loops of NumPy."""
         H, seen = self.weights.shape[-1], self.seen[..., None]
-        heads = [X.reshape(*X.shape[:2], H, X.shape[2] // H) for X in (self.Q, self.K, self.V)]
+        widths = [shape[-1] for shape in self.shapes]
+        arrays = zip((self.Q, self.K, self.V), widths, strict=True)
+        heads = [X.reshape(*X.shape[:2], H, width) for X, width in arrays]
         return [
-            _Sample(self.kind, q, k, v, self.a.reshape(H, -1), self.slope, self.edges, seen[b % len(seen)] if len(seen) else None)
+            _Sample(self.kind, q, k, v, self.a.reshape(H, widths[0]), self.edges, seen[b % len(seen)] if len(seen) else None)
             for b, (q, k, v) in enumerate(zip(*heads, strict=True))
         ]  # fmt: skip
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dY = _rows(dY)
         if loops := loops_in("edges"):
-            given = self.kind, self.Q, self.K, self.V, self.a, self.slope, self.edges[1:], self.seen, self.weights, dY
+            given = self.kind, self.Q, self.K, self.V, self.a, SLOPE, self.edges[1:], self.seen, self.weights, dY
             dQ, dK, dV, da = loops.backward(*given)
         else:
             dQ, dK, dV, da = *(np.empty_like(X) for X in (self.Q, self.K, self.V)), np.zeros_like(self.a)
@@ -266,15 +262,15 @@ class EdgeAttentionPullback(NamedTuple):
 
 
 def _along(
-    kind: int, Q: Array, K: Array, V: Array, a: Array, edges: Edges, mask: Array | None, slope: float, scale: float
+    kind: int, Q: Array, K: Array, V: Array, a: Array, edges: Edges, mask: Array | None, scale: float
 ) -> tuple[Array, EdgeAttentionPullback]:
     one_dtype(Q=Q, K=K, V=V, a=a)
     edges = fitting(edges, Q.shape[-2])
     shapes, seen, H = (Q.shape, K.shape, V.shape), _seen(mask, edges, Q.shape), Q.shape[-3]
     q, k, v = map(_rows, (Q, K, V))
-    known = kind, q * q.dtype.type(scale) if kind == PRODUCT else q, k, v, a.reshape(-1), slope
+    known = kind, q * q.dtype.type(scale) if kind == PRODUCT else q, k, v, a.reshape(-1)
     if loops := loops_in("edges"):
-        A, Y = loops.forward(*known, edges[1:], seen, H)
+        A, Y = loops.forward(*known, SLOPE, edges[1:], seen, H)
     else:
         A, Y = np.empty((len(v), edges.number, H), v.dtype), np.empty_like(v)
         empty = EdgeAttentionPullback(*known, scale, edges, seen, A, shapes)
@@ -293,7 +289,6 @@ def additive_edge_attention(
     edges: Edges,
     *,
     mask: Bool[Array, "..."] | None = None,
-    slope: float = SLOPE,
 ) -> tuple[Float[Array, "*batch heads n dv"], EdgeAttentionPullback]:
     """`additive_attention` in which each node sees only those to which it has an edge.
 
@@ -305,7 +300,7 @@ def additive_edge_attention(
     returns  Y and a pullback: dQ, dK, dV, da = pullback(dY); `pullback.A` has the weight of each edge, (*batch, H, E)
     raises   TypeError for a wrong shape or dtype, ValueError for edges between other nodes, or a mask that does not fit
     """
-    return _along(ADDITIVE, Q, K, V, a, edges, mask, slope, 1.0)
+    return _along(ADDITIVE, Q, K, V, a, edges, mask, 1.0)
 
 
 @checked
@@ -329,4 +324,4 @@ def edge_attention(
     raises   as `additive_edge_attention`
     """
     scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
-    return _along(PRODUCT, Q, K, V, np.zeros(Q.shape[-3::2], Q.dtype), edges, mask, SLOPE, scale)
+    return _along(PRODUCT, Q, K, V, np.zeros(Q.shape[-3::2], Q.dtype), edges, mask, scale)

@@ -7,7 +7,7 @@ In GAT, LeakyReLU rises and a₁·v_i is the same for all j: so all nodes rank t
 called static attention. In GATv2 a stands outside of the LeakyReLU, and every node has an order of its own.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback
-from minitransformer.related.edge_attention import SLOPE, additive_edge_attention
+from minitransformer.related.edge_attention import additive_edge_attention
 from minitransformer.related.graph import Edges
 from minitransformer.related.rnn import uniform
 from minitransformer.typing import Array, Bool, Float, checked
@@ -42,6 +42,24 @@ class Combined(NamedTuple):
 def _in_place(X: Array, heads: int) -> Array:
     """(*batch, n, H d) as (*batch, H, n, d), a view: all heads of a node stay in one piece, as the loops want it."""
     return X.reshape(*X.shape[:-1], heads, X.shape[-1] // heads).swapaxes(-2, -3)
+
+
+@frozen
+class HeadsOnGraph:
+    """H heads on a graph, side by side, or their mean: what GAT and GATv2 have in common."""
+
+    inputs: int
+    width: int
+    heads: int = 1
+    average: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.average and self.width % self.heads:
+            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+
+    @property
+    def _columns(self) -> int:
+        return self.width * self.heads if self.average else self.width
 
 
 class GATParams(NamedTuple):
@@ -81,7 +99,7 @@ class GATPullback(NamedTuple):
 
 
 @frozen
-class GAT:
+class GAT(HeadsOnGraph):
     """Graph attention with static scores: LeakyReLU(a₁·v_i + a₂·v_j), where v = x W is also what is averaged.
 
     inputs    width of the rows of X
@@ -93,19 +111,6 @@ class GAT:
     raises    ValueError if the width is not divisible by the heads that stand side by side
     """
 
-    inputs: int
-    width: int
-    heads: int = 1
-    average: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.average and self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
-
-    @property
-    def _columns(self) -> int:
-        return self.width * self.heads if self.average else self.width
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GATParams:
         """W keeps the variance of a row, a₁ and a₂ give scores of variance about 1; b zero."""
         H, columns = self.heads, self._columns
@@ -113,7 +118,10 @@ class GAT:
         a_1, a_2 = (uniform(rng, (columns // H, H), dtype).T.copy() for _ in range(2))
         return GATParams(W, a_1, a_2, np.zeros(self.width, dtype))
 
-    def scored(self, params: GATParams, X: Array) -> tuple[tuple[Array, ...], LinearPullback]:
+    @checked
+    def scored(
+        self, params: GATParams, X: Float[Array, "*batch n {self.inputs}"]
+    ) -> tuple[tuple[Array, ...], LinearPullback]:
         """f and g (*batch, H, n, 1), V (*batch, H, n, d) and a (H, 1), for `additive_attention`; and the way back from V to X."""
         XW, back = linear(X, params.W)
         V = _in_place(XW, self.heads)
@@ -131,7 +139,7 @@ class GAT:
     ) -> tuple[Float[Array, "*batch n {self.width}"], GATPullback]:
         """Pullback: dY to (dparams, dX). A mask hides edges: True where i may see j, broadcast to (*batch, H, n, n)."""
         (f, g, V, a), back = self.scored(params, X)
-        heads, attention = additive_edge_attention(f, g, V, a, edges, mask=mask, slope=SLOPE)
+        heads, attention = additive_edge_attention(f, g, V, a, edges, mask=mask)
         combined = Combined(self.heads, self.average)
         return combined.value(heads, params.b), GATPullback(back, V, params.a_1, params.a_2, attention, combined)
 
@@ -167,7 +175,7 @@ class GATv2Pullback(NamedTuple):
 
 
 @frozen
-class GATv2(GAT):
+class GATv2(HeadsOnGraph):
     """Graph attention with dynamic scores: a·LeakyReLU(q_i + k_j), q = x W₁, k = x W₂; the k are also what is averaged.
 
     inputs, width, heads, average   as in GAT
@@ -175,13 +183,16 @@ class GATv2(GAT):
     cost      O(n inputs H d + E H d)
     """
 
-    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Any:
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GATv2Params:
         """W₁ and W₂ keep the variance of a row, a gives scores of variance about 1; b zero."""
         H, columns = self.heads, self._columns
         W_1, W_2 = (uniform(rng, (self.inputs, columns), dtype) for _ in range(2))
         return GATv2Params(W_1, W_2, uniform(rng, (columns // H, H), dtype).T.copy(), np.zeros(self.width, dtype))
 
-    def scored(self, params: Any, X: Array) -> tuple[tuple[Array, ...], Any]:
+    @checked
+    def scored(
+        self, params: GATv2Params, X: Float[Array, "*batch n {self.inputs}"]
+    ) -> tuple[tuple[Array, ...], tuple[LinearPullback, LinearPullback]]:
         """Q, K and V (*batch, H, n, d) and a (H, d), for `additive_attention`; and the ways back from Q and K to X."""
         (Q, back_q), (K, back_k) = linear(X, params.W_1), linear(X, params.W_2)
         Q, K = _in_place(Q, self.heads), _in_place(K, self.heads)
@@ -198,6 +209,6 @@ class GATv2(GAT):
     ) -> tuple[Float[Array, "*batch n {self.width}"], GATv2Pullback]:
         """Pullback: dY to (dparams, dX). A mask hides edges: True where i may see j, broadcast to (*batch, H, n, n)."""
         (Q, K, V, a), ways = self.scored(params, X)
-        heads, attention = additive_edge_attention(Q, K, V, a, edges, mask=mask, slope=SLOPE)
+        heads, attention = additive_edge_attention(Q, K, V, a, edges, mask=mask)
         combined = Combined(self.heads, self.average)
         return combined.value(heads, params.b), GATv2Pullback(*ways, attention, combined)

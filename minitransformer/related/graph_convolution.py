@@ -19,6 +19,7 @@ from minitransformer.typing import Array, Float, checked
 Scaling = Literal["symmetric", "rows"]
 
 
+@checked
 def edge_weights(edges: Edges, scaling: Scaling, dtype: type = np.float64) -> Array:
     """P_ij of each edge, (E,): 1/√(N_i N_j), or 1/N_i. A source that sees nobody itself counts as if it saw one node."""
     N = np.maximum(edges.degrees, 1).astype(np.float64)

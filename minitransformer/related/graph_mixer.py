@@ -32,7 +32,7 @@ def edges_of_text(n: int, radius: int | None, causal: bool) -> Edges:
     return edges_of_mask(pattern.graph(n, causal=causal).A)
 
 
-class OnText(Mixer):
+class AmongTokens(Mixer):
     """What graph attention and graph convolution have in common among tokens: their edges, and how they go on."""
 
     width: int
@@ -56,7 +56,7 @@ class OnText(Mixer):
 
 
 @frozen
-class GraphAttention(OnText):
+class GraphAttention(AmongTokens):
     """Graph attention (GAT) among the tokens: scores are sums, LeakyReLU(a₁·v_i + a₂·v_j), in a window or among all.
 
     radius    a token sees those at most so far away; None: all
@@ -74,10 +74,10 @@ class GraphAttention(OnText):
     remembers = "values, and what their scores need"
 
     def __post_init__(self) -> None:
-        self._layer.__post_init__()
+        _ = self._layer  # which says what does not fit
 
     @property
-    def _layer(self) -> GAT:
+    def _layer(self) -> GAT | GATv2:
         return (GATv2 if self.dynamic else GAT)(self.width, self.width, self.heads)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
@@ -117,7 +117,7 @@ class GraphMeanPullback(NamedTuple):
 
 
 @frozen
-class GraphMean(OnText):
+class GraphMean(AmongTokens):
     """A graph convolution among the tokens: Y = N⁻¹ M X W + b, the plain average of those that a token sees.
 
     It is attention with zero scores: what any attention has to beat.
