@@ -62,8 +62,8 @@ def forward(layer: Any, params: Tree, X: Array, edges: Edges) -> tuple[Array, An
     Z, bent = relu(Y[..., :k, :])
     out, last = linear(Z, *params[1:])
 
-    def back(dout: Array) -> Tree:
-        dZ, dW, db = last(dout)
+    def back(dlogits: Array) -> Tree:
+        dZ, dW, db = last(dlogits)
         dY = np.zeros_like(Y)
         dY[..., :k, :] = bent(dZ)
         return attention(dY)[0], dW, db

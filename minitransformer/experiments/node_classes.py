@@ -76,8 +76,8 @@ def logits(layers: tuple[Any, Any], params: Tree, X: Array, edges: Edges) -> tup
     Z, bent = relu(Y)
     out, second = layers[1](params[1], Z, edges)
 
-    def back(dout: Array) -> Tree:
-        dparams, dZ = second(dout)
+    def back(dlogits: Array) -> Tree:
+        dparams, dZ = second(dlogits)
         return first(bent(dZ))[0], dparams
 
     return out, back, first
