@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from benchmarks.rows import BATCH, MODEL, STEPS, WINDOW, arrays, bigbird, features, unit
+from benchmarks.rows import BATCH, MODEL, STEPS, WINDOW, arrays, bigbird, features, pairs, unit
 
 Job = Callable[[], Any]
 
@@ -107,6 +107,17 @@ def _pattern(pattern: str, n: int) -> Any:
     if pattern == "window":
         return Window(WINDOW)(n, n, causal=False)
     return block_pattern(n, n, lambda i, j: np.True_, bigbird(n))
+
+
+def graph_attention(edges: int, dynamic: bool, backward: bool) -> Job:
+    """GAT (scores of one number for each node and head) or GATv2 (of eight), eight heads of eight channels."""
+    from minitransformer.related import additive_edge_attention, edges_of
+
+    n, r = edges // 10, 8 if dynamic else 1
+    Q, K, V, dY, a = arrays(*[(n, 8, r)] * 2, *[(n, 8, 8)] * 2, (8, r))
+    heads = [X.swapaxes(0, 1) for X in (Q, K, V, dY)]
+    attend = functools.partial(additive_edge_attention, edges=edges_of(pairs(edges), n))
+    return _timed(attend, *heads[:3], a, dY=heads[3] if backward else None)
 
 
 def linear_attention(n: int, backward: bool) -> Job:

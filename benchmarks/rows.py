@@ -102,6 +102,13 @@ def bigbird(n: int) -> np.ndarray:
     return sees
 
 
+def pairs(edges: int) -> np.ndarray:
+    """So many different pairs (i, j) of a tenth as many nodes, drawn at random and sorted, (edges, 2): i sees j."""
+    nodes, rng = edges // 10, np.random.default_rng(0)
+    drawn = np.unique(rng.integers(0, nodes**2, 2 * edges))
+    return np.stack(np.divmod(np.sort(rng.permutation(drawn)[:edges]), nodes), 1)
+
+
 def visible(pattern: str, n: int) -> np.ndarray:
     """The pattern as a boolean matrix, (n, n)."""
     if pattern == "bigbird":
@@ -111,7 +118,7 @@ def visible(pattern: str, n: int) -> np.ndarray:
 
 def rows() -> list[Row]:
     """All rows, those of one core together."""
-    return [*_attention(), *_decoding(), *_sparse(), *_recurrent(), *_training(), *_start()]
+    return [*_attention(), *_decoding(), *_sparse(), *_graphs(), *_recurrent(), *_training(), *_start()]
 
 
 def _attention() -> list[Row]:
@@ -164,6 +171,21 @@ def _sparse() -> list[Row]:
                 case = {"pattern": pattern, "n": n, "backward": backward}
                 table.append(Row("block_sparse", case, peers, target, n == 4096))
     return table
+
+
+def _graphs() -> list[Row]:
+    return [
+        Row(
+            "graph_attention",
+            {"edges": edges, "dynamic": dynamic, "backward": backward},
+            ("scatter", "compile"),
+            2.0 if edges == 10**5 else None,
+            edges == 10**5,
+        )
+        for dynamic in (False, True)
+        for backward in (False, True)
+        for edges in (10**5, 10**6)
+    ]
 
 
 def _recurrent() -> list[Row]:

@@ -402,6 +402,7 @@ def groups_share_keys(core: Core, *, causal: bool, groups: int, width: int = 0, 
 
 def one_by_one(part: Part, *, positions: str, pieces: Sequence[int], tier: str) -> None:
     """A model that goes on from a state says the same as when it reads all at once."""
+    positions = positions if positions in positions_for(part) else positions_for(part)[0]
     model = model_with(part, positions=positions)
     params = model.init(np.random.default_rng(0), np.float64)
     tokens = np.random.default_rng(1).integers(0, 40, (2, sum(pieces)))

@@ -31,7 +31,7 @@ from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageM
 from minitransformer.positions import place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
-from minitransformer.related import GRU
+from minitransformer.related import GRU, edges_of
 
 pytestmark = pytest.mark.each_value
 
@@ -142,6 +142,7 @@ def arguments(function, rng, dtype=np.float64, owner=None):
 
 SHORT = {"width": 8, "heads": 2, "d": 4, "longest": 8}
 OTHER = {"window": 2, "rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)}
+OTHER["edges"] = edges_of(np.array([[0, 1], [1, 0], [1, 1], [1, 2], [2, 2]]), 3)
 
 
 def fades(dtype):

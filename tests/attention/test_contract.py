@@ -72,6 +72,8 @@ OPTIONS = {
     "indexer": "chosen=5,narrow=3",
     "performer": "rows=8,redraw=3",
     "gla": "rank=5,root=3",
+    "gat": "radius=20,dynamic=True",
+    "gcn": "radius=9",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
@@ -87,6 +89,7 @@ def made(name, width=D, heads=H):
 
 
 OTHERS = (
+    "gat",
     *("softmax:page=5", "delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
     *("ssd:taps=4,key_heads=1", "each head", "everything"),
 )
