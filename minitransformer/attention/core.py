@@ -103,6 +103,7 @@ class Core(Part):
                       then its field `scores`
     groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
                       repeats them
+    queries           whether it has any; if not there is no W_q, nor a W_k, and it is given V in their place, for the shape
     queries_are_keys  whether K is Q, and there is no W_k
     turns             whether it turns queries and keys itself, by an encoding that is then its field `rotate`; if not, the
                       mixer does, before the core sees them
@@ -115,6 +116,7 @@ class Core(Part):
     scores: Any = None
     has_scores: ClassVar[bool] = False
     groups: ClassVar[bool] = False
+    queries: ClassVar[bool] = True
     queries_are_keys: ClassVar[bool] = False
     turns: ClassVar[bool] = False
     rotate: Any = None

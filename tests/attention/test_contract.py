@@ -76,6 +76,7 @@ OPTIONS = {
     "indexer": "chosen=5,narrow=3",
     "performer": "rows=8,redraw=3",
     "gla": "rank=5,root=3",
+    "synthesizer": "mixture=gated",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
@@ -91,6 +92,7 @@ def made(name, width=D, heads=H):
 
 
 OTHERS = ("softmax:page=5", "gated-delta:taps=3", "ssd:taps=4", "each head", "everything")
+OTHERS += ("synthesizer:kind=random", "synthesizer:kind=factorised-random,learned=False,mixture=sum", "synthesizer:kind=factorised-dense")
 PARTS = {name: made(name) for name in (*NAMES, *OTHERS)}
 
 
