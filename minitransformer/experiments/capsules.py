@@ -14,7 +14,7 @@ from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
 CAPSULES = {"1 round": 1, "3 rounds": 3, "5 rounds": 5}
-RATES = (0.003, 0.01, 0.03)
+RATES = {"network": 0.01, "linear": 0.03}  # the best of 0.003, 0.01 and 0.03 for one seed; for capsules the last
 HIDDEN = 314  # of a network with as many numbers as the capsules have
 BATCH = 50
 KEPT = (0, 1, 2, 3)  # digits whose first image in the held-out part is kept with its routing
@@ -25,15 +25,13 @@ class Trial:
     """One training: capsules, a network with one hidden layer, or a linear map."""
 
     model: str
-    rate: float
     seed: int
-    epochs: int = 20
+    epochs: int = 15
 
 
 def trials() -> list[Trial]:
-    """Three seeds at each of three rates."""
-    models = (*CAPSULES, "network", "linear")
-    return [Trial(model, rate, seed) for model in models for rate in RATES for seed in range(3)]
+    """Three seeds each."""
+    return [Trial(model, seed) for model in (*CAPSULES, "network", "linear") for seed in range(3)]
 
 
 def small(trial: Trial) -> Trial:
@@ -88,13 +86,13 @@ def answers(name: str, params: Tree, images: Array) -> Array:
     return (V * V).sum(-1).argmax(-1)
 
 
-def fit(name: str, rate: float, seed: int, epochs: int) -> Tree:
+def fit(name: str, seed: int, epochs: int) -> Tree:
     """Parameters after so many passes through the images to learn from."""
     rng = np.random.default_rng(seed)
     learn, _ = digits()
     params = capsules(CAPSULES[name]).init(rng) if name in CAPSULES else plain(name, rng)
     optimiser, per_epoch = AdamW(), len(learn.labels) // BATCH
-    schedule, state = Cosine(rate, epochs * per_epoch, warmup=per_epoch), optimiser.init(params)
+    schedule, state = Cosine(RATES.get(name, 0.03), epochs * per_epoch, warmup=per_epoch), optimiser.init(params)
     for step in range(epochs * per_epoch):
         if step % per_epoch == 0:
             order = rng.permutation(len(learn.labels))
@@ -106,7 +104,7 @@ def fit(name: str, rate: float, seed: int, epochs: int) -> Tree:
 
 def run(trial: Trial) -> dict[str, Any]:
     """The part of the 360 held-out digits that is right; of capsules, how many outputs share an input in each round."""
-    params = fit(trial.model, trial.rate, trial.seed, trial.epochs)
+    params = fit(trial.model, trial.seed, trial.epochs)
     _, judged = digits()
     right = answers(trial.model, params, judged.images) == judged.labels
     found: dict[str, Any] = {"right": round(float(right.mean()), 4), "learned": tree_size(params)}
@@ -115,6 +113,5 @@ def run(trial: Trial) -> dict[str, Any]:
         C = [c.astype(np.float64) for c in pullback.classes.routing.C]
         found["sharing"] = [round(float(np.exp(-(c * np.log(c)).sum(-1)).mean()), 3) for c in C]
         first = [int(np.flatnonzero(judged.labels == digit)[0]) for digit in KEPT]
-        kept = (trial.seed, trial.rate) == (0, RATES[-1])
-        found["kept"] = [[c[k].round(3).tolist() for c in C] for k in first] if kept else []
+        found["kept"] = [[c[k].round(3).tolist() for c in C] for k in first] if trial.seed == 0 else []
     return found

@@ -26,9 +26,7 @@ JUDGED = 512  # sequences
 KINDS = {
     "dot product": "softmax",
     "dense": "synthesizer",
-    "factorised dense": "synthesizer:kind=factorised-dense",
     "random": "synthesizer:kind=random",
-    "factorised random": "synthesizer:kind=factorised-random",
     "random, not learned": "synthesizer:kind=random,learned=False",
     "dense + dot product": "synthesizer:mixture=gated",
     "bag of tokens": "synthesizer:kind=random,learned=False",
@@ -43,7 +41,7 @@ class Trial:
     question: str
     kind: str
     seed: int
-    steps: int = 600
+    steps: int = 300
 
 
 def trials() -> list[Trial]:

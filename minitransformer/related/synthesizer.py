@@ -436,7 +436,7 @@ class Synthesizer(Core):
             logits = LowRankParams(*(normal(m, self.rank, deviation=self.rank**-0.25) for _ in range(2)))
         return SynthesizerParams(logits, np.zeros(1, dtype) if self.mixture == "gated" else None)
 
-    def logits(self, params: SynthesizerParams, Q: Array, n: int, m: int) -> tuple[Logits, Pullback]:
+    def _logits(self, params: SynthesizerParams, Q: Array, n: int, m: int) -> tuple[Logits, Pullback]:
         """What the softmax is taken of, without dot products, for n queries that are the last of m places."""
         refuse_more_queries(n, m)
         if m > self.longest:
@@ -467,7 +467,7 @@ class Synthesizer(Core):
         self, params: SynthesizerParams, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None = None
     ) -> tuple[Array, SynthesizerPullback]:
         n, m, one = Q.shape[-2], V.shape[-2], Q.dtype.type(1)
-        logits, made = self.logits(params, Q, n, m)
+        logits, made = self._logits(params, Q, n, m)
         if isinstance(logits, Products) and (n <= FEW or not self.queries):
             logits, made = logits.formed(made)
         back = gate = None
