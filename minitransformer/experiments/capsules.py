@@ -1,6 +1,7 @@
 """Does it help digits if the pieces of an image agree on what they see? Capsules with 1 to 5 rounds, beside plain networks."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def capsules(rounds: int) -> CapsuleClassifier:
 def plain(name: str, rng: np.random.Generator) -> Tree:
     """Weights and biases of each layer, uniform on ±√(3/width)."""
     widths = (64, HIDDEN, 10) if name == "network" else (64, 10)
-    draw = [rng.uniform(-1, 1, (D, E)) * np.sqrt(3 / D) for D, E in zip(widths[:-1], widths[1:], strict=True)]
+    draw = [rng.uniform(-1, 1, (D, E)) * np.sqrt(3 / D) for D, E in pairwise(widths)]
     return [(W.astype(np.float32), np.zeros(W.shape[1], np.float32)) for W in draw]
 
 
@@ -109,7 +110,7 @@ def run(trial: Trial) -> dict[str, Any]:
     right = answers(trial.model, params, judged.images) == judged.labels
     found: dict[str, Any] = {"right": round(float(right.mean()), 4), "learned": tree_size(params)}
     if trial.model in CAPSULES:
-        V, pullback = capsules(CAPSULES[trial.model])(params, judged.images)
+        _, pullback = capsules(CAPSULES[trial.model])(params, judged.images)
         C = [c.astype(np.float64) for c in pullback.classes.routing.C]
         found["sharing"] = [round(float(np.exp(-(c * np.log(c)).sum(-1)).mean()), 3) for c in C]
         first = [int(np.flatnonzero(judged.labels == digit)[0]) for digit in KEPT]

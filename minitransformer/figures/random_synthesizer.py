@@ -13,7 +13,7 @@ from minitransformer.typing import Array
 
 
 class RandomWeights(NamedTuple):
-    """A of a random matrix and of one whose diagonals are constant, (n, n), for each of two texts; and what T5 gives without q, k."""
+    """A of a random matrix and of one whose diagonals are constant, (n, n), for each of two texts; T5's without q and k."""
 
     random: Array
     offsets: Array

@@ -43,8 +43,8 @@ def draw(data: Routing) -> Figure:
     for (above, below), digit in zip(axes.T, SHOWN, strict=True):
         share = [C[:, digit].reshape(len(places), model.types).mean(1) for C in data.C[digit]]
         above.imshow(data.images[digit], cmap="Greys", vmin=0, vmax=1.6)
-        above.scatter(places[:, 1], places[:, 0], s=4200 * share[0], facecolor="none", edgecolor="black", linewidth=1.5)
-        above.scatter(places[:, 1], places[:, 0], s=4200 * share[-1], color="#c8553d", alpha=0.6, linewidth=0)
+        above.scatter(places[:, 1], places[:, 0], s=8000 * share[0], facecolor="none", edgecolor="black", linewidth=1.5)
+        above.scatter(places[:, 1], places[:, 0], s=8000 * share[-1], color="#c8553d", alpha=0.6, linewidth=0)
         above.set(title=f"weight for class {digit}", xticks=[], yticks=[])
         picture = below.imshow(data.C[digit][-1], cmap="magma_r", vmin=0, vmax=most, aspect="auto")
         below.set(xlabel="class", title="softmax along a row")

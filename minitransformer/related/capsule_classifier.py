@@ -1,9 +1,9 @@
 """A small classifier with capsules: pieces of an image vote for what it shows.
 
-    piece p of the image, side × side pixels, as a row x_p
-    u_(p t) = squash(x_p W_t + b_t)          T types of capsules at each piece, the same for all pieces
-    v_1 … v_K = capsules of the classes      routed by agreement (capsules.py)
-    the answer is the longest v_k
+piece p of the image, side × side pixels, as a row x_p
+u_(p t) = squash(x_p W_t + b_t)          T types of capsules at each piece, the same for all pieces
+v_1 … v_K = capsules of the classes      routed by agreement (capsules.py)
+the answer is the longest v_k
 """
 
 import math

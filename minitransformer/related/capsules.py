@@ -90,7 +90,7 @@ def votes(
     returns  the votes and a pullback: dU, dW = pullback(dvotes)
     """
     one_dtype(U=U, W=W)
-    inputs, outputs, _, d = W.shape
+    _, outputs, _, d = W.shape
     said = by_input(U) @ _side_by_side(W)
     return said.transpose(1, 0, 2).reshape(*U.shape[:-1], outputs, d), VotesPullback(U, W)
 
@@ -141,8 +141,8 @@ def route(
     cost        O(T · size of the votes) time; remembers the votes, and weights and outputs of each round
     returns     (v_1 … v_outputs) and a pullback through all rounds: dvotes = pullback(dY), and dlogits if they were given. Its
                 field C has the weights of each round
-    raises      TypeError for a wrong shape or dtype; ValueError for logits that don't broadcast, and for votes that are NaN, which
-                would reach every weight of their input and so every output
+    raises      TypeError for a wrong shape or dtype; ValueError for logits that don't broadcast, and for votes that are NaN,
+                which would reach every weight of their input and so every output
     """
     one_dtype(votes=votes, logits=logits)
     if np.isnan(votes).any():

@@ -92,7 +92,9 @@ def made(name, width=D, heads=H):
 
 
 OTHERS = ("softmax:page=5", "gated-delta:taps=3", "ssd:taps=4", "each head", "everything")
-OTHERS += ("synthesizer:kind=random", "synthesizer:kind=factorised-random,learned=False,mixture=sum", "synthesizer:kind=factorised-dense")
+OTHERS += tuple(
+    f"synthesizer:kind={kind}" for kind in ("random", "factorised-random,learned=False,mixture=sum", "factorised-dense")
+)
 PARTS = {name: made(name) for name in (*NAMES, *OTHERS)}
 
 

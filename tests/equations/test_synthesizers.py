@@ -99,7 +99,7 @@ def test_borealis_random_synthesizer():
 def test_borealis_capsules():
     """Borealis II, "Attention as routing": capsules, in which "the higher levels of the network compete with each other".
 
-        u_j|i = u_i W_ij,   c_i = softmax of b_i over j,   v_j = squash(Σ_i c_ij u_j|i),   b_ij ← b_ij + ⟨u_j|i, v_j⟩
+    u_j|i = u_i W_ij,   c_i = softmax of b_i over j,   v_j = squash(Σ_i c_ij u_j|i),   b_ij ← b_ij + ⟨u_j|i, v_j⟩
     """
     rng = np.random.default_rng(17)
     inputs, outputs, width, wide, rounds = 4, 3, 2, 5, 3

@@ -6,7 +6,9 @@ from minitransformer.functional import softmax
 from minitransformer.related import Synthesizer, SynthesizerParams
 from minitransformer.related.synthesizer import DenseParams
 
-PRINTED = r"\bf Softmax\left[\bf Relu[\mathbf{X}\boldsymbol\Phi_{1}]\boldsymbol\Phi_{2}]\right] \mathbf{X}\boldsymbol\Phi_{v}"
+PRINTED = (
+    r"\bf Softmax\left[\bf Relu[\mathbf{X}\boldsymbol\Phi_{1}]\boldsymbol\Phi_{2}]\right] \mathbf{X}\boldsymbol\Phi_{v}"
+)
 
 
 def test_E20_a_bracket_that_nothing_opens():

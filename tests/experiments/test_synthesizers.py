@@ -71,7 +71,9 @@ def test_a_plain_network_has_the_gradient_of_its_loss():
 
     learn, _ = digits()
     part = type(learn)(learn.images[:20].astype(np.float64), learn.labels[:20])
-    params = [tuple(a.astype(np.float64) for a in layer) for layer in capsules.plain("network", np.random.default_rng(0))]
+    params = [
+        tuple(a.astype(np.float64) for a in layer) for layer in capsules.plain("network", np.random.default_rng(0))
+    ]
     grads = capsules.gradient("network", params, part)
 
     def loss(layers):

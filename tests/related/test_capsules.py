@@ -141,12 +141,12 @@ def test_margins():
 def test_nan_votes_are_refused_by_name():
     U = drawn(inputs, outputs, d)
     U[1, 2, 0] = np.nan
-    with pytest.raises(ValueError, match="^votes: 1 of 30 are NaN"):
+    with pytest.raises(ValueError, match=r"^votes: 1 of 30 are NaN"):
         route(U)
     layer = Capsules(inputs, outputs, width, d)
     x = drawn(inputs, width)
     x[0, 0] = np.nan
-    with pytest.raises(ValueError, match="^votes: "):
+    with pytest.raises(ValueError, match=r"^votes: "):
         layer(layer.init(np.random.default_rng(0), np.float64), x)
 
 

@@ -142,7 +142,7 @@ def test_a_dense_one_is_attention_to_a_table_of_places():
 
 
 def test_factors_make_every_column_once():
-    """Place p b + q has the product α_p β_q. Repeat both factors the same way, as one public version does, and columns coincide."""
+    """Place p b + q has the product α_p β_q. Tile both factors, as one public version does, and columns coincide."""
     part = core("factorised-dense")
     a, b = part.factors
     assert a * b >= longest > (a - 1) * b
