@@ -27,8 +27,9 @@ class PiecesPullback(NamedTuple):
     stride: int
 
     def __call__(self, dpieces: Array) -> Array:
-        dimages = np.zeros((*dpieces.shape[:-2], *self.size), dpieces.dtype)
-        for p, (y, x) in enumerate(corners(*self.size, self.side, self.stride)):
+        height, width = self.size
+        dimages = np.zeros((*dpieces.shape[:-2], height, width), dpieces.dtype)
+        for p, (y, x) in enumerate(corners(height, width, self.side, self.stride)):
             piece = dpieces[..., p, :].reshape(*dpieces.shape[:-2], self.side, self.side)
             dimages[..., y : y + self.side, x : x + self.side] += piece
         return dimages
@@ -47,12 +48,12 @@ def pieces(
 
     raises   ValueError for a square that is larger than the image
     """
-    size = images.shape[-2:]
-    if side > min(size):
-        raise ValueError(f"side: {side} should be at most {min(size)}, that of the images")
-    rows = [images[..., y : y + side, x : x + side] for y, x in corners(*size, side, stride)]
+    height, width = images.shape[-2:]
+    if side > min(height, width):
+        raise ValueError(f"side: {side} should be at most {min(height, width)}, that of the images")
+    rows = [images[..., y : y + side, x : x + side] for y, x in corners(height, width, side, stride)]
     stacked = np.stack(rows, -3)
-    return stacked.reshape(*stacked.shape[:-2], side * side), PiecesPullback(size, side, stride)
+    return stacked.reshape(*stacked.shape[:-2], side * side), PiecesPullback((height, width), side, stride)
 
 
 class CapsuleClassifierParams(NamedTuple):

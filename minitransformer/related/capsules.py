@@ -11,7 +11,7 @@ In attention the softmax runs over the inputs of one output, here it runs over t
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -112,7 +112,7 @@ class RoutingPullback(NamedTuple):
     squashes: tuple[SquashPullback, ...]
     shape: tuple[int, ...] | None  # of the first logits, if they were given
 
-    def __call__(self, dY: Array) -> Array | tuple[Array, Array]:
+    def __call__(self, dY: Array) -> Any:
         dvotes, db, dV = np.zeros_like(self.votes), np.zeros_like(self.C[0]), dY
         for t in reversed(range(len(self.C))):
             if t + 1 < len(self.C):

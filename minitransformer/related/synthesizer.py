@@ -199,7 +199,7 @@ class MixedProductsPullback(NamedTuple):
 
     Q: Array
     queries: Array
-    shapes: Products  # of the logits that were mixed in
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]  # of queries and keys that were mixed in
     scale: Array
     w: tuple[Array, Array]
 
@@ -207,8 +207,8 @@ class MixedProductsPullback(NamedTuple):
         d = self.Q.shape[-1]
         dcontent, dplace = dlogits.queries[..., :d], dlogits.queries[..., d:]
         dw = self.scale * (dcontent * self.Q).sum(), (dplace * self.queries).sum()
-        dqueries = unbroadcast(self.w[1] * dplace, self.shapes.queries)
-        dkeys = unbroadcast(dlogits.keys[..., d:], self.shapes.keys)
+        dqueries = unbroadcast(self.w[1] * dplace, self.shapes[0])
+        dkeys = unbroadcast(dlogits.keys[..., d:], self.shapes[1])
         return Products(dqueries, dkeys), self.w[0] * self.scale * dcontent, dlogits.keys[..., :d], dw
 
 
@@ -230,13 +230,13 @@ def mixed(logits: Logits, Q: Array, K: Array, w: tuple[Array, Array]) -> tuple[L
     if not isinstance(logits, Products):
         C, content = scores(Q, K)
         return w[0] * C + w[1] * logits, MixedPullback(content, logits, w)
-    scale, batch = Q.dtype.type(1 / math.sqrt(Q.shape[-1])), Q.shape[:-2]
+    scale, batch = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1))), Q.shape[:-2]
     queries, keys = (np.broadcast_to(X, (*batch, *X.shape[-2:])) for X in logits)
     rows = Products(
         np.concatenate([w[0] * scale * Q, w[1] * queries], -1),
         np.concatenate([K, keys], -1),
     )
-    shapes = Products(*(X.shape for X in logits))  # type: ignore[arg-type]
+    shapes = logits.queries.shape, logits.keys.shape
     return rows, MixedProductsPullback(Q, queries, shapes, scale, w)
 
 
@@ -473,7 +473,7 @@ class Synthesizer(Core):
         back = gate = None
         if self.mixture == "sum":
             logits, back = mixed(logits, Q, K, (one, one))
-        elif self.mixture == "gated":
+        elif params.alpha is not None:
             gate, _ = sigmoid(params.alpha)
             logits, back = mixed(logits, Q, K, (one - gate, gate))
         Y, attention = attend(logits, V, causal=causal, mask=mask)

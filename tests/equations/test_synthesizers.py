@@ -7,9 +7,8 @@ import math
 
 import numpy as np
 
-from minitransformer.attention import MultiHeadAttention
 from minitransformer.functional import softmax
-from minitransformer.related import Capsules, CapsulesParams, Synthesizer, SynthesizerParams, attention_weights, squash
+from minitransformer.related import Capsules, CapsulesParams, Synthesizer, SynthesizerParams, attention_weights
 from minitransformer.related.synthesizer import DenseParams, RandomParams
 
 n, D, d, dv = 5, 4, 3, 2
@@ -124,26 +123,3 @@ def test_borealis_capsules():
     layer = Capsules(inputs, outputs, width, wide, rounds)
     ours, _ = layer(CapsulesParams(W), u)
     np.testing.assert_allclose(ours, v, rtol=0, atol=1e-13)
-
-
-def test_squash_is_what_is_written():
-    """v = |s|²/(1 + |s|²) · s/|s|, as the paper has it."""
-    s = np.array([3.0, 4.0])
-    np.testing.assert_allclose(squash(s)[0], 25 / 26 * s / 5, rtol=1e-15)
-
-
-def test_a_head_of_a_model_is_that_equation():
-    """Two heads, each with its own networks: what a model computes is a synthesizer for each head, side by side, times W_o."""
-    rng = np.random.default_rng(1)
-    layer = MultiHeadAttention(2 * d, 2, core=Synthesizer(heads=2, d=d, longest=n))
-    params = layer.init(rng, np.float64)
-    X = rng.standard_normal((n, 2 * d))
-    ours, _ = layer(params, X)
-    heads = []
-    for h in range(2):
-        columns = slice(h * d, (h + 1) * d)
-        W_2, b_2 = params.core.logits.W[h], params.core.logits.b[h]
-        hidden = np.maximum(X @ params.W_q[:, columns] + params.b_q[columns], 0)
-        S = np.exp(hidden @ W_2 + b_2)
-        heads.append(S / S.sum(1, keepdims=True) @ (X @ params.W_v[:, columns]))
-    np.testing.assert_allclose(ours, np.concatenate(heads, 1) @ params.W_o, rtol=0, atol=1e-13)

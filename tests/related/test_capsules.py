@@ -58,6 +58,12 @@ def test_the_gradient_of_the_logits_is_not_that_of_the_last_round_alone():
 # --------------------------------------------------------------------------------------------------- limits
 
 
+def test_squash_is_what_is_written():
+    """v = |s|²/(1 + |s|²) · s/|s|, as the paper has it."""
+    s = np.array([3.0, 4.0])
+    np.testing.assert_allclose(squash(s)[0], 25 / 26 * s / 5, rtol=1e-15)
+
+
 def test_one_round_is_uniform():
     U = drawn(2, inputs, outputs, d)
     V, pullback = route(U, iterations=1)

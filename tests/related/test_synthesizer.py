@@ -109,6 +109,23 @@ def test_a_mixture_with_nothing_is_dot_product_attention(kind, tier):
         np.testing.assert_allclose(part(open_, Q, K, V)[0], alone, rtol=0, atol=1e-12)
 
 
+def test_a_head_of_a_model_is_that_equation():
+    """Two heads, each with its own networks: what a model computes is a synthesizer for each head, side by side, times W_o."""
+    rng, n = np.random.default_rng(1), 5
+    layer = MultiHeadAttention(2 * d, 2, core=core("dense"))
+    params = layer.init(rng, np.float64)
+    X = rng.standard_normal((n, 2 * d))
+    ours, _ = layer(params, X)
+    heads = []
+    for h in range(2):
+        columns = slice(h * d, (h + 1) * d)
+        W_2, b_2 = params.core.logits.W[h, :, :n], params.core.logits.b[h, :n]
+        hidden = np.maximum(X @ params.W_q[:, columns] + params.b_q[columns], 0)
+        S = np.exp(hidden @ W_2 + b_2)
+        heads.append(S / S.sum(1, keepdims=True) @ (X @ params.W_v[:, columns]))
+    np.testing.assert_allclose(ours, np.concatenate(heads, 1) @ params.W_o, rtol=0, atol=1e-13)
+
+
 def test_logits_of_zero_are_a_mean():
     Q, K, V = heads(9)
     for kind in KINDS:
