@@ -272,7 +272,7 @@ def test_a_reshape_in_place_of_a_transpose_mixes_tokens_and_heads():
 
     That is no transpose. Row i of head h then belongs to token (h n + i) // H: of two heads, the first sees the first half
     of the tokens only, row 1 of head 0 is token 0 again, and row 0 of head 1 is of a token in the middle, which a causal row
-    must not know. (`synthesizer_attention.py` at a2e5057, under a TODO that asks whether this is needed.)
+    must not know. (`synthesizer_attention.py` at a2e5057, whose authors ask there whether this is needed.)
     """
     n = 6
     token = np.broadcast_to(np.arange(n)[:, None, None], (n, H, longest))
