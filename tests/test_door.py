@@ -31,7 +31,7 @@ from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageM
 from minitransformer.positions import place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
-from minitransformer.related import GRU, edges_of
+from minitransformer.related import GRU, CapsuleClassifier, Capsules, edges_of
 
 pytestmark = pytest.mark.each_value
 
@@ -52,6 +52,7 @@ SIZES = {
     **{"batch": 2, "shared": 2, "own": 2, "heads": 2, "groups": 2, "rounds": 2, "clusters": 2, "parts": 3},
     **{"pairs": 2, "half": 2, "p": 3, "tokens": 6, "k": 3, "s": 2, "keys": 5, "taps": 3, "past": 2, "N": 1, "3": 3},
     **{"rows": 4, "steps": 3},
+    **{"inputs": 4, "outputs": 3, "width": 4, "height": 5, "classes": 3},
 }
 
 
@@ -161,6 +162,7 @@ OTHER_OF = {
     "gated_linear_attention": {"log_decay": fades},
     "pseudo_inverse": {"A": weights},
     "bigbird_attention": {"block": 1, "drawn": np.array([[[3], [4], [1], [1]]] * 2)},
+    "pieces": {"side": 2, "stride": 1},
     "cosformer_attention": {"longest": 8},
     "cosformer_features": {"longest": 8},
     "kernel_smoother": {"similarity": lambda dtype: exponential},
@@ -184,6 +186,8 @@ def layers():
     yield "model of one block", LanguageModel(7, 8, 8, 2, 2, universal="basic")
     yield "translator", EncoderDecoder(7, 8, 8, 1, 2)
     yield "GRU", GRU(4, 8)
+    yield "capsules", Capsules(4, 3, 4, 2)
+    yield "capsule classifier", CapsuleClassifier(3, 5, 2, 1, 2, 3, 4)
 
 
 CALLS = {name: (f, None) for name, f in FUNCTIONS.items()}

@@ -103,6 +103,7 @@ class Core(Part):
                       then its field `scores`
     groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
                       repeats them
+    queries           whether it has any; if not there is no W_q, nor a W_k, and it is given V in their place, for the shape
     key_heads         heads of queries and keys, each of which serves H/key_heads neighbouring heads of values; None for H. Then
                       Q and K are (*batch, key_heads, …), V and the streams (*batch, H, …)
     queries_are_keys  whether K is Q, and there is no W_k
@@ -117,6 +118,7 @@ class Core(Part):
     scores: Any = None
     has_scores: ClassVar[bool] = False
     groups: ClassVar[bool] = False
+    queries: ClassVar[bool] = True
     key_heads: int | None = None
     queries_are_keys: ClassVar[bool] = False
     turns: ClassVar[bool] = False

@@ -42,13 +42,13 @@ def repeat_heads(params: Tree, heads: int) -> Tree:
 def _in_each_attention(tree: Tree, heads: int, change: Callable[[Array], Array]) -> Tree:
     """Keys and values of every MultiHeadParams in a tree changed, seen as (…, heads of keys, d)."""
     if isinstance(tree, MultiHeadParams):
+        if tree.W_q is None or tree.W_k is None:
+            raise ValueError("params: here queries are the keys, or there are none, so nothing can share them")
         width = tree.W_q.shape[-1]
         if width != tree.W_o.shape[-2]:
             raise ValueError("params: here heads of values share queries and keys, and not the values")
         if width % heads:
             raise ValueError(f"heads: the queries of width {width} are not those of {heads} heads")
-        if tree.W_k is None:
-            raise ValueError("params: here queries are the keys, which nothing can share")
 
         def each(W: Any) -> Any:
             if W is None:

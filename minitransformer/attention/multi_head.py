@@ -47,12 +47,12 @@ class MultiHeadParams(NamedTuple):
     """Projections (D, H·d), output (H·dv, D); biases are None in a model without them.
 
     With G groups of heads, W_k and W_v are (D, G·d). Of a core with `key_heads`, W_q and W_k are (D, key_heads·d). Where queries
-    are the keys, W_k and b_k are None.
+    are the keys, W_k and b_k are None; where there are no queries, W_q and b_q too.
     core      what the core has to learn, with the positions in its scores
     streams   what else is projected from X for it, by name, (D, H·w)
     """
 
-    W_q: Array
+    W_q: Array | None
     W_k: Array | None
     W_v: Array
     W_o: Array
@@ -95,7 +95,7 @@ class MultiHeadPullback(NamedTuple):
     memory   whether a memory was given, be it of no rows
     """
 
-    q: Heads
+    q: Heads | None
     k: Heads | None
     v: Heads
     streams: dict[str, Heads]
@@ -114,13 +114,16 @@ class MultiHeadPullback(NamedTuple):
         dheads, dW_o, *db_o = self.o(dY)
         dcore, dQ, dK, dV, *dstreams = self.core(split_heads(dheads, self.heads))
         dZ, dW_v, db_v = self.v(dV)
-        dW_k = db_k = None
+        dX = dW_q = db_q = dW_k = db_k = None
         if self.k is None:
             dQ = dQ + dK
         else:
             dZ_k, dW_k, db_k = self.k(dK)
             dZ = dZ_k + dZ
-        dX, dW_q, db_q = self.q(dQ)
+        if self.q is None:
+            dX = np.zeros_like(dZ[..., self.before :, :])
+        else:
+            dX, dW_q, db_q = self.q(dQ)
         projections: dict[str, list[Any]] = {}
         for (name, stream), d in zip(self.streams.items(), dstreams, strict=True):
             dX_stream, *projections[name] = stream(d)
@@ -255,9 +258,9 @@ class MultiHeadAttention(Mixer):
         def zeros(columns: int) -> Array | None:
             return np.zeros(columns, dtype) if self.bias else None
 
-        W_q = weights(queries)
+        W_q, b_q = (weights(queries), zeros(queries)) if self.core.queries else (None, None)
         W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(keys), zeros(keys))
-        params = MultiHeadParams(W_q, W_k, weights(values), weights(D), zeros(queries), b_k, zeros(values), zeros(D))
+        params = MultiHeadParams(W_q, W_k, weights(values), weights(D), b_q, b_k, zeros(values), zeros(D))
         if self.core.scale is not None and self.core.scale > 1 / math.sqrt(d):
             # scores that are not divided by √d: W_q starts as much smaller
             params = params._replace(W_q=W_q * dtype(1 / math.sqrt(d) / self.core.scale))
@@ -349,12 +352,14 @@ class MultiHeadAttention(Mixer):
                 "is one for each sample, mask[None] if for each head"
             )
         n, m = X.shape[-2], Z.shape[-2]
-        Q, q = self._project(params.W_q, params.b_q, X, self._query_heads, rotate=rotate, first=m - n, length=m)
+        V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
+        Q, q = V[..., m - n :, :], None
+        if params.W_q is not None:
+            Q, q = self._project(params.W_q, params.b_q, X, self._query_heads, rotate=rotate, first=m - n, length=m)
         K, k = Q, None
         if params.W_k is not None:
             K, k = self._project(params.W_k, params.b_k, Z, self._key_heads, rotate=rotate, length=m)
             K, k = self._for_core(core, K, k)
-        V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
         own = params.streams or {}
         streams = {name: self._project(own[name].W, own[name].b, X, self.heads) for name in core.streams}
         arrays = (stream for stream, _ in streams.values())
@@ -372,11 +377,11 @@ class MultiHeadAttention(Mixer):
         """
         if self.rotate is not None and not self.rotate.fixed:
             raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
-        one_dtype(X=X, W_q=params.W_q)
+        one_dtype(X=X, W_v=params.W_v)
         first = 0 if state is None else state.length
-        Q = self._plain(params.W_q, params.b_q, X, self._query_heads, turned_from=first)
-        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._key_heads, turned_from=first)
         V = self._plain(params.W_v, params.b_v, X, self._groups)
+        Q = V if params.W_q is None else self._plain(params.W_q, params.b_q, X, self._query_heads, turned_from=first)
+        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._key_heads, turned_from=first)
         if self._groups != self.heads and not self.core.groups:
             K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))
         own = params.streams or {}

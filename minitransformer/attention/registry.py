@@ -29,6 +29,7 @@ from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
 from minitransformer.related.graph_mixer import GraphAttention, GraphMean
+from minitransformer.related.synthesizer import Synthesizer
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": SoftmaxAttention,
@@ -65,6 +66,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "forgetting": Forgetting,
     "gat": GraphAttention,
     "gcn": GraphMean,
+    "synthesizer": Synthesizer,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

@@ -1,6 +1,13 @@
 """Part III, models that attention is related to, and the recurrent ones from which the book sets out."""
 
 import minitransformer.attention  # noqa: F401  first: its registry takes the mixers of this room by their files
+from minitransformer.related.capsule_classifier import (
+    CapsuleClassifier,
+    CapsuleClassifierParams,
+    margin_loss,
+    pieces,
+)
+from minitransformer.related.capsules import Capsules, CapsulesParams, route, squash, votes
 from minitransformer.related.edge_attention import (
     additive_attention,
     additive_edge_attention,
@@ -17,8 +24,10 @@ from minitransformer.related.graph_convolution import (
 )
 from minitransformer.related.graph_mixer import GraphAttention, GraphMean
 from minitransformer.related.gru import GRU, GRUParams, UnrolledGRU, gru_coefficients
+from minitransformer.related.hypernetwork import attention_weights
 from minitransformer.related.ladder import After, Alike, Attend, Candidates, FreeWeights, rungs
 from minitransformer.related.rnn import RNN, RNNParams
+from minitransformer.related.synthesizer import Synthesizer, SynthesizerParams
 from minitransformer.related.word_window import WordWindow, WordWindowParams
 
 __all__ = [
@@ -29,6 +38,10 @@ __all__ = [
     "Alike",
     "Attend",
     "Candidates",
+    "CapsuleClassifier",
+    "CapsuleClassifierParams",
+    "Capsules",
+    "CapsulesParams",
     "Edges",
     "FreeWeights",
     "GATParams",
@@ -40,17 +53,25 @@ __all__ = [
     "GraphConvolutionParams",
     "GraphMean",
     "RNNParams",
+    "Synthesizer",
+    "SynthesizerParams",
     "UnrolledGRU",
     "WordWindow",
     "WordWindowParams",
     "additive_attention",
     "additive_edge_attention",
     "additive_scores",
+    "attention_weights",
     "edge_attention",
     "edge_weights",
     "edges_of",
     "edges_of_mask",
     "gru_coefficients",
+    "margin_loss",
+    "pieces",
     "propagate",
+    "route",
     "rungs",
+    "squash",
+    "votes",
 ]

@@ -74,6 +74,7 @@ OPTIONS = {
     "gla": "rank=5,root=3",
     "gat": "radius=20,dynamic=True",
     "gcn": "radius=9",
+    "synthesizer": "mixture=gated",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
@@ -92,6 +93,8 @@ OTHERS = (
     "gat",
     *("softmax:page=5", "delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
     *("ssd:taps=4,key_heads=1", "each head", "everything"),
+    *("synthesizer:kind=random", "synthesizer:kind=factorised-random,learned=False,mixture=sum"),
+    "synthesizer:kind=factorised-dense",
 )
 PARTS = {name: made(name) for name in (*NAMES, *OTHERS)}
 
