@@ -76,6 +76,7 @@ OPTIONS = {
     "indexer": "chosen=5,narrow=3",
     "performer": "rows=8,redraw=3",
     "gla": "rank=5,root=3",
+    "hopfield": "steps=3,beta=0.2",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
