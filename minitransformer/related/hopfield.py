@@ -7,6 +7,7 @@ A neuron takes the side on which the energy is lower. One after another, they ca
 With F(z) = z² the dense memory is the classical one: there d E is −½ Σ_j ⟨x_j, s⟩², and the diagonal adds the same for every s.
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -77,7 +78,7 @@ def hebbian(X: Float[Array, "m d"]) -> Float[Array, "d d"]:
 def classical_energy(W: Float[Array, "d d"], s: Float[Array, "*batch d"]) -> Float[Array, "*batch"]:
     """E(s) = −½ sᵀ W s of a state s. Cost O(d²). Source: Hopfield 1982."""
     one_dtype(W=W, s=s)
-    return -((s @ W) * s).sum(-1) / 2
+    return np.asarray(-((s @ W) * s).sum(-1) / 2)
 
 
 @checked
@@ -121,6 +122,11 @@ def classical_recall(
 # --------------------------------------------------------------------------------------------------- dense
 
 
+def _power(z: Array, power: int) -> Array:
+    """z^power, for a whole number of factors."""
+    return math.prod([z] * power)
+
+
 def _rises(overlaps: Array, x: Array, power: int | None) -> Array:
     """Σ_j F(o_j + x_j) − F(o_j − x_j), as a number of the same sign: an exponential is taken relative to the largest.
 
@@ -130,7 +136,7 @@ def _rises(overlaps: Array, x: Array, power: int | None) -> Array:
     if power is None:
         top = np.maximum(up, down).max(-1, keepdims=True, initial=-np.inf)
         return (np.exp(up - top) - np.exp(down - top)).sum(-1)
-    return (up**power - down**power).sum(-1)
+    return (_power(up, power) - _power(down, power)).sum(-1)
 
 
 @checked
@@ -149,9 +155,9 @@ def dense_energy(
     one_dtype(X=X, s=s)
     overlaps = s @ X.T
     if power is not None:
-        return -(overlaps**power).sum(-1)
+        return np.asarray(-_power(overlaps, power).sum(-1))
     top = overlaps.max(-1, initial=np.finfo(s.dtype).min)
-    return -(top + np.log(np.exp(overlaps - top[..., None]).sum(-1)))
+    return np.asarray(-(top + np.log(np.exp(overlaps - top[..., None]).sum(-1))))
 
 
 @checked
