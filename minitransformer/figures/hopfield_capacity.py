@@ -53,7 +53,9 @@ def draw(data: Capacity) -> Figure:
     left.text(THEORY * 0.9, 0.03, f"{THEORY}", ha="right", color="0.3")
     left.set(xscale="log", ylim=(0, 1.05), xlabel="patterns per neuron $m/d$", ylabel="overlap after recall")
     left.set_title(f"{NEURONS} neurons, 8 turned round")
-    left.legend(loc="lower right", bbox_to_anchor=(1.02, 0.3))
+    left.text(0.55, 0.5, NAMES["classical"], color="#20639b")
+    left.text(9, 0.66, NAMES["power 3"], ha="right", color="#c8553d")
+    left.text(0.35, 0.86, f"{NAMES['exponential']},\nand modern", color="#3b8554")
     for kind, counts in data.capacities.items():
         d = data.neurons[kind]
         (line,) = right.plot(d, np.median(counts, 1), marker=MARKERS[kind], markersize=9, label=NAMES[kind])
