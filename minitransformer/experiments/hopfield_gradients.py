@@ -23,7 +23,7 @@ class Trial:
 
     beta: float
     seed: int
-    rounds: int = 3
+    rounds: int = 15
     queries: int = 64
 
 
@@ -43,6 +43,7 @@ def run(trial: Trial) -> dict[str, Any]:
     steps     comparisons of the slowest query
     settled   whether all queries have
     seconds   medians of the way there and of the way back, unrolled and implicit
+    ratio     of the ways back, unrolled over implicit: the median of the rounds
     bytes     that each pullback holds
     differ    the largest difference of the two gradients of the patterns, relative to the largest entry
     queries   the largest entry of the gradient of the queries, unrolled, relative to that of the patterns; implicit it is 0
@@ -60,12 +61,14 @@ def run(trial: Trial) -> dict[str, Any]:
             there = time.perf_counter()
             found[gradient] = pullback, pullback(dY)
             taken.append((there - begin, time.perf_counter() - there))
+    ratios = [a[1] / b[1] for a, b in zip(seconds["unrolled"][1:], seconds["implicit"][1:], strict=True)]
     (pullback, (dQ, dK, dV)), (implicit, (_, dK_implicit, dV_implicit)) = found["unrolled"], found["implicit"]
     dK, dK_implicit = dK + dV, dK_implicit + dV_implicit
     return {
         "steps": int(pullback.steps.max()),
         "settled": bool(pullback.settled.all()),
         "seconds": {name: np.median(taken[1:], axis=0).round(5).tolist() for name, taken in seconds.items()},
+        "ratio": round(float(np.median(ratios)), 3),
         "bytes": {"unrolled": tree_bytes(pullback), "implicit": tree_bytes(implicit)},
         "differ": float(f"{np.abs(dK - dK_implicit).max() / np.abs(dK).max():.3g}"),
         "queries": float(f"{np.abs(dQ).max() / np.abs(dK).max():.3g}"),

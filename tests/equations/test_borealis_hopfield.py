@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-import minitransformer as mt
 from minitransformer.attention import dot_product_attention
 from minitransformer.related import (
     classical_energy,
@@ -106,39 +105,3 @@ def test_borealis_hopfield_energy():
     for t in range(6):
         change = states[t + 1] - states[t]
         assert energies[t + 1] <= energies[t] - dot(change, change) / 2 + 1e-12
-
-
-def test_hopfield_gradient_descent():
-    """The unit step down the energy, ξ − ∂E/∂ξ, is the update (the last but one row of "memory as gradient descent")."""
-    Q, K = np.random.default_rng(4).standard_normal((2, 5, 4))
-    E, back = hopfield_energy(Q, K, 2.0)
-    downhill, _ = back(np.ones_like(E))
-    assert np.allclose(Q - downhill, dot_product_attention(Q, K, K, scale=2.0)[0])
-
-
-def test_hopfield_implicit_gradient():
-    """At a fixed point δξ = J δξ + δf, J = β Kᵀ(diag p − p pᵀ)K: u = (I − J)⁻¹g is sent through one update, and the query
-    gets nothing."""
-    Q, K, V = np.random.default_rng(5).standard_normal((3, 5, 4))
-    beta, dY = 0.9, np.random.default_rng(6).standard_normal((5, 4))
-    options = {"steps": 3000, "tolerance": 1e-13}
-    dQ, dK, dV = hopfield_attention(Q, K, V, beta, **options, gradient="implicit")[1](dY)
-
-    wanted = np.zeros_like(K)
-    for q, dy in zip(Q, dY, strict=True):
-        states, p = retrieval(q, K, beta, 3000)
-        xi, C = states[-1], np.diag(p) - np.outer(p, p)
-        ds = C @ (V @ dy)  # back through the reading: scores β⟨k_j, ξ⟩
-        g = beta * K.T @ ds
-        u = np.linalg.solve(np.eye(4) - beta * K.T @ C @ K, g)
-        ds_update = C @ (K @ u)  # back through one update, which has K twice
-        wanted += beta * np.outer(ds + ds_update, xi) + np.outer(p, u)
-    assert np.allclose(dK, wanted, atol=1e-8)
-    assert not dQ.any()
-    unrolled = hopfield_attention(Q, K, V, beta, **options)[1](dY)
-    for a, b in zip((dQ, dK, dV), unrolled, strict=True):
-        assert np.abs(a - b).max() < 1e-8
-    with mt.backend("numpy"):
-        assert np.allclose(
-            hopfield_attention(Q, K, V, beta, **options, gradient="implicit")[1](dY)[1], wanted, atol=1e-8
-        )

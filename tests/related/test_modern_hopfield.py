@@ -196,6 +196,34 @@ def test_where_an_update_goes_the_energy_has_no_slope():
     assert np.abs(back(np.ones_like(E))[0]).max() < 1e-9
 
 
+def test_the_unit_step_down_the_energy_is_the_update():
+    """ξ − ∂E/∂ξ = Kᵀp: the row "Hopfield" of memory as gradient descent, where it is the query that goes downhill."""
+    Q, K, _, beta = arrays(8)
+    E, back = hopfield_energy(Q, K, beta)
+    update, _ = hopfield_attention(Q, K, K, beta, steps=1)
+    assert np.allclose(Q - back(np.ones_like(E))[0], update)
+
+
+def test_implicit_in_plain_sums():
+    """δξ = J δξ + δf: u = (I − J)⁻¹g is sent through one update, query by query."""
+    Q, K, V = np.random.default_rng(5).standard_normal((3, 5, 4))
+    beta, dY = 0.9, np.random.default_rng(6).standard_normal((5, 4))
+    wanted = np.zeros_like(K)
+    for q, dy in zip(Q, dY, strict=True):
+        xi = q
+        for _ in range(1000):
+            p = np.exp(beta * K @ xi) / np.exp(beta * K @ xi).sum()
+            xi = K.T @ p
+        C = np.diag(p) - np.outer(p, p)
+        ds = C @ (V @ dy)  # back through the reading, to its scores β⟨k_j, ξ⟩
+        u = np.linalg.solve(np.eye(4) - beta * K.T @ C @ K, beta * K.T @ ds)
+        wanted += beta * np.outer(ds + C @ (K @ u), xi) + np.outer(p, u)  # an update has K twice
+    options = {"steps": 3000, "tolerance": 1e-13, "gradient": "implicit"}
+    dQ, dK, _ = hopfield_attention(Q, K, V, beta, **options)[1](dY)
+    assert np.allclose(dK, wanted, atol=1e-8)
+    assert not dQ.any()
+
+
 # ------------------------------------------------------------------------------------------------- refusals
 
 
