@@ -7,7 +7,7 @@ A neuron takes the side on which the energy is lower. One after another, they ca
 With F(z) = z² the dense memory is the classical one: there d E is −½ Σ_j ⟨x_j, s⟩², and the diagonal adds the same for every s.
 """
 
-import math
+import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -124,7 +124,7 @@ def classical_recall(
 
 def _power(z: Array, power: int) -> Array:
     """z^power, for a whole number of factors."""
-    return math.prod([z] * power)
+    return functools.reduce(np.multiply, [z] * power)
 
 
 def _rises(overlaps: Array, x: Array, power: int | None) -> Array:

@@ -73,7 +73,8 @@ def retrieval(q, K, beta, steps):
 def test_borealis_hopfield_update():
     """ξ ← Kᵀ softmax(β K ξ) is attention whose values are its keys."""
     Q, K = np.random.default_rng(1).standard_normal((2, 5, 4))
-    Y, _ = dot_product_attention(Q, K, K)
+    Y, _ = hopfield_attention(Q, K, K, steps=1)
+    assert np.array_equal(Y, dot_product_attention(Q, K, K)[0])
     for q, y in zip(Q, Y, strict=True):
         states, _ = retrieval(q, K, 1 / math.sqrt(4), 1)
         assert np.allclose(states[1], y)
