@@ -7,7 +7,7 @@ from minitransformer.attention import delta_rule_step, dot_product_attention, ke
 from minitransformer.attention.unweighted import unweighted_attention
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions import shift_matrix, sinusoids
-from minitransformer.related import gru_coefficients
+from minitransformer.related import classical_recall, gru_coefficients, hebbian
 
 
 def test_01_weights_of_a_constant_gate():
@@ -93,6 +93,13 @@ def test_11_one_pass_and_many():
             np.testing.assert_allclose(K @ S, [[0.75], [0]], atol=1e-12)
     assert errors[-1] < 1e-12
     assert errors[1] / errors[0] == pytest.approx(1 / 4)
+
+
+def test_16_a_minimum_comes_with_its_negative():
+    x = np.array([1.0, 1, -1])
+    found = classical_recall(hebbian(x[None]), -np.ones(3))
+    assert found.states[-1].tolist() == (-x).tolist()
+    assert found.energies[-1] == -1
 
 
 def test_17_two_parts_and_one_key_at_a_time():
