@@ -351,7 +351,7 @@ class Hopfield(Core):
 
     @property
     def scale(self) -> float | None:  # type: ignore[override]
-        """β."""
+        """The inverse temperature is what multiplies the product of queries and keys."""
         return self.beta
 
     def __call__(

@@ -91,7 +91,10 @@ def made(name, width=D, heads=H):
     return attention_of(name, sizes)
 
 
-OTHERS = ("softmax:page=5", "gated-delta:taps=3", "ssd:taps=4", "each head", "everything")
+OTHERS = (
+    *("softmax:page=5", "delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
+    *("ssd:taps=4,key_heads=1", "each head", "everything"),
+)
 PARTS = {name: made(name) for name in (*NAMES, *OTHERS)}
 
 
@@ -244,8 +247,8 @@ def test_any_length(name, n):
 def test_groups_of_heads_share_their_keys(name, causal, groups):
     """As if each head of queries had a copy of the keys and values of its group."""
     part = made(name, width=24, heads=4)
-    if isinstance(part, Mixer) or part.queries_are_keys:
-        pytest.skip("no keys to share")
+    if isinstance(part, Mixer) or part.queries_are_keys or part.key_heads is not None:
+        pytest.skip("no keys to share, or shared in another way")
     few = MultiHeadAttention(24, 4, bias=False, core=part, groups=groups)
     params, X = some(few), np.random.default_rng(2).standard_normal((2, 9, 24))
     W_k, W_v = (np.repeat(W.reshape(24, groups, 6), 4 // groups, 1).reshape(24, 24) for W in (params.W_k, params.W_v))
@@ -454,6 +457,7 @@ def heads_for(core, n):
     """Q, K, V and what else it wants of n tokens."""
     rng, shape = np.random.default_rng(4), (2, H, n)
     Q, K, V = rng.standard_normal((3, *shape, D // H))
+    Q, K = Q[:, : core.key_heads], K[:, : core.key_heads]
     return [Q, Q if core.queries_are_keys else K, V, *(rng.standard_normal((*shape, w)) for w in core.streams.values())]
 
 
@@ -470,7 +474,14 @@ def test_heads_that_do_not_fit_each_other_are_refused(name, tier):
 def refuses_other_heads(core, params, arrays, causal):
     core(params, *arrays, causal=causal, mask=None, rng=None)
     for k, X in enumerate(arrays):
-        wrong = [X[:1], X[:, :1], X[0, 0], X.astype(np.float32), X.astype(int), X.tolist()]
+        wrong = [
+            X[:1],
+            X[:, :1] if X.shape[1] > 1 else X[:, :0],
+            X[0, 0],
+            X.astype(np.float32),
+            X.astype(int),
+            X.tolist(),
+        ]
         wrong += [X[:, :, :5], np.repeat(X, 2, 1), np.repeat(X, 2, 2)] * (
             k != 0
         )  # fewer queries will do, and groups of heads
