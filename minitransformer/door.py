@@ -56,7 +56,7 @@ RANGES = {
     "a number": "first offset scale magnitude",
     "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number begin end count "
     "extra head reach eps weight_decay penalty weight floor temperature memory ponder",
-    "above 0": "base factor peak fast slow",
+    "above 0": "base factor peak fast slow beta tolerance",
     "in [0, 1)": "dropout rate betas",
     "in [0, 1]": "decay",
     "in (0, 1]": "top_p",

@@ -29,6 +29,7 @@ from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
 from minitransformer.related.graph_mixer import GraphAttention, GraphMean
+from minitransformer.related.modern_hopfield import Hopfield
 from minitransformer.related.synthesizer import Synthesizer
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
@@ -67,6 +68,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "gat": GraphAttention,
     "gcn": GraphMean,
     "synthesizer": Synthesizer,
+    "hopfield": Hopfield,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

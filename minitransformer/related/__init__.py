@@ -24,8 +24,25 @@ from minitransformer.related.graph_convolution import (
 )
 from minitransformer.related.graph_mixer import GraphAttention, GraphMean
 from minitransformer.related.gru import GRU, GRUParams, UnrolledGRU, gru_coefficients
+from minitransformer.related.hopfield import (
+    Recall,
+    classical_energy,
+    classical_recall,
+    dense_energy,
+    dense_recall,
+    hebbian,
+)
+from minitransformer.related.hopfield_layers import (
+    AssociationParams,
+    HopfieldAssociation,
+    HopfieldLookup,
+    HopfieldPooling,
+    LookupParams,
+    PoolingParams,
+)
 from minitransformer.related.hypernetwork import attention_weights
 from minitransformer.related.ladder import After, Alike, Attend, Candidates, FreeWeights, rungs
+from minitransformer.related.modern_hopfield import Hopfield, hopfield_attention, hopfield_energy
 from minitransformer.related.rnn import RNN, RNNParams
 from minitransformer.related.synthesizer import Synthesizer, SynthesizerParams
 from minitransformer.related.word_window import WordWindow, WordWindowParams
@@ -36,6 +53,7 @@ __all__ = [
     "RNN",
     "After",
     "Alike",
+    "AssociationParams",
     "Attend",
     "Candidates",
     "CapsuleClassifier",
@@ -52,7 +70,14 @@ __all__ = [
     "GraphConvolution",
     "GraphConvolutionParams",
     "GraphMean",
+    "Hopfield",
+    "HopfieldAssociation",
+    "HopfieldLookup",
+    "HopfieldPooling",
+    "LookupParams",
+    "PoolingParams",
     "RNNParams",
+    "Recall",
     "Synthesizer",
     "SynthesizerParams",
     "UnrolledGRU",
@@ -62,11 +87,18 @@ __all__ = [
     "additive_edge_attention",
     "additive_scores",
     "attention_weights",
+    "classical_energy",
+    "classical_recall",
+    "dense_energy",
+    "dense_recall",
     "edge_attention",
     "edge_weights",
     "edges_of",
     "edges_of_mask",
     "gru_coefficients",
+    "hebbian",
+    "hopfield_attention",
+    "hopfield_energy",
     "margin_loss",
     "pieces",
     "propagate",

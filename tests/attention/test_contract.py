@@ -75,6 +75,7 @@ OPTIONS = {
     "gat": "radius=20,dynamic=True",
     "gcn": "radius=9",
     "synthesizer": "mixture=gated",
+    "hopfield": "steps=3,beta=0.2",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
