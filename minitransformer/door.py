@@ -73,7 +73,7 @@ NO_STREAMS = {
 NO_INDICES = ("self", "model", "params", "state", "states")
 GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
 # Work grows with these, also where there is little in the arrays: so many times something is done.
-AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10}
+AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10, "steps": 2**20}
 ROWS_OF_NOTHING = 2**24  # through which a loop goes though there is nothing in them
 LARGEST_SIZE, LARGEST = 2**62, float(np.finfo(np.float32).max)
 

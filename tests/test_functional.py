@@ -35,6 +35,15 @@ W, b = fixed.standard_normal((5, 4)), fixed.standard_normal(4)
 GAMMA, BETA = fixed.standard_normal((2, 5))
 TABLE = fixed.standard_normal((7, 4))
 TOKENS = np.array([[1, 6, 1], [5, 2, 1]])
+
+
+@pytest.fixture(autouse=True, params=sorted({available()[0], available()[-1]}))
+def tier(request):
+    """The definitions, and the loops that stand for them."""
+    with backend(request.param):
+        yield request.param
+
+
 POINTWISE = [relu, sigmoid, tanh, silu, softplus, gelu, gelu_tanh]
 
 

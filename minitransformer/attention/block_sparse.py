@@ -89,6 +89,7 @@ def block_pattern(
     )
 
 
+@checked
 def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     """A pattern for each head, joined into one: head p has the p-th.
 

@@ -84,6 +84,7 @@ class Paged(NamedTuple):
         return Paged(tuple(pages), length, self.size)
 
 
+@checked
 def block_tables(*states: Paged) -> list[list[int]]:
     """For each state the numbers of its pages, in the order of its text. What two states share has one number."""
     numbers: dict[int, int] = {}

@@ -28,6 +28,7 @@ from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed,
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
+from minitransformer.typing import checked
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": SoftmaxAttention,
@@ -66,6 +67,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 
 
+@checked
 def attention_of(attention: Any, sizes: dict[str, int]) -> Core | Mixer:
     """The core or mixer of this name for a model of these sizes, or the one that is given; a pattern becomes a core.
 

@@ -30,16 +30,19 @@ Worker = Generator[Any, Any, Any]  # yields what it hands on, is sent what it is
 # --------------------------------------------------------------------------------------------- schedules
 
 
+@checked
 def contiguous(n: int, workers: int) -> list[Array]:
     """The r-th stretch for worker r."""
     return np.array_split(np.arange(n), workers)
 
 
+@checked
 def striped(n: int, workers: int) -> list[Array]:
     """Every W-th position, from r on."""
     return [np.arange(r, n, workers) for r in range(workers)]
 
 
+@checked
 def zigzag(n: int, workers: int) -> list[Array]:
     """One stretch from the front and one from the back, of 2 W."""
     parts = np.array_split(np.arange(n), 2 * workers)
