@@ -73,9 +73,9 @@ NO_STREAMS = {
 NO_INDICES = ("self", "model", "params", "state", "states")
 GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
 # Work grows with these, also where there is little in the arrays: so many times something is done.
-AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10, "steps": 2**20}
+AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10, "steps": 2**20, "count": 2**20}
 ROWS_OF_NOTHING = 2**24  # through which a loop goes though there is nothing in them
-LARGEST_SIZE, LARGEST = 2**62, float(np.finfo(np.float32).max)
+LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -112,6 +112,8 @@ def within(name: str, value: Any, hint: Any) -> None:
     if isinstance(value, tuple):
         for part in value:
             within(name, part, hint)
+    if isinstance(value, (bool, np.bool_)) and of_choices(hint) and not fits(value, hint):
+        raise TypeError(f"{name}: {value} is no number")
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         return
     if name == "clip" and value == math.inf:  # nothing is cut off

@@ -67,12 +67,13 @@ def public():
         own = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__]
         for name in getattr(module, "__all__", own):
             if not name.startswith("_") and hasattr(vars(module)[name], "__module__"):
-                found[name if name not in found else f"{room}.{name}"] = vars(module)[name]
+                other = found.get(name, vars(module)[name]) is not vars(module)[name]  # as two rooms have a `sample`
+                found[f"{room}.{name}" if other else name] = vars(module)[name]
         for inner in pkgutil.iter_modules(getattr(module, "__path__", ())):
             inside = importlib.import_module(f"minitransformer.{room}.{inner.name}")
-            found |= {
-                name: f for name, f in vars(inside).items() if inspect.isfunction(f) and hasattr(f, "__wrapped__")
-            }
+            for name, f in vars(inside).items():
+                if inspect.isfunction(f) and hasattr(f, "__wrapped__") and f not in found.values():
+                    found[name] = f
     return found.items()
 
 
