@@ -25,7 +25,7 @@ from minitransformer.attention import (
 )
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
-from minitransformer.door import AT_MOST, fit, unmarked
+from minitransformer.door import AT_MOST, fit, own_indices, unmarked
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import place
@@ -299,6 +299,17 @@ def test_what_a_mask_hides_reaches_nothing(name, tier):
     for other in found[1:]:
         for path, array in found[0].items():
             np.testing.assert_allclose(other[path], array, atol=1e-12, err_msg=path)
+
+
+def test_the_copy_of_a_mask_that_is_repeated_is_one_row():
+    """Ten thousand samples may share a mask, which is no reason to have it ten thousand times."""
+    row = np.arange(5) != 1
+    mask = np.broadcast_to(row, (10**4, 3, 5))
+    own = own_indices(mask)
+    row[:] = False
+    assert own.shape == mask.shape
+    assert own.strides[:2] == (0, 0)
+    assert (own == (np.arange(5) != 1)).all()
 
 
 def test_there_are_many_that_hide():
