@@ -522,7 +522,7 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
     return False
 
 
-def same_kind(state: Any, model: Any, path: str = "state") -> None:
+def same_kind(state: Any, model: Any, path: str) -> None:
     """Refuse a state that has not the parts of one that this layer leaves: TypeError that names the part."""
     kind = unmarked(model)
     alike = fits(state, int) if kind is int else unmarked(state) is kind

@@ -111,7 +111,7 @@ def checked(function: Function) -> Function:
                 args, kwargs = asked.with_own_indices(args, kwargs)
             if asked.steps and door.made_by_hand(arguments, asked):
                 first, others = asked.at_the_start(args, kwargs)
-                door.same_kind(arguments[str(grows)], strict()(*first, **others)[1])
+                door.same_kind(arguments[str(grows)], strict()(*first, **others)[1], str(grows))
             result = function(*args, **kwargs) if known else strict()(*args, **kwargs)
             if not known and looks is not None and len(passed) < MANY:
                 with suppress(TypeError):  # a layer of a reader's may hold what has no hash

@@ -166,8 +166,8 @@ class MultiHeadAttention(Mixer):
         if getattr(self.rotate, "d", d) != d:
             raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {d}")
         for part in (self.core, self.core.scores):
-            if getattr(part, "heads", self.heads) != self.heads:
-                raise ValueError(f"core: {type(part).__name__} is for {part.heads} heads, not {self.heads}")
+            if (heads := getattr(part, "heads", self.heads)) != self.heads:
+                raise ValueError(f"core: {type(part).__name__} is for {heads} heads, not {self.heads}")
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
 

@@ -7,7 +7,7 @@ blocks, layer norm with ε = 10⁻¹² under the root, GELU, learned positions. 
 have trained.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -44,7 +44,7 @@ class BERT(SequenceModel):
 
 @checked
 def sentence_embeddings(
-    model: BERT, params: SequenceParams, tokenizer: Callable[..., tuple[Array, Array]], sentences: Sequence[str]
+    model: BERT, params: SequenceParams, tokenizer: Any, sentences: Sequence[str]
 ) -> Float[Array, "sentences {model.width}"]:
     """One vector of length 1 per sentence, (sentences, D): the direction of the mean of its tokens' vectors.
 

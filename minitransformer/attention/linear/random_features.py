@@ -11,7 +11,7 @@ are nearer to it than independent ones.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,14 +27,14 @@ CAP = 60.0  # the largest exponent that a feature may have: sums of e⁶⁰ stil
 
 
 @checked
-def gaussian_rows(rng: np.random.Generator, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
+def gaussian_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
     """W (*own, m, d) whose rows are independent, w ~ N(0, I)."""
-    _refuse_other_than_rows(shape)
+    _refuse_other_than_rows(rng, shape)
     return rng.standard_normal(shape)
 
 
 @checked
-def orthogonal_rows(rng: np.random.Generator, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
+def orthogonal_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
     """W (*own, m, d) whose rows are each w ~ N(0, I), and orthogonal within each block of d.
 
     A square matrix of normal numbers is Q R. Q is uniform over all rotations and reflections only if the diagonal of R is
@@ -43,7 +43,7 @@ def orthogonal_rows(rng: np.random.Generator, shape: tuple[int | np.integer, ...
 
     source   Choromanski et al. 2021; the sign: Mezzadri 2007. The authors' code leaves it out
     """
-    _refuse_other_than_rows(shape)
+    _refuse_other_than_rows(rng, shape)
     *own, m, d = shape
     Q, R = np.linalg.qr(rng.standard_normal((*own, -(-m // d), d, d)))
     Q = Q * np.sign(np.diagonal(R, axis1=-2, axis2=-1))[..., None, :]
@@ -51,8 +51,10 @@ def orthogonal_rows(rng: np.random.Generator, shape: tuple[int | np.integer, ...
     return rows * np.linalg.norm(rng.standard_normal(shape), axis=-1, keepdims=True)
 
 
-def _refuse_other_than_rows(shape: tuple[int | np.integer, ...]) -> None:
-    """Raise ValueError unless these can be the axes (*own, m, d) of rows."""
+def _refuse_other_than_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> None:
+    """Raise TypeError for what draws no normal numbers, ValueError unless these can be the axes (*own, m, d) of rows."""
+    if not hasattr(rng, "standard_normal"):
+        raise TypeError(f"rng: {type(rng).__name__} draws no normal numbers; np.random.default_rng(seed) does")
     if len(shape) < 2 or min(shape) < 0 or shape[-1] == 0 or math.prod(shape) > 2**40:
         raise ValueError(f"shape: {shape} should be (*own, m, d) of rows that have room")
 
