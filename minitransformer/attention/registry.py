@@ -31,6 +31,7 @@ from minitransformer.named import named
 from minitransformer.related.graph_mixer import GraphAttention, GraphMean
 from minitransformer.related.modern_hopfield import Hopfield
 from minitransformer.related.synthesizer import Synthesizer
+from minitransformer.typing import checked
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": SoftmaxAttention,
@@ -73,6 +74,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 
 
+@checked
 def attention_of(attention: Any, sizes: dict[str, int]) -> Core | Mixer:
     """The core or mixer of this name for a model of these sizes, or the one that is given; a pattern becomes a core.
 
