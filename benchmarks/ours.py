@@ -71,6 +71,28 @@ def one_query(n: int) -> Job:
     return _timed(dot_product_attention, Q, K, V, causal=True)
 
 
+def layer(attention: str, n: int, backward: bool, dense: bool = False) -> Job:
+    """One layer of width 512 with 8 heads, of any kind of attention that has a name; causal if that can be."""
+    from minitransformer.models.assemble import mixer_of
+
+    kinds = (attention, "softmax")
+    mixers = [mixer_of(kind, None, width=512, heads=8, groups=None, longest=n) for kind in kinds]
+    mixer, causal = mixers[dense], mixers[0].causal != "never"
+    params = mixer.init(np.random.default_rng(0))
+    X, dY = arrays((1, n, 512), (1, n, 512))
+
+    def job() -> tuple[np.ndarray, ...]:
+        Y, pullback = mixer(params, X, causal=causal)
+        return (Y, pullback(dY)[1]) if backward else (Y,)
+
+    return job
+
+
+def layer_dense(attention: str, n: int, backward: bool) -> Job:
+    """The same by softmax attention."""
+    return layer(attention, n, backward, dense=True)
+
+
 def block_sparse(pattern: str, n: int, backward: bool) -> Job:
     """Attention within ± 256, or between the blocks of BigBird."""
     from minitransformer.attention import block_sparse_attention

@@ -1,5 +1,6 @@
 """What is measured: the rows, their targets, and the inputs that all implementations of a row share."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ class Row(NamedTuple):
     ours      "ours", or "loops": the same without the micro-kernel
     measure   "time"; "memory": highest above the inputs; "import"; "cold" and "cached": first call, in a new process
     tokens    tokens in one call, where a rate is of interest
+    alike     whether the peers compute the same
     """
 
     work: str
@@ -34,6 +36,7 @@ class Row(NamedTuple):
     ours: str = "ours"
     measure: str = "time"
     tokens: int = 0
+    alike: bool = True
 
     @property
     def label(self) -> str:
@@ -66,6 +69,11 @@ class Row(NamedTuple):
             weights = depth * 12 * D**2 + MODEL["vocabulary"] * D
             return BATCH * context * (6 * weights + depth * 14 * (context + 1) / 2 * D)
         return None
+
+
+def yours(names: Iterable[str]) -> list[Row]:
+    """A row for each kind of attention that a reader brings: a layer of it, beside one of dense attention."""
+    return [Row("layer", {"attention": name, "n": 1024, "backward": True}, ("dense",), alike=False) for name in names]
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:

@@ -168,15 +168,15 @@ def checked(function: Function) -> Function:
 
 
 class Checked:
-    """A base class: its subclasses are checked when they are called, and so are their public methods that return a value with its
-    pullback, or take a state."""
+    """A base class: its subclasses are checked when they are called, and so are `step` and their public methods that return a
+    value with its pullback, or take a state."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name, method in list(vars(cls).items()):
             hints = getattr(method, "__annotations__", {})
             pair = str(hints.get("return")).endswith(("Pullback]", "Pullback'>]", "Any]"))
-            stands_out = name == "__call__" or (not name.startswith("_") and (pair or "state" in hints))
+            stands_out = name in ("__call__", "step") or (not name.startswith("_") and (pair or "state" in hints))
             if stands_out and inspect.isfunction(method) and not hasattr(method, "__wrapped__"):
                 setattr(cls, name, checked(method))
 
