@@ -70,7 +70,7 @@ def draw(data: KarateClub) -> Figure:
         (1, "s", "#e8b04a", "the officers' club"),
     ):
         x, y = data.places[data.labels == label].T
-        ax.scatter(x, y, s=640, marker=marker, color=colour, edgecolor="black", linewidth=1.2, zorder=3, label=name)
+        ax.scatter(x, y, s=760, marker=marker, color=colour, edgecolor="black", linewidth=1.2, zorder=3, label=name)
     for i, (x, y) in enumerate(data.places):
         ax.text(
             x,
@@ -78,7 +78,7 @@ def draw(data: KarateClub) -> Figure:
             str(i),
             ha="center",
             va="center",
-            fontsize=17,
+            fontsize=18,
             color="white" if data.labels[i] == 0 else "black",
             zorder=4,
             fontweight="bold" if i in (0, 33) else "normal",
