@@ -62,7 +62,9 @@ def test_the_first_round_is_equal_and_each_sharpens(record):
 def test_capsules_learn_digits(record):
     for results in record.values():
         assert min(result["right"] for result in results) > 0.85
-    assert min(result["right"] for result in record["3 rounds"]) > 0.9
+    several = [result["right"] for rounds in ("3 rounds", "5 rounds") for result in record[rounds]]
+    others = [result["right"] for model in ("1 round", "network", "linear") for result in record[model]]
+    assert min(several) > max(others)
 
 
 def test_a_plain_network_has_the_gradient_of_its_loss():

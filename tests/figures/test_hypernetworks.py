@@ -79,6 +79,9 @@ def test_by_content_only_those_that_compare(right):
     others = [parts.max() for kind, parts in right["content"].items() if "dot product" not in kind]
     assert min(compared) > 0.85
     assert max(others) < 0.75
+    content = right["content"]
+    assert content["dense + dot product"].min() > content["dot product"].max()
+    assert content["dense"].min() > content["bag of tokens"].max() > content["random"].max()
 
 
 def test_routing_divides_each_capsule_and_goes_to_the_right_class():
