@@ -26,7 +26,17 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
 from minitransformer.backend import available, backend
 from minitransformer.commands.terminal import ctrl_c_waits
-from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
+from minitransformer.functional import (
+    cross_entropy,
+    embedding,
+    gated,
+    gelu,
+    gelu_tanh,
+    layer_norm,
+    linear,
+    relu,
+    rms_norm,
+)
 from minitransformer.kept_loops import kept_in
 from minitransformer.machine import cores
 from minitransformer.models import FeedForward, LanguageModel, Norm, generate
@@ -74,6 +84,7 @@ def _pointwise(X: Array) -> None:
     Y = np.repeat(X[0, :64], 2, axis=0)
     for function in (relu, gelu, gelu_tanh):
         _both_ways(function, Y)
+    _both_ways(gated, Y, Y)
     _both_ways(embedding, np.arange(len(Y)) % 9, Y[:9])
     _both_ways(rotate, Y, angles=Y[:, :3])
     AdamW().update(Y, Y, AdamW().init(Y), rate=1e-3)
