@@ -1,5 +1,11 @@
 """Part III, models that attention is related to, and the recurrent ones from which the book sets out."""
 
+from minitransformer.related.dynamic_convolution import (
+    DynamicConvolution,
+    LightweightConvolution,
+    dynamic_convolution,
+    lightweight_convolution,
+)
 from minitransformer.related.gru import GRU, GRUParams, UnrolledGRU, gru_coefficients
 from minitransformer.related.ladder import After, Alike, Attend, Candidates, FreeWeights, rungs
 from minitransformer.related.rnn import RNN, RNNParams
@@ -12,12 +18,16 @@ __all__ = [
     "Alike",
     "Attend",
     "Candidates",
+    "DynamicConvolution",
     "FreeWeights",
     "GRUParams",
+    "LightweightConvolution",
     "RNNParams",
     "UnrolledGRU",
     "WordWindow",
     "WordWindowParams",
+    "dynamic_convolution",
     "gru_coefficients",
+    "lightweight_convolution",
     "rungs",
 ]
