@@ -54,7 +54,7 @@ RULES: dict[str, Callable[[float], bool]] = {
 # What a number of this name may be, wherever in the book it stands; a whole one that is not listed counts something.
 RANGES = {
     "a number": "first offset scale magnitude",
-    "at least 0": "n m part left steps warmup outputs seed radius globals_ window random clip number begin end count "
+    "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number begin end count "
     "extra head reach eps weight_decay penalty weight floor temperature memory ponder",
     "above 0": "base factor peak fast slow",
     "in [0, 1)": "dropout rate drop betas",

@@ -55,15 +55,20 @@ def _of_all(dA: Array, A: Array) -> Array:
     return unbroadcast(dA, A.shape)
 
 
+def taps_before(taps: int, causal: bool) -> int:
+    """How many of the taps fall on tokens before the one whose row they make."""
+    return taps - 1 if causal else (taps - 1) // 2
+
+
 @checked
 def depthwise_convolution(
-    X: Float[Array, "*batch n H d"],
-    A: Float[Array, "*kernels K width"],
+    X: Float[Array, "*batch n heads d"],
+    A: Float[Array, "*kernels taps width"],
     b: Float[Array, "..."] | None = None,
     *,
-    left: int,
-    before: Float[Array, "*batch past H d"] | None = None,
-) -> tuple[Float[Array, "*batch n H d"], Pullback]:
+    causal: bool = False,
+    before: Float[Array, "*batch past heads d"] | None = None,
+) -> tuple[Float[Array, "*batch n heads d"], Pullback]:
     """Each channel's weighted sum over K tokens around it.
 
         y_i = Σ_s a_is ⊙ x_(i − left + s) + b,  s = 0 … K − 1
@@ -72,22 +77,21 @@ def depthwise_convolution(
     A        kernels, to be broadcast to (*batch, n, H, K, d): (H, K, d) is one for each channel, (H, K, 1) one for each head,
              (*batch, n, H, K, 1) one for each head and token
     b        to be broadcast to X; None for none
-    left     how many of the taps fall on tokens before i: K − 1 is causal
-    before   the `left` rows that stood before X, to which no gradient goes; zeros if there are none, as there are behind X
+    causal   whether all taps but the last fall on tokens before i: left = K − 1; otherwise left = ⌊(K − 1)/2⌋
+    before   if causal, the K − 1 rows that stood before X, to which no gradient goes; zeros if there are none
     cost     O(n K H d) time
     returns  Y and a pullback: dX, dA = pullback(dY), and db if there is a b
-    raises   TypeError for a wrong shape or dtype, ValueError for no taps, for more on the left than there are, for a kernel that
-             does not broadcast, or another number of rows in `before`
+    raises   TypeError for a wrong shape or dtype, ValueError for no taps, for a kernel that does not broadcast, or another number
+             of rows in `before`
     """
     one_dtype(X=X, A=A, b=b, before=before)
     (*batch, n, H, d), K = X.shape, A.shape[-2]
     if K == 0:
         raise ValueError("A: no taps, should be at least one")
-    if left >= K:
-        raise ValueError(f"left: {left} of {K} taps should be at most {K - 1}, for one falls on the token itself")
+    left = taps_before(K, causal)
     must_broadcast(A, (*batch, n, H, K, d), "A", "the kernels")
-    if before is not None and before.shape[-3] != left:
-        raise ValueError(f"before: {before.shape[-3]} rows for {K} taps, should be {left}")
+    if before is not None and not (causal and before.shape[-3] == left):
+        raise ValueError(f"before: {before.shape[-3]} rows for {K} taps, should be {K - 1} of a causal convolution")
     if A.shape[-1] == 1 and b is None and before is None and (loops := loops_in("convolution")):
         Y, convolve = loops.depthwise(X, A[..., 0], left=left)
         return Y, SharedPullback(convolve)

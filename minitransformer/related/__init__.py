@@ -1,5 +1,6 @@
 """Part III, models that attention is related to, and the recurrent ones from which the book sets out."""
 
+import minitransformer.attention  # noqa: F401  first: its registry takes the mixers of this room by their files
 from minitransformer.related.dynamic_convolution import (
     DynamicConvolution,
     LightweightConvolution,

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Mixer, seen_tokens, where_seen
-from minitransformer.attention.depthwise import depthwise_convolution
+from minitransformer.attention.depthwise import depthwise_convolution, taps_before
 from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, affine, dropout, glu, linear, loops_in, softmax
 from minitransformer.gather_scatter import unbroadcast
@@ -80,19 +80,19 @@ class FusedPullback(NamedTuple):
 
 
 def _convolve(
-    X: Array, S: Array, *, left: int, there: Array | None, drop: float, rng: Any, before: Array | None
+    X: Array, S: Array, *, causal: bool, there: Array | None, drop: float, rng: Any, before: Array | None
 ) -> tuple[Array, Pullback]:
     """Y of tokens in heads (*batch, n, H, w) by the softmax of S, (H, K) or (*batch, n, H, K); pullback: dY to (dX, dS)."""
     logits, dropping = S.shape, drop > 0 and rng is not None
     if there is not None:
         S = np.where(there[..., None, :], S, S.dtype.type(-np.inf))
     if S.ndim == X.ndim and before is None and not dropping and (loops := loops_in("convolution")):
-        Y, convolve = loops.depthwise(X, S, left=left, softmax=True)
+        Y, convolve = loops.depthwise(X, S, left=taps_before(S.shape[-1], causal), softmax=True)
         return Y, FusedPullback(convolve, logits)
     weights, weigh = softmax(S)
     kept, _ = dropout(np.ones(logits, S.dtype), drop, rng)
     weights = weights * kept if dropping else weights
-    Y, convolve = depthwise_convolution(X, weights[..., None], left=left, before=before)
+    Y, convolve = depthwise_convolution(X, weights[..., None], causal=causal, before=before)
     return Y, DroppedPullback(weigh, kept, convolve, weights, logits)
 
 
@@ -107,17 +107,15 @@ class Choices(NamedTuple):
     past: int = 0
     before: Array | None = None
 
-    def left(self, taps: int) -> int:
-        """Taps in front of the token itself."""
-        return taps - 1 if self.causal else (taps - 1) // 2
-
     def convolve(self, X: Array, S: Array) -> tuple[Array, "ConvolvedPullback"]:
         """Y (*batch, n, D) of tokens X that are there, by the softmax of S."""
         (n, D), (H, taps) = X.shape[-2:], S.shape[-2:]
-        left = self.left(taps)
+        left = taps_before(taps, self.causal)
         there = taps_there(n, taps, left, self.mask, self.past) if self.renormalise else None
         heads = X.reshape(*X.shape[:-1], H, D // H)
-        Y, convolve = _convolve(heads, S, left=left, there=there, drop=self.drop, rng=self.rng, before=self.before)
+        Y, convolve = _convolve(
+            heads, S, causal=self.causal, there=there, drop=self.drop, rng=self.rng, before=self.before
+        )
         return Y.reshape(X.shape), ConvolvedPullback(convolve, left, self.mask, heads.shape)
 
 
@@ -150,7 +148,9 @@ def _hide(mask: Array | None, X: Array) -> Array:
     return where_seen(None if mask is None else mask[..., None], X)
 
 
-def _fit_heads(X: Array, heads: int) -> None:
+def _fit_heads(X: Array, heads: int, taps: int, name: str) -> None:
+    if taps == 0:
+        raise ValueError(f"{name}: no taps, should be at least one")
     if heads == 0 or X.shape[-1] % heads:
         raise ValueError(f"X: {X.shape[-1]} channels are not divisible into {heads} heads")
 
@@ -183,7 +183,7 @@ def lightweight_convolution(
     raises       TypeError for a wrong shape or dtype; ValueError for no taps, or channels that H does not divide
     """
     one_dtype(X=X, S=S)
-    _fit_heads(X, len(S))
+    _fit_heads(X, *S.shape, "S")
     return Choices(causal, renormalise, mask, drop, rng).convolve(_hide(mask, X), S)
 
 
@@ -206,7 +206,7 @@ class DynamicConvolutionPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
         dX, dS = self.convolve(dY)
-        dX_logits, dW = self.logits(dS.reshape(*dY.shape[:-1], -1))
+        dX_logits, dW = self.logits(as_one_axis(dS, -2))
         return _hide(self.convolve.mask, dX + dX_logits), dW.reshape(self.shape)
 
 
@@ -237,9 +237,9 @@ def dynamic_convolution(
 
 def _dynamic(X: Array, W: Array, choices: Choices) -> tuple[Array, DynamicConvolutionPullback]:
     one_dtype(X=X, W=W)
-    _fit_heads(X, W.shape[1])
+    _fit_heads(X, *W.shape[1:], "W")
     X = _hide(choices.mask, X)
-    S, logits = linear(X, W.reshape(len(W), -1))
+    S, logits = linear(X, as_one_axis(W, 1))
     Y, convolve = choices.convolve(X, S.reshape(*S.shape[:-1], *W.shape[1:]))
     return Y, DynamicConvolutionPullback(convolve, logits, W.shape)
 
@@ -315,7 +315,7 @@ class Convolution(Mixer):
         raise NotImplementedError
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ConvolutionParams:
-        """Matrices uniform on ±√(3/D), which keeps the variance of a row; logits near zero, so that it begins as an average."""
+        """Matrices uniform on ±√(3/D), which keeps the variance of a row, and logits that begin small; biases zero."""
         D, a = self.width, np.sqrt(3 / self.width)
         U_1, U_2, W_o = rng.uniform(-a, a, (3, D, D)).astype(dtype)
         b_1, b_2, b_o = np.zeros((3, D), dtype)

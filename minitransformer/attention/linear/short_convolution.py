@@ -76,7 +76,7 @@ def short_convolution(
     kernel = [M if of_heads or M is None else M[None] for M in (theta, b)]
     rows, past = (None if M is None else _heads_last(M, of_heads) for M in (X, before))
     A, convolve = depthwise_convolution(
-        rows, kernel[0][..., None, :, :, :], None if b is None else kernel[1][..., None, :, :], left=taps - 1, before=past
+        rows, kernel[0][..., None, :, :, :], None if b is None else kernel[1][..., None, :, :], causal=True, before=past
     )
     Y, activation = silu(_rows_last(A, of_heads))
     return Y, ShortConvolutionPullback(convolve, activation, of_heads)
