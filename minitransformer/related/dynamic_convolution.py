@@ -158,7 +158,7 @@ def _fit_heads(X: Array, heads: int, taps: int, name: str) -> None:
 @checked
 def lightweight_convolution(
     X: Float[Array, "*batch n D"],
-    S: Float[Array, "H K"],
+    S: Float[Array, "heads taps"],
     *,
     causal: bool = False,
     renormalise: bool = False,
@@ -213,7 +213,7 @@ class DynamicConvolutionPullback(NamedTuple):
 @checked
 def dynamic_convolution(
     X: Float[Array, "*batch n D"],
-    W: Float[Array, "D H K"],
+    W: Float[Array, "D heads taps"],
     *,
     causal: bool = False,
     renormalise: bool = False,
