@@ -92,7 +92,14 @@ def made(name, width=D, heads=H):
     return attention_of(name, sizes)
 
 
-OTHERS = ("softmax:page=5", "gated-delta:taps=3", "ssd:taps=4", "dynamic-convolution:renormalise=True", "each head", "everything")
+OTHERS = (
+    "softmax:page=5",
+    "gated-delta:taps=3",
+    "ssd:taps=4",
+    "dynamic-convolution:renormalise=True",
+    "each head",
+    "everything",
+)
 PARTS = {name: made(name) for name in (*NAMES, *OTHERS)}
 
 

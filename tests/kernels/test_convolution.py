@@ -21,7 +21,11 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-13}
 def cases(draw):
     """A function of X and its kernel; more tokens than a task has, fewer than taps, none, rows in any memory order."""
     batch = draw(st.sampled_from([(), (1,), (3,), (2, 3), (0,)]))
-    n, heads, width = draw(st.sampled_from([0, 1, 2, 7, 64, 65, 130])), draw(st.integers(1, 4)), draw(st.integers(1, 17))
+    n, heads, width = (
+        draw(st.sampled_from([0, 1, 2, 7, 64, 65, 130])),
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 17)),
+    )
     taps, causal, renormalise = draw(st.integers(1, 11)), draw(st.booleans()), draw(st.booleans())
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     X = rng.standard_normal((*batch, n, heads * width)).astype(draw(st.sampled_from(["float32", "float64"])))
