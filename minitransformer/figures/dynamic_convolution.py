@@ -11,7 +11,7 @@ from minitransformer.experiments.convolutions_on_text import TAPS, TEXT
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
-HEAD = {"dynamic convolution": 0, "window": 0}
+HEAD = {"dynamic convolution": 2, "window": 0}
 TITLES = {"dynamic convolution": "dynamic convolution", "window": "attention in a window"}
 
 
@@ -41,19 +41,19 @@ def data() -> Matrices:
 
 def draw(data: Matrices) -> Figure:
     """Rows are the tokens that look, columns those they look at; the darker, the larger the weight; what is out of reach is grey.
-    On the left every h and every e brings along its own pattern of offsets; on the right it depends on what stands there.
+    On the left the rows of one letter are the same, but for their place; on the right it is the columns that belong together.
     """
-    fig, axes = figure(1, 2, width=12.0, height=6.6)
+    fig, axes = figure(1, 2, width=12.0, height=6.7)
     colours = mpl.colormaps["magma_r"].with_extremes(bad="0.85")
     places = range(len(data.letters))
     letters = [letter.replace(" ", "·") for letter in data.letters]
     for ax, (name, A) in zip(axes, data.A.items(), strict=True):
-        image = ax.imshow(np.ma.masked_where(~data.reach, A), cmap=colours, vmin=0, vmax=1)
+        ax.imshow(np.ma.masked_where(~data.reach, A), cmap=colours, vmin=0, vmax=1)
         ax.set_title(TITLES[name])
         ax.set_xticks(places, letters)
         ax.set_yticks(places, letters)
         ax.tick_params(length=0)
         ax.set_xlabel("looks at")
     axes[0].set_ylabel("token")
-    fig.colorbar(image, ax=axes, shrink=0.85, label="weight")
+    axes[1].set_yticklabels([])
     return fig
