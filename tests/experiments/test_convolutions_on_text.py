@@ -1,5 +1,7 @@
 """What the record of convolutions on a text says, and that its models are as large as each other."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ def test_the_order_after_300_steps(bits, positions):
     """In every training, and by more than the seeds differ."""
     order = [bits[name, positions, 300] for name in MODELS if name != "one tap"]
     order.append(bits["one tap", "sinusoidal", 300])
-    for better, worse in zip(order, order[1:], strict=False):
+    for better, worse in itertools.pairwise(order):
         assert better.max() < worse.min() - 0.05
 
 
