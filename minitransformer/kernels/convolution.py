@@ -57,8 +57,9 @@ def weigh(s, a):
         for k in range(s.shape[1]):
             total += a[h, k]
         if total != zero:
+            share = s.dtype.type(1) / total
             for k in range(s.shape[1]):
-                a[h, k] /= total
+                a[h, k] *= share
 
 
 @compiled
@@ -73,22 +74,29 @@ def softmax_back(a, ds):
 
 
 @compiled
-def add_one(a, x, y):
+def add_one(a_0, x_0, y):
     """y += a x."""
     for c in range(len(y)):
-        y[c] += a * x[c]
+        y[c] += a_0 * x_0[c]
+
+
+@compiled
+def add_two(a_0, a_1, x_0, x_1, y):
+    """y += Σ_s a_s x_s for two s."""
+    for c in range(len(y)):
+        y[c] = y[c] + a_0 * x_0[c] + a_1 * x_1[c]
 
 
 @compiled
 def add_four(a_0, a_1, a_2, a_3, x_0, x_1, x_2, x_3, y):
-    """y += Σ_s a_s x_s for four s."""
+    """... and for four."""
     for c in range(len(y)):
         y[c] = y[c] + a_0 * x_0[c] + a_1 * x_1[c] + a_2 * x_2[c] + a_3 * x_3[c]
 
 
 @compiled
 def convolve(X, S, left, first, weighs, A, Y, queue):
-    """Y (B, n, H, w) for the tokens first … first + n − 1 of X (B, m, H, w).
+    """Y (B, n, H, w), which begins with zeros, for the tokens first … first + n − 1 of X (B, m, H, w).
 
     The weights A are (B, n, H, K), or (1, n, H, K), (B, 1, H, K), (1, 1, H, K) where some share theirs. `weighs`: they are made
     of S first, which is (B, n, H, K) then.
@@ -106,21 +114,22 @@ def convolve(X, S, left, first, weighs, A, Y, queue):
             lo, hi = on_tokens(i, shift, length, taps)
             for h in range(heads):
                 y, k, j = Y[b, i, h], lo, i - shift + lo
-                y[:] = 0
                 while k + 3 < hi:
                     add_four(
                         *(a[h, k], a[h, k + 1], a[h, k + 2], a[h, k + 3]),
                         *(x[j, h], x[j + 1, h], x[j + 2, h], x[j + 3, h], y),
                     )
                     k, j = k + 4, j + 4
-                while k < hi:
+                if k + 1 < hi:
+                    add_two(a[h, k], a[h, k + 1], x[j, h], x[j + 1, h], y)
+                    k, j = k + 2, j + 2
+                if k < hi:
                     add_one(a[h, k], x[j, h], y)
-                    k, j = k + 1, j + 1
 
 
 @compiled
 def convolve_back(X, A, dY, left, first, weighs, dA, dX, queue):
-    """dX (B, m, H, w), and dA, which begins with zeros: (B, n, H, K), or where all tokens share weights, one of each piece.
+    """dX (B, m, H, w) and dA, which begin with zeros; dA is (B, n, H, K), or where all tokens share weights, one of each piece.
 
     `weighs`: A has been made of S, and dA is dS.
     """
@@ -134,7 +143,6 @@ def convolve_back(X, A, dY, left, first, weighs, dA, dX, queue):
             for h in range(heads):  # tap 0 of token i falls on j, tap 1 of the token before it, and so on
                 dx, i = dX[b, j, h], j + shift
                 t, end = min(i, n - 1), max(0, i - taps + 1)
-                dx[:] = 0
                 while t - 3 >= end:
                     add_four(
                         *(a[min(t, each), h, i - t], a[min(t - 1, each), h, i - t + 1]),
@@ -142,9 +150,12 @@ def convolve_back(X, A, dY, left, first, weighs, dA, dX, queue):
                         *(dy[t, h], dy[t - 1, h], dy[t - 2, h], dy[t - 3, h], dx),
                     )
                     t -= 4
-                while t >= end:
+                if t > end:
+                    s, u = i - t, t - 1
+                    add_two(a[min(t, each), h, s], a[min(u, each), h, s + 1], dy[t, h], dy[u, h], dx)
+                    t -= 2
+                if t == end:
                     add_one(a[min(t, each), h, i - t], dy[t, h], dx)
-                    t -= 1
             if j < n:
                 da = dA[b, j if each or n == 1 else begin // ROWS]
                 lo, hi = on_tokens(j, shift, length, taps)
@@ -184,7 +195,7 @@ class ConvolvePullback(NamedTuple):
         X, A, dy, batch = _texts(self.X), _shared(self.A, self.X.shape[:-3]), _texts(dY), self.X.shape[:-3]
         n, length = dy.shape[1], X.shape[1]
         rows = n if A.shape[1] == n else (length + ROWS - 1) // ROWS
-        dX, dA = np.empty(X.shape, X.dtype), np.zeros((len(X), rows, *A.shape[2:]), X.dtype)
+        dX, dA = np.zeros(X.shape, X.dtype), np.zeros((len(X), rows, *A.shape[2:]), X.dtype)
         tasks = len(X) * ((length + ROWS - 1) // ROWS) if dX.size * A.shape[3] > SMALL else 1
         in_parallel(tasks, convolve_back, X, A, dy, self.left, self.first, self.weighs, dA, dX)
         dA = dA.reshape(*batch, *dA.shape[1:])
@@ -205,7 +216,7 @@ def depthwise(
     x, n = _texts(X), X.shape[-3] if n is None else n
     S = _shared(A, X.shape[:-3])
     weights = np.empty(S.shape, S.dtype) if softmax else S
-    Y = np.empty((len(x), n, *x.shape[2:]), X.dtype)
+    Y = np.zeros((len(x), n, *x.shape[2:]), X.dtype)
     tasks = len(x) * ((n + ROWS - 1) // ROWS) if Y.size * S.shape[3] > SMALL else 1
     in_parallel(tasks, convolve, x, S, left, first, softmax, weights, Y)
     pullback = ConvolvePullback(X, weights.reshape(A.shape), left, first, softmax)
