@@ -1,11 +1,14 @@
 """Part III, models that attention is related to, and the recurrent ones from which the book sets out."""
 
+import minitransformer.attention  # noqa: F401  first: its registry takes the mixers of this room by their files
+from minitransformer.related.gmlp import GMLP, GMLPParams, spatial_gate
 from minitransformer.related.gru import GRU, GRUParams, UnrolledGRU, gru_coefficients
 from minitransformer.related.ladder import After, Alike, Attend, Candidates, FreeWeights, rungs
 from minitransformer.related.rnn import RNN, RNNParams
 from minitransformer.related.word_window import WordWindow, WordWindowParams
 
 __all__ = [
+    "GMLP",
     "GRU",
     "RNN",
     "After",
@@ -13,6 +16,7 @@ __all__ = [
     "Attend",
     "Candidates",
     "FreeWeights",
+    "GMLPParams",
     "GRUParams",
     "RNNParams",
     "UnrolledGRU",
@@ -20,4 +24,5 @@ __all__ = [
     "WordWindowParams",
     "gru_coefficients",
     "rungs",
+    "spatial_gate",
 ]
