@@ -1,6 +1,12 @@
 """Part III, models that attention is related to, and the recurrent ones from which the book sets out."""
 
 import minitransformer.attention  # noqa: F401  first: its registry takes the mixers of this room by their files
+from minitransformer.related.convolution_from_heads import (
+    ConvolutionFromHeads,
+    convolution_from_heads,
+    convolve_with_heads,
+    widened,
+)
 from minitransformer.related.gmlp import GMLP, GMLPParams, spatial_gate
 from minitransformer.related.gru import GRU, GRUParams, UnrolledGRU, gru_coefficients
 from minitransformer.related.ladder import After, Alike, Attend, Candidates, FreeWeights, rungs
@@ -15,6 +21,7 @@ __all__ = [
     "Alike",
     "Attend",
     "Candidates",
+    "ConvolutionFromHeads",
     "FreeWeights",
     "GMLPParams",
     "GRUParams",
@@ -22,7 +29,10 @@ __all__ = [
     "UnrolledGRU",
     "WordWindow",
     "WordWindowParams",
+    "convolution_from_heads",
+    "convolve_with_heads",
     "gru_coefficients",
     "rungs",
     "spatial_gate",
+    "widened",
 ]
