@@ -39,7 +39,7 @@ class SpatialGatePullback(NamedTuple):
     def __call__(self, dS: Array) -> tuple[Array, Array, Array, Array]:
         dG = dS * self.Z_1
         dM, dZ_2 = self.mixed(dG)
-        db = dG.sum(-1).reshape(-1, dG.shape[-2]).sum(0)
+        db = dG.sum((*range(dG.ndim - 2), -1))
         return dS * self.G, where_seen(self.seen, dZ_2), np.tril(dM) if self.causal else dM, db
 
 
