@@ -31,7 +31,7 @@ Layer = Callable[..., tuple[Array, Pullback]]  # layer(params, X) -> (Y, pullbac
 
 
 class NoParams(NamedTuple):
-    """Nothing to learn."""
+    """The parameters of a layer that has nothing to learn."""
 
 
 def is_named(tree: Tree) -> bool:

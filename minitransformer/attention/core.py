@@ -47,22 +47,22 @@ class Part(Checked):
 
     @property
     def front(self) -> int:
-        """None."""
+        """No tokens: a core without rows of its own stands for none."""
         return 0
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Nothing."""
+        """No parameter is shared between layers."""
         return ()
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Every parameter is trained."""
         return ()
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Y has a gradient for every parameter."""
         return ()
 
     @property

@@ -66,7 +66,7 @@ def read(k: Array, S: Array) -> Array:
 
 
 def outer(a: Array, b: Array) -> Array:
-    """a bᵀ."""
+    """The matrix a bᵀ, row by row."""
     return a[..., :, None] * b[..., None, :]
 
 

@@ -211,7 +211,7 @@ class EluFeatures:
     """
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoParams:
-        """Nothing to learn."""
+        """There is nothing to learn."""
         return NoParams()
 
     @checked

@@ -171,12 +171,12 @@ class MultiHeadAttention(Mixer):
 
     @property
     def causal(self) -> str:  # type: ignore[override]
-        """As the core."""
+        """Whether it can be causal is up to the core."""
         return self.core.causal
 
     @property
     def looks_ahead(self) -> bool:  # type: ignore[override]
-        """As the core."""
+        """Whether its pattern looks ahead is up to the core."""
         return self.core.looks_ahead
 
     @property
@@ -185,12 +185,12 @@ class MultiHeadAttention(Mixer):
         return self.core.decodes and (self.rotate is None or self.rotate.fixed)
 
     def refuse(self, *, causal: bool) -> None:
-        """As the core."""
+        """The core refuses what it can't be."""
         self.core.refuse(causal=causal)
 
     @property
     def front(self) -> int:
-        """As the core."""
+        """How many tokens the core wants in front of the text."""
         return self.core.front
 
     def _of_core(self, paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -198,35 +198,35 @@ class MultiHeadAttention(Mixer):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """As the core."""
+        """The parameters of the core that all layers have in common."""
         return self._of_core(self.core.shared)
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """As the core."""
+        """The parameters of the core that no gradient moves."""
         return self._of_core(self.core.untrained)
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """As the core."""
+        """The parameters of the core that only an added loss moves."""
         return self._of_core(self.core.apart)
 
     @property
     def moves(self) -> bool:  # type: ignore[override]
-        """As the core."""
+        """Whether the core does anything after an optimiser's step."""
         return self.core.moves
 
     @property
     def adds_loss(self) -> bool:  # type: ignore[override]
-        """As the core."""
+        """Whether the core adds a loss."""
         return self.core.adds_loss
 
     def observe(self, pullback: Pullback) -> Tree:
-        """As the core."""
+        """What the core has to know of a forward pass."""
         return self.core.observe(pullback.core)
 
     def after_step(self, params: MultiHeadParams, observed: Tree, rng: np.random.Generator) -> MultiHeadParams:
-        """As the core."""
+        """The parameters after an optimiser's step; the core may move its own."""
         return params._replace(core=self.core.after_step(params.core, observed, rng))
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MultiHeadParams:

@@ -53,12 +53,12 @@ class SoftmaxAttention(Core):
 
     @property
     def causal(self) -> str:  # type: ignore[override]
-        """As its pattern."""
+        """Whether it can be causal is up to its pattern."""
         return "either" if self.pattern is None else self.pattern.causal
 
     @property
     def front(self) -> int:
-        """As its pattern."""
+        """How many tokens its pattern wants in front of the text."""
         return 0 if self.pattern is None else self.pattern.front
 
     @property

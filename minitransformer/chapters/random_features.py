@@ -17,7 +17,7 @@ def taylor_bound(t: Array, degree: int) -> Array:
 
 
 def square(x: Array) -> Array:
-    """‖x‖²."""
+    """‖x‖² of each row."""
     return np.vecdot(x, x)
 
 

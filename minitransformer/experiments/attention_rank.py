@@ -33,12 +33,12 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """One."""
+    """A single trial: nothing is drawn or trained."""
     return [Trial()]
 
 
 def small(trial: Trial) -> Trial:
-    """A short passage."""
+    """The same trial on a short passage, for a test."""
     return replace(trial, passages=1, n=128)
 
 

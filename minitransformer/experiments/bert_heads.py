@@ -57,7 +57,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """One sentence."""
+    """The same trial on one sentence, for a test."""
     return replace(trial, texts=1, pronouns=1)
 
 

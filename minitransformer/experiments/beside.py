@@ -31,12 +31,12 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each kind."""
     return [Trial(name, seed) for name in MODELS for seed in range(3)]
 
 
 def small(trial: Trial) -> Trial:
-    """Three steps."""
+    """The same trial with three steps, for a test."""
     return replace(trial, steps=3)
 
 
@@ -61,7 +61,7 @@ class InTwoTokens(ManyPairs):
 
     @property
     def vocabulary(self) -> int:
-        """Keys and values."""
+        """How many tokens there are: keys and values."""
         return KEYS + VALUES
 
     @property

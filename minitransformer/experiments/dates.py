@@ -29,12 +29,12 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds."""
+    """Three trials that differ in their seed."""
     return [Trial(seed) for seed in range(3)]
 
 
 def small(trial: Trial) -> Trial:
-    """Three steps."""
+    """The same trial with three steps, for a test."""
     return replace(trial, steps=3, judged=20)
 
 

@@ -36,7 +36,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """A short text."""
+    """The same trial on a short text, for a test."""
     return replace(trial, read=130, slid=2, width=16, depth=1, runs=1)
 
 

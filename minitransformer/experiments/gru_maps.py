@@ -41,7 +41,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """A few steps."""
+    """The same trial with a few steps, for a test."""
     return replace(trial, steps=5)
 
 

@@ -41,7 +41,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """Ten steps."""
+    """The same trial with ten steps, for a test."""
     return replace(trial, steps=10)
 
 

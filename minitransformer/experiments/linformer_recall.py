@@ -42,7 +42,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """Two steps."""
+    """The same trial with two steps, for a test."""
     return replace(trial, steps=2)
 
 
@@ -71,7 +71,7 @@ class LookUp:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Kind and size."""
+        """The kind of task and its size, by name."""
         return {"task": "look up", "pairs": self.pairs}
 
     @property

@@ -1,8 +1,9 @@
 """A whole manual in one context: is a byte easier to guess if tens of thousands before it can be seen?
 
 A model with a window and a few global tokens is trained on stretches of 16384 bytes of Python's documentation; so is one with
-the window alone, and one with dense attention that reads as many bytes in texts of 512. All see the same number of bytes in a
-step, and all are judged on the same held-out ones.
+the window alone. Two others read as many bytes in texts of 512, with the same window and with dense attention, so that either the
+length of the texts changes or the attention, one at a time. All see the same number of bytes in a step, and all are judged on the
+same held-out ones.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ class Trial:
 
 def trials() -> list[Trial]:
     """Each with three seeds."""
-    kinds = ((GLOBAL, LONG), (WINDOW, LONG), ("softmax", SHORT))
+    kinds = ((GLOBAL, LONG), (WINDOW, LONG), (WINDOW, SHORT), ("softmax", SHORT))
     return [Trial(attention, context, seed) for attention, context in kinds for seed in range(SEEDS)]
 
 

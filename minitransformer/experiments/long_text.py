@@ -1,7 +1,8 @@
 """Does a model learn a text of a thousand bytes at a time through random features, and does redrawing them matter?
 
 The same small model on the Python documentation, with dense attention, a Performer, the linear transformer, and a window of
-32 bytes as a control that sees nothing from afar.
+32 bytes as a control that sees nothing from afar. Then a window in the first block, and a Performer or the linear transformer
+in the second.
 """
 
 from dataclasses import dataclass, replace
@@ -15,12 +16,14 @@ from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 
 EVERY = 20  # steps whose losses become one number
-ATTENTIONS = ("softmax", "performer:redraw=100", "performer:redraw=None", "linear", "window:radius=32")
+WINDOW = "window:radius=32"
+ATTENTIONS = ("softmax", "performer:redraw=100", "performer:redraw=None", "linear", WINDOW)
+MIXED = (f"{WINDOW} + performer:redraw=None", f"{WINDOW} + linear")  # the first block, and the second
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training."""
+    """What one training is made with."""
 
     attention: str
     seed: int
@@ -29,8 +32,8 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
-    return [Trial(attention, seed) for attention in ATTENTIONS for seed in range(3)]
+    """Three seeds for each kind."""
+    return [Trial(attention, seed) for attention in (*ATTENTIONS, *MIXED) for seed in range(3)]
 
 
 def small(trial: Trial) -> Trial:
@@ -41,7 +44,8 @@ def small(trial: Trial) -> Trial:
 def run(trial: Trial) -> dict[str, Any]:
     """Losses on the way, bits per byte, means of 20 steps; looks at held-out windows; and all of the held-out text at the end."""
     sizes = {"width": 64, "depth": 2, "heads": 2, "context": trial.context, "batch": 2}
-    model, training = language_model(attention=trial.attention, seed=trial.seed, steps=trial.steps, lr=5e-3, **sizes)
+    attention = tuple(trial.attention.split(" + "))
+    model, training = language_model(attention=attention, seed=trial.seed, steps=trial.steps, lr=5e-3, **sizes)
     training = replace(training, look_every=EVERY)
     objective = NextByte(python_docs(), model.context)
     state = train(model, objective, training, progress=False)

@@ -55,7 +55,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """One draw."""
+    """The same trial with one draw, for a test."""
     return replace(trial, draws=1)
 
 

@@ -28,7 +28,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """Two steps."""
+    """The same trial with two steps, for a test."""
     return replace(trial, steps=2)
 
 

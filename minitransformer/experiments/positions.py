@@ -66,7 +66,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """Two steps."""
+    """The same trial with two steps, for a test."""
     return replace(trial, steps=2)
 
 
@@ -173,7 +173,7 @@ class Drawn:
         return self.longest
 
     def batch(self, size: int, rng: np.random.Generator) -> Samples:
-        """Random training samples."""
+        """A batch of random samples to train on."""
         n = int(rng.integers(4, self.longest + 1)) if self.task == "copy" else self.longest
         return self.TASKS[self.task](size, n, rng)
 

@@ -40,7 +40,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """A short text."""
+    """The same trial on a short text, for a test."""
     return replace(trial, length=64)
 
 

@@ -31,12 +31,12 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds."""
+    """Three trials that differ in their seed."""
     return [Trial(seed) for seed in range(3)]
 
 
 def small(trial: Trial) -> Trial:
-    """Two steps."""
+    """The same trial with two steps, for a test."""
     return replace(trial, steps=2, n=64)
 
 

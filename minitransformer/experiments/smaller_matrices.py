@@ -50,7 +50,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """Two steps."""
+    """The same trial with two steps, for a test."""
     return replace(trial, steps=2, n=64)
 
 
@@ -73,7 +73,7 @@ def run(trial: Trial) -> dict[str, Any]:
 
 
 def prepare(attention: str, n: int) -> tuple[SequenceModel, "Missing"]:
-    """Model and objective."""
+    """The model of a trial and the objective that it is trained on."""
     sizes: dict[str, Any] = {"width": 64, "depth": 4, "heads": 4, "activation": "gelu_tanh", "positions": "rope"}
     return SequenceModel(TAKEN_OUT + 1, n, attention=tuple(attention.split(" + ")), **sizes), Missing(python_docs(), n)
 

@@ -34,12 +34,12 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each kind."""
     return [Trial(penalty, seed) for penalty in (None, *PENALTIES) for seed in range(3)]
 
 
 def small(trial: Trial) -> Trial:
-    """Two steps."""
+    """The same trial with two steps, for a test."""
     return replace(trial, steps=2)
 
 

@@ -57,7 +57,7 @@ class WhereOneEnds:
     data = {"task": "walks", "name": "where one ends", "sha256": ""}  # noqa: RUF012
 
     def batch(self, size: int, rng: np.random.Generator) -> Walks:
-        """New ones."""
+        """A batch of new samples."""
         return walks(size, rng)
 
     def parts(self, batch: Walks, count: int) -> list[Walks]:
@@ -91,7 +91,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """Two steps."""
+    """The same trial with two steps, for a test."""
     return replace(trial, steps=2, width=16)
 
 

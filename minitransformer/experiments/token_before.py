@@ -36,7 +36,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """Twenty steps."""
+    """The same trial with twenty steps, for a test."""
     return replace(trial, steps=20)
 
 

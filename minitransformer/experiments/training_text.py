@@ -36,7 +36,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds."""
+    """Three trials that differ in their seed."""
     return [Trial(seed) for seed in range(3)]
 
 

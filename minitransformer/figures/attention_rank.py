@@ -27,7 +27,7 @@ class AttentionRank(NamedTuple):
 
 
 def data() -> AttentionRank:
-    """The record."""
+    """What the record holds, by layer."""
     kept = experiments.load("attention_rank").only()
     arrays = {name: np.array(kept[name]) for name in ("trained", "fresh", "random", "ranks", "used")}
     errors = {name: np.array(found) for name, found in kept["errors"].items()}

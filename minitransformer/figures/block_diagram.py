@@ -114,7 +114,7 @@ def box(ax: Axes, corner: tuple[float, float], size: tuple[float, float], text: 
 
 
 def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, width: float = 2.2) -> None:
-    """A straight arrow."""
+    """Draw a straight arrow."""
     style = {"arrowstyle": "-|>", "color": colour, "lw": width, "mutation_scale": 20, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", end, start, arrowprops=style, zorder=2)
 

@@ -26,7 +26,7 @@ class FewerKeys(NamedTuple):
 
 
 def data() -> FewerKeys:
-    """From both records."""
+    """Errors from both records."""
     errors = attention_rank.data().errors
     rows = [
         result

@@ -27,7 +27,7 @@ class InteractionMatrices(NamedTuple):
 
 
 def data(n: int = 24) -> InteractionMatrices:
-    """n tokens."""
+    """The masks of its patterns for n tokens."""
     return InteractionMatrices(
         {name: pattern(n, n, causal=causal).mask for name, (pattern, causal) in PATTERNS.items()}
     )

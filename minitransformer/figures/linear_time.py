@@ -47,15 +47,15 @@ def data() -> LinearTime:
 
 
 def draw(data: LinearTime) -> Figure:
-    """Both axes logarithmic; a cross where dense attention with its matrices no longer fits."""
+    """Both axes logarithmic; the line of dense attention with its matrices ends where they no longer fit."""
     fig, ax = figure(height=7)
     for (kind, name), marker in zip(NAMES.items(), "os^Dv", strict=True):
         ax.plot(data.n[kind], data.seconds[kind], marker=marker, label=name, color="0.5" if kind == "values" else None)
-    last = data.seconds["every matrix"][-1]
-    ax.plot([data.too_long], [4 * last], "x", color="black", markersize=18, markeredgewidth=4)
-    matrices = f"matrices of {data.matrices:g} GB"
-    ax.annotate(matrices, (data.too_long, 4 * last), (0, -40), textcoords="offset points", ha="center")
-    ax.set(xscale="log", yscale="log", xlabel="tokens $n$", ylabel="seconds, forwards and backwards")
+    end = data.n["every matrix"][-1], data.seconds["every matrix"][-1]
+    told = f"at {data.too_long:,} tokens\nits matrices would\ntake {data.matrices:g} GB"
+    ax.annotate(told, end, (0, 14), textcoords="offset points", ha="center", va="bottom", color="#20639b")
+    top = 2 * max(seconds.max() for seconds in data.seconds.values())
+    ax.set(xscale="log", yscale="log", xlabel="tokens $n$", ylabel="seconds, forwards and backwards", ylim=(None, top))
     ax.set_xticks([256, 1024, 4096, 16384, 65536], ["256", "1024", "4096", "16,384", "65,536"])
     ax.minorticks_off()
     ax.legend(loc="upper left")

@@ -41,35 +41,51 @@ def data(n: int = 40, r: int = 12, dv: int = 8) -> MultiplicationOrder:
 
 
 NAMES = (r"$\Phi_Q$", r"$\Phi_K^\top$", "$V$")
+GAP = 9.0  # between factors
 
 
-def _rectangle(ax: Axes, x: float, shape: tuple[int, int], colour: str, name: str) -> None:
+def _rectangle(ax: Axes, x: float, shape: tuple[int, int], colour: str, name: str) -> float:
+    """A matrix in proportion, its name above and its size below; where the next one may begin."""
     rows, columns = shape
     ax.add_patch(Rectangle((x, -rows / 2), columns, rows, facecolor=colour, edgecolor="black", linewidth=1.5))
-    ax.text(x + columns / 2, -rows / 2 - 4, name, ha="center", va="top")
+    ax.text(x + columns / 2, rows / 2 + 2.5, name, ha="center", va="bottom")
+    ax.text(x + columns / 2, -rows / 2 - 2.5, f"{rows} × {columns}", ha="center", va="top")
+    return x + columns + GAP
+
+
+def _sign(ax: Axes, x: float, sign: str) -> float:
+    ax.text(x, 0, sign, ha="center", va="center", fontsize=26)
+    return x + 6
 
 
 def draw(data: MultiplicationOrder) -> Figure:
-    """Rectangles in proportion; dashed around what is multiplied first, and what comes of it at the right."""
-    fig, axes = figure(2, 1, width=13, height=10)
-    titles = "the matrix first", "the sums over keys first"
+    """Matrices in proportion, with their sizes: dashed what is multiplied first, then what comes of it, and Y at the right."""
+    fig, axes = figure(2, 1, width=13, height=7.6)
+    titles = "the matrix of pairs first", "the sums over keys first"
     formulas = (r"$n^2 r + n^2 d_v$", r"$n r d_v + n r d_v$")
+    colours = ("#9fc1dd", "#e9b8a6", "#a9cfb4")
     for ax, order, title, formula in zip(axes, data.orders, titles, formulas, strict=True):
         x, starts = 0.0, []
-        for shape, name, colour in zip(order.factors, NAMES, ("#9fc1dd", "#e9b8a6", "#a9cfb4"), strict=True):
+        for shape, name, colour in zip(order.factors, NAMES, colours, strict=True):
             starts.append(x)
-            _rectangle(ax, x, shape, colour, name)
-            x += shape[1] + 5
+            x = _rectangle(ax, x, shape, colour, name)
         a, b = order.first, order.first + 1
-        left, right = starts[a] - 1.5, starts[b] + order.factors[b][1] + 1.5
-        height = max(order.factors[a][0], order.factors[b][0]) + 3.5
+        left, right = starts[a] - 4, starts[b] + order.factors[b][1] + 6
+        height = max(order.factors[a][0], order.factors[b][0]) + 18
         ax.add_patch(
             Rectangle((left, -height / 2), right - left, height, fill=False, linestyle=(0, (4, 3)), linewidth=2.5)
         )
-        ax.annotate("", (x + 9, 0), (x, 0), arrowprops={"arrowstyle": "-|>", "linewidth": 2.5, "color": "black"})
-        _rectangle(ax, x + 13, order.between, "#d8c9e3", f"{order.between[0]} × {order.between[1]}")
+        x = _sign(ax, x, "=")
+        name = r"$\Phi_Q\Phi_K^\top$" if order.first == 0 else r"$\Phi_K^\top V$"
+        between = (order.between, "#d8c9e3", name)
+        last = 2 - 2 * order.first
+        other = (order.factors[last], colours[last], NAMES[last])
+        for shape, colour, name in (between, other) if order.first == 0 else (other, between):
+            x = _rectangle(ax, x, shape, colour, name)
+        x = _sign(ax, x, "=")
+        x = _rectangle(ax, x, (data.n, data.dv), "0.85", "$Y$")
         total = sum(order.costs)
-        ax.text(x + 13 + data.n + 6, 0, f"{title}:\n{formula}\n= {total:,}", va="center")
-        ax.set(xlim=(-3, x + 13 + data.n + 52), ylim=(-data.n / 2 - 8, data.n / 2 + 3), aspect="equal")
+        ax.text(x + 2, 0, f"{title}:\n{formula}\n= {total:,} products", va="center")
+        ax.set(xlim=(-6, 244), ylim=(-data.n / 2 - 11, data.n / 2 + 11), aspect="equal")
         ax.axis("off")
     return fig

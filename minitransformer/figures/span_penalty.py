@@ -20,7 +20,7 @@ class SpanPenalty(NamedTuple):
 
 
 def data() -> SpanPenalty:
-    """From the record."""
+    """Spans and bits from the record, by price."""
     found: dict[float | None, list[dict]] = {}
     for trial, result in experiments.load("spans"):
         found.setdefault(trial.penalty, []).append(result)

@@ -23,7 +23,8 @@ class Speed(NamedTuple):
     """One machine: GFLOP/s of each run of each stair, ceilings, times of each run at each length, bytes.
 
     rates     by stair, (runs,)
-    cores     1, and all; and of so many cores: peak (GFLOP/s) and bandwidth (GB/s)
+    cores     1, and all; and of so many cores: peak (GFLOP/s) and bandwidth (GB/s), each the median of the rounds
+    peaks     of so many cores, GFLOP/s of each round
     rows      GFLOP/s in blocks of 4 and 6 rows, (runs,)
     numbers   seconds for 10,000 products, by the exponent of the numbers, and of the way back from two attentions, (rounds,)
     n         lengths; seconds by name, (lengths, rounds), each the median of a round; bytes by name
@@ -33,6 +34,7 @@ class Speed(NamedTuple):
     cores: tuple[int, int]
     peak: dict[int, float]
     bandwidth: dict[int, float]
+    peaks: dict[int, Array]
     rows: dict[int, Array]
     numbers: dict[str, Array]
     n: Array
@@ -94,7 +96,7 @@ def data() -> Speed:
     record, rounds = experiments.load("speed"), {}
     for trial, result in record:
         rounds.setdefault(trial.part, []).append(result)
-    best = {what: np.max([r[what] for r in rounds["ceilings"]], axis=0) for what in ("peak", "bandwidth")}
+    ceilings = {what: np.array([r[what] for r in rounds["ceilings"]]) for what in ("peak", "bandwidth")}
     cores, first = tuple(rounds["ceilings"][0]["cores"]), rounds["lengths"][0]
     times = {name: [[np.median(runs) for runs in r["seconds"][name]] for r in rounds["lengths"]] for name in LABELS}
     return Speed(
@@ -103,7 +105,8 @@ def data() -> Speed:
             for name, stair in stairs().items()
         },
         cores,
-        *(dict(zip(cores, map(float, best[what]), strict=True)) for what in best),
+        *(dict(zip(cores, map(float, np.median(each, 0)), strict=True)) for each in ceilings.values()),
+        dict(zip(cores, ceilings["peak"].T, strict=True)),
         {rows: np.concatenate([r[str(rows)] for r in rounds["rows"]]) for rows in (4, 6)},
         {name: np.array([r[name] for r in rounds["small numbers"]]) for name in rounds["small numbers"][0]},
         np.array(first["n"]),

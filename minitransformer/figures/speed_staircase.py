@@ -3,33 +3,36 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.speed import Speed, data
+from minitransformer.figures.speed import Speed, data, stairs
 from minitransformer.figures.style import figure
 
 __all__ = ["data", "digits", "draw", "times"]
 
 
 def draw(data: Speed) -> Figure:
-    """A bar for each stair before a pale one for its roof; beside them the rate, and how often that of the stair above."""
-    fig, ax = figure(width=12, height=6.2)
+    """A dot for each stair on a scale of rates, a line for its roof; beside them n, the rate, and how often that above."""
+    fig, ax = figure(width=12, height=6.4)
     rates, most = np.array([data.rate(name) for name in data.rates]), max(data.peak.values())
     spread = np.abs([np.percentile(runs, (25, 75)) for runs in data.rates.values()] - rates[:, None]).T
     places, roofs = np.arange(len(rates)), [data.roof_of(name) for name in data.rates]
-    ax.barh(places, roofs, 0.8, color="0.87")
-    ax.barh(places, rates, 0.8, xerr=spread, color="#20639b", ecolor="0.1")
-    ax.text(0.8 * roofs[0], 0, "pale: up to its roof", ha="right", va="center")
-    columns = {25 * most: ["GFLOP/s", *map(digits, rates)], 700 * most: ["times", "", *_steps(rates)]}
+    ax.hlines(places, rates, roofs, color="0.75", linewidth=2)
+    ax.plot(roofs, places, "|", color="0.35", markersize=22, markeredgewidth=2.5, linestyle="none")
+    ax.errorbar(rates, places, xerr=spread, fmt="o", color="#20639b", ecolor="0.1", markersize=12, linestyle="none")
+    ax.text(0.8 * roofs[0], -0.12, "its roof", ha="right", va="bottom")
+    lengths = [str(stairs()[name].n) for name in data.rates]
+    columns = {14 * most: ["n", *lengths], 400 * most: ["GFLOP/s", *map(digits, rates)]}
+    columns[9000 * most] = ["times", "", *_steps(rates)]
     for x, column in columns.items():
         for place, text in enumerate(column):
             ax.text(x, place - 1, text, ha="right", va="center", weight="normal" if place else "bold")
     ax.set_yticks(places, data.rates)
     ax.set_ylim(len(rates) - 0.4, -1.5)
     ax.tick_params(axis="y", length=0)
-    ax.set(xscale="log", xlabel="GFLOP/s", xlim=(rates.min() / 2, 700 * most))
+    ax.set(xscale="log", xlabel="GFLOP/s", xlim=(rates.min() / 2, 9000 * most))
     ax.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
-    ax.xaxis.set_label_coords(0.3, -0.09)
+    ax.xaxis.set_label_coords(0.25, -0.09)
     ax.minorticks_off()
-    ax.spines["left"].set_bounds(len(rates) - 0.4, -0.5)
+    ax.spines["left"].set_visible(False)
     ax.spines["bottom"].set_bounds(rates.min() / 2, most)
     return fig
 

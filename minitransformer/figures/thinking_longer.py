@@ -19,7 +19,7 @@ class ThinkingLonger(NamedTuple):
 
 
 def data() -> ThinkingLonger:
-    """By price."""
+    """Steps and answers from the record, by price."""
     record = list(experiments.load("thinking_longer"))
     prices = dict.fromkeys(trial.ponder for trial, _ in record)
 

@@ -333,7 +333,10 @@ class TiledKernelAttentionPullback(NamedTuple):
         """The weights, (*batch, n, m), made again by the definition, in NumPy."""
         n, m = self.FQ.shape[-2], self.FK.shape[-2]
         sees = np.arange(m) <= np.arange(n)[:, None] + (m - n if self.causal else m)
-        W = np.where(sees, self.FQ @ self.FK.mT, 0)
+        FQ, FK = map(
+            np.ascontiguousarray, (self.FQ, self.FK)
+        )  # BLAS sums in another order where columns stand together
+        W = np.where(sees, FQ @ FK.mT, 0)
         return W * inverse(self.D)[..., None] if self.D.size else W
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:

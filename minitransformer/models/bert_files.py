@@ -162,7 +162,7 @@ class _Tensors:
         return np.ascontiguousarray(self(f"{name}.weight", E, D).T), self(f"{name}.bias", E)
 
     def norm(self, name: str, D: int) -> NormParams:
-        """Gain and bias."""
+        """Gain and bias of a norm, from the file."""
         return NormParams(self(f"{name}.weight", D), self(f"{name}.bias", D))
 
 

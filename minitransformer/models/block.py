@@ -148,7 +148,7 @@ class Block:
 
     @property
     def width(self) -> int:
-        """D."""
+        """D, the width of the rows."""
         return self.attention.width
 
     @cached_property

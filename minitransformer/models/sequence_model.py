@@ -160,7 +160,7 @@ class SequenceModel(Model):
 
     @cached_property
     def stack(self) -> Stack:
-        """Its blocks."""
+        """The stack of its blocks."""
         return stack_of(
             *(self.attention, self._placed.in_attention),
             width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,

@@ -102,12 +102,12 @@ class Stack:
 
     @property
     def width(self) -> int:
-        """D."""
+        """D, the width of the rows."""
         return self.blocks[0].width
 
     @property
     def depth(self) -> int:
-        """Number of blocks."""
+        """The number of blocks."""
         return len(self.blocks)
 
     @property

@@ -51,7 +51,7 @@ class MemoryPullback(NamedTuple):
 
     @property
     def blocks(self) -> tuple[Pullback, ...]:
-        """The blocks' pullbacks."""
+        """The pullbacks of the blocks."""
         return self.stack.blocks
 
     def __call__(self, dY: Array) -> tuple[StackParams, Array]:

@@ -328,11 +328,11 @@ class UniversalStack(Stack):
         return self.rule != "fixed" or super().adds_loss
 
     def observe(self, pullback: Pullback) -> Tree:
-        """Nothing is moved."""
+        """No part of it moves after a step, so there is nothing to know."""
         return None
 
     def after_step(self, params: Tree, observed: Tree, rng: np.random.Generator) -> Tree:
-        """Nothing is moved."""
+        """The parameters as they are: no part of it moves after a step."""
         return params
 
 

@@ -110,7 +110,7 @@ class SinusoidalPositions:
         angular_frequencies(self.width)  # refuses what it can't do
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoParams:
-        """Nothing to learn."""
+        """There is nothing to learn."""
         return NoParams()
 
     @checked
@@ -124,7 +124,7 @@ class SinusoidalPositions:
 
 
 class LearnableSinusoidParams(NamedTuple):
-    """ln ω, (D/2,)."""
+    """The logarithms of the frequencies, ln ω (D/2,)."""
 
     log_omega: Array
 

@@ -53,7 +53,7 @@ class FourTermsPullback(NamedTuple):
 
     @property
     def cc(self) -> Array:
-        """Content–content: ⟨q_i, k_j⟩."""
+        """The content–content term ⟨q_i, k_j⟩."""
         return self.scale * self.Q @ self.K.mT
 
     @property

@@ -23,7 +23,7 @@ class NoPositions:
     width: int
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoParams:
-        """Nothing to learn."""
+        """There is nothing to learn."""
         return NoParams()
 
     @checked

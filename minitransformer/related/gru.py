@@ -187,7 +187,7 @@ class UnrolledGRUPullback(NamedTuple):
 
     @property
     def u(self) -> Array:
-        """The gates."""
+        """The gates of all steps."""
         return self.gru.u
 
     def __call__(self, dY: Array) -> tuple:

@@ -180,7 +180,7 @@ class Alike:
     width: int
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> tuple[()]:
-        """Nothing to learn."""
+        """There is nothing to learn."""
         return ()
 
     @checked

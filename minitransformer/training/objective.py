@@ -54,7 +54,7 @@ class Objective(Protocol):
         """Tokens to predict in one sample."""
 
     def batch(self, size: int, rng: np.random.Generator) -> Any:
-        """Random training samples."""
+        """A batch of random samples to train on."""
 
     def parts(self, batch: Any, count: int) -> list[Any]:
         """The batch in `count` equal parts."""

@@ -29,7 +29,7 @@ def svg(shift=0.0, image=0):
     axes.plot([0, 1, 2], [0, 1 + shift, 0], marker="o")
     axes.imshow(np.full((2, 2), image), vmin=0, vmax=255, extent=(0, 1, 0, 1))
     axes.set(xlim=(0, 2), ylim=(0, 2), aspect="auto")
-    axes.set_position([0.1, 0.1, 0.8, 0.8 + shift / 100])
+    axes.set_position([0.1, 0.1, 0.8, 0.803 + shift / 100])  # the embedded picture does not end where pixels do
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

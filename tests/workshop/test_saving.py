@@ -19,6 +19,7 @@ CHAPTER = "99_sources.ipynb"
 @pytest.fixture
 def top(root, tmp_path, monkeypatch):
     """A folder that holds a copy of the book, in which the chapter stands twice: among the others, and elsewhere."""
+    (tmp_path / "data").mkdir()
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))  # a server writes there what it trusts
     (tmp_path / "book" / "notebooks").mkdir(parents=True)
     (tmp_path / "book" / equations.IN_REPOSITORY).parent.mkdir(parents=True)

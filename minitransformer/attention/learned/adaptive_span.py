@@ -228,7 +228,7 @@ class AdaptiveSpan(Core):
 
     @property
     def largest(self) -> int:
-        """S."""
+        """S, the longest span that a head can have."""
         return self.longest if self.limit is None else self.limit
 
     @property

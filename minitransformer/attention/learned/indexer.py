@@ -170,7 +170,7 @@ class Indexer(Core):
     apart = ("U_q", "U_k", "U_w")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> IndexerParams:
-        """Uniform on ±√(3/D)."""
+        """Projections drawn uniformly from ±√(3/D)."""
         D = self.heads * self.d
         b = (3 / D) ** 0.5
         widths = self.small * self.narrow, self.narrow, self.small

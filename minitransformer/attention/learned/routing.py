@@ -200,7 +200,7 @@ class Routing(Core):
 
     @property
     def taken(self) -> int:
-        """w."""
+        """w, how many tokens a cluster takes."""
         return -(-self.longest // max(self.clusters, 1)) if self.window is None else self.window
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> RoutingParams:

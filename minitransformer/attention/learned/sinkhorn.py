@@ -283,7 +283,7 @@ class Sinkhorn(Core):
             )
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SinkhornParams:
-        """Uniform on ±√(3/d)."""
+        """Weights drawn uniformly from ±√(3/d)."""
         b = math.sqrt(3 / self.d)
         W_1, W_2 = (
             rng.uniform(-b, b, (self.heads, self.d, columns)).astype(dtype)

@@ -136,7 +136,7 @@ class ForgettingState(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Positions so far."""
+        """How many positions there have been so far."""
         return self.past.length
 
 

@@ -130,7 +130,7 @@ class Performer(FeatureAttention):
 
     @property
     def drawn(self) -> int:
-        """m."""
+        """m, the number of directions to draw."""
         return max(int(self.d * np.log(self.d)), 1) if self.rows is None else self.rows
 
     def _draw(self, rng: np.random.Generator, dtype: Any) -> Array:
@@ -139,7 +139,7 @@ class Performer(FeatureAttention):
         return (of_same_length(W) if self.same_length else W).astype(dtype)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> PerformerParams:
-        """Directions, just drawn."""
+        """The directions, freshly drawn."""
         return PerformerParams(self._draw(rng, dtype), np.zeros(1, dtype))
 
     def phi(self, params: PerformerParams, X: Array, *, first: int, query: bool) -> tuple[Array, NotLearnedPullback]:

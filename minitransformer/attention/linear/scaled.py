@@ -17,5 +17,5 @@ class ScaledPullback(NamedTuple):
 
 
 def fourth_root(X: Array) -> Array:
-    """c = d^−¼."""
+    """The factor c = d^−¼ of queries and of keys, so that their product is divided by √d."""
     return X.dtype.type(max(X.shape[-1], 1) ** -0.25)

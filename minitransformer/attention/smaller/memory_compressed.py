@@ -226,7 +226,7 @@ class MemoryCompressed(Core):
 
     @property
     def cost(self) -> str:  # type: ignore[override]
-        """Still a square."""
+        """The cost for n tokens, which is still a square."""
         return "O(n²/stride)"
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MemoryCompressedParams:

@@ -56,7 +56,7 @@ class BigBird(Pattern):
 
     @property
     def front(self) -> int:
-        """The extra rows."""
+        """How many extra rows stand in front of the text."""
         return self.extra
 
     @property

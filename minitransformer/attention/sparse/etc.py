@@ -45,7 +45,7 @@ class LabelledPullback(NamedTuple):
 
     @property
     def A(self) -> Array:  # noqa: N802
-        """The attention matrices."""
+        """The attention matrices of both softmaxes."""
         return self.softmax.A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
@@ -134,7 +134,7 @@ class Blocks(NamedTuple):
         return X.reshape(*X.shape[:-2], X.shape[-2] // self.size, self.size, X.shape[-1])
 
     def joined(self, X: Array) -> Array:
-        """Back again."""
+        """Global rows and text as one sequence again."""
         return as_one_axis(X, -3, -1)[..., : self.n, :]
 
     def seen(self, X: Array) -> Array:
@@ -252,7 +252,7 @@ class ETC(Core):
 
     @property
     def front(self) -> int:
-        """g."""
+        """g, the number of global rows in front of the text."""
         return self.globals_
 
     @property

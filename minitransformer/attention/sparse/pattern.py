@@ -38,12 +38,12 @@ class Pattern:
 
     @property
     def causal(self) -> Literal["either", "always", "never"]:
-        """Either way."""
+        """A pattern can be causal or not, unless it says otherwise."""
         return "either"
 
     @property
     def front(self) -> int:
-        """None."""
+        """A pattern wants no tokens in front of the text."""
         return 0
 
     @property
@@ -164,13 +164,13 @@ class Union(Combined):
         return Kept(max(k.first for k in kept if k), max(k.last for k in kept if k))
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """By any rule."""
+        """True where any of the rules lets query i see key j."""
         if self.rules > 1:
             return super().sees(i, j, m, causal=causal)
         return functools.reduce(np.logical_or, (rule.sees(i, j, m, causal=causal) for rule in self.patterns))
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """By any rule."""
+        """Which tiles any of the rules may need."""
         return functools.reduce(np.logical_or, (rule.near(t, k, m, causal=causal) for rule in self.patterns))
 
 
@@ -186,13 +186,13 @@ class Intersection(Combined):
         return min((k for pattern in self.patterns if (k := pattern.kept)), key=sum, default=None)
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """By every rule."""
+        """True where every rule lets query i see key j."""
         if self.rules > 1:
             return super().sees(i, j, m, causal=causal)
         return functools.reduce(np.logical_and, (rule.sees(i, j, m, causal=causal) for rule in self.patterns))
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """By every rule."""
+        """Which tiles all of the rules may need."""
         return functools.reduce(np.logical_and, (rule.near(t, k, m, causal=causal) for rule in self.patterns))
 
 
@@ -201,11 +201,11 @@ class Causal(Pattern):
     """j ≤ i: dense attention that does not look ahead. `Window(5) & Causal()` is causal also in a model that is not."""
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """Not ahead."""
+        """True where key j does not lie ahead of query i."""
         return j <= i
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """Not ahead."""
+        """Which tiles do not lie ahead of a query."""
         return k <= t
 
 
@@ -223,7 +223,7 @@ class EachHead(Pattern):
 
     @property
     def of_heads(self) -> tuple[Pattern, ...]:
-        """One for each."""
+        """The pattern of each head."""
         return self.patterns
 
     @property

@@ -1,0 +1,107 @@
+"""The answers that chapters give to their exercises by hand: the package says the same."""
+
+import numpy as np
+import pytest
+
+from minitransformer.attention import delta_rule_step, dot_product_attention, kernel_attention, merge, partial_attention
+from minitransformer.attention.unweighted import unweighted_attention
+from minitransformer.functional import layer_norm, softmax
+from minitransformer.positions import shift_matrix, sinusoids
+from minitransformer.related import gru_coefficients
+
+
+def test_01_weights_of_a_constant_gate():
+    C, _ = gru_coefficients(np.full((8, 1), 0.5))
+    assert C[-5, ::][:5, 0].tolist() == [1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2]
+    assert 0.5**7 < 0.01 < 0.5**6
+
+
+def test_02_a_fourth_token():
+    X = np.linalg.cholesky(
+        np.log([[4.0, 1.0001, 2], [1.0001, 9, 3], [2, 3, 9]])
+    )  # any three with these products in row 1
+    _, pullback = unweighted_attention(np.vstack([X, X[:1]]))
+    np.testing.assert_allclose(pullback.A[0], np.array([4, 1, 2, 4]) / 11, atol=1e-4)
+    _, back = softmax(np.log([4.0, 1, 2, 4]))
+    np.testing.assert_allclose(back(np.array([0.0, 0, 1, 0])), np.array([-8, -2, 18, -8]) / 121)
+
+
+def test_03_what_a_norm_lets_through():
+    Y, pullback = layer_norm(np.array([[0.0, 0, 0, 10]]), np.ones(4), np.zeros(4), eps=0.0)
+    np.testing.assert_allclose(Y, np.array([[-1, -1, -1, 3]]) / np.sqrt(3))
+    for nothing in ([1.0, 1, 1, 1], [-1.0, -1, -1, 3]):
+        assert np.abs(pullback(np.array([nothing]))[0]).max() < 1e-12
+
+
+def test_04_a_sixth_of_a_turn():
+    angles = np.arange(7) * np.pi / 3
+    rows, root = np.stack([np.sin(angles), np.cos(angles)], 1), np.sqrt(3) / 2
+    np.testing.assert_allclose(rows @ rows[0], [1, 0.5, -0.5, -1, -0.5, 0.5, 1], atol=1e-12)
+    M = np.array([[-0.5, root], [-root, -0.5]])
+    np.testing.assert_allclose(rows[:5] @ M.T, rows[2:], atol=1e-12)
+    slow = sinusoids(5, 2)  # ω = 1: the same form
+    np.testing.assert_allclose(slow[:3] @ shift_matrix(2, 2).T, slow[2:], atol=1e-12)
+
+
+def test_06_a_geometric_series():
+    m, n = 0.3, 400
+    A, _ = softmax(-m * np.arange(n))
+    np.testing.assert_allclose(A[:5], (1 - np.exp(-m)) * np.exp(-m * np.arange(5)))
+
+
+def test_07_one_merged_key_for_one_query():
+    x = np.log(5 / 2)
+    assert 2 * np.exp(x) == pytest.approx(1 + 4)
+    assert 2 * np.exp(2 * x) == pytest.approx(12.5) != 1 + 16
+
+
+def test_08_a_window_of_four_words():
+    near = np.abs(np.arange(4)[:, None] - np.arange(4)) <= 1
+    zero, V, dY = np.zeros((4, 2)), np.array([[6.0], [12], [18], [24]]), np.array([[1.0], [0], [0], [0]])
+    everywhere = near.copy()
+    everywhere[3], everywhere[:, 3] = True, True
+    for mask, wanted in ((near, [1 / 2, 1 / 2, 0, 0]), (everywhere, [1 / 3, 1 / 3, 0, 1 / 3])):
+        _, pullback = dot_product_attention(zero, zero, V, mask=mask)
+        np.testing.assert_allclose(pullback(dY)[2][:, 0], wanted)
+
+
+def test_09_rounds():
+    assert (5 / 9) ** 8 < 0.01 < (5 / 9) ** 7
+    assert 1 - (8 / 9) ** 8 == pytest.approx(0.61, abs=0.005)
+
+
+def test_10_six_numbers():
+    def features(x):
+        return np.array([[1, x, x**2 / np.sqrt(2)]])
+
+    K, V = np.vstack([features(1.0), features(-1.0)]), np.array([[2.0], [4]])
+    np.testing.assert_allclose((K.T @ V)[:, 0], [6, -2, 3 * np.sqrt(2)])
+    np.testing.assert_allclose(K.sum(0), [2, 0, np.sqrt(2)], atol=1e-12)
+    assert kernel_attention(features(1.0), K, V)[0][0, 0] == pytest.approx(7 / 3)
+    Y, _ = dot_product_attention(np.ones((1, 1)), np.array([[1.0], [-1]]), V, scale=1.0)
+    assert Y[0, 0] == pytest.approx(2.24, abs=0.005)
+
+
+def test_11_one_pass_and_many():
+    K, V = np.array([[1.0, 0], [0.5, np.sqrt(0.75)]]), np.array([[1.0], [0]])
+    np.testing.assert_allclose(K @ (K.T @ V), [[1], [0.5]])
+    S, errors = np.zeros((2, 1)), []
+    for _ in range(30):
+        _, S = delta_rule_step(K, K, V, np.ones(2), S)
+        errors.append(np.abs(K @ S - V).max())
+        if len(errors) == 1:
+            np.testing.assert_allclose(K @ S, [[0.75], [0]], atol=1e-12)
+    assert errors[-1] < 1e-12
+    assert errors[1] / errors[0] == pytest.approx(1 / 4)
+
+
+def test_17_two_parts_and_one_key_at_a_time():
+    S, V = np.log(np.array([3.0, 1, 6, 1])), np.array([[1.0], [0], [1], [2]])
+    Q, K = np.ones((1, 1, 1)), S[None, :, None]
+    parts = [partial_attention(Q, K[:, j], V[None, j], scale=1.0)[0] for j in (slice(0, 2), slice(2, 4))]
+    (Y, L), _ = merge(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    assert Y.item() == pytest.approx(1)
+    assert L.item() == pytest.approx(np.log(6) + np.log(11 / 6))
+    for scores in (S, S[::-1]):
+        tops = np.maximum.accumulate(scores)
+        assert (np.diff(tops) > 0).sum() == 1
