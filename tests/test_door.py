@@ -155,7 +155,13 @@ def weights(dtype):
     return (np.eye(r, dtype=dtype) + np.ones((SIZES["batch"], r, r), dtype)) / dtype(r + 1)
 
 
+def kernels(dtype):
+    """One for each head, as loops take it."""
+    return np.random.default_rng(1).standard_normal((SIZES["heads"], SIZES["taps"], 1)).astype(dtype)
+
+
 OTHER_OF = {
+    "depthwise_convolution": {"A": kernels},
     "gated_delta_rule": {"log_decay": fades},
     "gated_linear_attention": {"log_decay": fades},
     "pseudo_inverse": {"A": weights},

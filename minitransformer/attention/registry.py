@@ -28,6 +28,7 @@ from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed,
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
+from minitransformer.related.dynamic_convolution import DynamicConvolution, LightweightConvolution
 from minitransformer.related.gmlp import GMLP
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
@@ -64,6 +65,8 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "gated-delta": GatedDelta,
     "forgetting": Forgetting,
     "gmlp": GMLP,
+    "lightweight-convolution": LightweightConvolution,
+    "dynamic-convolution": DynamicConvolution,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 

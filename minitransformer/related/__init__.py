@@ -7,6 +7,12 @@ from minitransformer.related.convolution_from_heads import (
     convolve_with_heads,
     widened,
 )
+from minitransformer.related.dynamic_convolution import (
+    DynamicConvolution,
+    LightweightConvolution,
+    dynamic_convolution,
+    lightweight_convolution,
+)
 from minitransformer.related.gmlp import GMLP, GMLPParams, spatial_gate
 from minitransformer.related.gru import GRU, GRUParams, UnrolledGRU, gru_coefficients
 from minitransformer.related.ladder import After, Alike, Attend, Candidates, FreeWeights, rungs
@@ -22,16 +28,20 @@ __all__ = [
     "Attend",
     "Candidates",
     "ConvolutionFromHeads",
+    "DynamicConvolution",
     "FreeWeights",
     "GMLPParams",
     "GRUParams",
+    "LightweightConvolution",
     "RNNParams",
     "UnrolledGRU",
     "WordWindow",
     "WordWindowParams",
     "convolution_from_heads",
     "convolve_with_heads",
+    "dynamic_convolution",
     "gru_coefficients",
+    "lightweight_convolution",
     "rungs",
     "spatial_gate",
     "widened",

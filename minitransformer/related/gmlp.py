@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype
-from minitransformer.attention.core import Mixer, where_seen
+from minitransformer.arrays import one_dtype
+from minitransformer.attention.core import Mixer, seen_tokens, where_seen
 from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.smaller.products import MixPullback, mix
 from minitransformer.door import frozen
@@ -193,12 +193,10 @@ class GMLP(Mixer):
         """Pullback: dY to (dparams, dX). Raises ValueError for a mask that is not of keys alone, (*batch, 1, 1, n)."""
         n = X.shape[-2]
         self._refuse_longer(n)
-        there = None
-        if mask is not None:
-            must_broadcast(mask, (*X.shape[:-2], 1, 1, n), what="tokens, for M has no score that it could hide")
-            there = np.broadcast_to(mask, (*X.shape[:-2], 1, 1, n))[..., 0, 0, :]
         Z_1, Z_2, back = self._halves(params, X)
-        S, gate = spatial_gate(Z_1, Z_2, params.M[:n, :n], self._bias(params)[:n], causal=causal, mask=there)
+        S, gate = spatial_gate(
+            Z_1, Z_2, params.M[:n, :n], self._bias(params)[:n], causal=causal, mask=seen_tokens(mask, X)
+        )
         Y, v = linear(S, params.V, params.b_v)
         return Y, GMLPPullback(self.longest, *back, gate, v)  # type: ignore[call-arg]
 

@@ -41,6 +41,7 @@ from minitransformer.kept_loops import kept_in
 from minitransformer.machine import cores
 from minitransformer.models import FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions.rope import rotate
+from minitransformer.related import dynamic_convolution
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
 
@@ -78,6 +79,10 @@ def _gated(X: Array) -> None:
     for log_decay in (-abs(X[..., 0]), -abs(X)):
         _both_ways(gated_linear_attention, X, X, X, log_decay)
         _both_ways(gated_delta_rule, X / 10, X / 10, X, abs(X[..., 0]), log_decay)
+
+
+def _convolution(X: Array) -> None:
+    _both_ways(dynamic_convolution, X, X[0, :16, None] * np.ones((4, 1), X.dtype))
 
 
 def _pointwise(X: Array) -> None:
@@ -120,6 +125,7 @@ LOOPS = (
     _kernel_attention,
     _sparse,
     _pointwise,
+    _convolution,
     _one_token,
 )  # what takes longest comes first
 

@@ -76,6 +76,8 @@ OPTIONS = {
     "indexer": "chosen=5,narrow=3",
     "performer": "rows=8,redraw=3",
     "gla": "rank=5,root=3",
+    "lightweight-convolution": "taps=6,renormalise=True,drop=0.2",
+    "dynamic-convolution": "taps=5,drop=0.2",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
@@ -90,7 +92,15 @@ def made(name, width=D, heads=H):
     return attention_of(name, sizes)
 
 
-OTHERS = ("gmlp:form=source,hidden=9", "softmax:page=5", "gated-delta:taps=3", "ssd:taps=4", "each head", "everything")
+OTHERS = (
+    "gmlp:form=source,hidden=9",
+    "softmax:page=5",
+    "gated-delta:taps=3",
+    "ssd:taps=4",
+    "dynamic-convolution:renormalise=True",
+    "each head",
+    "everything",
+)
 PARTS = {name: made(name) for name in (*NAMES, *OTHERS)}
 
 
