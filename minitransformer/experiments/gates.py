@@ -44,7 +44,7 @@ def model_of(kind: str) -> LanguageModel:
     sizes: dict[str, Any] = {"context": 64, "width": 64, "depth": 2, "heads": 4, "positions": "rope"}
     if kind in PLAIN:
         return LanguageModel(**sizes, hidden=HIDDEN, activation=kind)
-    return LanguageModel(**sizes, hidden=GATED, ffn=kind)
+    return LanguageModel(**sizes, hidden=GATED, ffn=kind)  # type: ignore[arg-type]
 
 
 def run(trial: Trial) -> dict[str, Any]:

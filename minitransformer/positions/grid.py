@@ -38,12 +38,12 @@ class GridScalarsPullback(NamedTuple):
     """S = C + π: dS goes to the contents, and dπ_o is the sum of dS over the batch and all pairs with this offset."""
 
     content: ScoresPullback
-    index: Array
+    pairs: Array  # the entry of the table that belongs to (i, j)
     shape: tuple[int, ...]
 
     def __call__(self, dS: Array) -> tuple[GridScalarsParams, Array, Array]:
         heads, rows, columns = self.shape
-        dtable = sum_by_index(unbroadcast(dS, dS.shape[-3:]), self.index, rows * columns)
+        dtable = sum_by_index(unbroadcast(dS, dS.shape[-3:]), self.pairs, rows * columns)
         return GridScalarsParams(dtable.reshape(heads, rows, columns)), *self.content(dS)
 
 
@@ -83,6 +83,6 @@ class GridScalars(ScoreEncoding):
         if m > self.rows * self.columns:
             raise ValueError(f"K: {m} pixels, and the table is for {self.rows} rows of {self.columns}")
         C, content = scores(Q, K)
-        index = grid_offsets(n, m, self.columns, self.rows)
+        pairs = grid_offsets(n, m, self.columns, self.rows)
         flat = params.table.reshape(self.heads, params.table[0].size)
-        return C + flat[:, index], GridScalarsPullback(content, index, params.table.shape)
+        return C + flat[:, pairs], GridScalarsPullback(content, pairs, params.table.shape)
