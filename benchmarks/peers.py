@@ -258,7 +258,8 @@ def convolution_band(kind: str, n: int, taps: int, backward: bool) -> Job:
 
     def convolve(X, A):
         rows = A.expand(4, n, 8, taps).transpose(1, 2)
-        bands = F.pad(rows, (0, n)).flatten(2)[..., : n * (n + taps - 1)].unflatten(2, (n, n + taps - 1))[..., taps - 1 :]
+        side = n + taps - 1  # a row of weights and n zeros, cut at one number less, moves on by one place
+        bands = F.pad(rows, (0, n)).flatten(2)[..., : n * side].unflatten(2, (n, side))[..., taps - 1 :]
         return (bands @ X.unflatten(2, (8, 64)).transpose(1, 2)).transpose(1, 2).flatten(2)
 
     return _convolution(convolve, kind, n, taps, backward)

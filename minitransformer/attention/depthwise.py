@@ -18,7 +18,7 @@ from minitransformer.typing import Array, Float, checked
 
 
 class DepthwisePullback(NamedTuple):
-    """dx_j = Σ_s a_(j + left − s)s ⊙ dy_(j + left − s),  da_is = dy_i ⊙ x_(i − left + s), summed over all that share a; db = Σ dy.
+    """dx_j = Σ_s a_(j + left − s)s ⊙ dy_(j + left − s); da_is = dy_i ⊙ x_(i − left + s), a sum over who shares a; db = Σ dy.
 
     rows   X with the rows in front of it and behind it, of which zeros stand for those that are not there
     """

@@ -109,15 +109,8 @@ def convolve(X, S, left, first, weighs, A, Y, queue):
                 y[:] = 0
                 while k + 3 < hi:
                     add_four(
-                        a[h, k],
-                        a[h, k + 1],
-                        a[h, k + 2],
-                        a[h, k + 3],
-                        x[j, h],
-                        x[j + 1, h],
-                        x[j + 2, h],
-                        x[j + 3, h],
-                        y,
+                        *(a[h, k], a[h, k + 1], a[h, k + 2], a[h, k + 3]),
+                        *(x[j, h], x[j + 1, h], x[j + 2, h], x[j + 3, h], y),
                     )
                     k, j = k + 4, j + 4
                 while k < hi:
@@ -215,6 +208,5 @@ def depthwise(
     Y = np.empty((len(x), n, *x.shape[2:]), X.dtype)
     tasks = len(x) * ((n + ROWS - 1) // ROWS) if Y.size * S.shape[3] > SMALL else 1
     in_parallel(tasks, convolve, x, S, left, first, softmax, weights, Y)
-    return Y.reshape(*X.shape[:-3], n, *X.shape[-2:]), ConvolvePullback(
-        X, weights.reshape(A.shape), left, first, softmax
-    )
+    pullback = ConvolvePullback(X, weights.reshape(A.shape), left, first, softmax)
+    return Y.reshape(*X.shape[:-3], n, *X.shape[-2:]), pullback

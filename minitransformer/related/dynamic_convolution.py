@@ -148,7 +148,9 @@ def _hide(mask: Array | None, X: Array) -> Array:
     return where_seen(None if mask is None else mask[..., None], X)
 
 
-def _fit_heads(X: Array, heads: int, taps: int, name: str) -> None:
+def _fit_heads(X: Array, kernel: Array, name: str) -> None:
+    """Refuse a kernel (…, H, K) that does not fit the channels of X."""
+    heads, taps = kernel.shape[-2:]
     if taps == 0:
         raise ValueError(f"{name}: no taps, should be at least one")
     if heads == 0 or X.shape[-1] % heads:
@@ -183,7 +185,7 @@ def lightweight_convolution(
     raises       TypeError for a wrong shape or dtype; ValueError for no taps, or channels that H does not divide
     """
     one_dtype(X=X, S=S)
-    _fit_heads(X, *S.shape, "S")
+    _fit_heads(X, S, "S")
     return Choices(causal, renormalise, mask, drop, rng).convolve(_hide(mask, X), S)
 
 
@@ -237,7 +239,7 @@ def dynamic_convolution(
 
 def _dynamic(X: Array, W: Array, choices: Choices) -> tuple[Array, DynamicConvolutionPullback]:
     one_dtype(X=X, W=W)
-    _fit_heads(X, *W.shape[1:], "W")
+    _fit_heads(X, W, "W")
     X = _hide(choices.mask, X)
     S, logits = linear(X, as_one_axis(W, 1))
     Y, convolve = choices.convolve(X, S.reshape(*S.shape[:-1], *W.shape[1:]))

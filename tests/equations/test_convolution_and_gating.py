@@ -129,7 +129,7 @@ def test_borealis_eq_25_gated_mlp():
     np.testing.assert_allclose(layer(params, X)[0], GMLP_X, rtol=0, atol=1e-13)
 
 
-def test_the_papers_gmlp():
+def test_borealis_gmlp_as_in_its_paper():
     """Liu et al. 2021, in loops:   Z = GELU(X U + b_u),  Z = [Z₁ Z₂],  Y = (Z₁ ⊙ (M LN(Z₂) + b)) V + b_v."""
     rng = np.random.default_rng(26)
     E = 3

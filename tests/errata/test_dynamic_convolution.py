@@ -6,8 +6,8 @@ from minitransformer.related import dynamic_convolution
 
 
 def test_E21_the_weights_of_a_dynamic_convolution_depend_on_the_current_token_only():
-    """Borealis II, before fig. 12: "the convolution weights are determined by all of the inputs, and if we permute them, the result
-    will be different".
+    """Borealis II, before fig. 12: "the convolution weights are determined by all of the inputs, and if we permute them,
+    the result will be different".
 
     Weights of token i are softmax(x_i W): with other tokens around it they are the same to the last bit, and a permuted text has
     its weights permuted. The result is different because a weight is that of an offset, and at the offsets stand other tokens.
@@ -28,8 +28,6 @@ def test_E21_the_weights_of_a_dynamic_convolution_depend_on_the_current_token_on
     np.testing.assert_allclose(permuted.weights, pullback.weights[order], rtol=1e-13)
     assert np.abs(Z - Y[order]).max() > 0.1
 
-    even, _ = dynamic_convolution(
-        X, 0 * W
-    )  # weights that are the same for all tokens and taps: the order is still seen
+    even, _ = dynamic_convolution(X, 0 * W)  # all weights the same, for all tokens: the order is still seen
     again, _ = dynamic_convolution(X[order], 0 * W)
     assert np.abs(again - even[order]).max() > 0.1

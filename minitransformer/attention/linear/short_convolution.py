@@ -73,11 +73,10 @@ def short_convolution(
     if before is not None and before.shape[-2] != taps - 1:
         raise ValueError(f"before: {before.shape[-2]} rows for {taps} taps, should be {taps - 1}")
     of_heads = len(own) > 0
-    kernel = [M if of_heads or M is None else M[None] for M in (theta, b)]
-    rows, past = (None if M is None else _heads_last(M, of_heads) for M in (X, before))
-    A, convolve = depthwise_convolution(
-        rows, kernel[0][..., None, :, :, :], None if b is None else kernel[1][..., None, :, :], causal=True, before=past
-    )
+    kernel = (theta if of_heads else theta[None])[..., None, :, :, :]
+    bias = None if b is None else (b if of_heads else b[None])[..., None, :, :]
+    past = None if before is None else _heads_last(before, of_heads)
+    A, convolve = depthwise_convolution(_heads_last(X, of_heads), kernel, bias, causal=True, before=past)
     Y, activation = silu(_rows_last(A, of_heads))
     return Y, ShortConvolutionPullback(convolve, activation, of_heads)
 
