@@ -6,9 +6,11 @@ pytest --all                      every case
 """
 
 import difflib
+import inspect
 import itertools
 import pdb
 import signal
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -27,6 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts thi
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all that tests send it
 
 ROOT = Path(__file__).resolve().parents[1]
+ROWS = {row.test: row for row in equations.load()}
 MARKS = {
     "each_value": "in the quick grid, each value of each parameter is tried once, beside others that change as they can",
     "each_pair": "in the quick grid, each pair of values of different parameters is tried once",
@@ -111,6 +114,38 @@ def pytest_collection_modifyitems(config, items):
                 left_out.update(set(same) - {same[number] for number in kept})
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """A test that the equation map names for a function has to call it, or a method of the class."""
+    file = Path(pyfuncitem.path).relative_to(ROOT).as_posix() if ROOT in Path(pyfuncitem.path).parents else ""
+    row = ROWS.get(f"{file}::{pyfuncitem.originalname}")
+    if row is None or sys.getprofile() is not None or pyfuncitem.config.getoption("trace"):
+        return (yield)
+    codes, called = codes_of(equations.resolve(row.function)), set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code in codes:
+            called.add(frame.f_code)
+
+    sys.setprofile(note)
+    try:
+        result = yield
+    finally:
+        sys.setprofile(None)
+    assert called, f"the map says that this test of {row.id} calls {row.function}, and it does not"
+    return result
+
+
+def codes_of(function):
+    """What is run when a function is called, or a method of a class that it defines or inherits from the book."""
+    if not isinstance(function, type):
+        return {inspect.unwrap(function).__code__}
+    methods = [
+        m for kind in function.__mro__ if kind.__module__.startswith("minitransformer.") for m in vars(kind).values()
+    ]
+    return {inspect.unwrap(m).__code__ for m in methods if inspect.isfunction(m)}
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,11 @@ The data stand in `equations.toml`; here they are read, checked for gaps and dan
 """
 
 import ast
+import importlib
 import json
-import pkgutil
 import re
 import tomllib
+import types
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -85,12 +86,26 @@ def _order(number: str) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.findall(r"\d+|\D+", number)]
 
 
+def resolve(name: str) -> Any:
+    """What stands under a dotted name. A function goes before the module of the same name, which it stands in.
+
+    raises   ImportError if there is nothing
+    """
+    first, *parts = name.split(".")
+    found = importlib.import_module(first)
+    for end, part in enumerate(parts, 2):
+        found = getattr(found, part, None) or importlib.import_module(".".join(name.split(".")[:end]))
+    return found
+
+
 def _dangling(row: Equation, root: Path) -> Iterator[str]:
     try:
-        function = pkgutil.resolve_name(row.function)
-    except (ImportError, AttributeError, ValueError) as error:
+        function = resolve(row.function)
+    except ImportError as error:
         yield f"no function {row.function} ({error})"
     else:
+        if not isinstance(function, (type, types.FunctionType)):
+            yield f"{row.function} is a {type(function).__name__}, and should be a function or a class"
         doc = function.__doc__ or ""
         if not doc or doc.startswith(f"{getattr(function, '__name__', '')}("):  # what dataclass writes by itself
             yield f"{row.function} has no docstring"

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from minitransformer.attention import MultiHeadAttention, MultiHeadParams, dot_product_attention
+from minitransformer.attention import MultiHeadAttention, MultiHeadParams, causal_mask, dot_product_attention
 from minitransformer.functional import embedding
 from minitransformer.models import Block, FeedForward, Stack
 from minitransformer.positions import SinusoidalPositions, sinusoids
@@ -233,6 +233,7 @@ def test_aalto_2_1_7_masking():
 
     causal, _ = dot_product_attention(Q, K, V, causal=True)
     masked, _ = dot_product_attention(Q, K, V, mask=M == 0)
+    np.testing.assert_array_equal(causal_mask(n), M == 0)
 
     np.testing.assert_allclose(causal, output, rtol=0, atol=1e-14)
     np.testing.assert_allclose(masked, output, rtol=0, atol=1e-14)

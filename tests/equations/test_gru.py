@@ -10,7 +10,17 @@ import numpy as np
 
 from minitransformer.positions import LearnedPositions
 from minitransformer.pullback import chain, random_like
-from minitransformer.related import GRU, After, Alike, Attend, Candidates, FreeWeights, UnrolledGRU, gru_coefficients
+from minitransformer.related import (
+    GRU,
+    After,
+    Alike,
+    Attend,
+    Candidates,
+    FreeWeights,
+    UnrolledGRU,
+    gru_coefficients,
+    rungs,
+)
 
 D, d, n = 3, 4, 5
 
@@ -304,7 +314,7 @@ def test_gru_full_layer():
     h_t = g([h_t¹; …; h_tᴺ])
     """
     rng = np.random.default_rng(14)
-    layers = (Candidates(D, d), LearnedPositions(d, n), Attend(d, heads=2, causal=False), After(d, 7))
+    layers = rungs(D, d, heads=2, longest=n, hidden=7)[9]
     params = random_like(tuple(layer.init(rng, np.float64) for layer in layers), rng)
     x = rng.standard_normal((n, D))
     H, _ = chain(*layers)(params, x)

@@ -260,9 +260,12 @@ def test_lecture_kernel():
     """
     rng = np.random.default_rng(3)
     x, y = rng.standard_normal((2, d)) / 2
-    draws = [phi_plus(x, w[None])[0] * phi_plus(y, w[None])[0] for w in rng.standard_normal((20_000, d))]
+    W = rng.standard_normal((20_000, d))
+    draws = [phi_plus(x, w[None])[0] * phi_plus(y, w[None])[0] for w in W]
     error = np.std(draws) / math.sqrt(20_000)
     assert abs(np.mean(draws) - math.exp(times(x, y))) < 3 * error
+    Fx, Fy = (positive_features(z[None], W)[0] for z in (x, y))
+    np.testing.assert_allclose((Fx @ Fy.T).item(), np.mean(draws), rtol=1e-10)
 
 
 def test_lecture_approximate_attention():

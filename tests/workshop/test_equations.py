@@ -57,6 +57,7 @@ def test_a_whole_row_is_no_problem(root):
         ("function", "minitransformer.nowhere.f", "no function minitransformer.nowhere.f"),
         ("function", "minitransformer.attention.masks.np.bool_.shape.x", "no function"),
         ("function", "minitransformer.pullback.ChainPullback.__call__", "has no docstring"),
+        ("function", "minitransformer.attention.masks", "is a module, and should be a function or a class"),
         ("test", "tests/equations/test_lecture.py::test_other", "no test tests/equations/test_lecture.py::test_other"),
         ("test", "tests/equations/test_none.py::test_lecture_basic", "no test tests/equations/test_none.py"),
         ("notebook", "03_none", "no notebook 03_none"),
@@ -66,6 +67,24 @@ def test_a_whole_row_is_no_problem(root):
 def test_a_dangling_name_is_found(root, field, value, problem):
     write_map(root, {**ROW, field: value})
     assert any(line.startswith("lecture-basic: ") and problem in line for line in equations.check(root))
+
+
+def test_a_function_goes_before_the_module_that_it_stands_in():
+    from minitransformer.attention import delta_rule
+
+    assert equations.resolve("minitransformer.attention.delta_rule") is delta_rule
+
+
+def test_a_row_names_what_its_test_calls(pytestconfig):
+    """What conftest.py looks for while a test of the map runs: the function itself, not what checks its arguments."""
+    from minitransformer.attention import dot_product_attention
+    from minitransformer.related import GRU
+
+    (conftest,) = (p for p in pytestconfig.pluginmanager.get_plugins() if hasattr(p, "codes_of"))
+    (code,) = conftest.codes_of(dot_product_attention)
+    assert code.co_filename.endswith("dot_product.py")
+    assert "__call__" in {code.co_name for code in conftest.codes_of(GRU)}
+    assert {row.id for row in equations.load()} == {row.id for row in conftest.ROWS.values()}
 
 
 def test_a_cell_without_its_tag_is_found(root):
