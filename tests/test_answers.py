@@ -7,7 +7,7 @@ from minitransformer.attention import delta_rule_step, dot_product_attention, ke
 from minitransformer.attention.unweighted import unweighted_attention
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions import shift_matrix, sinusoids
-from minitransformer.related import gru_coefficients
+from minitransformer.related import convolve_with_heads, gru_coefficients
 
 
 def test_01_weights_of_a_constant_gate():
@@ -93,6 +93,12 @@ def test_11_one_pass_and_many():
             np.testing.assert_allclose(K @ S, [[0.75], [0]], atol=1e-12)
     assert errors[-1] < 1e-12
     assert errors[1] / errors[0] == pytest.approx(1 / 4)
+
+
+def test_15_heads_without_a_frame():
+    Y = convolve_with_heads(np.array([[3.0], [6], [12], [9]]), np.array([1.0, -2, 1]), (4,))
+    np.testing.assert_allclose(Y[:, 0], [7.5, 3, -9, 1.5], atol=1e-12)
+    np.testing.assert_allclose(np.convolve([3.0, 6, 12, 9], [1, -2, 1], "same"), [0, 3, -9, -6])
 
 
 def test_17_two_parts_and_one_key_at_a_time():

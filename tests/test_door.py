@@ -320,7 +320,7 @@ def indices(name, given):
     function = inspect.unwrap(CALLS[name][0])
     found = {key: value for key, value in given.items() if key != "params"}
     if "mask" in (asked := inspect.signature(function).parameters):
-        rows = next(found[key] for key in ("K", "X", "V", "S", "R", "logits") if key in found)
+        rows = next(found[key] for key in ("K", "X", "V", "S", "R", "logits", "Z_2") if key in found)
         mask = array(asked["mask"].annotation, np.random.default_rng(0), bool)
         found["mask"] = (
             np.ones((1, rows.shape[-1 if "S" in found else -2]), bool) if mask is None or mask.ndim < 2 else mask

@@ -29,6 +29,7 @@ from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
 from minitransformer.related.dynamic_convolution import DynamicConvolution, LightweightConvolution
+from minitransformer.related.gmlp import GMLP
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": SoftmaxAttention,
@@ -63,6 +64,7 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "ssd": SSD,
     "gated-delta": GatedDelta,
     "forgetting": Forgetting,
+    "gmlp": GMLP,
     "lightweight-convolution": LightweightConvolution,
     "dynamic-convolution": DynamicConvolution,
 }

@@ -24,7 +24,7 @@ import numpy as np
 from minitransformer.attention import dot_product_attention, merge_heads, split_heads
 from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, PointwisePullback, linear, relu, tanh
-from minitransformer.positions import LearnedPositions
+from minitransformer.positions.absolute import LearnedPositions
 from minitransformer.pullback import Layer, Pullback
 from minitransformer.related.gru import GRU, UnrolledGRU
 from minitransformer.related.rnn import outer_sum, uniform

@@ -93,6 +93,7 @@ def made(name, width=D, heads=H):
 
 
 OTHERS = (
+    "gmlp:form=source,hidden=9",
     "softmax:page=5",
     "gated-delta:taps=3",
     "ssd:taps=4",
