@@ -145,6 +145,7 @@ class ConvolvedPullback(NamedTuple):
 
 
 def _hide(mask: Array | None, X: Array) -> Array:
+    """X (*batch, n, D) with zeros for the tokens that are not there."""
     return where_seen(None if mask is None else mask[..., None], X)
 
 
@@ -307,14 +308,14 @@ class Convolution(Mixer):
 
     @property
     def remembers(self) -> str:  # type: ignore[override]
-        """A tail of the text."""
+        """The tokens on which a tap of the next one falls."""
         return f"the last {self.taps - 1} tokens"
 
     def _kernel(self, rng: np.random.Generator) -> Array:
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say what its weights are made of")
 
     def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, Any]:
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how it convolves")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ConvolutionParams:
         """Matrices uniform on ±√(3/D), which keeps the variance of a row, and logits that begin small; biases zero."""

@@ -284,7 +284,7 @@ def test_what_is_refused():
 
 @tiers
 def test_as_fairseq_computes_it(tier):
-    """Values and gradients of facebookresearch/fairseq, in float64; data/fairseq_convolution.txt says how they were made."""
+    """Values and gradients of facebookresearch/fairseq, in float64; data/README.md says how they were made."""
     published = np.load(Path(__file__).with_name("data") / "fairseq_convolution.npz")
     names = sorted({key.rpartition(".")[0] for key in published})
     assert len(names) == 6
