@@ -7,7 +7,16 @@ from minitransformer.attention import delta_rule_step, dot_product_attention, ke
 from minitransformer.attention.unweighted import unweighted_attention
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions import shift_matrix, sinusoids
-from minitransformer.related import convolve_with_heads, gru_coefficients
+from minitransformer.related import (
+    classical_recall,
+    convolve_with_heads,
+    edge_weights,
+    edges_of,
+    gru_coefficients,
+    hebbian,
+    propagate,
+    route,
+)
 
 
 def test_01_weights_of_a_constant_gate():
@@ -93,6 +102,33 @@ def test_11_one_pass_and_many():
             np.testing.assert_allclose(K @ S, [[0.75], [0]], atol=1e-12)
     assert errors[-1] < 1e-12
     assert errors[1] / errors[0] == pytest.approx(1 / 4)
+
+
+def test_14_a_star():
+    star = edges_of(np.array([[0, 1], [0, 2], [0, 3], [0, 4]]), 5, both_ways=True, loops=True)
+    x = np.array([[0.0], [10], [10], [10], [10]])
+    np.testing.assert_allclose(propagate(x, star, scaling="rows")[0][:, 0], [8, 5, 5, 5, 5])
+    np.testing.assert_allclose(propagate(x, star)[0][:, 0], [40 / np.sqrt(10), 5, 5, 5, 5])
+    assert edge_weights(star, "symmetric")[:5].sum() == pytest.approx(1.46, abs=0.005)
+
+
+def test_13_agreement_of_two_inputs():
+    V, pullback = route(np.array([[[2.0], [2.0]], [[2.0], [-2.0]]]), iterations=2)
+    c = 1 / (1 + np.exp(-8 / 5))
+    assert pullback.C[1][0, 0] == pytest.approx(c) == pytest.approx(0.832, abs=5e-4)
+    assert V[0, 0] == pytest.approx((4 * c) ** 2 / (1 + (4 * c) ** 2)) == pytest.approx(0.917, abs=5e-4)
+
+
+def test_13_a_random_synthesizer_that_copies_the_token_before():
+    A, _ = softmax(20 * np.eye(16, k=-1))
+    assert np.diagonal(A, -1).min() > 0.999
+
+
+def test_16_a_minimum_comes_with_its_negative():
+    x = np.array([1.0, 1, -1])
+    found = classical_recall(hebbian(x[None]), -np.ones(3))
+    assert found.states[-1].tolist() == (-x).tolist()
+    assert found.energies[-1] == -1
 
 
 def test_15_heads_without_a_frame():

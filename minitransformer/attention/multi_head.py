@@ -24,13 +24,16 @@ DENSE = SoftmaxAttention()
 
 
 @checked
-def split_heads(X: Array, heads: int) -> Array:
+def split_heads(X: Float[Array, "*batch n D"], heads: int) -> Float[Array, "*batch {heads} n d"]:
     """(*batch, n, H·d) to (*batch, H, n, d): head h gets columns h·d … (h+1)·d − 1. Its gradient is `merge_heads`."""
+    if X.shape[-1] % heads:
+        raise ValueError(f"heads: {X.shape[-1]} columns are not divisible into {heads} heads")
     X = X.reshape(*X.shape[:-1], heads, X.shape[-1] // heads)
     return np.ascontiguousarray(X.swapaxes(-2, -3))
 
 
-def merge_heads(X: Array) -> Array:
+@checked
+def merge_heads(X: Float[Array, "*batch heads n d"]) -> Float[Array, "*batch n D"]:
     """(*batch, H, n, d) to (*batch, n, H·d): the inverse of `split_heads`, and so also its gradient."""
     X = X.swapaxes(-2, -3)
     return X.reshape(*X.shape[:-2], X.shape[-2] * X.shape[-1])
@@ -46,12 +49,13 @@ class ProjectionParams(NamedTuple):
 class MultiHeadParams(NamedTuple):
     """Projections (D, H·d), output (H·dv, D); biases are None in a model without them.
 
-    With G groups of heads, W_k and W_v are (D, G·d). Where queries are the keys, W_k and b_k are None.
+    With G groups of heads, W_k and W_v are (D, G·d). Of a core with `key_heads`, W_q and W_k are (D, key_heads·d). Where queries
+    are the keys, W_k and b_k are None; where there are no queries, W_q and b_q too.
     core      what the core has to learn, with the positions in its scores
     streams   what else is projected from X for it, by name, (D, H·w)
     """
 
-    W_q: Array
+    W_q: Array | None
     W_k: Array | None
     W_v: Array
     W_o: Array
@@ -89,16 +93,18 @@ class MultiHeadPullback(NamedTuple):
     """Backwards: combine, attend, project. X reaches the output through the queries, Z through keys and values.
 
     If X is part of Z, as in self-attention, it gets the sum of both.
+    heads    H, of values
     before   rows of Z in front of those of X; None if Z is another text
     memory   whether a memory was given, be it of no rows
     """
 
-    q: Heads
+    q: Heads | None
     k: Heads | None
     v: Heads
     streams: dict[str, Heads]
     core: Pullback
     o: LinearPullback
+    heads: int
     before: int | None = None
     memory: bool = False
 
@@ -109,15 +115,18 @@ class MultiHeadPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dheads, dW_o, *db_o = self.o(dY)
-        dcore, dQ, dK, dV, *dstreams = self.core(split_heads(dheads, self.q.heads))
+        dcore, dQ, dK, dV, *dstreams = self.core(split_heads(dheads, self.heads))
         dZ, dW_v, db_v = self.v(dV)
-        dW_k = db_k = None
+        dX = dW_q = db_q = dW_k = db_k = None
         if self.k is None:
             dQ = dQ + dK
         else:
             dZ_k, dW_k, db_k = self.k(dK)
             dZ = dZ_k + dZ
-        dX, dW_q, db_q = self.q(dQ)
+        if self.q is None:
+            dX = np.zeros_like(dZ[..., self.before :, :])
+        else:
+            dX, dW_q, db_q = self.q(dQ)
         projections: dict[str, list[Any]] = {}
         for (name, stream), d in zip(self.streams.items(), dstreams, strict=True):
             dX_stream, *projections[name] = stream(d)
@@ -162,8 +171,23 @@ class MultiHeadAttention(Mixer):
         d = self.width // self.heads
         if getattr(self.rotate, "d", d) != d:
             raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {d}")
+        for part in (self.core, self.core.scores):
+            if (heads := getattr(part, "heads", self.heads)) != self.heads:
+                raise ValueError(f"core: {type(part).__name__} is for {heads} heads, not {self.heads}")
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
+        if self.core.key_heads is not None and self._groups != self.heads:
+            raise ValueError(
+                f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys by its own choice"
+            )
+
+    @property
+    def _query_heads(self) -> int:
+        return self.heads if self.core.key_heads is None else self.core.key_heads
+
+    @property
+    def _key_heads(self) -> int:
+        return self._groups if self.core.key_heads is None else self.core.key_heads
 
     @property
     def _groups(self) -> int:
@@ -232,7 +256,7 @@ class MultiHeadAttention(Mixer):
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MultiHeadParams:
         """Projections uniform on ±√(3/D), which keeps the variance of a row; biases zero."""
         D, d = self.width, self.width // self.heads
-        kv = self._groups * d
+        queries, keys, values = (heads * d for heads in (self._query_heads, self._key_heads, self._groups))
 
         def weights(columns: int) -> Array:
             return rng.uniform(-1, 1, (D, columns)).astype(dtype) * dtype(math.sqrt(3 / D))
@@ -240,9 +264,9 @@ class MultiHeadAttention(Mixer):
         def zeros(columns: int) -> Array | None:
             return np.zeros(columns, dtype) if self.bias else None
 
-        W_q = weights(D)
-        W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(kv), zeros(kv))
-        params = MultiHeadParams(W_q, W_k, weights(kv), weights(D), zeros(D), b_k, zeros(kv), zeros(D))
+        W_q, b_q = (weights(queries), zeros(queries)) if self.core.queries else (None, None)
+        W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(keys), zeros(keys))
+        params = MultiHeadParams(W_q, W_k, weights(values), weights(D), b_q, b_k, zeros(values), zeros(D))
         if self.core.scale is not None and self.core.scale > 1 / math.sqrt(d):
             # scores that are not divided by √d: W_q starts as much smaller
             params = params._replace(W_q=W_q * dtype(1 / math.sqrt(d) / self.core.scale))
@@ -319,7 +343,7 @@ class MultiHeadAttention(Mixer):
 
     def _for_core(self, core: Core, K: Array, heads: Heads) -> tuple[Array, Heads]:
         """Keys or values as the core takes them: repeated, if it knows no groups."""
-        if core.groups or heads.heads == self.heads:
+        if core.groups or core.key_heads is not None or heads.heads == self.heads:
             return K, heads
         K = for_each_head(K, (*K.shape[:-3], self.heads))
         return K, heads._replace(sharing=self.heads // heads.heads)
@@ -334,19 +358,21 @@ class MultiHeadAttention(Mixer):
                 "is one for each sample, mask[None] if for each head"
             )
         n, m = X.shape[-2], Z.shape[-2]
-        Q, q = self._project(params.W_q, params.b_q, X, self.heads, rotate=rotate, first=m - n, length=m)
+        V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
+        Q, q = V[..., m - n :, :], None
+        if params.W_q is not None:
+            Q, q = self._project(params.W_q, params.b_q, X, self._query_heads, rotate=rotate, first=m - n, length=m)
         K, k = Q, None
         if params.W_k is not None:
-            K, k = self._project(params.W_k, params.b_k, Z, self._groups, rotate=rotate, length=m)
+            K, k = self._project(params.W_k, params.b_k, Z, self._key_heads, rotate=rotate, length=m)
             K, k = self._for_core(core, K, k)
-        V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
         own = params.streams or {}
         streams = {name: self._project(own[name].W, own[name].b, X, self.heads) for name in core.streams}
         arrays = (stream for stream, _ in streams.values())
         heads, attention = core(params.core, Q, K, V, *arrays, causal=causal, mask=mask, rng=rng)
         Y, o = linear(merge_heads(heads), params.W_o, params.b_o)
         stream_heads = {name: s for name, (_, s) in streams.items()}
-        return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o)
+        return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o, self.heads)
 
     def step(
         self, params: MultiHeadParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
@@ -357,11 +383,11 @@ class MultiHeadAttention(Mixer):
         """
         if self.rotate is not None and not self.rotate.fixed:
             raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
-        one_dtype(X=X, W_q=params.W_q)
+        one_dtype(X=X, W_v=params.W_v)
         first = 0 if state is None else state.length
-        Q = self._plain(params.W_q, params.b_q, X, self.heads, turned_from=first)
-        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._groups, turned_from=first)
         V = self._plain(params.W_v, params.b_v, X, self._groups)
+        Q = V if params.W_q is None else self._plain(params.W_q, params.b_q, X, self._query_heads, turned_from=first)
+        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._key_heads, turned_from=first)
         if self._groups != self.heads and not self.core.groups:
             K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))
         own = params.streams or {}

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from minitransformer.attention.core import Core, Mixer, Part
-from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.learned import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.linear import (
@@ -17,6 +16,7 @@ from minitransformer.attention.linear import (
     GLA,
     SSD,
     CosFormer,
+    DeltaRule,
     Forgetting,
     GatedDelta,
     Performer,
@@ -30,6 +30,10 @@ from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longfor
 from minitransformer.named import named
 from minitransformer.related.dynamic_convolution import DynamicConvolution, LightweightConvolution
 from minitransformer.related.gmlp import GMLP
+from minitransformer.related.graph_mixer import GraphAttention, GraphMean
+from minitransformer.related.modern_hopfield import Hopfield
+from minitransformer.related.synthesizer import Synthesizer
+from minitransformer.typing import checked
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": SoftmaxAttention,
@@ -67,10 +71,15 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "gmlp": GMLP,
     "lightweight-convolution": LightweightConvolution,
     "dynamic-convolution": DynamicConvolution,
+    "gat": GraphAttention,
+    "gcn": GraphMean,
+    "synthesizer": Synthesizer,
+    "hopfield": Hopfield,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 
 
+@checked
 def attention_of(attention: Any, sizes: dict[str, int]) -> Core | Mixer:
     """The core or mixer of this name for a model of these sizes, or the one that is given; a pattern becomes a core.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.door import frozen
-from minitransformer.positions.encoding import NoParams
+from minitransformer.pullback import NoParams
 from minitransformer.typing import Array, Float, checked
 
 Layout = Literal["interleaved", "halves"]

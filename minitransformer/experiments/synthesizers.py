@@ -1,0 +1,123 @@
+"""What can weights do that don't look at the keys? The same pairs and questions twice: once the key matters, once the place.
+
+A sequence is eight tokens that each stand for a pair of a key and a value, and then eight tokens that name a key. By content,
+the answer to a question is the value of the pair with its key. By place, it is the value of the pair at a place that depends on
+the place of the question alone, whatever its key is. One block has to do it, so that what a source of weights can't see it
+can't find in another layer.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.functional import cross_entropy
+from minitransformer.models import SequenceModel
+from minitransformer.pullback import Tree, tree_get, tree_set, tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import start, train
+from minitransformer.training.objective import LastRowsPullback, LossPullback
+from minitransformer.training.schedule import Cosine
+from minitransformer.typing import Array
+
+PAIRS, KEYS, VALUES = 8, 32, 8
+JUDGED = 512  # sequences
+# Dense attention; a network for each token; tables of places, learned and as drawn; both sorts of weights; one mean of all.
+KINDS = {
+    "dot product": "softmax",
+    "dense": "synthesizer",
+    "random": "synthesizer:kind=random",
+    "random, not learned": "synthesizer:kind=random,learned=False",
+    "dense + dot product": "synthesizer:mixture=gated",
+    "bag of tokens": "synthesizer:kind=random,learned=False",
+}
+FIXED = ("random, not learned", "bag of tokens")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training: question is "content" or "place"."""
+
+    question: str
+    kind: str
+    seed: int
+    steps: int = 300
+
+
+def trials() -> list[Trial]:
+    """Three seeds each."""
+    return [Trial(question, kind, seed) for question in ("content", "place") for kind in KINDS for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps."""
+    return replace(trial, steps=2)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """The part of the values that are right, and how many numbers the model learns."""
+    task = Questions(trial.question)
+    model, params = fit(trial.kind, task, trial.seed, trial.steps)
+    tokens, values = task.batch(JUDGED, np.random.default_rng(2**32))
+    said = model(params, tokens)[0][:, -PAIRS:].argmax(-1)
+    fixed = tree_size(params.stack.blocks[0].attention.core) if trial.kind in FIXED else 0
+    return {"right": round(float((said == values).mean()), 4), "learned": tree_size(params) - fixed}
+
+
+def fit(kind: str, task: "Questions", seed: int, steps: int) -> tuple[SequenceModel, Tree]:
+    """A model of one block with two heads, and its parameters after so many steps of 64 sequences."""
+    model = SequenceModel(
+        KEYS * (VALUES + 1), 2 * PAIRS, 32, 1, 2, 64, attention=KINDS[kind], positions="learned", outputs=VALUES
+    )
+    training = Training(steps, 64, Cosine(1e-2, steps, warmup=steps // 10), parts=1, seed=seed, look_every=steps)
+    state = start(model, training)
+    if kind == "bag of tokens":  # all logits equal
+        path = "stack.blocks.0.attention.core.logits.R"
+        state = state._replace(params=tree_set(state.params, path, np.zeros_like(tree_get(state.params, path))))
+    return model, train(model, task, training, state=state, progress=False).params
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Pairs as one token each, all keys different, and then all their keys in another order."""
+
+    question: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Kind and name."""
+        return {"task": "questions", "name": self.question, "sha256": ""}
+
+    @property
+    def length(self) -> int:
+        """Values to be said."""
+        return PAIRS
+
+    @property
+    def places(self) -> Array:
+        """Which pair the question at each place is about, if only the place matters: an order drawn once."""
+        return np.random.default_rng(0).permutation(PAIRS)
+
+    def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Tokens (size, 16): key · 8 + value for a pair, 128 + key for a question; and the values of the last eight."""
+        keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, :PAIRS]
+        values = rng.integers(0, VALUES, keys.shape)
+        asked = rng.permuted(np.tile(np.arange(PAIRS), (size, 1)), axis=1)
+        questions = KEYS * VALUES + np.take_along_axis(keys, asked, 1)
+        tokens = np.concatenate([keys * VALUES + values, questions], 1)
+        return tokens, np.take_along_axis(values, asked, 1) if self.question == "content" else values[:, self.places]
+
+    def parts(self, batch: tuple[Array, Array], count: int) -> list[tuple[Array, Array]]:
+        """The batch in `count` equal parts."""
+        return list(zip(*(np.split(array, count) for array in batch), strict=True))
+
+    def loss(self, model: Any, params: Tree, batch: tuple[Array, Array], rng: Any = None) -> tuple[Any, Any]:
+        """Mean of −log P(value)."""
+        tokens, values = batch
+        logits, pullback = model(params, tokens, rng=rng)
+        loss, back = cross_entropy(logits[:, -PAIRS:], values)
+        return loss, LossPullback(LastRowsPullback(pullback, logits.shape), back)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits for each value of a held-out batch."""
+        return float(self.loss(model, params, self.batch(64, np.random.default_rng(2**32 + 1)))[0]) / np.log(2)

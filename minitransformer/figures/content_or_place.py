@@ -1,0 +1,40 @@
+"""Eight questions about eight pairs, by content and by place: which source of weights can answer them?"""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import experiments
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+
+class ContentOrPlace(NamedTuple):
+    """By question and kind, the part of the values that each seed has right."""
+
+    right: dict[str, dict[str, Array]]
+
+
+def data() -> ContentOrPlace:
+    """From the record."""
+    right: dict[str, dict[str, list[float]]] = {}
+    for trial, result in experiments.load("synthesizers"):
+        right.setdefault(trial.question, {}).setdefault(trial.kind, []).append(result["right"])
+    return ContentOrPlace({q: {kind: np.array(parts) for kind, parts in kinds.items()} for q, kinds in right.items()})
+
+
+def draw(data: ContentOrPlace) -> Figure:
+    """A mark for each training; the line is what a guess has right."""
+    fig, axes = figure(1, 2, width=11, height=4.8, sharey=True)
+    for ax, (question, kinds) in zip(axes, data.right.items(), strict=True):
+        for row, (kind, parts) in enumerate(kinds.items()):
+            colour = "#c8553d" if "dot product" in kind else "#20639b"
+            ax.scatter(parts, np.full(len(parts), row), s=130, color=colour, alpha=0.7, linewidth=0)
+        ax.axvline(1 / 8, color="0.5", linewidth=1.5, linestyle="--")
+        ax.set(title=f"asked by {question}", xlabel="values that are right", xlim=(0, 1.04))
+        ax.set_yticks(range(len(kinds)), list(kinds))
+        ax.grid(axis="y", color="0.9")
+        ax.set_axisbelow(True)
+    axes[0].invert_yaxis()
+    return fig

@@ -1,0 +1,89 @@
+"""The two questions about the same pairs, and what the record of capsules says."""
+
+import numpy as np
+import pytest
+
+from minitransformer import experiments
+from minitransformer.data.digits import digits
+from minitransformer.experiments import capsules
+from minitransformer.experiments.synthesizers import KEYS, PAIRS, VALUES, Questions, fit
+
+
+def test_by_content_the_answer_is_the_value_of_the_key():
+    tokens, values = Questions("content").batch(20, np.random.default_rng(0))
+    assert tokens.shape == (20, 2 * PAIRS)
+    for sample, answers in zip(tokens.tolist(), values.tolist(), strict=True):
+        pairs = dict(divmod(token, VALUES) for token in sample[:PAIRS])
+        asked = [token - KEYS * VALUES for token in sample[PAIRS:]]
+        assert len(pairs) == PAIRS
+        assert sorted(asked) == sorted(pairs)
+        assert [pairs[key] for key in asked] == answers
+
+
+def test_by_place_the_key_does_not_matter():
+    task = Questions("place")
+    tokens, values = task.batch(20, np.random.default_rng(0))
+    assert np.array_equal(tokens, Questions("content").batch(20, np.random.default_rng(0))[0])
+    assert sorted(task.places) == list(range(PAIRS))
+    assert np.array_equal(values, (tokens[:, :PAIRS] % VALUES)[:, task.places])
+
+
+def test_a_bag_stays_a_bag():
+    """Its logits are zero before and after: what it is not allowed to learn it has not learned."""
+    _, params = fit("bag of tokens", Questions("content"), 0, 2)
+    assert not params.stack.blocks[0].attention.core.logits.R.any()
+
+
+@pytest.fixture(scope="module")
+def record():
+    found = {}
+    for trial, result in experiments.load("capsules"):
+        found.setdefault(trial.model, []).append(result)
+    return found
+
+
+def test_controls_have_as_many_numbers(record):
+    learned = {model: {result["learned"] for result in results} for model, results in record.items()}
+    (many,) = learned["3 rounds"]
+    assert learned["1 round"] == learned["5 rounds"] == {many}
+    (plain,) = learned["network"]
+    assert abs(plain / many - 1) < 0.01
+
+
+def test_the_first_round_is_equal_and_each_sharpens(record):
+    for model, rounds in capsules.CAPSULES.items():
+        for result in record[model]:
+            sharing = result["sharing"]
+            assert len(sharing) == rounds
+            assert sharing[0] == 10
+            assert sharing == sorted(sharing, reverse=True)
+
+
+def test_capsules_learn_digits(record):
+    for results in record.values():
+        assert min(result["right"] for result in results) > 0.85
+    assert min(result["right"] for result in record["3 rounds"]) > 0.9
+
+
+def test_a_plain_network_has_the_gradient_of_its_loss():
+    """By differences, in float32, of a few numbers."""
+    from minitransformer.functional import cross_entropy
+
+    learn, _ = digits()
+    part = type(learn)(learn.images[:20].astype(np.float64), learn.labels[:20])
+    params = [
+        tuple(a.astype(np.float64) for a in layer) for layer in capsules.plain("network", np.random.default_rng(0))
+    ]
+    grads = capsules.gradient("network", params, part)
+
+    def loss(layers):
+        return cross_entropy(capsules.forward(layers, part.images)[0], part.labels)[0]
+
+    for layer, which, place in ((0, 0, (20, 3)), (0, 1, (5,)), (1, 0, (7, 2)), (1, 1, (4,))):
+        sides = []
+        for step in (1e-6, -1e-6):
+            changed = [list(pair) for pair in params]
+            changed[layer][which] = changed[layer][which].copy()
+            changed[layer][which][place] += step
+            sides.append(loss(changed))
+        assert (sides[0] - sides[1]) / 2e-6 == pytest.approx(grads[layer][which][place], rel=1e-4, abs=1e-8)
