@@ -128,6 +128,15 @@ def linear_attention(n: int, backward: bool) -> Job:
     return _timed(kernel_attention, features(Q), features(K), V, dY=dY if backward else None, causal=True)
 
 
+def convolution(kind: str, n: int, taps: int, backward: bool) -> Job:
+    """A causal lightweight or dynamic convolution of 8 heads of 64 channels, (4, n, 512)."""
+    from minitransformer.related import dynamic_convolution, lightweight_convolution
+
+    X, dY, kernel = arrays(*[(4, n, 512)] * 2, (8, taps) if kind == "light" else (512, 8, taps))
+    function = lightweight_convolution if kind == "light" else dynamic_convolution
+    return _timed(function, X, kernel / 20, dY=dY if backward else None, causal=True)
+
+
 def delta_rule(n: int, backward: bool) -> Job:
     """A memory that is corrected by each key and value; keys have length one."""
     from minitransformer.attention import delta_rule

@@ -263,6 +263,61 @@ def linear_attention_chunk128(n: int, backward: bool) -> Job:
     return _linear_chunks(128, n, backward)
 
 
+def _convolution(convolve: Callable[..., torch.Tensor], kind: str, n: int, taps: int, backward: bool) -> Job:
+    """Logits of the taps, their softmax, and `convolve` of X (4, n, 512) with weights (8, taps) or (4, n, 8, taps)."""
+    X, dY, kernel = arrays(*[(4, n, 512)] * 2, (8, taps) if kind == "light" else (512, 8, taps))
+
+    def job(X, kernel):
+        S = kernel if kind == "light" else (X @ kernel.flatten(1)).unflatten(-1, (8, taps))
+        return convolve(X, S.softmax(-1))
+
+    return _timed(job, X, kernel / 20, dY=dY if backward else None)
+
+
+def convolution_unfold(kind: str, n: int, taps: int, backward: bool) -> Job:
+    """A window of each token, as a view, times its weights: fairseq's own way."""
+
+    def convolve(X, A):
+        windows = F.pad(X, (0, 0, taps - 1, 0)).unfold(1, taps, 1).unflatten(2, (8, 64))  # (4, n, 8, 64, taps)
+        return (windows @ A.expand(4, n, 8, taps)[..., None])[..., 0].flatten(2)
+
+    return _convolution(convolve, kind, n, taps, backward)
+
+
+def convolution_taps(kind: str, n: int, taps: int, backward: bool) -> Job:
+    """One tap after the other: so many products of a shifted X with a weight for each head."""
+
+    def convolve(X, A):
+        padded, Y = F.pad(X, (0, 0, taps - 1, 0)).unflatten(2, (8, 64)), 0
+        for s in range(taps):
+            Y = torch.addcmul(Y, padded[:, s : s + n], A[..., s, None]) if s else padded[:, :n] * A[..., 0, None]
+        return Y.flatten(2)
+
+    return _convolution(convolve, kind, n, taps, backward)
+
+
+def convolution_band(kind: str, n: int, taps: int, backward: bool) -> Job:
+    """Weights as bands in matrices (n, n), times X: fairseq's way for short texts."""
+
+    def convolve(X, A):
+        rows = A.expand(4, n, 8, taps).transpose(1, 2)
+        side = n + taps - 1  # a row of weights and n zeros, cut at one number less, moves on by one place
+        bands = F.pad(rows, (0, n)).flatten(2)[..., : n * side].unflatten(2, (n, side))[..., taps - 1 :]
+        return (bands @ X.unflatten(2, (8, 64)).transpose(1, 2)).transpose(1, 2).flatten(2)
+
+    return _convolution(convolve, kind, n, taps, backward)
+
+
+def convolution_conv1d(kind: str, n: int, taps: int, backward: bool) -> Job:
+    """PyTorch's own convolution, each channel a group of its own; of a lightweight one only."""
+
+    def convolve(X, A):
+        kernels = A.repeat_interleave(64, 0)[:, None]
+        return F.conv1d(F.pad(X.mT, (taps - 1, 0)), kernels, groups=512).mT
+
+    return _convolution(convolve, kind, n, taps, backward)
+
+
 def _delta(attend: Callable[..., torch.Tensor], n: int, backward: bool) -> Job:
     Q, K, V, dY, beta = arrays(*[(1, 8, n, 64)] * 4, (1, 8, n))
     return _timed(attend, Q, unit(K), V, 1 / (1 + np.exp(-beta)), dY=dY if backward else None)

@@ -118,7 +118,16 @@ def visible(pattern: str, n: int) -> np.ndarray:
 
 def rows() -> list[Row]:
     """All rows, those of one core together."""
-    return [*_attention(), *_decoding(), *_sparse(), *_graphs(), *_recurrent(), *_training(), *_start()]
+    return [
+        *_attention(),
+        *_decoding(),
+        *_sparse(),
+        *_graphs(),
+        *_recurrent(),
+        *_convolutions(),
+        *_training(),
+        *_start(),
+    ]
 
 
 def _attention() -> list[Row]:
@@ -208,6 +217,17 @@ def _recurrent() -> list[Row]:
             loop = ("recurrent",) if n == 1024 else ()
             table.append(Row("delta_rule", {"n": n, "backward": backward}, ("chunk64", *loop), quick=n == 4096))
     table += [Row("copy_of_V", {"n": n}, (), quick=n != 4096) for n in (1024, 4096, 16384, 65536)]
+    return table
+
+
+def _convolutions() -> list[Row]:
+    table = []
+    for kind, taps in (("light", 7), ("light", 31), ("dynamic", 7), ("dynamic", 31)):
+        for backward in (False, True):
+            for n in (512, 4096):
+                peers = ("unfold", "taps", *(("conv1d",) if kind == "light" else ()), *(("band",) if n == 512 else ()))
+                case = {"kind": kind, "n": n, "taps": taps, "backward": backward}
+                table.append(Row("convolution", case, peers, 2.0, n == 4096 and taps == 7))
     return table
 
 

@@ -56,9 +56,9 @@ RULES: dict[str, Callable[[float], bool]] = {
 RANGES = {
     "a number": "first offset scale magnitude",
     "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number begin end count "
-    "extra head reach eps weight_decay penalty weight floor temperature memory ponder",
+    "extra head reach eps weight_decay penalty weight floor temperature memory ponder height",
     "above 0": "base factor peak fast slow beta tolerance",
-    "in [0, 1)": "dropout rate betas",
+    "in [0, 1)": "dropout rate drop betas",
     "in [0, 1]": "decay",
     "in (0, 1]": "top_p",
 }

@@ -153,7 +153,13 @@ def weights(dtype):
     return (np.eye(r, dtype=dtype) + np.ones((SIZES["batch"], r, r), dtype)) / dtype(r + 1)
 
 
+def kernels(dtype):
+    """One for each head, as loops take it."""
+    return np.random.default_rng(1).standard_normal((SIZES["heads"], SIZES["taps"], 1)).astype(dtype)
+
+
 OTHER_OF = {
+    "depthwise_convolution": {"A": kernels},
     "gated_delta_rule": {"log_decay": fades},
     "gated_linear_attention": {"log_decay": fades},
     "pseudo_inverse": {"A": weights},
@@ -326,7 +332,7 @@ def indices(name, given):
     function = inspect.unwrap(CALLS[name][0])
     found = {key: value for key, value in given.items() if key != "params"}
     if "mask" in (asked := inspect.signature(function).parameters):
-        rows = next(found[key] for key in ("K", "X", "V", "S", "R", "logits") if key in found)
+        rows = next(found[key] for key in ("K", "X", "V", "S", "R", "logits", "Z_2") if key in found)
         mask = array(asked["mask"].annotation, np.random.default_rng(0), bool)
         found["mask"] = (
             np.ones((1, rows.shape[-1 if "S" in found else -2]), bool) if mask is None or mask.ndim < 2 else mask

@@ -15,8 +15,10 @@ from minitransformer.functional import (
     cross_entropy,
     dropout,
     embedding,
+    gated,
     gelu,
     gelu_tanh,
+    glu,
     layer_norm,
     layer_norm_outside,
     linear,
@@ -201,6 +203,57 @@ def test_the_two_gelus_are_close_and_not_equal():
 def test_integers_are_refused(function):
     with pytest.raises(TypeError, match=r"parameter '[XS]'"):
         function(np.arange(4))
+
+
+# ---------------------------------------------------------------------------------------------- gates
+
+GATE = {
+    "sigmoid": lambda a: 1 / (1 + math.exp(-a)),
+    "relu": lambda a: max(a, 0.0),
+    "gelu": lambda a: a * 0.5 * math.erfc(-a / math.sqrt(2)),
+    "silu": lambda a: a / (1 + math.exp(-a)),
+    "none": lambda a: a,
+}
+U_1, U_2, B_1, B_2 = W, fixed.standard_normal((5, 4)), b, fixed.standard_normal(4)
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("gate", GATE)
+def test_gate_gradients(gate, tier):
+    with backend(tier):
+        check_pullback(partial(gated, gate=gate), 2 * X, X[::-1].copy())
+        check_pullback(partial(glu, gate=gate), X, U_1, U_2)
+        check_pullback(partial(glu, gate=gate), X, U_1, U_2, B_1, B_2)
+        check_pullback(lambda X, U_1, U_2, b_2: glu(X, U_1, U_2, None, b_2, gate=gate), X, U_1, U_2, B_2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("gate", GATE)
+def test_a_gate_far_out_and_at_zero(gate, dtype):
+    """No overflow, no NaN, neither forwards nor backwards; the gate of zero is σ(0) = ½, and nothing for the others."""
+    values = np.array([[-1e4, -100, 0, 100, 1e4]], dtype)
+    Y, pullback = gated(values, np.ones_like(values), gate)
+    assert all(np.isfinite(G).all() for G in (Y, *pullback(np.ones_like(values))))
+    assert Y[0, 2] == (0.5 if gate == "sigmoid" else 0)
+    assert np.allclose(Y[0, 0], {"none": -1e4}.get(gate, 0))
+
+
+def test_a_gate_without_weights_is_half_a_linear_map():
+    """σ(0) = ½, so with U₁ = 0 the unit is X U₂ / 2; and the gradient of U₁ isn't zero: the gate can learn to open."""
+    Y, pullback = glu(X, 0 * U_1, U_2)
+    assert np.allclose(Y, X @ U_2 / 2, rtol=1e-14)
+    assert np.abs(pullback(np.ones_like(Y))[1]).min() > 1e-3
+
+
+def test_a_gate_that_is_refused():
+    with pytest.raises(ValueError, match="gate"):
+        gated(X, X, "tanh")
+    with pytest.raises(TypeError, match="B"):
+        gated(X, X[..., :4])
+    with pytest.raises(TypeError, match="float32"):
+        gated(X, X.astype("f4"))
+    with pytest.raises(TypeError, match="b_2"):
+        glu(X, U_1, U_2, B_1, B_2[:3])
 
 
 # --------------------------------------------------------------------------------- linear and embedding

@@ -240,6 +240,18 @@ def seen_keys(mask: Array | None, Q: Array, K: Array, what: str) -> Array | None
     return mask.swapaxes(-1, -2)
 
 
+def seen_tokens(mask: Array | None, X: Array) -> Array | None:
+    """Which tokens of X are there, (*batch, n), for a mixer that has no pairs; None if all are.
+
+    raises   ValueError for a mask that is not of keys alone, (*batch, 1, 1, n)
+    """
+    if mask is None:
+        return None
+    shape = (*X.shape[:-2], 1, 1, X.shape[-2])
+    must_broadcast(mask, shape, what="tokens, for it hides no pair")
+    return np.broadcast_to(mask, shape)[..., 0, 0, :]
+
+
 def refuse_more_queries(n: int, m: int) -> None:
     """Raise ValueError unless n queries can be the last of m positions."""
     if n > m:

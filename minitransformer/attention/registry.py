@@ -28,6 +28,8 @@ from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed,
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
+from minitransformer.related.dynamic_convolution import DynamicConvolution, LightweightConvolution
+from minitransformer.related.gmlp import GMLP
 from minitransformer.related.graph_mixer import GraphAttention, GraphMean
 from minitransformer.related.modern_hopfield import Hopfield
 from minitransformer.related.synthesizer import Synthesizer
@@ -66,6 +68,9 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "ssd": SSD,
     "gated-delta": GatedDelta,
     "forgetting": Forgetting,
+    "gmlp": GMLP,
+    "lightweight-convolution": LightweightConvolution,
+    "dynamic-convolution": DynamicConvolution,
     "gat": GraphAttention,
     "gcn": GraphMean,
     "synthesizer": Synthesizer,

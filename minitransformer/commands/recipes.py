@@ -15,7 +15,7 @@ from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training.choices import Training
 from minitransformer.training.schedule import Cosine
 
-OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups")
+OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups", "ffn")
 OF_TEXT = ("context", "memory", "reversible", "universal")
 PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
 

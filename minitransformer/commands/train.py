@@ -21,6 +21,7 @@ CHOICES = {  # option: type, help
     "heads": (int, "attention heads in a block"),
     "groups": (int, "heads of keys and values, if fewer"),
     "attention": (str, "which one: see `minitransformer attentions`; NAME:OPTION=VALUE, or several that take turns"),
+    "ffn": (str, "the second half of a block: plain, or gated: glu, reglu, geglu, swiglu, bilinear; or none"),
     "context": (int, "bytes that the model sees (text only)"),
     "memory": (int, "rows that each block remembers of the text before, with relative positions (text only)"),
     "reversible": (bool, "layers that can be run backwards, so that little is remembered in training (text only)"),

@@ -28,6 +28,7 @@ from minitransformer.kernels.threads import claimed, in_parallel
 from minitransformer.typing import Array
 
 SMALL = 2**17  # entries: below this, to call the helpers would take longer than the loop
+BLOCK = 2048  # entries that are used three times while they are in the cache
 LOG2E = math.log2(math.e)
 
 
@@ -209,6 +210,113 @@ def gelu_tanh(X: Array) -> tuple[Array, GeluTanhPullback]:
     return _forward(GELU_TANH, X), GeluTanhPullback(X)
 
 
+# ------------------------------------------------------------------------------------------------- gates
+
+GATES = {"sigmoid": 0, "relu": 1, "gelu": 2, "silu": 3, "none": 4}
+
+
+@inlined
+def sigma(x, one, base):
+    """σ(x) = 1/(1 + e^−x), from e^−|x| = 2^(base |x|)."""
+    e = exp2(base * abs(x))
+    s = one / (one + e)
+    return s if x >= 0 else e * s
+
+
+@compiled
+def open_gate(kind, a, b, y):
+    """y = f(a) b, entry by entry."""
+    zero, one, base = a.dtype.type(0), a.dtype.type(1), a.dtype.type(-LOG2E)
+    if kind == 0:
+        for i in range(len(a)):
+            y[i] = sigma(a[i], one, base) * b[i]
+    elif kind == 1:
+        for i in range(len(a)):
+            y[i] = (zero if a[i] <= zero else a[i]) * b[i]
+    elif kind == 2:
+        for i in range(len(a)):
+            y[i] = a[i] * normal(a[i])[0] * b[i]
+    elif kind == 3:
+        for i in range(len(a)):
+            y[i] = a[i] * sigma(a[i], one, base) * b[i]
+    else:
+        for i in range(len(a)):
+            y[i] = a[i] * b[i]
+
+
+@compiled
+def open_gates(kind, A, B, Y, queue):
+    """Y = f(A) ⊙ B, in parts."""
+    for part in claimed(queue, queue[1]):
+        start, stop = cut(len(A), part, queue[1])
+        open_gate(kind, A[start:stop], B[start:stop], Y[start:stop])
+
+
+@compiled
+def move_gate(kind, a, b_dy, da):
+    """da = f′(a) b dy."""
+    zero, one, base = a.dtype.type(0), a.dtype.type(1), a.dtype.type(-LOG2E)
+    if kind == 0:
+        for i in range(len(a)):
+            s = sigma(a[i], one, base)
+            da[i] = s * (one - s) * b_dy[i]
+    elif kind == 1:
+        for i in range(len(a)):
+            da[i] = (one if a[i] > zero else zero) * b_dy[i]
+    elif kind == 2:
+        for i in range(len(a)):
+            cdf, x_pdf = normal(a[i])
+            da[i] = (cdf + x_pdf) * b_dy[i]
+    elif kind == 3:
+        for i in range(len(a)):
+            s = sigma(a[i], one, base)
+            da[i] = s * (one + a[i] * (one - s)) * b_dy[i]
+    else:
+        for i in range(len(a)):
+            da[i] = b_dy[i]
+
+
+@compiled
+def move_gates(kind, A, B, dY, dA, dB, queue):
+    """dA = f′(A) ⊙ B ⊙ dY and dB = f(A) ⊙ dY, in parts, and of each a block that stays in the cache."""
+    for part in claimed(queue, queue[1]):
+        start, stop = cut(len(A), part, queue[1])
+        for i0 in range(start, stop, BLOCK):
+            i1 = min(i0 + BLOCK, stop)
+            a, b, dy, da, db = A[i0:i1], B[i0:i1], dY[i0:i1], dA[i0:i1], dB[i0:i1]
+            for i in range(len(db)):
+                db[i] = b[i] * dy[i]
+            move_gate(kind, a, db, da)
+            open_gate(kind, a, dy, db)
+
+
+class GatedPullback(NamedTuple):
+    """da = f′(a) b dy and db = f(a) dy, with f and its slope found again from a."""
+
+    A: Array
+    B: Array
+    gate: str
+
+    @property
+    def F(self) -> Array:  # noqa: N802
+        """f(A), made again."""
+        return gated(self.A, np.ones_like(self.B), self.gate)[0]
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        dA, dB = np.empty(self.A.shape, self.A.dtype), np.empty(self.A.shape, self.A.dtype)
+        arrays = (for_loops(X, self.A.dtype, self.A.shape).reshape(-1) for X in (self.A, self.B, dY))
+        run(move_gates, dA.size, GATES[self.gate], *arrays, dA.reshape(-1), dB.reshape(-1))
+        return dA, dB
+
+
+def gated(A: Array, B: Array, gate: str) -> tuple[Array, GatedPullback]:
+    """f(A) ⊙ B. GELU in float32 only, as above."""
+    Y = np.empty(A.shape, A.dtype)
+    arrays = (for_loops(X, A.dtype, A.shape).reshape(-1) for X in (A, B))
+    run(open_gates, A.size, GATES[gate], *arrays, Y.reshape(-1))
+    return Y, GatedPullback(A, B, gate)
+
+
 # ------------------------------------------------------------------------------------------- scatter-add
 
 
@@ -274,8 +382,6 @@ def turn(X: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
 
 
 # ------------------------------------------------------------------------------------------------ AdamW
-
-BLOCK = 2048  # entries that are used three times while they are in the cache
 
 
 @compiled

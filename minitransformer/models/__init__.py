@@ -5,6 +5,7 @@ from minitransformer.models.bert_files import BertMissing, WordPiece, load_bert
 from minitransformer.models.block import Block, BlockParams
 from minitransformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderParams
 from minitransformer.models.feed_forward import FeedForward, FeedForwardParams
+from minitransformer.models.gated_feed_forward import GatedFeedForward, GatedFeedForwardParams
 from minitransformer.models.generate import generate, next_token_distribution
 from minitransformer.models.norms import Norm, NormParams
 from minitransformer.models.reversible import ReversibleStack
@@ -22,6 +23,8 @@ __all__ = [
     "EncoderDecoderParams",
     "FeedForward",
     "FeedForwardParams",
+    "GatedFeedForward",
+    "GatedFeedForwardParams",
     "LanguageModel",
     "MemoryStack",
     "Norm",

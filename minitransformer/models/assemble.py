@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from minitransformer.attention import Core, Mixer, MultiHeadAttention, attention_of, padding_mask
 from minitransformer.models.block import Block, Order
 from minitransformer.models.feed_forward import FeedForward
+from minitransformer.models.gated_feed_forward import GatedFeedForward
 from minitransformer.models.reversible import ReversibleStack
 from minitransformer.models.stack import Stack
 from minitransformer.models.transformer_xl import MemoryStack
@@ -14,6 +15,7 @@ from minitransformer.models.universal import UniversalStack
 from minitransformer.positions import Encoding, refuse_without_scores
 from minitransformer.typing import Array
 
+FFN = Literal["plain", "glu", "reglu", "geglu", "swiglu", "bilinear", "none"]
 STACKS: dict[str, type[Stack]] = {
     "plain": Stack,
     "reversible": ReversibleStack,
@@ -65,7 +67,7 @@ def _with_scores(core: Core, encoding: Encoding) -> Core:
 
 def stack_of(
     attention: Any, encoding: Encoding | None, *, width: int, depth: int, heads: int, hidden: int | None,
-    groups: int | None, longest: int, order: Order, norm: str, eps: float = 1e-5, activation: str, dropout: float,
+    groups: int | None, longest: int, order: Order, norm: str, eps: float = 1e-5, activation: str, ffn: FFN, dropout: float,
     cross: bool = False, reversible: bool = False, memory: int = 0, universal: str = "no", ponder: float = 0.0,
     places: bool = False,
 ) -> Stack:  # fmt: skip
@@ -73,6 +75,7 @@ def stack_of(
 
     attention    a name, a core, a mixer or a pattern, or a sequence of them
     hidden       width of the feed-forward network; 4 D if None
+    ffn          "plain" with this activation, the name of a gated one, or "none" for blocks of attention alone
     cross        whether each block has cross-attention, always dense and without positions
     reversible   whether its layers are (models/reversible.py)
     memory       rows that a block remembers of the segments before (models/transformer_xl.py)
@@ -86,11 +89,13 @@ def stack_of(
         raise ValueError("attention: an empty sequence")
     if len(kinds) > depth:
         raise ValueError(f"attention: {len(kinds)} kinds for {depth} blocks")
-    ffn = FeedForward(width, 4 * width if hidden is None else hidden, activation)  # type: ignore[arg-type]
+    hidden = 4 * width if hidden is None else hidden
+    second = {"plain": lambda: FeedForward(width, hidden, activation), "none": lambda: None}  # type: ignore[arg-type]
+    half = second.get(ffn, lambda: GatedFeedForward(width, hidden, ffn))()  # type: ignore[arg-type]
     blocks = [
         Block(
             mixer_of(kind, encoding, width=width, heads=heads, groups=groups, longest=longest),
-            *(ffn, MultiHeadAttention(width, heads) if cross else None, order, norm, eps, dropout),
+            *(half, MultiHeadAttention(width, heads) if cross else None, order, norm, eps, dropout),
         )
         for kind in kinds
     ]

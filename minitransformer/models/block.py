@@ -15,6 +15,7 @@ from minitransformer.attention import Mixer, MultiHeadAttention, SoftmaxAttentio
 from minitransformer.door import frozen
 from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import FeedForward
+from minitransformer.models.gated_feed_forward import GatedFeedForward
 from minitransformer.models.norms import Norm, NormParams
 from minitransformer.positions import RoPE
 from minitransformer.pullback import Layer, Pullback, Tree, tree_add
@@ -112,7 +113,7 @@ class Block:
     """Attention and a feed-forward network, each added to its input. Called with causal=True it can't see ahead.
 
     attention  what mixes the tokens: multi-head attention around some core, or another mixer (attention/core.py)
-    ffn        the feed-forward network; None for a block of the mixer alone
+    ffn        the feed-forward network, plain or gated; None for a block of the mixer alone
     cross      cross-attention between the two, in the block of a decoder; else None
     order      "pre" or "post": where the norm stands
     norm, eps  see Norm
@@ -122,7 +123,7 @@ class Block:
     """
 
     attention: Mixer
-    ffn: FeedForward | None = None
+    ffn: FeedForward | GatedFeedForward | None = None
     cross: MultiHeadAttention | None = None
     order: Order = "pre"
     norm: str = "layer"
@@ -237,13 +238,13 @@ class Block:
 
     @cached_property
     def usual(self) -> bool:
-        """Whether it is pre-norm around dense softmax attention, for which there is a loop that does all of it."""
+        """Whether it is pre-norm around dense softmax attention and a plain network, for which there is a loop that does all."""
         attention = self.attention
         return (
             self.order == "pre"
             and self.norm != "layer_eps_outside"
             and self.cross is None
-            and self.ffn is not None
+            and isinstance(self.ffn, FeedForward)
             and isinstance(attention, MultiHeadAttention)
             and attention.core == SoftmaxAttention()
             and (attention.rotate is None or (isinstance(attention.rotate, RoPE) and attention.rotate.fixed))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from minitransformer.door import frozen
-from minitransformer.models.assemble import keys_that_are_there, stack_of
+from minitransformer.models.assemble import FFN, keys_that_are_there, stack_of
 from minitransformer.models.block import Order
 from minitransformer.models.embed import EmbeddedPullback, embed
 from minitransformer.models.model import Model
@@ -60,7 +60,7 @@ class EncoderDecoder(Model):
 
     vocabulary   tokens of source and target together
     longest      longest source or target (binding only for learned positions)
-    width, depth, heads, hidden, attention, positions, groups, order, norm, activation, dropout
+    width, depth, heads, hidden, attention, positions, groups, order, norm, activation, ffn, dropout
                  as in SequenceModel; depth of each stack. Cross-attention is always dense
     source       Aalto 2.1.5; Lecture notes, decoder block; Borealis II, figure 15
     cost         O(n D² + n m D) per block, and self-attention's own
@@ -79,6 +79,7 @@ class EncoderDecoder(Model):
     order: Order = "pre"
     norm: str = "layer"
     activation: str = "relu"
+    ffn: FFN = "plain"
     dropout: float = 0.0
 
     stacks = ("encoder", "decoder")
@@ -105,8 +106,8 @@ class EncoderDecoder(Model):
         return stack_of(
             *(self.attention, self._placed.in_attention),
             width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,
-            longest=self.longest, order=self.order, norm=self.norm, activation=self.activation, dropout=self.dropout,
-            cross=cross,
+            longest=self.longest, order=self.order, norm=self.norm, activation=self.activation, ffn=self.ffn,
+            dropout=self.dropout, cross=cross,
         )  # fmt: skip
 
     def _embed(self, params: EncoderDecoderParams, tokens: Array, rng: Any = None) -> tuple[Array, EmbeddedPullback]:

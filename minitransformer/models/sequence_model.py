@@ -17,7 +17,7 @@ import numpy as np
 from minitransformer.attention.multi_head import ProjectionParams
 from minitransformer.door import frozen
 from minitransformer.functional import LinearPullback, linear
-from minitransformer.models.assemble import keys_that_are_there, stack_of
+from minitransformer.models.assemble import FFN, keys_that_are_there, stack_of
 from minitransformer.models.block import Order
 from minitransformer.models.embed import EmbeddedPullback, NormedEmbeddingPullback, embed, embed_normed
 from minitransformer.models.model import Model
@@ -89,7 +89,10 @@ class SequenceModel(Model):
                  a sequence of these, which take turns along the depth
     positions    a name of the registry, or an encoding, at the embeddings or inside attention
     groups       heads of keys and values, each shared by H/groups heads of queries; H if None
-    order, norm, eps, dropout    see Block; activation: see FeedForward
+    order, norm, eps, dropout    see Block
+    activation   of the plain feed-forward network: see FeedForward
+    ffn          "plain", or with a gate "glu", "reglu", "geglu", "swiglu" or "bilinear" (see GatedFeedForward), which with
+                 the same hidden width has half as many parameters more; "none" for blocks of attention alone
     causal       whether a token sees only what came before it
     outputs      numbers at each token; None for logits of tokens, 0 for the rows N themselves
     embedding    "scaled" or "normed", see above
@@ -117,6 +120,7 @@ class SequenceModel(Model):
     norm: str = "layer"
     eps: float = 1e-5
     activation: str = "relu"
+    ffn: FFN = "plain"
     dropout: float = 0.0
     causal: bool = False
     outputs: int | None = None
@@ -161,7 +165,7 @@ class SequenceModel(Model):
             *(self.attention, self._placed.in_attention),
             width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,
             longest=self.context, order=self.order, norm=self.norm, eps=self.eps, activation=self.activation,
-            dropout=self.dropout, reversible=self.reversible, memory=self.memory, universal=self.universal,
+            ffn=self.ffn, dropout=self.dropout, reversible=self.reversible, memory=self.memory, universal=self.universal,
             ponder=self.ponder, places=self._in_every_step,
         )  # fmt: skip
 

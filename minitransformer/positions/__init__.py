@@ -1,5 +1,6 @@
 """Part I: where am I? Position encodings, one file for each kind."""
 
+import minitransformer.attention  # noqa: F401  first: an encoding acts inside it, and it knows models that use encodings
 from minitransformer.positions.absolute import (
     LearnableSinusoids,
     LearnedPositions,
@@ -20,6 +21,7 @@ from minitransformer.positions.encoding import (
 )
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.four_terms import four_terms
+from minitransformer.positions.grid import GridScalars, grid_offsets
 from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
 from minitransformer.positions.multiplicative import Multiplicative
 from minitransformer.positions.none import NoPositions
@@ -43,6 +45,7 @@ __all__ = [
     "DeBERTa",
     "DynamicNTK",
     "Encoding",
+    "GridScalars",
     "KerpleLog",
     "KerplePower",
     "KerpleWeighted",
@@ -68,6 +71,7 @@ __all__ = [
     "change_layout",
     "deberta_buckets",
     "four_terms",
+    "grid_offsets",
     "offsets",
     "place",
     "refuse_without_scores",

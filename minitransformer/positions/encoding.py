@@ -3,7 +3,7 @@
     on the embeddings         X + Π                                    sinusoids, learned tables
     on queries and keys       q_i → R_i q_i,  k_j → R_j k_j            rotary
     on the scores             S_ij = scale · ⟨q_i, k_j⟩ + b_{j−i}      a number for each offset: T5, ALiBi, KERPLE
-                              S_ij = f(q_i, k_j, i, j)                 Shaw, Transformer-XL, TENER, DeBERTa, TUPE, FIRE
+                              S_ij = f(q_i, k_j, i, j)                 Shaw, Transformer-XL, TENER, DeBERTa, TUPE, FIRE, grid
     on the values             y_i = Σ_j A_ij (v_j + r_{j−i})           Shaw
 
 An encoding that acts inside attention is a frozen dataclass, built on one of the classes below. Whoever has queries,

@@ -15,6 +15,7 @@ from minitransformer.positions.alibi import ALiBi
 from minitransformer.positions.deberta import DeBERTa
 from minitransformer.positions.encoding import Encoding
 from minitransformer.positions.fire import FIRE
+from minitransformer.positions.grid import GridScalars
 from minitransformer.positions.kerple import KerpleLog
 from minitransformer.positions.multiplicative import Multiplicative
 from minitransformer.positions.none import NoPositions
@@ -46,6 +47,7 @@ IN_ATTENTION: dict[str, Callable[..., Encoding]] = {
     "alibi": ALiBi,
     "kerple": KerpleLog,
     "fire": FIRE,
+    "grid": GridScalars,
     "rope": RoPE,
 }
 

@@ -8,12 +8,25 @@ from minitransformer.related.capsule_classifier import (
     pieces,
 )
 from minitransformer.related.capsules import Capsules, CapsulesParams, route, squash, votes
+from minitransformer.related.convolution_from_heads import (
+    ConvolutionFromHeads,
+    convolution_from_heads,
+    convolve_with_heads,
+    widened,
+)
+from minitransformer.related.dynamic_convolution import (
+    DynamicConvolution,
+    LightweightConvolution,
+    dynamic_convolution,
+    lightweight_convolution,
+)
 from minitransformer.related.edge_attention import (
     additive_attention,
     additive_edge_attention,
     additive_scores,
     edge_attention,
 )
+from minitransformer.related.gmlp import GMLP, GMLPParams, spatial_gate
 from minitransformer.related.graph import Edges, edges_of, edges_of_mask
 from minitransformer.related.graph_attention import GAT, GATParams, GATv2, GATv2Params
 from minitransformer.related.graph_convolution import (
@@ -49,6 +62,7 @@ from minitransformer.related.word_window import WordWindow, WordWindowParams
 
 __all__ = [
     "GAT",
+    "GMLP",
     "GRU",
     "RNN",
     "After",
@@ -60,11 +74,14 @@ __all__ = [
     "CapsuleClassifierParams",
     "Capsules",
     "CapsulesParams",
+    "ConvolutionFromHeads",
+    "DynamicConvolution",
     "Edges",
     "FreeWeights",
     "GATParams",
     "GATv2",
     "GATv2Params",
+    "GMLPParams",
     "GRUParams",
     "GraphAttention",
     "GraphConvolution",
@@ -74,6 +91,7 @@ __all__ = [
     "HopfieldAssociation",
     "HopfieldLookup",
     "HopfieldPooling",
+    "LightweightConvolution",
     "LookupParams",
     "PoolingParams",
     "RNNParams",
@@ -89,8 +107,11 @@ __all__ = [
     "attention_weights",
     "classical_energy",
     "classical_recall",
+    "convolution_from_heads",
+    "convolve_with_heads",
     "dense_energy",
     "dense_recall",
+    "dynamic_convolution",
     "edge_attention",
     "edge_weights",
     "edges_of",
@@ -99,11 +120,14 @@ __all__ = [
     "hebbian",
     "hopfield_attention",
     "hopfield_energy",
+    "lightweight_convolution",
     "margin_loss",
     "pieces",
     "propagate",
     "route",
     "rungs",
+    "spatial_gate",
     "squash",
     "votes",
+    "widened",
 ]

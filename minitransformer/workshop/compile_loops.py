@@ -26,12 +26,22 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
 from minitransformer.backend import available, backend
 from minitransformer.commands.terminal import ctrl_c_waits
-from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, linear, relu, rms_norm
+from minitransformer.functional import (
+    cross_entropy,
+    embedding,
+    gated,
+    gelu,
+    gelu_tanh,
+    layer_norm,
+    linear,
+    relu,
+    rms_norm,
+)
 from minitransformer.kept_loops import kept_in
 from minitransformer.machine import cores
 from minitransformer.models import FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions.rope import rotate
-from minitransformer.related import edge_attention, edges_of, propagate
+from minitransformer.related import dynamic_convolution, edge_attention, edges_of, propagate
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
 
@@ -71,10 +81,15 @@ def _gated(X: Array) -> None:
         _both_ways(gated_delta_rule, X / 10, X / 10, X, abs(X[..., 0]), log_decay)
 
 
+def _convolution(X: Array) -> None:
+    _both_ways(dynamic_convolution, X, X[0, :16, None] * np.ones((4, 1), X.dtype))
+
+
 def _pointwise(X: Array) -> None:
     Y = np.repeat(X[0, :64], 2, axis=0)
     for function in (relu, gelu, gelu_tanh):
         _both_ways(function, Y)
+    _both_ways(gated, Y, Y)
     _both_ways(embedding, np.arange(len(Y)) % 9, Y[:9])
     _both_ways(rotate, Y, angles=Y[:, :3])
     AdamW().update(Y, Y, AdamW().init(Y), rate=1e-3)
@@ -117,6 +132,7 @@ LOOPS = (
     _kernel_attention,
     _sparse,
     _pointwise,
+    _convolution,
     _graph,
     _one_token,
 )  # what takes longest comes first

@@ -72,6 +72,8 @@ OPTIONS = {
     "indexer": "chosen=5,narrow=3",
     "performer": "rows=8,redraw=3",
     "gla": "rank=5,root=3",
+    "lightweight-convolution": "taps=6,renormalise=True,drop=0.2",
+    "dynamic-convolution": "taps=5,drop=0.2",
     "gat": "radius=20,dynamic=True",
     "gcn": "radius=9",
     "synthesizer": "mixture=gated",
@@ -91,6 +93,7 @@ def made(name, width=D, heads=H):
 
 
 OTHERS = (
+    *("gmlp:form=source,hidden=9", "dynamic-convolution:renormalise=True"),
     "gat",
     *("softmax:page=5", "delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
     *("ssd:taps=4,key_heads=1", "each head", "everything"),

@@ -305,7 +305,7 @@ def test_ctrl_c_says_where_the_run_is(folder):
 
 def test_the_choices_of_a_recipe_can_be_read_back():
     wish = {"width": 16, "depth": 3, "heads": 2, "context": 32, "batch": 8, "steps": 50, "lr": 0.01, "seed": 7}
-    wish |= {"attention": ("linear", "softmax"), "positions": "rope", "groups": 1}
+    wish |= {"attention": ("linear", "softmax"), "positions": "rope", "groups": 1, "ffn": "swiglu"}
     plain = {"memory": 0, "reversible": False, "universal": "no"}
     assert choices(*language_model(**wish)) == {**wish, **plain}
     for stack in ({"memory": 40}, {"reversible": True}, {"universal": "accumulated"}):

@@ -66,6 +66,16 @@ def test_it_is_the_blocks_step_by_step(options, dtype, batch, tier, monkeypatch)
     assert np.allclose(state.blocks[1].keys, other.blocks[1].keys, atol=tolerance * np.abs(other.blocks[1].keys).max())
 
 
+@pytest.mark.parametrize("ffn", ["geglu", "none"])
+def test_a_block_whose_second_half_is_another_goes_step_by_step(ffn, tier, monkeypatch):
+    model = LanguageModel(40, 96, width=24, depth=2, heads=4, hidden=10, ffn=ffn)
+    params, tokens = some(model, np.float32), np.random.default_rng(0).integers(0, 40, (2, 70))
+    monkeypatch.setattr(loops(), "one_token", lambda *_: pytest.fail("there is no loop for it"))
+    said, _ = written(model, params, tokens)
+    whole, _ = model(params, tokens)
+    assert np.allclose(said, whole, atol=2e-5 * np.abs(whole).max())
+
+
 def test_without_biases(tier):
     block = Block(MultiHeadAttention(12, 2, bias=False), FeedForward(12, 7))
     params, X = some(block, np.float64), np.random.default_rng(0).standard_normal((2, 9, 12))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import minitransformer as mt
 from minitransformer.backend import available
-from minitransformer.functional import cross_entropy, embedding, gelu, gelu_tanh, layer_norm, relu, rms_norm
+from minitransformer.functional import cross_entropy, embedding, gated, gelu, gelu_tanh, layer_norm, relu, rms_norm
 from minitransformer.positions.rope import rotate
 from minitransformer.training.optimiser import AdamW, AdamWState
 
@@ -74,6 +74,16 @@ def test_activations_agree(function, X):
     want, have = both(function, X)
     assert_close(want, have, X.dtype)
     np.testing.assert_array_equal(X, before)
+
+
+@pytest.mark.parametrize("gate", ["sigmoid", "relu", "gelu", "silu", "none"])
+@given(arrays())
+def test_gates_agree(gate, A):
+    B = np.asarray(np.random.default_rng(3).standard_normal(A.shape), A.dtype)
+    before = A.copy(), B.copy()
+    want, have = both(gated, A, B, gate=gate)
+    assert_close(want, have, A.dtype)
+    np.testing.assert_array_equal((A, B), before)
 
 
 @pytest.mark.parametrize("function", [layer_norm, rms_norm])
@@ -204,6 +214,7 @@ def test_what_callers_open_is_still_there():
         (lambda: rms_norm(X, gamma), ("Xhat", "root")),
         (lambda: relu(X), ("slope",)),
         (lambda: gelu_tanh(X), ("slope",)),
+        (lambda: gated(X, X + 1), ("F", "B")),
         (lambda: cross_entropy(X, targets), ("P", "weight")),
     ]
     for call, names in calls:
@@ -243,6 +254,10 @@ def test_a_nan_is_not_swept_under_the_carpet():
         Y, _ = function(X)
         assert np.isnan(Y[1, 3])
         assert np.isfinite(np.delete(Y, 43)).all()
+    for gate in ("sigmoid", "relu", "gelu", "silu", "none"):
+        for Y in (gated(X, np.ones_like(X), gate)[0], *gated(X, np.ones_like(X), gate)[1](np.ones_like(X))):
+            assert np.isfinite(np.delete(Y, 43)).all()
+        assert np.isnan(gated(X, np.ones_like(X), gate)[0][1, 3])
     Y, _ = layer_norm(X, np.ones(40, "f4"), np.ones(40, "f4"))
     assert np.isnan(Y[1]).all()
     assert np.isfinite(Y[[0, 2, 3]]).all()
@@ -259,6 +274,7 @@ def test_bad_arguments_are_the_same_error_in_both_tiers():
         lambda: rms_norm(X, np.ones(5, "f4")),
         lambda: embedding(np.array([7]), X[0]),
         lambda: gelu(np.arange(3)),
+        lambda: gated(X, X[0]),
     ]
     for call in calls:
         said = set()
@@ -293,6 +309,8 @@ def test_the_same_bits_every_time_with_any_number_of_threads():
             found += [Y, pullback(dY)]
         for Y, pullback in (layer_norm(X, gamma, beta), rms_norm(X, gamma)):
             found += [Y, pullback(dY)]
+        Y, pullback = gated(X, dY)
+        found += [Y, *pullback(dY)]
         loss, pullback = cross_entropy(X, tokens)
         optimiser = AdamW()
         found += [loss, pullback(loss), embedding(tokens, X[:9])[1](dY)]

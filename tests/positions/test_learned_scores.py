@@ -1,4 +1,4 @@
-"""What T5, KERPLE, FIRE and TUPE have to promise alike: gradients, masks, shared keys, a cache of keys, dtypes."""
+"""What T5, a grid, KERPLE, FIRE and TUPE have to promise alike: gradients, masks, shared keys, a cache of keys, dtypes."""
 
 from functools import partial
 
@@ -8,6 +8,7 @@ import pytest
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
 from minitransformer.positions.fire import FIRE
+from minitransformer.positions.grid import GridScalars
 from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
 from minitransformer.positions.t5 import OffsetScalars, T5Bias
 from minitransformer.positions.tupe import TUPE
@@ -17,6 +18,7 @@ H, n, m, d, dv = 3, 5, 7, 4, 2
 ENCODINGS = {
     "T5": T5Bias(H, buckets=8, distance=6),
     "scalars": OffsetScalars(H, longest=9),
+    "grid": GridScalars(H, longest=9, columns=4),
     "KERPLE log": KerpleLog(H),
     "KERPLE power": KerplePower(H),
     "KERPLE weighted": KerpleWeighted(H),
@@ -163,7 +165,7 @@ def test_scales_of_the_papers():
     """None stands for 1/√d."""
     assert ENCODINGS["T5"].scale == ENCODINGS["scalars"].scale == 1
     assert ENCODINGS["TUPE-A"].scale == pytest.approx(1 / np.sqrt(2 * d))
-    assert all(ENCODINGS[name].scale is None for name in ("KERPLE log", "KERPLE weighted", "FIRE"))
+    assert all(ENCODINGS[name].scale is None for name in ("grid", "KERPLE log", "KERPLE weighted", "FIRE"))
 
 
 @every_encoding

@@ -11,28 +11,38 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.depthwise import DepthwisePullback, depthwise_convolution
 from minitransformer.functional import silu
-from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 
 class ShortConvolutionPullback(NamedTuple):
-    """With a = θ * x + b and da = f′ ⊙ dy:  dx_t = Σ_s θ_s ⊙ da_{t+τ−1−s},  dθ_s = Σ_t da_t ⊙ x_{t−τ+1+s},  db = Σ_t da_t."""
+    """Back through swish and the weighted sum, for which the heads stand behind the rows."""
 
-    rows: Array  # x, with τ − 1 rows in front
-    theta: Array
-    b: Array | None
+    convolve: DepthwisePullback
     activation: Pullback
+    of_heads: bool  # whether each head has a θ of its own
+
+    @property
+    def rows(self) -> Array:
+        """x, with τ − 1 rows in front, (*batch, τ − 1 + n, d)."""
+        return _rows_last(self.convolve.rows, self.of_heads)
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
-        dA, taps, n = self.activation(dY), self.theta.shape[-2], dY.shape[-2]
-        d_rows, dtheta = np.zeros_like(self.rows), np.empty_like(self.theta)
-        for s in range(taps):
-            d_rows[..., s : s + n, :] += self.theta[..., s, None, :] * dA
-            dtheta[..., s, :] = unbroadcast((dA * self.rows[..., s : s + n, :]).sum(-2), dtheta[..., s, :].shape)
-        db = () if self.b is None else (unbroadcast(dA.sum(-2), self.b.shape),)
-        return d_rows[..., taps - 1 :, :], dtheta, *db
+        dX, dtheta, *db = self.convolve(_heads_last(self.activation(dY), self.of_heads))
+        dkernel = dtheta[..., 0, :, :, :], *(d[..., 0, :, :] for d in db)
+        return _rows_last(dX, self.of_heads), *(d if self.of_heads else d[0] for d in dkernel)
+
+
+def _heads_last(X: Array, of_heads: bool) -> Array:
+    """(…, H, n, d) as (…, n, H, d), or (…, n, d) as one head."""
+    return X.swapaxes(-2, -3) if of_heads else X[..., None, :]
+
+
+def _rows_last(X: Array, of_heads: bool) -> Array:
+    """Back."""
+    return X.swapaxes(-2, -3) if of_heads else X[..., 0, :]
 
 
 @checked
@@ -55,21 +65,20 @@ def short_convolution(
     raises   TypeError for a wrong shape or dtype, ValueError for no taps, or another number of rows in `before`
     """
     one_dtype(X=X, theta=theta, b=b, before=before)
-    taps, n = theta.shape[-2], X.shape[-2]
+    taps = theta.shape[-2]
     if taps == 0:
         raise ValueError("theta: no taps, should be at least one")
     if (own := theta.shape[:-2]) != X.shape[-2 - len(own) : -2]:
         raise TypeError(f"theta: axes {own} of heads should be the last ones in front of the rows, {X.shape[:-2]}")
-    if before is None:
-        before = np.zeros((*X.shape[:-2], taps - 1, X.shape[-1]), X.dtype)
-    if before.shape[-2] != taps - 1:
+    if before is not None and before.shape[-2] != taps - 1:
         raise ValueError(f"before: {before.shape[-2]} rows for {taps} taps, should be {taps - 1}")
-    rows = np.concatenate([before, X], -2)
-    A = np.zeros_like(X) if b is None else np.zeros_like(X) + b[..., None, :]
-    for s in range(taps):
-        A += theta[..., s, None, :] * rows[..., s : s + n, :]
-    Y, activation = silu(A)
-    return Y, ShortConvolutionPullback(rows, theta, b, activation)
+    of_heads = len(own) > 0
+    kernel = (theta if of_heads else theta[None])[..., None, :, :, :]
+    bias = None if b is None else (b if of_heads else b[None])[..., None, :, :]
+    past = None if before is None else _heads_last(before, of_heads)
+    A, convolve = depthwise_convolution(_heads_last(X, of_heads), kernel, bias, causal=True, before=past)
+    Y, activation = silu(_rows_last(A, of_heads))
+    return Y, ShortConvolutionPullback(convolve, activation, of_heads)
 
 
 class Kernel(NamedTuple):

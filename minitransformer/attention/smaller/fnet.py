@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast
-from minitransformer.attention.core import Mixer
+from minitransformer.attention.core import Mixer, seen_tokens
 from minitransformer.door import frozen
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array, Bool, Float, checked
@@ -94,9 +93,5 @@ class FNet(Mixer):
     ) -> tuple[Float[Array, "*batch n {self.width}"], FNetPullback]:
         """Pullback: dY to (dparams, dX). Raises ValueError for a mask that is not of keys alone, (*batch, 1, 1, n)."""
         self.refuse(causal=causal)
-        there = None
-        if mask is not None:
-            must_broadcast(mask, (*X.shape[:-2], 1, 1, X.shape[-2]), what="tokens, for it hides no pair")
-            there = np.broadcast_to(mask, (*X.shape[:-2], 1, 1, X.shape[-2]))[..., 0, 0, :]
-        Y, mixed = fourier_mix(X, mask=there)
+        Y, mixed = fourier_mix(X, mask=seen_tokens(mask, X))
         return Y, FNetPullback(mixed)

@@ -1,0 +1,105 @@
+"""Depthwise convolution: each channel is a weighted sum of itself over a few tokens, and no channel meets another one.
+
+    y_ihc = Σ_s a_ihsc x_(i − left + s)hc,      s = 0 … K − 1
+
+What differs is only who shares a kernel. Each channel has its own in the short convolution of a memory, all channels of a head
+have the same in a lightweight convolution, and each token brings one along in a dynamic one.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.functional import loops_in
+from minitransformer.gather_scatter import unbroadcast
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array, Float, checked
+
+
+class DepthwisePullback(NamedTuple):
+    """dx_j = Σ_s a_(j + left − s)s ⊙ dy_(j + left − s); da_is = dy_i ⊙ x_(i − left + s), a sum over who shares a; db = Σ dy.
+
+    rows   X with the rows in front of it and behind it, of which zeros stand for those that are not there
+    """
+
+    rows: Array
+    A: Array
+    b: Array | None
+    left: int
+
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
+        n, d_rows, dA = dY.shape[-3], np.zeros_like(self.rows), np.empty_like(self.A)
+        for s in range(self.A.shape[-2]):
+            row = self.rows[..., s : s + n, :, :]
+            d_rows[..., s : s + n, :, :] += self.A[..., s, :] * dY
+            dA[..., s, :] = _of_all(dY * row, self.A[..., s, :])
+        db = () if self.b is None else (_of_all(dY, self.b),)
+        return d_rows[..., self.left : self.left + n, :, :], dA, *db
+
+
+class SharedPullback(NamedTuple):
+    """Of a kernel that all channels of a head share, by the loop; A (…, H, K)."""
+
+    convolve: Pullback
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        dX, dA = self.convolve(dY)
+        return dX, dA[..., None]
+
+
+def _of_all(dA: Array, A: Array) -> Array:
+    """The sum over all that share an entry of A: first over the tokens of a text."""
+    if A.ndim < 3 or A.shape[-3] == 1:
+        dA = dA.sum(-3, keepdims=A.ndim > 2)
+    return unbroadcast(dA, A.shape)
+
+
+def taps_before(taps: int, causal: bool) -> int:
+    """How many of the taps fall on tokens before the one whose row they make."""
+    return taps - 1 if causal else (taps - 1) // 2
+
+
+@checked
+def depthwise_convolution(
+    X: Float[Array, "*batch n heads d"],
+    A: Float[Array, "*kernels taps width"],
+    b: Float[Array, "..."] | None = None,
+    *,
+    causal: bool = False,
+    before: Float[Array, "*batch past heads d"] | None = None,
+) -> tuple[Float[Array, "*batch n heads d"], Pullback]:
+    """Each channel's weighted sum over K tokens around it.
+
+        y_i = Σ_s a_is ⊙ x_(i − left + s) + b,  s = 0 … K − 1
+
+    X        tokens in heads (*batch, n, H, d)
+    A        kernels, to be broadcast to (*batch, n, H, K, d): (H, K, d) is one for each channel, (H, K, 1) one for each head,
+             (*batch, n, H, K, 1) one for each head and token
+    b        to be broadcast to X; None for none
+    causal   whether all taps but the last fall on tokens before i: left = K − 1; otherwise left = ⌊(K − 1)/2⌋
+    before   if causal, the K − 1 rows that stood before X, to which no gradient goes; zeros if there are none
+    cost     O(n K H d) time
+    returns  Y and a pullback: dX, dA = pullback(dY), and db if there is a b
+    raises   TypeError for a wrong shape or dtype, ValueError for no taps, for a kernel that does not broadcast, or another number
+             of rows in `before`
+    """
+    one_dtype(X=X, A=A, b=b, before=before)
+    (*batch, n, H, d), K = X.shape, A.shape[-2]
+    if K == 0:
+        raise ValueError("A: no taps, should be at least one")
+    left = taps_before(K, causal)
+    must_broadcast(A, (*batch, n, H, K, d), "A", "the kernels")
+    if before is not None and not (causal and before.shape[-3] == left):
+        raise ValueError(f"before: {before.shape[-3]} rows for {K} taps, should be {K - 1} of a causal convolution")
+    if A.shape[-1] == 1 and b is None and before is None and (loops := loops_in("convolution")):
+        Y, convolve = loops.depthwise(X, A[..., 0], left=left)
+        return Y, SharedPullback(convolve)
+    rows = np.zeros_like(X, shape=(*batch, n + K - 1, H, d))
+    rows[..., left : left + n, :, :] = X
+    if before is not None:
+        rows[..., :left, :, :] = before
+    Y = np.zeros_like(X) if b is None else np.zeros_like(X) + b
+    for s in range(K):
+        Y += A[..., s, :] * rows[..., s : s + n, :, :]
+    return Y, DepthwisePullback(rows, A, b, left)

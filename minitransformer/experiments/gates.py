@@ -1,0 +1,56 @@
+"""What is a gate worth? The same small language model with seven second halves, all with as many parameters.
+
+Two plain feed-forward networks are the controls. A gated one has three matrices in place of two, and so two thirds of the hidden
+width. All see the same windows of the text in the same order.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minitransformer.data.text import python_docs
+from minitransformer.models import LanguageModel
+from minitransformer.models.gated_feed_forward import GATES
+from minitransformer.pullback import tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.objective import NextByte
+from minitransformer.training.schedule import Cosine
+
+PLAIN = ("relu", "gelu")
+HIDDEN, GATED = 256, 170  # 2 · 64 · 256 weights, and 3 · 64 · 170
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training."""
+
+    kind: str
+    seed: int
+    steps: int = 1000
+
+
+def trials() -> list[Trial]:
+    """Three seeds each."""
+    return [Trial(kind, seed) for seed in range(3) for kind in (*PLAIN, *GATES)]
+
+
+def small(trial: Trial) -> Trial:
+    """Two steps."""
+    return replace(trial, steps=2)
+
+
+def model_of(kind: str) -> LanguageModel:
+    """Two blocks of width 64, with this second half."""
+    sizes: dict[str, Any] = {"context": 64, "width": 64, "depth": 2, "heads": 4, "positions": "rope"}
+    if kind in PLAIN:
+        return LanguageModel(**sizes, hidden=HIDDEN, activation=kind)
+    return LanguageModel(**sizes, hidden=GATED, ffn=kind)  # type: ignore[arg-type]
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Held-out bits per byte."""
+    model, objective = model_of(trial.kind), NextByte(python_docs(), 64)
+    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
+    training = Training(trial.steps, 8, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    params = train(model, objective, training, progress=False).params
+    return {"parameters": tree_size(params), "bits": round(float(objective.bits(model, params).mean()), 4)}

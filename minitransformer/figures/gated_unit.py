@@ -1,0 +1,48 @@
+"""A gated linear unit at work: two linear maps of the same rows, and a sigmoid of the one says how much of the other passes."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.figures.style import figure
+from minitransformer.functional import gated, linear
+from minitransformer.typing import Array
+
+TOKENS, WIDTH, UNITS = 12, 16, 16
+
+
+class GatedUnit(NamedTuple):
+    """X U₁, its sigmoid, X U₂ and their product, each (n, E)."""
+
+    A: Array
+    gate: Array
+    B: Array
+    Y: Array
+
+
+def data(seed: int = 0) -> GatedUnit:
+    """Rows that are normal, and weights as a model draws them, twice as large, so that gates open and close."""
+    rng = np.random.default_rng(seed)
+    X, U_1, U_2 = rng.standard_normal((TOKENS, WIDTH)), *rng.standard_normal((2, WIDTH, UNITS)) / np.sqrt(WIDTH)
+    (A, _), (B, _) = linear(X, 2 * U_1), linear(X, U_2)
+    return GatedUnit(A, gated(A, np.ones_like(B))[0], B, gated(A, B)[0])
+
+
+def draw(data: GatedUnit) -> Figure:
+    """Above, what opens: a map, and its sigmoid between 0 and 1. Below, what passes: the other map, and what is left of it."""
+    fig, axes = figure(2, 2, width=10, height=8.6, sharex=True, sharey=True)
+    for row, panels in zip(
+        axes, ((("$X U_1$", data.A), ("gate", data.gate)), (("$X U_2$", data.B), ("product", data.Y))), strict=True
+    ):
+        for ax, (title, Z) in zip(row, panels, strict=True):
+            low, high, colours = (0, 1, "viridis") if title == "gate" else (-3, 3, "cividis")
+            image = ax.imshow(Z, vmin=low, vmax=high, cmap=colours, aspect="auto")
+            titles = {"gate": r"$\sigma(X U_1)$", "product": r"$\sigma(X U_1) \odot X U_2$"}
+            ax.set_title(titles.get(title, title))
+            ax.set(xticks=(0, UNITS - 1), xticklabels=(1, UNITS), yticks=(0, TOKENS - 1), yticklabels=(1, TOKENS))
+            fig.colorbar(image, ax=ax, ticks=(low, (low + high) / 2, high), aspect=14)
+        row[0].set_ylabel("token $i$")
+    for ax in axes[1]:
+        ax.set_xlabel("unit")
+    return fig

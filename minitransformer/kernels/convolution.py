@@ -1,0 +1,223 @@
+"""Convolution along the tokens with few weights: each head has K of them, at each token others or always the same.
+
+    for each 64 tokens of a text, in parallel:
+        for each token i of these and each head h:
+            a = softmax(S_ih)                            K numbers; or a is given
+            y_i = Σ_s a_s x_{i − left + s}               one row of a head, over those taps that fall on a token
+
+On the way back, with da_s = ⟨dy_i, x_{i − left + s}⟩ and dS = a ⊙ (da − ⟨da, a⟩), every token collects what it has been given to:
+dx_j = Σ_s a_{j + left − s, s} dy_{j + left − s}. So no task writes where another one does, and no sum depends on the threads.
+
+Why this order is fast. Nothing is unfolded: a row of x is read K times while it is in the nearest cache, where a matrix of
+windows, (n K, D), would be written to memory and read again. Four taps are added at a time, so that y is read and written once
+for four multiply-adds; and the exponentials of all heads of a token stand side by side, for vector instructions.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import for_reading
+from minitransformer.gather_scatter import unbroadcast
+from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.sweeps import dot
+from minitransformer.kernels.threads import borrowed, claimed, in_parallel
+from minitransformer.typing import Array
+
+ROWS = 64  # tokens of a task
+SMALL = 2**16  # multiply-adds; what has fewer is done before a second thread is awake
+LOG2E = math.log2(math.e)
+
+
+@inlined
+def on_tokens(i, shift, length, taps):
+    """Of the taps of token i, which begin `shift` tokens before it, lo … hi − 1 fall on one of so many tokens."""
+    return min(max(0, shift - i), taps), max(0, min(taps, length + shift - i))
+
+
+@compiled
+def weigh(s, a):
+    """a = softmax(s) for each head, (H, K); 0 where all of s is −∞. The exponentials of all heads are made in one go."""
+    low, zero, base = s.dtype.type(-np.inf), s.dtype.type(0), s.dtype.type(LOG2E)
+    for h in range(len(s)):
+        top = low
+        for k in range(s.shape[1]):
+            top = max(top, s[h, k])
+        if top == low:
+            top = zero
+        for k in range(s.shape[1]):
+            a[h, k] = (s[h, k] - top) * base
+    flat = a.reshape(-1)
+    for k in range(len(flat)):
+        flat[k] = exp2(flat[k])
+    for h in range(len(s)):
+        total = zero
+        for k in range(s.shape[1]):
+            total += a[h, k]
+        if total != zero:
+            share = s.dtype.type(1) / total
+            for k in range(s.shape[1]):
+                a[h, k] *= share
+
+
+@compiled
+def softmax_back(a, ds):
+    """ds = a ⊙ (da − ⟨da, a⟩) for each head, in the place of da."""
+    for h in range(len(a)):
+        mean = a.dtype.type(0)
+        for k in range(a.shape[1]):
+            mean += a[h, k] * ds[h, k]
+        for k in range(a.shape[1]):
+            ds[h, k] = a[h, k] * (ds[h, k] - mean)
+
+
+@compiled
+def add_one(a_0, x_0, y):
+    """y += a x."""
+    for c in range(len(y)):
+        y[c] += a_0 * x_0[c]
+
+
+@compiled
+def add_two(a_0, a_1, x_0, x_1, y):
+    """y += Σ_s a_s x_s for two s."""
+    for c in range(len(y)):
+        y[c] = y[c] + a_0 * x_0[c] + a_1 * x_1[c]
+
+
+@compiled
+def add_four(a_0, a_1, a_2, a_3, x_0, x_1, x_2, x_3, y):
+    """... and for four."""
+    for c in range(len(y)):
+        y[c] = y[c] + a_0 * x_0[c] + a_1 * x_1[c] + a_2 * x_2[c] + a_3 * x_3[c]
+
+
+@compiled
+def convolve(X, S, left, first, weighs, A, Y, queue):
+    """Y (B, n, H, w), which begins with zeros, for the tokens first … first + n − 1 of X (B, m, H, w).
+
+    The weights A are (B, n, H, K), or (1, n, H, K), (B, 1, H, K), (1, 1, H, K) where some share theirs. `weighs`: they are made
+    of S first, which is (B, n, H, K) then.
+    """
+    X, S, A, Y = borrowed((X, S, A, Y))
+    (batch, n, heads, _), length, taps, shift = Y.shape, X.shape[1], A.shape[3], left - first
+    pieces = (n + ROWS - 1) // ROWS
+    for task in claimed(queue, batch * pieces):
+        b, begin = task // pieces, task % pieces * ROWS
+        x = X[b]
+        for i in range(begin, min(begin + ROWS, n)):
+            a = A[min(b, len(A) - 1), min(i, A.shape[1] - 1)]
+            if weighs:
+                weigh(S[b, i], a)
+            lo, hi = on_tokens(i, shift, length, taps)
+            for h in range(heads):
+                y, k, j = Y[b, i, h], lo, i - shift + lo
+                while k + 3 < hi:
+                    add_four(
+                        *(a[h, k], a[h, k + 1], a[h, k + 2], a[h, k + 3]),
+                        *(x[j, h], x[j + 1, h], x[j + 2, h], x[j + 3, h], y),
+                    )
+                    k, j = k + 4, j + 4
+                if k + 1 < hi:
+                    add_two(a[h, k], a[h, k + 1], x[j, h], x[j + 1, h], y)
+                    k, j = k + 2, j + 2
+                if k < hi:
+                    add_one(a[h, k], x[j, h], y)
+
+
+@compiled
+def convolve_back(X, A, dY, left, first, weighs, dA, dX, queue):
+    """dX (B, m, H, w) and dA, which begin with zeros; dA is (B, n, H, K), or where all tokens share weights, one of each piece.
+
+    `weighs`: A has been made of S, and dA is dS.
+    """
+    X, A, dY, dA, dX = borrowed((X, A, dY, dA, dX))
+    (batch, n, heads, _), length, taps, shift = dY.shape, X.shape[1], A.shape[3], left - first
+    pieces, each = (length + ROWS - 1) // ROWS, A.shape[1] - 1
+    for task in claimed(queue, batch * pieces):
+        b, begin = task // pieces, task % pieces * ROWS
+        x, dy, a = X[b], dY[b], A[min(b, len(A) - 1)]
+        for j in range(begin, min(begin + ROWS, length)):
+            for h in range(heads):  # tap 0 of token i falls on j, tap 1 of the token before it, and so on
+                dx, i = dX[b, j, h], j + shift
+                t, end = min(i, n - 1), max(0, i - taps + 1)
+                while t - 3 >= end:
+                    add_four(
+                        *(a[min(t, each), h, i - t], a[min(t - 1, each), h, i - t + 1]),
+                        *(a[min(t - 2, each), h, i - t + 2], a[min(t - 3, each), h, i - t + 3]),
+                        *(dy[t, h], dy[t - 1, h], dy[t - 2, h], dy[t - 3, h], dx),
+                    )
+                    t -= 4
+                if t > end:
+                    s, u = i - t, t - 1
+                    add_two(a[min(t, each), h, s], a[min(u, each), h, s + 1], dy[t, h], dy[u, h], dx)
+                    t -= 2
+                if t == end:
+                    add_one(a[min(t, each), h, i - t], dy[t, h], dx)
+            if j < n:
+                da = dA[b, j if each or n == 1 else begin // ROWS]
+                lo, hi = on_tokens(j, shift, length, taps)
+                for h in range(heads):
+                    for k in range(lo, hi):
+                        da[h, k] += dot(dy[j, h], x[j - shift + k, h])
+                if weighs:
+                    softmax_back(a[j], da)
+
+
+# ------------------------------------------------------------------------------------------ from Python
+
+
+def _texts(X: Array) -> Array:
+    """(*batch, n, H, w) as (B, n, H, w), for a loop."""
+    return for_reading(X.reshape(math.prod(X.shape[:-3]), *X.shape[-3:]))
+
+
+def _shared(A: Array, batch: tuple[int, ...]) -> Array:
+    """Weights that broadcast to (*batch, n, H, K), as (B or 1, n or 1, H, K)."""
+    A = A.reshape(*(1,) * (3 - A.ndim), *A.shape)
+    if math.prod(A.shape[:-3]) == 1:
+        return _texts(A)
+    return _texts(np.broadcast_to(A, (*batch, *A.shape[-3:])))
+
+
+class ConvolvePullback(NamedTuple):
+    """dx_j = Σ_s a_{j + left − s, s} dy_{j + left − s} and da_{i, s} = ⟨dy_i, x_{i − left + s}⟩, or dS = a ⊙ (da − ⟨da, a⟩)."""
+
+    X: Array
+    A: Array
+    left: int
+    first: int
+    weighs: bool
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        X, A, dy, batch = _texts(self.X), _shared(self.A, self.X.shape[:-3]), _texts(dY), self.X.shape[:-3]
+        n, length = dy.shape[1], X.shape[1]
+        rows = n if A.shape[1] == n else (length + ROWS - 1) // ROWS
+        dX, dA = np.zeros(X.shape, X.dtype), np.zeros((len(X), rows, *A.shape[2:]), X.dtype)
+        tasks = len(X) * ((length + ROWS - 1) // ROWS) if dX.size * A.shape[3] > SMALL else 1
+        in_parallel(tasks, convolve_back, X, A, dy, self.left, self.first, self.weighs, dA, dX)
+        dA = dA.reshape(*batch, *dA.shape[1:])
+        if rows != n:
+            dA = dA.sum(-3, keepdims=True)
+        return dX.reshape(self.X.shape), unbroadcast(dA, self.A.shape)
+
+
+def depthwise(
+    X: Array, A: Array, *, left: int, first: int = 0, n: int | None = None, softmax: bool = False
+) -> tuple[Array, ConvolvePullback]:
+    """Σ_s a_{i, s} x_{i − left + s} for the n tokens from `first` on, all by default.
+
+    X         (*batch, m, H, w)
+    A         weights, to be broadcast to (*batch, n, H, K); if `softmax`, the logits of them, of this shape
+    returns   Y (*batch, n, H, w); pullback: dY to (dX, dA), of logits to (dX, dS)
+    """
+    x, n = _texts(X), X.shape[-3] if n is None else n
+    S = _shared(A, X.shape[:-3])
+    weights = np.empty(S.shape, S.dtype) if softmax else S
+    Y = np.zeros((len(x), n, *x.shape[2:]), X.dtype)
+    tasks = len(x) * ((n + ROWS - 1) // ROWS) if Y.size * S.shape[3] > SMALL else 1
+    in_parallel(tasks, convolve, x, S, left, first, softmax, weights, Y)
+    pullback = ConvolvePullback(X, weights.reshape(A.shape), left, first, softmax)
+    return Y.reshape(*X.shape[:-3], n, *X.shape[-2:]), pullback

@@ -1,0 +1,415 @@
+"""Lightweight and dynamic convolutions: the weights of a token's neighbours, without a look at the neighbours.
+
+    a_ih = softmax(s_ih),     y_ih = Σ_s a_ihs x_(i − left + s)h,      s = 0 … K − 1
+
+    lightweight    s_ih is a parameter, the same at every token: H K numbers
+    dynamic        s_ih = x_i W_h: what token i is says how much it takes from the tokens around it
+
+As in attention a row of weights is positive and sums to one, and one row serves all channels of a head. But it belongs to the K
+tokens around i, and no key has a say in it: a score for an offset, where attention has one for a pair.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.attention.core import Mixer, seen_tokens, where_seen
+from minitransformer.attention.depthwise import depthwise_convolution, taps_before
+from minitransformer.door import frozen
+from minitransformer.functional import LinearPullback, affine, dropout, glu, linear, loops_in, softmax
+from minitransformer.gather_scatter import unbroadcast
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array, Bool, Float, checked
+
+# -------------------------------------------------------------------------------- one softmax, one weighted sum
+
+
+def taps_there(n: int, taps: int, left: int, mask: Array | None = None, past: int = 0) -> Array:
+    """Which taps of each token fall on a token that is there, (n, K), or with a mask (*batch, n, K).
+
+    past   tokens that stand before the n
+    """
+    batch = () if mask is None else mask.shape[:-1]
+    there = np.zeros((*batch, n + taps - 1), bool)
+    there[..., left : left + n] = True if mask is None else mask
+    there[..., max(0, left - past) : left] = past > 0
+    return sliding_window_view(there, taps, axis=-1) if n else np.zeros((*batch, 0, taps), bool)
+
+
+def as_matrix(weights: Array, n: int, left: int) -> Array:
+    """The band that the weights (…, n, H, K) or (H, K) of n tokens are in an attention matrix (…, H, n, n)."""
+    if weights.ndim == 2:
+        weights = np.broadcast_to(weights, (n, *weights.shape))
+    A = np.zeros((*weights.shape[:-3], weights.shape[-2], n, n), weights.dtype)
+    for i in range(n):
+        for s in range(max(0, left - i), min(weights.shape[-1], n + left - i)):
+            A[..., :, i, i - left + s] = weights[..., i, :, s]
+    return A
+
+
+class DroppedPullback(NamedTuple):
+    """Y = Σ_s (a ⊙ m)_s x_(i − left + s), m the taps that are kept:  da = m ⊙ d(a ⊙ m), then back through the softmax."""
+
+    weigh: Pullback
+    kept: Array
+    convolve: Pullback
+    weights: Array
+    logits: tuple[int, ...]
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        dX, dweights = self.convolve(dY)
+        return dX, unbroadcast(self.weigh(dweights[..., 0] * self.kept), self.logits)
+
+
+class FusedPullback(NamedTuple):
+    """The same by the loop, in which nothing is dropped."""
+
+    convolve: Pullback
+    logits: tuple[int, ...]
+
+    @property
+    def weights(self) -> Array:
+        """What the softmax gave."""
+        return self.convolve.A
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        dX, dS = self.convolve(dY)
+        return dX, unbroadcast(dS, self.logits)
+
+
+def _convolve(
+    X: Array, S: Array, *, causal: bool, there: Array | None, drop: float, rng: Any, before: Array | None
+) -> tuple[Array, Pullback]:
+    """Y of tokens in heads (*batch, n, H, w) by the softmax of S, (H, K) or (*batch, n, H, K); pullback: dY to (dX, dS)."""
+    logits, dropping = S.shape, drop > 0 and rng is not None
+    if there is not None:
+        S = np.where(there[..., None, :], S, S.dtype.type(-np.inf))
+    if S.ndim == X.ndim and before is None and not dropping and (loops := loops_in("convolution")):
+        Y, convolve = loops.depthwise(X, S, left=taps_before(S.shape[-1], causal), softmax=True)
+        return Y, FusedPullback(convolve, logits)
+    weights, weigh = softmax(S)
+    kept, _ = dropout(np.ones(logits, S.dtype), drop, rng)
+    weights = weights * kept if dropping else weights
+    Y, convolve = depthwise_convolution(X, weights[..., None], causal=causal, before=before)
+    return Y, DroppedPullback(weigh, kept, convolve, weights, logits)
+
+
+class Choices(NamedTuple):
+    """How a convolution meets the border of a text, and what it drops; the arguments that both kinds have in common."""
+
+    causal: bool
+    renormalise: bool
+    mask: Array | None
+    drop: float
+    rng: Any
+    past: int = 0
+    before: Array | None = None
+
+    def convolve(self, X: Array, S: Array) -> tuple[Array, "ConvolvedPullback"]:
+        """Y (*batch, n, D) of tokens X that are there, by the softmax of S."""
+        (n, D), (H, taps) = X.shape[-2:], S.shape[-2:]
+        left = taps_before(taps, self.causal)
+        there = taps_there(n, taps, left, self.mask, self.past) if self.renormalise else None
+        heads = X.reshape(*X.shape[:-1], H, D // H)
+        Y, convolve = _convolve(
+            heads, S, causal=self.causal, there=there, drop=self.drop, rng=self.rng, before=self.before
+        )
+        return Y.reshape(X.shape), ConvolvedPullback(convolve, left, self.mask, heads.shape)
+
+
+class ConvolvedPullback(NamedTuple):
+    """With the heads side by side, and no gradient for what is not there."""
+
+    convolve: Pullback
+    left: int
+    mask: Array | None
+    heads: tuple[int, ...]
+
+    @property
+    def weights(self) -> Array:
+        """a, (H, K) or (*batch, n, H, K)."""
+        return self.convolve.weights
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices that these weights make, (*batch, H, n, n): zero but for a band."""
+        A = as_matrix(self.weights, self.heads[-3], self.left)
+        A = np.broadcast_to(A, (*self.heads[:-3], *A.shape[-3:]))
+        return A if self.mask is None else where_seen(self.mask[..., None, None, :], A)
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        dX, dS = self.convolve(dY.reshape(self.heads))
+        return _hide(self.mask, dX.reshape(dY.shape)), dS
+
+
+def _hide(mask: Array | None, X: Array) -> Array:
+    """X (*batch, n, D) with zeros for the tokens that are not there."""
+    return where_seen(None if mask is None else mask[..., None], X)
+
+
+def _fit_heads(X: Array, kernel: Array, name: str) -> None:
+    """Refuse a kernel (…, H, K) that does not fit the channels of X."""
+    heads, taps = kernel.shape[-2:]
+    if taps == 0:
+        raise ValueError(f"{name}: no taps, should be at least one")
+    if heads == 0 or X.shape[-1] % heads:
+        raise ValueError(f"X: {X.shape[-1]} channels are not divisible into {heads} heads")
+
+
+@checked
+def lightweight_convolution(
+    X: Float[Array, "*batch n D"],
+    S: Float[Array, "heads taps"],
+    *,
+    causal: bool = False,
+    renormalise: bool = False,
+    mask: Bool[Array, "*batch n"] | None = None,
+    drop: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> tuple[Float[Array, "*batch n D"], Pullback]:
+    """Every token becomes an average of the K around it, by weights that each head has learned for the K offsets.
+
+        a_h = softmax(s_h),   y_ih = Σ_s a_hs x_(i − left + s)h
+
+    X            tokens; head h has the channels h D/H … (h + 1) D/H − 1
+    S            logits of the taps
+    causal       left = K − 1, the last tap is the token itself; otherwise left = ⌊(K − 1)/2⌋
+    renormalise  whether the weights of the taps that fall on a token sum to one; otherwise those of all K taps do, and beyond the
+                 borders, and where a token is hidden, there are zeros
+    mask         True where a token is there; what is hidden counts as zeros, and gets no gradient
+    drop         rate at which taps are dropped (DropConnect), the others divided by 1 − drop; only if there is a generator
+    source       Wu et al. 2019, section 3; Borealis II, fig. 12c
+    cost         O(n K D) time, O(n D) memory
+    returns      Y and a pullback: dX, dS = pullback(dY); `pullback.A` are the matrices of attention that this is
+    raises       TypeError for a wrong shape or dtype; ValueError for no taps, or channels that H does not divide
+    """
+    one_dtype(X=X, S=S)
+    _fit_heads(X, S, "S")
+    return Choices(causal, renormalise, mask, drop, rng).convolve(_hide(mask, X), S)
+
+
+class DynamicConvolutionPullback(NamedTuple):
+    """x reaches y as a neighbour, and as the one that decides: S = X W, so dW = Xᵀ dS, and dX gets dS Wᵀ more."""
+
+    convolve: ConvolvedPullback
+    logits: LinearPullback
+    shape: tuple[int, ...]
+
+    @property
+    def weights(self) -> Array:
+        """a, (*batch, n, H, K)."""
+        return self.convolve.weights
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices that these weights make, (*batch, H, n, n): zero but for a band."""
+        return self.convolve.A
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        dX, dS = self.convolve(dY)
+        dX_logits, dW = self.logits(as_one_axis(dS, -2))
+        return _hide(self.convolve.mask, dX + dX_logits), dW.reshape(self.shape)
+
+
+@checked
+def dynamic_convolution(
+    X: Float[Array, "*batch n D"],
+    W: Float[Array, "D heads taps"],
+    *,
+    causal: bool = False,
+    renormalise: bool = False,
+    mask: Bool[Array, "*batch n"] | None = None,
+    drop: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> tuple[Float[Array, "*batch n D"], Pullback]:
+    """Every token becomes an average of the K around it, by weights that it has decided on by itself.
+
+        a_ih = softmax(x_i W_h),   y_ih = Σ_s a_ihs x_(i − left + s)h
+
+    W = 0 gives the average of the K; a token that is exchanged changes the weights of its own row, and of no other.
+    The arguments are those of `lightweight_convolution`.
+    source       Wu et al. 2019, section 4; Borealis II, fig. 12c, where the weights are said to depend on all inputs (E21)
+    cost         O(n K D) time, and O(n D H K) for the logits; O(n H K + n D) memory
+    returns      Y and a pullback: dX, dW = pullback(dY); `pullback.A` are the matrices of attention that this is
+    raises       as `lightweight_convolution`
+    """
+    return _dynamic(X, W, Choices(causal, renormalise, mask, drop, rng))
+
+
+def _dynamic(X: Array, W: Array, choices: Choices) -> tuple[Array, DynamicConvolutionPullback]:
+    one_dtype(X=X, W=W)
+    _fit_heads(X, W, "W")
+    X = _hide(choices.mask, X)
+    S, logits = linear(X, as_one_axis(W, 1))
+    Y, convolve = choices.convolve(X, S.reshape(*S.shape[:-1], *W.shape[1:]))
+    return Y, DynamicConvolutionPullback(convolve, logits, W.shape)
+
+
+# --------------------------------------------------------------------------------------- the block around it
+
+
+class ConvolutionParams(NamedTuple):
+    """The gated linear unit in front, U_1 and U_2 (D, D), what makes the weights, and W_o (D, D) behind.
+
+    kernel   S (H, K) of a lightweight convolution, W (D, H, K) of a dynamic one
+    """
+
+    U_1: Array
+    U_2: Array
+    kernel: Array
+    W_o: Array
+    b_1: Array
+    b_2: Array
+    b_o: Array
+
+
+class ConvolutionPullback(NamedTuple):
+    """Out, convolve, gate, backwards."""
+
+    gate: Pullback
+    convolve: Pullback
+    o: LinearPullback
+    seen: Array | None
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices that the convolution is, (*batch, H, n, n)."""
+        return self.convolve.A
+
+    def __call__(self, dY: Array) -> tuple[ConvolutionParams, Array]:
+        dC, dW_o, db_o = self.o(dY)
+        dV, dkernel = self.convolve(dC)
+        dX, dU_1, dU_2, db_1, db_2 = self.gate(dV)
+        return ConvolutionParams(dU_1, dU_2, dkernel, dW_o, db_1, db_2, db_o), _hide(self.seen, dX)
+
+
+class ConvolutionState(NamedTuple):
+    """The last K − 1 rows that the convolution has seen, (*batch, K − 1, D), zeros before the text, and how long the text is."""
+
+    rows: Array
+    length: int
+
+
+class Convolution(Mixer):
+    """What the two blocks have in common: a gate, the convolution, and a linear map."""
+
+    heads: int
+    taps: int
+    renormalise: bool
+    drop: float
+
+    cost = "O(n)"
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+
+    @property
+    def remembers(self) -> str:  # type: ignore[override]
+        """The tokens on which a tap of the next one falls."""
+        return f"the last {self.taps - 1} tokens"
+
+    def _kernel(self, rng: np.random.Generator) -> Array:
+        raise TypeError(f"{type(self).__name__} does not say what its weights are made of")
+
+    def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, Any]:
+        raise TypeError(f"{type(self).__name__} does not say how it convolves")
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ConvolutionParams:
+        """Matrices uniform on ±√(3/D), which keeps the variance of a row, and logits that begin small; biases zero."""
+        D, a = self.width, np.sqrt(3 / self.width)
+        U_1, U_2, W_o = rng.uniform(-a, a, (3, D, D)).astype(dtype)
+        b_1, b_2, b_o = np.zeros((3, D), dtype)
+        return ConvolutionParams(U_1, U_2, self._kernel(rng).astype(dtype), W_o, b_1, b_2, b_o)
+
+    def __call__(
+        self,
+        params: ConvolutionParams,
+        X: Float[Array, "*batch n {self.width}"],
+        *,
+        causal: bool = False,
+        mask: Bool[Array, "..."] | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], ConvolutionPullback]:
+        """Pullback: dY to (dparams, dX). Raises ValueError for a mask that is not of keys alone, (*batch, 1, 1, n)."""
+        seen = seen_tokens(mask, X)
+        V, gate = glu(_hide(seen, X), params.U_1, params.U_2, params.b_1, params.b_2)
+        choices = Choices(causal, self.renormalise, seen, self.drop, rng)
+        C, convolve = self._convolve(V, params.kernel, choices)
+        Y, o = linear(C, params.W_o, params.b_o)
+        return Y, ConvolutionPullback(gate, convolve, o, seen)
+
+    def step(
+        self,
+        params: ConvolutionParams,
+        X: Float[Array, "*batch n {self.width}"],
+        state: ConvolutionState | None = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], ConvolutionState]:
+        """O(K D) for one new token, beside the linear maps."""
+        one_dtype(X=X, W_o=params.W_o)
+        V, _ = glu(X, params.U_1, params.U_2, params.b_1, params.b_2)
+        before, length = None, 0
+        if state is None:
+            rows = np.zeros((*X.shape[:-2], self.taps - 1, self.width), X.dtype)
+        else:
+            rows, length = state
+            before = rows.reshape(*rows.shape[:-1], self.heads, self.width // self.heads)
+        C, _ = self._convolve(V, params.kernel, Choices(True, self.renormalise, None, 0.0, None, length, before))
+        rows = np.concatenate([rows, V], -2)[..., V.shape[-2] :, :].copy()
+        return affine(C, params.W_o, params.b_o), ConvolutionState(rows, length + X.shape[-2])
+
+
+@frozen
+class LightweightConvolution(Convolution):
+    """Each head takes an average of the tokens around, by weights for the offsets that it has learned once.
+
+        V = σ(X U₁ + b₁) ⊙ (X U₂ + b₂),   Y = lightweight_convolution(V, S) W_o + b_o
+
+    taps          K, the number of weights of a head
+    renormalise   whether weights that fall beyond the border of the text go to the others
+    drop          rate at which taps are dropped in training
+    source        Wu et al. 2019
+    cost          O(n K D + n D²); 3 D² + H K + 3 D parameters
+    """
+
+    width: int
+    heads: int
+    taps: int = 7
+    renormalise: bool = False
+    drop: float = 0.0
+
+    def _kernel(self, rng: np.random.Generator) -> Array:
+        a = np.sqrt(6 / (self.taps * (self.heads + 1)))
+        return rng.uniform(-a, a, (self.heads, self.taps))
+
+    def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, ConvolvedPullback]:
+        return choices.convolve(_hide(choices.mask, V), kernel)
+
+
+@frozen
+class DynamicConvolution(Convolution):
+    """Each token takes an average of those around it, by weights for the offsets that it decides on by itself.
+
+        V = σ(X U₁ + b₁) ⊙ (X U₂ + b₂),   Y = dynamic_convolution(V, W) W_o + b_o
+
+    taps          K, the number of weights of a token in a head
+    renormalise   whether weights that fall beyond the border of the text go to the others
+    drop          rate at which taps are dropped in training
+    source        Wu et al. 2019
+    cost          O(n K D + n D H K + n D²); 3 D² + D H K + 3 D parameters
+    """
+
+    width: int
+    heads: int
+    taps: int = 7
+    renormalise: bool = False
+    drop: float = 0.0
+
+    def _kernel(self, rng: np.random.Generator) -> Array:
+        a = np.sqrt(6 / (self.width + self.heads * self.taps))
+        return rng.uniform(-a, a, (self.width, self.heads, self.taps))
+
+    def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, DynamicConvolutionPullback]:
+        return _dynamic(V, kernel, choices)
