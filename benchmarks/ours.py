@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from benchmarks.rows import BATCH, MODEL, STEPS, WINDOW, arrays, bigbird, features, unit
+from benchmarks.rows import BATCH, MODEL, STEPS, WINDOW, arrays, bigbird, features, pairs, unit
 
 Job = Callable[[], Any]
 
@@ -71,6 +71,28 @@ def one_query(n: int) -> Job:
     return _timed(dot_product_attention, Q, K, V, causal=True)
 
 
+def layer(attention: str, n: int, backward: bool, dense: bool = False) -> Job:
+    """One layer of width 512 with 8 heads, of any kind of attention that has a name; causal if that can be."""
+    from minitransformer.models.assemble import mixer_of
+
+    kinds = (attention, "softmax")
+    mixers = [mixer_of(kind, None, width=512, heads=8, groups=None, longest=n) for kind in kinds]
+    mixer, causal = mixers[dense], mixers[0].causal != "never"
+    params = mixer.init(np.random.default_rng(0))
+    X, dY = arrays((1, n, 512), (1, n, 512))
+
+    def job() -> tuple[np.ndarray, ...]:
+        Y, pullback = mixer(params, X, causal=causal)
+        return (Y, pullback(dY)[1]) if backward else (Y,)
+
+    return job
+
+
+def layer_dense(attention: str, n: int, backward: bool) -> Job:
+    """The same by softmax attention."""
+    return layer(attention, n, backward, dense=True)
+
+
 def block_sparse(pattern: str, n: int, backward: bool) -> Job:
     """Attention within ± 256, or between the blocks of BigBird."""
     from minitransformer.attention import block_sparse_attention
@@ -85,6 +107,17 @@ def _pattern(pattern: str, n: int) -> Any:
     if pattern == "window":
         return Window(WINDOW)(n, n, causal=False)
     return block_pattern(n, n, lambda i, j: np.True_, bigbird(n))
+
+
+def graph_attention(edges: int, dynamic: bool, backward: bool) -> Job:
+    """GAT (scores of one number for each node and head) or GATv2 (of eight), eight heads of eight channels."""
+    from minitransformer.related import additive_edge_attention, edges_of
+
+    n, r = edges // 10, 8 if dynamic else 1
+    Q, K, V, dY, a = arrays(*[(n, 8, r)] * 2, *[(n, 8, 8)] * 2, (8, r))
+    heads = [X.swapaxes(0, 1) for X in (Q, K, V, dY)]
+    attend = functools.partial(additive_edge_attention, edges=edges_of(pairs(edges), n))
+    return _timed(attend, *heads[:3], a, dY=heads[3] if backward else None)
 
 
 def linear_attention(n: int, backward: bool) -> Job:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.rows import BATCH, BLOCK, MODEL, STEPS, WINDOW, arrays, bigbird, features, unit, visible
+from benchmarks.rows import BATCH, BLOCK, MODEL, STEPS, WINDOW, arrays, bigbird, features, pairs, unit, visible
 
 Job = Callable[[], Any]
 
@@ -175,6 +175,49 @@ def _bigbird_chunks(n: int) -> Callable[..., torch.Tensor]:
 
 def _dense(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     return ((Q @ K.mT) * Q.shape[-1] ** -0.5 + hidden).softmax(-1) @ V
+
+
+# ------------------------------------------------------------------------------------- graphs
+
+
+def _edges(attend: Callable[..., torch.Tensor], edges: int, dynamic: bool, backward: bool) -> Job:
+    n, r = edges // 10, 8 if dynamic else 1
+    Q, K, V, dY, a = arrays(*[(n, 8, r)] * 2, *[(n, 8, 8)] * 2, (8, r))
+    i, j = torch.from_numpy(pairs(edges)).T.contiguous()
+
+    def along(Q, K, V, a):
+        return attend(Q, K, V, a, i, j)
+
+    job = _timed(along, Q, K, V, a, dY=dY if backward else None)
+
+    def turned() -> tuple[torch.Tensor, ...]:
+        Y, *grads = job()
+        heads = [X.transpose(0, 1) for X in (Y, *grads[:3])]
+        return (*heads, *grads[3:])
+
+    return turned
+
+
+def _scatter(Q, K, V, a, i, j):
+    """Gather both ends of every edge, the largest score and the sums by scattering them to the nodes."""
+    S = (a * F.leaky_relu(Q.index_select(0, i) + K.index_select(0, j), 0.2)).sum(-1)
+    top = S.new_full((len(V), S.shape[1]), -math.inf)
+    top = top.scatter_reduce(0, i[:, None].expand_as(S), S.detach(), "amax")
+    A = (S - top.index_select(0, i)).exp()
+    total = torch.zeros_like(top).index_add(0, i, A)
+    A = A / total.index_select(0, i)
+    return torch.zeros_like(V).index_add(0, i, A[..., None] * V.index_select(0, j))
+
+
+def graph_attention_scatter(edges: int, dynamic: bool, backward: bool) -> Job:
+    """index_select and index_add, as PyTorch Geometric does it."""
+    return _edges(_scatter, edges, dynamic, backward)
+
+
+def graph_attention_compile(edges: int, dynamic: bool, backward: bool) -> Job:
+    """The same, compiled."""
+    torch._dynamo.reset()
+    return _edges(torch.compile(_scatter, dynamic=False), edges, dynamic, backward)
 
 
 # ------------------------------------------------------------------------------------- recurrences

@@ -1,6 +1,7 @@
 """Measure the rows: each implementation in a process of its own, in turns, and ratios from the same round.
 
     python -m benchmarks.run --peer-python PATH [--quick] [--only WORDS] [--name NAME] [--strict]
+    python -m benchmarks.run --import FILE.py --only layer          what the file registers, beside dense attention
 
 One library is never timed while another one's threads are in the same process, and what slows the machine for a moment
 slows all implementations of a round.
@@ -15,13 +16,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.rows import Row, rows
+from benchmarks.rows import Row, rows, yours
 from minitransformer import files
+from minitransformer.attention import ATTENTIONS
+from minitransformer.own import ReaderFile
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 900  # seconds that one answer may take
@@ -30,6 +33,7 @@ OURS = {
     "ours": {},
     "limit": {},
     "loops": {"MINITRANSFORMER_BACKEND": "numba"},
+    "dense": {},
 }  # and what is added to their environment
 IMPORTS = {"ours": "minitransformer.attention", "eager": "torch"}
 
@@ -81,15 +85,19 @@ class Worker:
 class Team:
     """The workers, each started when it is first needed."""
 
-    def __init__(self, peer_python: str | None) -> None:
-        self.peer_python = peer_python
+    def __init__(self, peer_python: str | None, brought: Sequence[ReaderFile] = ()) -> None:
+        self.peer_python, self.brought = peer_python, brought
         self.workers: dict[str, Worker] = {}
         self.compiled = tempfile.TemporaryDirectory()  # compiled code of the rows about the first call
 
     def start(self, name: str, **environment: str) -> Worker:
         """A new process for one of our implementations, or of the peers'."""
         if name in OURS:
-            return Worker(sys.executable, "ours", **OURS[name], **environment)
+            peer = ("dense",) if name == "dense" else ()
+            worker = Worker(sys.executable, "ours", *peer, **OURS[name], **environment)
+            for file in self.brought:
+                worker.ask("bring", path=file.path, text=file.text)
+            return worker
         if self.peer_python is None:
             raise LookupError("no interpreter for the peers, see --peer-python")
         return Worker(self.peer_python, "peers", name, **environment)
@@ -113,15 +121,19 @@ def measure(row: Row, team: Team, seconds: float) -> dict[str, Any]:
 
     "limit" is no implementation: it takes as long as the bare multiply-adds of the row.
     """
-    names = {"ours": row.ours, **{peer: peer for peer in row.peers if team.peer_python}}
+
+    def there(peer: str) -> bool:
+        return peer in OURS or team.peer_python is not None
+
+    names = {"ours": row.ours, **{peer: peer for peer in row.peers if there(peer)}}
     if row.operations:
         names["limit"] = "limit"
     take = {"time": _times, "import": _imports}.get(row.measure, _fresh)
     samples, unavailable, differs = take(row, names, team, seconds)
-    missing = {peer: "no interpreter for the peers" for peer in row.peers if not team.peer_python}
+    missing = {peer: "no interpreter for the peers" for peer in row.peers if not there(peer)}
     return report.judge(
         {**row._asdict(), "label": row.label, "unavailable": {**missing, **unavailable}}
-        | {"samples": samples, "differs": differs}
+        | {"samples": samples, "differs": differs if row.alike else []}
     )
 
 
@@ -198,23 +210,34 @@ def run(chosen: list[Row], team: Team, seconds: float) -> Iterator[dict[str, Any
         yield result
 
 
-def main() -> int:
-    """Measure, print, write results/NAME.json and .png."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """All options."""
+    top = argparse.ArgumentParser(
         prog="python -m benchmarks.run", description="How fast the cores are, beside PyTorch's."
     )
-    parser.add_argument("--peer-python", metavar="PATH", help="a Python that has torch; without it only ours is timed")
-    parser.add_argument("--quick", action="store_true", help="only the rows for which five minutes are enough")
-    parser.add_argument("--only", metavar="WORDS", default="", help="only rows whose label holds all of these words")
-    parser.add_argument("--seconds", type=float, help=f"about how long a row may take ({QUICK} if quick, else {FULL})")
-    parser.add_argument("--name", help="of the files in results/ (quick or full)")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is not met")
-    options = parser.parse_args()
-    chosen = [row for row in rows() if row.quick or not options.quick]
+    top.add_argument("--peer-python", metavar="PATH", help="a Python that has torch; without it only ours is timed")
+    top.add_argument("--quick", action="store_true", help="only the rows for which five minutes are enough")
+    top.add_argument("--only", metavar="WORDS", default="", help="only rows whose label holds all of these words")
+    top.add_argument("--seconds", type=float, help=f"about how long a row may take ({QUICK} if quick, else {FULL})")
+    top.add_argument("--name", help="of the files in results/ (quick, full or yours)")
+    top.add_argument("--strict", action="store_true", help="exit with 1 if a target is not met")
+    own = "a file of yours; what it registers is measured beside dense attention"
+    top.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE.py", help=own)
+    return top
+
+
+def main() -> int:
+    """Measure, print, write results/NAME.json and .png."""
+    options = parser().parse_args()
+    brought, before = [ReaderFile.read(path) for path in options.imports], set(ATTENTIONS)
+    for file in brought:
+        file.bring()
+    added = yours(name for name in ATTENTIONS if name not in before)
+    chosen = [*(row for row in rows() if row.quick or not options.quick), *added]
     chosen = [row for row in chosen if all(word in row.label for word in options.only.split())]
 
     started, described = time.time(), report.machine()
-    team = Team(options.peer_python)
+    team = Team(options.peer_python, brought)
     described["ours"] = team["ours"].ask("machine")
     described["peers"] = team["sdpa"].ask("machine") if options.peer_python else {}
     for key, value in described.items():
@@ -228,7 +251,8 @@ def main() -> int:
     print(report.summary(results))
     minutes = round((time.time() - started) / 60, 1)
     record = {"machine": described, "date": time.strftime("%Y-%m-%d"), "minutes": minutes, "warning": warning}
-    file = HERE / "results" / f"{options.name or ('quick' if options.quick else 'full')}.json"
+    name = options.name or ("yours" if brought else "quick" if options.quick else "full")
+    file = HERE / "results" / f"{name}.json"
     _write(file, {**record, "slopes": report.slopes(results), "rows": results})
     print(f"{minutes} minutes; {file.relative_to(HERE.parent)} and its picture are written")
     return int(options.strict and any(result["met"] is False for result in results))

@@ -37,6 +37,13 @@ class Session:
         """Versions, and what else is to be known about this side."""
         return self.module.machine()
 
+    def bring(self, path: str, text: str) -> dict[str, Any]:
+        """Run a reader's file, which registers an attention."""
+        from minitransformer.own import ReaderFile
+
+        ReaderFile(path, text).bring()
+        return {}
+
     def first(self, work: str, case: dict[str, Any]) -> dict[str, Any]:
         """Seconds of the first call."""
         self.job = self._make(work, case)

@@ -1,5 +1,7 @@
 """The book on attention that runs: every variant in NumPy, with its gradient derived by hand."""
 
+from typing import TYPE_CHECKING, Any
+
 from minitransformer.commands import terminal
 
 terminal.begin()  # of the command alone: Ctrl-C is answered while NumPy is imported, too
@@ -16,16 +18,35 @@ from minitransformer.pullback import (  # noqa: E402
     tree_size,
 )
 
+if TYPE_CHECKING:
+    from minitransformer.contract import check_attention
+    from minitransformer.own import register
+
 __version__ = "0.1.0"
 __all__ = [
     "GradientError",
     "backend",
     "chain",
+    "check_attention",
     "check_pullback",
     "random_like",
+    "register",
     "residual",
     "tree_bytes",
     "tree_items",
     "tree_map",
     "tree_size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What looks at every kind of attention and trains a model is imported by who asks for it."""
+    if name == "register":
+        from minitransformer.own import register
+
+        return register
+    if name == "check_attention":
+        from minitransformer.contract import check_attention
+
+        return check_attention
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -93,7 +93,7 @@ def must_broadcast(mask: Array, shape: tuple[int, ...], name: str = "mask", what
     raises   ValueError with both shapes, if not
     """
     try:
-        fits = np.broadcast_shapes(mask.shape, shape) == tuple(shape)
+        fits = mask.ndim > 0 and np.broadcast_shapes(mask.shape, shape) == tuple(shape)
     except ValueError:
         fits = False
     if not fits:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from minitransformer import files
 from minitransformer.commands import terminal
@@ -15,6 +16,14 @@ from minitransformer.kept_loops import keep_somewhere
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
 COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile")  # these commands need the loops
+IMPORT = (
+    "attentions",
+    "positions",
+    "experiment",
+    "train",
+    "generate",
+    "look",
+)  # these can be told what a reader has made
 TLS = {  # for a scheduler at tls://…, unless Dask's own configuration names these files
     "ca_file": "certificate of the authority that has signed the scheduler's",
     "cert": "certificate of this machine",
@@ -79,6 +88,7 @@ def run_experiment(args: argparse.Namespace) -> int:
                 tls=tls if all(tls.values()) else None,
                 workers=args.workers,
                 renew=args.renew,
+                bring=args.brought,
             )
         print(f"{path}{': complete, nothing to run; --renew runs all trials again' * complete}")
     return 0
@@ -97,6 +107,14 @@ def positions(args: argparse.Namespace) -> int:
     from minitransformer.commands import catalogue
 
     print(catalogue.encodings(args.name))
+    return 0
+
+
+def stacks(args: argparse.Namespace) -> int:
+    """List the ways in which a model can put its blocks together, or tell all of one."""
+    from minitransformer.commands import catalogue
+
+    print(catalogue.stacks(args.name))
     return 0
 
 
@@ -186,6 +204,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text, run in (
         ("attentions", "list the kinds of attention", attentions),
         ("positions", "list the encodings of positions", positions),
+        ("stacks", "list what a stack of blocks can be", stacks),
     ):
         command = commands.add_parser(name, help=text, description=run.__doc__)
         command.add_argument("name", nargs="?", help="one of them, of which everything is told")
@@ -212,6 +231,11 @@ def parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("doctor", help="look at this machine", description=examine.__doc__)
     command.set_defaults(run=examine)
+    for name in IMPORT:
+        text = "a file of yours, run first: it can register an attention or positions (may be given several times)"
+        commands.choices[name].add_argument(
+            "--import", dest="imports", action="append", metavar="FILE.py", type=Path, help=text
+        )
     return top
 
 
@@ -237,12 +261,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.finish()
 
 
+def _brought(paths: Sequence[Path]) -> list[Any]:
+    """The reader's files, each of which has been run."""
+    if not paths:
+        return []
+    from minitransformer.own import ReaderFile
+
+    brought = [ReaderFile.read(path) for path in paths]
+    for file in brought:
+        file.bring()
+    return brought
+
+
 def _outcome(args: argparse.Namespace) -> int:
     from minitransformer.workshop.book import BookError
 
     try:
         if args.command in COMPUTE and (place := keep_somewhere()):  # known to every process that the command starts
             terminal.say(f"compiled loops can't be kept where they should be, and are in {place}")
+        args.brought = _brought(getattr(args, "imports", None) or [])
         code = args.run(args) or 0
         sys.stdout.flush()  # now, while trouble can still be told
         return code

@@ -17,9 +17,10 @@ So what is behind the door, compiled loops that look at no index, gets what it w
 
 import dataclasses
 import functools
+import inspect
 import math
-import re
 import reprlib
+import sys
 import threading
 import types
 import typing
@@ -56,7 +57,7 @@ RANGES = {
     "a number": "first offset scale magnitude",
     "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number begin end count "
     "extra head reach eps weight_decay penalty weight floor temperature memory ponder",
-    "above 0": "base factor peak fast slow",
+    "above 0": "base factor peak fast slow beta tolerance",
     "in [0, 1)": "dropout rate betas",
     "in [0, 1]": "decay",
     "in (0, 1]": "top_p",
@@ -69,10 +70,12 @@ NO_STREAMS = {
     "rng",
     "state",
 }  # of what else a core is given; a stream may have its own name
+NO_INDICES = ("self", "model", "params", "state", "states")
+GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
 # Work grows with these, also where there is little in the arrays: so many times something is done.
-AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10}
+AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10, "steps": 2**20, "count": 2**20}
 ROWS_OF_NOTHING = 2**24  # through which a loop goes though there is nothing in them
-LARGEST_SIZE, LARGEST = 2**62, float(np.finfo(np.float32).max)
+LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -109,6 +112,8 @@ def within(name: str, value: Any, hint: Any) -> None:
     if isinstance(value, tuple):
         for part in value:
             within(name, part, hint)
+    if isinstance(value, (bool, np.bool_)) and of_choices(hint) and not fits(value, hint):
+        raise TypeError(f"{name}: {value} is no number")
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         return
     if name == "clip" and value == math.inf:  # nothing is cut off
@@ -160,7 +165,7 @@ def of_arrays(hint: Any) -> bool:
     return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in parts)
 
 
-def of_indices(hint: Any) -> bool:
+def leaves_room_for_indices(hint: Any) -> bool:
     """Whether a hint leaves room for arrays of integers or booleans, alone or in a container."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     others = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
@@ -180,6 +185,8 @@ def own_indices(value: Any) -> Any:
         return value
     if not value.flags.writeable and value.base is None:
         return value
+    if 0 not in value.strides:
+        return value.copy()
     few = value[(*(slice(0, 1) if step == 0 else slice(None) for step in value.strides), ...)].copy()
     return few if few.shape == value.shape else np.broadcast_to(few, value.shape)
 
@@ -191,31 +198,109 @@ def of_choices(hint: Any) -> bool:
     )
 
 
-def examine(arguments: dict[str, Any], choices: dict[str, Any], arrays: set[str]) -> None:
-    """Refuse arrays, choices, and parameters of a layer (`self`) or model, that are not what they should be."""
+class Asked(NamedTuple):
+    """What is asked of the arguments of a function, by their names: all that its signature says, looked up once.
+
+    names     all of them; the one at `star` takes as many as there are
+    choices   of words and numbers: what each may be
+    arrays    that can't be a list
+    indices   of tokens, masks, …, which the pullback may look at again: a copy of each goes in
+    grows     the state, of which another shape comes with every token, and its place
+    steps     whether the function goes on from that state, and leaves the next
+    heads     whether it is given queries, keys and values: the `__call__` or `step` of a core
+    """
+
+    function: str
+    names: tuple[str, ...]
+    star: int
+    choices: dict[str, Any]
+    arrays: set[str]
+    indices: dict[str, int]
+    grows: str | None
+    place: int
+    steps: bool
+    heads: bool
+
+    def by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call."""
+        arguments = {**dict(zip(self.names[: self.star], args, strict=False)), **kwargs}
+        if len(args) > self.star < len(self.names):
+            arguments[self.names[self.star]] = args[self.star :]
+        return arguments
+
+    def with_own_indices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, with copies of what its pullback may look at again."""
+        for name, k in self.indices.items():
+            if k < len(args) and args[k] is not None:
+                args = (*args[:k], own_indices(args[k]), *args[k + 1 :])
+            elif kwargs.get(name) is not None:
+                kwargs = {**kwargs, name: own_indices(kwargs[name])}
+        return args, kwargs
+
+    def at_the_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call that goes on from no state."""
+        if self.grows in kwargs:
+            return args, {**kwargs, self.grows: None}
+        return (*args[: self.place], None, *args[self.place + 1 :]), kwargs
+
+
+def asked_of(function: Callable[..., Any]) -> Asked:
+    """What is asked of the arguments of a function."""
+    parameters = inspect.signature(function).parameters
+    names = tuple(parameters)
+    stars = [k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL]
+    star = stars[0] if stars else len(names)
+    grows = next((name for name in GROWS if name in parameters), None)
+    steps = grows is not None and "self" in parameters
+    back = any(word in str(function.__annotations__.get("return", "Pullback")) for word in ("Pullback", "Any"))
+    of_indices = {
+        name for name, p in parameters.items() if name not in NO_INDICES and leaves_room_for_indices(p.annotation)
+    }
+    return Asked(
+        function.__name__,
+        names,
+        star,
+        choices={name: p.annotation for name, p in parameters.items() if of_choices(p.annotation)},
+        arrays={name for name, p in parameters.items() if names.index(name) != star and of_arrays(p.annotation)},
+        # who does not go back does not look at them again; what stands behind a star comes by its name
+        indices={name: names.index(name) if names.index(name) < star else sys.maxsize for name in of_indices}
+        if back and not steps
+        else {},
+        grows=grows,
+        place=-1 if grows is None or names.index(grows) > star else names.index(grows),
+        steps=steps,
+        heads=names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step"),
+    )
+
+
+def examine(arguments: dict[str, Any], asked: Asked) -> None:
+    """Refuse arrays, choices, heads, and parameters of a layer (`self`) or model, that are not what they should be."""
     for name, value in arguments.items():
         for path, leaf in tree_items(value, name):
             if isinstance(leaf, np.ndarray):
                 plain(path, leaf)
-        if name in arrays and isinstance(value, (list, tuple)):
+        if name in asked.arrays and isinstance(value, (list, tuple)):
             raise TypeError(f"{name}: a {type(value).__name__} should be an array; np.array makes one of it")
-        if name in choices:
-            within(name, value, choices[name])
+        if name in asked.choices:
+            within(name, value, asked.choices[name])
     layer = arguments.get("self", arguments.get("model"))
     if "params" in arguments and hasattr(layer, "init"):
         fit(arguments["params"], form_of(layer))
+    if asked.heads:
+        examine_heads(arguments, asked)
 
 
-def examine_heads(method: str, names: tuple[str, ...], arguments: dict[str, Any]) -> None:
+def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
     """Ask a core whether its parameters and heads fit, of a method whose arguments have these names: self, params, Q, K, V, …"""
-    if not set(names[:5]) <= set(arguments) or not hasattr(arguments["self"], "fit_heads"):
+    first = asked.names[:5]
+    if not set(first) <= set(arguments) or not hasattr(arguments["self"], "fit_heads"):
         return  # something is missing, as Python is going to say, or this is an encoding of positions
-    core, params, *heads = (arguments[name] for name in names[:5])
-    if names[1] != "params":
-        fit(params, form_of(core), names[1])
-    one_by_one = (arguments[name] for name in names[5:] if name in arguments and name not in NO_STREAMS)
+    core, params, *heads = (arguments[name] for name in first)
+    if first[1] != "params":
+        fit(params, form_of(core), first[1])
+    one_by_one = (arguments[name] for name in asked.names[5:] if name in arguments and name not in NO_STREAMS)
     streams = *arguments.get("streams", ()), *one_by_one
-    core.fit_heads(*heads, streams, arguments.get("mask"), new=method == "step")
+    core.fit_heads(*heads, streams, arguments.get("mask"), new=asked.function == "step")
 
 
 class _Zeros(np.random.Generator):
@@ -352,57 +437,64 @@ def brought(given: Any, of: Any, name: str, shape: str, dtype: str) -> np.ndarra
     return array.astype(of.dtype)
 
 
+class Marked:
+    """Beside the fields of a tuple it remembers a mark: a pullback the form of its value, a state who has left it."""
+
+    mark: Any = None
+
+    def _replace(self, **changes: Any) -> Any:
+        return marked(super()._replace(**changes), self.mark)  # type: ignore[misc]
+
+    def __reduce__(self) -> Any:
+        return _marked_again, (unmarked(self), tuple(self), self.mark)  # type: ignore[arg-type]
+
+
 @functools.cache
-def _guarded(kind: type) -> type:
-    """The kind of pullback that looks at dY before the other kind of the same name does."""
+def _with_mark(kind: type) -> type:
+    """This kind of tuple, with a mark. If it is one of pullbacks, it looks at dY before it goes back."""
 
-    class Guarded(kind):
-        of: Any = None  # the form of its value
+    def call(self: Any, dY: Any) -> Any:
+        dY = dY if self.mark is None else gradient(dY, self.mark)
+        before, the_door.inside = the_door.inside, True
+        try:
+            return kind.__call__(self, dY)
+        finally:
+            the_door.inside = before
 
-        @functools.wraps(kind.__call__)  # what a reader sees, who asks for its source
-        def __call__(self, dY: Any) -> Any:
-            dY = dY if self.of is None else gradient(dY, self.of)
-            before, the_door.inside = the_door.inside, True
-            try:
-                return super().__call__(dY)
-            finally:
-                the_door.inside = before
-
-        def _replace(self, **changes: Any) -> Any:
-            return _as_before(self, super()._replace(**changes))
-
-        def __reduce__(self) -> Any:
-            return _guard_again, (kind, tuple(self), self.of)
-
-    Guarded.__name__, Guarded.__qualname__, Guarded.__doc__ = kind.__name__, kind.__qualname__, kind.__doc__
-    Guarded.__module__ = kind.__module__
-    return Guarded
+    same: dict[str, Any] = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+    if "__call__" in dir(kind):
+        same["__call__"] = functools.wraps(kind.__call__)(call)  # what a reader sees, who asks for its source
+    return type(kind.__name__, (Marked, kind), same)
 
 
-def _guard_again(kind: Any, fields: Any, of: Any) -> Any:
-    guarded = tuple.__new__(_guarded(kind), fields)
-    guarded.of = of
-    return guarded
-
-
-def _as_before(known: Any, new: Any) -> Any:
-    """With the attributes of the one of which this is a copy, but for some fields."""
-    vars(new).update(vars(known))
+def _marked_again(kind: Any, fields: Any, mark: Any) -> Any:
+    new = tuple.__new__(_with_mark(kind), fields)
+    new.mark = mark
     return new
+
+
+def marked(known: Any, mark: Any) -> Any:
+    """A pullback or a state, with a mark."""
+    return _marked_again(unmarked(known), known, mark)
+
+
+def unmarked(known: Any) -> type:
+    """The kind of a pullback or a state, without its mark."""
+    return type(known).__mro__[2] if isinstance(known, Marked) else type(known)
 
 
 def pair(Y: Any, pullback: Any) -> tuple[Any, Any]:
     """A value and its pullback as they leave: the value can't be changed under the pullback, which takes no other gradient."""
-    still = _still(Y) if isinstance(Y, np.ndarray) else tree_map(_still, Y)
-    return still, _guard_again(type(pullback), pullback, _forms(Y))
+    return _still(Y), _marked_again(type(pullback), pullback, _forms(Y))
 
 
-def _still(Y: Any) -> Any:
-    """An array as one that is only read."""
+def _still(Y: Tree) -> Tree:
+    """An array, or those of a tree, as what is only read."""
     if isinstance(Y, np.ndarray):
         Y = Y.view()
         Y.setflags(write=False)
-    return Y
+        return Y
+    return tree_map(_still, Y) if isinstance(Y, (tuple, list, dict)) else Y
 
 
 def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
@@ -413,23 +505,36 @@ def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
     return arguments["self"], given.shape[: -1 if given.dtype.kind == "i" else -2]
 
 
-def own(state: Any, arguments: dict[str, Any]) -> None:
-    """Refuse a state that another layer has left, or other samples, or what is no state at all."""
-    if state is not None and not isinstance(state, tuple):
+def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
+    """Whether there is a state that no layer has left. One that another layer has left, or other samples, is refused."""
+    state = arguments.get(str(asked.grows))
+    if state is None:
+        return False
+    if not isinstance(state, tuple):
         raise TypeError(f"state: {type(state).__name__} is none; without one a text begins")
-    if state is None or not hasattr(state, "left_by"):
-        return
-    (layer, batch), (before, samples) = _owner(arguments), state.left_by
+    if not isinstance(state, Marked):
+        return True
+    (layer, batch), (before, samples) = _owner(arguments), state.mark
     if not _same(before, layer):
         raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
     if batch is not None and batch != samples:
         raise ValueError(f"state: it is that of a batch {samples}, not {batch}")
+    return False
 
 
-def another_kind(state: Any, error: Exception) -> bool:
-    """Whether a layer has failed from inside at a state that nobody has left: the book's own errors begin with a name."""
-    by_hand = state is not None and not hasattr(state, "left_by")
-    return by_hand and not re.match(r"\w[\w.]*: |.*parameter '", str(error), re.DOTALL)
+def same_kind(state: Any, model: Any, path: str) -> None:
+    """Refuse a state that has not the parts of one that this layer leaves: TypeError that names the part."""
+    kind = unmarked(model)
+    alike = fits(state, int) if kind is int else unmarked(state) is kind
+    if not alike or getattr(state, "ndim", 0) != getattr(model, "ndim", 0) or _size(state) != _size(model):
+        raise TypeError(f"{path}: should be {_called(model)}, is {_called(state)}")
+    if isinstance(model, tuple):
+        for (name, part), given in zip((tree_parts(model) or {}).items(), state, strict=True):
+            same_kind(given, part, f"{path}.{name}")
+
+
+def _size(state: Any) -> int:
+    return len(state) if isinstance(state, (tuple, list)) else 0
 
 
 def _same(layer: Any, other: Any) -> bool:
@@ -439,37 +544,10 @@ def _same(layer: Any, other: Any) -> bool:
         return False
 
 
-@functools.cache
-def _kept(kind: type) -> type:
-    """The kind of state that knows who has left it."""
-
-    class Kept(kind):
-        left_by: Any = None
-
-        def _replace(self, **changes: Any) -> Any:
-            return _as_before(self, super()._replace(**changes))
-
-        def __reduce__(self) -> Any:
-            return _keep_again, (kind, tuple(self), self.left_by)
-
-    Kept.__name__, Kept.__qualname__, Kept.__doc__ = kind.__name__, kind.__qualname__, kind.__doc__
-    Kept.__module__ = kind.__module__
-    return Kept
-
-
 def left(result: tuple[Any, Any], arguments: dict[str, Any]) -> tuple[Any, Any]:
     """Y and a state, as they leave a step: the state goes back to the same layer and the same samples."""
     Y, state = result
-    if not isinstance(state, tuple):
-        return result
-    kind = type(state).__mro__[1] if hasattr(state, "left_by") else type(state)
-    return Y, _keep_again(kind, state, _owner(arguments))
-
-
-def _keep_again(kind: Any, fields: Any, left_by: Any) -> Any:
-    kept = tuple.__new__(_kept(kind), fields)
-    kept.left_by = left_by
-    return kept
+    return (Y, marked(state, _owner(arguments))) if isinstance(state, tuple) else result
 
 
 def out(result: Any) -> Any:

@@ -175,7 +175,10 @@ def linear(X: Float[Array, "*batch D"], W: Float[Array, "D E"], b: Float[Array, 
     return Y.reshape(*X.shape[:-1], W.shape[-1]), LinearPullback(X, W, b)
 
 
-def affine(X: Array, W: Array, b: Array | None) -> Array:
+@checked
+def affine(
+    X: Float[Array, "*batch D"], W: Float[Array, "D E"], b: Float[Array, "E"] | None = None
+) -> Float[Array, "*batch E"]:
     """X W + b alone, with nothing to go back by: what generation needs, a row at a time."""
     return X @ W if b is None else X @ W + b
 
@@ -387,3 +390,33 @@ def cross_entropy(
     P /= total
     losses = np.log(total[..., 0]) - np.take_along_axis(shifted, targets[..., None], -1)[..., 0]
     return (losses * weight).sum(), CrossEntropyPullback(P, targets.copy(), weight)
+
+
+__all__ = [
+    "CrossEntropyPullback",
+    "EmbeddingPullback",
+    "LayerNormOutsidePullback",
+    "LayerNormPullback",
+    "LinearPullback",
+    "PointwisePullback",
+    "RMSNormPullback",
+    "SoftmaxPullback",
+    "UnchangedPullback",
+    "affine",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "gelu_tanh",
+    "layer_norm",
+    "layer_norm_outside",
+    "linear",
+    "refuse_unknown",
+    "relu",
+    "rms_norm",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "tanh",
+]

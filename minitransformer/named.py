@@ -3,10 +3,18 @@
 import ast
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 PLAIN = (int, float, bool, str, type(None))  # what an option in a text can be
+
+
+class UnknownName(ValueError):
+    """There is nothing of this name."""
+
+    def __init__(self, what: str, name: str, registry: Iterable[str]) -> None:
+        super().__init__(f"{what}: no {name!r}; there are {', '.join(registry)}")
+        self.what, self.name = what, name
 
 
 def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, sizes: Mapping[str, int]) -> Any:
@@ -19,7 +27,7 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
     """
     name, colon, rest = text.partition(":")
     if name not in registry:
-        raise ValueError(f"{what}: no {name!r}; there are {', '.join(registry)}")
+        raise UnknownName(what, name, registry)
     known = inspect.signature(registry[name]).parameters
     choices = options(registry[name], sizes)
     chosen: dict[str, Any] = {}
@@ -37,7 +45,7 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
 
 def options(maker: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, tuple[type, ...]]:
     """What can be chosen in a text, beside the sizes, and the types that it may have."""
-    known = inspect.signature(maker).parameters
+    known = inspect.signature(maker, eval_str=True).parameters
     return {option: kinds for option in known if option not in sizes and (kinds := _kinds(known[option]))}
 
 

@@ -35,57 +35,36 @@ else:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MANY = 4096  # calls that a function remembers
-PLAIN = (bool, int, float, str, type)
-NO_INDICES = ("self", "model", "params", "state", "states")
-GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
+PLAIN = {bool, int, float, str, type}
 
 
-def _look(value: Any, seen: list[Any]) -> None:
-    """Note all that a check looks at: dtypes and shapes, the form of a tree, choices. TypeError for anything else."""
-    kind = type(value)
-    if kind is np.ndarray:
-        seen += value.dtype, value.shape
-    elif value is None or kind in PLAIN:
-        seen += kind, value
-    elif isinstance(value, (tuple, list)):
-        seen += kind, len(value)
-        for part in value:
-            if type(part) is np.ndarray:  # most parts of most trees, and a call costs more than a look
-                seen += part.dtype, part.shape
-            else:
-                _look(part, seen)
-    elif kind is dict:
-        seen += kind, tuple(value)
-        for part in value.values():
-            _look(part, seen)
-    elif isinstance(value, np.random.Generator):
-        seen.append(kind)
-    elif hasattr(kind, "__dataclass_fields__"):
-        seen.append(value)
-    else:
-        raise TypeError
+def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """All that a check looks at: dtypes and shapes, forms of trees, choices, and the tier, for each has a result of its own.
 
-
-def _call(args: tuple[Any, ...], kwargs: dict[str, Any], grows: str | None, place: int) -> tuple[Any, ...] | None:
-    """What a call looks like to a check (each tier has a result of its own), or None if that can't be said.
-
-    grows, place    name and place of an argument of which only the type is noted
+    None if there is something else among the arguments.
     """
-    if grows is not None:
-        args = tuple(type(value) if k == place else value for k, value in enumerate(args))
-        kwargs = {name: type(value) if name == grows else value for name, value in kwargs.items()}
-    seen: list[Any] = [current(), len(args)]
-    try:
-        for value in args:
-            if type(value) is np.ndarray:
-                seen += value.dtype, value.shape
-            else:
-                _look(value, seen)
-        for name, value in kwargs.items():
-            seen.append(name)
-            _look(value, seen)
-    except TypeError:
-        return None
+    seen: list[Any] = [current(), len(args), *kwargs]
+    values = [*args, *kwargs.values()]
+    for value in values:  # to which the parts of each tree are added, and so looked at in their turn
+        kind = type(value)
+        if kind is np.ndarray:
+            seen += value.dtype, value.shape
+        elif value is None:
+            seen.append(None)
+        elif kind in PLAIN:
+            seen += kind, value
+        elif isinstance(value, (tuple, list)):
+            seen += kind, len(value)
+            values += value
+        elif kind is dict:
+            seen += kind, tuple(value)
+            values += value.values()
+        elif hasattr(kind, "__dataclass_fields__") or isinstance(value, np.number):
+            seen += kind, value
+        elif isinstance(value, np.random.Generator):
+            seen.append(kind)
+        else:
+            return None
     return tuple(seen)
 
 
@@ -108,75 +87,52 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
 def checked(function: Function) -> Function:
     """Check arguments and result against the signature, unless a checked function is calling or the like has passed."""
     strict = functools.cache(lambda: _strict(function))
-    parameters = inspect.signature(function).parameters
-    choices = {name: p.annotation for name, p in parameters.items() if door.of_choices(p.annotation)}
-    arrays = {name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL and door.of_arrays(p.annotation)}
-    names = tuple(parameters)
-    star = next((k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL), len(names))
-    of_core = names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step")
-    grows = next((name for name in GROWS if name in parameters), None)
-    place = names.index(grows) if grows is not None else -1
-    state = grows if "self" in parameters else None
-    back = any(word in str(function.__annotations__.get("return", "Pullback")) for word in ("Pullback", "Any"))
-    indices = {name for name, p in parameters.items() if name not in NO_INDICES and door.of_indices(p.annotation)}
-    indices = indices if back and state is None else set()  # who does not go back does not look at them again
-    places = [k for k, name in enumerate(names[:star]) if name in indices]
+    asked = door.asked_of(function)
+    grows, place = asked.grows, asked.place
     passed: set[tuple[Any, ...]] = set()
-
-    def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        arguments = dict(zip(names[:star], args, strict=False)) | kwargs
-        if len(args) > star < len(names):
-            arguments[names[star]] = args[star:]
-        return arguments
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if the_door.inside:
             return function(*args, **kwargs)
-        looks = _call(args, kwargs, grows, place)
+        if grows in kwargs:
+            looks = _looks(args, {**kwargs, grows: type(kwargs[grows])})
+        elif 0 <= place < len(args):
+            looks = _looks((*args[:place], type(args[place]), *args[place + 1 :]), kwargs)
+        else:
+            looks = _looks(args, kwargs)
         known = _among(passed, looks)
-        arguments = {} if known and state is None else by_name(args, kwargs)
         the_door.inside = True
         try:
-            if state is not None:
-                door.own(arguments.get(state), arguments)
+            arguments = asked.by_name(args, kwargs) if asked.steps or not known else {}
             if not known:
-                door.examine(arguments, choices, arrays)
-                if of_core:
-                    door.examine_heads(function.__name__, names, arguments)
-            if places:
-                args = tuple(door.own_indices(a) if k in places else a for k, a in enumerate(args))
-            if kwargs and indices:
-                kwargs = {name: door.own_indices(a) if name in indices else a for name, a in kwargs.items()}
-            try:
-                result = function(*args, **kwargs) if known else strict()(*args, **kwargs)
-            except (AttributeError, LookupError, TypeError, ValueError) as error:
-                if state is not None and door.another_kind(given := arguments.get(state), error):
-                    layer = type(arguments["self"]).__name__
-                    raise TypeError(
-                        f"{state}: {type(given).__name__} is not what a {layer} leaves ({error})"
-                    ) from error
-                raise
+                door.examine(arguments, asked)
+            if asked.indices:
+                args, kwargs = asked.with_own_indices(args, kwargs)
+            if asked.steps and door.made_by_hand(arguments, asked):
+                first, others = asked.at_the_start(args, kwargs)
+                door.same_kind(arguments[str(grows)], strict()(*first, **others)[1], str(grows))
+            result = function(*args, **kwargs) if known else strict()(*args, **kwargs)
             if not known and looks is not None and len(passed) < MANY:
                 with suppress(TypeError):  # a layer of a reader's may hold what has no hash
                     passed.add(looks)
         finally:
             the_door.inside = False
-        return door.out(result) if state is None else door.left(result, arguments)
+        return door.left(result, arguments) if asked.steps else door.out(result)
 
     return cast(Function, call)
 
 
 class Checked:
-    """A base class: its subclasses are checked when they are called, and so are their public methods that return a value with its
-    pullback, or take a state."""
+    """A base class: its subclasses are checked when they are called, and so are `step` and their public methods that return a
+    value with its pullback, or take a state."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name, method in list(vars(cls).items()):
             hints = getattr(method, "__annotations__", {})
             pair = str(hints.get("return")).endswith(("Pullback]", "Pullback'>]", "Any]"))
-            stands_out = name == "__call__" or (not name.startswith("_") and (pair or "state" in hints))
+            stands_out = name in ("__call__", "step") or (not name.startswith("_") and (pair or "state" in hints))
             if stands_out and inspect.isfunction(method) and not hasattr(method, "__wrapped__"):
                 setattr(cls, name, checked(method))
 

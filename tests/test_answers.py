@@ -7,7 +7,15 @@ from minitransformer.attention import delta_rule_step, dot_product_attention, ke
 from minitransformer.attention.unweighted import unweighted_attention
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions import shift_matrix, sinusoids
-from minitransformer.related import gru_coefficients, route
+from minitransformer.related import (
+    classical_recall,
+    edge_weights,
+    edges_of,
+    gru_coefficients,
+    hebbian,
+    propagate,
+    route,
+)
 
 
 def test_01_weights_of_a_constant_gate():
@@ -95,6 +103,14 @@ def test_11_one_pass_and_many():
     assert errors[1] / errors[0] == pytest.approx(1 / 4)
 
 
+def test_14_a_star():
+    star = edges_of(np.array([[0, 1], [0, 2], [0, 3], [0, 4]]), 5, both_ways=True, loops=True)
+    x = np.array([[0.0], [10], [10], [10], [10]])
+    np.testing.assert_allclose(propagate(x, star, scaling="rows")[0][:, 0], [8, 5, 5, 5, 5])
+    np.testing.assert_allclose(propagate(x, star)[0][:, 0], [40 / np.sqrt(10), 5, 5, 5, 5])
+    assert edge_weights(star, "symmetric")[:5].sum() == pytest.approx(1.46, abs=0.005)
+
+
 def test_13_agreement_of_two_inputs():
     V, pullback = route(np.array([[[2.0], [2.0]], [[2.0], [-2.0]]]), iterations=2)
     c = 1 / (1 + np.exp(-8 / 5))
@@ -105,6 +121,13 @@ def test_13_agreement_of_two_inputs():
 def test_13_a_random_synthesizer_that_copies_the_token_before():
     A, _ = softmax(20 * np.eye(16, k=-1))
     assert np.diagonal(A, -1).min() > 0.999
+
+
+def test_16_a_minimum_comes_with_its_negative():
+    x = np.array([1.0, 1, -1])
+    found = classical_recall(hebbian(x[None]), -np.ones(3))
+    assert found.states[-1].tolist() == (-x).tolist()
+    assert found.energies[-1] == -1
 
 
 def test_17_two_parts_and_one_key_at_a_time():

@@ -28,6 +28,7 @@ from minitransformer.functional import (
     softplus,
     tanh,
 )
+from minitransformer.typing import Array, Float, checked
 
 fixed = np.random.default_rng(0)
 X = fixed.standard_normal((2, 3, 5))
@@ -35,6 +36,15 @@ W, b = fixed.standard_normal((5, 4)), fixed.standard_normal(4)
 GAMMA, BETA = fixed.standard_normal((2, 5))
 TABLE = fixed.standard_normal((7, 4))
 TOKENS = np.array([[1, 6, 1], [5, 2, 1]])
+
+
+@pytest.fixture(autouse=True, params=sorted({available()[0], available()[-1]}))
+def tier(request):
+    """The definitions, and the loops that stand for them."""
+    with backend(request.param):
+        yield request.param
+
+
 POINTWISE = [relu, sigmoid, tanh, silu, softplus, gelu, gelu_tanh]
 
 
@@ -430,6 +440,17 @@ def test_targets_that_change_between_the_passes_change_nothing(tier):
         want = pullback(np.ones_like(loss))
         targets[:] = 10**6
         np.testing.assert_array_equal(pullback(np.ones_like(loss)), want)
+
+
+def test_behind_the_door_a_bias_of_another_width_is_refused_too():
+    """Compiled code would read past its end."""
+
+    @checked
+    def own(X: Float[Array, "*batch D"], W: Float[Array, "D E"]):
+        return linear(X, W, b[:1])
+
+    with pytest.raises(TypeError, match=r"^b: shape \(1,\) should be \(4,\)"):
+        own(X, W)
 
 
 def test_cross_entropy_gradient():

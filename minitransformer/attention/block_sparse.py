@@ -89,6 +89,7 @@ def block_pattern(
     )
 
 
+@checked
 def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     """A pattern for each head, joined into one: head p has the p-th.
 
@@ -115,8 +116,12 @@ def settled(pattern: BlockPattern) -> BlockPattern:
     raises   ValueError for a pattern whose lists lead out of themselves: compiled code would follow them anywhere
     """
     n, m, starts, tiles, which, masks = pattern
-    integers = all(isinstance(a, np.ndarray) and a.dtype.kind == "i" for a in (starts, tiles, which))
-    if not integers or masks.dtype != bool or masks.shape[1:] != (TILE, TILE):
+    arrays = all(isinstance(a, np.ndarray) and a.ndim for a in (starts, tiles, which, masks))
+    if (
+        not arrays
+        or {starts.dtype.kind, tiles.dtype.kind, which.dtype.kind} != {"i"}
+        or (masks.dtype != bool or masks.shape[1:] != (TILE, TILE))
+    ):
         raise ValueError(
             "pattern: starts, tiles and which should be arrays of integers, masks (number, 64, 64) of booleans"
         )

@@ -84,6 +84,7 @@ class Paged(NamedTuple):
         return Paged(tuple(pages), length, self.size)
 
 
+@checked
 def block_tables(*states: Paged) -> list[list[int]]:
     """For each state the numbers of its pages, in the order of its text. What two states share has one number."""
     numbers: dict[int, int] = {}
@@ -105,7 +106,7 @@ def paged_attention(
     K, n = state.pages[0].K, Q.shape[-2]
     one_dtype(Q=Q, K=K)
     refuse_more_queries(n, state.length)
-    if (*Q.shape[:-3], Q.shape[-1]) != (*K.shape[:-3], K.shape[-1]) or Q.shape[-3] % max(K.shape[-3], 1):
+    if (*Q.shape[:-3], Q.shape[-1]) != (*K.shape[:-3], K.shape[-1]) or not K.shape[-3] or Q.shape[-3] % K.shape[-3]:
         raise ValueError(f"Q: shape {Q.shape} does not fit keys of {K.shape}")
     scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
     i = state.length - n + np.arange(n)

@@ -28,7 +28,10 @@ from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed,
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
+from minitransformer.related.graph_mixer import GraphAttention, GraphMean
+from minitransformer.related.modern_hopfield import Hopfield
 from minitransformer.related.synthesizer import Synthesizer
+from minitransformer.typing import checked
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": SoftmaxAttention,
@@ -63,11 +66,15 @@ ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "ssd": SSD,
     "gated-delta": GatedDelta,
     "forgetting": Forgetting,
+    "gat": GraphAttention,
+    "gcn": GraphMean,
     "synthesizer": Synthesizer,
+    "hopfield": Hopfield,
 }
 EXAMPLE = {"width": 128, "heads": 4, "d": 32, "longest": 128}  # sizes for the table
 
 
+@checked
 def attention_of(attention: Any, sizes: dict[str, int]) -> Core | Mixer:
     """The core or mixer of this name for a model of these sizes, or the one that is given; a pattern becomes a core.
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.flash import find, finish, gradients, join, nothing_found
-from minitransformer.typing import Array, Float, checked
+from minitransformer.typing import Array, Float, Int, checked
 
 Owners = Sequence[Array]  # the positions of each worker
 Worker = Generator[Any, Any, Any]  # yields what it hands on, is sent what it is handed, returns what it was asked for
@@ -30,25 +30,36 @@ Worker = Generator[Any, Any, Any]  # yields what it hands on, is sent what it is
 # --------------------------------------------------------------------------------------------- schedules
 
 
+@checked
 def contiguous(n: int, workers: int) -> list[Array]:
     """The r-th stretch for worker r."""
     return np.array_split(np.arange(n), workers)
 
 
+@checked
 def striped(n: int, workers: int) -> list[Array]:
     """Every W-th position, from r on."""
     return [np.arange(r, n, workers) for r in range(workers)]
 
 
+@checked
 def zigzag(n: int, workers: int) -> list[Array]:
     """One stretch from the front and one from the back, of 2 W."""
     parts = np.array_split(np.arange(n), 2 * workers)
     return [np.concatenate([parts[r], parts[-1 - r]]) for r in range(workers)]
 
 
+def _refuse_other_than_positions(owners: Owners) -> None:
+    """Raise TypeError unless each worker has a row of whole numbers."""
+    for r, own in enumerate(owners):
+        if own.ndim != 1 or own.dtype.kind not in "iu":
+            raise TypeError(f"owners: {own.dtype} {own.shape} of worker {r} should be a row of integers")
+
+
 @checked
 def work(owners: Owners, *, causal: bool = True) -> Array:
     """Pairs (i, j) that worker r computes in step t, (W, W): those of its queries with the keys of worker (r − t) mod W."""
+    _refuse_other_than_positions(owners)
     W = len(owners)
     pairs = np.zeros((W, W), np.int64)
     for t, r in np.ndindex(W, W):
@@ -58,7 +69,7 @@ def work(owners: Owners, *, causal: bool = True) -> Array:
 
 
 @checked
-def efficiency(pairs: Array) -> float:
+def efficiency(pairs: Int[Array, "W W"]) -> float:
     """Of the time of all workers, the part in which they work, if every step takes as long as its slowest worker.
 
     W/(2W − 1) for contiguous stretches in the limit of long ones, (n + 1)/(n + W) for stripes, 1 for zigzag.
@@ -213,6 +224,7 @@ def ring_attention(
     raises      ValueError if the positions are not those of the text
     """
     one_dtype(Q=Q, K=K, V=V)
+    _refuse_other_than_positions(owners)
     n, W = Q.shape[-2], len(owners)
     if W == 0 or not np.array_equal(np.sort(np.concatenate(owners)), np.arange(n)):
         raise ValueError(f"owners: {W} workers should have the positions 0 … {n - 1}, each once")

@@ -1,18 +1,27 @@
-"""`minitransformer attentions` and `minitransformer positions`: what can be chosen by name, and its options."""
+"""`minitransformer attentions`, `positions` and `stacks`: what a model can be made of, and its options."""
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+import typing
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from minitransformer.attention.core import Part
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of, positions
-from minitransformer.named import named, options
+from minitransformer.commands.defaults import TEXT
+from minitransformer.models import LanguageModel
+from minitransformer.models.assemble import STACKS
+from minitransformer.named import UnknownName, named, options
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 
 COLUMNS = 100
 SIZES = {**EXAMPLE, "longest": 128}
-ENCODINGS = {**AT_EMBEDDING, **IN_ATTENTION}
+CHOSEN: dict[str, dict[str, Any]] = {  # each stack, by the fields of a model
+    "plain": {},
+    "reversible": {"reversible": True},
+    "universal": {"universal": "basic", "ponder": 0.01},
+    "memory": {"memory": 128, "positions": "transformer-xl"},
+}
 
 
 def attentions(name: str | None = None) -> str:
@@ -28,22 +37,66 @@ def encodings(name: str | None = None) -> str:
 
     raises   ValueError for an unknown name
     """
-    return _catalogue("positions", ENCODINGS, _of_encoding, name)
+    return _catalogue("positions", {**AT_EMBEDDING, **IN_ATTENTION}, _of_encoding, name)
+
+
+def stacks(name: str | None = None) -> str:
+    """Every stack of blocks: how it is chosen, what it is, options; or all there is to say of one.
+
+    raises   ValueError for an unknown name
+    """
+    if name is not None and name not in STACKS:
+        raise UnknownName("stack", name, STACKS)
+    lines: list[str] = []
+    for each in STACKS if name is None else [name]:
+        lines += _entry(
+            each, STACKS, [*_chosen(each), (inspect.getdoc(STACKS[each]) or "").splitlines()[0], *_choices(each)]
+        )
+    if name is not None:
+        lines += ["", *(inspect.getdoc(STACKS[name]) or "").splitlines()]
+    return "\n".join(lines)
 
 
 def _catalogue(what: str, registry: dict[str, Any], about: Any, name: str | None) -> str:
     names = list(registry) if name is None else [name]
-    widest = max(map(len, registry)) + 2
     lines: list[str] = []
     for each in names:
         made = named(what, registry, each, SIZES)
         said = [about(each, made), (inspect.getdoc(made) or "").splitlines()[0], *_options(registry[each])]
-        for k, part in enumerate(said):
-            indent = each.ljust(widest) if k == 0 else " " * widest
-            lines += textwrap.wrap(part, COLUMNS, initial_indent=indent, subsequent_indent=" " * (widest + 2))
+        lines += _entry(each, registry, said)
     if name is not None:
         lines += ["", *(inspect.getdoc(made) or "").splitlines()]
     return "\n".join(lines)
+
+
+def _entry(name: str, names: Iterable[str], said: list[str]) -> Iterator[str]:
+    """Lines of the list: the name, and beside it what is said."""
+    widest = max(map(len, names)) + 2
+    for k, part in enumerate(said):
+        indent = name.ljust(widest) if k == 0 else " " * widest
+        yield from textwrap.wrap(part, COLUMNS, initial_indent=indent, subsequent_indent=" " * (widest + 2))
+
+
+def _chosen(name: str) -> Iterator[str]:
+    """What to write in Python, and on the command line if that can be said there."""
+    yield f"LanguageModel({', '.join(f'{field}={value!r}' for field, value in CHOSEN[name].items())})"
+    options = {field: value for field, value in CHOSEN[name].items() if field in TEXT}
+    yield "minitransformer train" + "".join(f" --{o}{'' if v is True else f' {v}'}" for o, v in options.items())
+
+
+def _choices(name: str) -> Iterator[str]:
+    """The values that a field can have, and what is usual; those of the blocks are the same in every stack."""
+    known = inspect.signature(LanguageModel).parameters
+    said = [
+        f"{field}={_default(known[field])}{_one_of(known[field])}" for field in CHOSEN[name] if field != "positions"
+    ]
+    if said:
+        yield f"options: {', '.join(said)}"
+
+
+def _one_of(parameter: inspect.Parameter) -> str:
+    words = typing.get_args(parameter.annotation)
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _of_attention(name: str, made: Any) -> str:

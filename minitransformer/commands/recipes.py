@@ -16,7 +16,7 @@ from minitransformer.training.choices import Training
 from minitransformer.training.schedule import Cosine
 
 OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups")
-OF_TEXT = ("context", "memory")
+OF_TEXT = ("context", "memory", "reversible", "universal")
 PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
 
 
@@ -40,7 +40,7 @@ def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
     for name, value in choices.items():
         if name not in defaults:
             raise ValueError(f"no choice {name!r}; there are {', '.join(defaults)}")
-        if isinstance(value, int) and name != "seed" and value < 1:
+        if isinstance(value, int) and not isinstance(value, bool) and name != "seed" and value < 1:
             raise ValueError(f"{name}: {value} should be at least 1")
     return {**defaults, **choices}
 

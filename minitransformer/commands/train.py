@@ -23,6 +23,11 @@ CHOICES = {  # option: type, help
     "attention": (str, "which one: see `minitransformer attentions`; NAME:OPTION=VALUE, or several that take turns"),
     "context": (int, "bytes that the model sees (text only)"),
     "memory": (int, "rows that each block remembers of the text before, with relative positions (text only)"),
+    "reversible": (bool, "layers that can be run backwards, so that little is remembered in training (text only)"),
+    "universal": (
+        str,
+        "one block over and over: fixed, basic or accumulated, see `minitransformer stacks` (text only)",
+    ),
     "positions": (str, "how it knows where a byte stands: sinusoidal, learned, rope, rope:base=500, alibi, …"),
 }
 PROMPT, SAMPLE, TEMPERATURE = "The ", 400, 0.8
@@ -42,9 +47,10 @@ def add_train(commands: Any) -> None:
         "--resume", action="store_true", help="go on with the run in the checkpoint; a larger --steps extends it"
     )
     for name, (kind, text) in CHOICES.items():
-        parser.add_argument(
-            f"--{name}", type=kind, help=f"{text} ({_usual(name)})", nargs="+" if name == "attention" else None
-        )
+        form: dict[str, Any] = {"type": kind, "nargs": "+" if name == "attention" else None}
+        if kind is bool:
+            form = {"action": "store_const", "const": True}
+        parser.add_argument(f"--{name}", help=f"{text} ({_usual(name)})", **form)
     parser.set_defaults(run=train)
 
 

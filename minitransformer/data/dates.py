@@ -27,6 +27,7 @@ VOCABULARY = 3 + len(CHARACTERS)
 ISO_LENGTH = 10  # yyyy-mm-dd
 
 
+@checked
 def ordinal(day: int) -> str:
     """1st, 2nd, 3rd, 4th, … 11th, 12th, 13th, … 21st."""
     ending = "th" if day in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
@@ -71,6 +72,7 @@ class Dates(NamedTuple):
         return [decode(row) for row in self.target]
 
 
+@checked
 def encode(text: str) -> list[int]:
     """Characters as tokens. Raises ValueError for a character that no date is written with."""
     for character in text:
@@ -79,6 +81,7 @@ def encode(text: str) -> list[int]:
     return [3 + CHARACTERS.index(character) for character in text]
 
 
+@checked
 def decode(tokens: Sequence[int] | Array) -> str:
     """Tokens as text: up to EOS, without BOS and PAD. Raises ValueError for a token outside the vocabulary."""
     text = ""
@@ -91,6 +94,7 @@ def decode(tokens: Sequence[int] | Array) -> str:
     return text
 
 
+@checked
 def is_held_out(date: datetime.date) -> bool:
     """Every tenth day is held out. Ten and seven have no common factor, so all weekdays are, and all days of a month."""
     return date.toordinal() % 10 == 0
@@ -117,6 +121,7 @@ def held_out_set(count: int = 1000) -> Dates:
     return sample(count, np.random.default_rng(0), held_out=True)
 
 
+@checked
 def to_batch(pairs: Sequence[tuple[str, datetime.date]]) -> Dates:
     """Pairs of a written date and the date as arrays, padded to the longest."""
     sources, lengths = to_sources([written for written, _ in pairs])
@@ -124,6 +129,7 @@ def to_batch(pairs: Sequence[tuple[str, datetime.date]]) -> Dates:
     return Dates(sources, lengths, np.array(targets, np.int64).reshape(len(pairs), ISO_LENGTH + 2))
 
 
+@checked
 def to_sources(texts: Sequence[str]) -> tuple[Array, Array]:
     """Texts as a padded array (count, longest) and their lengths: what an encoder reads."""
     rows = [encode(text) for text in texts]

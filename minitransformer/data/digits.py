@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.typing import Array
+from minitransformer.typing import Array, checked
 
 HELD_OUT = 360  # the last images of the file, a fifth
 
@@ -31,6 +31,7 @@ def _all() -> Digits:
     return both
 
 
+@checked
 def digits() -> tuple[Digits, Digits]:
     """1,437 images to learn from, and the last 360 of the file to be judged by. The arrays are read-only."""
     images, labels = _all()

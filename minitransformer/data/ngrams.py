@@ -38,6 +38,7 @@ class NGrams(NamedTuple):
         return len(self.orders)
 
 
+@checked
 def fit(train: Array, order: int) -> NGrams:
     """Count the grams of length 1 to `order` in a text.
 

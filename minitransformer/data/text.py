@@ -32,6 +32,7 @@ class Text(NamedTuple):
     sha256: str  # of the training bytes followed by the held-out ones
 
 
+@checked
 def python_docs() -> Text:
     """The help texts of this Python, 0.47 MB of English with examples; a tenth of the topics are held out.
 
@@ -46,6 +47,7 @@ def python_docs() -> Text:
     return _text(train + held_out, len(train), "pydoc_data.topics")
 
 
+@checked
 def read_text(path: str | Path) -> Text:
     """A UTF-8 file of your own; its last tenth is held out.
 
@@ -107,6 +109,7 @@ def batch(tokens: Array, context: int, size: int, rng: np.random.Generator) -> t
     return passages(tokens, rng.integers(0, len(tokens) - context, size), context)
 
 
+@checked
 def window_starts(tokens: Array, context: int, stride: int | None = None) -> Array:
     """Full windows that cover a text begin here, each `stride` tokens after the last, and the last one ends with the text.
 
@@ -136,6 +139,7 @@ def passages(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
     return both[:, :-1], both[:, 1:]
 
 
+@checked
 def long_enough(tokens: Array, context: int, name: str = "text") -> None:
     """Raise ValueError unless a window of `context` tokens and the one after it fit into the text."""
     if context < 1:

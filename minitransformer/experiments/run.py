@@ -12,8 +12,8 @@ import importlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,7 @@ from minitransformer import files
 from minitransformer.backend import current
 from minitransformer.experiments.record import RECORDS, Record, digest, plain, read, write
 from minitransformer.machine import circumstances, cores
+from minitransformer.own import ReaderFile
 
 LOOPBACK = "127.0.0.1"  # who reaches a scheduler can run code: nobody from outside does
 LOCAL = {
@@ -47,12 +48,14 @@ def run(
     renew: bool = False,
     progress: bool = True,
     records: Path = RECORDS,
+    bring: Sequence[ReaderFile] = (),
 ) -> Path:
     """Run the trials that the record lacks, or all of them anew; returns the path of the record.
 
     scheduler   address of a Dask scheduler; its workers need this package
     tls         for a scheduler at tls://…: the paths `ca_file`, `cert` and `key`, where Dask is not configured with them
     workers     processes on this machine, where no scheduler is given (default: one for each core)
+    bring       files of the reader's, which every worker runs before its first trial
     raises      ExperimentError if a trial fails (the others are run and kept), what was kept is damaged, another run is
                 writing the same record, or there is no such scheduler
     """
@@ -65,7 +68,9 @@ def run(
             held.enter_context(files.alone(path))
         except files.InUse:
             raise ExperimentError(f"{name}: another run is writing its record") from None
-        _run(experiment, name, path, part, renew, progress, lambda count: _client(scheduler, tls, workers, count))
+        _run(
+            experiment, name, path, part, renew, progress, lambda count: _client(scheduler, tls, workers, count), bring
+        )
     return path
 
 
@@ -109,6 +114,7 @@ def _run(
     renew: bool,
     progress: bool,
     connect: Callable[[int], Any],
+    bring: Sequence[ReaderFile],
 ) -> None:
     """Run what is missing while nobody else does."""
     trials = experiment.trials()
@@ -132,13 +138,14 @@ def _run(
             connect(1 if alone else len(lacking)) as client,
         ):
             _refuse_strangers(client, experiment.run.__module__)
-            for trial, outcome in _outcomes(client, experiment.run, lacking, alone):
-                if isinstance(outcome, BaseException):
-                    failed.setdefault(_said(outcome), []).append(trial)
-                    continue
-                done[_key(trial)] = outcome
-                keep(part)
-                bar.update()
+            with _brought(client, bring):
+                for trial, outcome in _outcomes(client, experiment.run, lacking, alone):
+                    if isinstance(outcome, BaseException):
+                        failed.setdefault(_said(outcome), []).append(trial)
+                        continue
+                    done[_key(trial)] = outcome
+                    keep(part)
+                    bar.update()
     if failed:
         told = [f"{one[0]}{f' and {len(one) - 1} more' * (len(one) > 1)}: {said}" for said, one in failed.items()]
         count = sum(map(len, failed.values()))
@@ -231,6 +238,32 @@ def _refuse_strangers(client: Any, module: str) -> None:
         for answer in client.run(importlib.import_module, module, on_error="return").values():
             if isinstance(answer, Exception):
                 raise ExperimentError(_said(answer))
+
+
+@contextmanager
+def _brought(client: Any, bring: Sequence[ReaderFile]) -> Iterator[None]:
+    """In this block every worker has run the reader's files, and every one that begins later, in place of one that has died."""
+    from distributed import WorkerPlugin
+
+    class Brought(WorkerPlugin):
+        def __init__(self, file: ReaderFile) -> None:
+            self.file = file
+
+        def setup(self, worker: Any) -> None:
+            self.file.bring()
+
+    names = [f"minitransformer: {file.path}" for file in bring]
+    try:
+        for name, file in zip(names, bring, strict=True):
+            try:
+                client.register_plugin(Brought(file), name=name)
+            except ValueError as error:
+                raise ExperimentError(f"a worker can't run it: {error}") from None
+        yield
+    finally:
+        for name in names:
+            with suppress(Exception):  # it was never there, or the workers are gone
+                client.unregister_worker_plugin(name)
 
 
 def _outcomes(client: Any, work: Any, trials: list[Any], alone: bool) -> Iterator[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""What the heads of a trained BERT would say with a quarter or half of the keys, untrained or fitted to one text."""
+"""What the heads of a trained BERT would say with a quarter or half of the keys, untrained or fitted to texts."""
 
 from typing import NamedTuple
 
@@ -19,24 +19,26 @@ METHODS = {  # of the record, as the figure calls them
 
 
 class FewerKeys(NamedTuple):
-    """Errors ‖Y′ − Y‖/‖Y‖ by layer: of 128 in place of 512 by method, and of E and F, 128 in place of 256."""
+    """Errors ‖Y′ − Y‖/‖Y‖ by layer: of 128 in place of 512 by method, and of E and F, 128 in place of 256.
+
+    fitted, many   E and F fitted to one text, and to 48; by what they were tried on
+    """
 
     untrained: dict[str, Array]
     fitted: dict[str, Array]
+    many: dict[str, Array]
 
 
 def data() -> FewerKeys:
     """Errors from both records."""
     errors = attention_rank.data().errors
-    rows = [
-        result
-        for trial, result in experiments.load("learned_projections")
-        if trial.block is not None and trial.k == 128
-    ]
-    return FewerKeys(
-        {method: errors[f"{method}, 128"] for method in (*METHODS, "random")},
-        {name: np.array([row[name] for row in rows]) for name in ("start", "fitted", "other", "mean")},
-    )
+    fitted: dict[int, dict[str, list[float]]] = {1: {}, 48: {}}
+    for trial, result in experiments.load("learned_projections"):
+        if trial.block is not None and trial.k == 128:
+            for name, error in result.items():
+                fitted[trial.passages].setdefault(name, []).append(error)
+    one, many = ({name: np.array(of) for name, of in each.items()} for each in fitted.values())
+    return FewerKeys({method: errors[f"{method}, 128"] for method in (*METHODS, "random")}, one, many)
 
 
 def draw(data: FewerKeys) -> Figure:
@@ -45,11 +47,16 @@ def draw(data: FewerKeys) -> Figure:
     layers = np.arange(1, 7)
     for (method, name), marker in zip(METHODS.items(), "osv^", strict=True):
         axes[0].plot(layers, data.untrained[method], marker=marker, markersize=9, label=name)
-    names = {"fitted": "the text of the fit", "other": "other texts", "start": "before the fit"}
-    for (key, name), marker in zip(names.items(), "oDv", strict=True):
-        axes[1].plot(layers, data.fitted[key], marker=marker, markersize=9, label=name)
+    tried = {
+        "the one text of the fit": data.fitted["fitted"],
+        "others, fitted to one": data.fitted["other"],
+        "others, fitted to 48": data.many["other"],
+        "others, before the fit": data.many["before"],
+    }
+    for (name, errors), marker in zip(tried.items(), "oDsv", strict=True):
+        axes[1].plot(layers, errors, marker=marker, markersize=9, label=name)
     for ax, title in zip(axes, ("untrained, 128 for 512", "$E$ and $F$ fitted, 128 for 256"), strict=True):
-        ax.set(title=title, xlabel="layer", ylim=(0, 1.25))
+        ax.set(title=title, xlabel="layer", ylim=(0, 1.4))
         ax.set_xticks(layers)
         ax.legend(loc="upper left", fontsize=18, ncols=1)
     axes[0].set_ylabel(r"$\|Y' - Y\| \,/\, \|Y\|$")

@@ -300,29 +300,33 @@ def advance_by_loops(M, R, R_2, W, W_2, A, fading, second, below, h, t, s, u, k0
 
 
 @compiled
-def begin(S, c0, M):
-    """M as it is before the first position."""
-    width = min(LANES, S.shape[1] - c0)
-    for c in range(len(S)):
-        m, s = M[c * LANES : (c + 1) * LANES], S[c, c0:]
-        for i in range(width):
-            m[i] = s[i]
+def begin(S, h, k0, k1, c0, M, below, beside):
+    """M as it is before the first position, and a pass that changes nothing: nothing fades, and nothing has been written."""
+    M[:], below[:] = 0, 0
+    below[FADES:NOW] = 1
+    if len(S) > 0:
+        beside[:] = 1
+        width = min(LANES, S.shape[2] - c0)
+        for c in range(k1 - k0):
+            M[c * LANES : c * LANES + width] = S[h, k0 + c, c0 : c0 + width]
+        if k0 == 0 and S.shape[1] > k1:
+            below[ONE : ONE + width] = S[h, S.shape[1] - 1, c0 : c0 + width]
 
 
 @compiled
-def end(M, W, W_2, A, before, second, below, h, s, s_2, k0, c0, S):
+def end(M, W, W_2, A, before, below, h, s, s_2, k0, k1, c0, S):
     """M as it is behind the last position: with what still waits, and what the last one or two, s and s₂, have written."""
-    width, a = min(LANES, S.shape[1] - c0), M.dtype.type(1)
+    width, a = min(LANES, S.shape[2] - c0), M.dtype.type(1)
     x, x_b, x_2, x_2b = below[IN:IN_B], below[IN_B:IN_2], below[IN_2:IN_2B], below[IN_2B:OUT]
     f = below[FADES:NOW]
-    for c in range(len(S)):
-        m, z, k = M[c * LANES : (c + 1) * LANES], S[c, c0:], k0 + c
+    for k in range(k0, k1):
+        m, z = M[(k - k0) * LANES : (k - k0 + 1) * LANES], S[h, k, c0:]
         if before >= 0:
             a = A[h, before, k]
         w, w_b = a * W[h, s, k], W[h, s_2, k]
         for i in range(width):
             z[i] = a * f[i] * m[i] + w * x[i] + w_b * x_b[i]
-        if second == WRITES_2:
+        if len(W_2) > 0:
             w, w_b = a * W_2[h, s, k], W_2[h, s_2, k]
             for i in range(width):
                 z[i] += w * x_2[i] + w_b * x_2b[i]
@@ -349,40 +353,29 @@ def meet(M, state, met):
 @compiled
 def sweep(
     h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, of_x, of_y, beta, E, dbeta, M, below, beside, reverse, loops,
-    states, met, upon, S, Y_2, Y,
+    states, met, upon, begun, Y_2, Y,
 ):  # fmt: skip
-    """Rows k0 … k1 − 1 of panel p of head h; the other arguments as in `run`."""
+    """Rows k0 … k1 − 1 of panel p of head h; the other arguments as in `run`. M, `below` and `beside` are as `begin` leaves
+    them, and what is returned is for `end`.
+    """
     R, R_2, read_1, W, X, W_2, X_2, write_1 = borrowed((R, R_2, read_1, W, X, W_2, X_2, write_1))
     A, fades, of_x, of_y, beta, E, dbeta = borrowed((A, fades, of_x, of_y, beta, E, dbeta))
-    M, below, beside, states, met, S, Y_2, Y = borrowed((M, below, beside, states, met, S, Y_2, Y))
+    M, below, beside, states, met, Y_2, Y = borrowed((M, below, beside, states, met, Y_2, Y))
     n, rows, c0, one = R.shape[1], k1 - k0, p * LANES, Y.dtype.type(1)
     width, wide = min(LANES, Y.shape[2] - c0), WIDE * REGISTER // Y.itemsize
     fading = BY_ROWS if len(A) > 0 else BY_COLUMNS if len(fades) > 0 else 0
     second = READS_2 if len(R_2) > 0 else WRITES_2 if len(W_2) > 0 else 0
-    M = M[: rows * LANES]
-    M[:], below[:] = 0, 0
-    below[FADES : FADES + LANES] = one
     ones = below[ONE : ONE + LANES]
     step, before, further = 0, -1, -1 if reverse else 1
     s = s_2 = n - 1 if reverse else 0
-    begun = len(S) > 0 and n > 0
-    if begun:
-        begin(S[h, k0:k1], c0, M)
-        if k0 == 0 and S.shape[1] > R.shape[2]:
-            ones[:width] = S[h, R.shape[2], c0 : c0 + width]
     while step < n:
         t = n - 1 - step if reverse else step
         # two positions in one pass over M. A meeting is at the first of them
         together = 2 if not loops and 0 < step < n - 1 and t % 2 == 1 else 1
         t_2 = t + further if together == 2 else t
         u = t + 1 if reverse else t  # what lies between two positions fades as the later of them says
-        if fading == BY_ROWS and not loops and (step > 0 or begun):
-            if u < n:
-                rows_fade(
-                    A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside
-                )
-            else:  # behind the last position nothing fades, and nothing has been written
-                beside[:] = one
+        if fading == BY_ROWS and not loops and (step > 0 or begun) and u < n:
+            rows_fade(A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside)
             before = u + further if together == 2 else -1
         of = overlaps(R, R_2, W, W_2, A, fading, second, h, t, t_2, u + further, k0, k1)
         own, own_2, between, between_2 = of
@@ -431,8 +424,7 @@ def sweep(
                     leave(M, W[h, t, k0:k1], write, state)
             t += further
         step += together
-    if begun:
-        end(M, W, W_2, A, before, second, below, h, s, s_2, k0, c0, S[h, k0:k1])
+    return s, s_2, before
 
 
 @compiled
@@ -450,11 +442,15 @@ def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, u
     beside = tile((AS_M + 1) * wide, Y).reshape(AS_M + 1, wide * LANES)
     for task in claimed(queue, len(Y) * panels):
         for k0 in range(0, max(inner, 1), together):
-            m, under, aside = borrowed((M, below, beside))
-            sweep(
-                task // panels, task % panels, k0, min(k0 + together, inner), R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades,
-                of_x, of_y, beta, E, dbeta, m, under, aside, reverse, loops, states, met, upon, S, Y_2, Y,
+            h, p, k1 = task // panels, task % panels, min(k0 + together, inner)
+            m, under, aside = borrowed((M[: (k1 - k0) * LANES], below, beside))
+            begin(S, h, k0, k1, p * LANES, m, under, aside)
+            s, s_2, before = sweep(
+                h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, of_x, of_y, beta, E, dbeta, m, under, aside,
+                reverse, loops, states, met, upon, len(S) > 0, Y_2, Y,
             )  # fmt: skip
+            if len(S) > 0 and R.shape[1] > 0:
+                end(m, W, W_2, A, before, under, h, s, s_2, k0, k1, p * LANES, S)
 
 
 @compiled

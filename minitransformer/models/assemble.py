@@ -14,6 +14,13 @@ from minitransformer.models.universal import UniversalStack
 from minitransformer.positions import Encoding, refuse_without_scores
 from minitransformer.typing import Array
 
+STACKS: dict[str, type[Stack]] = {
+    "plain": Stack,
+    "reversible": ReversibleStack,
+    "universal": UniversalStack,
+    "memory": MemoryStack,
+}
+
 
 def mixer_of(
     attention: Any, encoding: Encoding | None, *, width: int, heads: int, groups: int | None, longest: int
@@ -92,7 +99,7 @@ def stack_of(
         return MemoryStack(tuple(blocks), memory=memory, segment=longest)
     if universal != "no":
         return UniversalStack(tuple(blocks), rule=universal, ponder=ponder, places=places)  # type: ignore[arg-type]
-    return (ReversibleStack if reversible else Stack)(tuple(blocks))
+    return STACKS["reversible" if reversible else "plain"](tuple(blocks))
 
 
 def keys_that_are_there(lengths: Array | None, m: int) -> Array | None:

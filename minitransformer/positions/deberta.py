@@ -21,13 +21,13 @@ from minitransformer.functional import LinearPullback, linear
 from minitransformer.gather_scatter import sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.positions.relative_sinusoids import fit_heads
-from minitransformer.typing import Array, checked
+from minitransformer.typing import Array, Int, checked
 
 Index = Literal["paper", "code"]
 
 
 @checked
-def deberta_buckets(distance: Array, *, buckets: int, longest: int) -> Array:
+def deberta_buckets(distance: Int[Array, "..."], *, buckets: int, longest: int) -> Array:
     """Version 2: distances below buckets/2 stay as they are, longer ones share buckets, at most `buckets` − 1 up to `longest`.
 
         b(t) = t                                                       for |t| ≤ e,    e = ⌊buckets/2⌋
@@ -36,6 +36,10 @@ def deberta_buckets(distance: Array, *, buckets: int, longest: int) -> Array:
     source   `make_log_bucket_position` in the published code
     """
     exact = buckets // 2
+    if exact < 1 or longest < exact + 2:
+        raise ValueError(
+            f"buckets: {buckets} should be at least 2, and half of them below {longest - 1}, the longest but one"
+        )
     t = np.abs(distance)
     ratio = np.log(np.maximum(t, exact) / exact) / math.log((longest - 1) / exact)
     far = exact + np.ceil((exact - 1) * ratio).astype(int)

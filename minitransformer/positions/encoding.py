@@ -49,6 +49,7 @@ class Encoding(Checked):
         return NoParams()
 
 
+@checked
 def refuse_without_scores(encoding: Encoding, core: str = "KernelAttention") -> None:
     """Raise ValueError if this encoding can't be used in a core that has no scores to offer, such as kernel attention.
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer import attention, models, positions
+from minitransformer import models
 from minitransformer.door import fits
 from minitransformer.models.model import Model
+from minitransformer.named import UnknownName
+from minitransformer.own import named_classes
 from minitransformer.pullback import Tree, tree_leaves
 from minitransformer.training import schedule
 from minitransformer.training.choices import Training
@@ -27,6 +29,8 @@ PART = (
     object  # the hint of a field that holds a part or nothing; a model's `Any` is a name, a part, or several in turns
 )
 COUNT = 2**63 - 1  # the largest of a number that no array depends on
+OF_TRAINING = {kind.__name__: kind for kind in (schedule.Noam, schedule.Cosine, AdamW)}
+BRINGS = "mt.register gives a class of yours its name, and `--import FILE.py` brings a file that does so"
 
 
 def described(value: Any) -> Any:
@@ -104,11 +108,11 @@ def _names_a_part(value: Any, hint: Any) -> bool:
 
 
 def _made(value: Any, hint: Any, where: str, largest: float) -> Any:
-    """The inverse of `described`, for what attention and positions offer."""
+    """The inverse of `described`, for what attention and positions offer, and for the parts of a training."""
     if where.count(".") > DEEPEST:
         raise ValueError(f"{where}: too many parts within parts")
     if isinstance(value, dict):
-        value = _object(value, where, _known_parts(), largest)
+        value = _object(value, where, OF_TRAINING if where.startswith("training") else named_classes(), largest)
     elif isinstance(value, list):
         if len(value) > LONGEST:
             raise ValueError(f"{where}: a list of {len(value)}")
@@ -118,16 +122,11 @@ def _made(value: Any, hint: Any, where: str, largest: float) -> Any:
     return checked_as(hint, value, where, largest)
 
 
-def _known_parts() -> dict[str, Any]:
-    kinds = [getattr(package, name) for package in (attention, positions) for name in package.__all__]
-    kinds += [*attention.ATTENTIONS.values(), schedule.Noam, schedule.Cosine, AdamW]
-    return {kind.__name__: kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
-
-
 def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> Any:
     name = about.get("class") if isinstance(about, dict) else about
     if not isinstance(about, dict) or not isinstance(name, str) or name not in known:
-        raise ValueError(f"{where}: there is no {reprlib.repr(name)}")
+        brings = f"; {BRINGS}" if isinstance(name, str) and known is not OF_TRAINING and "." in where else ""
+        raise ValueError(f"{where}: there is no {reprlib.repr(name)}{brings}")
     hints = typing.get_type_hints(known[name])
     if where != "model":
         hints = {field: PART if hint is Any else hint for field, hint in hints.items()}
@@ -140,6 +139,8 @@ def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> An
     }
     try:
         return known[name](**values)
+    except UnknownName as unknown:
+        raise ValueError(f"{where}: {unknown.what}: no {reprlib.repr(unknown.name)} is registered; {BRINGS}") from None
     except Exception as error:  # whatever a constructor makes of values that nobody would give it
         raise ValueError(f"{where}: {error}") from error
 
@@ -154,12 +155,13 @@ class _Counting:
         self.rng, self.left = np.random.default_rng(0), left
 
     def __getattr__(self, method: str) -> Any:
-        def draw(*args: Any) -> Any:
-            shape = args[-1]
-            self.left -= math.prod(shape) if isinstance(shape, tuple) else shape
+        def draw(*args: Any, **options: Any) -> Any:
+            sizes = [size for size in args if isinstance(size, (int, np.integer, tuple, list))]
+            shape = options.get("size", sizes[-1] if sizes else 1)
+            self.left -= math.prod(shape) if isinstance(shape, (tuple, list)) else shape
             if self.left < 0:
                 raise ValueError("its parameters would be more numbers than there are in the file")
-            return getattr(self.rng, method)(*args)
+            return getattr(self.rng, method)(*args, **options)
 
         return draw
 

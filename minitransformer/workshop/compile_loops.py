@@ -31,6 +31,7 @@ from minitransformer.kept_loops import kept_in
 from minitransformer.machine import cores
 from minitransformer.models import FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions.rope import rotate
+from minitransformer.related import edge_attention, edges_of, propagate
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
 
@@ -87,6 +88,13 @@ def _rows(X: Array) -> None:
     _both_ways(cross_entropy, Y, np.arange(len(Y)) % Y.shape[-1])
 
 
+def _graph(X: Array) -> None:
+    edges = edges_of(np.array([[0, 1], [1, 0]]), X.shape[-2])
+    Y = X[:1, None]
+    _both_ways(edge_attention, Y, Y, Y, edges)  # the additive scores go through the same loops
+    _both_ways(propagate, X, edges)
+
+
 def _one_token(X: Array) -> None:
     x, rng = X[0, :1], np.random.default_rng(0)
     for kind in ("layer", "rms"):
@@ -109,6 +117,7 @@ LOOPS = (
     _kernel_attention,
     _sparse,
     _pointwise,
+    _graph,
     _one_token,
 )  # what takes longest comes first
 

@@ -1,35 +1,33 @@
 """What every kind of attention in the registry has to keep, by being registered.
 
-A new one gets all of this; what it has to bring is its definition in loops, its limiting case and its errata. A core that
-asks the seams for all they can carry (everything.py) has to pass as well.
+The rules are those of `mt.check_attention` (minitransformer/contract.py), and here what goes on from there: every model, every
+stack, every encoding of positions. A new one gets all of this; what it has to bring is its definition in loops, its limiting
+case and its errata. A core that asks the seams for all they can carry (everything.py) has to pass as well.
 """
 
 import importlib.util
 import tracemalloc
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import check_pullback, random_like, tree_map
+from minitransformer import contract
 from minitransformer.attention import (
     ATTENTIONS,
     Core,
     EachHead,
     Mixer,
-    MultiHeadAttention,
     SoftmaxAttention,
     Strided,
     Window,
     attention_of,
-    padding_mask,
 )
 from minitransformer.attention.core import Part
 from minitransformer.attention.registry import table
 from minitransformer.backend import available
+from minitransformer.contract import can
 from minitransformer.data.text import Text
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, place
@@ -38,11 +36,9 @@ from minitransformer.pullback import (
     first_nonfinite,
     tree_bytes,
     tree_items,
-    tree_leaves,
     tree_set,
     with_added,
 )
-from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import TrainingDiverged, start, train
 from minitransformer.training.objective import NextByte
@@ -54,7 +50,7 @@ spec = importlib.util.spec_from_file_location("everything", Path(__file__).with_
 everything = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(everything)
 
-D, H, N = 12, 2, 70  # more than a tile, and no multiple of one
+D, H = contract.WIDTH, contract.HEADS
 OPTIONS = {
     "compressed": "stride=3",
     "linformer": "k=5,sharing=layerwise",
@@ -76,7 +72,10 @@ OPTIONS = {
     "indexer": "chosen=5,narrow=3",
     "performer": "rows=8,redraw=3",
     "gla": "rank=5,root=3",
+    "gat": "radius=20,dynamic=True",
+    "gcn": "radius=9",
     "synthesizer": "mixture=gated",
+    "hopfield": "steps=3,beta=0.2",
 }
 NAMES = [f"{name}:{OPTIONS[name]}" if name in OPTIONS else name for name in ATTENTIONS]
 
@@ -92,6 +91,7 @@ def made(name, width=D, heads=H):
 
 
 OTHERS = (
+    "gat",
     *("softmax:page=5", "delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
     *("ssd:taps=4,key_heads=1", "each head", "everything"),
     *("synthesizer:kind=random", "synthesizer:kind=factorised-random,learned=False,mixture=sum"),
@@ -100,29 +100,9 @@ OTHERS = (
 PARTS = {name: made(name) for name in (*NAMES, *OTHERS)}
 
 
-def can(part, causal):
-    return part.causal != ("never" if causal else "always")
-
-
-def mixer(name, **options):
-    """The part under this name as a layer; without biases, for that of the keys has no effect in a softmax."""
-    part = PARTS[name]
-    return part if isinstance(part, Mixer) else MultiHeadAttention(D, H, bias=False, core=part, **options)
-
-
-def some(layer, dtype=np.float64):
-    """Parameters at which nothing hides."""
-    rng = np.random.default_rng(1)
-    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
-
-
-def rows(*shape, dtype=np.float64, seed=2):
-    return np.random.default_rng(seed).standard_normal((*shape, D)).astype(dtype)
-
-
-def padding(n):
-    """Of two samples, the second has five tokens fewer."""
-    return padding_mask(np.array([n, n - 5]), n)[:, None]
+def mixer(name):
+    """The part under this name as a layer."""
+    return contract.mixer(PARTS[name])
 
 
 def language_model(name, **options):
@@ -133,7 +113,7 @@ def language_model(name, **options):
 every = pytest.mark.parametrize("name", PARTS)
 causal_or_not = pytest.mark.parametrize(
     ("name", "causal"),
-    [(name, causal) for name, part in PARTS.items() for causal in (False, True) if can(part, causal)],
+    [(name, causal) for name, part in PARTS.items() for causal in contract.directions(part)],
 )
 causal_ones = pytest.mark.parametrize("name", [name for name, part in PARTS.items() if can(part, True)])
 tiers = pytest.mark.parametrize("tier", available())
@@ -143,105 +123,49 @@ tiers = pytest.mark.parametrize("tier", available())
 
 
 @causal_or_not
-@pytest.mark.parametrize(("n", "padded"), [(7, False), (7, True), (N, True)])
+@pytest.mark.parametrize(("n", "padded"), [(7, False), (7, True), (contract.N, True)])
 def test_the_gradient_of_every_parameter_and_input(name, causal, n, padded):
-    layer, X = mixer(name), rows(2, n)
-    function = partial(layer, causal=causal, mask=padding(n) if padded else None)
-    untrained, apart = ([f"params.{path}" for path in paths] for paths in (layer.untrained, layer.apart))
-    with mt.backend("numpy"):
-        check_pullback(function, some(layer), X, untrained=untrained, zero=apart, entries=3)
+    contract.gradients(PARTS[name], causal=causal, n=n, padded=padded)
 
 
 @causal_or_not
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_all_tiers_agree(name, causal, dtype):
-    layer, X, dY = mixer(name), rows(2, N, dtype=dtype), rows(2, N, dtype=dtype, seed=3)
-    params, found = some(layer, dtype), []
-    for tier in available():
-        with mt.backend(tier):
-            Y, pullback = layer(params, X, causal=causal, mask=padding(N))
-            found.append(dict(tree_items({"Y": Y, "gradients": pullback(dY)})))
-    for other in found[1:]:
-        assert other.keys() == found[0].keys()
-        for path, array in found[0].items():
-            assert other[path].dtype == dtype, path
-            size = np.abs(array).max()
-            assert np.allclose(other[path], array, atol=(1e-4 if dtype == np.float32 else 1e-11) * size), path
+    contract.tiers_agree(PARTS[name], causal=causal, dtype=dtype)
 
 
 @tiers
 @causal_ones
 def test_what_comes_later_changes_no_bit(name, tier):
     """Except where a part says that its pattern looks ahead: then it has to, or it should not say so."""
-    layer, X = mixer(name), rows(2, N, dtype=np.float32)
-    later = X.copy()
-    later[:, 40:] += 1
-    with mt.backend(tier):
-        Y, _ = layer(some(layer, np.float32), X, causal=True)
-        Z, _ = layer(some(layer, np.float32), later, causal=True)
-    assert (Y[:, :40] == Z[:, :40]).all() != PARTS[name].looks_ahead
-    assert (Y[:, 40:] != Z[:, 40:]).any()
+    contract.later_changes_nothing(PARTS[name], tier=tier)
 
 
 @tiers
 @causal_or_not
 def test_padding_changes_no_bit_of_what_is_there(name, causal, tier):
-    layer, X = mixer(name), rows(2, N, dtype=np.float32)
-    other = X.copy()
-    other[1, N - 5 :] = 9
-    with mt.backend(tier):
-        Y, pullback = layer(some(layer, np.float32), X, causal=causal, mask=padding(N))
-        Z, _ = layer(some(layer, np.float32), other, causal=causal, mask=padding(N))
-        dY = rows(2, N, dtype=np.float32, seed=3)
-        dY[1, N - 5 :] = 0
-        _, dX = pullback(dY)
-    assert (Y[0] == Z[0]).all()
-    assert (Y[1, : N - 5] == Z[1, : N - 5]).all()
-    assert not dX[1, N - 5 :].any()
+    contract.padding_changes_nothing(PARTS[name], causal=causal, tier=tier)
 
 
 @tiers
 @pytest.mark.parametrize(
     ("name", "causal"),
-    [(name, c) for name, part in PARTS.items() if isinstance(part, Core) for c in (False, True) if can(part, c)],
+    [(name, c) for name, part in PARTS.items() if isinstance(part, Core) for c in contract.directions(part)],
 )
 def test_what_stands_in_a_hidden_key_or_value_reaches_nothing(name, causal, tier):
     """Be it NaN or infinite: neither Y nor a gradient is another one."""
-    core, mask, found = PARTS[name], padding(20), []
-    dY = np.random.default_rng(5).standard_normal((2, H, 20, D // H))
-    with mt.backend(tier), np.errstate(invalid="ignore"):  # ∞ − ∞, in a score that is hidden
-        for what in (9.0, np.nan, np.inf):
-            arrays = heads_for(core, 20)
-            for X in arrays[2:3] if core.queries_are_keys else arrays[1:3]:
-                X[1, :, 15:] = what
-            Y, pullback = core(some(core), *arrays, causal=causal, mask=mask, rng=None)
-            found.append(dict(tree_items({"Y": Y, "gradients": pullback(dY)})))
-    for other in found[1:]:
-        for path, array in found[0].items():
-            np.testing.assert_allclose(other[path], array, atol=1e-11, err_msg=path)
+    contract.hidden_reaches_nothing(PARTS[name], causal=causal, tier=tier)
 
 
 @every
 def test_samples_know_nothing_of_each_other(name):
-    layer, X = mixer(name), rows(3, 2, 9)
-    params, causal = some(layer), not can(PARTS[name], False)
-    Y, pullback = layer(params, X, causal=causal)
-    dY = rows(3, 2, 9, seed=3)
-    _, dX = pullback(dY)
-    for sample in np.ndindex(3, 2):
-        alone, back = layer(params, X[sample], causal=causal)
-        assert np.allclose(Y[sample], alone, atol=1e-12)
-        assert np.allclose(dX[sample], back(dY[sample])[1], atol=1e-12)
+    contract.samples_apart(PARTS[name])
 
 
 @every
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65])
 def test_any_length(name, n):
-    layer, causal = mixer(name), not can(PARTS[name], False)
-    Y, pullback = layer(some(layer), rows(2, n), causal=causal)
-    dparams, dX = pullback(rows(2, n, seed=3))
-    assert Y.shape == dX.shape == (2, n, D)
-    assert all(np.isfinite(array).all() for _, array in tree_items((Y, dparams, dX)))
+    contract.any_length(PARTS[name], n=n)
 
 
 @causal_or_not
@@ -251,15 +175,7 @@ def test_groups_of_heads_share_their_keys(name, causal, groups):
     part = made(name, width=24, heads=4)
     if isinstance(part, Mixer) or part.queries_are_keys or part.key_heads is not None:
         pytest.skip("no keys to share, or shared in another way")
-    few = MultiHeadAttention(24, 4, bias=False, core=part, groups=groups)
-    params, X = some(few), np.random.default_rng(2).standard_normal((2, 9, 24))
-    W_k, W_v = (np.repeat(W.reshape(24, groups, 6), 4 // groups, 1).reshape(24, 24) for W in (params.W_k, params.W_v))
-    Y, _ = few(params, X, causal=causal)
-    many = replace(few, groups=None)
-    assert np.allclose(Y, many(params._replace(W_k=W_k, W_v=W_v), X, causal=causal)[0], atol=1e-12)
-    untrained, apart = ([f"params.{path}" for path in paths] for paths in (few.untrained, few.apart))
-    with mt.backend("numpy"):
-        check_pullback(partial(few, causal=causal), params, X, untrained=untrained, zero=apart, entries=3)
+    contract.groups_share_keys(part, causal=causal, groups=groups, width=24, heads=4)
 
 
 # -------------------------------------------------------------------------------------------- one by one
@@ -268,22 +184,9 @@ def test_groups_of_heads_share_their_keys(name, causal, groups):
 @tiers
 @causal_ones
 @pytest.mark.parametrize("positions", ["sinusoidal", "rope"])
-@pytest.mark.parametrize("pieces", [(0, 80, 1, 0, 1, 1), (1, 1, 5, 70, 1), (3, 64, 2, 2)])
+@pytest.mark.parametrize("pieces", contract.PIECES)
 def test_one_by_one_is_the_same_as_all_at_once(name, positions, pieces, tier):
-    model = language_model(name, positions=positions, groups=None)
-    params = model.init(np.random.default_rng(0), np.float64)
-    tokens = np.random.default_rng(1).integers(0, 40, (2, sum(pieces)))
-    with mt.backend(tier):
-        whole, _ = model(params, tokens)
-        state = None
-        for n in pieces:
-            first = 0 if state is None else state.length
-            logits, state = model.step(params, tokens[:, first : first + n], state)
-            assert state.length == first + n
-            if PARTS[name].looks_ahead:  # then what follows must not be there
-                whole, _ = model(params, tokens[:, : state.length])
-            assert np.allclose(logits, whole[:, first : state.length], atol=1e-10)
-    assert state.length == sum(pieces)
+    contract.one_by_one(PARTS[name], positions=positions, pieces=pieces, tier=tier)
 
 
 @tiers
@@ -291,11 +194,11 @@ def test_one_by_one_is_the_same_as_all_at_once(name, positions, pieces, tier):
 def test_a_memory_reads_a_prompt_without_a_matrix_of_pairs(name, tier):
     """Twice the prompt needs twice the room, and leaves no more behind."""
     layer, peaks, left = mixer(name), [], set()
-    params = some(layer)
+    params = contract.some(layer)
     with mt.backend(tier):
-        layer.step(params, rows(1, 80))  # may compile
+        layer.step(params, contract.rows(PARTS[name], 1, 80))  # may compile
         for n in (80, 160):
-            X = rows(1, n)
+            X = contract.rows(PARTS[name], 1, n)
             tracemalloc.start()
             _, state = layer.step(params, X)
             peaks.append(tracemalloc.get_traced_memory()[1])
@@ -308,16 +211,7 @@ def test_a_memory_reads_a_prompt_without_a_matrix_of_pairs(name, tier):
 @causal_ones
 def test_a_state_can_be_continued_twice(name):
     """Two ways to go on from one state don't get into each other's way, and the state is as it was."""
-    model = language_model(name)
-    params = model.init(np.random.default_rng(0), np.float64)
-    first, a, b = np.random.default_rng(1).integers(0, 40, (3, 1, 6))
-    _, state = model.step(params, first)
-    said = [model.step(params, tokens, state) for tokens in (a, b, a)]
-    onwards = [model.step(params, tokens, after)[0] for tokens, (_, after) in zip((b, a, b), said, strict=True)]
-    assert np.array_equal(said[0][0], said[2][0])
-    assert np.array_equal(onwards[0], onwards[2])
-    assert not np.array_equal(onwards[0], onwards[1])
-    assert state.length == 6
+    contract.state_continued_twice(PARTS[name])
 
 
 # ----------------------------------------------------------------------------------------------- in models
@@ -372,30 +266,11 @@ def test_in_every_model(name):
 
 @tiers
 @causal_ones
-def test_ten_steps_of_training_and_a_checkpoint(name, tier, tmp_path):
+def test_ten_steps_of_training_and_a_checkpoint(name, tier):
     """The loss falls, what no gradient moves is moved by hand or stays, and all of it can be read back."""
-    letters = np.resize(np.frombuffer(b"abcdefgh ijkl. ", np.uint8), 4000) % 40
-    model, objective = language_model(name, positions="rope"), NextByte(Text(letters, letters[:600], "letters", ""), 24)
-    training = Training(10, 4, Cosine(2e-2, 10, 1), parts=2, look_every=10)
-    with mt.backend(tier):
-        before = start(model, training)
-        after = train(model, objective, training, progress=False)
-    assert after.losses[-1] < after.losses[0]
-    assert (after.losses, after.held_out) != ((), ())
-    for path, array in tree_items(after.params):
-        assert np.isfinite(array).all(), path
+    contract.learns(PARTS[name], tier=tier)
     if name in NAMES:  # the registry is what a file may name
-        save(tmp_path / "run.safetensors", Checkpoint(model, training, after, objective.data))
-        found = load(tmp_path / "run.safetensors")
-        assert found.model == model
-        for (path, a), (_, b) in zip(tree_items(found.state), tree_items(after), strict=True):
-            assert np.array_equal(a, b), path
-    moved = {
-        path
-        for (path, a), (_, b) in zip(tree_items(before.params), tree_items(after.params), strict=True)
-        if (a != b).any()
-    }
-    assert {f"stack.{path}" for path in model.stack.untrained} <= moved or not model.moves
+        contract.saved_and_loaded(PARTS[name])
 
 
 @every
@@ -439,71 +314,14 @@ def test_in_every_stack(name, stack):
 
 @every
 def test_what_does_not_fit_is_refused(name):
-    layer, causal = mixer(name), not can(PARTS[name], False)
-    params = some(layer)
-    with pytest.raises(TypeError):
-        layer(params, rows(2, 5)[..., :-1], causal=causal)
-    with pytest.raises(TypeError):
-        layer(params, np.ones((2, 5, D), int), causal=causal)
-    if tree_leaves(params):  # of another dtype; a layer with nothing to learn takes either
-        with pytest.raises(TypeError):
-            layer(params, rows(2, 5, dtype=np.float32), causal=causal)
-    with pytest.raises(ValueError, match="mask"):
-        layer(params, rows(2, 5), causal=causal, mask=np.ones((2, 1, 1, 4), bool))
-    if not can(PARTS[name], not causal):
-        with pytest.raises(ValueError, match="causal"):
-            layer(params, rows(2, 5), causal=not causal)
-
-
-def heads_for(core, n):
-    """Q, K, V and what else it wants of n tokens."""
-    rng, shape = np.random.default_rng(4), (2, H, n)
-    Q, K, V = rng.standard_normal((3, *shape, D // H))
-    Q, K = Q[:, : core.key_heads], K[:, : core.key_heads]
-    return [Q, Q if core.queries_are_keys else K, V, *(rng.standard_normal((*shape, w)) for w in core.streams.values())]
+    contract.refuses(PARTS[name])
 
 
 @pytest.mark.parametrize("name", [name for name, part in PARTS.items() if isinstance(part, Core)])
 @tiers
 def test_heads_that_do_not_fit_each_other_are_refused(name, tier):
     """Before a loop that looks at no index sees them; by whoever calls a core directly, without a mixer."""
-    core, causal = PARTS[name], not can(PARTS[name], False)
-    params, arrays = some(core), heads_for(core, 9)
-    with mt.backend(tier):
-        refuses_other_heads(core, params, arrays, causal)
-
-
-def refuses_other_heads(core, params, arrays, causal):
-    core(params, *arrays, causal=causal, mask=None, rng=None)
-    for k, X in enumerate(arrays):
-        wrong = [
-            X[:1],
-            X[:, :1] if X.shape[1] > 1 else X[:, :0],
-            X[0, 0],
-            X.astype(np.float32),
-            X.astype(int),
-            X.tolist(),
-        ]
-        wrong += [X[:, :, :5], np.repeat(X, 2, 1), np.repeat(X, 2, 2)] * (
-            k != 0
-        )  # fewer queries will do, and groups of heads
-        wrong += [X[..., :0], np.repeat(X, 2, 3)] * (k != 2)  # values may have a width of their own
-        for other in wrong:
-            some_wrong = [other if i == k else A for i, A in enumerate(arrays)]
-            with pytest.raises((TypeError, ValueError)):
-                core(params, *some_wrong, causal=causal, mask=None, rng=None)
-            if core.decodes:
-                with pytest.raises((TypeError, ValueError)):
-                    core.step(params, *some_wrong, state=None)
-    if core.decodes:
-        with pytest.raises((TypeError, ValueError)):
-            core.step(params, arrays[0][:, :, :5], *arrays[1:], state=None)
-    for mask in (np.ones((9, 9), int), np.ones((9, 8), bool), np.ones((3, 2, H, 9, 9), bool)):
-        with pytest.raises((TypeError, ValueError), match="mask"):
-            core(params, *arrays, causal=causal, mask=mask, rng=None)
-    for fewer in (arrays[:-1], [*arrays, arrays[-1]]):
-        with pytest.raises((TypeError, ValueError)):
-            core(params, *fewer, causal=causal, mask=None, rng=None)
+    contract.refuses_other_heads(PARTS[name], tier=tier)
 
 
 # -------------------------------------------------------------------------------------------- the registry

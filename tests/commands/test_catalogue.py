@@ -5,9 +5,14 @@ import inspect
 import pytest
 
 from minitransformer.attention.registry import ATTENTIONS
-from minitransformer.commands.catalogue import COLUMNS, ENCODINGS, SIZES, attentions, encodings
+from minitransformer.cli import parser
+from minitransformer.commands.catalogue import CHOSEN, COLUMNS, SIZES, attentions, encodings, stacks
+from minitransformer.models import LanguageModel
+from minitransformer.models.assemble import STACKS
 from minitransformer.named import named, options
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 
+ENCODINGS = {**AT_EMBEDDING, **IN_ATTENTION}
 LISTS = [(attentions, ATTENTIONS), (encodings, ENCODINGS)]
 
 
@@ -56,3 +61,24 @@ def test_causality_and_memory_are_told():
     assert "causal: never; does not write" in said["linformer"]
     assert "causal: values only; reads all again" in said["reformer"]
     assert "causal: always" in said["sinks"]
+
+
+def test_stacks_are_told_as_they_are_made():
+    """The line in Python makes the stack of that name, and so do the options of `train`."""
+    said = stacks()
+    assert max(map(len, said.splitlines())) <= COLUMNS
+    assert CHOSEN.keys() == STACKS.keys()
+    for name, kind in STACKS.items():
+        entry = stacks(name)
+        assert entry.startswith(f"{name} ")
+        assert entry.endswith(inspect.getdoc(kind))
+        python, shell = entry.splitlines()[:2]
+        assert type(eval(python.removeprefix(name), {"LanguageModel": LanguageModel}).stack) is kind
+        assert {python.strip(), shell.strip()} <= {line.strip() for line in said.splitlines()}
+        args = parser().parse_args(shell.split()[1:])
+        fields = {"reversible", "universal", "memory", "positions"} & CHOSEN[name].keys()
+        chosen = {field: getattr(args, field) for field in fields}
+        assert type(LanguageModel(**chosen).stack) is kind
+    assert "options: universal=no (no, fixed, basic, accumulated), ponder=0.01" in said
+    with pytest.raises(ValueError, match="stack: no 'nonsense'; there are plain, reversible"):
+        stacks("nonsense")

@@ -161,6 +161,17 @@ def test_a_model_with_a_memory_reads_on_and_is_resumed(folder, capsys):
     assert "no choice 'memory'" in line
 
 
+@pytest.mark.parametrize("stack", [("--reversible",), ("--universal", "basic")], ids=" ".join)
+def test_another_stack_is_trained_and_resumed(folder, capsys, stack):
+    argv = ("train", "mine.txt", *SMALL, "--context", 8, *stack)
+    run(capsys, *argv, "--steps", 3)
+    run(capsys, *argv, "--steps", 4, "--resume")
+    name = stack[0].strip("-")
+    assert getattr(load("run.safetensors").model, name) == (stack[1] if len(stack) > 1 else True)
+    line = refused(capsys, "train", "--task", "dates", *stack, "--out", "other")
+    assert f"no choice '{name}'" in line
+
+
 def test_a_folder_is_no_checkpoint(folder, capsys):
     (folder / "there").mkdir()
     assert "there is there already" in refused(capsys, "train", "mine.txt", *SMALL, "--out", "there")
@@ -295,9 +306,11 @@ def test_ctrl_c_says_where_the_run_is(folder):
 def test_the_choices_of_a_recipe_can_be_read_back():
     wish = {"width": 16, "depth": 3, "heads": 2, "context": 32, "batch": 8, "steps": 50, "lr": 0.01, "seed": 7}
     wish |= {"attention": ("linear", "softmax"), "positions": "rope", "groups": 1}
-    assert choices(*language_model(**wish)) == {**wish, "memory": 0}
-    reads_on = {**wish, "attention": "softmax", "memory": 40}
-    assert choices(*language_model(**reads_on)) == reads_on
+    plain = {"memory": 0, "reversible": False, "universal": "no"}
+    assert choices(*language_model(**wish)) == {**wish, **plain}
+    for stack in ({"memory": 40}, {"reversible": True}, {"universal": "accumulated"}):
+        other = {**wish, "attention": "softmax", **stack}
+        assert choices(*language_model(**other)) == {**plain, **other}
     wish.pop("context")
     assert choices(*date_translator(**wish)) == wish
 

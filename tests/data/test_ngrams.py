@@ -83,7 +83,7 @@ def test_arguments_are_not_changed():
         (np.array([-1, 2]), 2, r"train: -1 … 2"),
         (np.zeros((2, 3), np.uint8), 2, "train: a row of integers"),
         (np.zeros(3), 2, "train: a row of integers is needed, got float64"),
-        (TRAIN, 0, "order: 0 is not within 1 … 8"),
+        (TRAIN, 0, "order: 0 should be at least 1"),
         (TRAIN, 9, "order: 9"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_context_or_stride_of_nothing_is_refused():
     with pytest.raises(ValueError, match="context: 0"):
         window_starts(np.zeros(8, np.uint8), 0)
     for stride in (0, 5):
-        with pytest.raises(ValueError, match=f"stride: {stride} is not within 1 … 4"):
+        with pytest.raises(ValueError, match=f"stride: {stride} "):
             window_starts(np.zeros(8, np.uint8), 4, stride)
 
 

@@ -18,6 +18,7 @@ from minitransformer.backend import available, backend
 from minitransformer.experiments.record import Record, digest, read, write
 from minitransformer.experiments.run import ExperimentError, listed, on_this_core, run
 from minitransformer.machine import cores
+from minitransformer.own import ReaderFile
 
 distributed = pytest.importorskip("distributed")
 import cloudpickle  # noqa: E402  (comes with it)
@@ -101,6 +102,43 @@ def test_the_record_is_the_same_for_one_worker_two_and_a_cluster(tmp_path, go, w
     assert [trial.seed for trial in record.trials] == [0, 1, 2, 3]
     assert all(result["threads"] == 1 for result in record.results)
     assert os.listdir(tmp_path / "here") == ["dice.json"]
+
+
+FILE_OF_A_READER = """
+import minitransformer as mt
+from minitransformer.attention import Window
+from minitransformer.door import frozen
+
+@frozen
+class Near(Window):
+    radius: int = 1
+
+mt.register("near", Near)
+"""
+
+
+def looks_near(trial):
+    """Where the trial is run, a reader's attention has its name."""
+    from minitransformer.models import LanguageModel
+
+    return {"radius": LanguageModel(attention="near").stack.blocks[0].attention.core.pattern.radius}
+
+
+def looks_near_and_dies_once(trial):
+    """The process of the third trial is killed, the first time; another begins in its place."""
+    dies_once(trial)
+    return looks_near(trial)
+
+
+def test_workers_run_the_files_of_the_reader(tmp_path, go):
+    """Also where the file itself can't be read any more; and those that begin later. Without it, its name is missing."""
+    with pytest.raises(ExperimentError, match=r"4 of 4 trials failed\n.*attention: no 'near'; there are"):
+        go(work=looks_near)
+    file = ReaderFile(str(tmp_path / "gone.py"), FILE_OF_A_READER)
+    assert read(go(work=looks_near_and_dies_once, bring=[file]), Trial).results == [{"radius": 1}] * 4
+    broken = ReaderFile(str(tmp_path / "wrong.py"), "import minitransformer\n1 / 0")
+    with pytest.raises(ExperimentError, match=r"a worker can't run it: .*wrong\.py, line 2: ZeroDivisionError"):
+        go(work=looks_near, bring=[broken], renew=True)
 
 
 def test_a_second_run_only_adds_what_is_missing(go):

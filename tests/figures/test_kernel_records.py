@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from minitransformer.experiments.linear_time import HEADS, MATRICES, ROOM
+from minitransformer.experiments.long_text import MIXED, WINDOW
 from minitransformer.figures import linear_time, long_text
 
 
@@ -67,4 +68,13 @@ def test_every_kind_learns_and_the_record_says_how_much():
     late = list(found.steps).index(120)
     for attention in ("linear", "performer:redraw=100", "performer:redraw=None"):
         assert 0.1 < (found.looks[attention][:, late] - found.looks[attention][:, -1]).mean() < 0.15
-    assert len(long_text.draw(found).axes[0].lines) == 2 * len(found.looks)
+    assert len(long_text.draw(found).axes[0].lines) == 2 * (len(found.looks) - 1)  # one of the two Performers
+
+
+def test_a_window_in_front_mends_most_of_it():
+    found = long_text.data()
+    alone = min(found.bits[attention].min() for attention in ("linear", "performer:redraw=None"))
+    for mixed in MIXED:
+        assert found.bits[mixed].max() < found.bits["softmax"].min()
+        assert found.bits[mixed].min() > found.bits[WINDOW].max()
+        assert found.bits[mixed].max() < alone - 0.8

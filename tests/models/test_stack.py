@@ -268,5 +268,5 @@ def test_a_past_of_another_depth_is_refused(rng, states):
     stack = blocks(2)
     params = stack.init(rng, np.float64)
     _, past = stack.step(params, X)
-    with pytest.raises(ValueError, match="states"):
+    with pytest.raises(TypeError, match=f"^states: should be tuple of 2, is tuple of {states}"):
         stack.step(params, X, (past * 2)[:states])

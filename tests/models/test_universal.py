@@ -315,6 +315,20 @@ def test_the_price_of_pondering_has_its_gradient(rule, padded):
     assert check_pullback(priced, params, X, entries=3).error < 1e-6
 
 
+def test_of_one_token_the_price_is_its_own():
+    """Of two that are alike, each has half of it."""
+    stack, ponders = stack_of(4, "basic", ponder=0.7), False
+    params = some(stack)
+    for X in rows(B, N).reshape(-1, 1, 1, rows(B, N).shape[-1]):
+        found = []
+        for batch in (X, np.concatenate([X, X])):
+            Y, pullback = stack(params, batch)
+            found.append(with_added(pullback, 1.0)(0 * Y)[1].sum(0))
+        np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-7)
+        ponders |= np.abs(found[0]).max() > 1e-3
+    assert ponders
+
+
 def _weights(pullback, params):
     p = np.stack([1 / (1 + np.exp(-(s.Z @ params.halting.w + params.halting.b))) for s in pullback.steps])
     return halting(p)[0]

@@ -191,6 +191,12 @@ def test_many_buckets_are_none(rng):
     np.testing.assert_array_equal(one.scores(params, Q, K)[0], two.scores(params, Q, K)[0])
 
 
+def test_distances_that_share_a_bucket_share_a_row():
+    """8 buckets up to 32: the 4 + 4 rows of distances up to 4 are their own, and 5, 6 and 7 have one."""
+    rows = DeBERTa(12, 3, 32, buckets=8).rows(np.array([-40, -7, -5, -4, 0, 4, 5, 6, 7, 8, 40]))
+    np.testing.assert_array_equal(rows - 8, [-8, -5, -5, -4, 0, 4, 5, 5, 5, 6, 7])
+
+
 def test_no_array_of_n_m_vectors(rng):
     """n m d numbers would be 64 MB here; forward and backward stay far below."""
     n, d = 512, 64

@@ -399,7 +399,7 @@ def test_a_field_too_many_or_too_few(tmp_path):
         ),
         (
             lambda model: model.update(attention={"class": "Noam", "width": 1, "warmup": 1, "factor": 1.0}),
-            "model: attention",
+            "model.attention: there is no 'Noam'",
         ),
     ],
 )

@@ -106,6 +106,11 @@ def test_the_norm_is_over_every_entry_of_every_array():
     assert math.isclose(global_norm(grads), math.sqrt(sum((leaf**2).sum() for _, leaf in tree_items(grads))))
 
 
+def test_clipped_to_nothing_it_is_nothing():
+    clipped, norm = clip({"W": np.array([3.0, 4.0])}, 0.0)
+    assert (norm, clipped["W"].tolist()) == (5.0, [0.0, 0.0])
+
+
 def test_clipping_keeps_the_direction():
     grads = tree(np.random.default_rng(0), np.float32)
     clipped, norm = clip(grads, 0.5)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.merge import log_sum_exp
@@ -54,6 +54,8 @@ def sinkhorn(
     source   Sinkhorn and Knopp 1967; in logarithms, so that no R is too large
     cost     O(iterations · N²) time and memory
     """
+    if there is not None:
+        must_broadcast(there, R.shape[:-1], "there", "the rows of R")
     r = R if there is None else np.where(there[..., None] & there[..., None, :], R, R.dtype.type(-np.inf))
     steps = []
     for _ in range(iterations):

@@ -80,6 +80,8 @@ def cosformer_attention(
     """
     n, m = Q.shape[-2], K.shape[-2]
     refuse_more_queries(n, m)
+    if m > longest:
+        raise ValueError(f"K: position {m} is beyond the longest, {longest}")
     FQ, q = cosformer_features(Q, longest=longest, first=m - n)
     FK, k = cosformer_features(K, longest=longest)
     Y, attention = kernel_attention(FQ, FK, V, causal=causal)

@@ -29,6 +29,7 @@ CAP = 60.0  # the largest exponent that a feature may have: sums of e⁶⁰ stil
 @checked
 def gaussian_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> Float[Array, "*own m d"]:
     """W (*own, m, d) whose rows are independent, w ~ N(0, I)."""
+    _refuse_other_than_rows(rng, shape)
     return rng.standard_normal(shape)
 
 
@@ -42,11 +43,20 @@ def orthogonal_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> Float[Arra
 
     source   Choromanski et al. 2021; the sign: Mezzadri 2007. The authors' code leaves it out
     """
+    _refuse_other_than_rows(rng, shape)
     *own, m, d = shape
     Q, R = np.linalg.qr(rng.standard_normal((*own, -(-m // d), d, d)))
     Q = Q * np.sign(np.diagonal(R, axis1=-2, axis2=-1))[..., None, :]
     rows = Q.mT.reshape(*own, -1, d)[..., :m, :]
     return rows * np.linalg.norm(rng.standard_normal(shape), axis=-1, keepdims=True)
+
+
+def _refuse_other_than_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> None:
+    """Raise TypeError for what draws no normal numbers, ValueError unless these can be the axes (*own, m, d) of rows."""
+    if not hasattr(rng, "standard_normal"):
+        raise TypeError(f"rng: {type(rng).__name__} draws no normal numbers; np.random.default_rng(seed) does")
+    if len(shape) < 2 or min(shape) < 0 or shape[-1] == 0 or math.prod(shape) > 2**40:
+        raise ValueError(f"shape: {shape} should be (*own, m, d) of rows that have room")
 
 
 @checked

@@ -76,6 +76,8 @@ def sink_attention(
         raise ValueError(f"first: {first} should be at least 0")
     refuse_more_queries(n, m)
     pattern, scale = Window(last - 1, globals_=first)(n, m, causal=True), 1 / np.sqrt(max(Q.shape[-1], 1))
+    if rotate is not None and not hasattr(rotate, "turn"):
+        raise TypeError(f"rotate: {type(rotate).__name__} turns nothing; RoPE does")
     if rotate is None:
         return block_sparse_attention(Q, K, V, pattern, causal=True, mask=mask, scale=float(scale))
     cap = first + last - 1

@@ -129,7 +129,7 @@ def test_gradient(causal, rng):
 
 def test_what_does_not_fit(rng):
     Q, K, V = heads(rng)
-    with pytest.raises(ValueError, match="X: position 6 is beyond the longest, 5"):
+    with pytest.raises(ValueError, match="K: position 6 is beyond the longest, 5"):
         cosformer_attention(Q, K, V, longest=5)
     with pytest.raises(ValueError, match="Q: 6 queries"):
         cosformer_attention(K, Q, V[..., :N, :], longest=LONGEST)

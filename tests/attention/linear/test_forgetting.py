@@ -176,6 +176,14 @@ def test_steps_are_the_whole(edges):
         assert state.length == b
 
 
+@pytest.mark.parametrize("n", [1, N])
+def test_a_step_of_keys_that_are_one_number(n):
+    """d = 1: nothing is divided by."""
+    Q, K, V, x = (X[..., :n, :1] for X in heads(15))
+    whole, _ = Forgetting()(NoParams(), Q, K, V, x)
+    assert np.allclose(Forgetting().step(NoParams(), Q, K, V, x)[0], whole, rtol=1e-10)
+
+
 def test_what_is_refused():
     Q, K, V, x = heads(14)
     core = partial(Forgetting(), NoParams())

@@ -39,6 +39,14 @@ def test_pair_by_pair():
             assert mask[i, j] == (near or i < globals_ or j < globals_)
 
 
+@pytest.mark.parametrize(("radius", "step"), [(1, 1), (65, 1), (13, 5), (64, 1)])
+def test_a_window_may_reach_one_pair_of_a_tile(radius, step):
+    """64 positions are a tile, and |i − j| = 1 can be the last of one and the first of the next."""
+    i, j = np.arange(200)[:, None], np.arange(200)
+    expected = (abs(i - j) <= radius * step) & ((i - j) % step == 0)
+    np.testing.assert_array_equal(Window(radius, step)(200, 200, causal=False).mask, expected)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_window_over_everything_is_dense(causal, tier):
     """Identity 4: radius ≥ n − 1. One less, and the corners are hidden."""

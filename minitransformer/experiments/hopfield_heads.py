@@ -1,0 +1,79 @@
+"""How far is one step of attention from its fixed point, in each head of a trained BERT?
+
+Queries and keys are the model's own, β = 1/√d, on eight sentences. With p₁ the weights of attention, and p* those of the
+state that it would come to if it were repeated, the distance is ½‖p* − p₁‖₁: the part of the weight that has to move.
+A model of the same form with random weights is the control.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.backend import backend
+from minitransformer.experiments.bert_heads import TEXTS
+from minitransformer.models.bert_files import load_bert
+from minitransformer.related import hopfield_attention
+from minitransformer.typing import Array
+
+STEPS = 2000
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The trained weights, or those that a seed draws."""
+
+    weights: str
+    seed: int = 0
+    texts: int = len(TEXTS)
+
+
+def trials() -> list[Trial]:
+    """The trained ones, and three draws."""
+    return [Trial("trained"), *(Trial("random", seed) for seed in range(3))]
+
+
+def small(trial: Trial) -> Trial:
+    """One sentence."""
+    return replace(trial, texts=1)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Averages over all tokens of all sentences, (blocks, heads) each.
+
+    distance    ½‖p* − p₁‖₁
+    first       exp of the entropy of p₁: how many keys are in use
+    last        ... and of p*
+    spread      ½‖p* − p*′‖₁ between the fixed points of two tokens of a sentence, on average: 0 if all come to the same
+    steps       comparisons until a query has settled, the mean
+    settled     the part of the queries that has settled after STEPS
+    """
+    model, params, tokenizer = load_bert()
+    if trial.weights == "random":
+        params = model.init(np.random.default_rng(trial.seed))
+    found, weights = [], []
+    with backend("numpy"):  # the tier that keeps A
+        for text in TEXTS[: trial.texts]:
+            _, pullback = model(params, tokenizer([text]).tokens)
+            found.append(np.stack([_measured(block.attention.layer.core) for block in pullback.blocks], 1))
+            weights.append(len(tokenizer.pieces(text)))
+    averages = np.average(found, axis=0, weights=weights)
+    names = ("distance", "first", "last", "spread", "steps", "settled")
+    return {name: values.round(4).tolist() for name, values in zip(names, averages, strict=True)}
+
+
+def _measured(core: Any) -> Array:
+    """What `run` returns, of the heads of one block and one sentence, (6, heads)."""
+    Q, K = (X[0].astype(np.float64) for X in (core.attention.scores.Q, core.attention.scores.K))
+    _, retrieval = hopfield_attention(Q, K, K, steps=STEPS, tolerance=1e-5)
+    first, last = core.attention.A[0].astype(np.float64), retrieval.A
+    apart = np.abs(last[:, :, None] - last[:, None]).sum(-1) / 2
+    n = apart.shape[-1]
+    kinds = [np.abs(last - first).sum(-1) / 2, _in_use(first), _in_use(last)]
+    means = [x.mean(-1) for x in (*kinds, apart.sum(-1) / (n - 1), retrieval.steps, retrieval.settled)]
+    return np.stack(means)
+
+
+def _in_use(A: Array) -> Array:
+    """exp of the entropy of each row."""
+    return np.exp(-(A * np.log(np.maximum(A, 1e-30))).sum(-1))

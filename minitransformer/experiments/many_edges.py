@@ -1,0 +1,56 @@
+"""How much memory do the edges of a graph need, forward and backward, where a matrix of all pairs has no room?"""
+
+import tracemalloc
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minitransformer.related.edge_attention import additive_edge_attention
+from minitransformer.related.graph import edges_of
+
+HEADS, CHANNELS, SEEN = 8, 8, 10  # a node sees ten others on average
+
+
+@dataclass(frozen=True)
+class Trial:
+    """So many edges; scores as in GAT, or in GATv2."""
+
+    edges: int
+    dynamic: bool
+
+
+def trials() -> list[Trial]:
+    """Three sizes of both."""
+    return [Trial(10**power, dynamic) for dynamic in (False, True) for power in (4, 5, 6)]
+
+
+def small(trial: Trial) -> Trial:
+    """Few."""
+    return replace(trial, edges=100)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Bytes: of the lists, of Q, K, V, and the most that was there beside them on the way there and back; float32."""
+    n, rng = trial.edges // SEEN, np.random.default_rng(0)
+    pairs = np.unique(rng.integers(0, n**2, trial.edges + trial.edges // 5))
+    edges = edges_of(np.stack(np.divmod(rng.permutation(pairs)[: trial.edges], n), 1), n)
+    r = CHANNELS if trial.dynamic else 1
+    shapes = (HEADS, n, r), (HEADS, n, r), (HEADS, n, CHANNELS)
+    Q, K, V = (rng.standard_normal((n, H, d), np.float32).swapaxes(0, 1) for H, n, d in shapes)
+    a, dY = np.ones((HEADS, r), np.float32), V.copy()
+    one = edges_of(np.zeros((1, 2), int), 1)
+    additive_edge_attention(Q[:, :1], K[:, :1], V[:, :1], a, one)[1](dY[:, :1])  # the loops are loaded now
+    tracemalloc.start()
+    Y, pullback = additive_edge_attention(Q, K, V, a, edges)
+    after = tracemalloc.get_traced_memory()[0]
+    gradients = pullback(dY)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert all(np.isfinite(gradient).all() for gradient in (Y, *gradients))
+    lists = sum(array.nbytes for array in edges[1:])
+    matrices = 4 * HEADS * n**2
+    return {
+        "nodes": n, "edges": edges.number, "lists": lists, "inputs": sum(X.nbytes for X in (Q, K, V)),
+        "kept": after, "peak": peak, "matrices": matrices,
+    }  # fmt: skip

@@ -1,0 +1,54 @@
+"""The karate club as two matrices: the fixed weights of a graph convolution, and those of graph attention, which are learned.
+
+Who did not meet has no weight, in both; white is no edge.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import experiments
+from minitransformer.data.graphs import karate_club
+from minitransformer.figures.style import figure
+from minitransformer.related import edge_weights, edges_of
+from minitransformer.typing import Array
+
+
+class GraphMatrices(NamedTuple):
+    """Both (34, 34), rows and columns sorted by club; NaN where there is no edge. `first` members are of the first club."""
+
+    P: Array
+    A: Array
+    first: int
+
+
+def data() -> GraphMatrices:
+    """N^{−1/2} M N^{−1/2}, and the mean of four heads of the first layer of a GAT that the record has trained."""
+    club = karate_club()
+    edges = edges_of(club.links, len(club.labels), both_ways=True, loops=True)
+    weights = next(result["weights"] for _, result in experiments.load("node_classes") if "weights" in result)
+    order = np.argsort(club.labels, kind="stable")
+    matrices = []
+    for values in (edge_weights(edges, "symmetric"), np.array(weights)):
+        M = np.full((edges.nodes, edges.nodes), np.nan)
+        M[edges.destinations, edges.sources] = values
+        matrices.append(M[np.ix_(order, order)])
+    return GraphMatrices(*matrices, int((club.labels == 0).sum()))
+
+
+def draw(data: GraphMatrices) -> Figure:
+    """Left the convolution, right the attention; row i sees column j. Lines divide the two clubs into which the club split."""
+    fig, axes = figure(1, 2, width=12, height=6.3)
+    titles = "graph convolution: $N^{-1/2} M N^{-1/2}$", "graph attention, trained"
+    for ax, M, title in zip(axes, (data.P, data.A), titles, strict=True):
+        image = ax.imshow(M, cmap="viridis_r", vmin=0, vmax=0.5)
+        ax.axhline(data.first - 0.5, color="#555555", linewidth=1.2)
+        ax.axvline(data.first - 0.5, color="#555555", linewidth=1.2)
+        ax.set_title(title)
+        ax.set_xlabel("is seen: $j$")
+        ax.set_xticks([])
+        ax.set_yticks([])
+    axes[0].set_ylabel("sees: $i$")
+    fig.colorbar(image, ax=axes, shrink=0.75, label="weight", extend="max")
+    return fig

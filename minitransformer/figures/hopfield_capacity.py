@@ -1,0 +1,69 @@
+"""How many random patterns Hopfield networks keep: recall by load, and the largest load by the number of neurons."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import experiments
+from minitransformer.experiments.hopfield_capacity import CURVES, LOADS, NEURONS, SIZES
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+THEORY = 0.138  # m / d of the classical network, for many neurons
+NAMES = {
+    "classical": "classical, $z^2$",
+    "power 3": "dense, $z^3$",
+    "exponential": "dense, $e^z$",
+    "continuous": "modern",
+}
+MARKERS = dict(zip(NAMES, "osD^", strict=True))
+
+
+class Capacity(NamedTuple):
+    """Loads m/d; by kind of memory overlaps (seeds, loads); and capacities (sizes, seeds) at the numbers of neurons."""
+
+    loads: Array
+    overlaps: dict[str, Array]
+    neurons: dict[str, Array]
+    capacities: dict[str, Array]
+
+
+def data() -> Capacity:
+    """What is on record."""
+    curves: dict[str, list[list[float]]] = {kind: [] for kind in CURVES}
+    found: dict[tuple[str, int], list[int]] = {(kind, d): [] for kind, sizes in SIZES.items() for d in sizes}
+    for trial, result in experiments.load("hopfield_capacity"):
+        if trial.look == "curve":
+            curves[trial.kind].append(result["overlaps"])
+        else:
+            found[trial.kind, trial.neurons].append(result["capacity"])
+    capacities = {kind: np.array([found[kind, d] for d in sizes]) for kind, sizes in SIZES.items()}
+    neurons = {kind: np.array(sizes) for kind, sizes in SIZES.items()}
+    return Capacity(np.array(LOADS), {kind: np.array(c) for kind, c in curves.items()}, neurons, capacities)
+
+
+def draw(data: Capacity) -> Figure:
+    """Left: overlap with what was stored, by patterns per neuron; the line is the theory of the classical network. Right: the
+    capacity by neurons, the median of five draws and all of them as dots."""
+    fig, (left, right) = figure(1, 2, width=12.5, height=6)
+    for kind, overlaps in data.overlaps.items():
+        left.plot(data.loads, overlaps.mean(0), marker=MARKERS[kind], markersize=7, label=NAMES[kind])
+    left.axvline(THEORY, color="0.3", linestyle=":", linewidth=2)
+    left.text(THEORY * 0.9, 0.03, f"{THEORY}", ha="right", color="0.3")
+    left.set(xscale="log", ylim=(0, 1.05), xlabel="patterns per neuron $m/d$", ylabel="overlap after recall")
+    left.set_title(f"{NEURONS} neurons, 8 turned round")
+    left.text(0.55, 0.5, NAMES["classical"], color="#20639b")
+    left.text(9, 0.66, NAMES["power 3"], ha="right", color="#c8553d")
+    left.text(0.35, 0.86, f"{NAMES['exponential']},\nand modern", color="#3b8554")
+    for kind, counts in data.capacities.items():
+        d = data.neurons[kind]
+        (line,) = right.plot(d, np.median(counts, 1), marker=MARKERS[kind], markersize=9, label=NAMES[kind])
+        right.plot(np.repeat(d, counts.shape[1]), counts.ravel(), "o", color=line.get_color(), markersize=4, alpha=0.6)
+    d = np.array([30.0, 550])
+    right.plot(d, THEORY * d, color="0.3", linestyle=":", linewidth=2)
+    right.set(xscale="log", yscale="log", xlabel="neurons $d$", ylabel="capacity: patterns")
+    right.set_xticks([8, 16, 32, 64, 128, 256, 512], ["8", "16", "32", "64", "128", "256", "512"])
+    right.minorticks_off()
+    right.set_title(f"dotted: {THEORY} $d$")
+    return fig

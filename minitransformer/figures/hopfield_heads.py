@@ -1,0 +1,48 @@
+"""The 72 heads of a trained BERT, sorted by how far one step of attention is from its fixed point."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import experiments
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+
+class Heads(NamedTuple):
+    """Of the trained model, (6, 12) each, and of three random ones, (3, 6, 12); `experiments.hopfield_heads.run` says what each
+    is. order: the 72 heads from the nearest to the farthest, as numbers 12 · block + head from 0."""
+
+    trained: dict[str, Array]
+    random: dict[str, Array]
+    order: Array
+
+
+def data() -> Heads:
+    """What is on record."""
+    record = experiments.load("hopfield_heads")
+    names = record.results[0]
+    trained = {name: np.array(record.results[0][name]) for name in names}
+    random = {name: np.array([result[name] for result in record.results[1:]]) for name in names}
+    return Heads(trained, random, np.argsort(trained["distance"].ravel(), kind="stable"))
+
+
+def draw(data: Heads) -> Figure:
+    """Left: the part of the weight that moves on the way to the fixed point, of the sorted heads; in grey three models with
+    random weights, sorted likewise. Right: keys in use after one step, and at the fixed point; dotted: nothing has changed."""
+    fig, (left, right) = figure(1, 2, width=12.5, height=6)
+    rank = np.arange(1, 73)
+    for k, random in enumerate(data.random["distance"]):
+        label = "random weights, 3 draws" if k == 0 else None
+        left.plot(rank, np.sort(random.ravel()), color="0.6", linestyle="--", linewidth=1.8, label=label)
+    left.plot(rank, data.trained["distance"].ravel()[data.order], color="#20639b", linestyle="-", label="trained")
+    left.set(
+        xlabel="head, by rank", ylabel=r"weight that moves, $\frac{1}{2}\|p^* - p_1\|_1$", ylim=(0, 1), xlim=(0, 73)
+    )
+    left.legend(loc="upper left")
+    first, last = data.trained["first"].ravel(), data.trained["last"].ravel()
+    right.plot([1, 18], [1, 18], color="0.6", linestyle=":", linewidth=2)
+    right.plot(first, last, "o", color="#20639b", markersize=8, alpha=0.75, linestyle="none")
+    right.set(xlabel="keys in use after one step", ylabel="keys in use at the fixed point", xlim=(0, 18), ylim=(0, 18))
+    return fig

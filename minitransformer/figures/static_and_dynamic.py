@@ -1,0 +1,39 @@
+"""Eight queries look something up among eight keys: the weights of GAT and of GATv2, each after its training."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import experiments
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+
+class StaticAndDynamic(NamedTuple):
+    """Weights (8, 8) of one dictionary: row i is a query, column i the key that it asks for."""
+
+    static: Array
+    dynamic: Array
+
+
+def data() -> StaticAndDynamic:
+    """From the record: of the first seed, in one dictionary that neither has seen."""
+    found = {
+        trial.kind: result["weights"] for trial, result in experiments.load("dictionary_lookup") if "weights" in result
+    }
+    return StaticAndDynamic(np.array(found["gat"]), np.array(found["gatv2"]))
+
+
+def draw(data: StaticAndDynamic) -> Figure:
+    """Left GAT: the columns are alike in all rows. Right GATv2: every row has its own, on the diagonal."""
+    fig, axes = figure(1, 2, width=11.5, height=5.8)
+    for ax, A, title in zip(axes, data, ("GAT: one order for all", "GATv2: an order of one's own"), strict=True):
+        image = ax.imshow(A, cmap="magma_r", vmin=0, vmax=1)
+        ax.set_title(title)
+        ax.set_xlabel("key $j$")
+        ax.set_xticks(range(len(A)))
+        ax.set_yticks(range(len(A)))
+    axes[0].set_ylabel("query $i$")
+    fig.colorbar(image, ax=axes, shrink=0.8, label="$A_{ij}$")
+    return fig

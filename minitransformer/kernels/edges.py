@@ -1,0 +1,282 @@
+"""Attention along the edges of a graph, and sums over neighbours: memory and time are those of the edges, not of all pairs.
+
+    for each row i, in parallel:                             edges are sorted by i, those of a row side by side
+        for its edges e = (i, j):      s_e = score(q_i, k_j);        then a = softmax of these few numbers
+        for its edges:                 y_i += a_e v_j
+    backwards once more by row:        ds_e = a_e (dy_i·v_j − Σ a (dy_i·v)),  dq_i += ∂s_e/∂q_i ds_e
+    and once by column j:              dv_j += a_e dy_i,             dk_j += ∂s_e/∂k_j ds_e
+
+Why this is fast. All heads of a row lie in one piece, so an edge fetches one piece of memory and uses all of it; what a framework
+writes out for each edge (two gathered rows, their sum, a weighted row) stays in registers. Nothing is added where another task
+adds: a row belongs to one task, and on the way back the same edges are walked through in the order of their columns. So no sum
+waits for another core, and none depends on how many there are.
+
+Numbers: H heads, scores from r channels of each, values of d. An edge of which `seen` says no has weight 0 and fetches nothing.
+"""
+
+import math
+
+import numpy as np
+
+from minitransformer.arrays import for_reading
+from minitransformer.kernels.compiling import any_order, compiled
+from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.threads import borrowed, claimed, in_parallel
+from minitransformer.typing import Array
+
+ADDITIVE, PRODUCT = 0, 1  # s = a·LeakyReLU(q + k), or s = scale · q·k
+SMALL = 2**14  # numbers fetched; what has fewer is done before a second thread is awake
+PARTS = 256  # of the rows, for a sum over all of them
+LOG2E = math.log2(math.e)
+
+
+@any_order
+def product(x, y, first, last):
+    """Σ x_c y_c."""
+    s = x.dtype.type(0)
+    for c in range(first, last):
+        s += x[c] * y[c]
+    return s
+
+
+@any_order
+def bent(q, k, a, slope, first, last):
+    """Σ a_c LeakyReLU(q_c + k_c)."""
+    s = q.dtype.type(0)
+    for c in range(first, last):
+        p = q[c] + k[c]
+        s += a[c] * (p if p > 0 else slope * p)
+    return s
+
+
+@compiled
+def add(y, w, v, d):
+    """y_h += w_h v_h for each head; eight channels at a time are one instruction."""
+    if d % 8 == 0:
+        for h in range(len(w)):
+            for block in range(h * d, (h + 1) * d, 8):
+                for c in range(block, block + 8):
+                    y[c] += w[h] * v[c]
+        return
+    for h in range(len(w)):
+        for c in range(h * d, (h + 1) * d):
+            y[c] += w[h] * v[c]
+
+
+@compiled
+def is_seen(seen, b, e, h):
+    """Whether this head of this sample sees this edge; no rows: all do."""
+    if len(seen) == 0:
+        return True
+    return seen[b if len(seen) > 1 else 0, e, h if seen.shape[2] > 1 else 0]
+
+
+@compiled
+def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
+    """Weights A (B, E, H) and Y (B, n, H d). The scores are in base 2: a, or Q, is multiplied by log₂ e."""
+    Q, K, V, a, starts, sources, seen, A, Y = borrowed((Q, K, V, a, starts, sources, seen, A, Y))
+    n, H = Y.shape[1], A.shape[2]
+    r, d, zero, all_seen = Q.shape[2] // H, Y.shape[2] // H, Y.dtype.type(0), len(seen) == 0
+    for task in claimed(queue, len(Y) * parts):
+        b, part = task // parts, task % parts
+        top, total = np.empty(H, Y.dtype), np.empty(H, Y.dtype)
+        for i in range(part * n // parts, (part + 1) * n // parts):
+            q, y, first, last = Q[b, i], Y[b, i], starts[i], starts[i + 1]
+            for c in range(len(y)):
+                y[c] = zero
+            for h in range(H):
+                top[h], total[h] = -np.inf, zero
+            for e in range(first, last):
+                k, s = K[b, sources[e]], A[b, e]
+                if r == 1 and kind == ADDITIVE:
+                    for h in range(H):
+                        p = q[h] + k[h]
+                        s[h] = a[h] * (p if p > 0 else slope * p)
+                elif kind == ADDITIVE:
+                    for h in range(H):
+                        s[h] = bent(q, k, a, slope, h * r, (h + 1) * r)
+                else:
+                    for h in range(H):
+                        s[h] = product(q, k, h * r, (h + 1) * r)
+                if not all_seen:
+                    for h in range(H):
+                        if not is_seen(seen, b, e, h):
+                            s[h] = -np.inf
+                for h in range(H):
+                    top[h] = s[h] if s[h] > top[h] else top[h]
+            for h in range(H):
+                top[h] = top[h] if top[h] > -np.inf else zero
+            for e in range(first, last):
+                s = A[b, e]
+                for h in range(H):
+                    s[h] -= top[h]
+            weights = A[b, first:last].reshape((last - first) * H)
+            for x in range(len(weights)):
+                weights[x] = exp2(weights[x])
+            for e in range(first, last):
+                s = A[b, e]
+                for h in range(H):
+                    total[h] += s[h]
+            for h in range(H):
+                total[h] = 1 / total[h] if total[h] != 0 else zero
+            for e in range(first, last):
+                w, v = A[b, e], V[b, sources[e]]
+                for h in range(H):
+                    w[h] *= total[h]
+                if all_seen:
+                    add(y, w, v, d)
+                else:
+                    for h in range(H):
+                        if is_seen(seen, b, e, h):
+                            add(y[h * d : (h + 1) * d], w[h : h + 1], v[h * d : (h + 1) * d], d)
+
+
+@compiled
+def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ, da, dS, queue):
+    """dS (B, E, H) from dA = dY Vᵀ along the edges, dQ, and the parts of da, each the sum of some rows."""
+    Q, K, V, a, starts, sources, seen = borrowed((Q, K, V, a, starts, sources, seen))
+    A, dY, dQ, da, dS = borrowed((A, dY, dQ, da, dS))
+    n, H = dY.shape[1], A.shape[2]
+    r, d, zero, one, all_seen = Q.shape[2] // H, dY.shape[2] // H, dY.dtype.type(0), dY.dtype.type(1), len(seen) == 0
+    for task in claimed(queue, len(dY) * parts):
+        b, part = task // parts, task % parts
+        along, total = np.empty(H, dY.dtype), da[task]
+        for i in range(part * n // parts, (part + 1) * n // parts):
+            q, dy, dq, first, last = Q[b, i], dY[b, i], dQ[b, i], starts[i], starts[i + 1]
+            for h in range(H):
+                along[h] = zero
+            for e in range(first, last):
+                v, w, ds = V[b, sources[e]], A[b, e], dS[b, e]
+                for h in range(H):
+                    ds[h] = product(dy, v, h * d, (h + 1) * d) if all_seen or is_seen(seen, b, e, h) else zero
+                for h in range(H):
+                    along[h] += w[h] * ds[h]
+            for e in range(first, last):
+                k, w, ds = K[b, sources[e]], A[b, e], dS[b, e]
+                for h in range(H):
+                    ds[h] = w[h] * (ds[h] - along[h])
+                if r == 1 and kind == ADDITIVE and all_seen:
+                    for h in range(H):
+                        p = q[h] + k[h]
+                        bend = one if p > 0 else slope
+                        dq[h] += ds[h] * a[h] * bend
+                        total[h] += ds[h] * p * bend
+                    continue
+                for h in range(H):
+                    if not (all_seen or is_seen(seen, b, e, h)):
+                        continue
+                    if kind == ADDITIVE:
+                        for c in range(h * r, (h + 1) * r):
+                            p = q[c] + k[c]
+                            bend = ds[h] * (one if p > 0 else slope)
+                            dq[c] += bend * a[c]
+                            total[c] += bend * p
+                    else:
+                        for c in range(h * r, (h + 1) * r):
+                            dq[c] += ds[h] * k[c]
+
+
+@compiled
+def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, parts, A, dS, dY, dK, dV, queue):
+    """dK and dV, column by column; the edges of column j are order[starts[j] : starts[j + 1]]."""
+    Q, K, a, starts, order, destinations, seen = borrowed((Q, K, a, starts, order, destinations, seen))
+    A, dS, dY, dK, dV = borrowed((A, dS, dY, dK, dV))
+    m, H = dV.shape[1], A.shape[2]
+    r, d, one, all_seen = Q.shape[2] // H, dY.shape[2] // H, dY.dtype.type(1), len(seen) == 0
+    for task in claimed(queue, len(dV) * parts):
+        b, part = task // parts, task % parts
+        for j in range(part * m // parts, (part + 1) * m // parts):
+            k, dk, dv = K[b, j], dK[b, j], dV[b, j]
+            for place in range(starts[j], starts[j + 1]):
+                e = order[place]
+                q, dy, w, ds = Q[b, destinations[e]], dY[b, destinations[e]], A[b, e], dS[b, e]
+                add(dv, w, dy, d)  # what is not seen has weight 0, and no row of dY is hidden
+                if r == 1 and kind == ADDITIVE and all_seen:
+                    for h in range(H):
+                        dk[h] += ds[h] * a[h] * (one if q[h] + k[h] > 0 else slope)
+                    continue
+                for h in range(H):
+                    if not (all_seen or is_seen(seen, b, e, h)):
+                        continue
+                    if kind == ADDITIVE:
+                        for c in range(h * r, (h + 1) * r):
+                            dk[c] += ds[h] * a[c] * (one if q[c] + k[c] > 0 else slope)
+                    else:
+                        for c in range(h * r, (h + 1) * r):
+                            dk[c] += ds[h] * q[c]
+
+
+@compiled
+def neighbour_sums(X, weights, starts, order, ends, parts, Y, queue):
+    """y_i = Σ_e w_e x_end(e) over the edges order[starts[i] : starts[i + 1]] of i."""
+    X, weights, starts, order, ends, Y = borrowed((X, weights, starts, order, ends, Y))
+    n, d = Y.shape[1], Y.shape[2]
+    for task in claimed(queue, len(Y) * parts):
+        b, part = task // parts, task % parts
+        for i in range(part * n // parts, (part + 1) * n // parts):
+            y = Y[b, i]
+            for place in range(starts[i], starts[i + 1]):
+                e = order[place]
+                w, x = weights[e], X[b, ends[e]]
+                for c in range(d):
+                    y[c] += w * x[c]
+
+
+# ------------------------------------------------------------------------------------------ called from Python
+
+
+def _parts(size: int, rows: int) -> int:
+    """Of the rows, so that nobody has much more to do than another; one, where there is little."""
+    return 1 if size < SMALL else max(1, min(PARTS, rows))
+
+
+def forward(
+    kind: int, Q: Array, K: Array, V: Array, a: Array, slope: float, lists: tuple[Array, ...], seen: Array, heads: int
+) -> tuple[Array, Array]:
+    """Weights (B, E, H) and Y (B, n, H d), of Q and K (B, n, H r), V (B, n, H d), a (H r) and seen (0, 1 or B; E; 1 or H).
+
+    lists   row_starts, sources, destinations, column_starts and by_source, as in related/graph.py
+    """
+    row_starts, sources = map(for_reading, lists[:2])
+    (B, n, width), E = V.shape, len(sources)
+    A, Y = np.empty((B, E, heads), V.dtype), np.empty(V.shape, V.dtype)
+    parts = _parts(B * E * width, n)
+    Q, K, V, a, seen = map(for_reading, (Q, K, V, a, seen))
+    if kind == ADDITIVE:
+        a = a * V.dtype.type(LOG2E)
+    else:
+        Q = Q * V.dtype.type(LOG2E)
+    in_parallel(B * parts, attend, kind, Q, K, V, a, V.dtype.type(slope), row_starts, sources, seen, parts, A, Y)
+    return A, Y
+
+
+def backward(
+    kind: int, Q: Array, K: Array, V: Array, a: Array, slope: float, lists: tuple[Array, ...], seen: Array, A: Array,
+    dY: Array,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """dQ, dK, dV and da."""
+    row_starts, sources, destinations, column_starts, by_source = map(for_reading, lists)
+    (B, n, width), E, slope = V.shape, len(sources), V.dtype.type(slope)
+    parts = _parts(B * E * width, n)
+    Q, K, V, a, seen, A, dY = map(for_reading, (Q, K, V, a, seen, A, dY))
+    dQ, dK, dV, dS = (
+        np.zeros(Q.shape, Q.dtype),
+        np.zeros(K.shape, K.dtype),
+        np.zeros(V.shape, V.dtype),
+        np.empty_like(A),
+    )
+    da = np.zeros((B * parts, len(a)), V.dtype)
+    rows = row_starts, sources, seen, parts, A, dY, dQ, da, dS
+    in_parallel(B * parts, back_by_row, kind, Q, K, V, a, slope, *rows)
+    columns = column_starts, by_source, destinations, seen, parts, A, dS, dY, dK, dV
+    in_parallel(B * parts, back_by_column, kind, Q, K, a, slope, *columns)
+    return dQ, dK, dV, da.sum(0)
+
+
+def sums(X: Array, weights: Array, starts: Array, order: Array, ends: Array) -> Array:
+    """Y (B, n, d), the weighted sums of the rows of X at the ends of the edges of each row."""
+    Y = np.zeros(X.shape, X.dtype)
+    parts = _parts(X.shape[0] * X.shape[2] * len(ends), X.shape[1])
+    arrays = map(for_reading, (X, weights, starts, order, ends))
+    in_parallel(len(X) * parts, neighbour_sums, *arrays, parts, Y)
+    return Y

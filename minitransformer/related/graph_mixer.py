@@ -1,0 +1,166 @@
+"""Graph attention among the tokens of a text: the graph is a window of chapter 08, or all pairs, and a mask takes edges away.
+
+Replaces the whole of attention (it is a mixer): there is no W_o, and scores are added where plain attention multiplies.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import as_one_axis
+from minitransformer.attention.core import Mixer
+from minitransformer.attention.keys_values import KeysValues
+from minitransformer.attention.sparse.pattern import Causal, Pattern
+from minitransformer.attention.sparse.window import Window
+from minitransformer.door import frozen
+from minitransformer.functional import LinearPullback, affine, linear
+from minitransformer.pullback import Pullback, Tree
+from minitransformer.related.edge_attention import additive_attention, additive_edge_attention
+from minitransformer.related.graph import Edges, edges_of_mask
+from minitransformer.related.graph_attention import GAT, Combined, GATv2
+from minitransformer.related.graph_convolution import GraphConvolution, GraphConvolutionParams
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+@functools.lru_cache(maxsize=16)
+def edges_of_text(n: int, radius: int | None, causal: bool) -> Edges:
+    """Tokens that see those at most `radius` away, or all; if causal, none that comes later."""
+    pattern: Pattern = Causal() if radius is None else Window(radius)
+    if radius is None and not causal:
+        return edges_of_mask(np.ones((n, n), bool))
+    return edges_of_mask(pattern.graph(n, causal=causal).A)
+
+
+class AmongTokens(Mixer):
+    """What graph attention and graph convolution have in common among tokens: their edges, and how they go on."""
+
+    width: int
+    radius: int | None
+    cost = "O(edges)"
+
+    def edges(self, X: Array, causal: bool) -> Edges:
+        """Those of a text as long as X."""
+        return edges_of_text(X.shape[-2], self.radius, causal)
+
+    def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:
+        """Heads of new tokens after those in the state, with a matrix of pairs, and the longer state."""
+        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        n, keys, values, mask = Q.shape[-2], state.keys, state.values, None
+        if self.radius is not None:
+            near = min(n + self.radius, state.length)  # no new token sees further back
+            keys, values = keys[..., state.length - near :, :], values[..., state.length - near :, :]
+            i, j = np.arange(near - n, near)[:, None], np.arange(near)
+            mask = Window(self.radius).sees(i, j, near, causal=True)
+        return additive_attention(Q, keys, values, a, causal=True, mask=mask)[0], state
+
+
+@frozen
+class GraphAttention(AmongTokens):
+    """Graph attention (GAT) among the tokens: scores are sums, LeakyReLU(a₁·v_i + a₂·v_j), in a window or among all.
+
+    radius    a token sees those at most so far away; None: all
+    dynamic   scores a·LeakyReLU(q_i + k_j), of which every token has an order of its own (GATv2)
+    source    Veličković et al. 2018; Brody, Alon and Yahav 2022
+    cost      O(n width² + edges width)
+    raises    ValueError if the width is not divisible by the heads
+    """
+
+    width: int
+    heads: int
+    radius: int | None = None
+    dynamic: bool = False
+
+    remembers = "values, and what their scores need"
+
+    def __post_init__(self) -> None:
+        _ = self._layer  # which says what does not fit
+
+    @property
+    def _layer(self) -> GAT | GATv2:
+        return (GATv2 if self.dynamic else GAT)(self.width, self.width, self.heads)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
+        """As that of the layer."""
+        return self._layer.init(rng, dtype)
+
+    @checked
+    def __call__(
+        self,
+        params: Any,
+        X: Float[Array, "*batch n {self.width}"],
+        *,
+        causal: bool = False,
+        mask: Bool[Array, "..."] | None = None,
+        rng: Any = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], Pullback]:
+        """Pullback: dY to (dparams, dX)."""
+        return self._layer(params, X, self.edges(X, causal), mask=mask)
+
+    def step(self, params: Any, X: Float[Array, "*batch n {self.width}"], state: Any = None) -> tuple[Array, Any]:
+        """Y of new tokens after those in the state, and the longer state; O(m width) for one token."""
+        (Q, K, V, a), _ = self._layer.scored(params, X)
+        heads, state = self.attend_to_last(Q, K, V, a, state)
+        return Combined(self.heads, average=False).value(heads, params.b), state
+
+
+class GraphMeanPullback(NamedTuple):
+    """Y = P (X W) + 1 b, and P X W has the gradient of attention whose scores are zero."""
+
+    linear: LinearPullback
+    attention: Pullback
+
+    def __call__(self, dY: Array) -> tuple[GraphConvolutionParams, Array]:
+        _, _, dV, _ = self.attention(dY[..., None, :, :])
+        dX, dW = self.linear(dV[..., 0, :, :])
+        return GraphConvolutionParams(dW, as_one_axis(dY, 0, -1).sum(0)), dX
+
+
+@frozen
+class GraphMean(AmongTokens):
+    """A graph convolution among the tokens: Y = N⁻¹ M X W + b, the plain average of those that a token sees.
+
+    It is attention with zero scores: what any attention has to beat.
+    radius    a token sees those at most so far away; None: all
+    source    Kipf and Welling 2017, with the average of the rows as in their PyTorch code
+    cost      O(n width² + edges width)
+    """
+
+    width: int
+    radius: int | None = None
+
+    remembers = "values"
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GraphConvolutionParams:
+        """W keeps the variance of a row; b zero."""
+        return GraphConvolution(self.width, self.width).init(rng, dtype)
+
+    @checked
+    def __call__(
+        self,
+        params: GraphConvolutionParams,
+        X: Float[Array, "*batch n {self.width}"],
+        *,
+        causal: bool = False,
+        mask: Bool[Array, "..."] | None = None,
+        rng: Any = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], GraphMeanPullback]:
+        """Pullback: dY to (dparams, dX)."""
+        edges = self.edges(X, causal)
+        V, back = linear(X, params.W)
+        Y, attention = additive_edge_attention(*zero_scores(V), edges, mask=mask)
+        return Y[..., 0, :, :] + params.b, GraphMeanPullback(back, attention)
+
+    def step(
+        self, params: GraphConvolutionParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
+    ) -> tuple[Array, Any]:
+        """Y of new tokens after those in the state, and the longer state."""
+        Y, state = self.attend_to_last(*zero_scores(affine(X, params.W, None)), state)
+        return Y[..., 0, :, :] + params.b, state
+
+
+def zero_scores(V: Array) -> tuple[Array, Array, Array, Array]:
+    """Q, K, V and a of one head whose scores are all zero."""
+    V = V[..., None, :, :]
+    zero = np.zeros((*V.shape[:-1], 1), V.dtype)
+    return zero, zero, V, np.ones((1, 1), V.dtype)

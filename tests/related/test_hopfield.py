@@ -1,0 +1,122 @@
+"""Networks of neurons that are −1 or 1: an energy that falls, what is stored, and the memories that are one another."""
+
+import numpy as np
+import pytest
+
+from minitransformer.related import classical_energy, classical_recall, dense_energy, dense_recall, hebbian
+
+
+def signs(rng, *shape):
+    return rng.choice([-1.0, 1.0], shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_few_patterns_are_found_again(dtype):
+    rng = np.random.default_rng(0)
+    X = signs(rng, 3, 60).astype(dtype)
+    s = X.copy()
+    s[:, :6] *= -1
+    found = classical_recall(hebbian(X), s)
+    assert (found.states.dtype, found.energies.dtype) == (dtype, dtype)
+    assert np.array_equal(found.states[-1], X)
+    assert found.settled.all()
+    assert np.array_equal(found.states[0], s)
+
+
+@pytest.mark.parametrize("rng", [None, 3])
+def test_one_after_another_the_energy_never_grows(rng):
+    """With far more patterns than it can keep; and at the end no single neuron can lower it."""
+    draw = np.random.default_rng(1)
+    X, s = signs(draw, 30, 41), signs(draw, 2, 5, 41)
+    W = hebbian(X)
+    found = classical_recall(W, s, rng=None if rng is None else np.random.default_rng(rng))
+    assert (np.diff(found.energies, axis=0) <= 1e-12).all()
+    assert (found.energies[-1] < found.energies[0]).all()
+    assert found.settled.all()
+    end = found.states[-1]
+    for a in range(41):
+        turned = end.copy()
+        turned[..., a] *= -1
+        assert (classical_energy(W, turned) >= found.energies[-1] - 1e-12).all()
+
+
+def test_all_at_once_two_states_can_follow_each_other_for_ever():
+    """Two neurons that want to be alike, and are not."""
+    W, s = hebbian(np.ones((1, 2))), np.array([1.0, -1])
+    found = classical_recall(W, s, order="synchronous", sweeps=4)
+    assert found.states.tolist() == [[1, -1], [-1, 1], [1, -1], [-1, 1], [1, -1]]
+    assert not found.settled
+    assert classical_recall(W, s).settled
+
+
+@pytest.mark.parametrize("order", ["asynchronous", "synchronous"])
+def test_with_squares_the_dense_memory_is_the_classical_one(order):
+    rng = np.random.default_rng(2)
+    X, s = signs(rng, 11, 32), signs(rng, 4, 32)  # divided by 32, numbers stay exact, and a tie is a tie
+    one = classical_recall(hebbian(X), s, order=order, sweeps=6)
+    two = dense_recall(X, s, power=2, order=order, sweeps=6)
+    assert np.array_equal(one.states, two.states)
+    assert np.allclose(two.energies, 2 * 32 * one.energies - 11 * 32)
+
+
+@pytest.mark.parametrize("power", [1, 2, 3, 4, 5, None])
+def test_the_dense_energy_never_grows(power):
+    rng = np.random.default_rng(3)
+    X, s = signs(rng, 40, 17), signs(rng, 6, 17)
+    found = dense_recall(X, s, power=power, rng=rng)
+    assert (np.diff(found.energies, axis=0) <= 1e-9 * np.abs(found.energies[0])).all()
+    assert found.settled.all()
+
+
+@pytest.mark.parametrize("power", [3, None])
+def test_a_sweep_is_the_difference_of_energies_neuron_by_neuron(power):
+    rng = np.random.default_rng(4)
+    X, s = signs(rng, 12, 7), signs(rng, 7)
+
+    def energy(s):
+        return -sum((x @ s) ** power if power else np.exp(x @ s) for x in X)
+
+    for order in ("asynchronous", "synchronous"):
+        new = s.copy()
+        for a in range(7):
+            up, down = (new if order == "asynchronous" else s).copy(), (new if order == "asynchronous" else s).copy()
+            up[a], down[a] = 1, -1
+            new[a] = 1 if energy(up) < energy(down) else -1
+        assert np.array_equal(dense_recall(X, s, power=power, order=order, sweeps=1).states[1], new)
+    told = dense_energy(X, s, power=power)
+    assert np.isclose(told, energy(s) if power else -np.log(-energy(s)))
+
+
+def test_a_dense_memory_keeps_what_the_classical_one_has_lost():
+    """60 patterns of 60 neurons; and the exponential of a large overlap is no infinity, in float32 either."""
+    rng = np.random.default_rng(5)
+    X = signs(rng, 60, 60)
+    assert (classical_recall(hebbian(X), X).states[-1] == X).mean() < 0.9
+    for power in (4, None):
+        assert np.array_equal(dense_recall(X, X, power=power).states[-1], X)
+    wide = signs(rng, 5, 300).astype(np.float32)
+    found = dense_recall(wide, wide, power=None)
+    assert np.array_equal(found.states[-1], wide)
+    assert np.isfinite(found.energies).all()
+
+
+def test_what_does_not_fit_is_refused():
+    X = signs(np.random.default_rng(6), 3, 4)
+    W = hebbian(X)
+    for wrong, message in {
+        "halves": (lambda: hebbian(X / 2), "X: its entries should be −1 or 1"),
+        "state": (lambda: classical_recall(W, np.zeros(4)), "s: its entries should be −1 or 1"),
+        "diagonal": (lambda: classical_recall(W + np.eye(4), X), "W: it should be symmetric, with zeros"),
+        "one-sided": (lambda: classical_recall(np.triu(W), X), "W: it should be symmetric"),
+        "patterns": (lambda: dense_recall(X / 2, X), "X: its entries should be −1 or 1"),
+        "power": (lambda: dense_recall(X, X, power=0), "power: 0 should be at least 1"),
+        "sweeps": (lambda: dense_recall(X, X, sweeps=0), "sweeps: 0 should be at least 1"),
+        "order": (lambda: classical_recall(W, X, order="none"), "order: no 'none'"),
+    }.values():
+        with pytest.raises(ValueError, match=message):
+            wrong()
+    for wrong in (X[:, :3], X.astype(int), X.astype(np.float32)):
+        with pytest.raises(TypeError):
+            classical_recall(W, wrong)
+        with pytest.raises(TypeError):
+            dense_recall(X, wrong)

@@ -1,0 +1,283 @@
+"""`check_attention`: a right core passes, and each of a bank of wrong ones is caught, with a sentence that says what is wrong."""
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer.arrays import must_broadcast, those_seen
+from minitransformer.attention import Core, Mixer, SoftmaxAttention, Window, causal_mask
+from minitransformer.contract import AttentionError
+from minitransformer.door import frozen
+from minitransformer.functional import sigmoid
+from minitransformer.positions import T5Bias
+
+
+class RightPullback(NamedTuple):
+    """That of sigmoid attention, σ(S + b) V."""
+
+    core: "Right"
+    Q: np.ndarray
+    K: np.ndarray
+    V: np.ndarray
+    A: np.ndarray
+
+    def __call__(self, dY):
+        return self.core.back(self, dY)
+
+
+@frozen
+class Right(Core):
+    """σ(Q Kᵀ/√d + b) V, in pieces that can be made wrong one by one."""
+
+    heads: int = 2
+
+    def init(self, rng, dtype=np.float32):
+        return np.full(self.heads, -1, dtype)
+
+    def seen(self, Q, K, causal, mask):
+        n, m = Q.shape[-2], K.shape[-2]
+        seen = np.ones((n, m), bool) if mask is None else must_broadcast(mask, (*Q.shape[:-1], m))
+        return seen & causal_mask(n, m) if causal else seen
+
+    def scores(self, Q, K, b):
+        return Q @ K.swapaxes(-1, -2) * Q.dtype.type(1 / math.sqrt(Q.shape[-1])) + b[:, None, None]
+
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        seen = self.seen(Q, K, causal, mask)
+        K, V = those_seen(seen, K, V)
+        A = np.where(seen, sigmoid(self.scores(Q, K, b))[0], 0)
+        return A @ V, RightPullback(self, Q, K, V, A)
+
+    def dS(self, p, dY):
+        return p.A * (1 - p.A) * (dY @ p.V.swapaxes(-1, -2))
+
+    def back(self, p, dY):
+        dS = self.dS(p, dY)
+        scale = 1 / math.sqrt(p.Q.shape[-1])
+        db = dS.sum((-2, -1)).reshape(-1, dS.shape[-3]).sum(0)
+        return db, scale * dS @ p.K, scale * dS.swapaxes(-1, -2) @ p.Q, p.A.swapaxes(-1, -2) @ dY
+
+
+def wrong(rule, says):
+    """Note which rule a core breaks, and what should be said."""
+
+    def noted(kind):
+        kind.rule, kind.says = rule, says
+        return kind
+
+    return noted
+
+
+FORM = "Y and the gradients have the shapes"
+GRADIENT = "Every gradient is the derivative of the value"
+
+
+@wrong(GRADIENT, r"the pullback says -?\d\S*, the difference quotient -?\d")
+class WrongSlope(Right):
+    def dS(self, p, dY):
+        return p.A * (dY @ p.V.swapaxes(-1, -2))
+
+
+@wrong(GRADIENT, "params.core.*: the pullback says 0, the difference quotient")
+class ZeroGradient(Right):
+    def back(self, p, dY):
+        db, *rest = super().back(p, dY)
+        return np.zeros_like(db), *rest
+
+
+@wrong(FORM, r"the gradient of params has the shape \(2, 2\) instead of \(2,\)")
+class OneForEachSample(Right):
+    def back(self, p, dY):
+        _, *rest = super().back(p, dY)
+        return self.dS(p, dY).sum((-2, -1)), *rest
+
+
+@wrong(GRADIENT, "the pullback says")
+class KeysAndQueriesSwapped(Right):
+    def back(self, p, dY):
+        db, dQ, dK, dV = super().back(p, dY)
+        return db, dK, dQ, dV
+
+
+@wrong(GRADIENT, "changed by the forward pass")
+class ChangesItsParameters(Right):
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        b += 0.01
+        return super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
+
+
+@wrong(
+    GRADIENT, "the second time|was called a second time|with the same arguments, gave another value|changed an earlier"
+)
+class RemembersInAList(Right):
+    calls = []  # noqa: RUF012
+
+    def scores(self, Q, K, b):
+        self.calls.append(1)
+        return super().scores(Q, K, b) + 1e-3 * len(self.calls)
+
+
+@wrong(FORM, "^Y is float64, for float32")
+class LosesTheDtype(Right):
+    def scores(self, Q, K, b):
+        return super().scores(Q, K, b) + np.float64(0.5)
+
+
+@wrong(
+    "Where it is causal, what comes later",
+    "the future leaks: tokens 40 to 69 were changed, and with them Y of token 39",
+)
+class LeaksOne(Right):
+    def seen(self, Q, K, causal, mask):
+        seen = super().seen(Q, K, False, mask)
+        n, m = Q.shape[-2], K.shape[-2]
+        return seen & (np.arange(m) <= np.arange(n)[:, None] + (m - n) + 1) if causal else seen
+
+
+@wrong("Where it is causal, what comes later", "the future leaks: .* Y of token 0")
+class KnowsTheMean(Right):
+    def scores(self, Q, K, b):
+        return super().scores(Q, K, b) + 0 * b[:, None, None] + K.mean((-2, -1), keepdims=True).astype(K.dtype)
+
+
+@wrong("Where a mask hides padding", "the mask is not kept: the padding was changed, and with it Y of token")
+class IgnoresTheMask(Right):
+    def seen(self, Q, K, causal, mask):
+        return super().seen(Q, K, causal, None)
+
+
+@wrong("Samples know nothing of each other", "samples are mixed")
+class MixesSamples(Right):
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        Y, pullback = super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
+        return Y - Y.mean(tuple(range(Y.ndim - 3)), keepdims=True), pullback
+
+
+@wrong("What stands in a hidden key", "nan in keys and values that the mask hides changes Y")
+class KeepsNaN(Right):
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        A = np.where(self.seen(Q, K, causal, mask), sigmoid(self.scores(Q, K, b))[0], 0)
+        return A @ V, RightPullback(self, Q, K, V, A)
+
+
+@wrong("It works for any length", "f64.2,0,12.")
+class WantsTwo(Right):
+    def scores(self, Q, K, b):
+        return super().scores(Q, K, b) + 0 * K[..., 1:2, :1]
+
+
+@wrong("Written token by token", r"step differs from the whole: \d+ tokens after \d+, positions \w+, by")
+class ForgetsTheLength(Right):
+    """Its bias is divided by the number of queries, of which a step has one."""
+
+    def scores(self, Q, K, b):
+        return super().scores(Q, K, b / Q.dtype.type(max(Q.shape[-2], 1)))
+
+
+@wrong("A state is as it was", "a state was changed")
+class OneState(Right):
+    """All who go on from a state write into the same array."""
+
+    remembers = "keys and values"
+
+    def step(self, b, Q, K, V, *, state=None):
+        if state is None:
+            room = [np.zeros((*X.shape[:-2], 200, X.shape[-1]), X.dtype) for X in (K, V)]
+            state = Room(0, *room)
+        first, last = state.length, state.length + Q.shape[-2]
+        state.K[..., first:last, :], state.V[..., first:last, :] = K, V
+        Y, _ = self(b, Q, state.K[..., :last, :], state.V[..., :last, :], causal=True)
+        return Y, state._replace(length=last)
+
+
+class Room(NamedTuple):
+    length: int
+    K: np.ndarray
+    V: np.ndarray
+
+
+@wrong("What does not fit is refused", "a mask for 4 keys of 5: the error should speak of 'mask'")
+class LetsTheMaskThrough(Right):
+    def seen(self, Q, K, causal, mask):
+        seen = np.ones((Q.shape[-2], K.shape[-2]), bool) if mask is None else mask
+        return seen & causal_mask(Q.shape[-2], K.shape[-2]) if causal else seen
+
+
+@wrong("A model with it learns", "not finite|TrainingDiverged|the loss was")
+class Explodes(Right):
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        Y, pullback = super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
+        return Y * Y.dtype.type(np.inf if np.abs(b + 1).max() > 1e-3 and K.dtype == np.float32 else 1), pullback
+
+
+@wrong("A model with it learns", "after_step does something: it needs moves = True")
+class MovesInSecret(Right):
+    def after_step(self, params, observed, rng):
+        return 0.9 * params
+
+
+WRONG = list(Right.__subclasses__())
+
+
+def broken(attention, capsys):
+    """The rules that are broken, each with what is said of it."""
+    raised = None
+    try:
+        mt.check_attention(attention)
+    except AttentionError as error:
+        raised = str(error).splitlines()[1:]
+    lines = capsys.readouterr().out.splitlines()
+    found = {line[8:]: lines[k + 1].strip() for k, line in enumerate(lines) if line.startswith("BROKEN")}
+    assert raised == (list(found) or None)
+    return found
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [Right(), Right, Right(heads=3), "softmax", "fnet", SoftmaxAttention(scores=T5Bias(4)), Window(3)],
+    ids=str,
+)
+def test_a_right_one_passes(attention, capsys):
+    assert broken(attention, capsys) == {}
+
+
+@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+def test_a_wrong_one_is_caught_and_told(kind, capsys):
+    found = broken(kind(), capsys)
+    said = {rule: what for rule, what in found.items() if rule.startswith(kind.rule)}
+    assert len(said) == 1, found
+    (what,) = said.values()
+    assert re.search(kind.says, what), what
+
+
+@frozen
+class Twice(Mixer):
+    """A mixer that takes no mask."""
+
+    width: int
+
+    def __call__(self, params, X, *, causal=False, mask=None, rng=None):
+        return 2 * X, TwicePullback(params)
+
+
+class TwicePullback(NamedTuple):
+    params: object
+
+    def __call__(self, dY):
+        return self.params, 2 * dY
+
+
+def test_what_a_mixer_lets_through_is_told(capsys):
+    found = broken(Twice, capsys)
+    assert "What does not fit is refused." in found
+
+
+def test_what_is_no_attention_is_refused():
+    with pytest.raises(ValueError, match="attention: no 'sigmoidal'; there are softmax"):
+        mt.check_attention("sigmoidal")
+    with pytest.raises(ValueError, match="7 is not a name, nor a core"):
+        mt.check_attention(7)
