@@ -130,6 +130,10 @@ class CapsuleClassifier:
         rows, cut = pieces(images, side=self.side, stride=self.stride)
         H, projection = linear(rows, params.W, params.b)
         U, squashed = squash(H.reshape(*H.shape[:-1], self.types, self.width))
+        if np.isnan(U).any():
+            raise ValueError(
+                f"images: {np.isnan(U).sum()} numbers of their capsules are NaN; pixels should be of the order of 1"
+            )
         layer = self.layer
         V, routed = layer(params.classes, U.reshape(*U.shape[:-3], layer.inputs, self.width))
         return V, CapsuleClassifierPullback(cut, projection, squashed, routed)

@@ -216,5 +216,7 @@ class Capsules:
     ) -> tuple[Float[Array, "*batch {self.outputs} {self.d}"], CapsulesPullback]:
         """Pullback: dV to (dparams, dU). Raises as `route`."""
         said, cast = votes(U, params.W)
+        if np.isnan(said).any():
+            raise ValueError(f"U: gives votes that are NaN, {np.isnan(said).sum()} of {said.size}")
         V, routing = route(said, iterations=self.iterations)
         return V, CapsulesPullback(cast, routing)

@@ -1,7 +1,7 @@
 """Synthesizers: the weights of attention are made without comparing two tokens. Replaces the stage `scores`.
 
     S_ij = ReLU(x_i W_1 + b_1) · w_j + b_j                 dense: from token i alone, for place j
-    S_ij = α_i,⌊j/b⌋ · β_i,(j mod b)                       factorised dense: likewise, from a + b numbers in place of a b
+    S_ij = β_i,⌊j/b⌋ · γ_i,(j mod b)                       factorised dense: likewise, from a + b numbers in place of a b
     S_ij = R_ij                                            random: from the two places alone
     S_ij = ⟨r_i, r′_j⟩                                     factorised random: likewise, of rank k
     Y = softmax(S) V
@@ -103,33 +103,33 @@ class FactorsParams(NamedTuple):
 
 
 class FactorsPullback(NamedTuple):
-    """S_i,(pb + q) = α_ip β_iq, so dα_ip = Σ_q dS_i,(pb + q) β_iq and dβ_iq = Σ_p dS_i,(pb + q) α_ip; then two linear layers."""
+    """S_i,(pb + q) = β_ip γ_iq, so dβ_ip = Σ_q dS_i,(pb + q) γ_iq and dγ_iq = Σ_p dS_i,(pb + q) β_ip; then two linear layers."""
 
     relu: Pullback
     hidden: Array
-    alpha: Array
     beta: Array
+    gamma: Array
     params: FactorsParams
 
     def __call__(self, dS: Array) -> tuple[FactorsParams, Array]:
-        a, b = self.alpha.shape[-1], self.beta.shape[-1]
+        a, b = self.beta.shape[-1], self.gamma.shape[-1]
         unused = np.zeros((*dS.shape[:-1], a * b - dS.shape[-1]), dS.dtype)
         dS = np.concatenate([dS, unused], -1).reshape(*dS.shape[:-1], a, b)
-        dalpha = (dS * self.beta[..., None, :]).sum(-1)
-        dbeta = (dS * self.alpha[..., :, None]).sum(-2)
+        dbeta = (dS * self.gamma[..., None, :]).sum(-1)
+        dgamma = (dS * self.beta[..., :, None]).sum(-2)
         p, grads = self.params, []
-        for dfactor, W, bias in ((dalpha, p.W_a, p.b_a), (dbeta, p.W_b, p.b_b)):
+        for dfactor, W, bias in ((dbeta, p.W_a, p.b_a), (dgamma, p.W_b, p.b_b)):
             grads += [unbroadcast(self.hidden.mT @ dfactor, W.shape), unbroadcast(dfactor.sum(-2), bias.shape)]
-        return FactorsParams(*grads), self.relu(dalpha @ p.W_a.mT + dbeta @ p.W_b.mT)
+        return FactorsParams(*grads), self.relu(dbeta @ p.W_a.mT + dgamma @ p.W_b.mT)
 
 
 def factorised_dense_logits(params: FactorsParams, Q: Array, m: int) -> tuple[Array, FactorsPullback]:
-    """S_ij = α_ip β_iq for place j = p b + q, with α_i = ReLU(q_i) W_a + b_a and β_i likewise. Pullback: to (dparams, dQ)."""
+    """S_ij = β_ip γ_iq for place j = p b + q, with β_i = ReLU(q_i) W_a + b_a and γ_i likewise. Pullback: to (dparams, dQ)."""
     hidden, back = relu(Q)
-    alpha = hidden @ params.W_a + params.b_a[..., None, :]
-    beta = hidden @ params.W_b + params.b_b[..., None, :]
-    S = (alpha[..., :, None] * beta[..., None, :]).reshape(*Q.shape[:-1], alpha.shape[-1] * beta.shape[-1])
-    return S[..., :m], FactorsPullback(back, hidden, alpha, beta, params)
+    beta = hidden @ params.W_a + params.b_a[..., None, :]
+    gamma = hidden @ params.W_b + params.b_b[..., None, :]
+    S = (beta[..., :, None] * gamma[..., None, :]).reshape(*Q.shape[:-1], beta.shape[-1] * gamma.shape[-1])
+    return S[..., :m], FactorsPullback(back, hidden, beta, gamma, params)
 
 
 class RandomParams(NamedTuple):

@@ -152,7 +152,7 @@ def test_nan_votes_are_refused_by_name():
     layer = Capsules(inputs, outputs, width, d)
     x = drawn(inputs, width)
     x[0, 0] = np.nan
-    with pytest.raises(ValueError, match=r"^votes: "):
+    with pytest.raises(ValueError, match=r"^U: gives votes that are NaN"):
         layer(layer.init(np.random.default_rng(0), np.float64), x)
 
 

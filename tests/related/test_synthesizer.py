@@ -159,15 +159,15 @@ def test_a_dense_one_is_attention_to_a_table_of_places():
 
 
 def test_factors_make_every_column_once():
-    """Place p b + q has the product α_p β_q. Tile both factors, as one public version does, and columns coincide."""
+    """Place p b + q has the product β_p γ_q. Tile both factors, as one public version does, and columns coincide."""
     part = core("factorised-dense")
     a, b = part.factors
     assert a * b >= longest > (a - 1) * b
     params, Q = some(part), heads(longest)[0]
     S, pullback = part._logits(params, Q, longest, longest)
     for j in range(longest):
-        np.testing.assert_allclose(S[..., j], pullback.alpha[..., j // b] * pullback.beta[..., j % b])
-    tiled = np.tile(pullback.alpha[..., :4], 4) * np.tile(pullback.beta[..., :4], 4)
+        np.testing.assert_allclose(S[..., j], pullback.beta[..., j // b] * pullback.gamma[..., j % b])
+    tiled = np.tile(pullback.beta[..., :4], 4) * np.tile(pullback.gamma[..., :4], 4)
     assert len(np.unique(tiled[0, 0, 0].round(12))) == 4  # of 16
     assert len(np.unique(S[0, 0, 0].round(12))) > 4
 
