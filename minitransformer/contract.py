@@ -118,7 +118,7 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
         )
     yield "Samples know nothing of each other.", each(samples_apart)
     yield "It works for any length.", each(any_length, n=(1, 2, 63, 64, 65))
-    if isinstance(part, Core) and not part.queries_are_keys:
+    if isinstance(part, Core) and not part.queries_are_keys and part.key_heads is None:
         yield "Heads can share their keys and values.", each(groups_share_keys, causal=ways, groups=(1,))
     if writes:
         yield (
@@ -186,6 +186,7 @@ def heads_for(core: Core, n: int) -> list[Array]:
     D, H = sizes_of(core)
     rng, shape = np.random.default_rng(4), (2, H, n)
     Q, K, V = rng.standard_normal((3, *shape, D // H))
+    Q, K = Q[:, : core.key_heads], K[:, : core.key_heads]
     return [Q, Q if core.queries_are_keys else K, V, *(rng.standard_normal((*shape, w)) for w in core.streams.values())]
 
 
@@ -234,7 +235,7 @@ def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
     arrays = [X.astype(dtype) for X in heads_for(core, 9)]
     given = {"params": some(core, dtype), **dict(zip(("Q", "K", "V", *core.streams), arrays, strict=True))}
     Y, pullback = core(*given.values(), causal=causal, mask=None, rng=None)
-    wanted = (*arrays[0].shape[:-1], arrays[2].shape[-1])
+    wanted = arrays[2].shape
     keep(Y.shape == wanted, f"Y has the shape {Y.shape} instead of {wanted}")
     keep(Y.dtype == dtype, f"Y is {Y.dtype}, for {np.dtype(dtype)}")
     found = pullback(np.ones_like(Y))
@@ -531,7 +532,7 @@ def _other_heads(k: int, X: Array) -> list[tuple[str, Any]]:
     """What could be given instead of the k-th of Q, K, V and the streams, and does not fit the others."""
     wrong = [
         ("of one sample for two", X[:1]),
-        ("of one head", X[:, :1]),
+        ("of too few heads", X[:, :1] if X.shape[1] > 1 else X[:, :0]),
         ("without samples and heads", X[0, 0]),
         ("in float32 beside float64", X.astype(np.float32)),
         ("of whole numbers", X.astype(int)),

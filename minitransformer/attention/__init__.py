@@ -7,7 +7,7 @@ from minitransformer.attention.block_sparse import (
     one_pattern,
 )
 from minitransformer.attention.core import Core, Mixer
-from minitransformer.attention.delta_rule import DeltaRule, delta_rule, delta_rule_step
+from minitransformer.attention.delta_rule import delta_rule, delta_rule_step
 from minitransformer.attention.dot_product import aggregate, dot_product_attention, scores
 from minitransformer.attention.flash import flash_attention
 from minitransformer.attention.groups import mean_pool_heads, repeat_heads
@@ -24,6 +24,7 @@ from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.linear import (
     GLA,
     SSD,
+    DeltaRule,
     Forgetting,
     GatedDelta,
     RetNet,

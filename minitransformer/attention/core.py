@@ -103,6 +103,8 @@ class Core(Part):
                       then its field `scores`
     groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
                       repeats them
+    key_heads         heads of queries and keys, each of which serves H/key_heads neighbouring heads of values; None for H. Then
+                      Q and K are (*batch, key_heads, …), V and the streams (*batch, H, …)
     queries_are_keys  whether K is Q, and there is no W_k
     turns             whether it turns queries and keys itself, by an encoding that is then its field `rotate`; if not, the
                       mixer does, before the core sees them
@@ -115,6 +117,7 @@ class Core(Part):
     scores: Any = None
     has_scores: ClassVar[bool] = False
     groups: ClassVar[bool] = False
+    key_heads: int | None = None
     queries_are_keys: ClassVar[bool] = False
     turns: ClassVar[bool] = False
     rotate: Any = None
@@ -149,18 +152,24 @@ class Core(Part):
         if len(streams) != len(self.streams):
             raise ValueError(f"streams: {len(streams)}, but {type(self).__name__} wants {list(self.streams)}")
         (*heads, n, d), (*known, m, _) = Q.shape, K.shape
+        if self.key_heads is not None and V.ndim > 2:
+            heads = list(V.shape[:-2])
+            known = [*heads[:-1], self.key_heads]
         if new and n != m:
             raise ValueError(f"K: {m} keys for {n} new queries")
         for part in (self, self.scores, self.rotate):  # each may have something for each head, or each of d channels
             sizes = {} if part is None else vars(part)
             if "heads" in sizes:
-                refuse_other_heads(Q, sizes["heads"])
+                refuse_other_heads(Q if self.key_heads is None else V, sizes["heads"])
             if d != sizes.get("d", d):
                 raise ValueError(f"Q: shape {Q.shape}; this {type(part).__name__} is of width d = {sizes['d']}")
-        groups = self.groups and len(heads) == len(known) > 0 and heads[:-1] == known[:-1] and known[-1] > 0
-        if not groups or heads[-1] % known[-1]:
-            known = heads
-        wanted = {"K": (*known, m, d), "V": (*known, m, V.shape[-1])}
+        if self.key_heads is not None:
+            wanted = {"Q": (*known, n, d), "K": (*known, m, d), "V": (*heads, m, V.shape[-1])}
+        else:
+            groups = self.groups and len(heads) == len(known) > 0 and heads[:-1] == known[:-1] and known[-1] > 0
+            if not groups or heads[-1] % known[-1]:
+                known = heads
+            wanted = {"K": (*known, m, d), "V": (*known, m, V.shape[-1])}
         wanted |= {name: (*heads, n, width) for name, width in self.streams.items()}
         for name, shape in wanted.items():
             if given[name].shape != shape:

@@ -11,15 +11,13 @@ of norm one, or at least β_t ‖k_t‖² < 2: beyond that, the memory grows wit
 S is (r, dv), as in `KernelState`; sources that print W_t = W_{t−1} + β_t (v_t − W_{t−1} k_t) k_tᵀ mean W = Sᵀ.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.core import Core, seen_keys, where_seen
-from minitransformer.door import frozen
 from minitransformer.functional import loops_in, rms_norm, sigmoid
-from minitransformer.pullback import NoParams, Pullback
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 CHUNK = 64  # positions from one remembered state to the next
@@ -31,6 +29,7 @@ class DeltaRulePullback(NamedTuple):
     δS_t = δS_{t−1} + δ(β_t k_t) e_tᵀ + β_t k_t δe_tᵀ. With g = Gᵀ k_t:  dβ_t = ⟨e_t, g⟩,  de_t = β_t g = dv_t.
     e_t = v_t − S_{t−1}ᵀ k_t:  dk_t = β_t G e_t − S_{t−1} de_t,  and G −= k_t de_tᵀ goes on to S_{t−1}.
     S_before holds the state before each chunk of 64; those inside are made again, from the e_t: memory is linear in n.
+    From a state on, G begins with dS, the gradient of the last one, and ends as that of the first.
     """
 
     Q: Array
@@ -38,11 +37,12 @@ class DeltaRulePullback(NamedTuple):
     beta: Array
     E: Array
     S_before: Array
+    initial: Array | None = None
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
+    def __call__(self, dY: Any) -> tuple[Array, ...]:
         Q, K, beta, E = self.Q, self.K, self.beta, self.E
         dQ, dK, dV, dbeta = (np.empty_like(X) for X in (Q, K, E, beta))
-        G = np.zeros((*Q.shape[:-2], Q.shape[-1], E.shape[-1]), Q.dtype)
+        dY, G = (dY, empty(K, E)) if self.initial is None else dY
         for chunk in reversed(range(len(self.S_before))):
             times = range(CHUNK * chunk, min(CHUNK * (chunk + 1), Q.shape[-2]))
             S = [self.S_before[chunk]]
@@ -57,7 +57,12 @@ class DeltaRulePullback(NamedTuple):
                 dV[..., t, :] = beta[..., t, None] * g
                 dK[..., t, :] = beta[..., t, None] * read(E[..., t, :], G.mT) - read(dV[..., t, :], S[-1].mT)
                 G = G - outer(K[..., t, :], dV[..., t, :])
-        return dQ, dK, dV, dbeta
+        return (dQ, dK, dV, dbeta) if self.initial is None else (dQ, dK, dV, dbeta, G)
+
+
+def empty(K: Array, V: Array) -> Array:
+    """A memory (*batch, r, dv) before anything is written."""
+    return np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype)
 
 
 def read(k: Array, S: Array) -> Array:
@@ -76,23 +81,25 @@ def delta_rule(
     K: Float[Array, "*batch n r"],
     V: Float[Array, "*batch n dv"],
     beta: Float[Array, "*batch n"],
-) -> tuple[Float[Array, "*batch n dv"], Pullback]:
+    initial: Float[Array, "*batch r dv"] | None = None,
+) -> tuple[Any, Pullback]:
     """Read from a memory that is corrected at each position, not added to.
 
         S_t = S_{t−1} + β_t k_t (v_t − k_tᵀ S_{t−1})ᵀ,   y_t = q_tᵀ S_t
 
-    beta     how far each write goes: 0 writes nothing, 1 replaces what is under a key of norm one
+    beta     how far each write goes: 0 writes nothing, 1 replaces what is under a key of norm one, 2 mirrors the memory
+    initial  S_0, what the memory holds before the first position. With it the value is (Y, S_n), and the gradients end in dS_0
     source   Borealis II, fast weight memory systems (the equation is not printed there)
     cost     O(n r dv) time, O(n (r + dv)) memory, and n r dv / 64 more in the tier "numpy".
              Always causal: y_t depends on positions up to t only
-    returns  Y and a pullback: dQ, dK, dV, dbeta = pullback(dY)
+    returns  Y (*batch, n, dv) and a pullback: dQ, dK, dV, dbeta = pullback(dY). From S_0 on, Y, S = value, and
+             dQ, dK, dV, dbeta, dS_0 = pullback((dY, dS))
     raises   TypeError for a wrong shape or dtype
     """
-    one_dtype(Q=Q, K=K, V=V, beta=beta)
+    one_dtype(Q=Q, K=K, V=V, beta=beta, initial=initial)
     if loops := loops_in("sweeps"):
-        return loops.swept_delta_rule(Q, K, V, beta)
-    *batch, n, r = Q.shape
-    S = np.zeros((*batch, r, V.shape[-1]), Q.dtype)
+        return loops.swept_delta_rule(Q, K, V, beta, initial)
+    n, S = Q.shape[-2], empty(K, V) if initial is None else initial
     S_before, E, Y = np.empty((-(-n // CHUNK), *S.shape), Q.dtype), np.empty_like(V), np.empty_like(V)
     for t in range(n):
         if t % CHUNK == 0:
@@ -100,7 +107,7 @@ def delta_rule(
         E[..., t, :] = V[..., t, :] - read(K[..., t, :], S)
         S = S + outer(beta[..., t, None] * K[..., t, :], E[..., t, :])
         Y[..., t, :] = read(Q[..., t, :], S)
-    return Y, DeltaRulePullback(Q, K, beta, E, S_before)
+    return Y if initial is None else (Y, S), DeltaRulePullback(Q, K, beta, E, S_before, initial)
 
 
 @checked
@@ -130,7 +137,7 @@ def delta_rule_step(
     return Y, S
 
 
-# --------------------------------------------------------------------------------------------- the core
+# ------------------------------------------------------------------------------------------- keys and gates
 
 
 class UnitPullback(NamedTuple):
@@ -151,74 +158,25 @@ def unit(X: Array, eps: float = 1e-6) -> tuple[Array, UnitPullback]:
     return Y, UnitPullback(norm)
 
 
-class DeltaCorePullback(NamedTuple):
-    """Back through the memory, the norms and the gate; a position that the mask hides has written nothing."""
+class ReachPullback(NamedTuple):
+    """β = c σ(x):  dx = c σ′ dβ."""
 
-    q: Pullback
-    k: Pullback
-    gate: Pullback
-    memory: Pullback
-    seen: Array | None
+    sigmoid: Pullback
+    reach: float
 
-    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array, Array]:
-        dQ, dK, dV, dbeta = self.memory(dY)
-        if self.seen is not None:
-            dK, dV = (np.where(self.seen, dX, dX.dtype.type(0)) for dX in (dK, dV))
-            dbeta = np.where(self.seen[..., 0], dbeta, dbeta.dtype.type(0))
-        return NoParams(), self.q(dQ), self.k(dK), dV, self.gate(dbeta)[..., None]
+    def __call__(self, dbeta: Array) -> Array:
+        return self.sigmoid(self.reach * dbeta)
 
 
-class DeltaState(NamedTuple):
-    """The memory after `length` positions, S (*batch, H, d, dv)."""
+def opened(X: Array, reach: float) -> tuple[Array, ReachPullback]:
+    """β = c σ(x), between 0 and c, the reach: how far each write goes."""
+    gate, pullback = sigmoid(X)
+    return X.dtype.type(reach) * gate, ReachPullback(pullback, reach)
 
-    S: Array
-    length: int
 
-
-@frozen
-class DeltaRule(Core):
-    """The delta rule in every head: queries and keys of norm one, β = σ(b), where b is a number projected from X.
-
-    source   Borealis II, fast weight memory systems; Schlag, Irie and Schmidhuber 2021, where the memory is from;
-             Yang et al. 2024 for norm one
-    cost     O(n d dv) time; one new token costs O(d dv). Always causal, and the past has to be its own: m = n
-    """
-
-    cost = "O(n)"
-    causal = "always"
-    remembers = "S, d·dv for each head"
-    needs = "β from X"
-    streams: ClassVar[dict[str, int]] = {"beta": 1}
-
-    def __call__(
-        self,
-        params: NoParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = True,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, DeltaCorePullback]:
-        """Pullback: dY to (dparams, dQ, dK, dV, dbeta). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
-        self.refuse(causal=causal)
-        if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(f"K: the delta rule writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
-        seen = seen_keys(mask, Q, K, "the delta rule")
-        K, V, x = (where_seen(seen, X) for X in (K, V, streams[0]))
-        (Q, q), (K, k), (beta, gate) = unit(Q), unit(K), sigmoid(x[..., 0])
-        if seen is not None:
-            beta = where_seen(seen[..., 0], beta)
-        Y, memory = delta_rule(Q, K, V, beta)
-        return Y, DeltaCorePullback(q, k, gate, memory, seen)
-
-    def step(
-        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: DeltaState | None = None
-    ) -> tuple[Array, DeltaState]:
-        """O(d dv) for one new token."""
-        if state is None:
-            state = DeltaState(np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), 0)
-        beta, _ = sigmoid(streams[0][..., 0])
-        Y, S = delta_rule_step(unit(Q)[0], unit(K)[0], V, beta, state.S)
-        return Y, DeltaState(S, state.length + Q.shape[-2])
+def refuse_to_grow(reach: float) -> None:
+    """Raise ValueError for a reach at which a memory grows by being written to, or is never written to."""
+    if not 0 < reach <= 2:
+        raise ValueError(
+            f"reach: {reach} should be above 0, and at most 2: I − β k kᵀ stretches a memory along k by |1 − β|"
+        )

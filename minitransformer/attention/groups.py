@@ -22,7 +22,7 @@ def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
     heads    H, of queries
     groups   G, must divide the number of heads of keys and values there are
     source   Ainslie et al. 2023, who go on training for a twentieth of the steps
-    raises   ValueError if they can't be divided so
+    raises   ValueError if they can't be divided so, or already share queries and keys
     """
 
     def pooled(W: Array) -> Array:
@@ -43,6 +43,8 @@ def _in_each_attention(tree: Tree, heads: int, change: Callable[[Array], Array])
     """Keys and values of every MultiHeadParams in a tree changed, seen as (…, heads of keys, d)."""
     if isinstance(tree, MultiHeadParams):
         width = tree.W_q.shape[-1]
+        if width != tree.W_o.shape[-2]:
+            raise ValueError("params: here heads of values share queries and keys, and not the values")
         if width % heads:
             raise ValueError(f"heads: the queries of width {width} are not those of {heads} heads")
         if tree.W_k is None:

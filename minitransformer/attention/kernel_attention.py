@@ -52,6 +52,7 @@ class KernelAttentionPullback(NamedTuple):
 
     δN = δW V + W δV and δD = Σ_j δW_ij:  dW_ij = ⟨dN_i, v_j⟩ + dD_i where i sees j,  dV = Wᵀ dN.
     W = FQ FKᵀ:  dFQ = dW FK,  dFK = dWᵀ FQ.  Without normalisation D = 1 and dD = 0.
+    From sums on, FQ also reads S_0 and z_0, and the last sums are these and what FKᵀ [V, 1] adds to them.
     """
 
     FQ: Array
@@ -62,19 +63,25 @@ class KernelAttentionPullback(NamedTuple):
     D: Array
     sees: Array
     normalise: bool
+    initial: tuple[Array, Array] | None = None
 
     @property
     def A(self) -> Array:  # noqa: N802
         """The weights W / D, (*batch, n, m)."""
         return self.W * inverse(self.D)[..., None]
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+    def __call__(self, dY: Any) -> tuple[Any, ...]:
+        dY, last = (dY, None) if self.initial is None else dY
         dN = dY * inverse(self.D)[..., None]
-        dW = dN @ self.V.mT
-        if self.normalise:
-            dW -= np.vecdot(dN, self.Y)[..., None]
-        dW = np.where(self.sees, dW, 0)
-        return dW @ self.FK, dW.mT @ self.FQ, self.W.mT @ dN
+        dD = -np.vecdot(dN, self.Y)[..., None] if self.normalise else dN.dtype.type(0)
+        dW = np.where(self.sees, dN @ self.V.mT + dD, 0)
+        dFQ, dFK, dV = dW @ self.FK, dW.mT @ self.FQ, self.W.mT @ dN
+        if self.initial is None or last is None:
+            return dFQ, dFK, dV
+        (S, z), (dS, dz) = self.initial, last
+        dFQ += dN @ S.mT + dD * z[..., None, :]
+        dFK += self.V @ dS.mT + dz[..., None, :]
+        return dFQ, dFK, dV + self.FK @ dS, (dS + self.FQ.mT @ dN, dz + (dD * self.FQ).sum(-2))
 
 
 @checked
@@ -82,34 +89,44 @@ def kernel_attention(
     FQ: Float[Array, "*batch n r"],
     FK: Float[Array, "*batch m r"],
     V: Float[Array, "*batch m dv"],
+    initial: tuple[Float[Array, "*batch r dv"], Float[Array, "*batch r"]] | None = None,
     *,
     causal: bool = False,
     normalise: bool = True,
     eps: float = 0.0,
-) -> tuple[Float[Array, "*batch n dv"], Pullback]:
+) -> tuple[Any, Pullback]:
     """Attention whose weights are products of features.
 
         y_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ v_j / (Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε)
 
+    initial     (S, z) of the positions before, as in `kernel_state`: causal, and with as many queries as keys. With it the
+                value is (Y, (S, z)), the sums after the last position, and the gradients end in (dS, dz) of the first ones
     causal      query i sees keys j ≤ i only; with m ≠ n the queries are the last n of the m positions
     normalise   False leaves out the denominator: the sum rule of fast weights
     eps         ε, to keep from zero a denominator of features that can cancel. 0 leaves weights that sum to one
     source      Borealis II (18) to (21); Aalto (13) to (15)
     cost        O((n + m) r dv) time, O((n + m)(r + dv) + n r dv/64) memory at most; in the tier "numpy", the definition, O(n m).
                 Can be causal.
-    returns     Y and a pullback: dFQ, dFK, dV = pullback(dY); `pullback.A` is the matrix of weights.
+    returns     Y (*batch, n, dv) and a pullback: dFQ, dFK, dV = pullback(dY); `pullback.A` is the matrix of weights.
                 A query whose denominator is zero gives zeros, and sends back zeros.
-    raises      TypeError for a wrong shape or dtype, ValueError for a negative ε
+    raises      TypeError for a wrong shape or dtype, ValueError for a negative ε, or sums that nothing goes on from
     """
-    one_dtype(FQ=FQ, FK=FK, V=V)
-    if loops := loops_in("kernel_attention"):
-        return loops.tiled_kernel_attention(FQ, FK, V, causal=causal, normalise=normalise, eps=eps)
+    S, z = (None, None) if initial is None else initial
+    one_dtype(FQ=FQ, FK=FK, V=V, S=S, z=z)
     n, m = FQ.shape[-2], FK.shape[-2]
+    if initial is not None and not (causal and n == m):
+        raise ValueError(f"initial: what goes on from sums is causal, and has a key for each query; here {n} and {m}")
+    if loops := loops_in("kernel_attention"):
+        return loops.tiled_kernel_attention(FQ, FK, V, initial, causal=causal, normalise=normalise, eps=eps)
     sees = causal_mask(n, m) if causal else np.ones((n, m), bool)
     W = np.where(sees, FQ @ FK.mT, 0)
-    D = W.sum(-1) + W.dtype.type(eps) if normalise else np.ones(W.shape[:-1], W.dtype)
-    Y = (W @ V) * inverse(D)[..., None]
-    return Y, KernelAttentionPullback(FQ, FK, V, Y, W, D, sees, normalise)
+    N, D = W @ V, W.sum(-1) + W.dtype.type(eps)
+    if S is not None and z is not None:
+        N, D = N + FQ @ S, D + (FQ @ z[..., None])[..., 0]
+    D = D if normalise else np.ones_like(D)
+    Y = N * inverse(D)[..., None]
+    value = Y if S is None or z is None else (Y, (S + FK.mT @ V, z + FK.sum(-2)))
+    return value, KernelAttentionPullback(FQ, FK, V, Y, W, D, sees, normalise, initial)
 
 
 class FromFeaturesPullback(NamedTuple):

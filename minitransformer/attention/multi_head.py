@@ -46,7 +46,8 @@ class ProjectionParams(NamedTuple):
 class MultiHeadParams(NamedTuple):
     """Projections (D, H·d), output (H·dv, D); biases are None in a model without them.
 
-    With G groups of heads, W_k and W_v are (D, G·d). Where queries are the keys, W_k and b_k are None.
+    With G groups of heads, W_k and W_v are (D, G·d). Of a core with `key_heads`, W_q and W_k are (D, key_heads·d). Where queries
+    are the keys, W_k and b_k are None.
     core      what the core has to learn, with the positions in its scores
     streams   what else is projected from X for it, by name, (D, H·w)
     """
@@ -89,6 +90,7 @@ class MultiHeadPullback(NamedTuple):
     """Backwards: combine, attend, project. X reaches the output through the queries, Z through keys and values.
 
     If X is part of Z, as in self-attention, it gets the sum of both.
+    heads    H, of values
     before   rows of Z in front of those of X; None if Z is another text
     memory   whether a memory was given, be it of no rows
     """
@@ -99,6 +101,7 @@ class MultiHeadPullback(NamedTuple):
     streams: dict[str, Heads]
     core: Pullback
     o: LinearPullback
+    heads: int
     before: int | None = None
     memory: bool = False
 
@@ -109,7 +112,7 @@ class MultiHeadPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dheads, dW_o, *db_o = self.o(dY)
-        dcore, dQ, dK, dV, *dstreams = self.core(split_heads(dheads, self.q.heads))
+        dcore, dQ, dK, dV, *dstreams = self.core(split_heads(dheads, self.heads))
         dZ, dW_v, db_v = self.v(dV)
         dW_k = db_k = None
         if self.k is None:
@@ -164,6 +167,18 @@ class MultiHeadAttention(Mixer):
             raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {d}")
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
+        if self.core.key_heads is not None and self._groups != self.heads:
+            raise ValueError(
+                f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys by its own choice"
+            )
+
+    @property
+    def _query_heads(self) -> int:
+        return self.heads if self.core.key_heads is None else self.core.key_heads
+
+    @property
+    def _key_heads(self) -> int:
+        return self._groups if self.core.key_heads is None else self.core.key_heads
 
     @property
     def _groups(self) -> int:
@@ -232,7 +247,7 @@ class MultiHeadAttention(Mixer):
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MultiHeadParams:
         """Projections uniform on ±√(3/D), which keeps the variance of a row; biases zero."""
         D, d = self.width, self.width // self.heads
-        kv = self._groups * d
+        queries, keys, values = (heads * d for heads in (self._query_heads, self._key_heads, self._groups))
 
         def weights(columns: int) -> Array:
             return rng.uniform(-1, 1, (D, columns)).astype(dtype) * dtype(math.sqrt(3 / D))
@@ -240,9 +255,9 @@ class MultiHeadAttention(Mixer):
         def zeros(columns: int) -> Array | None:
             return np.zeros(columns, dtype) if self.bias else None
 
-        W_q = weights(D)
-        W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(kv), zeros(kv))
-        params = MultiHeadParams(W_q, W_k, weights(kv), weights(D), zeros(D), b_k, zeros(kv), zeros(D))
+        W_q = weights(queries)
+        W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(keys), zeros(keys))
+        params = MultiHeadParams(W_q, W_k, weights(values), weights(D), zeros(queries), b_k, zeros(values), zeros(D))
         if self.core.scale is not None and self.core.scale > 1 / math.sqrt(d):
             # scores that are not divided by √d: W_q starts as much smaller
             params = params._replace(W_q=W_q * dtype(1 / math.sqrt(d) / self.core.scale))
@@ -319,7 +334,7 @@ class MultiHeadAttention(Mixer):
 
     def _for_core(self, core: Core, K: Array, heads: Heads) -> tuple[Array, Heads]:
         """Keys or values as the core takes them: repeated, if it knows no groups."""
-        if core.groups or heads.heads == self.heads:
+        if core.groups or core.key_heads is not None or heads.heads == self.heads:
             return K, heads
         K = for_each_head(K, (*K.shape[:-3], self.heads))
         return K, heads._replace(sharing=self.heads // heads.heads)
@@ -334,10 +349,10 @@ class MultiHeadAttention(Mixer):
                 "is one for each sample, mask[None] if for each head"
             )
         n, m = X.shape[-2], Z.shape[-2]
-        Q, q = self._project(params.W_q, params.b_q, X, self.heads, rotate=rotate, first=m - n, length=m)
+        Q, q = self._project(params.W_q, params.b_q, X, self._query_heads, rotate=rotate, first=m - n, length=m)
         K, k = Q, None
         if params.W_k is not None:
-            K, k = self._project(params.W_k, params.b_k, Z, self._groups, rotate=rotate, length=m)
+            K, k = self._project(params.W_k, params.b_k, Z, self._key_heads, rotate=rotate, length=m)
             K, k = self._for_core(core, K, k)
         V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
         own = params.streams or {}
@@ -346,7 +361,7 @@ class MultiHeadAttention(Mixer):
         heads, attention = core(params.core, Q, K, V, *arrays, causal=causal, mask=mask, rng=rng)
         Y, o = linear(merge_heads(heads), params.W_o, params.b_o)
         stream_heads = {name: s for name, (_, s) in streams.items()}
-        return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o)
+        return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o, self.heads)
 
     def step(
         self, params: MultiHeadParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
@@ -359,8 +374,8 @@ class MultiHeadAttention(Mixer):
             raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
         one_dtype(X=X, W_q=params.W_q)
         first = 0 if state is None else state.length
-        Q = self._plain(params.W_q, params.b_q, X, self.heads, turned_from=first)
-        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._groups, turned_from=first)
+        Q = self._plain(params.W_q, params.b_q, X, self._query_heads, turned_from=first)
+        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._key_heads, turned_from=first)
         V = self._plain(params.W_v, params.b_v, X, self._groups)
         if self._groups != self.heads and not self.core.groups:
             K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))

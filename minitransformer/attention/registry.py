@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from minitransformer.attention.core import Core, Mixer, Part
-from minitransformer.attention.delta_rule import DeltaRule
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.learned import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.linear import (
@@ -17,6 +16,7 @@ from minitransformer.attention.linear import (
     GLA,
     SSD,
     CosFormer,
+    DeltaRule,
     Forgetting,
     GatedDelta,
     Performer,

@@ -29,7 +29,7 @@ G comes to B and C when the last one has been: then the same sweeps are "sums fi
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from minitransformer.arrays import inverse
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
-from minitransformer.kernels.sweeps import SweptKernelAttentionPullback, heads, swept_kernel_attention
+from minitransformer.kernels.sweeps import Sums, SweptKernelAttentionPullback, heads, swept_kernel_attention
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
@@ -356,8 +356,8 @@ class TiledKernelAttentionPullback(NamedTuple):
 
 
 def tiled_kernel_attention(
-    FQ: Array, FK: Array, V: Array, *, causal: bool, normalise: bool, eps: float
-) -> tuple[Array, TiledKernelAttentionPullback | SweptKernelAttentionPullback]:
+    FQ: Array, FK: Array, V: Array, initial: Sums | None = None, *, causal: bool, normalise: bool, eps: float
+) -> tuple[Any, TiledKernelAttentionPullback | SweptKernelAttentionPullback]:
     """`kernel_attention` in the compiled tiers, which has checked the arguments.
 
     y_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ v_j / (Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε)
@@ -365,8 +365,8 @@ def tiled_kernel_attention(
     cost     O((n + m) r dv) time, O(n (r + dv) + n r dv / 64) memory
     """
     (*batch, n, r), m, dv = FQ.shape, FK.shape[-2], V.shape[-1]
-    if causal and n == m and max(r, dv) <= LANES:
-        return swept_kernel_attention(FQ, FK, V, normalise=normalise, eps=eps)
+    if initial is not None or (causal and n == m and max(r, dv) <= LANES):
+        return swept_kernel_attention(FQ, FK, V, initial, normalise=normalise, eps=eps)
     Y = np.empty((*batch, n, dv), FQ.dtype)
     D = np.empty((*batch, n if normalise else 0), FQ.dtype)
     B, chunks = math.prod(batch), max(-(-n // LANES), 1) if causal else 1

@@ -44,13 +44,16 @@ All of a column fades alike, so a_t can wait, and goes with the next a into one 
 two positions, where a memory that does not fade needs four. Where the rows fade it goes into r_t, and with the next a into w_s,
 w_t and a factor of each row: some products beside M (`rows_fade`), and five operations on it again.
 
+From a state S_0 on, M begins with that and not with zeros, and is S_n when the last position has written; where the last position
+comes first, it begins with dS_n and ends as dS_0. Where M is turned, so are they. S and G then also meet at both ends.
+
 Of a taller memory 64 rows go through the whole text, and then the next 64: what they say is added up. (Not so when x is what has
 been read: that needs all rows.) No decay is divided by, so any will do, also 0.
 """
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -297,6 +300,35 @@ def advance_by_loops(M, R, R_2, W, W_2, A, fading, second, below, h, t, s, u, k0
 
 
 @compiled
+def begin(S, c0, M):
+    """M as it is before the first position."""
+    width = min(LANES, S.shape[1] - c0)
+    for c in range(len(S)):
+        m, s = M[c * LANES : (c + 1) * LANES], S[c, c0:]
+        for i in range(width):
+            m[i] = s[i]
+
+
+@compiled
+def end(M, W, W_2, A, before, second, below, h, s, s_2, k0, c0, S):
+    """M as it is behind the last position: with what still waits, and what the last one or two, s and s₂, have written."""
+    width, a = min(LANES, S.shape[1] - c0), M.dtype.type(1)
+    x, x_b, x_2, x_2b = below[IN:IN_B], below[IN_B:IN_2], below[IN_2:IN_2B], below[IN_2B:OUT]
+    f = below[FADES:NOW]
+    for c in range(len(S)):
+        m, z, k = M[c * LANES : (c + 1) * LANES], S[c, c0:], k0 + c
+        if before >= 0:
+            a = A[h, before, k]
+        w, w_b = a * W[h, s, k], W[h, s_2, k]
+        for i in range(width):
+            z[i] = a * f[i] * m[i] + w * x[i] + w_b * x_b[i]
+        if second == WRITES_2:
+            w, w_b = a * W_2[h, s, k], W_2[h, s_2, k]
+            for i in range(width):
+                z[i] += w * x_2[i] + w_b * x_2b[i]
+
+
+@compiled
 def leave(M, w, x, state):
     """What M holds when this position has written: state = M + w xᵀ."""
     for c in range(len(M) // LANES):
@@ -317,12 +349,12 @@ def meet(M, state, met):
 @compiled
 def sweep(
     h, p, k0, k1, R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades, of_x, of_y, beta, E, dbeta, M, below, beside, reverse, loops,
-    states, met, upon, Y_2, Y,
+    states, met, upon, S, Y_2, Y,
 ):  # fmt: skip
     """Rows k0 … k1 − 1 of panel p of head h; the other arguments as in `run`."""
     R, R_2, read_1, W, X, W_2, X_2, write_1 = borrowed((R, R_2, read_1, W, X, W_2, X_2, write_1))
     A, fades, of_x, of_y, beta, E, dbeta = borrowed((A, fades, of_x, of_y, beta, E, dbeta))
-    M, below, beside, states, met, Y_2, Y = borrowed((M, below, beside, states, met, Y_2, Y))
+    M, below, beside, states, met, S, Y_2, Y = borrowed((M, below, beside, states, met, S, Y_2, Y))
     n, rows, c0, one = R.shape[1], k1 - k0, p * LANES, Y.dtype.type(1)
     width, wide = min(LANES, Y.shape[2] - c0), WIDE * REGISTER // Y.itemsize
     fading = BY_ROWS if len(A) > 0 else BY_COLUMNS if len(fades) > 0 else 0
@@ -331,23 +363,35 @@ def sweep(
     M[:], below[:] = 0, 0
     below[FADES : FADES + LANES] = one
     ones = below[ONE : ONE + LANES]
-    step, s, s_2, before, further = 0, 0, 0, -1, -1 if reverse else 1
+    step, before, further = 0, -1, -1 if reverse else 1
+    s = s_2 = n - 1 if reverse else 0
+    begun = len(S) > 0 and n > 0
+    if begun:
+        begin(S[h, k0:k1], c0, M)
+        if k0 == 0 and S.shape[1] > R.shape[2]:
+            ones[:width] = S[h, R.shape[2], c0 : c0 + width]
     while step < n:
         t = n - 1 - step if reverse else step
         # two positions in one pass over M. A meeting is at the first of them
         together = 2 if not loops and 0 < step < n - 1 and t % 2 == 1 else 1
         t_2 = t + further if together == 2 else t
         u = t + 1 if reverse else t  # what lies between two positions fades as the later of them says
-        if fading == BY_ROWS and not loops and step > 0:
-            rows_fade(A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside)
+        if fading == BY_ROWS and not loops and (step > 0 or begun):
+            if u < n:
+                rows_fade(
+                    A, R, R_2, W, W_2, second, h, t_2, s, s_2, u, u + further, before, together == 2, k0, k1, beside
+                )
+            else:  # behind the last position nothing fades, and nothing has been written
+                beside[:] = one
             before = u + further if together == 2 else -1
         of = overlaps(R, R_2, W, W_2, A, fading, second, h, t, t_2, u + further, k0, k1)
         own, own_2, between, between_2 = of
-        if step > 0:  # the pass: what has been written enters, and t and t₂ read
-            if fading == BY_COLUMNS:
+        if step > 0 or begun:  # the pass: what has been written enters, and t and t₂ read
+            if fading == BY_COLUMNS and u < n:
                 columns_fade(fades, h, u, c0, width, second, below)
             if loops:
-                advance_by_loops(M, R, R_2, W, W_2, A, fading, second, below, h, t, s, u, k0, rows, width)
+                now = fading if u < n else 0
+                advance_by_loops(M, R, R_2, W, W_2, A, now, second, below, h, t, s, u, k0, rows, width)
             elif MICRO:
                 for c in range(0, width, wide):
                     left = width - c
@@ -382,20 +426,22 @@ def sweep(
             if len(states) > 0 and (t + 1) % BLOCK == 0:
                 state = states[h, p, t // BLOCK, k0 * LANES : k1 * LANES]
                 if len(met) > 0:
-                    meet(M, state, met[h, t // BLOCK, c0 : c0 + width])
+                    meet(M, state, met[h, (t + 1) // BLOCK, c0 : c0 + width])
                 else:
                     leave(M, W[h, t, k0:k1], write, state)
             t += further
         step += together
+    if begun:
+        end(M, W, W_2, A, before, second, below, h, s, s_2, k0, c0, S[h, k0:k1])
 
 
 @compiled
-def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, upon, Y_2, Y, queue):
+def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, upon, S, Y_2, Y, queue):
     """`sweep` for all heads and panels, a task for each."""
     panels, inner = (Y.shape[2] + LANES - 1) // LANES, reading[0].shape[2]
     (R, R_2, read_1), (W, X, W_2, X_2, write_1), (A, fades) = borrowed((reading, writing, fading))
     (of_x, of_y), (beta, E, dbeta), (states, met) = borrowed((scaling, errors, meeting))
-    Y_2, Y = borrowed((Y_2, Y))
+    S, Y_2, Y = borrowed((S, Y_2, Y))
     whole = len(beta) > 0 or len(E) > 0  # what is written depends on what all rows have said
     together = max(inner, 1) if whole else ROWS
     rows = min(together, inner)
@@ -407,7 +453,7 @@ def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, u
             m, under, aside = borrowed((M, below, beside))
             sweep(
                 task // panels, task % panels, k0, min(k0 + together, inner), R, R_2, read_1, W, X, W_2, X_2, write_1, A, fades,
-                of_x, of_y, beta, E, dbeta, m, under, aside, reverse, loops, states, met, upon, Y_2, Y,
+                of_x, of_y, beta, E, dbeta, m, under, aside, reverse, loops, states, met, upon, S, Y_2, Y,
             )  # fmt: skip
 
 
@@ -415,7 +461,8 @@ def sweeps(reading, writing, fading, scaling, errors, reverse, loops, meeting, u
 def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
     """Y_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the next meeting, and what has met there; a task for each head.
 
-    What it then misses at the meeting before, it has lost by rounding, a little at each position. Y is α before. Where that is
+    The first meeting is before the first position, the last behind the last one, where the block may be a short one. What a sum
+    then misses at the meeting before, it has lost by rounding, a little at each position. Y is α before. Where that is
     as good as nothing, so is α ⟨S, G⟩: not what rounding leaves of the sum, which may be multiplied by ln α next.
     With one gate for all channels, Y is (B, n, 1), the sum over them. Of the delta rule dk is what its keys have written; less
     what they have looked up it is their gradient, and takes its place, and together they are in Y.
@@ -424,12 +471,12 @@ def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
     closed = np.empty((BLOCK, Y.shape[2]), np.bool_)
     q, dq, k, dk, met, Y = borrowed((q, dq, k, dk, met, Y))
     for h in claimed(queue, len(Y)):
-        for block in range(met.shape[1]):
+        for block in range(met.shape[1] - 1):
             start, stop = block * BLOCK, min((block + 1) * BLOCK, n)
             if one:
-                sums[0] = met[h, block].sum()
+                sums[0] = met[h, block + 1].sum()
             else:
-                sums[:] = met[h, block]
+                sums[:] = met[h, block + 1]
             for t in range(stop - 1, start - 1, -1):
                 for c in range(len(sums)):
                     closed[t - start, c] = Y[h, t, c] < nothing
@@ -445,10 +492,10 @@ def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
                     for c in range(len(sums)):
                         sums[c] += q[h, t, c] * dq[h, t, c] - k[h, t, c] * away[c]
                         Y[h, t, c] = sums[c]
-            if block > 0 and one:
-                sums[0] -= met[h, block - 1].sum()
-            elif block > 0:
-                sums -= met[h, block - 1]
+            if one:
+                sums[0] -= met[h, block].sum()
+            else:
+                sums -= met[h, block]
             for t in range(start, stop):
                 share = Y.dtype.type((stop - t) / (stop - start))
                 for c in range(len(sums)):
@@ -496,7 +543,7 @@ def run(
     X_2: Array | None = None, beta: Array | None = None, read_1: Array | None = None, write_1: Array | None = None,
     of_x: Array | None = None, of_y: Array | None = None, E: Array | None = None, dbeta: Array | None = None,
     by_columns: bool = False, reverse: bool = False, states: Array | None = None, met: Array | None = None,
-    upon: Array | None = None,
+    upon: Array | None = None, S: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """y_t = Σ_{s ≤ t} L_ts ⟨r_t, w_s⟩ x_s of every head, (B, n, columns).
 
@@ -507,8 +554,10 @@ def run(
     E                 e of the delta rule; then dbeta, (panels, B, n), becomes ⟨e, y⟩ of each panel, before y is multiplied
     read_1, write_1   one more row of r, with 1 for w, or of w, with 1 for r, (B, n)
     states            M after every 32 positions, (B, panels, blocks, rows · 64), to be filled; if `reverse`, to be met, in
-    met               (B, blocks, columns), which begins with zeros
+    met               (B, blocks + 1, columns), of which all but the first, and the last of a short block, are met here
     upon              Y, if it is to be added to what stands there
+    S                 M before the first position, (B, rows, columns), which becomes M behind the last. With read_1 or write_1 it
+                      has one row more, for the row of ones. None: M begins with zeros
     """
     Y = np.empty(X.shape, X.dtype) if upon is None else upon
     Y_2 = np.empty(X.shape if R_2 is not None else (0, 0, 0), X.dtype)
@@ -526,15 +575,25 @@ def run(
         (none_3, some(decay, none_3)) if by_columns else (some(decay, none_3), none_3),
         (some(of_x, none_2), some(of_y, none_2)),
         (some(beta, none_2), some(E, none_3), some(dbeta, none_3)),
-        *(reverse, plain_loops(), (some(states, none_4), some(met, none_3)), upon is not None, Y_2, Y),
+        *(reverse, plain_loops(), (some(states, none_4), some(met, none_3)), upon is not None),
+        *(some(S, none_3), Y_2, Y),
     )
     return Y, Y_2
+
+
+def turned(S: Array) -> Array:
+    """Sᵀ of every head, row by row in memory: a copy, in which a sweep leaves what it has at the end."""
+    return S.mT.copy()
+
+
+Sums = tuple[Array, Array]  # S (*batch, r, dv) and z (*batch, r)
 
 
 class SweptKernelAttentionPullback(NamedTuple):
     """dN = dY / D,  dD_t = −⟨dN_t, y_t⟩; then a sweep for each of dFQ, dFK and dV, and nothing is remembered but the arrays.
 
     D_t = Σ_{s ≤ t} ⟨φ(q_t), φ(k_s)⟩ + ε; it has no entries without normalisation, where dN = dY and dD = 0.
+    From a state on, the sweep for dFQ begins with S and z, the other two with dS and dz of the last one.
     """
 
     FQ: Array
@@ -542,6 +601,7 @@ class SweptKernelAttentionPullback(NamedTuple):
     V: Array
     Y: Array
     D: Array
+    initial: Sums | None = None
 
     @property
     def A(self) -> Array:  # noqa: N802
@@ -549,35 +609,71 @@ class SweptKernelAttentionPullback(NamedTuple):
         W = np.tril(self.FQ @ self.FK.mT)
         return W * inverse(self.D)[..., None] if self.D.size else W
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+    def __call__(self, dY: Any) -> tuple[Any, ...]:
+        dY, after = dY if self.initial is not None else (dY, None)
         if dY.shape != self.Y.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.Y.shape}")
         q, k, v, y, dy = (heads(X) for X in (self.FQ, self.FK, self.V, self.Y, dY.astype(self.Y.dtype, copy=False)))
-        dd = share = None
+        dd = share = past = future = dS = dz = None
         if self.D.size:
             share, dd = inverse(self.D.reshape(y.shape[:2])), np.empty(y.shape[:2], y.dtype)
             in_parallel(len(y), less_products, dy, y, dd)
-        dq, _ = run(dy, v, k, read_1=dd, of_y=share)
-        dk, _ = run(v, dy, q, write_1=dd, of_x=share, reverse=True)
-        dv, _ = run(k, q, dy, of_x=share, reverse=True)
-        return dq.reshape(self.FQ.shape), dk.reshape(self.FK.shape), dv.reshape(self.V.shape)
+        if self.initial is not None and after is not None:
+            (S, z), (G, dz) = ((heads(X), x.reshape(len(q), 1, q.shape[-1])) for X, x in (self.initial, after))
+            past, future, dS = turned(S), turned(G), G.copy()
+            if dd is not None:
+                past, future = np.concatenate([past, z], 1), np.concatenate([future, dz], 1)
+        dq, _ = run(dy, v, k, read_1=dd, of_y=share, S=past)
+        dk, _ = run(v, dy, q, write_1=dd, of_x=share, reverse=True, S=future)
+        dv, _ = run(k, q, dy, of_x=share, reverse=True, S=dS)
+        gradients = dq.reshape(self.FQ.shape), dk.reshape(self.FK.shape), dv.reshape(self.V.shape)
+        if self.initial is None or dS is None or dz is None:
+            return gradients
+        if dd is None or share is None:
+            dk += dz
+        else:
+            dz = dz + ((share * dd)[..., None] * q).sum(-2, keepdims=True)
+        return *gradients, tuple(d.reshape(X.shape) for d, X in zip((dS, dz), self.initial, strict=True))
 
 
 def swept_kernel_attention(
-    FQ: Array, FK: Array, V: Array, *, normalise: bool, eps: float
-) -> tuple[Array, SweptKernelAttentionPullback]:
+    FQ: Array, FK: Array, V: Array, initial: Sums | None = None, *, normalise: bool, eps: float
+) -> tuple[Any, SweptKernelAttentionPullback]:
     """`kernel_attention` that is causal, of as many queries as keys: y_t = Σ_{s ≤ t} ⟨φ(q_t), φ(k_s)⟩ v_s / D_t.
 
     cost     O(n r dv) time, O(n (r + dv)) memory
     """
     q, k, v = heads(FQ), heads(FK), heads(V)
     D = np.empty((*FQ.shape[:-1],) if normalise else (0,), V.dtype)
+    S, z = None, np.zeros((len(k), k.shape[-1]), k.dtype)
+    if initial is not None:
+        S, z = heads(initial[0]).copy(), initial[1].reshape(z.shape).copy()
     if normalise:
-        z = np.zeros((len(k), k.shape[-1]), k.dtype)
         in_parallel(len(q), denominators, q, k, V.dtype.type(eps), z, D.reshape(q.shape[:2]))
-    Y, _ = run(q, k, v, of_y=inverse(D).reshape(q.shape[:2]) if normalise else None)
+    elif initial is not None:
+        z += k.sum(-2)
+    Y, _ = run(q, k, v, of_y=inverse(D).reshape(q.shape[:2]) if normalise else None, S=S)
     Y = Y.reshape(V.shape)
-    return Y, SweptKernelAttentionPullback(FQ, FK, V, Y, D)
+    pullback = SweptKernelAttentionPullback(FQ, FK, V, Y, D, initial)
+    if initial is None or S is None:
+        return Y, pullback
+    return (Y, (S.reshape(initial[0].shape), z.reshape(initial[1].shape))), pullback
+
+
+Ends = tuple[Array, Array, Array]  # S before the first position, S behind the last one, and the gradient of that
+
+
+def of_the_ends(ends: Ends | None) -> tuple[Array | None, ...]:
+    """What the sweeps back begin with: dS, which becomes dS_0, S_0ᵀ and dSᵀ."""
+    if ends is None:
+        return None, None, None
+    S_0, _, dS = (heads(X) for X in ends)
+    return dS.copy(), turned(S_0), turned(dS)
+
+
+def with_state(Y: Array, S: Array | None, initial: Array | None) -> Any:
+    """Y, or Y and S."""
+    return Y if S is None or initial is None else (Y, S.reshape(initial.shape))
 
 
 class Meetings:
@@ -587,7 +683,17 @@ class Meetings:
         B, n, r = K.shape
         blocks = -(-n // BLOCK)
         self.states = np.empty((B, -(-r // LANES), blocks, V.shape[-1] * LANES), K.dtype)
-        self.met = np.zeros((B, blocks, r), K.dtype)
+        self.met = np.zeros((B, blocks + 1, r), K.dtype)
+
+    def at_the_ends(self, decay: Array, ends: Ends | None, dS_0: Array | None) -> None:
+        """S and G also meet before the first position, where G fades once more and is dS_0, and behind the last one."""
+        if ends is None or dS_0 is None:
+            return
+        S_0, S, dS = (heads(X) for X in ends)
+        dS_0 *= decay[:, :1].prod(1)[..., None]
+        self.met[:, 0] = np.vecdot(S_0, dS_0)
+        if decay.shape[1] % BLOCK:  # or else the sweep has met there
+            self.met[:, -1] = np.vecdot(S, dS)
 
     def gradient(self, decay: Array, q: Array, dq: Array, k: Array, dk: Array, looked_up: Array | None = None) -> Array:
         """dln α, which replaces α."""
@@ -611,70 +717,93 @@ def fading(log_decay: Array) -> Array:
     return decay
 
 
-def gated_linear(Q: Array, K: Array, V: Array, log_decay: Array) -> Array:
-    """Y of `gated_linear_attention`; ln α is (*batch, n, 1 or r)."""
-    Y, _ = run(heads(Q), heads(K), heads(V), fading(log_decay))
-    return Y.reshape(V.shape)
+def apart(gradients: Any, initial: Array | None, S: Array | None) -> tuple[Array, Ends | None]:
+    """dY, and the ends if there are any: then the gradient is (dY, dS)."""
+    return (gradients, None) if initial is None or S is None else (gradients[0], (initial, S, gradients[1]))
 
 
-def gated_linear_back(Q: Array, K: Array, V: Array, log_decay: Array, dY: Array) -> tuple[Array, Array, Array, Array]:
-    """dQ, dK, dV and dln α: a sweep for each of three, and what lies between."""
+def gated_linear(Q: Array, K: Array, V: Array, log_decay: Array, initial: Array | None = None) -> Any:
+    """Y of `gated_linear_attention`, and S if there is a state to begin with; ln α is (*batch, n, 1 or r)."""
+    S = None if initial is None else heads(initial).copy()
+    Y, _ = run(heads(Q), heads(K), heads(V), fading(log_decay), S=S)
+    return with_state(Y.reshape(V.shape), S, initial)
+
+
+def gated_linear_back(
+    Q: Array, K: Array, V: Array, log_decay: Array, dY: Array, ends: Ends | None = None
+) -> tuple[Array, ...]:
+    """dQ, dK, dV, dln α, and dS_0 if there is one: a sweep for each of three, and what lies between."""
     q, k, v, dy = (heads(X) for X in (Q, K, V, dY.astype(V.dtype, copy=False)))
     decay = fading(log_decay)
-    meetings = Meetings(v, k)
-    dq, _ = run(dy, v, k, decay, by_columns=True, states=meetings.states)
-    dk, _ = run(v, dy, q, decay, by_columns=True, reverse=True, states=meetings.states, met=meetings.met)
-    dv, _ = run(k, q, dy, decay, reverse=True)
+    meetings, (dS_0, past, future) = Meetings(v, k), of_the_ends(ends)
+    dq, _ = run(dy, v, k, decay, by_columns=True, states=meetings.states, S=past)
+    dk, _ = run(v, dy, q, decay, by_columns=True, reverse=True, states=meetings.states, met=meetings.met, S=future)
+    dv, _ = run(k, q, dy, decay, reverse=True, S=dS_0)
+    meetings.at_the_ends(decay, ends, dS_0)
     dlog_decay = meetings.gradient(decay, q, dq, k, dk)
-    return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(V.shape), dlog_decay.reshape(log_decay.shape)
+    gradients = dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(V.shape), dlog_decay.reshape(log_decay.shape)
+    return gradients if ends is None or dS_0 is None else (*gradients, dS_0.reshape(ends[0].shape))
 
 
-def delta(Q: Array, K: Array, V: Array, beta: Array, log_decay: Array | None = None) -> tuple[Array, Array]:
-    """Y and E of `delta_rule` or, with ln α, (*batch, n, 1 or r), of `gated_delta_rule`."""
+def delta(
+    Q: Array, K: Array, V: Array, beta: Array, log_decay: Array | None = None, initial: Array | None = None
+) -> tuple[Any, Array]:
+    """Y, or Y and S, and E of `delta_rule` or, with ln α, (*batch, n, 1 or r), of `gated_delta_rule`."""
     k, decay = heads(K), None if log_decay is None else fading(log_decay)
-    Y, E = run(heads(Q), k, heads(V), decay, R_2=k, beta=heads(beta[..., None])[..., 0])
-    return Y.reshape(V.shape), E.reshape(V.shape)
+    S = None if initial is None else heads(initial).copy()
+    Y, E = run(heads(Q), k, heads(V), decay, R_2=k, beta=heads(beta[..., None])[..., 0], S=S)
+    return with_state(Y.reshape(V.shape), S, initial), E.reshape(V.shape)
 
 
 def delta_back(
-    Q: Array, K: Array, beta: Array, E: Array, dY: Array, log_decay: Array | None = None
+    Q: Array, K: Array, beta: Array, E: Array, dY: Array, log_decay: Array | None = None, ends: Ends | None = None
 ) -> tuple[Array, ...]:
-    """dQ, dK, dV, dβ and, of gates, dln α: a sweep that finds g = Gᵀ k, and dv = β g with it; then one for dQ, one for dK."""
+    """dQ, dK, dV, dβ, of gates dln α, from a state on dS_0: a sweep that finds g = Gᵀ k, and dv = β g; one for dQ, one for dK."""
     q, k, dy, e = (heads(X) for X in (Q, K, dY.astype(E.dtype, copy=False), E))
     b, decay = heads(beta[..., None])[..., 0], None if log_decay is None else fading(log_decay)
     dbetas = np.empty((-(-e.shape[-1] // LANES), *b.shape), b.dtype)  # what each panel says of it
-    dv, _ = run(k, q, dy, decay, reverse=True, W_2=k, of_y=b, E=e, dbeta=dbetas)
+    dS_0, past, future = of_the_ends(ends)
+    dv, _ = run(k, q, dy, decay, reverse=True, W_2=k, of_y=b, E=e, dbeta=dbetas, S=dS_0)
     meetings = None if log_decay is None else Meetings(e, k)
     states, met = (None, None) if meetings is None else (meetings.states, meetings.met)
-    dq, looked_up = run(dy, e, k, decay, by_columns=True, R_2=dv, of_x=b, states=states)
+    dq, looked_up = run(dy, e, k, decay, by_columns=True, R_2=dv, of_x=b, states=states, S=past)
     upon = looked_up if meetings is None else None
     dk, _ = run(
-        e, dy, q, decay, by_columns=True, reverse=True, W_2=dv, X_2=k, of_y=b, states=states, met=met, upon=upon
-    )
+        e, dy, q, decay, by_columns=True, reverse=True, W_2=dv, X_2=k, of_y=b, states=states, met=met, upon=upon,
+        S=future,
+    )  # fmt: skip
     gates: tuple[Array, ...] = ()
     if meetings and log_decay is not None and decay is not None:
+        meetings.at_the_ends(decay, ends, dS_0)
         gates = (meetings.gradient(decay, q, dq, k, dk, looked_up).reshape(log_decay.shape),)
+    if ends is not None and dS_0 is not None:
+        gates += (dS_0.reshape(ends[0].shape),)
     return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(E.shape), dbetas.sum(0).reshape(beta.shape), *gates
 
 
 class SweptDeltaRulePullback(NamedTuple):
-    """Three sweeps: they stand at the top of this file. E_t = v_t − k_tᵀ S_{t−1}."""
+    """Three sweeps: they stand at the top of this file. E_t = v_t − k_tᵀ S_{t−1}. From a state on, both ends are kept."""
 
     Q: Array
     K: Array
     beta: Array
     E: Array
+    initial: Array | None = None
+    S: Array | None = None
 
-    def __call__(self, dY: Array) -> tuple[Array, ...]:
+    def __call__(self, dY: Any) -> tuple[Array, ...]:
+        dY, ends = apart(dY, self.initial, self.S)
         if dY.shape != self.E.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.E.shape}")
-        return delta_back(self.Q, self.K, self.beta, self.E, dY)
+        return delta_back(self.Q, self.K, self.beta, self.E, dY, ends=ends)
 
 
-def swept_delta_rule(Q: Array, K: Array, V: Array, beta: Array) -> tuple[Array, SweptDeltaRulePullback]:
+def swept_delta_rule(
+    Q: Array, K: Array, V: Array, beta: Array, initial: Array | None = None
+) -> tuple[Any, SweptDeltaRulePullback]:
     """`delta_rule` in the compiled tiers, which has checked the arguments.
 
     cost     O(n r dv) time, O(n (r + dv)) memory
     """
-    Y, E = delta(Q, K, V, beta)
-    return Y, SweptDeltaRulePullback(Q, K, beta, E)
+    Y, E = delta(Q, K, V, beta, initial=initial)
+    return Y, SweptDeltaRulePullback(Q, K, beta, E, initial, None if initial is None else Y[1])

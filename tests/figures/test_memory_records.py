@@ -5,6 +5,8 @@ import numpy as np
 from minitransformer import experiments
 from minitransformer.experiments.beside import MODELS, InTwoTokens
 from minitransformer.experiments.many_pairs import ATTENTIONS, KEYS, PAIRS, VALUES
+from minitransformer.experiments.parity import ATTENTIONS as COUNTING
+from minitransformer.experiments.parity import PLACES
 from minitransformer.experiments.thinking_longer import STEPS
 from minitransformer.figures import many_pairs, reading_and_writing, thinking_longer
 
@@ -108,3 +110,21 @@ def test_the_task_in_two_tokens():
         assert [value[key] for key in row[8:]] == targets
         assert max(row[:8:2]) < KEYS <= min(row[1:8:2])
         assert max(row) < task.vocabulary
+
+
+def test_a_reach_of_two_counts_and_nothing_else_does():
+    record = experiments.load("parity")
+    for trial, found in record:
+        trained, longer, longest = (found[f"bits {first} to {last}"] for first, last in PLACES)
+        if trial.attention.endswith("reach=2"):
+            assert trained == longer == 1, trial
+            assert longest > 0.75, trial
+        else:
+            assert trained < 0.75, trial
+            assert 0.49 < longer < 0.51, trial
+            assert 0.49 < longest < 0.51, trial
+        assert (trained > 0.6) == ("delta" in trial.attention), trial
+    perfect = [found["bits 65 to 256"] == 1 for trial, found in record if trial.attention.endswith("reach=2")]
+    assert len(perfect) == 6
+    assert sum(perfect) == 3
+    assert len(list(record)) == 3 * len(COUNTING)

@@ -1,6 +1,7 @@
 """Part II, linear time: weights that are products of features, which features, and memories that fade."""
 
 from minitransformer.attention.linear.cosformer import CosFormer, cosformer_attention, cosformer_features
+from minitransformer.attention.linear.delta_net import DeltaRule
 from minitransformer.attention.linear.dpfp import DPFP, dpfp_features, sum_normalised
 from minitransformer.attention.linear.forgetting import Forgetting, forgetting_attention
 from minitransformer.attention.linear.gated import decay_mask, gated_linear_attention, gated_linear_step
@@ -27,6 +28,7 @@ __all__ = [
     "GLA",
     "SSD",
     "CosFormer",
+    "DeltaRule",
     "Forgetting",
     "GatedDelta",
     "Performer",

@@ -11,12 +11,12 @@ What is given is ln α, because that adds up: ln L_ij is a sum over the position
 sums from the beginning: these grow with the text, and their rounding with them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.delta_rule import outer, read
+from minitransformer.attention.delta_rule import empty, outer, read
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
@@ -61,12 +61,15 @@ class GatedPullback(NamedTuple):
     δS_t = Diag(δα_t) S_{t−1} + Diag(α_t) δS_{t−1} + δk_t v_tᵀ + k_t δv_tᵀ:  dk_t = G v_t,  dv_t = Gᵀ k_t,  G becomes Diag(α_t) G.
     dln α_t = Σ_v Diag(α_t) S_{t−1} ⊙ G, a sum along each row. It is also what is read from t on, less what is written from t on:
     dln α_t = Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i), as the tiers of loops have it. Nothing is remembered but the arguments.
+    From a state on, G begins with the gradient dS of the last one, and ends as dS_0; and to each dln α_t comes Σ_v S ⊙ dS.
     """
 
     Q: Array
     K: Array
     V: Array
     log_decay: Array
+    initial: Array | None = None
+    S: Array | None = None
 
     @property
     def A(self) -> Array:  # noqa: N802
@@ -76,27 +79,29 @@ class GatedPullback(NamedTuple):
         L = decay_mask(self.log_decay.mT)  # one for each channel: (*batch, r, n, n)
         return np.einsum("...ic,...cij,...jc->...ij", self.Q, L, self.K)
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
+    def __call__(self, dY: Any) -> tuple[Array, ...]:
+        dY, dS = (dY, None) if self.initial is None else dY
         if dY.shape != self.V.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.V.shape}")
         Q, K, V, log_decay = self.Q, self.K, self.V, by_channel(self.log_decay, self.K)
         if loops := loops_in("sweeps"):
-            dQ, dK, dV, dlog_decay = loops.gated_linear_back(Q, K, V, log_decay, dY)
-            return dQ, dK, dV, dlog_decay.reshape(self.log_decay.shape)
+            ends = None if dS is None else (self.initial, self.S, dS)
+            dQ, dK, dV, dlog_decay, *dS_0 = loops.gated_linear_back(Q, K, V, log_decay, dY, ends)
+            return dQ, dK, dV, dlog_decay.reshape(self.log_decay.shape), *dS_0
         alpha = np.exp(log_decay)[..., None]
         dQ, dK, dV, dlog_decay = (np.empty_like(X) for X in (Q, K, V, log_decay))
-        left, S = [], np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype)
+        left, S = [], empty(K, V) if self.initial is None else self.initial
         for t in range(K.shape[-2]):
             left.append(alpha[..., t, :, :] * S)
             S = left[t] + outer(K[..., t, :], V[..., t, :])
             dQ[..., t, :] = read(dY[..., t, :], S.mT)
-        G = np.zeros_like(S)
+        G = empty(K, V) if dS is None else dS
         for t in reversed(range(K.shape[-2])):
             G = G + outer(Q[..., t, :], dY[..., t, :])
             dK[..., t, :], dV[..., t, :] = read(V[..., t, :], G.mT), read(K[..., t, :], G)
             dlog_decay[..., t, :] = overlap(left[t], G, log_decay.shape[-1])
             G = alpha[..., t, :, :] * G
-        return dQ, dK, dV, dlog_decay.reshape(self.log_decay.shape)
+        return dQ, dK, dV, dlog_decay.reshape(self.log_decay.shape), *(() if dS is None else (G,))
 
 
 @checked
@@ -105,27 +110,31 @@ def gated_linear_attention(
     K: Float[Array, "*batch n r"],
     V: Float[Array, "*batch n dv"],
     log_decay: Float[Array, "..."],
-) -> tuple[Float[Array, "*batch n dv"], Pullback]:
+    initial: Float[Array, "*batch r dv"] | None = None,
+) -> tuple[Any, Pullback]:
     """Read from a memory that fades.
 
         S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ,   y_t = q_tᵀ S_t
 
     log_decay   ln α, at most 0: one number for each position, (*batch, n), or one for each channel too, (*batch, n, r). −∞
-                forgets all. That of the first position has no effect
+                forgets all. That of the first position has no effect on an empty memory
+    initial     S_0, what the memory holds before the first position. With it the value is (Y, S_n), and the gradients end in dS_0
     source      Yang et al. 2024 for channels; Sun et al. 2023 (RetNet), Dao and Gu 2024 (Mamba-2) for one number. No scale
     cost        O(n r dv) time, O(n (r + dv)) memory. Always causal: y_t depends on positions up to t only
-    returns     Y and a pullback: dQ, dK, dV, dlog_decay = pullback(dY); `pullback.A` is the matrix of weights
+    returns     Y (*batch, n, dv) and a pullback: dQ, dK, dV, dlog_decay = pullback(dY); `pullback.A` is the matrix of weights.
+                From S_0 on, Y, S = value, and dQ, dK, dV, dlog_decay, dS_0 = pullback((dY, dS))
     raises      TypeError for a wrong shape or dtype
     """
-    one_dtype(Q=Q, K=K, V=V, log_decay=log_decay)
+    one_dtype(Q=Q, K=K, V=V, log_decay=log_decay, initial=initial)
     decay = by_channel(log_decay, K)
     if loops := loops_in("sweeps"):
-        return loops.gated_linear(Q, K, V, decay), GatedPullback(Q, K, V, log_decay)
-    S, Y = np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), np.empty_like(V)
+        value = loops.gated_linear(Q, K, V, decay, initial)
+        return value, GatedPullback(Q, K, V, log_decay, initial, None if initial is None else value[1])
+    S, Y = empty(K, V) if initial is None else initial, np.empty_like(V)
     for t in range(K.shape[-2]):
         S = np.exp(decay[..., t, :, None]) * S + outer(K[..., t, :], V[..., t, :])
         Y[..., t, :] = read(Q[..., t, :], S)
-    return Y, GatedPullback(Q, K, V, log_decay)
+    return Y if initial is None else (Y, S), GatedPullback(Q, K, V, log_decay, initial, None if initial is None else S)
 
 
 @checked

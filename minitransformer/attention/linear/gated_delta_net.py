@@ -1,7 +1,7 @@
 """Gated DeltaNet and Kimi delta attention: the delta rule with gates in every head.
 
     q, k, v                                           through a short convolution each, if there are taps; 4 in both models
-    α_t = exp(−e^A softplus(x_t w + b)),   β_t = σ(x_t w_β)        one α for each head, or one for each channel
+    α_t = exp(−e^A softplus(x_t w + b)),   β_t = c σ(x_t w_β)        one α for each head, or one for each channel
     y_t = q_tᵀ S_t of the gated delta rule, with q_t / √d and k_t of norm one: x/√(‖x‖² + 10⁻⁶ d), `unit`
     Z   = RMS norm of y_t, head by head, ⊙ swish(x_t W_g)          ⊙ σ where there is one α for each channel
 
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.delta_rule import unit
+from minitransformer.attention.delta_rule import opened, refuse_to_grow, unit
 from minitransformer.attention.linear.gla import GainPullback, WidenedPullback, narrow, widened
 from minitransformer.attention.linear.memory import Entries, Memory, norm_and_gate
-from minitransformer.attention.linear.short_convolution import Kernel, drawn
+from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.linear.ssd import speeds, time_offsets
 from minitransformer.door import frozen
 from minitransformer.functional import sigmoid, silu, softplus
@@ -39,7 +39,7 @@ class GatedDeltaParams(NamedTuple):
 
 
 class GatesPullback(NamedTuple):
-    """ln α = −e^A s with s = softplus:  ds = −e^A dln α,  dA = Σ ln α dln α; β = σ; q and k are of norm one."""
+    """ln α = −e^A s with s = softplus:  ds = −e^A dln α,  dA = Σ ln α dln α; β = c σ; q and k are of norm one."""
 
     q: Pullback
     k: Pullback
@@ -71,17 +71,28 @@ class GatedDelta(Memory):
     channelwise  whether each channel has an α of its own
     taps         τ, how many tokens queries, keys and values are each made of, as in `short_convolution`; 4 in both models.
                  None for no convolution
-    source       Yang, Kautz and Hatamizadeh 2025; Kimi Team 2025, whose projection to the gates goes through d columns
+    reach        c of β = c σ(…), at most 2. Above 1, a write can turn the sign of what is held
+    key_heads    heads of queries and keys, each of which serves H/key_heads heads of values, every one with its own α and β. H if
+                 None; half of H in Qwen3-Next
+    source       Yang, Kautz and Hatamizadeh 2025; Kimi Team 2025, whose projection to the gates goes through d columns;
+                 Grazzi et al. 2024 for c = 2
     cost         O(n d dv) time; one new token costs O(d dv). Always causal
+    raises       ValueError for a reach that is not above 0 and at most 2, or an H that key_heads does not divide
     """
 
     heads: int
     d: int
     channelwise: bool = False
     taps: int | None = None
+    reach: float = 1.0
+    key_heads: int | None = None
 
     learned = GatedDeltaParams
     needs = "α, β and a gate from X"
+
+    def __post_init__(self) -> None:
+        refuse_to_grow(self.reach)
+        refuse_uneven(self.heads, self.key_heads)
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]
@@ -95,14 +106,14 @@ class GatedDelta(Memory):
         if self.channelwise:
             rows = narrow(self.d, self.heads) * self.heads
             W = rng.uniform(-1, 1, (rows, len(b))).astype(dtype) * dtype(np.sqrt(3 / rows))
-        kernel = drawn(rng, self.heads, self.taps, self.d, dtype)
+        kernel = drawn(rng, self.heads, self.key_heads, self.taps, self.d, dtype)
         return GatedDeltaParams(A, b, W, np.ones(self.d, dtype), kernel)
 
     def prepare(
         self, params: GatedDeltaParams, Q: Array, K: Array, V: Array, *streams: Array
     ) -> tuple[Entries, GatesPullback]:
         """Queries and keys of norm one, β and ln α."""
-        (Q, q), (K, k), (beta, dbeta) = unit(Q), unit(K), sigmoid(streams[0][..., 0])
+        (Q, q), (K, k), (beta, dbeta) = unit(Q), unit(K), opened(streams[0][..., 0], self.reach)
         scale, wide = Q.dtype.type(self.d**-0.5), None
         if params.W is None:
             logits, speed = streams[1][..., 0] + params.b[:, None], np.exp(params.A)[:, None]

@@ -2,6 +2,7 @@
 
     convolve    Q, K and V, each row with those before it           where the core has taps (short_convolution.py)
     prepare     Q, K, V and streams → what the memory takes         scales, norms, decays, how far each write goes
+    repeated    a query and a key for each head of values           where several of these have one of those (`key_heads`)
     hide        a position that the mask hides neither writes nor fades
     recall      Y of `gated_linear_attention`, or of `gated_delta_rule` where there is a β
     finish      Z = RMS norm of y_t ⊙ swish(g_t)                    in each head, or in what order a model has it
@@ -14,11 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import must_broadcast
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.linear.gated import gated_linear_attention, gated_linear_step
 from minitransformer.attention.linear.gated_delta import gated_delta_rule, gated_delta_step
 from minitransformer.attention.linear.short_convolution import Kernel, short_convolution
 from minitransformer.functional import rms_norm
+from minitransformer.gather_scatter import for_each_head, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
 
@@ -32,6 +35,18 @@ class Entries(NamedTuple):
     beta: Array | None
     log_decay: Array
 
+    def repeated(self) -> "Entries":
+        """With queries and keys for each head of values."""
+        Q, K = (for_each_head(X, self.V.shape[:-2]) for X in (self.Q, self.K))
+        return self._replace(Q=Q, K=K)
+
+    def summed(self, key_heads: int | None) -> "Entries":
+        """Of gradients: those of the queries and keys that were repeated."""
+        if key_heads is None:
+            return self
+        shape = *self.Q.shape[:-3], key_heads, *self.Q.shape[-2:]
+        return self._replace(Q=sum_over_heads(self.Q, shape), K=sum_over_heads(self.K, shape))
+
     def hide(self, seen: Array | None) -> "Entries":
         """With zeros, a decay of one, and so gradients of zero, for the positions that are not there. Queries stay."""
         if seen is None:
@@ -42,11 +57,11 @@ class Entries(NamedTuple):
         K, V = where_seen(seen, self.K), where_seen(seen, self.V)
         return Entries(self.Q, K, V, beta, where_seen(there, self.log_decay))
 
-    def recall(self) -> tuple[Array, Pullback]:
-        """Y, and its pullback."""
+    def recall(self, initial: Array | None = None) -> tuple[Any, Pullback]:
+        """Y, and its pullback; or from a state on, Y and the state after these positions, and theirs."""
         if self.beta is None:
-            return gated_linear_attention(self.Q, self.K, self.V, self.log_decay)
-        return gated_delta_rule(self.Q, self.K, self.V, self.beta, self.log_decay)
+            return gated_linear_attention(self.Q, self.K, self.V, self.log_decay, initial)
+        return gated_delta_rule(self.Q, self.K, self.V, self.beta, self.log_decay, initial)
 
     def step(self, S: Array) -> tuple[Array, Array]:
         """Y and the state after these positions."""
@@ -77,7 +92,8 @@ def norm_and_gate(Y: Array, G: Array, gain: Array, activation: Any) -> tuple[Arr
 class MemoryState(NamedTuple):
     """The memory after `length` positions, S (*batch, H, d, dv).
 
-    rows   of queries, keys and values, the last ones that a convolution will see again, (*batch, 3H, taps − 1, d)
+    rows   of queries, keys and values, the last ones that a convolution will see again, (*batch, 3H, taps − 1, d), of which some
+           may share their queries and keys
     """
 
     S: Array
@@ -94,18 +110,25 @@ class MemoryPullback(NamedTuple):
     recall: Pullback
     finish: Pullback
     seen: Array | None
+    key_heads: int | None
 
     def __call__(self, dZ: Array) -> tuple[Any, ...]:
         behind, dY, dV_behind, dgate = self.finish(dZ)
         dQ, dK, dV, *dbeta, dlog_decay = self.recall(dY)
         entries = Entries(dQ, dK, dV, dbeta[0] if dbeta else None, dlog_decay).hide(self.seen)
+        entries = entries.summed(self.key_heads)
         front, dQ, dK, dV, *dgates = self.prepare(entries)
         dV = dV if dV_behind is None else dV + where_seen(self.seen, dV_behind)
         if self.convolve is not None:
             dX, *dkernel = self.convolve(np.concatenate([dQ, dK, dV], -3))
-            dQ, dK, dV = (where_seen(self.seen, d) for d in np.split(dX, 3, -3))
+            dQ, dK, dV = (where_seen(self.seen, d) for d in apart(dX, dQ, dK))
             front["kernel"] = Kernel(*dkernel)
         return self.learned(**front, **behind), dQ, dK, dV, *dgates, dgate
+
+
+def apart(X: Array, Q: Array, K: Array) -> list[Array]:
+    """What is one after another along the heads: that of the queries, of the keys, and of the values."""
+    return np.split(X, [Q.shape[-3], Q.shape[-3] + K.shape[-3]], -3)
 
 
 class Memory(Core):
@@ -136,7 +159,7 @@ class Memory(Core):
             return list(arrays), None
         X = np.concatenate([where_seen(seen, X) for X in arrays], -3)
         Y, pullback = short_convolution(X, *params.kernel, before=before)
-        return np.split(Y, 3, -3), pullback
+        return apart(Y, *arrays[:2]), pullback
 
     def fit_heads(self, Q: Array, K: Array, V: Array, *others: Any, new: bool = False) -> None:
         """As any core; and a norm and a gate stand behind it, so values are as wide as keys."""
@@ -166,22 +189,24 @@ class Memory(Core):
         if Q.shape[-2] != K.shape[-2]:
             raise ValueError(f"K: a memory writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
         seen = seen_keys(mask, Q, K, "a memory")
+        if mask is not None:
+            must_broadcast(mask, (*V.shape[:-1], K.shape[-2]))
         *gates, gate = streams
         K, V, *gates = (where_seen(seen, X) for X in (K, V, *gates))
         (Q, K, V), convolve = self.convolve(params, seen, Q, K, V)
         entries, prepare = self.prepare(params, Q, K, V, *gates)
-        Y, recall = entries.hide(seen).recall()
+        Y, recall = entries.repeated().hide(seen).recall()
         Z, finish = self.finish(params, Y, where_seen(seen, V), gate)
-        return Z, MemoryPullback(self.learned, convolve, prepare, recall, finish, seen)
+        return Z, MemoryPullback(self.learned, convolve, prepare, recall, finish, seen, self.key_heads)
 
     def step(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: MemoryState | None = None
     ) -> tuple[Array, MemoryState]:
         """O(d dv) for one new token."""
         if state is None:
-            state = MemoryState(np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), 0)
+            state = MemoryState(np.zeros((*V.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), 0)
         *gates, gate = streams
         (Q, K, V), convolve = self.convolve(params, None, Q, K, V, before=state.rows)
         rows = None if convolve is None else convolve.rows[..., Q.shape[-2] :, :].copy()
-        Y, S = self.prepare(params, Q, K, V, *gates)[0].step(state.S)
+        Y, S = self.prepare(params, Q, K, V, *gates)[0].repeated().step(state.S)
         return self.finish(params, Y, V, gate)[0], MemoryState(S, state.length + Q.shape[-2], rows)

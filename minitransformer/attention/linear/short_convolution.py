@@ -73,17 +73,27 @@ def short_convolution(
 
 
 class Kernel(NamedTuple):
-    """Of queries, keys and values, one after another: θ (3H, taps, d), and b (3H, d) in a model that has one."""
+    """Of queries, keys and values, one after another: θ (3H, taps, d), and b (3H, d) in a model that has one. Fewer than 3H where
+    heads of values share queries and keys.
+    """
 
     theta: Array
     b: Array | None = None
 
 
 def drawn(
-    rng: np.random.Generator, heads: int, taps: int | None, d: int, dtype: type, *, bias: bool = False
-) -> Kernel | None:
+    rng: np.random.Generator, heads: int, key_heads: int | None, taps: int | None, d: int, dtype: type, *,
+    bias: bool = False,
+) -> Kernel | None:  # fmt: skip
     """Uniform on ±1/√taps, and b = 0; None without taps."""
     if taps is None:
         return None
-    theta = rng.uniform(-1, 1, (3 * heads, taps, d)) / np.sqrt(taps)
-    return Kernel(theta.astype(dtype), np.zeros((3 * heads, d), dtype) if bias else None)
+    rows = heads + 2 * (heads if key_heads is None else key_heads)
+    theta = rng.uniform(-1, 1, (rows, taps, d)) / np.sqrt(taps)
+    return Kernel(theta.astype(dtype), np.zeros((rows, d), dtype) if bias else None)
+
+
+def refuse_uneven(heads: int, key_heads: int | None) -> None:
+    """Raise ValueError unless each head of queries and keys can serve as many of values."""
+    if key_heads is not None and heads % key_heads:
+        raise ValueError(f"key_heads: {heads} heads of values are not divisible among {key_heads} of queries and keys")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.attention.linear.memory import Entries, Memory
-from minitransformer.attention.linear.short_convolution import Kernel, drawn
+from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.door import frozen
 from minitransformer.functional import rms_norm, silu, softplus
@@ -78,16 +78,22 @@ class SSD(Memory):
     heads, d   H, and the width of a head
     taps       τ, how many tokens queries, keys and values are each made of, as in `short_convolution`; 4 in the model. None for
                no convolution
+    key_heads  heads of queries and keys, C and B, each of which serves H/key_heads heads of values. H if None; 1 in the model
     source     Dao and Gu 2024. As in its code, the gate comes before the norm, which is over all heads
     cost       O(n d dv) time; one new token costs O(d dv). Always causal. Queries are not scaled
+    raises     ValueError for an H that key_heads does not divide
     """
 
     heads: int
     d: int
     taps: int | None = None
+    key_heads: int | None = None
 
     learned = SSDParams
     needs = "Δ and a gate from X"
+
+    def __post_init__(self) -> None:
+        refuse_uneven(self.heads, self.key_heads)
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]
@@ -97,7 +103,7 @@ class SSD(Memory):
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SSDParams:
         """e^A uniform on 1 … 16, and Δ for x = 0 between 0.001 and 0.1, every order of magnitude as likely; D = 1."""
         A, b = speeds(rng, self.heads).astype(dtype), time_offsets(rng, self.heads).astype(dtype)
-        kernel = drawn(rng, self.heads, self.taps, self.d, dtype, bias=True)
+        kernel = drawn(rng, self.heads, self.key_heads, self.taps, self.d, dtype, bias=True)
         return SSDParams(A, b, np.ones(self.heads, dtype), np.ones(self.heads * self.d, dtype), kernel)
 
     def prepare(self, params: SSDParams, Q: Array, K: Array, V: Array, *streams: Array) -> tuple[Entries, StepPullback]:

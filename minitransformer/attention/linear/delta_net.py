@@ -1,0 +1,123 @@
+"""DeltaNet: the delta rule in every head, and what its keys and its gate are made of.
+
+    q, k    x/‖x‖, rows of norm one; or φ(x)/Σφ(x), features that sum to one (Schlag, Irie and Schmidhuber 2021)
+    β       c σ(b), b from X, and c is 1, or up to 2
+
+A write takes what is held along k times 1 − β: with β between 0 and 1 it fades, with β between 1 and 2 it also changes its sign.
+So with c = 2 a memory can count: a token that writes with β = 2 mirrors it, and the next one mirrors it back.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, opened, refuse_to_grow, unit
+from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
+from minitransformer.door import frozen
+from minitransformer.pullback import NoParams, Pullback
+from minitransformer.typing import Array
+
+
+class SharesPullback(NamedTuple):
+    """Back through the sum, then through the features."""
+
+    features: Pullback
+    shares: Pullback
+
+    def __call__(self, dF: Array) -> Array:
+        return self.features(self.shares(dF))
+
+
+class DeltaCorePullback(NamedTuple):
+    """Back through the memory, the norms or features, and the gate; a position that the mask hides has written nothing."""
+
+    q: Pullback
+    k: Pullback
+    gate: Pullback
+    memory: Pullback
+    seen: Array | None
+
+    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array, Array]:
+        dQ, dK, dV, dbeta = self.memory(dY)
+        if self.seen is not None:
+            dK, dV = (np.where(self.seen, dX, dX.dtype.type(0)) for dX in (dK, dV))
+            dbeta = np.where(self.seen[..., 0], dbeta, dbeta.dtype.type(0))
+        return NoParams(), self.q(dQ), self.k(dK), dV, self.gate(dbeta)[..., None]
+
+
+class DeltaState(NamedTuple):
+    """The memory after `length` positions, S (*batch, H, r, dv)."""
+
+    S: Array
+    length: int
+
+
+@frozen
+class DeltaRule(Core):
+    """The delta rule in every head: queries and keys of norm one, β = c σ(b), where b is a number projected from X.
+
+    nu       ν: queries and keys are 2 d ν features instead, those of `dpfp_features`, divided by their sum. None for norm one
+    reach    c, at most 2. Above 1, a write can turn the sign of what is held, and a memory can keep track of a parity
+    source   Borealis II, fast weight memory systems; Schlag, Irie and Schmidhuber 2021, where memory and features are from;
+             Yang et al. 2024 for norm one; Grazzi et al. 2024 for c = 2
+    cost     O(n r dv) time, r = d, or 2 d ν; one new token costs O(r dv). Always causal, and the past has to be its own: m = n
+    raises   ValueError for a reach that is not above 0 and at most 2
+    """
+
+    nu: int | None = None
+    reach: float = 1.0
+
+    cost = "O(n)"
+    causal = "always"
+    needs = "β from X"
+    streams: ClassVar[dict[str, int]] = {"beta": 1}
+
+    def __post_init__(self) -> None:
+        refuse_to_grow(self.reach)
+
+    @property
+    def remembers(self) -> str:  # type: ignore[override]
+        """The memory."""
+        return f"S, {'d' if self.nu is None else f'{2 * self.nu} d'}·dv for each head"
+
+    def rows(self, X: Array) -> tuple[Array, Pullback]:
+        """Queries or keys as the memory takes them: of norm one, or features that sum to one."""
+        if self.nu is None:
+            return unit(X)
+        F, features = dpfp_features(X, nu=self.nu)
+        shares, pullback = sum_normalised(F)
+        return shares, SharesPullback(features, pullback)
+
+    def __call__(
+        self,
+        params: NoParams,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = True,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, DeltaCorePullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV, dbeta). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
+        self.refuse(causal=causal)
+        if Q.shape[-2] != K.shape[-2]:
+            raise ValueError(f"K: the delta rule writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
+        seen = seen_keys(mask, Q, K, "the delta rule")
+        K, V, x = (where_seen(seen, X) for X in (K, V, streams[0]))
+        (Q, q), (K, k), (beta, gate) = self.rows(Q), self.rows(K), opened(x[..., 0], self.reach)
+        if seen is not None:
+            beta = where_seen(seen[..., 0], beta)
+        Y, memory = delta_rule(Q, K, V, beta)
+        return Y, DeltaCorePullback(q, k, gate, memory, seen)
+
+    def step(
+        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: DeltaState | None = None
+    ) -> tuple[Array, DeltaState]:
+        """O(r dv) for one new token."""
+        (Q, _), (K, _), (beta, _) = self.rows(Q), self.rows(K), opened(streams[0][..., 0], self.reach)
+        if state is None:
+            state = DeltaState(np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), 0)
+        Y, S = delta_rule_step(Q, K, V, beta, state.S)
+        return Y, DeltaState(S, state.length + Q.shape[-2])

@@ -1,0 +1,104 @@
+"""Is the number of ones so far even or odd? Which memories learn it, and for how long a text is it then right?"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.functional import cross_entropy
+from minitransformer.models import SequenceModel
+from minitransformer.pullback import Tree, tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.objective import LossPullback
+from minitransformer.training.schedule import Cosine
+from minitransformer.typing import Array
+
+LONGEST = 24  # bits of a text in training
+PLACES = ((1, 24), (25, 64), (65, 256))  # where a model is judged, first and last bit
+ATTENTIONS = ("softmax", "linear", "delta", "gated-delta", "delta:reach=2", "gated-delta:reach=2")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One block with two heads of width 8, which is not told the positions."""
+
+    attention: str
+    seed: int
+    steps: int = 1000
+    width: int = 16
+
+
+def trials() -> list[Trial]:
+    """Three seeds each."""
+    return [Trial(name, seed) for name in ATTENTIONS for seed in range(3)]
+
+
+def small(trial: Trial) -> Trial:
+    """Three steps."""
+    return replace(trial, steps=3)
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """Fractions right, by the place in texts that are longer than those of the training."""
+    task, last = Parity(), PLACES[-1][-1]
+    sizes: dict[str, Any] = {"width": trial.width, "depth": 1, "heads": 2, "hidden": 2 * trial.width, "outputs": 2}
+    model = SequenceModel(2, context=last, **sizes, attention=trial.attention, positions="none", causal=True)
+    training = Training(trial.steps, 32, Cosine(1e-2, trial.steps, trial.steps // 20), parts=1, seed=trial.seed)
+    params = train(model, task, replace(training, look_every=trial.steps), progress=False).params
+    bits, parities = task.of(last, 200, np.random.default_rng(1))
+    right = model(params, bits)[0].argmax(-1) == parities
+    found: dict[str, Any] = {"parameters": tree_size(params)}
+    return found | {f"bits {a} to {b}": round(float(right[:, a - 1 : b].mean()), 4) for a, b in PLACES}
+
+
+class Bits(NamedTuple):
+    """Texts of zeros and ones (size, n), and at each place the parity of the ones so far."""
+
+    bits: Array
+    parities: Array
+
+
+@dataclass(frozen=True)
+class Parity:
+    """A text of random bits; at every bit the answer is whether the ones up to it are odd in number.
+
+    bits    0 1 1 0 1
+    answer  0 1 0 0 1
+    """
+
+    @property
+    def length(self) -> int:
+        """Answers of a text."""
+        return LONGEST
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Texts are drawn, not read."""
+        return {"task": "parity", "name": f"{LONGEST} bits", "sha256": ""}
+
+    def of(self, n: int, size: int, rng: np.random.Generator) -> Bits:
+        """Texts of n bits."""
+        bits = rng.integers(0, 2, (size, n))
+        return Bits(bits, bits.cumsum(-1) % 2)
+
+    def batch(self, size: int, rng: np.random.Generator) -> Bits:
+        """Of a length that is drawn."""
+        return self.of(int(rng.integers(2, LONGEST + 1)), size, rng)
+
+    def parts(self, batch: Bits, count: int) -> list[Bits]:
+        """The batch in `count` equal parts."""
+        return [Bits(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
+
+    def loss(
+        self, model: Any, params: Tree, batch: Bits, rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
+        """Mean of −log P(parity) over all bits."""
+        logits, model_pullback = model(params, batch.bits)
+        loss, loss_pullback = cross_entropy(logits, batch.parities)
+        return loss, LossPullback(model_pullback, loss_pullback)
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits per answer on a hundred texts that are the same each time."""
+        return float(self.loss(model, params, self.of(LONGEST, 100, np.random.default_rng(0)))[0]) / math.log(2)
