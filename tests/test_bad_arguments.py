@@ -28,6 +28,7 @@ MODEL, HEADS, READER = LanguageModel(7, 8, 8, 1, 2), MultiHeadAttention(8, 2), B
 RNG = np.random.default_rng(0)
 BYTES, X = np.arange(200, dtype=np.uint8), np.ones((2, 2, 3, 4), np.float32)
 OWNERS, PATTERN = [np.array([0, 2]), np.array([1])], Window(1)(3, 5, causal=True)
+SIGNS = np.float32([[1, -1, 1], [-1, -1, 1], [1, 1, 1], [1, -1, -1]])
 DAY = datetime.date(2001, 2, 3)
 USUAL = {
     "alibi_slopes": {"heads": 2},
@@ -40,7 +41,10 @@ USUAL = {
     "cached_tokens": {"pattern": Window(1), "n": 5},
     "causal_mask": {"n": 3},
     "change_layout": {"W": np.ones((3, 8)), "d": 4, "to": "halves"},
+    "classical_recall": {"W": np.float32([[0, 1, -1], [1, 0, 2], [-1, 2, 0]]), "s": SIGNS[:2]},
     "contiguous": {"n": 5, "workers": 2},
+    "convolution_from_heads": {"kernel": np.ones(3, np.float32), "shape": (3,)},
+    "convolve_with_heads": {"X": X[0], "kernel": np.ones(3, np.float32), "shape": (3,)},
     "copied": {"text": BYTES, "source": BYTES},
     "copy": {"size": 2, "n": 30, "rng": RNG},
     "counted": {"starts": np.array([0, 4]), "context": 4},
@@ -49,7 +53,11 @@ USUAL = {
     "data.text.sample": {"text": Text(BYTES, BYTES, "bytes", ""), "context": 4},
     "deberta_buckets": {"distance": np.arange(5), "buckets": 4, "longest": 8},
     "decode": {"tokens": np.array([1, 4, 5, 2])},
+    "dense_recall": {"X": SIGNS, "s": SIGNS[:2]},
     "distribution": {"model": ngrams.fit(BYTES, 2), "context": b"a"},
+    "edge_weights": {"scaling": "symmetric"},
+    "edges_of": {"pairs": np.array([[0, 1], [1, 1], [2, 0]]), "nodes": 3},
+    "edges_of_mask": {"mask": np.eye(3, dtype=bool)},
     "efficiency": {"pairs": np.ones((2, 2), int)},
     "encode": {"text": "May 1"},
     "fit": {"train": BYTES, "order": 2},
@@ -57,6 +65,8 @@ USUAL = {
     "gated_linear_step": {"log_decay": np.full((2, 3), -0.1, np.float32)},
     "gaussian_rows": {"rng": RNG, "shape": (3, 4)},
     "generate": {"model": MODEL, "params": MODEL.init(RNG), "prompt": np.array([1, 2]), "steps": 2, "rng": RNG},
+    "grid_offsets": {"n": 3, "m": 5, "columns": 2, "rows": 3},
+    "hebbian": {"X": SIGNS},
     "induction": {"size": 2, "n": 30, "rng": RNG},
     "is_held_out": {"date": DAY},
     "kernel_attention_step": {"state": KernelState(np.zeros((2, 4, 4), np.float32), np.zeros((2, 4), np.float32), 0)},
@@ -95,6 +105,7 @@ USUAL = {
     "t5_buckets": {"offsets": np.arange(5), "causal": True},
     "to_batch": {"pairs": [("May 1", DAY)]},
     "to_sources": {"texts": ["May 1"]},
+    "widened": {"X": X, "width": 6},
     "window_starts": {"tokens": BYTES, "context": 4},
     "work": {"owners": OWNERS},
     "zigzag": {"n": 5, "workers": 2},

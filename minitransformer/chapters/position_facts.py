@@ -19,7 +19,7 @@ from minitransformer.pullback import Tree, tree_items
 from minitransformer.typing import Array
 
 ADDED = ("q·k", "q·π[j]", "π[i]·k", "π[i]·π[j]", "v + π[j]")
-WRITTEN = {  # cc, cp, pc, pp, and what is averaged; o = j − i, and [o] means: one for each offset
+WRITTEN = {  # cc, cp, pc, pp, and what is averaged; o = j − i, and [o] means: one for each offset; x[i] is the column of pixel i
     "none": ("q·k", "–", "–", "–", "v"),
     "sinusoidal": ADDED,
     "learned": ADDED,
@@ -29,6 +29,7 @@ WRITTEN = {  # cc, cp, pc, pp, and what is averaged; o = j − i, and [o] means:
     "alibi": ("q·k", "–", "–", "−λ|o|", "v"),
     "kerple": ("q·k", "–", "–", "−p ln(1+λ|o|)", "v"),
     "fire": ("q·k", "–", "–", "net(|o|, [i])", "v"),
+    "grid": ("q·k", "–", "–", "π(o, x[i])", "v"),
     "shaw": ("q·k", "q·a[o]", "–", "–", "v + a[o]"),
     "relative keys": ("q·k", "q·a[o]", "–", "–", "v"),
     "relative sinusoids": ("q·k", "q·r[o]", "–", "–", "v"),

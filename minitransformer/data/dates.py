@@ -83,9 +83,16 @@ def encode(text: str) -> list[int]:
 
 @checked
 def decode(tokens: Sequence[int] | Array) -> str:
-    """Tokens as text: up to EOS, without BOS and PAD. Raises ValueError for a token outside the vocabulary."""
+    """Tokens as text: up to EOS, without BOS and PAD.
+
+    raises   ValueError for a token outside the vocabulary or tokens of several texts, TypeError for what are no whole numbers
+    """
+    if isinstance(tokens, np.ndarray) and tokens.ndim != 1:
+        raise ValueError(f"tokens: shape {tokens.shape} should be that of one text, (n,)")
     text = ""
     for token in tokens:
+        if not isinstance(token, (int, np.integer)):
+            raise TypeError(f"tokens: {token!r} should be a whole number")
         if not 0 <= token < VOCABULARY:
             raise ValueError(f"tokens: {token} is outside the vocabulary 0 … {VOCABULARY - 1}")
         if token == EOS:

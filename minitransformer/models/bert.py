@@ -52,10 +52,12 @@ def sentence_embeddings(
 
     Eight sentences are read at a time. The dot product of two embeddings is their cosine similarity.
     source   what all-MiniLM-L6-v2 was trained to compare (modules.json in its folder: mean, then normalise)
-    raises   TypeError for a single string
+    raises   TypeError for a single string, or a tokenizer that can't be called
     """
     if isinstance(sentences, str):
         raise TypeError("sentences: expected a list of strings, got one string")
+    if not callable(tokenizer):
+        raise TypeError(f"tokenizer: {type(tokenizer).__name__} should be callable, from strings to tokens and lengths")
     embeddings = np.empty((len(sentences), model.width), params.E.dtype)
     for start in range(0, len(sentences), 8):
         tokens, lengths = tokenizer(sentences[start : start + 8])

@@ -22,7 +22,12 @@ def grid_offsets(n: int, m: int, columns: int, rows: int) -> Int[Array, "n m"]:
     """Which entry of a table of (2 rows − 1) (2 columns − 1) numbers belongs to (i, j), the queries being the last n of m.
 
     The table is read row by row: Δy from −(rows − 1) to rows − 1, and within it Δx from −(columns − 1) to columns − 1.
+    raises   ValueError for more queries than keys, or more keys than pixels
     """
+    if n > m:
+        raise ValueError(f"n: {n} queries should be the last of {m} keys")
+    if m > rows * columns:
+        raise ValueError(f"m: {m} pixels should be at most {rows} rows of {columns}")
     y, x = np.divmod(np.arange(m), columns)
     i = slice(m - n, m)
     return (y - y[i, None] + rows - 1) * (2 * columns - 1) + (x - x[i, None] + columns - 1)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.attention.multi_head import MultiHeadAttention, MultiHeadParams
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.positions.grid import GridScalars, GridScalarsParams
@@ -106,8 +107,19 @@ def widened(X: Float[Array, "*batch n C"], width: int) -> Float[Array, "*batch n
 def convolve_with_heads(
     X: Float[Array, "*batch n C"], kernel: Float[Array, "..."], shape: tuple[int, ...], *, height: float = HEIGHT
 ) -> Float[Array, "*batch n E"]:
-    """Rows X, of a text or of a picture read line by line, through the attention that is this convolution."""
-    C = X.shape[-1]
+    """Rows X, of a text or of a picture read line by line, through the attention that is this convolution.
+
+    raises   TypeError for X and a kernel of two dtypes, ValueError for a kernel that goes with neither the shape nor the
+             channels of X, or an X that has none, or another number of rows
+    """
+    one_dtype(X=X, kernel=kernel)
+    n, C = X.shape[-2:]
+    if n != math.prod(shape) or not C:
+        raise ValueError(
+            f"X: {n} rows of {C} channels should be the {math.prod(shape)} rows of {shape}, with a channel"
+        )
+    if kernel.ndim == len(shape) + 2 and kernel.shape[-2] != C:
+        raise ValueError(f"kernel: shape {kernel.shape} should end in ({C}, E), as X has {C} channels")
     attention, params = convolution_from_heads(kernel, shape, channels=C, height=height)
     Y, _ = attention(params, widened(X, attention.width))
     return Y[..., : kernel.shape[-1] if kernel.ndim == len(shape) + 2 else C]

@@ -21,7 +21,11 @@ Scaling = Literal["symmetric", "rows"]
 
 @checked
 def edge_weights(edges: Edges, scaling: Scaling, dtype: type = np.float64) -> Array:
-    """P_ij of each edge, (E,): 1/√(N_i N_j), or 1/N_i. A source that sees nobody itself counts as if it saw one node."""
+    """P_ij of each edge, (E,): 1/√(N_i N_j), or 1/N_i. A source that sees nobody itself counts as if it saw one node.
+
+    raises   ValueError for edges that lead out of their lists
+    """
+    edges = fitting(edges, edges.nodes)
     N = np.maximum(edges.degrees, 1).astype(np.float64)
     i, j = edges.destinations, edges.sources
     return (1 / np.sqrt(N[i] * N[j]) if scaling == "symmetric" else 1 / N[i]).astype(dtype)

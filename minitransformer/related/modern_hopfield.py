@@ -162,10 +162,10 @@ def _enough(steps: int, gradient: str) -> None:
         raise ValueError(f"steps: {steps} should be at least {at_least}")
 
 
-def _shape_of_beta(beta: Array | float | None, Q: Array) -> None:
+def _shape_of_beta(beta: Array | float | None, Q: Array, name: str = "Q") -> None:
     """Refuse a β that does not fit, or is not above zero."""
     if isinstance(beta, np.ndarray):
-        one_dtype(Q=Q, beta=beta)
+        one_dtype(**{name: Q, "beta": beta})
         must_broadcast(beta, Q.shape[:-2], "beta", "the heads")
         if not (beta > 0).all():
             raise ValueError(f"beta: {beta.min()} should be above 0")
@@ -278,7 +278,7 @@ def hopfield_energy(
     returns  E and a pullback: dxi, dK = pullback(dE), and dbeta if beta is an array
     raises   TypeError for a wrong shape or dtype, ValueError for a β that is not above 0
     """
-    _shape_of_beta(beta, xi)
+    _shape_of_beta(beta, xi, "xi")
     n, m, d = xi.shape[-2], K.shape[-2], xi.shape[-1]
     sharp = np.asarray(1 / math.sqrt(max(d, 1)) if beta is None else beta, xi.dtype)[..., None]
     sees = np.ones((n, m), bool) if mask is None else must_broadcast(mask, (*xi.shape[:-1], m))

@@ -25,7 +25,8 @@ SIZES = {"vocabulary": 40, "context": 5, "width": D, "heads": H, "hidden": 10}
 LETTERS = np.resize(np.frombuffer(b"abcdefgh ijkl. ", np.uint8), 1000) % 40
 TEXT = Text(LETTERS, LETTERS[:130], "letters", "")
 ROTATIONS = [RoPE(6, scaling=YaRN(4.0, 6)), RoPE(6, scaling=NTK(2.0)), RoPE(6, part=2, scaling=YaRN(4.0, 6))]
-RELATIVE = [name for name in IN_ATTENTION if name != "tupe"]  # which counts from the first token
+FROM_THE_FIRST = ("tupe", "grid")  # these count from the first token
+RELATIVE = [name for name in IN_ATTENTION if name not in FROM_THE_FIRST]
 
 
 @pytest.fixture(autouse=True)
@@ -426,7 +427,7 @@ def test_what_is_held_out_is_read_once():
 
 
 def test_what_can_not_be():
-    absolute = ("sinusoidal", "learned", "learnable sinusoids", "tupe")
+    absolute = ("sinusoidal", "learned", "learnable sinusoids", *FROM_THE_FIRST)
     for positions in absolute:
         with pytest.raises(ValueError, match=r"positions: \w+ does not go with a memory: it wants relative positions"):
             model_of(positions=positions)
