@@ -178,7 +178,12 @@ def _fingerprints(text: Array) -> Array:
 
 @checked
 def decode(tokens: Array | list) -> str:
-    """Bytes as text; what is not UTF-8, such as half a letter at the end of a sample, shows as �."""
+    """Bytes as text; what is not UTF-8, such as half a letter at the end of a sample, shows as �.
+
+    raises   TypeError for complex numbers
+    """
+    if np.iscomplexobj(tokens):
+        raise TypeError("tokens: complex numbers should be bytes")
     return bytes(np.asarray(tokens, np.uint8)).decode("utf-8", errors="replace")
 
 

@@ -105,7 +105,7 @@ def fitting(edges: Edges, n: int) -> Edges:
     if not all(isinstance(a, np.ndarray) and a.dtype == np.int64 for a in lists):
         raise ValueError("edges: all lists should be arrays of int64, as edges_of makes them")
     row_starts, sources, destinations, column_starts, by_source = lists
-    E = len(sources)
+    E = sources.size
     if any(a.shape != (E,) for a in (sources, destinations, by_source)):
         raise ValueError("edges: sources, destinations and by_source should be of one length")
     for name, starts in (("row_starts", row_starts), ("column_starts", column_starts)):

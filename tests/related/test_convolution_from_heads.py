@@ -123,3 +123,7 @@ def test_what_is_refused():
         widened(TEXT, 2)
     with pytest.raises(ValueError, match=r"X: 11 rows of 3 channels should be the 9 rows of \(9,\)"):
         convolve_with_heads(TEXT, np.ones(3), (9,))
+    with pytest.raises(ValueError, match=r"kernel: shape \(3, 2, 4\) should end in \(3, E\), as X has 3 channels"):
+        convolve_with_heads(TEXT, np.ones((3, 2, 4)), (11,))
+    with pytest.raises(TypeError, match="X, kernel: should have one dtype"):
+        convolve_with_heads(TEXT, np.ones(3, np.float32), (11,))
