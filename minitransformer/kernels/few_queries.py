@@ -25,7 +25,7 @@ LOG2E = math.log2(math.e)
 
 @any_order
 def dot(x, y):
-    """⟨x, y⟩."""
+    """The inner product ⟨x, y⟩."""
     s = x.dtype.type(0)
     for c in range(len(x)):
         s += x[c] * y[c]

@@ -36,7 +36,7 @@ def _rows(X: Array) -> Array:
 
 @any_order
 def total(x):
-    """Σ x_j."""
+    """The sum Σ x_j."""
     s = x.dtype.type(0)
     for j in range(len(x)):
         s += x[j]
@@ -159,7 +159,7 @@ class RMSNormLoopPullback(NamedTuple):
 
     @property
     def Xhat(self) -> Array:  # noqa: N802
-        """x/root, made again."""
+        """x/root, made again when it is asked for."""
         return self.X / self.root
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:

@@ -159,7 +159,7 @@ class ReluPullback(NamedTuple):
 
     @property
     def slope(self) -> Array:
-        """f′(x), made again."""
+        """The slope f′(x), made again when it is asked for."""
         return _back(RELU, self.X, np.ones((), self.X.dtype))
 
     def __call__(self, dY: Array) -> Array:
@@ -173,7 +173,7 @@ class GeluPullback(NamedTuple):
 
     @property
     def slope(self) -> Array:
-        """f′(x), made again."""
+        """The slope f′(x), made again when it is asked for."""
         return _back(GELU, self.X, np.ones((), self.X.dtype))
 
     def __call__(self, dY: Array) -> Array:
@@ -187,7 +187,7 @@ class GeluTanhPullback(NamedTuple):
 
     @property
     def slope(self) -> Array:
-        """f′(x), made again."""
+        """The slope f′(x), made again when it is asked for."""
         return _back(GELU_TANH, self.X, np.ones((), self.X.dtype))
 
     def __call__(self, dY: Array) -> Array:
@@ -195,7 +195,7 @@ class GeluTanhPullback(NamedTuple):
 
 
 def relu(X: Array) -> tuple[Array, ReluPullback]:
-    """max(x, 0)."""
+    """max(x, 0) for each entry."""
     Y = _forward(RELU, X)
     return Y, ReluPullback(Y)
 

@@ -89,7 +89,7 @@ IN, IN_B, IN_2, IN_2B, OUT, OUT_B, OUT_2, OUT_2B, FADES, NOW, ONE = (row * LANES
 
 @any_order
 def dot(a, b):
-    """⟨a, b⟩."""
+    """The inner product ⟨a, b⟩."""
     total = a.dtype.type(0)
     for c in range(len(a)):
         total += a[c] * b[c]
