@@ -38,12 +38,19 @@ def mosaic(A: Array) -> Array:
 
 
 def draw(data: HeadsAndKernels) -> Figure:
-    """Each small square is a head: bright is where the pixel at the cross looks. Left, first those with the fewest pixels."""
+    """Each small square is a head: bright is where the pixel at the cross looks; the number is its largest weight.
+
+    Left, first those with the fewest pixels.
+    """
     fig, axes = figure(1, 2, width=10, height=5.6)
     for ax, (kind, title) in zip(axes, SHOWN.items(), strict=True):
         ax.imshow(mosaic(data.A[kind]), vmin=0, vmax=1)
         at = [MIDDLE + k * (SIDE + 1) for k in range(3)]
         ax.plot(*np.meshgrid(at, at), "x", color="#c8553d", markersize=9, markeredgewidth=2.5)
+        for h, most in enumerate(data.A[kind].max((-2, -1))):  # what the colours of each square are divided by
+            row, column = (place * (SIDE + 1) for place in divmod(h, 3))
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
+            ax.text(column - 0.4, row - 0.4, f"{most:.2f}", ha="left", va="top", bbox=box)
         ax.set(title=title, xticks=(), yticks=())
         for side in ax.spines.values():
             side.set_visible(False)
