@@ -249,7 +249,7 @@ MAY = {  # what else may stand there
     "depth": (), "hidden": ("nothing",), "groups": ("nothing",), "outputs": ("nothing",), "part": ("nothing",),
     "scaling": ("nothing",), "buckets": ("nothing",), "scores": ("nothing",), "pattern": ("nothing",),
     "taps": ("nothing",), "steps": ("nothing",), "page": ("nothing", "a million"), "redraw": ("nothing",),
-    "scale": ("nothing", "negative", "fraction", *LARGE),
+    "scale": ("nothing", "negative", "fraction", *LARGE), "beta": ("nothing", "fraction", *LARGE),
 }  # fmt: skip
 
 
