@@ -43,12 +43,12 @@ def draw(data: Matrices) -> Figure:
     """Rows are the tokens that look, columns those they look at; the darker, the larger the weight; what is out of reach is grey.
     On the left the rows of one letter are the same, but for their place; on the right it is the columns that belong together.
     """
-    fig, axes = figure(1, 2, width=12.0, height=6.7)
+    fig, axes = figure(1, 2, width=12.0, height=8.0)
     colours = mpl.colormaps["magma_r"].with_extremes(bad="0.85")
     places = range(len(data.letters))
     letters = [letter.replace(" ", "·") for letter in data.letters]
     for ax, (name, A) in zip(axes, data.A.items(), strict=True):
-        ax.imshow(np.ma.masked_where(~data.reach, A), cmap=colours, vmin=0, vmax=1)
+        image = ax.imshow(np.ma.masked_where(~data.reach, A), cmap=colours, vmin=0, vmax=1)
         ax.set_title(TITLES[name])
         ax.set_xticks(places, letters)
         ax.set_yticks(places, letters)
@@ -56,4 +56,5 @@ def draw(data: Matrices) -> Figure:
         ax.set_xlabel("looks at")
     axes[0].set_ylabel("token")
     axes[1].set_yticklabels([])
+    fig.colorbar(image, ax=axes, location="bottom", shrink=0.4, aspect=30, label="weight")
     return fig

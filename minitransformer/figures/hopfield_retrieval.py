@@ -83,5 +83,5 @@ def draw(data: Retrieval) -> Figure:
             curve[:until], color="#c8553d" if thick else "0.7", linestyle="-", linewidth=4 if thick else 1.3,
             zorder=3 if thick else 2,
         )  # fmt: skip
-    below.set(yscale="log", xlim=(0, 70), ylim=(1e-9, 3), xlabel="updates $t$", ylabel="$E(\\xi_t) - E(\\xi^*)$")
+    below.set(yscale="log", xlim=(0, 45), ylim=(1e-9, 3), xlabel="updates $t$", ylabel="$E(\\xi_t) - E(\\xi^*)$")
     return fig

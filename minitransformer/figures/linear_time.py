@@ -58,5 +58,5 @@ def draw(data: LinearTime) -> Figure:
     ax.set(xscale="log", yscale="log", xlabel="tokens $n$", ylabel="seconds, forwards and backwards", ylim=(None, top))
     ax.set_xticks([256, 1024, 4096, 16384, 65536], ["256", "1024", "4096", "16,384", "65,536"])
     ax.minorticks_off()
-    ax.legend(loc="upper left")
+    ax.legend(loc="lower right")
     return fig

@@ -41,7 +41,7 @@ def data(n: int = 40, r: int = 12, dv: int = 8) -> MultiplicationOrder:
 
 
 NAMES = (r"$\Phi_Q$", r"$\Phi_K^\top$", "$V$")
-GAP = 9.0  # between factors
+GAP = 19.0  # between factors
 
 
 def _rectangle(ax: Axes, x: float, shape: tuple[int, int], colour: str, name: str) -> float:
@@ -60,7 +60,7 @@ def _sign(ax: Axes, x: float, sign: str) -> float:
 
 def draw(data: MultiplicationOrder) -> Figure:
     """Matrices in proportion, with their sizes: dashed what is multiplied first, then what comes of it, and Y at the right."""
-    fig, axes = figure(2, 1, width=13, height=7.6)
+    fig, axes = figure(2, 1, width=13, height=7)
     titles = "the matrix of pairs first", "the sums over keys first"
     formulas = (r"$n^2 r + n^2 d_v$", r"$n r d_v + n r d_v$")
     colours = ("#9fc1dd", "#e9b8a6", "#a9cfb4")
@@ -70,8 +70,8 @@ def draw(data: MultiplicationOrder) -> Figure:
             starts.append(x)
             x = _rectangle(ax, x, shape, colour, name)
         a, b = order.first, order.first + 1
-        left, right = starts[a] - 4, starts[b] + order.factors[b][1] + 6
-        height = max(order.factors[a][0], order.factors[b][0]) + 18
+        left, right = starts[a] - 10, starts[b] + order.factors[b][1] + 10
+        height = max(order.factors[a][0], order.factors[b][0]) + 28
         ax.add_patch(
             Rectangle((left, -height / 2), right - left, height, fill=False, linestyle=(0, (4, 3)), linewidth=2.5)
         )
@@ -86,6 +86,6 @@ def draw(data: MultiplicationOrder) -> Figure:
         x = _rectangle(ax, x, (data.n, data.dv), "0.85", "$Y$")
         total = sum(order.costs)
         ax.text(x + 2, 0, f"{title}:\n{formula}\n= {total:,} products", va="center")
-        ax.set(xlim=(-6, 244), ylim=(-data.n / 2 - 11, data.n / 2 + 11), aspect="equal")
+        ax.set(xlim=(-12, 292), ylim=(-data.n / 2 - 16, data.n / 2 + 16), aspect="equal")
         ax.axis("off")
     return fig

@@ -40,12 +40,13 @@ def data(n: int = 16, seed: int = 1) -> RandomWeights:
 
 def draw(data: RandomWeights) -> Figure:
     """Queries downwards, keys to the right; along a diagonal of the right panel the logits are the same."""
-    fig, axes = figure(1, 2, width=10, height=5.8, sharey=True)
+    fig, axes = figure(1, 2, width=10, height=5.2, sharey=True)
     for ax, A, title in zip(axes, (data.random, data.offsets), ("random", "one number for each offset"), strict=True):
         n = A.shape[-1]
-        ax.imshow(A[0], cmap="magma_r", vmin=0, vmax=0.4)
+        image = ax.imshow(A[0], cmap="magma_r", vmin=0, vmax=0.4)
         ax.set(title=title, xlabel="key $j$")
         ax.set_xticks([0, n - 1], ["1", f"{n}"])
         ax.set_yticks([0, n - 1], ["1", f"{n}"])
     axes[0].set_ylabel("query $i$")
+    fig.colorbar(image, ax=axes, shrink=0.8, label="weight $A_{ij}$", extend="max")
     return fig

@@ -47,9 +47,9 @@ def draw(data: Routing) -> Figure:
         above.scatter(places[:, 1], places[:, 0], s=8000 * share[-1], color="#c8553d", alpha=0.6, linewidth=0)
         above.set(title=f"weight for class {digit}", xticks=[], yticks=[])
         picture = below.imshow(data.C[digit][-1], cmap="magma_r", vmin=0, vmax=most, aspect="auto")
-        below.set(xlabel="class", title="weights in round 3: rows sum to 1")
+        below.set(xlabel="class", title="weights in round 3")
         below.set_xticks(range(model.classes))
         below.set_yticks([0, len(data.C[digit][-1]) - 1], ["1", "36"])
     axes[1, 0].set_ylabel("capsule below")
-    fig.colorbar(picture, ax=axes[1], shrink=0.8)
+    fig.colorbar(picture, ax=axes[1], shrink=0.8, label="weight; a row sums to 1")
     return fig

@@ -56,8 +56,9 @@ def draw(data: WeightSources) -> Figure:
                 ax.annotate("", (0.5, k - 0.24), (0.5, k - 0.72), arrowprops={"arrowstyle": "->", "color": "0.3"})
         ax.set(xlim=(0, 1), ylim=(-0.5, 3.5), title=title)
         ax.axis("off")
-        picture.imshow(A, cmap="magma_r", vmin=0, vmax=0.6)
+        image = picture.imshow(A, cmap="magma_r", vmin=0, vmax=0.6)
         picture.set_xticks(range(len(data.words)), data.words, rotation=90)
         picture.set_yticks(range(len(data.words)), data.words)
         picture.tick_params(length=0)
+    fig.colorbar(image, ax=axes[:, 1], shrink=0.5, label="weight $A_{ij}$", extend="max")
     return fig
