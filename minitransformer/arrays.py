@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,13 @@ def one_dtype(**arrays: Array | None) -> None:
     if len({a.dtype for a in arrays.values() if a is not None}) > 1:
         dtypes = {name: str(a.dtype) for name, a in arrays.items() if a is not None}
         raise TypeError(f"{', '.join(dtypes)}: should have one dtype, got {', '.join(dtypes.values())}")
+
+
+def row_of_integers(X: Any, name: str) -> None:
+    """Refuse what is no array, or another one than a row of integers."""
+    if not isinstance(X, np.ndarray) or X.ndim != 1 or X.dtype.kind not in "iu":
+        got = f"{X.dtype} of shape {X.shape}" if isinstance(X, np.ndarray) else type(X).__name__
+        raise ValueError(f"{name}: a row of integers is needed, got {got}")
 
 
 def for_reading(X: Array) -> Array:

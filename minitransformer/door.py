@@ -4,7 +4,7 @@ A public function (`@checked`, in typing.py) is called from outside, or by anoth
 
     choices      of the types that their dataclass says (`@frozen`), and in the range that their name means
     numbers      likewise
-    arrays       of NumPy's own kind, in this machine's byte order, wherever in the arguments they stand
+    arrays       of NumPy's own kind, in this machine's byte order, wherever they stand, and there where a tuple says so
     parameters   of a layer: a tree of the form that its `init` makes, in one dtype
     heads        of a core: queries, keys, values and streams that fit each other
     indices      tokens, targets, masks, labels, owners, patterns: a copy, so that nobody changes them between the passes
@@ -159,6 +159,15 @@ def plain(name: str, array: np.ndarray) -> None:
         raise ValueError(f"{name}: shape {array.shape} has nothing in it, and more rows than can be gone through")
 
 
+def arrays_where_said(tree: Tree, path: str) -> None:
+    """Refuse a named tuple, alone or in a tree, that has something else where its class says there is an array."""
+    said = unmarked(tree).__annotations__ if is_named(tree) else {}
+    for name, part in (tree_parts(tree) or {}).items():
+        if of_arrays(said.get(name, Any)) and not fits(part, said[name]):
+            raise TypeError(f"{path}.{name}: {type(part).__name__} should be an array")
+        arrays_where_said(part, f"{path}.{name}")
+
+
 def of_arrays(hint: Any) -> bool:
     """Whether a hint is of an array, or of an array or nothing."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
@@ -250,8 +259,8 @@ def asked_of(function: Callable[..., Any]) -> Asked:
     names = tuple(parameters)
     stars = [k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL]
     star = stars[0] if stars else len(names)
-    grows = next((name for name in GROWS if name in parameters), None)
-    steps = grows is not None and "self" in parameters
+    grows = next((name for name in GROWS if name in parameters and "self" in parameters), None)
+    steps = grows is not None
     back = any(word in str(function.__annotations__.get("return", "Pullback")) for word in ("Pullback", "Any"))
     of_indices = {
         name for name, p in parameters.items() if name not in NO_INDICES and leaves_room_for_indices(p.annotation)
@@ -279,6 +288,8 @@ def examine(arguments: dict[str, Any], asked: Asked) -> None:
         for path, leaf in tree_items(value, name):
             if isinstance(leaf, np.ndarray):
                 plain(path, leaf)
+        if name != "params":  # which are asked below
+            arrays_where_said(value, name)
         if name in asked.arrays and isinstance(value, (list, tuple)):
             raise TypeError(f"{name}: a {type(value).__name__} should be an array; np.array makes one of it")
         if name in asked.choices:

@@ -203,11 +203,11 @@ class EmbeddingPullback(NamedTuple):
 
 
 @checked
-def refuse_unknown(tokens: Int[Array, "*batch"], vocabulary: int) -> None:
+def refuse_unknown(tokens: Int[Array, "*batch"], vocabulary: int, name: str = "tokens") -> None:
     """Raise ValueError for a token outside 0 … vocabulary − 1."""
     if tokens.size and not (0 <= tokens.min() and tokens.max() < vocabulary):
         bad = tokens[(tokens < 0) | (tokens >= vocabulary)].flat[0]
-        raise ValueError(f"tokens: {bad} is outside the vocabulary 0 … {vocabulary - 1}")
+        raise ValueError(f"{name}: {bad} is outside the vocabulary 0 … {vocabulary - 1}")
 
 
 @checked

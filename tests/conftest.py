@@ -34,7 +34,6 @@ MARKS = {
     "each_value": "in the quick grid, each value of each parameter is tried once, beside others that change as they can",
     "each_pair": "in the quick grid, each pair of values of different parameters is tried once",
     "full": "not in the quick grid",
-    "sampled": "the full grid, too, has only what the quick one has",
 }
 hypothesis.settings.register_profile("quick", max_examples=20, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("all", max_examples=100, deadline=None, derandomize=True)
@@ -102,12 +101,11 @@ def thinned(pytestconfig):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """The quick grid; what is asked for by its own name is always there."""
-    if any("::" in name for name in config.args):
+    if config.getoption("--all") or any("::" in name for name in config.args):
         return
-    every, cases = config.getoption("--all"), defaultdict(list)
-    left_out = set() if every else {item for item in items if item.get_closest_marker("full")}
+    left_out, cases = {item for item in items if item.get_closest_marker("full")}, defaultdict(list)
     for item in items:
-        if item not in left_out and hasattr(item, "callspec") and (not every or item.get_closest_marker("sampled")):
+        if item not in left_out and hasattr(item, "callspec"):
             cases[item.parent.nodeid, item.originalname].append(item)
     for same in cases.values():
         for strength, mark in enumerate(("each_value", "each_pair"), 1):

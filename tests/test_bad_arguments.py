@@ -22,7 +22,7 @@ from minitransformer.positions import RoPE
 from minitransformer.pullback import tree_items, tree_map
 from tests.test_door import CALLS, arguments, ones, public
 
-pytestmark = [pytest.mark.each_value, pytest.mark.sampled]
+pytestmark = pytest.mark.each_value
 
 MODEL, HEADS, READER = LanguageModel(7, 8, 8, 1, 2), MultiHeadAttention(8, 2), BERT(7, 8, 8, 1, 2, hidden=8)
 RNG = np.random.default_rng(0)

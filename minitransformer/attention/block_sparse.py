@@ -95,6 +95,7 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
 
     raises   ValueError unless they are for the same n and m, and have one list each
     """
+    patterns = [settled(pattern, "patterns") for pattern in patterns]
     if len({(p.n, p.m) for p in patterns}) != 1 or any(len(p.starts) != 1 for p in patterns):
         raise ValueError(f"patterns: should be of one n and m, a list each, got {[(p.n, p.m) for p in patterns]}")
     tiles = np.cumsum([0, *(len(p.tiles) for p in patterns)])
@@ -110,7 +111,7 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     )
 
 
-def settled(pattern: BlockPattern) -> BlockPattern:
+def settled(pattern: BlockPattern, name: str = "pattern") -> BlockPattern:
     """The pattern in arrays that nobody can change between the passes: a copy, if somebody could.
 
     raises   ValueError for a pattern whose lists lead out of themselves: compiled code would follow them anywhere
@@ -123,22 +124,22 @@ def settled(pattern: BlockPattern) -> BlockPattern:
         or (masks.dtype != bool or masks.shape[1:] != (TILE, TILE))
     ):
         raise ValueError(
-            "pattern: starts, tiles and which should be arrays of integers, masks (number, 64, 64) of booleans"
+            f"{name}: starts, tiles and which should be arrays of integers, masks (number, 64, 64) of booleans"
         )
     starts, tiles, which = (_for_good(a, np.dtype(np.int64)) for a in (starts, tiles, which))
     if starts.shape != (max(len(starts), 1), -(-n // TILE) + 1) or tiles.shape != which.shape or tiles.ndim != 1:
         shapes = f"starts {starts.shape}, tiles {tiles.shape}, which {which.shape}"
-        raise ValueError(f"pattern: {shapes} should be (heads, {-(-n // TILE) + 1}), and two of one length")
+        raise ValueError(f"{name}: {shapes} should be (heads, {-(-n // TILE) + 1}), and two of one length")
     edges, number = starts.ravel(), len(tiles)
     gaps = (starts[1:, 0] != starts[:-1, -1]).any()
     if edges[0] != 0 or edges[-1] != number or (np.diff(edges) < 0).any() or gaps:
-        raise ValueError(f"pattern: starts should rise from 0 to {number}, the number of tiles")
+        raise ValueError(f"{name}: starts should rise from 0 to {number}, the number of tiles")
     same = np.ones(number + 1, bool)
     same[edges] = False  # a list begins here, and its tile may be lower than the one before
     if (tiles < 0).any() or (tiles >= -(-m // TILE)).any() or (np.diff(tiles) <= 0)[same[1:-1]].any():
-        raise ValueError(f"pattern: the tiles of a list should rise, within 0 … {-(-m // TILE) - 1}")
+        raise ValueError(f"{name}: the tiles of a list should rise, within 0 … {-(-m // TILE) - 1}")
     if (which < -1).any() or (which >= len(masks)).any():
-        raise ValueError(f"pattern: which should be −1, or one of {len(masks)} masks")
+        raise ValueError(f"{name}: which should be −1, or one of {len(masks)} masks")
     return BlockPattern(n, m, starts, tiles, which, _for_good(masks, masks.dtype))
 
 

@@ -91,6 +91,16 @@ def block_tables(*states: Paged) -> list[list[int]]:
     return [[numbers.setdefault(id(page.K), len(numbers)) for page in state.pages] for state in states]
 
 
+def _refuse_other_pages(state: Paged) -> None:
+    """Raise ValueError unless all pages have the size, samples, heads and widths of the first."""
+    kinds = [[(X.dtype, *X.shape) for X in page[:2]] for page in state.pages]
+    K, V = kinds[0] if kinds else ((), ())
+    if len(K) < 4 or K[-2] != state.size or K[:-1] != V[:-1] or any(own != [K, V] for own in kinds):
+        raise ValueError(
+            f"state: its pages should be (*batch, heads, {state.size}, d) and (…, dv) of one dtype, got {kinds}"
+        )
+
+
 @checked
 def paged_attention(
     Q: Float[Array, "*batch heads n d"], state: Paged, scale: float | None = None, order: Any = None
@@ -103,6 +113,7 @@ def paged_attention(
     raises  TypeError for another dtype than that of the pages, ValueError for other samples, heads or widths, more queries than
             positions, and a page that is named twice or not there
     """
+    _refuse_other_pages(state)
     K, n = state.pages[0].K, Q.shape[-2]
     one_dtype(Q=Q, K=K)
     refuse_more_queries(n, state.length)

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, row_of_integers
 from minitransformer.attention.flash import find, finish, gradients, join, nothing_found
 from minitransformer.typing import Array, Float, Int, checked
 
-Owners = Sequence[Array]  # the positions of each worker
+Owners = Sequence[Any]  # the positions of each worker, an array
 Worker = Generator[Any, Any, Any]  # yields what it hands on, is sent what it is handed, returns what it was asked for
 
 # --------------------------------------------------------------------------------------------- schedules
@@ -50,10 +50,8 @@ def zigzag(n: int, workers: int) -> list[Array]:
 
 
 def _refuse_other_than_positions(owners: Owners) -> None:
-    """Raise TypeError unless each worker has a row of whole numbers."""
     for r, own in enumerate(owners):
-        if own.ndim != 1 or own.dtype.kind not in "iu":
-            raise TypeError(f"owners: {own.dtype} {own.shape} of worker {r} should be a row of integers")
+        row_of_integers(own, f"owners[{r}]")
 
 
 @checked
@@ -221,7 +219,7 @@ def ring_attention(
     source      Liu, Zaharia and Abbeel 2023; stripes: Brandon et al. 2023; zigzag as in zhuzilin/ring-flash-attention
     cost        O(n² d / W) time for each worker, and O(n d / W) memory; it sends 2 n d / W numbers in each of W − 1 steps
     returns     Y and a pullback: dQ, dK, dV = pullback(dY)
-    raises      ValueError if the positions are not those of the text
+    raises      TypeError for a mixture of dtypes, ValueError if the positions are not those of the text
     """
     one_dtype(Q=Q, K=K, V=V)
     _refuse_other_than_positions(owners)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import row_of_integers
 from minitransformer.typing import Array, checked
 
 BYTES = 256
@@ -59,8 +60,10 @@ def probabilities(model: NGrams, text: Array) -> Array:
     """P(text[i] | the bytes before it) of every order at once, (order, n).
 
     Where fewer than k − 1 bytes come before, order k answers as the longest order that has its context.
+    raises   ValueError for what is not a row of bytes, and for counts that no `fit` has made
     """
     text = _bytes(text, "text")
+    _refuse_other_counts(model)
     P = np.empty((model.order + 1, text.size))
     P[0] = 1 / BYTES
     for k, counts in enumerate(model.orders, start=1):
@@ -75,7 +78,12 @@ def probabilities(model: NGrams, text: Array) -> Array:
 
 @checked
 def bits_per_byte(model: NGrams, text: Array) -> Array:
-    """−(1/n) Σ log₂ P(text[i] | …), one number for each order 1 … `model.order`."""
+    """−(1/n) Σ log₂ P(text[i] | …), one number for each order 1 … `model.order`.
+
+    raises   as `probabilities`, and ValueError for an empty text
+    """
+    if not text.size:
+        raise ValueError("text: an empty text has no bytes to be judged by")
     return -np.log2(probabilities(model, text)).mean(-1)
 
 
@@ -89,9 +97,18 @@ def distribution(model: NGrams, context: bytes) -> Array:
     return np.array([probabilities(model, row[-keep:])[-1, -1] for row in texts])
 
 
+def _refuse_other_counts(model: NGrams) -> None:
+    for k, counts in enumerate(model.orders, start=1):
+        for name, X in counts._asdict().items():
+            row_of_integers(X, f"model.orders[{k - 1}].{name}")
+        if len(counts.grams) != len(counts.occurrences) or len({len(X) for X in counts[2:]}) > 1:
+            raise ValueError(
+                f"model: its counts of order {k} are {[len(X) for X in counts]}: of two lengths, 2 and 3 of each"
+            )
+
+
 def _bytes(text: Array, name: str) -> Array:
-    if text.ndim != 1 or not np.issubdtype(text.dtype, np.integer):
-        raise ValueError(f"{name}: a row of integers is needed, got {text.dtype} of shape {text.shape}")
+    row_of_integers(text, name)
     if text.size and not (0 <= text.min() and text.max() < BYTES):
         raise ValueError(f"{name}: {text.min()} … {text.max()} is not within 0 … {BYTES - 1}")
     return text.astype(np.uint64)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import row_of_integers
 from minitransformer.typing import Array, checked
 
 BYTES = 256
@@ -92,6 +93,7 @@ def sample(text: Text, context: int) -> Text:
 
 
 def _spread(tokens: Array, size: int, context: int) -> Array:
+    row_of_integers(tokens, "text")
     length = max(size // PASSAGES, context + 1)
     if len(tokens) <= length * PASSAGES:
         return tokens
@@ -128,20 +130,29 @@ def window_starts(tokens: Array, context: int, stride: int | None = None) -> Arr
 @checked
 def counted(starts: Array, context: int) -> Array:
     """Which targets of these windows count, (w, context): each token but the first of the text does, exactly once."""
+    row_of_integers(starts, "starts")
     before = np.append(0, starts[:-1] + context)  # here an earlier window has counted
     return starts[:, None] + np.arange(context) >= before[:, None]
 
 
 @checked
 def passages(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
-    """`context` tokens from each start, and the same one token later: inputs and targets, (starts, context) int64 each."""
-    both = tokens[starts[:, None] + np.arange(context + 1)].astype(np.int64)
+    """`context` tokens from each start, and the same one token later: inputs and targets, (starts, context) int64 each.
+
+    raises   ValueError for a text or starts that are no row of integers, and for a start from which the text is too short
+    """
+    long_enough(tokens, context)
+    row_of_integers(starts, "starts")
+    if starts.size and not (0 <= starts.min() and starts.max() < len(tokens) - context):
+        raise ValueError(f"starts: {starts.min()} … {starts.max()} is not within 0 … {len(tokens) - context - 1}")
+    both = tokens[starts.astype(int)[:, None] + np.arange(context + 1)].astype(np.int64)
     return both[:, :-1], both[:, 1:]
 
 
 @checked
-def long_enough(tokens: Array, context: int, name: str = "text") -> None:
-    """Raise ValueError unless a window of `context` tokens and the one after it fit into the text."""
+def long_enough(tokens: Array, context: int, name: str = "tokens") -> None:
+    """Raise ValueError unless a window of `context` tokens and the one after it fit into the text, a row of integers."""
+    row_of_integers(tokens, name)
     if context < 1:
         raise ValueError(f"context: {context} should be at least 1")
     if len(tokens) <= context:
@@ -153,6 +164,8 @@ def long_enough(tokens: Array, context: int, name: str = "text") -> None:
 @checked
 def copied(text: Array, source: Array) -> Array:
     """True for each byte of `text` that lies in a passage of 64 bytes which also stands, word for word, in `source`."""
+    row_of_integers(text, "text")
+    row_of_integers(source, "source")
     wanted, slots = _fingerprints(text), np.zeros(2**22, bool)
     there = np.zeros(len(wanted), bool)
     slots[wanted >> np.uint64(42)] = True

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from minitransformer.door import frozen
+from minitransformer.functional import refuse_unknown
 from minitransformer.models.assemble import FFN, keys_that_are_there, stack_of
 from minitransformer.models.block import Order
 from minitransformer.models.embed import EmbeddedPullback, embed
@@ -135,6 +136,8 @@ class EncoderDecoder(Model):
         lengths   of the sources; what follows in a row of `source` is padding and is not looked at
         raises    ValueError for a token outside the vocabulary, a length beyond m, a sequence beyond learned positions
         """
+        for name, tokens in (("source", source), ("target", target)):
+            refuse_unknown(tokens, self.vocabulary, name)
         mask = keys_that_are_there(lengths, source.shape[-1])
         X, embedded_source = self._embed(params, source, rng)
         memory, encoder = self.encoder(params.encoder, X, mask=mask, rng=rng)

@@ -77,7 +77,7 @@ def generate(
         raise ValueError("prompt: a model of the next token needs at least one token to start from")
     if model.outputs is not None:
         raise ValueError(f"model: it has {model.outputs} outputs of its own, and does not say which token is next")
-    refuse_unknown(prompt, model.vocabulary)
+    refuse_unknown(prompt, model.vocabulary, "prompt")
     tokens = list(prompt)
     logits, state = read(model, params, np.array(tokens if model.memory else tokens[-model.context :]))
     for k in range(steps):

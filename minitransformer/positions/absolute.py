@@ -167,7 +167,7 @@ class LearnableSinusoids:
     @checked
     def __call__(self, params: LearnableSinusoidParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
         """Y = X + Π, where row 0 of X stands at position `first`. Pullback: dY to (dparams, dX)."""
-        one_dtype(log_omega=params.log_omega, X=X)
+        one_dtype(X=X, log_omega=params.log_omega)
         omega = np.exp(params.log_omega.astype(np.float64))  # an angle of float32 is off by 10⁻⁴ at position 1000
         i = np.arange(first, first + X.shape[-2])
         angles = i[:, None] * omega
@@ -211,7 +211,7 @@ class LearnedPositions:
     def __call__(self, params: LearnedPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
         """Y = X + Π[first : first + n]. Raises ValueError beyond the ends of the table."""
         n = X.shape[-2]
-        one_dtype(table=params.table, X=X)
+        one_dtype(X=X, table=params.table)
         if first < 0:
             raise ValueError(f"first: there is no position {first}")
         if first + n > self.longest:

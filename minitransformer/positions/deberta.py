@@ -43,7 +43,7 @@ def deberta_buckets(distance: Int[Array, "..."], *, buckets: int, longest: int) 
     t = np.abs(distance)
     ratio = np.log(np.maximum(t, exact) / exact) / math.log((longest - 1) / exact)
     far = exact + np.ceil((exact - 1) * ratio).astype(int)
-    return np.sign(distance) * np.where(t <= exact, t, far)
+    return np.where(t <= exact, distance, np.sign(distance) * far)
 
 
 class PositionTermPullback(NamedTuple):

@@ -25,7 +25,7 @@ from minitransformer.attention.block_sparse import BlockPattern, block_sparse_at
 from minitransformer.attention.dot_product import AggregatePullback, aggregate, dot_product_attention
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, softmax
-from minitransformer.gather_scatter import for_each_head, heads_fit, sum_over_heads
+from minitransformer.gather_scatter import for_each_head, heads_fit, refuse_other_heads, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Bool, Checked, Float, checked
 
@@ -109,6 +109,8 @@ class OffsetBias(Encoding):
         """Attention with the bias, of the pairs of a pattern. Pullback: dY to (dparams, dQ, dK, dV)."""
         n, m = queries_last(Q, K)
         bias, bias_pullback = self.bias(params, n, m, causal=causal)
+        if len(bias) > 1:  # one of a single head is that of all
+            refuse_other_heads(Q, len(bias))
         bias = bias.astype(Q.dtype, copy=False)
         options: dict[str, Any] = {"causal": causal, "mask": mask, "scale": self.scale}
         if pattern is None:

@@ -87,7 +87,7 @@ def change_layout(W: Array, d: int, *, to: Layout, part: int | None = None) -> A
     raises  ValueError for columns that are no heads of width d, and for another part than an even number of those channels
     """
     turned = d if part is None else part
-    if turned % 2 or not 0 <= turned <= d or W.shape[-1] % d:
+    if not W.ndim or turned % 2 or not 0 <= turned <= d or W.shape[-1] % d:
         raise ValueError(f"W: shape {W.shape} should be (…, H · {d}), of which {turned} channels are turned in pairs")
     first, second = _pairs(turned // 2, "interleaved")
     channels = np.arange(d)
@@ -95,7 +95,7 @@ def change_layout(W: Array, d: int, *, to: Layout, part: int | None = None) -> A
     if to != "halves":
         _pairs(0, to)  # refuses what is no layout
         order = np.argsort(order)  # the inverse permutation
-    return W.reshape(*W.shape[:-1], -1, d)[..., order].reshape(W.shape)
+    return W.reshape(*W.shape[:-1], W.shape[-1] // d, d)[..., order].reshape(W.shape)
 
 
 class RoPEPullback(NamedTuple):

@@ -126,7 +126,7 @@ class CapsuleClassifier:
         self, params: CapsuleClassifierParams, images: Float[Array, "*batch {self.size} {self.size}"]
     ) -> tuple[Float[Array, "*batch {self.classes} {self.d}"], CapsuleClassifierPullback]:
         """The capsules of the classes. Pullback: dV to (dparams, dimages)."""
-        one_dtype(W=params.W, images=images)
+        one_dtype(images=images, W=params.W)
         rows, cut = pieces(images, side=self.side, stride=self.stride)
         H, projection = linear(rows, params.W, params.b)
         U, squashed = squash(H.reshape(*H.shape[:-1], self.types, self.width))

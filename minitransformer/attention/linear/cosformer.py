@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import refuse_more_queries
 from minitransformer.attention.kernel_attention import (
     FeatureAttention,
@@ -78,6 +79,7 @@ def cosformer_attention(
     returns   Y and a pullback: dQ, dK, dV = pullback(dY)
     raises    TypeError for a wrong shape or dtype, ValueError for n > m or m > M
     """
+    one_dtype(Q=Q, K=K, V=V)
     n, m = Q.shape[-2], K.shape[-2]
     refuse_more_queries(n, m)
     if m > longest:

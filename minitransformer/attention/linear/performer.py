@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.attention.kernel_attention import FeatureAttention, FromFeaturesPullback, kernel_attention
 from minitransformer.attention.linear.random_features import (
     gaussian_rows,
@@ -69,6 +70,7 @@ def performer_attention(
     returns   Y and a pullback: dQ, dK, dV = pullback(dY), without a gradient for W
     raises    TypeError for a wrong shape or dtype
     """
+    one_dtype(Q=Q, K=K, V=V, W=W)
     FQ, q = performer_features(Q, W, kind, query=True)
     FK, k = performer_features(K, W, kind, query=False)
     Y, attention = kernel_attention(FQ, FK, V, causal=causal)

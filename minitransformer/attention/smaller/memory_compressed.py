@@ -49,7 +49,7 @@ class CompressPullback(NamedTuple):
 
 @checked
 def compress(
-    X: Float[Array, "*batch heads m d"], theta: Float[Array, "heads s d *e"]
+    X: Float[Array, "*batch heads m d"], theta: Float[Array, "heads s d *e"], name: str = "theta"
 ) -> tuple[Float[Array, "*batch heads blocks d"], Pullback]:
     """A convolution whose stride is as long as its kernel: x̄_b = Σ_t x_{bs+t} θ_t, one row for each s.
 
@@ -61,7 +61,7 @@ def compress(
     one_dtype(X=X, theta=theta)
     s, d, *full = theta.shape[1:]
     if 0 in theta.shape[:2] or (full and full != [d]):
-        raise TypeError(f"theta: shape {theta.shape} should be (H, s, d) or (H, s, d, d), with H and s at least 1")
+        raise TypeError(f"{name}: shape {theta.shape} should be (H, s, d) or (H, s, d, d), with H and s at least 1")
     *batch, m, d = X.shape
     count = -(-m // s)
     if count * s > m:
@@ -152,8 +152,8 @@ def memory_compressed_attention(
     if (null_k is None) != (null_v is None):
         raise TypeError("null_k, null_v: a null has a key and a value")
     seen = seen_keys(mask, Q, K, "a block of keys")
-    K_bar, k = compress(where_seen(seen, K), theta_k)
-    V_bar, v = compress(where_seen(seen, V), theta_v)
+    K_bar, k = compress(where_seen(seen, K), theta_k, "theta_k")
+    V_bar, v = compress(where_seen(seen, V), theta_v, "theta_v")
     n, m, count, s = Q.shape[-2], K.shape[-2], K_bar.shape[-2], theta_k.shape[1]
     sees: Any = None
     if seen is not None:
