@@ -54,11 +54,11 @@ RULES: dict[str, Callable[[float], bool]] = {
 }
 # What a number of this name may be, wherever in the book it stands; a whole one that is not listed counts something.
 RANGES = {
-    "a number": "first offset scale magnitude",
+    "a number": "first offset scale magnitude sink",
     "at least 0": "n m part steps warmup outputs seed radius globals_ window random clip number begin end count "
     "extra head reach eps weight_decay penalty weight floor temperature memory ponder height",
-    "above 0": "base factor peak fast slow beta tolerance",
-    "in [0, 1)": "dropout rate drop betas",
+    "above 0": "base factor peak fast slow beta tolerance cap",
+    "in [0, 1)": "dropout rate drop betas lambda_init",
     "in [0, 1]": "decay",
     "in (0, 1]": "top_p",
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minitransformer.attention.core import Core, Mixer, Part
+from minitransformer.attention.differential import Differential
 from minitransformer.attention.kernel_attention import KernelAttention
 from minitransformer.attention.learned import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.linear import (
@@ -25,7 +26,7 @@ from minitransformer.attention.linear import (
     Taylor,
 )
 from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
-from minitransformer.attention.softmax import SoftmaxAttention
+from minitransformer.attention.softmax import SoftmaxAttention, softmax_attention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.named import named
 from minitransformer.related.dynamic_convolution import DynamicConvolution, LightweightConvolution
@@ -36,7 +37,8 @@ from minitransformer.related.synthesizer import Synthesizer
 from minitransformer.typing import checked
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
-    "softmax": SoftmaxAttention,
+    "softmax": softmax_attention,
+    "differential": Differential,
     "compressed": MemoryCompressed,
     "linformer": Linformer,
     "nystrom": Nystrom,

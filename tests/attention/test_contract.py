@@ -52,6 +52,8 @@ spec.loader.exec_module(everything)
 
 D, H = contract.WIDTH, contract.HEADS
 OPTIONS = {
+    "softmax": "sink=learned,cap=9,norm=rms,gate=element",
+    "differential": "lambda_init=0.3",
     "compressed": "stride=3",
     "linformer": "k=5,sharing=layerwise",
     "nystrom": "landmarks=4,taps=5",
@@ -95,7 +97,8 @@ def made(name, width=D, heads=H):
 OTHERS = (
     *("gmlp:form=source,hidden=9", "dynamic-convolution:renormalise=True"),
     "gat",
-    *("softmax:page=5", "delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
+    *("softmax", "softmax:page=5", "softmax:sink=0,gate=head", "softmax:page=5,sink=learned,cap=2"),
+    *("delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
     *("ssd:taps=4,key_heads=1", "each head", "everything"),
     *("synthesizer:kind=random", "synthesizer:kind=factorised-random,learned=False,mixture=sum"),
     "synthesizer:kind=factorised-dense",
