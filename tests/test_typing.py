@@ -184,5 +184,5 @@ def test_a_state_that_grows_is_no_other_call(rng):
     for _ in range(2):
         _, state = layer.step(A, state)
     flat.clear()
-    with pytest.raises(TypeError, match="state: should be tuple of 1, is int"):
+    with pytest.raises(TypeError, match="state: int is none; without one a text begins"):
         layer.step(A, 3)
