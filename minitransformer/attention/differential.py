@@ -16,7 +16,7 @@ import numpy as np
 from minitransformer.arrays import must_be_for_heads, one_dtype
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import rms_norm
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype, times, unless_hidden
+from minitransformer.arrays import FEW, must_be_for_heads, must_broadcast, one_dtype, times, unless_hidden
 from minitransformer.attention.masks import causal_mask
 from minitransformer.attention.sink import SinkPullback, softmax_with_sink
 from minitransformer.attention.soft_cap import soft_cap
@@ -220,7 +220,7 @@ def attend_to_buffer(
              inner loop of generation
     """
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
-    if (loops := loops_in("attention")) and Q.shape[-2] <= loops.FEW:
+    if (loops := loops_in("attention")) and Q.shape[-2] <= FEW:
         return loops.attend_to_buffer(Q, K, V, m, bias, mask, scale, sink, cap)
     K, V = K[..., :m, :], V[..., :m, :]
     return dot_product_attention(Q, K, V, bias, sink, causal=True, mask=mask, scale=float(scale), cap=cap)[0]

@@ -18,7 +18,7 @@ from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.output_gate import OutputGatePullback, output_gate
 from minitransformer.attention.softmax import SoftmaxAttention
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, affine, linear, rms_norm
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_leaves
@@ -239,9 +239,9 @@ class MultiHeadAttention(Mixer):
         self.core.refuse(causal=causal)
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """How many tokens the core wants in front of the text."""
-        return self.core.front
+        return self.core.prefix
 
     def _of_core(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"core.{path}" for path in paths)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Tree
 from minitransformer.typing import Array, Bool, Float, checked
