@@ -55,7 +55,7 @@ RULES: dict[str, Callable[[float], bool]] = {
 # What a number of this name may be, wherever in the book it stands; a whole one that is not listed counts something.
 RANGES = {
     "a number": "first offset scale magnitude sink",
-    "at least 0": "n m part steps warmup outputs seed radius global_tokens window random clip number begin end count "
+    "at least 0": "n m part layer steps warmup outputs seed radius global_tokens window random clip number begin end count "
     "extra head reach eps weight_decay penalty weight floor temperature memory ponder height",
     "above 0": "base factor peak fast slow beta tolerance cap",
     "in [0, 1)": "dropout rate drop betas lambda_init",
@@ -107,8 +107,10 @@ def choose(name: str, value: Any, hint: Any) -> None:
 
 def within(name: str, value: Any, hint: Any) -> None:
     """Refuse a word that is none of those, and a number that nothing of this name can be."""
-    if typing.get_origin(hint) is typing.Literal and isinstance(value, str) and value not in typing.get_args(hint):
-        raise ValueError(f"{name}: no {value!r}; there are {', '.join(typing.get_args(hint))}")
+    literals = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is typing.Literal]
+    words = [word for part in literals for word in typing.get_args(part)]
+    if words and isinstance(value, str) and value not in words:
+        raise ValueError(f"{name}: no {value!r}; there are {', '.join(words)}")
     if isinstance(value, tuple):
         for part in value:
             within(name, part, hint)

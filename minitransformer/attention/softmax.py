@@ -63,7 +63,7 @@ class SoftmaxAttention(Core):
     page      positions in a page, if decoding keeps keys and values in pages (pages.py); None for one buffer
     sink      b, a score that takes weight and has no value (sink.py): learned for each head, or one number; None for none
     cap       c of S → c tanh(S/c), before anything is hidden (soft_cap.py)
-    norm      "rms": queries and keys have a root mean square of one, times a gain, before they are turned (qk_norm.py)
+    norm      "rms": queries and keys have a root mean square of one, times a gain, before they are turned (multi_head.py)
     gate      "head" or "element": Y is opened by σ(X W_g), a number for each head, or for each of its channels (output_gate.py)
     cost      O(n² d) for each head; with a pattern, O(pairs of its tiles · d), but O(n²) memory with scores that are formed
     """
