@@ -769,8 +769,9 @@ def test_every_field_is_asked_for_its_type(kind):
                 dataclasses.replace(CHOSEN[kind], **{field.name: "sideways"})
 
 
-ANY_SIGN = {"first", "offset", "scale", "magnitude"}
+ANY_SIGN = {"first", "offset", "scale", "magnitude", "sink"}
 CAN_BE_ZERO = {
+    "layer",
     "number",
     "extra",
     "n",
