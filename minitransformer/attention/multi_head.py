@@ -3,7 +3,8 @@
     head_h = Attention(X W_q,h, Z W_k,h, Z W_v,h),      Y = [head_1 … head_H] W_o + b_o
 
 Two stages may be added, if the core asks for them: queries and keys are normalised before they are turned, q ← g ⊙ q / rms(q),
-so that |S| ≤ √d max |g_q g_k| whatever the weights are; and head_h is opened by a gate (output_gate.py).
+so that |S| ≤ √d max |g_q g_k| whatever the weights are; and head_h is opened by a gate (output_gate.py). The norm is that of
+Henry et al. 2020, with a gain for each channel, as in Qwen3; OLMo 2 normalises all heads of a token together.
 
 The H small projections are the columns of one large one. With Z = X it is self-attention, with Z from elsewhere
 (the encoder's output) it is cross-attention. What "Attention" is, is the core's affair (core.py).

@@ -1,4 +1,4 @@
-"""Softmax attention as a core: any scores, any pattern. Dense attention is the core with neither.
+"""Softmax attention as a core: any scores, any pattern. Dense attention is the core with none of what follows.
 
 S_ij = scale · ⟨q_i, k_j⟩, or what an encoding of positions makes of it       scores
 S_ij → c tanh(S_ij/c)                                                        cap
@@ -61,7 +61,8 @@ class SoftmaxAttention(Core):
     scores    an encoding of positions that changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
               A model puts its own there: LanguageModel(attention="window", positions="t5")
     page      positions in a page, if decoding keeps keys and values in pages (pages.py); None for one buffer
-    sink      b, a score that takes weight and has no value (sink.py): learned for each head, or one number; None for none
+    sink      b, a score that takes weight and has no value (sink.py): one number; or `LearnedSink`, one for each head,
+              which is sink=learned in a text; None for none
     cap       c of S → c tanh(S/c), before anything is hidden (soft_cap.py)
     norm      "rms": queries and keys have a root mean square of one, times a gain, before they are turned (multi_head.py)
     gate      "head" or "element": Y is opened by σ(X W_g), a number for each head, or for each of its channels (output_gate.py)
