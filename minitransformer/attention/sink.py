@@ -64,7 +64,7 @@ def softmax_with_sink(
 
 @frozen
 class LearnedSink:
-    """A number b_h for each of H heads. At first zero: beside n random scores it takes the share of one of them."""
+    """A number b_h for each of H heads. At first zero, as one key more whose score is zero."""
 
     heads: int
 
