@@ -15,6 +15,7 @@ import numpy as np
 from minitransformer.attention.dot_product import dot_product_attention, refuse_what_does_not_fit
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 TILE = 64  # queries and keys of a tile, the same as in the kernels
@@ -54,7 +55,12 @@ class BlockPattern(NamedTuple):
 
 @checked
 def block_pattern(
-    n: int, m: int, sees: Callable[[Array, Array], Any], blocks: Array | None = None, *, causal: bool = False
+    n: NonNegative,
+    m: NonNegative,
+    sees: Callable[[Array, Array], Any],
+    blocks: Array | None = None,
+    *,
+    causal: bool = False,
 ) -> BlockPattern:
     """The pattern in which the query at position i sees the key at position j where sees(i, j) is True.
 

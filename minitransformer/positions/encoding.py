@@ -27,6 +27,7 @@ from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import for_each_head, heads_fit, refuse_other_heads, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Checked, Float, checked
 
 
@@ -121,7 +122,7 @@ class OffsetBias(Encoding):
 
 
 @checked
-def offsets(n: int, m: int) -> Array:
+def offsets(n: NonNegative, m: NonNegative) -> Array:
     """j − i for the n + m − 1 diagonals of a matrix of scores whose queries are the last n of the m positions."""
     return np.arange(n + m - 1) - (m - 1)
 

@@ -19,6 +19,7 @@ from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen, largest
 from minitransformer.attention.selected.gathered import only_those_there, who_is_there
 from minitransformer.checks import frozen
+from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -163,7 +164,7 @@ class Indexer(Core):
     chosen: int = 32
     small: int = 2
     narrow: int = 8
-    weight: float = 1.0
+    weight: NonNegativeNumber = 1.0
 
     cost = "O(n² small narrow + n chosen)"
     adds_loss = True
