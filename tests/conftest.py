@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from minitransformer import door, machine
-from minitransformer.workshop import equations
+from minitransformer import checks, machine
+from minitransformer.book import equations
 from tests.compared import comparisons, told
 from tests.stepping import Debugger, codes_of, first_call, watched
 
@@ -125,7 +125,9 @@ def pytest_pyfunc_call(pyfuncitem):
         return (yield)
     if watched():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(door.the_door, "inside", True)  # arguments are not checked, and few frames stand before a function
+            patch.setattr(
+                checks.the_call, "inside", True
+            )  # arguments are not checked, and few frames stand before a function
             return (yield)
 
     def note(frame, event, _):

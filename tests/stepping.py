@@ -15,7 +15,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = (str(ROOT / "minitransformer") + os.sep, str(ROOT / "tests") + os.sep)
-ASIDE = {"typing.py", "door.py", "backend.py", "arrays.py", "late.py"}  # files of checks and choices; also in .vscode/launch.json
+ASIDE = {
+    "typing.py",
+    "checks.py",
+    "backend.py",
+    "arrays.py",
+    "lazy_import.py",
+}  # files of checks and choices; also in .vscode/launch.json
 REFUSALS = ("refuse", "_refuse", "must_")
 
 
@@ -93,7 +99,10 @@ class Debugger(pdb.Pdb):
         return shown(frame) and super().stop_here(frame)
 
     def trace_dispatch(self, frame, event, arg):
-        if (self.place or self.into) and event not in ("call", "line"):  # on its way it stops for no return and no exception
+        if (self.place or self.into) and event not in (
+            "call",
+            "line",
+        ):  # on its way it stops for no return and no exception
             return self.trace_dispatch
         return super().trace_dispatch(frame, event, arg)
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 from minitransformer.backend import TIERS, available, backend
-from minitransformer.workshop import equations
+from minitransformer.book import equations
 from tests.stepping import ASIDE, ROOT, Debugger, codes_of, first_call
 
 STOP = re.compile(r"^> (.+)\(\d+\)(\S+)\(\)", re.MULTILINE)
