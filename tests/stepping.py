@@ -15,20 +15,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = (str(ROOT / "minitransformer") + os.sep, str(ROOT / "tests") + os.sep)
-ASIDE = {
-    "typing.py",
-    "checks.py",
-    "backend.py",
-    "arrays.py",
-    "lazy_import.py",
-}  # files of checks and choices; also in .vscode/launch.json
-REFUSALS = ("refuse", "_refuse", "must_")
+# the files of checks and choices, which .vscode/launch.json names, too
+ASIDE = {"typing.py", "checks.py", "backend.py", "arrays.py", "lazy_import.py"}
+NAMES = ("refuse", "_refuse", "must_", "loops_in", "<module>")  # ... and beginnings of names, elsewhere
 
 
 def aside(frame):
     """Whether a frame checks, chooses, refuses or imports."""
     code = frame.f_code
-    return os.path.basename(code.co_filename) in ASIDE or code.co_name.startswith((*REFUSALS, "<module>"))
+    return os.path.basename(code.co_filename) in ASIDE or code.co_name.startswith(NAMES)
 
 
 def shown(frame):
@@ -50,7 +45,7 @@ def caller(frame):
 
 
 def codes_of(function):
-    """What is run when a function is called, or a method of a class that it defines or inherits from the book; not a constructor."""
+    """What is run when a function is called, or any method of a class, its own or inherited, but no constructor."""
     if not isinstance(function, type):
         return {inspect.unwrap(function).__code__}
     kinds = [vars(kind) for kind in function.__mro__ if kind.__module__.startswith("minitransformer.")]
@@ -58,8 +53,12 @@ def codes_of(function):
     return {inspect.unwrap(method).__code__ for method in methods if inspect.isfunction(method)}
 
 
+class Found(BaseException):
+    """Ends a test that is run only to find a call."""
+
+
 def first_call(test, codes):
-    """The code and the line that first call one of these codes, and the code that is called: the test is run once, to find out.
+    """The code and the line that first call one of these codes, and the code that is called: the test is run to find out.
 
     A call of `init` counts only if there is no other, and then one from the book only if there is none from the tests.
     """
@@ -69,10 +68,12 @@ def first_call(test, codes):
         if event == "call" and frame.f_code in codes and shown(frame) and (above := caller(frame)):
             in_book = above.f_code.co_filename.startswith(BOOK[0])
             calls.append((frame.f_code.co_name == "init", in_book, above.f_code, above.f_lineno, frame.f_code))
+            if calls[-1][:2] == (False, False):
+                raise Found
 
     sys.setprofile(note)
     try:
-        with suppress(Exception):  # a test that fails is one to step through
+        with suppress(Found, Exception):  # a test that fails is one to step through
             test()
     finally:
         sys.setprofile(None)
