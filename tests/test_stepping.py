@@ -10,6 +10,7 @@ import subprocess
 import sys
 from bdb import BdbQuit
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -114,9 +115,74 @@ def test_it_tells_what_an_equation_is_and_what_was_compared():
     assert 0 <= float(found[1]) < 1e-13
 
 
+def configurations(root):
+    """Those of VS Code, with its variables filled in."""
+    text = (root / ".vscode" / "launch.json").read_text(encoding="utf-8")
+    for name, value in {"${workspaceFolder}": root.as_posix(), "${input:equation}": "borealis-1"}.items():
+        text = text.replace(name, value)
+    return json.loads(text)["configurations"]
+
+
 def test_another_debugger_skips_the_same_files(root):
-    configurations = json.loads((root / ".vscode" / "launch.json").read_text(encoding="utf-8"))["configurations"]
-    for configuration in configurations:
-        rules = {rule["path"]: rule["include"] for rule in configuration["rules"]}
-        assert rules == {f"${{workspaceFolder}}/minitransformer/{file}": False for file in ASIDE}
-    assert all((root / "minitransformer" / file).is_file() for file in ASIDE)
+    for configuration in configurations(root):
+        rules = {Path(rule["path"]): rule["include"] for rule in configuration["rules"]}
+        assert rules == {root / "minitransformer" / file: False for file in ASIDE}
+        assert all(file.is_file() for file in rules)
+
+
+class Editor:
+    """As much of the Debug Adapter Protocol as it takes to step, spoken to the debugger of VS Code."""
+
+    def __init__(self):
+        command = [sys.executable, "-m", "debugpy.adapter"]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.number = 0
+
+    def say(self, command, **arguments):
+        self.number += 1
+        request = {"seq": self.number, "type": "request", "command": command, "arguments": arguments}
+        body = json.dumps(request).encode()
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        self.process.stdin.flush()
+
+    def hear(self, wanted):
+        """The next event of this name, or answer to this command."""
+        while length := self.process.stdout.readline():
+            self.process.stdout.readline()
+            message = json.loads(self.process.stdout.read(int(length.split(b":")[1])))
+            if wanted in (message.get("event"), message.get("command")):
+                return message.get("body")
+        raise EOFError(wanted)
+
+    def stack(self):
+        """File and function of each frame, where it stops next."""
+        thread = self.hear("stopped")["threadId"]
+        self.say("stackTrace", threadId=thread)
+        frames = self.hear("stackTrace")["stackFrames"]
+        return thread, [(Path(frame["source"]["path"]).name, frame["name"]) for frame in frames]
+
+
+@pytest.mark.full
+def test_the_debugger_of_an_editor_needs_one_key_as_well(root):
+    pytest.importorskip("debugpy")
+    test = ("test_borealis.py", "test_borealis_eq_1_self_attention")
+    lines = (root / "tests" / "equations" / test[0]).read_text(encoding="utf-8").splitlines()
+    line = 1 + next(k for k, line in enumerate(lines) if "dot_product_attention(X @" in line)
+    editor = Editor()
+    try:
+        editor.say("initialize", adapterID="debugpy", pathFormat="path")
+        editor.say("launch", **configurations(root)[0] | {"console": "internalConsole", "python": [sys.executable]})
+        editor.hear("initialized")
+        source = {"path": str(root / "tests" / "equations" / test[0])}
+        editor.say("setBreakpoints", source=source, breakpoints=[{"line": line}])
+        editor.say("configurationDone")
+        thread, stack = editor.stack()
+        assert stack == [test]
+        editor.say("stepIn", threadId=thread)
+        assert editor.stack() == (thread, [("dot_product.py", "dot_product_attention"), test])
+        editor.say("stepOut", threadId=thread)
+        assert editor.stack() == (thread, [test])
+        editor.say("disconnect", terminateDebuggee=True)
+        editor.hear("disconnect")
+    finally:
+        editor.process.kill()
