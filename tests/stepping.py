@@ -100,11 +100,10 @@ class Debugger(pdb.Pdb):
         return shown(frame) and super().stop_here(frame)
 
     def trace_dispatch(self, frame, event, arg):
-        if (self.place or self.into) and event not in (
-            "call",
-            "line",
-        ):  # on its way it stops for no return and no exception
-            return self.trace_dispatch
+        on_its_way = self.place or self.into
+        elsewhere = self.place and self.botframe and frame.f_code is not self.place[0]
+        if elsewhere or (on_its_way and event in ("return", "exception")):
+            return frame.f_trace
         return super().trace_dispatch(frame, event, arg)
 
     def user_call(self, frame, arguments):
