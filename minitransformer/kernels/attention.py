@@ -371,8 +371,8 @@ def _groups(heads: int, of_keys: int) -> Array:
 
 @functools.lru_cache
 def _nothing(dtype: str) -> tuple[Array, Array]:
-    """No bias and no mask."""
-    return np.empty((1, 0), dtype), np.empty((1, 0, 0), bool)
+    """No bias, and a mask of one row with no entries."""
+    return np.empty((1, 0), dtype), np.empty((1, 1, 0), bool)
 
 
 def _pairs(Q: Array, K: Array, m: int, bias: Array | None, mask: Array | None, causal: bool) -> Pairs:
