@@ -87,8 +87,10 @@ def choose(name: str, value: Any, hint: Any) -> None:
 
 def within(name: str, value: Any, hint: Any) -> None:
     """Refuse a word that is none of those, and a number beyond the range that stands in the hint (ranges.py)."""
-    if typing.get_origin(hint) is typing.Literal and isinstance(value, str) and value not in typing.get_args(hint):
-        raise ValueError(f"{name}: no {value!r}; there are {', '.join(typing.get_args(hint))}")
+    literals = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is typing.Literal]
+    words = [word for part in literals for word in typing.get_args(part)]
+    if words and isinstance(value, str) and value not in words:
+        raise ValueError(f"{name}: no {value!r}; there are {', '.join(words)}")
     if isinstance(value, tuple):
         for part in value:
             within(name, part, hint)

@@ -59,9 +59,13 @@ def _kinds(parameter: inspect.Parameter) -> tuple[type, ...]:
     annotation = bare(parameter.annotation)
     if annotation is parameter.empty:
         annotation = type(parameter.default)
-    if typing.get_origin(annotation) is typing.Literal:
-        annotation = str
-    kinds = tuple(kind for kind in typing.get_args(annotation) or (annotation,) if kind in PLAIN)
+    parts = (
+        (annotation,)
+        if typing.get_origin(annotation) is typing.Literal
+        else typing.get_args(annotation) or (annotation,)
+    )
+    parts = tuple(str if typing.get_origin(part) is typing.Literal else part for part in parts)
+    kinds = tuple(kind for kind in parts if kind in PLAIN)
     if kinds == (type(None),):
         return ()
     return (*kinds, int) if float in kinds and int not in kinds else kinds

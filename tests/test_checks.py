@@ -56,7 +56,7 @@ SIZES = {
     **{"n": 3, "m": 5, "d": 4, "dv": 4, "r": 4, "D": 6, "E": 6, "e": 4, "f": 4, "vocabulary": 7, "longest": 6},
     **{"batch": 2, "shared": 2, "own": 2, "heads": 2, "groups": 2, "rounds": 2, "clusters": 2, "parts": 3},
     **{"pairs": 2, "half": 2, "p": 3, "tokens": 6, "k": 3, "s": 2, "keys": 5, "taps": 3, "past": 2, "N": 1, "3": 3},
-    **{"rows": 4, "steps": 3},
+    **{"rows": 4, "steps": 3, "w": 4},
     **{"inputs": 4, "outputs": 3, "width": 4, "height": 5, "classes": 3},
 }
 
@@ -139,7 +139,8 @@ def arguments(function, rng, dtype=np.float64, owner=None):
 
 
 SHORT = {"width": 8, "heads": 2, "d": 4, "longest": 8}
-OTHER = {"window": 2, "rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)}
+OTHER = {"window": 2, "rate": 0.0, "cap": 2.0, "rng": None, "causal": True, "mask": None}
+OTHER |= {"pattern": Window(1)(3, 5, causal=True)}
 OTHER["edges"] = edges_of(np.array([[0, 1], [1, 0], [1, 1], [1, 2], [2, 2]]), 3)
 
 
@@ -175,7 +176,7 @@ OTHER_OF = {
 
 def layers():
     """One of each that has parameters, by name."""
-    for name in (*ATTENTIONS, "gated-delta:taps=2", "ssd:taps=2"):
+    for name in (*ATTENTIONS, "softmax:sink=learned,norm=rms,gate=element", "gated-delta:taps=2", "ssd:taps=2"):
         part = attention_of(name, SHORT)
         yield f"attention {name}", part if isinstance(part, Mixer) else MultiHeadAttention(8, 2, core=part)
     for name in {**AT_EMBEDDING, **IN_ATTENTION}:
@@ -771,8 +772,9 @@ def test_every_field_is_asked_for_its_type(kind):
 
 # Work grows with these, also where there is little in the arrays.
 AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10, "steps": 2**20, "count": 2**20}
-ANY_SIGN = {"first", "offset", "scale", "magnitude"}
+ANY_SIGN = {"first", "offset", "scale", "magnitude", "sink"}
 CAN_BE_ZERO = {
+    "layer",
     "number",
     "extra",
     "n",

@@ -15,7 +15,7 @@ import numpy as np
 from minitransformer.attention.dot_product import dot_product_attention, refuse_what_does_not_fit
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import NonNegative
+from minitransformer.ranges import NonNegative, PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 TILE = 64  # queries and keys of a tile, the same as in the kernels
@@ -164,20 +164,22 @@ def block_sparse_attention(
     V: Float[Array, "*shared m dv"],
     pattern: BlockPattern,
     bias: Float[Array, "*some o"] | None = None,
+    sink: Float[Array, "*own"] | None = None,
     *,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
+    cap: PositiveNumber | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention in which query i sees only the keys that the pattern allows.
 
         A_ij = exp S_ij / Σ_{k seen by i} exp S_ik  where j is seen by i, else 0;    Y = A V
 
     pattern  of n queries and m keys, the same for all samples; for all heads, or one for each (the last batch axis)
-    others   as in `dot_product_attention`: groups of heads that share keys, a bias for each offset, what hides more
-             pairs than the pattern does. A query that sees no key gives zeros.
+    others   as in `dot_product_attention`: groups of heads that share keys, a bias for each offset, a sink, a cap, what
+             hides more pairs than the pattern does. A query that sees no key gives zeros.
     cost     O(pattern.pairs · d) time, O(n + m) memory; in the tier "numpy" O(n m d) and O(n m), for it is the definition
-    returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dbias if there is a bias
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dbias and dsink where these are given
     raises   TypeError for a wrong shape or dtype, ValueError for a pattern of other lengths, or one that is broken
     """
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
@@ -186,9 +188,10 @@ def block_sparse_attention(
     pattern = settled(pattern)
     if len(pattern.starts) not in (1, *batch[-1:]):
         raise ValueError(f"pattern: it has lists for {len(pattern.starts)} heads, and the queries are {Q.shape}")
-    refuse_what_does_not_fit(Q, K, V, bias, mask)
+    refuse_what_does_not_fit(Q, K, V, bias, mask, sink, cap)
     if loops := loops_in("attention"):
         scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
-        return loops.tiled_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale, pattern=pattern)
+        options = {"causal": causal, "mask": mask, "scale": scale, "cap": cap}
+        return loops.tiled_attention(Q, K, V, bias, sink, **options, pattern=pattern)
     mask = pattern.mask if mask is None else pattern.mask & mask
-    return dot_product_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale)
+    return dot_product_attention(Q, K, V, bias, sink, causal=causal, mask=mask, scale=scale, cap=cap)
