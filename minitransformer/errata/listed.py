@@ -3,6 +3,7 @@
 import importlib
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ class Erratum(NamedTuple):
     """One row of the list; `errata.toml` says what the fields mean."""
 
     id: str
+    name: str
     source: str
     place: str
     severity: str
@@ -46,9 +48,11 @@ class Erratum(NamedTuple):
         with backend("numpy"):
             return getattr(module, self.id.lower())()
 
-    def consequence(self) -> str:
-        """The sentence on what goes wrong, with its numbers."""
-        return self.wrong.format(**self.reading().numbers) if self.measured else self.wrong
+    def consequence(self, reading: Reading | None = None) -> str:
+        """The sentence on what goes wrong, with the numbers of a reading, or with those that are measured now."""
+        if not self.measured:
+            return self.wrong
+        return self.wrong.format(**(reading or self.reading()).numbers).replace(" -", " −")
 
 
 class Entries(NamedTuple):
@@ -59,7 +63,7 @@ class Entries(NamedTuple):
 
     def __repr__(self) -> str:
         return "\n\n".join(
-            f"{e.id} {e.severity} · {e.place} · chapter {e.chapter[:2]}\n{e.printed}\n{consequence}\n{e.holds}"
+            f"{e.id} {e.severity} · {e.name} · {e.place} · chapter {e.chapter[:2]}\n{e.printed}\n{consequence}\n{e.holds}"
             for e, consequence in zip(self.errata, self.consequences, strict=True)
         )
 
@@ -70,7 +74,7 @@ class Entries(NamedTuple):
 def _markdown(e: Erratum, consequence: str) -> str:
     test = f", [test](../{e.test.partition('::')[0]})" if e.test else ""
     lines = (
-        f"**{e.id}** · {e.severity} · {_plain(e.place)} · [chapter {e.chapter[:2]}]({e.chapter}.ipynb){test}",
+        f"**{e.id} · {_plain(e.name)}** · {e.severity} · {_plain(e.place)} · [chapter {e.chapter[:2]}]({e.chapter}.ipynb){test}",
         f"*Printed:* {_plain(e.printed)}",
         f"*What goes wrong:* {_plain(consequence)}",
         f"*What holds:* {_plain(e.holds)}",
@@ -100,7 +104,12 @@ def load(path: Path = LIST) -> list[Erratum]:
     return [Erratum(name, **table) for name, table in tables.items()]
 
 
-def of(source: str, severity: str = "ABC") -> Entries:
-    """The errata of one source, each with its numbers measured now."""
-    rows = tuple(e for e in load() if e.source == source and e.severity in severity)
-    return Entries(rows, tuple(e.consequence() for e in rows))
+def measure() -> dict[str, Reading]:
+    """The reading of every erratum that has consequences, by its name: about five seconds of one core."""
+    return {e.id: e.reading() for e in load() if e.measured}
+
+
+def entries(source: str, readings: Mapping[str, Reading]) -> Entries:
+    """The errata of one source, with their numbers."""
+    rows = tuple(e for e in load() if e.source == source)
+    return Entries(rows, tuple(e.consequence(readings.get(e.id)) for e in rows))

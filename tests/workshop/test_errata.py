@@ -8,6 +8,7 @@ from minitransformer.errata import load
 from minitransformer.workshop import errata
 
 ROW = {
+    "name": "a sum for a mean",
     "source": "Lecture notes",
     "place": "layer normalisation",
     "severity": "A",
