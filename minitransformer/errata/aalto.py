@@ -14,9 +14,9 @@ from minitransformer.attention import (
     dot_product_attention,
     scores,
 )
-from minitransformer.attention.learned import adaptive_span_attention, lsh_attention
-from minitransformer.attention.learned.reformer import sort_in_rounds
-from minitransformer.attention.smaller import linformer_attention
+from minitransformer.attention.selected import adaptive_span_attention, lsh_attention
+from minitransformer.attention.selected.reformer import sort_in_rounds
+from minitransformer.attention.compressed import linformer_attention
 from minitransformer.errata.reading import Reading, largest_weight, relative_error, unit_vectors
 from minitransformer.functional import softmax
 from minitransformer.models import LanguageModel

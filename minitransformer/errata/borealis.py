@@ -6,8 +6,8 @@ import numpy as np
 
 from minitransformer import experiments
 from minitransformer.attention import dot_product_attention, elu_features, kernel_attention, scores
-from minitransformer.attention.smaller import compress
-from minitransformer.chapters.position_probes import order_error
+from minitransformer.attention.compressed import compress
+from minitransformer.measurements.position_probes import order_error
 from minitransformer.errata.reading import Reading, largest_weight, mean_of, relative_error, unit_vectors
 from minitransformer.functional import softmax
 from minitransformer.positions import sinusoids, t5_buckets

@@ -14,9 +14,9 @@ from minitransformer.attention import (
     scores,
 )
 from minitransformer.attention.linear import of_same_length, positive_features
-from minitransformer.attention.smaller import linformer_attention
-from minitransformer.chapters.low_rank import projected_errors, rows_needed
-from minitransformer.chapters.random_features import smreg, softmax_kernel
+from minitransformer.attention.compressed import linformer_attention
+from minitransformer.measurements.low_rank import projected_errors, rows_needed
+from minitransformer.measurements.random_features import smreg, softmax_kernel
 from minitransformer.errata.reading import Reading, largest_weight, mean_of, relative_error, unit_vectors
 from minitransformer.functional import layer_norm, softmax
 
