@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
 
-from minitransformer.errata import Erratum, load
 from minitransformer.book.equations import SOURCES, tests_of
+from minitransformer.errata import Erratum, load
 
 IN_REPOSITORY = Path("minitransformer", "errata", "errata.toml")
 NAMED = re.compile(r"test_(E\d+)_")

@@ -1,4 +1,4 @@
-"""What the five sources print and do not mean: the list, and for each slip that has consequences a function that measures them."""
+"""What the five sources print and do not mean: the list, and a function for each slip that has consequences."""
 
 from minitransformer.errata.listed import Entries, Erratum, entries, load, measure
 from minitransformer.errata.reading import Reading, relative_error

@@ -2,29 +2,22 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from minitransformer.attention import (
-    Fixed,
-    Graph,
-    Local,
-    RandomKeys,
-    Strided,
-    dot_product_attention,
-    scores,
-)
+from minitransformer.attention import Fixed, Graph, Local, RandomKeys, Strided, dot_product_attention, scores
+from minitransformer.attention.compressed import linformer_attention
 from minitransformer.attention.selected import adaptive_span_attention, lsh_attention
 from minitransformer.attention.selected.reformer import sort_in_rounds
-from minitransformer.attention.compressed import linformer_attention
-from minitransformer.errata.reading import Reading, largest_weight, relative_error, unit_vectors
+from minitransformer.errata.reading import Reading, relative_error, unit_vectors
 from minitransformer.functional import softmax
 from minitransformer.models import LanguageModel
 from minitransformer.models.universal import HaltingParams
 from minitransformer.positions import sinusoids
 from minitransformer.pullback import Tree, random_like, tree_map
 
-SIZES = {"vocabulary": 40, "context": 4, "width": 12, "depth": 2, "heads": 2, "hidden": 10}
+SIZES: dict[str, Any] = {"vocabulary": 40, "context": 4, "width": 12, "depth": 2, "heads": 2, "hidden": 10}
 
 
 def e45() -> Reading:
@@ -160,9 +153,10 @@ def e58() -> Reading:
     meant = replace(printed, universal="accumulated")
     tokens = np.arange(12)[None] * 3
     params = some(meant)
-    params = params._replace(stack=params.stack._replace(halting=HaltingParams(params.stack.halting.w, np.full(1, -0.3))))
-    steps = [model(p, tokens)[1].stack.N for model, p in ((printed, some(printed)), (meant, params))]
-    numbers = {"printed": len(np.unique(steps[0])), "low": steps[1].min(), "high": steps[1].max(), "all": steps[0].max()}
+    halting = HaltingParams(params.stack.halting.w, np.full(1, -0.3))
+    all_alike = printed(some(printed), tokens)[1].stack.N
+    each = meant(params._replace(stack=params.stack._replace(halting=halting)), tokens)[1].stack.N
+    numbers = {"printed": len(np.unique(all_alike)), "all": all_alike.max(), "low": each.min(), "high": each.max()}
     return Reading(numbers)
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from minitransformer import experiments
 from minitransformer.attention import dot_product_attention, elu_features, kernel_attention, scores
 from minitransformer.attention.compressed import compress
-from minitransformer.measurements.position_probes import order_error
 from minitransformer.errata.reading import Reading, largest_weight, mean_of, relative_error, unit_vectors
 from minitransformer.functional import softmax
+from minitransformer.measurements.position_probes import order_error
 from minitransformer.positions import sinusoids, t5_buckets
 from minitransformer.positions.absolute import Layout, angular_frequencies
 from minitransformer.positions.deberta import DeBERTa, DeBERTaParams

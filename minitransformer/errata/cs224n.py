@@ -1,7 +1,5 @@
 """The errata of the CS224N notes, measured: one function for each that has consequences, named after its number."""
 
-import math
-
 import numpy as np
 
 from minitransformer.attention import dot_product_attention, scores

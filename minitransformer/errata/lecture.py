@@ -13,12 +13,12 @@ from minitransformer.attention import (
     dot_product_attention,
     scores,
 )
-from minitransformer.attention.linear import of_same_length, positive_features
 from minitransformer.attention.compressed import linformer_attention
-from minitransformer.measurements.low_rank import projected_errors, rows_needed
-from minitransformer.measurements.random_features import smreg, softmax_kernel
+from minitransformer.attention.linear import of_same_length, positive_features
 from minitransformer.errata.reading import Reading, largest_weight, mean_of, relative_error, unit_vectors
 from minitransformer.functional import layer_norm, softmax
+from minitransformer.measurements.low_rank import projected_errors, rows_needed
+from minitransformer.measurements.random_features import smreg, softmax_kernel
 
 DOWNSTREAM = {  # the table of the notes for n = 512, and for 1024 where it says so: SST-2, IMDB, QNLI, QQP, average
     "RoBERTa-base": (93.1, 94.1, 90.9, 90.9, 92.25),
@@ -68,7 +68,11 @@ def e29() -> Reading:
     e = np.where(before, scores(Q, K)[0], -np.inf)
     with np.errstate(invalid="ignore"):
         A = np.exp(e) / np.exp(e).sum(1, keepdims=True)
-    numbers = {"undefined": float(np.isnan(A).any(1).sum()), "second": float(A[1, 0]), "itself": float(np.diag(A)[1:].max())}
+    numbers = {
+        "undefined": float(np.isnan(A).any(1).sum()),
+        "second": float(A[1, 0]),
+        "itself": float(np.diag(A)[1:].max()),
+    }
     Y, meant = A[1:] @ V, dot_product_attention(Q, K, V, causal=True)[0]
     return Reading(numbers, relative_error(Y, meant[1:]))
 

@@ -25,7 +25,9 @@ class LiteralReadings(NamedTuple):
 
 def data(readings: dict[str, errata.Reading] | None = None) -> LiteralReadings:
     """Of readings that are known, or of those that are measured now."""
-    found = {name: reading.error for name, reading in (readings or errata.measure()).items() if reading.error is not None}
+    found = {
+        name: reading.error for name, reading in (readings or errata.measure()).items() if reading.error is not None
+    }
     rows = sorted((row for row in errata.load() if row.id in found), key=lambda row: -found[row.id])
     return LiteralReadings(tuple(rows), np.array([found[row.id] for row in rows]))
 
@@ -36,7 +38,9 @@ def draw(data: LiteralReadings) -> Figure:
     places = np.arange(len(data.rows))
     ax.hlines(places, 0.1, data.errors, color="0.8", linewidth=2)
     ax.axvline(1, color="0.3", linewidth=2, linestyle="--")
-    for colour, (source, marker) in zip(("#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b"), MARKERS.items(), strict=True):
+    for colour, (source, marker) in zip(
+        ("#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b"), MARKERS.items(), strict=True
+    ):
         mine = [k for k, row in enumerate(data.rows) if row.source == source]
         ax.plot(data.errors[mine], places[mine], marker, color=colour, markersize=11, linestyle="none", label=source)
     ax.set(xscale="log", xlim=(0.1, 13), ylim=(len(places) - 0.4, -0.6), xlabel="‖printed − meant‖ / ‖meant‖")
@@ -44,5 +48,13 @@ def draw(data: LiteralReadings) -> Figure:
     ax.minorticks_off()
     ax.set_yticks(places, [f"{row.id}  {row.name}" for row in data.rows])
     ax.tick_params(axis="y", length=0)
-    ax.legend(loc="lower right", handlelength=0.8, handletextpad=0.3, frameon=True, facecolor="white", edgecolor="white", framealpha=1)
+    ax.legend(
+        loc="lower right",
+        handlelength=0.8,
+        handletextpad=0.3,
+        frameon=True,
+        facecolor="white",
+        edgecolor="white",
+        framealpha=1,
+    )
     return fig

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from minitransformer.errata import load
 from minitransformer.book import errata
+from minitransformer.errata import load
 
 ROW = {
     "name": "a sum for a mean",
@@ -22,7 +22,9 @@ BOX = "Text.\n\n> **Erratum** · Lecture notes <br>\n> A sum. <br>\n> [test](../
 
 
 def write(root, **rows):
-    tables = (f"[{name}]\n" + "".join(f"{key} = {json.dumps(v)}\n" for key, v in row.items()) for name, row in rows.items())
+    tables = (
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(v)}\n" for key, v in row.items()) for name, row in rows.items()
+    )
     (root / errata.IN_REPOSITORY).write_text("\n".join(tables), encoding="utf-8")
 
 

@@ -3,17 +3,11 @@
 import numpy as np
 import pytest
 
+from minitransformer.errata.borealis import falls_until
 from minitransformer.measurements.position_probes import order_error
 from minitransformer.models import LanguageModel
 from minitransformer.models.bert import BERT
 from minitransformer.positions import sinusoids
-from minitransformer.positions.absolute import angular_frequencies
-
-
-def falls_until(width, **options):
-    """The offset at which Σ_f cos(ω_f o) stops falling: it is not larger at o than at o + 1."""
-    profile = np.cos(angular_frequencies(width, **options) * np.arange(150)[:, None]).sum(1)
-    return int(np.flatnonzero(np.diff(profile) >= 0)[0])
 
 
 def test_E4_monotonic_up_to_where_depends_on_the_width():

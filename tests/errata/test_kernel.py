@@ -9,6 +9,7 @@ import pytest
 
 from minitransformer.attention import elu_features, kernel_attention, kernel_attention_step, kernel_state
 from minitransformer.attention.linear import of_same_length, positive_features
+from minitransformer.errata.borealis import LONG_RANGE_ARENA
 from minitransformer.measurements.random_features import smreg, softmax_kernel
 
 
@@ -83,13 +84,6 @@ def test_E19_the_sums_of_figure_10_are_those_of_20(root):
         _, state = kernel_attention_step(FQ[i : i + 1], FK[i : i + 1], V[i : i + 1], state)
         np.testing.assert_allclose(state.S, sum(np.outer(FK[j], V[j]) for j in range(i + 1)), rtol=1e-12)
         np.testing.assert_allclose(state.z, sum(FK[j] for j in range(i + 1)), rtol=1e-12)
-
-
-LONG_RANGE_ARENA = {  # ListOps, text, retrieval, image, path, and the average as its authors print it
-    "linear transformer": (16.13, 65.90, 53.09, 42.34, 75.30, 50.55),
-    "Performer": (18.01, 65.40, 53.82, 42.77, 77.05, 51.41),
-    "Transformer": (36.37, 64.27, 57.46, 42.44, 71.40, 54.39),
-}
 
 
 def test_E26_more_successful_by_less_than_a_point():

@@ -33,7 +33,9 @@ HOLDS = {
     "E26": lambda r: 0 < r.ahead < 1 and (r.tasks, r.of) == (4, 5) and r.behind > 2 * r.ahead,
     "E73": lambda r: (r.printed, r.meant, r.of) == (100, 0, 100),
     "E27": lambda r: r.printed < -30 and r.meant < EXACT,
-    "E28": lambda r: r.large > 9.9 and r.small < 0.11 and abs(r.large_meant - 1) < 1e-3 and abs(r.small_meant - 1) < 0.1,
+    "E28": lambda r: (
+        r.large > 9.9 and r.small < 0.11 and abs(r.large_meant - 1) < 1e-3 and abs(r.small_meant - 1) < 0.1
+    ),
     "E29": lambda r: (r.undefined, r.second, r.itself) == (1, 1, 0),
     "E30": lambda r: r.printed < 1.25 * r.average and r.meant > 5 * r.average,
     "E31": lambda r: r.error > 0.5,

@@ -7,6 +7,7 @@ import pytest
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.compressed import compress, linformer_attention
+from minitransformer.errata.lecture import DOWNSTREAM
 from minitransformer.functional import softmax
 
 
@@ -147,20 +148,6 @@ def test_E37_a_relative_bound_cannot_hold_for_every_w():
     np.testing.assert_allclose(  # what there is instead: ‖P‖_F ‖w‖/√k
         np.mean(zero_mean), np.linalg.norm(P) * np.linalg.norm(w) / math.sqrt(k) / np.linalg.norm(P @ w), rtol=0.25
     )
-
-
-DOWNSTREAM = {  # the table of the Lecture notes for n = 512: SST-2, IMDB, QNLI, QQP, and the average as printed
-    "RoBERTa-base": (93.1, 94.1, 90.9, 90.9, 92.25),
-    "Linformer, 256": (93.2, 94.0, 90.6, 90.5, 92.08),
-    "Linformer, 256, shared kv": (93.3, 93.6, 90.6, 90.6, 92.03),
-    "Linformer, 256, shared kv, layer": (93.1, 94.1, 91.2, 90.8, 92.30),
-    "Linformer, 128": (92.4, 94.0, 90.4, 90.2, 91.75),
-    "Linformer, 128, shared kv": (93.4, 93.4, 90.3, 90.3, 91.85),
-    "Linformer, 128, shared kv, layer": (93.2, 93.8, 90.1, 90.2, 91.83),
-    "1024: Linformer, 256": (93.0, 93.8, 90.4, 90.4, 91.90),
-    "1024: Linformer, 256, shared kv": (93.0, 93.6, 90.3, 90.4, 91.83),
-    "1024: Linformer, 256, shared kv, layer": (93.2, 94.2, 90.8, 90.5, 92.18),
-}
 
 
 def test_E38_only_one_of_six_is_ahead():
