@@ -11,10 +11,12 @@ from minitransformer.positions import sinusoids
 
 
 def test_E4_monotonic_up_to_where_depends_on_the_width():
-    """Caption of figure 2: dot products of the sinusoids of figure 1a fall; "this is monotonic for the first 51 entries".
+    """Borealis II, caption of figure 2.
 
-    They fall for a while, and for how long depends on D, which the caption does not say. It is never 51, nor 50, which
-    would be the offset of entry 51.
+    printed  Dot products of the sinusoids of figure 1a fall; "this is monotonic for the first 51 entries".
+    wrong    For how long depends on D, which is not said: 5 at D = 64, 43 at 512 and 768, 68 at 1024. No even D up to
+             2000 gives 49 to 52, in either layout.
+    holds    The offset at which the sum of the cosines stops falling is a function of D.
     """
     found = {width: falls_until(width) for width in (64, 128, 256, 512, 768, 1024)}
     assert found == {64: 5, 128: 11, 256: 24, 512: 43, 768: 43, 1024: 68}
@@ -69,12 +71,12 @@ def test_E6_gpt_2_is_a_decoder():
 
 
 def test_E7_order_is_classified():
-    """Figure 3, below: "The same experiment can be done by regressing pairs of position embeddings to predict relative
-    position."
+    """Borealis II, below figure 3.
 
-    What was done is a logistic regression of whether b > a, and its number is the fraction of wrong answers. A linear
-    regression of b − a is another experiment. For sinusoids it would have the error 0, like the absolute one, because
-    b and a can each be read off; the published error of the sinusoids is above 0, and ours is.
+    printed  "regressing pairs of position embeddings to predict relative position"
+    wrong    A linear regression of b − a makes an error of 0 on sinusoids, because b and a can each be read off; the
+             published error of the sinusoids is above 0, and so is ours.
+    holds    A logistic regression of whether b > a; its number is the fraction of wrong answers.
     """
     rng = np.random.default_rng(7)
     table = sinusoids(128, 64)

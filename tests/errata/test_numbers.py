@@ -3,6 +3,7 @@
 The other tests in this folder tell each story in full. Here one line says which margin has to be kept.
 """
 
+import ast
 import math
 import re
 
@@ -101,6 +102,16 @@ def test_a_sentence_has_its_numbers_and_they_are_the_same_each_time(readings):
         assert told == ROWS[name].consequence(readings[name]), "measured twice, and not the same"
         assert not re.search(r"[{}]", told)
         assert re.search(r"\d", told)
+
+
+def test_the_story_of_each_has_four_parts(root):
+    for name in MEASURED:
+        file, _, test = ROWS[name].test.partition("::")
+        body = ast.parse((root / file).read_text(encoding="utf-8")).body
+        (function,) = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == test)
+        where, *parts = ast.get_docstring(function).splitlines()
+        assert ROWS[name].source in where, test
+        assert [line[:9].strip() for line in parts if line[:9].strip()] == ["printed", "wrong", "holds"], test
 
 
 def test_a_matter_of_wording_is_not_measured():
