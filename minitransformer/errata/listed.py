@@ -105,7 +105,7 @@ def load(path: Path = LIST) -> list[Erratum]:
 
 
 def measure() -> dict[str, Reading]:
-    """The reading of every erratum that has consequences, by its name: about five seconds of one core."""
+    """The reading of every erratum that has consequences, by its name: a few seconds of one core."""
     return {e.id: e.reading() for e in load() if e.measured}
 
 
