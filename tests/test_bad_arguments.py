@@ -220,7 +220,7 @@ class TooLong(BaseException):
     """Nothing that anybody catches."""
 
 
-def lazy_import(*_):
+def late(*_):
     raise TooLong
 
 
