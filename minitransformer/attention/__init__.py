@@ -21,6 +21,7 @@ from minitransformer.attention.kernel_attention import (
     kernel_state,
 )
 from minitransformer.attention.keys_values import KeysValues
+from minitransformer.attention.latent import Latent, LatentParams, latent_attention
 from minitransformer.attention.linear import (
     GLA,
     SSD,
@@ -94,6 +95,8 @@ __all__ = [
     "KernelAttention",
     "KernelState",
     "KeysValues",
+    "Latent",
+    "LatentParams",
     "Local",
     "Longformer",
     "Mixer",
@@ -132,6 +135,7 @@ __all__ = [
     "kernel_attention_step",
     "kernel_state",
     "labelled_attention",
+    "latent_attention",
     "longformer_attention",
     "mean_pool_heads",
     "merge",

@@ -10,6 +10,7 @@ from typing import Any
 
 from minitransformer.attention.core import Core, Mixer, Part
 from minitransformer.attention.kernel_attention import KernelAttention
+from minitransformer.attention.latent import Latent
 from minitransformer.attention.learned import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.linear import (
     DPFP,
@@ -37,6 +38,7 @@ from minitransformer.typing import checked
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": SoftmaxAttention,
+    "latent": Latent,
     "compressed": MemoryCompressed,
     "linformer": Linformer,
     "nystrom": Nystrom,

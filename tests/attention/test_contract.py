@@ -52,6 +52,7 @@ spec.loader.exec_module(everything)
 
 D, H = contract.WIDTH, contract.HEADS
 OPTIONS = {
+    "latent": "rank=5,query_rank=4,rotary=4",
     "compressed": "stride=3",
     "linformer": "k=5,sharing=layerwise",
     "nystrom": "landmarks=4,taps=5",
@@ -93,6 +94,7 @@ def made(name, width=D, heads=H):
 
 
 OTHERS = (
+    "latent",
     *("gmlp:form=source,hidden=9", "dynamic-convolution:renormalise=True"),
     "gat",
     *("softmax:page=5", "delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
