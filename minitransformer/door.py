@@ -164,7 +164,7 @@ def arrays_where_said(tree: Tree, path: str) -> None:
     said = unmarked(tree).__annotations__ if is_named(tree) else {}
     for name, part in (tree_parts(tree) or {}).items():
         if of_arrays(said.get(name, Any)) and not fits(part, said[name]):
-            raise TypeError(f"{path}.{name}: {type(part).__name__} should be an array")
+            raise TypeError(f"{path}.{name}: should be an array, is {type(part).__name__}")
         arrays_where_said(part, f"{path}.{name}")
 
 

@@ -144,7 +144,7 @@ BROKEN = {
         good.starts.astype(float),
         np.concatenate([good.starts, good.starts]),
     ],
-    "tiles": [good.tiles + 1, good.tiles - 1, good.tiles[::-1], good.tiles[:-1], good.tiles * 0, list(good.tiles)],
+    "tiles": [good.tiles + 1, good.tiles - 1, good.tiles[::-1], good.tiles[:-1], good.tiles * 0],
     "which": [good.which - 2, good.which + len(good.masks), good.which[:-1]],
     "masks": [good.masks[:, :63], good.masks.astype(int), good.masks[0]],
 }
@@ -180,6 +180,12 @@ def test_a_broken_pattern_is_refused(field, value, tier):
     Q, K, V, _ = random_inputs(3, (2,), 200, 200, 4, 3)
     with pytest.raises(ValueError, match="pattern: "):
         block_sparse_attention(Q, K, V, good._replace(**{field: value}))
+
+
+def test_a_pattern_of_lists_is_refused(tier):
+    Q, K, V, _ = random_inputs(3, (2,), 200, 200, 4, 3)
+    with pytest.raises(TypeError, match=r"pattern\.tiles: should be an array, is list"):
+        block_sparse_attention(Q, K, V, good._replace(tiles=list(good.tiles)))
 
 
 def test_patterns_that_can_t_be_joined():

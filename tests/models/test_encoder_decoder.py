@@ -243,9 +243,9 @@ def test_bad_options_are_refused(options, message):
 def test_bad_input_is_refused():
     ed = model(positions="learned")
     params = some(ed)
-    with pytest.raises(ValueError, match="tokens: 9 is outside the vocabulary 0 … 8"):
+    with pytest.raises(ValueError, match="source: 9 is outside the vocabulary 0 … 8"):
         ed(params, SOURCE + 1, TARGET)
-    with pytest.raises(ValueError, match="tokens: -1 is outside the vocabulary"):
+    with pytest.raises(ValueError, match="target: -1 is outside the vocabulary"):
         ed(params, SOURCE, TARGET - 7)
     with pytest.raises(ValueError, match="lengths: 5 … 6 is not within 0 … 5"):
         ed(params, SOURCE, TARGET, lengths=np.array([5, 6]))
