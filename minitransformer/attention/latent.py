@@ -155,7 +155,8 @@ class NarrowPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         dZ, dgamma = self.norm(dY)
-        return *self.linear(dZ), dgamma
+        dX, dW = self.linear(dZ)
+        return dX, dW, dgamma
 
 
 def _narrow(X: Array, W: Array, gamma: Array) -> tuple[Array, NarrowPullback]:
