@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Mixer
 from minitransformer.attention.dot_product import dot_product_attention
-from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.multi_head import merge_heads, split_heads
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, RMSNormPullback, affine, linear, rms_norm
 from minitransformer.positions.rope import RoPE
 from minitransformer.pullback import Pullback

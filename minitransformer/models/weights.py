@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.late import late
+from minitransformer.lazy_import import lazy_import
 from minitransformer.models.norms import NormParams
 from minitransformer.typing import Array
 
@@ -61,7 +61,7 @@ class Tensors:
 
     def __init__(self, path: Path, plain: Callable[[str], str | None] = str, dtype: type = np.float32) -> None:
         self.path = existing(path, " (pytorch_model.bin is a pickle, which can run any code, and is not read)")
-        self.library, self.dtype = late("safetensors", "the weights of a model"), dtype
+        self.library, self.dtype = lazy_import("safetensors", "the weights of a model"), dtype
         try:
             self.file = self.library.safe_open(path, "numpy")
         except self.library.SafetensorError as error:
