@@ -17,6 +17,13 @@ from minitransformer.positions import RoPE
 from minitransformer.typing import checked
 
 
+def _turned(width: int, heads: int, base: float, part: int | None = None) -> RoPE:
+    """Queries and keys whose halves are pairs. Raises ValueError for heads that have no whole pairs."""
+    if width % (2 * heads):
+        raise ValueError(f"heads: {width} columns are not divisible into {heads} heads of whole pairs")
+    return RoPE(width // heads, base, "halves", part)
+
+
 @checked
 def gpt2(
     vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4,
@@ -43,7 +50,7 @@ def llama(
     source   Touvron et al. 2023, Grattafiori et al. 2024, and `modeling_llama.py` in huggingface/transformers
     """
     return LanguageModel(
-        vocabulary, context, width, depth, heads, hidden, positions=RoPE(width // heads, base, "halves"), groups=groups,
+        vocabulary, context, width, depth, heads, hidden, positions=_turned(width, heads, base), groups=groups,
         norm="rms", eps=eps, ffn="swiglu", embedding="plain", tied=tied, bias=False,
     )  # fmt: skip
 
@@ -58,9 +65,11 @@ def gpt_oss(
     Left out: the mixture of experts, whose SwiGLU is clipped; YaRN
     source   OpenAI 2025, `gpt_oss/torch/model.py` in openai/gpt-oss
     """
+    if window < 1:
+        raise ValueError(f"window: of {window} tokens none sees itself")
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (f"window:radius={window - 1}", "softmax"),
-        positions=RoPE(width // heads, base, "halves"), groups=groups, norm="rms", ffn="swiglu", embedding="plain", tied=False,
+        positions=_turned(width, heads, base), groups=groups, norm="rms", ffn="swiglu", embedding="plain", tied=False,
     )  # fmt: skip
 
 
@@ -93,8 +102,8 @@ def qwen3_next(
     source   Qwen Team 2025, and `modeling_qwen3_next.py` in huggingface/transformers
     """
     d = width // heads
+    turned = _turned(width, heads, 1e7, max(d // 8 * 2, 2))
     delta = MultiHeadAttention(width, heads, bias=False, core=GatedDelta(heads, d, taps=taps, key_heads=key_heads))
-    turned = RoPE(d, base=1e7, layout="halves", part=max(d // 8 * 2, 2))
     full = MultiHeadAttention(width, heads, bias=False, rotate=turned, groups=groups)
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (delta, delta, delta, full), positions="none",

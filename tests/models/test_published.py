@@ -264,7 +264,7 @@ CONFIGS = [
     ("llama", {"head_dim": 8}, "head_dim is 8; only hidden_size / num_attention_heads, 6"),
     ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "angles of the type 'llama3'; only 'default'"),
     ("llama", {"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "angles of the type 'linear'"),
-    ("llama", {"num_attention_heads": 5}, "width: 12 is not divisible into 5 heads"),
+    ("llama", {"num_attention_heads": 5}, "heads: 12 columns are not divisible into 5 heads"),
     ("llama", {"vocab_size": "many"}, "config.json: invalid literal"),
     ("llama", {"hidden_size": None}, "config.json: int"),
     ("gpt2", {"activation_function": "tanh"}, "activation_function 'tanh' is none of gelu"),
