@@ -56,7 +56,7 @@ SIZES = {
     **{"n": 3, "m": 5, "d": 4, "dv": 4, "r": 4, "D": 6, "E": 6, "e": 4, "f": 4, "vocabulary": 7, "longest": 6},
     **{"batch": 2, "shared": 2, "own": 2, "heads": 2, "groups": 2, "rounds": 2, "clusters": 2, "parts": 3},
     **{"pairs": 2, "half": 2, "p": 3, "tokens": 6, "k": 3, "s": 2, "keys": 5, "taps": 3, "past": 2, "N": 1, "3": 3},
-    **{"rows": 4, "steps": 3, "w": 4},
+    **{"rows": 4, "steps": 3, "w": 4, "turned": 2, "Hd": 8, "Hdv": 8},
     **{"inputs": 4, "outputs": 3, "width": 4, "height": 5, "classes": 3},
 }
 
@@ -334,7 +334,7 @@ def indices(name, given):
     function = inspect.unwrap(CALLS[name][0])
     found = {key: value for key, value in given.items() if key != "params"}
     if "mask" in (asked := inspect.signature(function).parameters):
-        rows = next(found[key] for key in ("K", "X", "V", "S", "R", "logits", "Z_2") if key in found)
+        rows = next(found[key] for key in ("K", "C", "X", "V", "S", "R", "logits", "Z_2") if key in found)
         mask = array(asked["mask"].annotation, np.random.default_rng(0), bool)
         found["mask"] = (
             np.ones((1, rows.shape[-1 if "S" in found else -2]), bool) if mask is None or mask.ndim < 2 else mask

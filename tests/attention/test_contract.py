@@ -54,6 +54,7 @@ D, H = contract.WIDTH, contract.HEADS
 OPTIONS = {
     "softmax": "sink=learned,cap=9,norm=rms,gate=element",
     "differential": "lambda_init=0.3",
+    "latent": "rank=5,query_rank=4,rotary=4",
     "compressed": "stride=3",
     "linformer": "k=5,sharing=layerwise",
     "nystrom": "landmarks=4,taps=5",
@@ -95,6 +96,7 @@ def made(name, width=D, heads=H):
 
 
 OTHERS = (
+    "latent",
     *("gmlp:form=source,hidden=9", "dynamic-convolution:renormalise=True"),
     "gat",
     *("softmax", "softmax:page=5", "softmax:sink=0,gate=head", "softmax:page=5,sink=learned,cap=2"),
