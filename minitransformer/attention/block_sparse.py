@@ -6,6 +6,7 @@ Replaces the stage "pattern (which pairs)". The definition is dense attention wi
 With n queries and m keys, i and j are positions, and the queries are the last n of them: j = 0 … m − 1, i = m − n … m − 1.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -87,6 +88,29 @@ def block_pattern(
         *(n, m, starts, np.array(tiles, np.int64), np.array(which, np.int64)),
         np.array(masks, bool).reshape(len(masks), TILE, TILE) if masks else np.zeros((1, TILE, TILE), bool),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def stairs(first: int, n: int, count: int, step: int, always: int = 0) -> BlockPattern:
+    """The pattern in which query i = first … first + n − 1 sees the blocks of `step` keys that are over: (b + 1) step ≤ i + 1.
+
+    count    the blocks there are, with `always` in front that every query sees
+    cost     O(n · 64) for the tiles at the edge
+    """
+    T = -(-n // TILE)
+    seen = np.zeros(T * TILE, int)
+    seen[:n] = np.minimum(always + (first + np.arange(n) + 1) // step, count)
+    seen = seen.reshape(T, TILE)
+    counts = -(-seen.max(-1, initial=0) // TILE)
+    t, k = np.repeat(np.arange(T), counts), np.concatenate([np.arange(0), *map(np.arange, counts)])
+    edge = seen[t].min(-1, initial=count) < (k + 1) * TILE
+    sees = k[edge, None, None] * TILE + np.arange(TILE) < seen[t[edge]][..., None]
+    masks, of_edges = np.unique(sees.reshape(-1, TILE * TILE), axis=0, return_inverse=True)
+    which = np.full(len(t), -1)
+    which[edge] = of_edges.reshape(-1)
+    starts = np.concatenate([[0], np.cumsum(counts)])[None].astype(np.int64)
+    masks = masks.reshape(-1, TILE, TILE) if len(masks) else np.zeros((1, TILE, TILE), bool)
+    return settled(BlockPattern(n, count, starts, k, which, masks))
 
 
 @checked
