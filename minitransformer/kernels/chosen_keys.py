@@ -274,7 +274,10 @@ def _given(Q: Array, K: Array, choice: Any) -> tuple[Any, Array, int]:
 
 
 def largest(S: Array, k: int, among: Array | None, ends: Array) -> Array:
-    """Where the k largest of each row of S (rows, m) are, (rows, k), in no order; `among` (rows or 1, m) or None, `ends` (rows)."""
+    """Where the k largest of each row of S (rows, m) are, (rows, k), in any order.
+
+    ends, among   how many of a row may be chosen, (rows), and which of them, (rows, m), or None for all
+    """
     found = np.full((len(S), k), -1)
     if k and S.size:
         among = np.empty((1, 0), bool) if among is None else for_reading(among)

@@ -1,0 +1,252 @@
+"""Attention where every query has chosen its own keys: a list of blocks for each query, and the keys gathered from them."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import as_one_axis
+from minitransformer.attention.merge import log_sum_exp
+from minitransformer.attention.selected.gathered import rows_at, sum_rows
+from minitransformer.functional import loops_in
+from minitransformer.gather_scatter import for_each_head, sum_over_heads
+from minitransformer.typing import Array
+
+AT_ONCE = 2**19  # scores, or numbers of gathered keys, that exist at once
+
+
+def largest(S: Array, k: int, among: Array) -> Array:
+    """True at the k largest of each row of S (…, n, m), among those that may be chosen; of equal ones the first.
+
+    cost     O(m) for each row: the k-th largest is found, and nothing is sorted. NaN counts as −∞
+    """
+    among = np.broadcast_to(among, S.shape)
+    m = S.shape[-1]
+    if k >= m:
+        return among.copy()
+    S = np.where(among & ~np.isnan(S), S, S.dtype.type(-np.inf))
+    least = np.partition(S, m - k, -1)[..., m - k, None] if k else S.dtype.type(np.inf)
+    more = S > least
+    equal = (S == least) & among
+    room = k - more.sum(-1, keepdims=True)
+    return more | (equal & (equal.cumsum(-1) <= room))
+
+
+def listed(found: Array, k: int) -> Array:
+    """Where each row of found (…, n, m) is True, (…, n, k), with −1 behind: no row has more than k."""
+    lists = np.full((*found.shape[:-1], k), -1)
+    *rows, j = np.nonzero(found)
+    lists[(*rows, found.cumsum(-1)[(*rows, j)] - 1)] = j
+    return lists
+
+
+def largest_places(S: Array, k: int, ends: Array, among: Array | None = None) -> Array:
+    """Where the k largest of each row of S (*batch, n, m) are, (*batch, n, k), in rising order, −1 first where there are fewer.
+
+    ends     (n), how many keys each row may choose from, counted from the first
+    among    and which of them, or None for all; broadcast to S. Of equal ones the first, as in `largest`
+    """
+    m = S.shape[-1]
+    if loops := loops_in("chosen_keys"):
+        rows = math.prod(S.shape[:-1])
+        if among is not None:
+            among = as_one_axis(np.broadcast_to(among, S.shape), 0, -1)
+        ends = np.ascontiguousarray(np.broadcast_to(ends, S.shape[:-1])).reshape(rows)
+        found = loops.largest(as_one_axis(S, 0, -1), k, among, ends).reshape(*S.shape[:-1], k)
+    else:
+        before = np.arange(m) < ends[:, None]
+        found = listed(largest(S, k, before if among is None else before & among), k)
+    found.sort(-1)
+    return found
+
+
+def parts(n: int, size: int) -> Iterator[slice]:
+    """The n queries in parts of which each needs AT_ONCE numbers at most, if one query needs `size`."""
+    step = max(1, AT_ONCE // max(size, 1))
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+
+# ------------------------------------------------------------------------------------------------- attention
+
+
+class Choice(NamedTuple):
+    """Which blocks of keys each of n queries has chosen; the queries are the last of m positions.
+
+    lists   (…, n, c), the numbers of the blocks, −1 for none; each list is that of equally many neighbouring heads
+    mask    what hides more pairs, (*batch, n, m) or what broadcasts to it, or None
+    """
+
+    lists: Array
+    block: int
+    m: int
+    causal: bool
+    mask: Array | None
+
+    @property
+    def slots(self) -> int:
+        """How many keys a query can choose."""
+        return self.lists.shape[-1] * self.block
+
+    def keys(self, rows: slice, batch: tuple[int, ...]) -> tuple[Array, Array]:
+        """The keys in the slots of these queries, (P, rows, c · block) for P heads, and which of them count."""
+        lists, n = as_one_axis(self.lists, 0, -2)[:, rows], self.lists.shape[-2]
+        j = as_one_axis(lists[..., None] * self.block + np.arange(self.block), -2)
+        sees = np.repeat(lists >= 0, self.block, -1) & (j < self.m)
+        if self.causal:
+            sees &= j <= np.arange(self.m - n, self.m)[rows, None]
+        heads = math.prod(batch)
+        j, sees = (np.repeat(X, heads // max(len(lists), 1), 0) for X in (j, sees))
+        if self.mask is not None:
+            whole = np.broadcast_to(self.mask, (*batch, n, self.m)).reshape(heads, n, self.m)[:, rows]
+            sees &= np.take_along_axis(whole, np.clip(j, 0, self.m - 1), -1)
+        return np.where(sees, j, -1), sees
+
+
+def _one_batch_axis(X: Array) -> Array:
+    return X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:])
+
+
+class ChosenPullback(NamedTuple):
+    """Attention's own gradients, of the pairs that were chosen; the choice is constant.
+
+        A_it = exp(s_it − L_i),  dS = A ⊙ (dA − D),  D_i = ⟨dy_i, y_i⟩,  dq_i = scale Σ_t dS_it k_j(i,t)
+        dk_j and dv_j are sums over whoever has chosen j
+
+    weights  what the heads of a list give to its slots, summed, (…, n, c · block); empty if nobody has asked
+    """
+
+    Q: Array
+    K: Array
+    V: Array
+    choice: Choice
+    scale: float
+    Y: Array
+    L: Array
+    weights: Array
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, n, m)."""
+        *batch, n, _ = self.Q.shape
+        A = np.zeros((math.prod(batch), n, self.K.shape[-2] + 1), self.Q.dtype)
+        for part in self.gathered():
+            np.put_along_axis(A[:, part.rows], part.j, part.A(self.scale, self.L), -1)  # −1 is the last, nobody's
+        return A[..., :-1].reshape(*batch, n, self.K.shape[-2])
+
+    @property
+    def blocks(self) -> Array:
+        """Which blocks each query has chosen, (…, n, ⌈m/block⌉), for each list."""
+        lists, count = self.choice.lists, -(-self.choice.m // self.choice.block)
+        found = np.zeros((*lists.shape[:-1], count + 1), bool)
+        np.put_along_axis(found, lists, True, -1)  # −1 is the last, nobody's
+        return found[..., :-1]
+
+    def gathered(self) -> "Iterator[_Part]":
+        """The queries, part by part, with their keys and values."""
+        return _parts_of(self.Q, self.K, self.V, self.choice)
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        Q, K, V, choice, scale, Y, L, _ = self
+        if loops := loops_in("chosen_keys"):
+            return loops.backward(Q, K, V, choice, scale, Y, L, dY)
+        D, m, (dQ, dK, dV) = np.vecdot(dY, Y)[..., None], K.shape[-2], [np.zeros_like(X) for X in (Q, K, V)]
+        for part in self.gathered():
+            A, dy = part.A(scale, L), _one_batch_axis(dY)[:, part.rows, None]
+            dS = scale * A * ((dy @ part.V.mT)[..., 0, :] - _one_batch_axis(D)[:, part.rows])
+            _one_batch_axis(dQ)[:, part.rows] = (dS[..., None, :] @ part.K)[..., 0, :]
+            for dX, weights, rows in ((dK, dS, part.Q), (dV, A, dy)):
+                of_heads = sum_rows(weights[..., None] * rows, part.j, m)
+                dX += sum_over_heads(of_heads.reshape(*Q.shape[:-2], *dX.shape[-2:]), dX.shape)
+        return dQ, dK, dV
+
+
+class _Part(NamedTuple):
+    """Some queries (P, rows, 1, d), their keys and values (P, rows, slots, …), which these are and whether they count."""
+
+    rows: slice
+    Q: Array
+    K: Array
+    V: Array
+    j: Array
+    sees: Array
+
+    def scores(self, scale: float) -> Array:
+        """S (P, rows, slots), −∞ where nothing is seen."""
+        S = ((self.Q * self.Q.dtype.type(scale)) @ self.K.mT)[..., 0, :]
+        return np.where(self.sees, S, S.dtype.type(-np.inf))
+
+    def A(self, scale: float, L: Array) -> Array:  # noqa: N802
+        """exp(S − L)."""
+        L = L.reshape(len(self.Q), -1)[:, self.rows, None]
+        return np.exp(self.scores(scale) - np.where(np.isneginf(L), L.dtype.type(0), L))
+
+
+def _parts_of(Q: Array, K: Array, V: Array, choice: Choice) -> Iterator[_Part]:
+    batch = Q.shape[:-2]
+    q, k, v = (_one_batch_axis(X) for X in (Q, *(for_each_head(X, batch) for X in (K, V))))
+    for rows in parts(Q.shape[-2] if len(q) else 0, len(q) * choice.slots * max(K.shape[-1], V.shape[-1])):
+        j, sees = choice.keys(rows, batch)
+        k_j, v_j = (np.where(sees[..., None], rows_at(X, j), X.dtype.type(0)) for X in (k, v))
+        yield _Part(rows, q[:, rows, None], k_j, v_j, j, sees)
+
+
+def attend_to_chosen(
+    Q: Array,
+    K: Array,
+    V: Array,
+    lists: Array,
+    block: int,
+    *,
+    causal: bool,
+    mask: Array | None = None,
+    scale: float | None = None,
+    weigh: bool = False,
+) -> tuple[Array, ChosenPullback]:
+    """Attention to the keys of the blocks that each query has chosen, and to no others.
+
+    K, V     (*batch, m, …), or one for each group of neighbouring heads
+    lists    numbers of blocks, (…, n, c), −1 for none; of as many heads as there are, or of a divisor: neighbours share one
+    mask     what broadcasts to (*batch, n, m)
+    weigh    whether the weights of the slots are wanted, summed over the heads that share a list
+    cost     O(n c block d) time, O(n c) memory beside what is given and returned
+    """
+    n, m = Q.shape[-2], K.shape[-2]
+    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else float(scale)
+    choice = Choice(lists, block, m, causal, None if mask is None else np.atleast_2d(mask))
+    Y, L = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype), np.empty(Q.shape[:-1], Q.dtype)
+    weights = np.zeros((*lists.shape[:-1], choice.slots) if weigh else (0, 0, 0), Q.dtype)
+    pullback = ChosenPullback(Q, K, V, choice, scale, Y, L, weights)
+    if loops := loops_in("chosen_keys"):
+        loops.forward(Q, K, V, choice, scale, Y, L, weights)
+        return Y, pullback
+    for part in pullback.gathered():
+        L.reshape(len(part.Q), n)[:, part.rows] = log_sum_exp(part.scores(scale))
+        A = part.A(scale, L)
+        _one_batch_axis(Y)[:, part.rows] = (A[..., None, :] @ part.V)[..., 0, :]
+        if weigh:
+            of_lists = as_one_axis(weights, 0, -2)
+            of_lists[:, part.rows] = A.reshape(len(of_lists), -1, *A.shape[1:]).sum(1)
+    return Y, pullback
+
+
+# ---------------------------------------------------------------------------------------------------- means
+
+
+class BlockMeansPullback(NamedTuple):
+    """The mean of a block gives each row that counts the same part."""
+
+    share: Array
+    block: int
+
+    def __call__(self, dM: Array) -> Array:
+        return np.repeat(dM, self.block, -2)[..., : self.share.shape[-2], :] * self.share
+
+
+def block_means(X: Array, there: Array, block: int) -> tuple[Array, BlockMeansPullback]:
+    """The mean of each block of rows that are there, (*batch, m, w) to (*batch, ⌈m/block⌉, w); 0 of nobody."""
+    m = X.shape[-2]
+    edges = np.arange(0, m, block)
+    number = np.add.reduceat(there.astype(X.dtype), edges, -1)
+    share = (there / np.maximum(np.repeat(number, block, -1)[..., :m], 1))[..., None].astype(X.dtype)
+    return np.add.reduceat(share * X, edges, -2), BlockMeansPullback(share, block)

@@ -1,0 +1,180 @@
+"""Compile every loop ahead of its first use, on all cores at once.
+
+Without this, the first call of each function waits for its compiler: seconds for attention both ways. What is compiled
+is kept on the disk (`minitransformer doctor` says where), for every later process.
+"""
+
+import itertools
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+import numpy as np
+
+from minitransformer.attention import (
+    Window,
+    block_sparse_attention,
+    delta_rule,
+    delta_rule_step,
+    dot_product_attention,
+    gated_delta_rule,
+    gated_linear_attention,
+    kernel_attention_step,
+    kernel_state,
+)
+from minitransformer.attention.dot_product import attend_to_buffer
+from minitransformer.attention.kernel_attention import elu_features, kernel_attention
+from minitransformer.attention.selected import moba_attention
+from minitransformer.backend import available, backend
+from minitransformer.commands.terminal import ctrl_c_waits
+from minitransformer.functional import (
+    cross_entropy,
+    embedding,
+    gated,
+    gelu,
+    gelu_tanh,
+    layer_norm,
+    linear,
+    relu,
+    rms_norm,
+)
+from minitransformer.kept_loops import kept_in
+from minitransformer.machine import cores
+from minitransformer.models import FeedForward, LanguageModel, Norm, generate
+from minitransformer.positions.rope import rotate
+from minitransformer.related import dynamic_convolution, edge_attention, edges_of, propagate
+from minitransformer.training.optimiser import AdamW
+from minitransformer.typing import Array
+
+
+def _both_ways(function: Callable, *inputs: object, **options: object) -> None:
+    Y, pullback = function(*inputs, **options)
+    pullback(Y)
+
+
+def _attention(X: Array) -> None:
+    _both_ways(dot_product_attention, X, X, X)
+    dot_product_attention(X[:, :1], X, X)
+
+
+def _sparse(X: Array) -> None:
+    _both_ways(block_sparse_attention, X, X, X, Window(3)(X.shape[-2], X.shape[-2], causal=False))
+
+
+def _chosen(X: Array) -> None:
+    _both_ways(moba_attention, X, X, X)
+
+
+def _kernel_attention(X: Array) -> None:
+    F, back = elu_features(X)
+    back(F)
+    for Y in (F, np.repeat(F, 5, -1)):  # in sweeps, and wider heads
+        for causal, normalise in ((False, True), (True, True), (True, False)):
+            _both_ways(kernel_attention, Y, Y, Y, causal=causal, normalise=normalise)
+
+
+def _delta_rule(X: Array) -> None:
+    _both_ways(delta_rule, X / 10, X / 10, X, X[..., 0])
+    state = kernel_state(X, X)  # one recurrence for all memories
+    kernel_attention_step(X, X, X, state)
+    delta_rule_step(X / 10, X / 10, X, X[..., 0], state.S)
+
+
+def _gated(X: Array) -> None:
+    for log_decay in (-abs(X[..., 0]), -abs(X)):
+        _both_ways(gated_linear_attention, X, X, X, log_decay)
+        _both_ways(gated_delta_rule, X / 10, X / 10, X, abs(X[..., 0]), log_decay)
+
+
+def _convolution(X: Array) -> None:
+    _both_ways(dynamic_convolution, X, X[0, :16, None] * np.ones((4, 1), X.dtype))
+
+
+def _pointwise(X: Array) -> None:
+    Y = np.repeat(X[0, :64], 2, axis=0)
+    for function in (relu, gelu, gelu_tanh):
+        _both_ways(function, Y)
+    _both_ways(gated, Y, Y)
+    _both_ways(embedding, np.arange(len(Y)) % 9, Y[:9])
+    _both_ways(rotate, Y, angles=Y[:, :3])
+    AdamW().update(Y, Y, AdamW().init(Y), rate=1e-3)
+
+
+def _rows(X: Array) -> None:
+    Y = np.repeat(X[0, :64], 2, axis=0)
+    _both_ways(layer_norm, Y, Y[0], Y[0])
+    _both_ways(rms_norm, Y, Y[0])
+    _both_ways(linear, Y, Y[: Y.shape[-1]], Y[0])
+    _both_ways(cross_entropy, Y, np.arange(len(Y)) % Y.shape[-1])
+
+
+def _graph(X: Array) -> None:
+    edges = edges_of(np.array([[0, 1], [1, 0]]), X.shape[-2])
+    Y = X[:1, None]
+    _both_ways(edge_attention, Y, Y, Y, edges)  # the additive scores go through the same loops
+    _both_ways(propagate, X, edges)
+
+
+def _one_token(X: Array) -> None:
+    x, rng = X[0, :1], np.random.default_rng(0)
+    for kind in ("layer", "rms"):
+        norm = Norm(x.shape[-1], kind)
+        norm.value(norm.init(rng, x.dtype.type), x)
+    ffn = FeedForward(x.shape[-1], 8)
+    ffn.value(ffn.init(rng, x.dtype.type), x)
+    attend_to_buffer(X[:, :1], X, X, 50)
+    for positions in ("sinusoidal", "rope"):
+        model = LanguageModel(context=8, width=x.shape[-1], depth=1, heads=2, positions=positions)
+        generate(model, model.init(rng, x.dtype.type), np.zeros(2, np.int64), 3, rng=rng)
+
+
+DTYPES = ("float32", "float64")
+LOOPS = (
+    _gated,
+    _delta_rule,
+    _attention,
+    _rows,
+    _kernel_attention,
+    _sparse,
+    _pointwise,
+    _convolution,
+    _chosen,
+    _graph,
+    _one_token,
+)  # what takes longest comes first
+
+
+def _compile(some: Sequence[Callable], dtypes: Sequence[str]) -> None:
+    for loops, dtype, tier in itertools.product(some, dtypes, available()[1:]):
+        with backend(tier):
+            loops(np.random.default_rng(0).standard_normal((2, 100, 16)).astype(dtype))
+
+
+def compile_loops() -> None:
+    """Compile what is not compiled yet, for every tier, float32 and float64.
+
+    Then all of it once more in one process: of two that keep a loop at the same moment, only one may have been heard.
+    """
+    if "numba" not in available():
+        return
+    print(
+        f"Compiling the loops for this processor, once (a minute or two); they are kept in {kept_in()} ...", flush=True
+    )
+    groups = max(1, cores() // len(DTYPES))  # loops of one dtype share parts, which every process compiles for itself
+    jobs = [(_compile, LOOPS[group::groups], [dtype]) for group in range(groups) for dtype in DTYPES]
+    _side_by_side(cores(), jobs)
+    _side_by_side(1, [(_compile, LOOPS, DTYPES)])
+
+
+def _side_by_side(workers: int, calls: list[tuple]) -> None:
+    """The calls, in new processes. (A fork takes along what other threads hold, such as a compiler's lock.)"""
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            with ctrl_c_waits():
+                jobs = [pool.submit(*call) for call in calls]
+            for job in as_completed(jobs):
+                job.result()
+        except BaseException:  # Ctrl-C too, of which they have not heard
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
