@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.block_sparse import block_sparse_attention, stairs
+from minitransformer.attention.block_sparse import block_sparse_attention, complete_blocks
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.selected.chosen import (
     BlockMeansPullback,
@@ -112,7 +112,7 @@ def nsa_attention(
     whole = has_keys
     if mask is not None:  # nor is a mean shown to a query from which one of its keys is hidden
         whole = has_keys & ~np.logical_or.reduceat(there[..., None, :] & ~mask, edges, -1)
-    complete = stairs(m - n, n, len(edges), block)
+    complete = complete_blocks(m - n, n, len(edges), block)
     Y_c, compressed = block_sparse_attention(Q, K_c, V_c, complete, mask=None if whole.all() else whole, scale=scale)
 
     lists = _best(Q, K_c, whole, has_keys, m, block, max(chosen, 3), scale)
