@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import FEW
-from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
 from minitransformer.attention.cache.recent import Kept, Recent
@@ -102,13 +101,13 @@ class SoftmaxAttention(Core):
         rng: Any = None,
     ) -> tuple[Array, Pullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
         if self.scores is not None:
+            pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
             return self.scores(params, Q, K, V, causal=causal, mask=mask, pattern=pattern)
-        if pattern is None:
+        if self.pattern is None:
             Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask)
         else:
-            Y, attention = block_sparse_attention(Q, K, V, pattern, causal=causal, mask=mask)
+            Y, attention = self.pattern.attend(Q, K, V, causal=causal, mask=mask)
         return Y, NothingLearnedPullback(attention)
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None) -> tuple[Array, Any]:
