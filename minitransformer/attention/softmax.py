@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW
-from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
 from minitransformer.attention.cache.recent import Kept, Recent
@@ -149,15 +148,15 @@ class SoftmaxAttention(Core):
         rng: Any = None,
     ) -> tuple[Array, Pullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
         params, options = self._apart(params, Q)
         options |= {"causal": causal, "mask": mask}
         if self.scores is not None:
+            pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
             Y, attention = self.scores(params, Q, K, V, pattern=pattern, **options)
-        elif pattern is None:
+        elif self.pattern is None:
             Y, attention = dot_product_attention(Q, K, V, **options)
         else:
-            Y, attention = block_sparse_attention(Q, K, V, pattern, **options)
+            Y, attention = self.pattern.attend(Q, K, V, **options)
         if self.sink is not None:
             return Y, SinkCorePullback(attention, self.scores is not None, isinstance(self.sink, LearnedSink))
         return Y, attention if self.scores is not None else NothingLearnedPullback(attention)
