@@ -1,6 +1,8 @@
 """Shapes as types: errors that name the argument, and a check that is paid once."""
 
 import threading
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +118,7 @@ def test_one_and_true_are_not_taken_for_each_other(call):
 
 
 def test_the_check_is_paid_at_the_door_only():
-    """What a checked function calls is not checked again; after it has returned, or raised, the door is there again."""
+    """What a checked function calls is not checked again; after it has returned, or raised, others are checked again."""
 
     @checked
     def outer(A: Float[Array, "n d"], fails: bool = False):
@@ -165,14 +167,22 @@ def test_name_and_docstring_stay():
 
 
 def test_a_state_that_grows_is_no_other_call(rng):
-    """With every token it is longer; what it is for says the function, each time."""
-    answers = [np.ones((2, 3)), np.ones(9), np.ones(9)]
+    """With every token it is longer, and a longer one makes no new kind of call, of which the answer would be looked at."""
+    flat = []
 
-    @checked
-    def step(A: Float[Array, "n d"], state: tuple[Array, ...]) -> Float[Array, "n d"]:
-        return answers.pop(0)
+    @dataclass(frozen=True)
+    class Layer:
+        @checked
+        def step(self, A: Float[Array, "n d"], state: Any = None) -> tuple[Float[Array, "n d"], tuple[Array, ...]]:
+            longer = np.ones(1 if state is None else len(state[0]) + 1)
+            return (np.ones(9) if flat else np.ones((2, 3))), (longer,)
 
-    for length in (1, 2, 3):
-        step(np.ones((2, 3)), (np.ones(length),) * length)
-    with pytest.raises(TypeError, match="parameter 'state'"):
-        step(np.ones((2, 3)), 3)
+    layer, A = Layer(), np.ones((2, 3))
+    _, state = layer.step(A)
+    _, state = layer.step(A, state)
+    flat.append(True)
+    for _ in range(2):
+        _, state = layer.step(A, state)
+    flat.clear()
+    with pytest.raises(TypeError, match="state: int is none; without one a text begins"):
+        layer.step(A, 3)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype, times, unless_hidden
+from minitransformer.arrays import FEW, must_broadcast, one_dtype, times, unless_hidden
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, loops_in, softmax
 from minitransformer.gather_scatter import (
@@ -172,7 +172,7 @@ def attend_to_buffer(
              inner loop of generation
     """
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
-    if (loops := loops_in("attention")) and Q.shape[-2] <= loops.FEW:
+    if (loops := loops_in("attention")) and Q.shape[-2] <= FEW:
         return loops.attend_to_buffer(Q, K, V, m, bias, mask, scale)
     K, V = K[..., :m, :], V[..., :m, :]
     return dot_product_attention(Q, K, V, bias, causal=True, mask=mask, scale=float(scale))[0]

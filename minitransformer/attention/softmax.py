@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.arrays import FEW
 from minitransformer.attention.block_sparse import block_sparse_attention
+from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.cache.pages import Paged, paged_attention
+from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
-from minitransformer.attention.keys_values import KeysValues
-from minitransformer.attention.pages import Paged, paged_attention
-from minitransformer.attention.recent import Kept, Recent
 from minitransformer.attention.sparse.pattern import Pattern
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
 
-FEW = 4  # tokens that are written at once; more are a text that is read
 PIECE = 64  # of a text that is read after another of which most is forgotten
 
 
@@ -57,9 +57,9 @@ class SoftmaxAttention(Core):
         return "either" if self.pattern is None else self.pattern.causal
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """How many tokens its pattern wants in front of the text."""
-        return 0 if self.pattern is None else self.pattern.front
+        return 0 if self.pattern is None else self.pattern.prefix
 
     @property
     def remembers(self) -> str:  # type: ignore[override]

@@ -22,7 +22,7 @@ from minitransformer.arrays import for_reading
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.sweeps import dot
+from minitransformer.kernels.scan import dot
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.typing import Array
 
@@ -174,12 +174,11 @@ def _texts(X: Array) -> Array:
     return for_reading(X.reshape(math.prod(X.shape[:-3]), *X.shape[-3:]))
 
 
-def _shared(A: Array, batch: tuple[int, ...]) -> Array:
-    """Weights that broadcast to (*batch, n, H, K), as (B or 1, n or 1, H, K)."""
+def _shared(A: Array, X: Array) -> Array:
+    """Weights that broadcast to (*batch, n, H, K) for X (*batch, m, H, w), as (B or 1, n or 1, H, K)."""
     A = A.reshape(*(1,) * (3 - A.ndim), *A.shape)
-    if math.prod(A.shape[:-3]) == 1:
-        return _texts(A)
-    return _texts(np.broadcast_to(A, (*batch, *A.shape[-3:])))
+    batch = A.shape[:-3] if math.prod(A.shape[:-3]) == 1 else X.shape[:-3]
+    return _texts(np.broadcast_to(A, (*batch, A.shape[-3], X.shape[-2], A.shape[-1])))
 
 
 class ConvolvePullback(NamedTuple):
@@ -192,7 +191,7 @@ class ConvolvePullback(NamedTuple):
     weighs: bool
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
-        X, A, dy, batch = _texts(self.X), _shared(self.A, self.X.shape[:-3]), _texts(dY), self.X.shape[:-3]
+        X, A, dy, batch = _texts(self.X), _shared(self.A, self.X), _texts(dY), self.X.shape[:-3]
         n, length = dy.shape[1], X.shape[1]
         rows = n if A.shape[1] == n else (length + ROWS - 1) // ROWS
         dX, dA = np.zeros(X.shape, X.dtype), np.zeros((len(X), rows, *A.shape[2:]), X.dtype)
@@ -214,10 +213,10 @@ def depthwise(
     returns   Y (*batch, n, H, w); pullback: dY to (dX, dA), of logits to (dX, dS)
     """
     x, n = _texts(X), X.shape[-3] if n is None else n
-    S = _shared(A, X.shape[:-3])
+    S = _shared(A, X)
     weights = np.empty(S.shape, S.dtype) if softmax else S
     Y = np.zeros((len(x), n, *x.shape[2:]), X.dtype)
     tasks = len(x) * ((n + ROWS - 1) // ROWS) if Y.size * S.shape[3] > SMALL else 1
     in_parallel(tasks, convolve, x, S, left, first, softmax, weights, Y)
-    pullback = ConvolvePullback(X, weights.reshape(A.shape), left, first, softmax)
+    pullback = ConvolvePullback(X, weights.reshape(A.shape) if softmax else A, left, first, softmax)
     return Y.reshape(*X.shape[:-3], n, *X.shape[-2:]), pullback

@@ -16,7 +16,7 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.attention.multi_head import merge_heads, split_heads
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.gather_scatter import sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding

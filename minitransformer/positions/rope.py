@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention.dot_product import dot_product_attention
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
 from minitransformer.positions.encoding import Encoding, NoParams, queries_last
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies

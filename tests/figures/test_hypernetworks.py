@@ -51,7 +51,10 @@ def test_figure_13a_the_same_for_every_text_and_constant_along_diagonals():
     for i in range(2, 15):
         steps = np.diff(logits[i, 1:])
         np.testing.assert_allclose(steps[1:], np.diff(logits[i - 1, 1:])[:-1], atol=1e-9)
-    assert [ax.get_title() for ax in random_synthesizer.draw(found).axes] == ["random", "one number for each offset"]
+    assert [ax.get_title() for ax in random_synthesizer.draw(found).axes[:2]] == [
+        "random",
+        "one number for each offset",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -195,7 +195,7 @@ def test_translation_has_at_most_longest_tokens(longest):
 
 
 def test_what_can_not_be_translated():
-    """Asked at the door, as everywhere; 2⁴⁰ tokens would never be written."""
+    """Checked before it runs, as everywhere; 2⁴⁰ tokens would never be written."""
     ed = model(depth=1)
     params, options = some(ed), {"begin": BEGIN, "end": END, "longest": 3}
     for wrong, message in (
@@ -243,9 +243,9 @@ def test_bad_options_are_refused(options, message):
 def test_bad_input_is_refused():
     ed = model(positions="learned")
     params = some(ed)
-    with pytest.raises(ValueError, match="tokens: 9 is outside the vocabulary 0 … 8"):
+    with pytest.raises(ValueError, match="source: 9 is outside the vocabulary 0 … 8"):
         ed(params, SOURCE + 1, TARGET)
-    with pytest.raises(ValueError, match="tokens: -1 is outside the vocabulary"):
+    with pytest.raises(ValueError, match="target: -1 is outside the vocabulary"):
         ed(params, SOURCE, TARGET - 7)
     with pytest.raises(ValueError, match="lengths: 5 … 6 is not within 0 … 5"):
         ed(params, SOURCE, TARGET, lengths=np.array([5, 6]))

@@ -127,7 +127,7 @@ def test_what_the_context_has_no_room_for_has_to_be_known_too(rng):
     prompt = np.zeros(3 * LM.context, int)
     for wrong in (-1, LM.vocabulary):
         prompt[0] = wrong
-        with pytest.raises(ValueError, match=f"tokens: {wrong} is outside the vocabulary"):
+        with pytest.raises(ValueError, match=f"prompt: {wrong} is outside the vocabulary"):
             generate(LM, params, prompt, 1, rng=rng)
 
 
@@ -278,7 +278,7 @@ def test_nothing_is_changed():
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="prompt: a model of the next token needs at least one token"):
         generate(LM, PARAMS, PROMPT[:0], 3, rng=seeded())
-    with pytest.raises(ValueError, match="tokens: 7 is outside the vocabulary 0 … 6"):
+    with pytest.raises(ValueError, match="prompt: 7 is outside the vocabulary 0 … 6"):
         generate(LM, PARAMS, np.array([1, 7]), 3, rng=seeded())
     with pytest.raises(ValueError, match="steps: -1 should be at least 0"):
         generate(LM, PARAMS, PROMPT, -1, rng=seeded())

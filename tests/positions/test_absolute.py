@@ -123,7 +123,7 @@ def test_dtypes(rng):
     """A table of float64 sinusoids does not make a float32 model float64; the learned table has the model's type."""
     assert SinusoidalPositions(4)(NoParams(), X.astype(np.float32))[0].dtype == np.float32
     assert LearnedPositions(4, 6).init(rng).table.dtype == np.float32
-    with pytest.raises(TypeError, match="table, X: should have one dtype, got float64, float32"):
+    with pytest.raises(TypeError, match="X, table: should have one dtype, got float32, float64"):
         LearnedPositions(4, 6)(TABLE, X.astype(np.float32))
 
 
@@ -293,7 +293,7 @@ def test_learnable_sinusoids_refuse(rng):
     layer = LearnableSinusoids(4)
     with pytest.raises(ValueError, match="width: sines and cosines come in pairs, and 3 is not"):
         LearnableSinusoids(3)
-    with pytest.raises(TypeError, match="log_omega, X: should have one dtype, got float32, float64"):
+    with pytest.raises(TypeError, match="X, log_omega: should have one dtype, got float64, float32"):
         layer(layer.init(rng), X)
     with pytest.raises(TypeError, match=r"(?s)parameter 'X'.*f64\[2,3,3\]"):
         layer(layer.init(rng, np.float64), X[..., :3])

@@ -16,16 +16,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import FEW, one_dtype
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
-from minitransformer.attention.keys_values import KeysValues
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import softplus
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
-FEW = 4  # queries, which are answered one by one
 UNIT = math.log(2)  # of c: where the core of attention takes exponentials to the base 2, it multiplies S by 1/ln 2
 
 

@@ -19,7 +19,7 @@ from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.sparse.window import Window
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -49,25 +49,27 @@ def longformer_attention(
     *,
     radius: int = 32,
     dilation: int = 1,
-    globals_: int = 1,
+    global_tokens: int = 1,
     mask: Bool[Array, "..."] | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
-    """Attention to a window and to the first `globals_` tokens, which see everything by projections of their own.
+    """Attention to a window and to the first `global_tokens` tokens, which see everything by projections of their own.
 
     radius         of the window, half of the "attention_window" of others; dilation: the step of `Window`
     mask           True where query i sees key j; must broadcast to (*batch, n, n)
     source         Borealis II, figure 9a; Aalto 3.1.2. Beltagy et al. 2020
-    cost           O(n (radius + globals_) d). Global rows see what comes later: never causal
+    cost           O(n (radius + global_tokens) d). Global rows see what comes later: never causal
     returns        Y and a pullback: dQ, dK, dV, dQ_g, dK_g, dV_g = pullback(dY). Of Q only the rows that are not global have a
                    gradient, of Q_g only those that are
     raises         ValueError for a number below zero
     """
     n = Q.shape[-2]
-    g = min(globals_, n)
+    g = min(global_tokens, n)
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], n))
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
-    pattern = Window(radius, dilation, globals_)(n - g, n, causal=False)  # the others are the last n − g of n positions
+    pattern = Window(radius, dilation, global_tokens)(
+        n - g, n, causal=False
+    )  # the others are the last n − g of n positions
     Y_global, everything = dot_product_attention(Q_g[..., :g, :], K_g, V_g, mask=above)
     Y_local, near = block_sparse_attention(Q[..., g:, :], K, V, pattern, mask=below)
     return np.concatenate([Y_global, Y_local], -2), LongformerPullback(everything, near, g)
@@ -92,7 +94,7 @@ class Longformer(Core):
 
     d             width of a head; the model fills it in
     radius        of the window; dilation: only every so many-th of its tokens
-    globals_      G: the first so many tokens
+    global_tokens      G: the first so many tokens
     rotate        a rotary encoding, which turns both kinds of queries and keys; the model puts it there
     source        Beltagy et al. 2020; Borealis II, figure 9a
     cost          O(n (radius + G) d), and 3 D² parameters more than a window has
@@ -102,7 +104,7 @@ class Longformer(Core):
     d: int
     radius: int = 32
     dilation: int = 1
-    globals_: int = 1
+    global_tokens: int = 1
     rotate: Any = None
 
     causal = "never"
@@ -114,8 +116,8 @@ class Longformer(Core):
     starts_as = {"q_g": "q", "k_g": "k", "v_g": "v"}  # noqa: RUF012  (as it is declared)
 
     def __post_init__(self) -> None:
-        if self.globals_ == 0:
-            raise ValueError("globals_: 0 should be at least 1; without a global token it is a Window")
+        if self.global_tokens == 0:
+            raise ValueError("global_tokens: 0 should be at least 1; without a global token it is a Window")
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]
@@ -139,6 +141,6 @@ class Longformer(Core):
         if self.rotate is not None:
             (Q, q), (K, k), (Q_g, q_g), (K_g, k_g) = (self.rotate.turn(X, length=n) for X in (Q, K, Q_g, K_g))
             turns = q, k, q_g, k_g
-        options = {"radius": self.radius, "dilation": self.dilation, "globals_": self.globals_}
+        options = {"radius": self.radius, "dilation": self.dilation, "global_tokens": self.global_tokens}
         Y, attention = longformer_attention(Q, K, V, Q_g, K_g, V_g, **options, mask=mask)
         return Y, LongformerCorePullback(attention, turns)

@@ -1,0 +1,113 @@
+"""MoBA: each query looks at its own block of keys, and at the few other blocks whose mean key it likes best. Replaces the
+stage "pattern (which pairs)".
+
+    K̄_c = mean of the keys of block c
+    i sees its own block, and the k − 1 complete blocks before it with the largest ⟨q_i, K̄_c⟩
+    one softmax over all keys of these blocks
+
+Only what is past and complete is ranked, so that which keys are seen is as causal as what they hold. The choice is constant,
+and K̄ is used for nothing else: no gradient teaches it to choose better, only the keys that were chosen learn.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import one_dtype
+from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
+from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen, block_means, largest
+from minitransformer.attention.selected.gathered import only_those_there, who_is_there
+from minitransformer.checks import frozen
+from minitransformer.pullback import NoParams
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class MoBAPullback(NamedTuple):
+    """The chosen pairs are constant: attention's own gradients, of these pairs.
+
+    blocks   which blocks each query has chosen, (*batch, n, ⌈m/block⌉)
+    """
+
+    attention: ChosenPullback
+    blocks: Array
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        return self.attention(dY)
+
+
+@checked
+def moba_attention(
+    Q: Float[Array, "*batch n d"],
+    K: Float[Array, "*batch m d"],
+    V: Float[Array, "*batch m dv"],
+    *,
+    block: int = 16,
+    chosen: int = 3,
+    causal: bool = False,
+    mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
+) -> tuple[Float[Array, "*batch n dv"], MoBAPullback]:
+    """Softmax attention to a query's own block and to the blocks that it has chosen by their mean key.
+
+    block    keys of a block; blocks begin at 0, block, 2 · block, …
+    chosen   k: the own block, and k − 1 others
+    causal   and j ≤ i; the others are complete blocks of the past. Otherwise all other blocks are ranked
+    mask     True where query i sees key j. A key that no query sees counts in no mean; one that some do helps all to choose
+    scale    1/√d by default
+    source   Lu et al. 2025, Mixture of Block Attention
+    cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend, in whole tiles of 64 × 64: it pays
+             where neighbouring queries choose alike
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.blocks` is the choice
+    raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, or a mask that does not fit
+    """
+    one_dtype(Q=Q, K=K, V=V)
+    shape = *Q.shape[:-1], K.shape[-2]
+    n, m = shape[-2:]
+    refuse_more_queries(n, m)
+    mask, there = who_is_there(mask, shape)
+    K, V = only_those_there(there, K, V)
+    means, _ = block_means(K, there, block)
+    i, c = np.arange(m - n, m)[:, None], np.arange(means.shape[-2])
+    own = c == i // block
+    others = (c < i // block) if causal else ~own
+    has_keys = np.logical_or.reduceat(there, c * block, -1)[..., None, :]
+    blocks = own | largest(Q @ means.mT, chosen - 1, others & has_keys)
+    Y, attention = attend_to_chosen(Q, K, V, blocks, block, causal=causal, mask=mask, scale=scale)
+    return Y, MoBAPullback(attention, blocks)
+
+
+# --------------------------------------------------------------------------------------------- the core
+
+
+@frozen
+class MoBA(Core):
+    """Each query looks at its own block, and at the `chosen` − 1 others whose mean key it likes best.
+
+    source   Lu et al. 2025
+    cost     O(n (n/block + chosen · block) d) time. Causal, which keys are seen as well
+    """
+
+    block: int = 16
+    chosen: int = 3
+
+    cost = "O(n²/block + n chosen block)"
+
+    def __call__(
+        self,
+        params: NoParams,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = False,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, NothingLearnedPullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV)."""
+        Y, attention = moba_attention(Q, K, V, block=self.block, chosen=self.chosen, causal=causal, mask=mask)
+        return Y, NothingLearnedPullback(attention)
