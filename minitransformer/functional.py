@@ -288,6 +288,7 @@ def glu(
     returns  Y and a pullback: dX, dU_1, dU_2 = pullback(dY), and then the gradients of the biases that there are
     raises   TypeError for a wrong shape, or a mixture of dtypes
     """
+    one_dtype(X=X, U_1=U_1, U_2=U_2, b_1=b_1, b_2=b_2)
     (A, linear_1), (B, linear_2) = linear(X, U_1, b_1), linear(X, U_2, b_2)
     Y, pullback = gated(A, B, gate)
     return Y, GLUPullback(linear_1, linear_2, pullback)

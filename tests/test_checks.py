@@ -391,6 +391,21 @@ def test_arrays_of_another_kind_are_refused_by_name(name):
                         call(name, **{key: bad})
 
 
+@every
+def test_a_mixture_of_float32_and_float64_is_refused_by_name(name):
+    """NumPy would quietly go on in float64. (The angles of a rotation are brought to what they turn.)"""
+    _, _, given = call(name)
+    floats = [key for key, value in given.items() if isinstance(value, np.ndarray) and value.dtype == np.float32]
+    for key in floats if len(floats) + len(list(tree_items(given.get("params", ())))) > 1 else ():
+        if name == "rotate":
+            assert call(name, **{key: given[key].astype(np.float64)})[0].dtype == (
+                np.float64 if key == "X" else np.float32
+            )
+            continue
+        with pytest.raises(TypeError, match=rf"\b{key}\b"):
+            call(name, **{key: given[key].astype(np.float64)})
+
+
 @tiers
 @pytest.mark.parametrize("name", [name for name, (_, owner) in CALLS.items() if owner is not None])
 def test_parameters_of_another_form_are_refused_by_path(name, tier):

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import affine, sigmoid
 from minitransformer.models.block import BlockParams, BlockPullback
@@ -117,6 +118,7 @@ def combine(
     The two differ: with weights 1/2, 1/4, 1/4, the second gives 9/32, 6/32, 8/32, which sum to 23/32. Those of the last step
     are the same. Pullback: dY to (dw, dH).
     """
+    one_dtype(w=w, H=H)
     if rule == "accumulated":
         return (w[..., None] * H).sum(0), CombinePullback(w, H, None)
     Y, before = np.zeros_like(H[0]), []

@@ -279,6 +279,7 @@ def hopfield_energy(
     returns  E and a pullback: dxi, dK = pullback(dE), and dbeta if beta is an array
     raises   TypeError for a wrong shape or dtype, ValueError for a β that is not above 0
     """
+    one_dtype(xi=xi, K=K)
     _shape_of_beta(beta, xi, "xi")
     n, m, d = xi.shape[-2], K.shape[-2], xi.shape[-1]
     sharp = np.asarray(1 / math.sqrt(max(d, 1)) if beta is None else beta, xi.dtype)[..., None]

@@ -140,6 +140,7 @@ def gaussian(
 
     scale    1/√d by default
     """
+    one_dtype(Q=Q, K=K)
     s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
     far = np.vecdot(Q, Q)[..., :, None] + np.vecdot(K, K)[..., None, :] - 2 * (Q @ K.mT)
     W = np.exp(-s / 2 * np.maximum(far, 0))

@@ -82,6 +82,7 @@ def index_loss(
     source   DeepSeek-V3.2-Exp report (3), (4)
     returns  loss and a pullback: dI = pullback(dloss)
     """
+    one_dtype(scores=scores, p=p)
     I_seen = np.where(sees, scores, scores.dtype.type(-np.inf))
     top = log_sum_exp(I_seen)[..., None]
     log_A = np.where(sees, scores - np.where(top == -np.inf, 0, top), scores.dtype.type(0))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast
+from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
@@ -63,6 +63,7 @@ def longformer_attention(
                    gradient, of Q_g only those that are
     raises         ValueError for a number below zero
     """
+    one_dtype(Q=Q, K=K, V=V, Q_g=Q_g, K_g=K_g, V_g=V_g)
     n = Q.shape[-2]
     g = min(global_tokens, n)
     if mask is not None:
