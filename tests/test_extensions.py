@@ -136,8 +136,10 @@ def cell(radius):
 def test_a_cell_can_be_run_again():
     assert cell(1) is not cell(2)
     assert LanguageModel(attention="near").stack.blocks[0].attention.core.pattern.radius == 2
-    mt.register("nearer", cell(3))  # and by its other name it is the new one, too
-    assert LanguageModel(attention="near").stack.blocks[0].attention.core.pattern.radius == 3
+    mt.register("nearer", cell(2))
+    cell(3)  # it says "near" only; and by its other name it is the new one, too
+    for name in ("near", "nearer"):
+        assert LanguageModel(attention=name).stack.blocks[0].attention.core.pattern.radius == 3
 
 
 @frozen

@@ -23,6 +23,7 @@ from minitransformer.attention.kernel_attention import (
     kernel_attention_step,
     kernel_state,
 )
+from minitransformer.attention.latent import Latent, LatentParams, latent_attention
 from minitransformer.attention.linear import (
     GLA,
     SSD,
@@ -99,6 +100,8 @@ __all__ = [
     "KernelAttention",
     "KernelState",
     "KeysValues",
+    "Latent",
+    "LatentParams",
     "LearnedSink",
     "Local",
     "Longformer",
@@ -140,6 +143,7 @@ __all__ = [
     "kernel_attention_step",
     "kernel_state",
     "labelled_attention",
+    "latent_attention",
     "longformer_attention",
     "mean_pool_heads",
     "merge",

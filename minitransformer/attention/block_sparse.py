@@ -6,6 +6,7 @@ Replaces the stage "pattern (which pairs)". The definition is dense attention wi
 With n queries and m keys, i and j are positions, and the queries are the last n of them: j = 0 … m − 1, i = m − n … m − 1.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 from minitransformer.attention.dot_product import dot_product_attention, refuse_what_does_not_fit
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegative, PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 TILE = 64  # queries and keys of a tile, the same as in the kernels
@@ -54,7 +56,12 @@ class BlockPattern(NamedTuple):
 
 @checked
 def block_pattern(
-    n: int, m: int, sees: Callable[[Array, Array], Any], blocks: Array | None = None, *, causal: bool = False
+    n: NonNegative,
+    m: NonNegative,
+    sees: Callable[[Array, Array], Any],
+    blocks: Array | None = None,
+    *,
+    causal: bool = False,
 ) -> BlockPattern:
     """The pattern in which the query at position i sees the key at position j where sees(i, j) is True.
 
@@ -87,6 +94,28 @@ def block_pattern(
         *(n, m, starts, np.array(tiles, np.int64), np.array(which, np.int64)),
         np.array(masks, bool).reshape(len(masks), TILE, TILE) if masks else np.zeros((1, TILE, TILE), bool),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def complete_blocks(first: int, n: int, count: int, step: int, front: int = 0) -> BlockPattern:
+    """The pattern in which query i = first … first + n − 1 sees each block of `step` keys that is over: (b + 1) step ≤ i + 1.
+
+    count    how many blocks there are; `front` more keys stand in front of them, and every query sees those
+    cost     O(n/64) tiles at the edge, with at most `step` different masks or 64
+    """
+    T = -(-n // TILE)
+    seen = np.zeros((T, TILE), int)
+    seen.reshape(-1)[:n] = front + np.minimum((first + np.arange(n) + 1) // step, count)
+    counts = -(-seen.max(-1, initial=0) // TILE)
+    t, k = np.repeat(np.arange(T), counts), np.concatenate([np.arange(0), *map(np.arange, counts)])
+    edge = seen[t].min(-1, initial=front + count) < (k + 1) * TILE
+    sees = k[edge, None, None] * TILE + np.arange(TILE) < seen[t[edge]][..., None]
+    masks, of_edges = np.unique(sees.reshape(-1, TILE * TILE), axis=0, return_inverse=True)
+    which = np.full(len(t), -1)
+    which[edge] = of_edges.reshape(-1)
+    starts = np.concatenate([[0], np.cumsum(counts)])[None].astype(np.int64)
+    masks = masks.reshape(-1, TILE, TILE) if len(masks) else np.zeros((1, TILE, TILE), bool)
+    return settled(BlockPattern(n, front + count, starts, k, which, masks))
 
 
 @checked
@@ -163,7 +192,7 @@ def block_sparse_attention(
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-    cap: float | None = None,
+    cap: PositiveNumber | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention in which query i sees only the keys that the pattern allows.
 

@@ -20,6 +20,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import rms_norm
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import Fraction, NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -73,7 +74,7 @@ def differential_attention(
 
 
 @checked
-def first_lambda(layer: int) -> float:
+def first_lambda(layer: NonNegative) -> float:
     """λ₀ = 0.8 − 0.6 e^{−0.3 l} of layer l = 0, 1, …: 0.2 in the first one, and nearly 0.8 in the tenth.
 
     LanguageModel(attention=tuple(Differential(heads, d, first_lambda(layer)) for layer in range(depth)))
@@ -146,7 +147,7 @@ class Differential(Core):
 
     heads: int
     d: int
-    lambda_init: float = 0.8
+    lambda_init: Fraction = 0.8
 
     def __post_init__(self) -> None:
         if self.heads % 2:

@@ -26,6 +26,7 @@ from minitransformer.gather_scatter import (
     unbroadcast,
 )
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -165,7 +166,7 @@ def dot_product_attention(
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-    cap: float | None = None,
+    cap: PositiveNumber | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Every query takes the average of the values, weighted by how well it matches their keys.
 

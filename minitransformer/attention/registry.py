@@ -12,6 +12,7 @@ from minitransformer.attention.compressed import FNet, Linformer, MemoryCompress
 from minitransformer.attention.core import Core, Mixer, Part
 from minitransformer.attention.differential import Differential
 from minitransformer.attention.kernel_attention import KernelAttention
+from minitransformer.attention.latent import Latent
 from minitransformer.attention.linear import (
     DPFP,
     GLA,
@@ -39,6 +40,7 @@ from minitransformer.typing import checked
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
     "softmax": softmax_attention,
     "differential": Differential,
+    "latent": Latent,
     "compressed": MemoryCompressed,
     "linformer": Linformer,
     "nystrom": Nystrom,

@@ -9,11 +9,12 @@ What hides a pair comes afterwards: a −∞ under a cap would be −c, and the 
 import numpy as np
 
 from minitransformer.functional import PointwisePullback
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Float, checked
 
 
 @checked
-def soft_cap(S: Float[Array, "..."], cap: float) -> tuple[Float[Array, "..."], PointwisePullback]:
+def soft_cap(S: Float[Array, "..."], cap: PositiveNumber) -> tuple[Float[Array, "..."], PointwisePullback]:
     """c tanh(S/c), entry by entry. With T = tanh(S/c), δT = (1 − T²) δS/c, so dS = (1 − T²) dY.
 
     source   Bello et al. 2016, for a pointer network; Gemma 2, with c = 50

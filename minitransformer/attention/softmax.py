@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW
-from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
 from minitransformer.attention.cache.recent import Kept, Recent
@@ -23,6 +22,7 @@ from minitransformer.attention.sink import LearnedSink
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
 
 PIECE = 64  # of a text that is read after another of which most is forgotten
@@ -73,7 +73,7 @@ class SoftmaxAttention(Core):
     scores: Any = None
     page: int | None = None
     sink: LearnedSink | float | None = None
-    cap: float | None = None
+    cap: PositiveNumber | None = None
     norm: Literal["rms"] | None = None
     gate: Literal["head", "element"] | None = None
 
@@ -149,15 +149,15 @@ class SoftmaxAttention(Core):
         rng: Any = None,
     ) -> tuple[Array, Pullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
         params, options = self._apart(params, Q)
         options |= {"causal": causal, "mask": mask}
         if self.scores is not None:
+            pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
             Y, attention = self.scores(params, Q, K, V, pattern=pattern, **options)
-        elif pattern is None:
+        elif self.pattern is None:
             Y, attention = dot_product_attention(Q, K, V, **options)
         else:
-            Y, attention = block_sparse_attention(Q, K, V, pattern, **options)
+            Y, attention = self.pattern.attend(Q, K, V, **options)
         if self.sink is not None:
             return Y, SinkCorePullback(attention, self.scores is not None, isinstance(self.sink, LearnedSink))
         return Y, attention if self.scores is not None else NothingLearnedPullback(attention)

@@ -411,7 +411,7 @@ def _groups(heads: int, of_keys: int) -> Array:
 
 @functools.lru_cache
 def _nothing(dtype: str, heads: int) -> tuple[Array, Array, Array]:
-    """No bias, no mask, and no sink."""
+    """No bias, a mask of one row with no entries, and no sink."""
     return np.empty((1, 0), dtype), np.empty((1, 1, 0), bool), np.full(heads, -np.inf, dtype)
 
 

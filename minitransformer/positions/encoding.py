@@ -36,6 +36,7 @@ from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback
 from minitransformer.gather_scatter import for_each_head, heads_fit, refuse_other_heads, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
+from minitransformer.ranges import NonNegative, PositiveNumber
 from minitransformer.typing import Array, Bool, Checked, Float, checked
 
 
@@ -115,7 +116,7 @@ class OffsetBias(Encoding):
         mask: Bool[Array, "..."] | None = None,
         pattern: BlockPattern | None = None,
         sink: Float[Array, "*own"] | None = None,
-        cap: float | None = None,
+        cap: PositiveNumber | None = None,
     ) -> tuple[Float[Array, "*batch n dv"], OffsetBiasPullback]:
         """Attention with the bias, of the pairs of a pattern. Pullback: dY to (dparams, dQ, dK, dV)."""
         n, m = queries_last(Q, K)
@@ -132,7 +133,7 @@ class OffsetBias(Encoding):
 
 
 @checked
-def offsets(n: int, m: int) -> Array:
+def offsets(n: NonNegative, m: NonNegative) -> Array:
     """j − i for the n + m − 1 diagonals of a matrix of scores whose queries are the last n of the m positions."""
     return np.arange(n + m - 1) - (m - 1)
 
@@ -207,7 +208,7 @@ class ScoreEncoding(Encoding):
         mask: Bool[Array, "..."] | None = None,
         pattern: BlockPattern | None = None,
         sink: Float[Array, "*own"] | None = None,
-        cap: float | None = None,
+        cap: PositiveNumber | None = None,
     ) -> tuple[Float[Array, "*batch n dv"], ScoreEncodingPullback]:
         """Attention with these scores; a pattern is a mask more. Pullback: dY to (dparams, dQ, dK, dV)."""
         one_dtype(Q=Q, K=K, V=V, sink=sink)

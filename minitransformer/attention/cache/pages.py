@@ -19,6 +19,7 @@ from minitransformer.attention.cache.keys_values import claim, must_follow
 from minitransformer.attention.core import refuse_more_queries
 from minitransformer.attention.flash import find, finish, join, nothing_found
 from minitransformer.gather_scatter import for_each_head
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Float, checked
 
 
@@ -108,7 +109,7 @@ def paged_attention(
     scale: float | None = None,
     order: Any = None,
     sink: Float[Array, "*own"] | None = None,
-    cap: float | None = None,
+    cap: PositiveNumber | None = None,
 ) -> Array:
     """Causal attention of the last queries to all positions of a state, page by page: Y alone, for it is for writing.
 
