@@ -236,6 +236,11 @@ class Latent(Mixer):
         return max(self.width // self.heads // 4 * 2, 2) if self.rotary is None else self.rotary
 
     @property
+    def kept(self) -> int:
+        """Numbers that a token leaves behind for decoding: r + d_r, whatever the number of heads."""
+        return self._rank + self._rotary
+
+    @property
     def _rope(self) -> RoPE:
         return RoPE(self._rotary, self.base)
 
