@@ -201,12 +201,12 @@ class LatentPullback(NamedTuple):
 
 @frozen
 class Latent(Mixer):
-    """Keys and values of all heads are made from one short row for each token, and only that row is kept.
+    """Keys and values of all heads are made from one short row for each token; it and one turned key are all that is kept.
 
     rank         r, the width of that row; D/4 if None
     query_rank   the width of such a row for the queries, which saves activations, but nothing while it writes; None for none
     rotary       d_r, channels beside the d = D/H of a head, which are turned; d/2 if None, in whole pairs
-    base         of their angles, as in RoPE: it has its positions with it
+    base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
     source       DeepSeek-AI 2024 (DeepSeek-V2), equations 9 to 19
     cost         O(n² (2 d + d_r)) for each head beside the projections. Keeps r + d_r numbers for each token
     raises       ValueError for a width that is not divisible by the heads, and for an odd d_r
