@@ -25,6 +25,7 @@ from minitransformer.models.norms import Norm
 from minitransformer.models.stack import Stack, StackParams
 from minitransformer.positions import NoPositions, Placed, SinusoidalPositions, place
 from minitransformer.pullback import Pullback, Tree
+from minitransformer.ranges import Fraction, NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Float, Int, checked
 
 
@@ -120,18 +121,18 @@ class SequenceModel(Model):
     groups: int | None = None
     order: Order = "pre"
     norm: str = "layer"
-    eps: float = 1e-5
+    eps: NonNegativeNumber = 1e-5
     activation: str = "relu"
     ffn: FFN = "plain"
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     causal: bool = False
-    outputs: int | None = None
+    outputs: NonNegative | None = None
     embedding: Literal["scaled", "plain", "normed"] = "scaled"
     types: int = 1
     reversible: bool = False
-    memory: int = 0
+    memory: NonNegative = 0
     universal: Literal["no", "fixed", "basic", "accumulated"] = "no"
-    ponder: float = 0.01
+    ponder: NonNegativeNumber = 0.01
     bias: bool = True
     tied: bool = True
 
