@@ -3,7 +3,7 @@
               norm    positions           heads             second half   blocks
     GPT-2     layer   learned             all               GELU          all alike
     Llama     RMS     turned, in halves   in groups         SwiGLU        all alike
-    gpt-oss   RMS     turned, in halves   in groups         SwiGLU        a window, all, a window, all …
+    gpt-oss   RMS     turned, in halves   groups, sinks     SwiGLU        a window, all, a window, all …
     DeepSeek  RMS     turned, apart       from one latent   SwiGLU        all alike
     Qwen3     RMS     a quarter turned    in groups         SwiGLU        three with a gated delta rule, one with all
 
@@ -11,7 +11,8 @@ Sizes are small unless others are given, so that they train on a text. In each, 
 are wider together than its rows, that is not here, and neither are mixtures of experts. What else is left out says each.
 """
 
-from minitransformer.attention import GatedDelta, MultiHeadAttention
+from minitransformer.attention import GatedDelta, MultiHeadAttention, SoftmaxAttention, Window
+from minitransformer.attention.sink import LearnedSink
 from minitransformer.models.sequence_model import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.ranges import NonNegativeNumber, PositiveNumber
@@ -63,11 +64,13 @@ def gpt_oss(
 ) -> LanguageModel:  # fmt: skip
     """The pattern of gpt-oss: every other block sees a window of the last tokens, its own among them; 128 in the published ones.
 
+    Every head has a sink, a learned score that takes weight and has no value.
     Left out: the mixture of experts, whose SwiGLU is clipped; YaRN
     source   OpenAI 2025, `gpt_oss/torch/model.py` in openai/gpt-oss
     """
+    near, all_ = (SoftmaxAttention(pattern, sink=LearnedSink(heads)) for pattern in (Window(window - 1), None))
     return LanguageModel(
-        vocabulary, context, width, depth, heads, hidden, (f"window:radius={window - 1}", "softmax"),
+        vocabulary, context, width, depth, heads, hidden, (near, all_),
         positions=_turned(width, heads, base), groups=groups, norm="rms", ffn="swiglu", embedding="plain", tied=False,
     )  # fmt: skip
 
