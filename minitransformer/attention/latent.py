@@ -25,6 +25,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, RMSNormPullback, affine, linear, rms_norm
 from minitransformer.positions.rope import RoPE
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 FEW = 4  # new tokens for which it takes longer to make the keys of all that came before than to do without them
@@ -201,12 +202,12 @@ class LatentPullback(NamedTuple):
 
 @frozen
 class Latent(Mixer):
-    """Keys and values of all heads are made from one short row for each token, and only that row is kept.
+    """Keys and values of all heads are made from one short row for each token; it and one turned key are all that is kept.
 
     rank         r, the width of that row; D/4 if None
     query_rank   the width of such a row for the queries, which saves activations, but nothing while it writes; None for none
     rotary       d_r, channels beside the d = D/H of a head, which are turned; d/2 if None, in whole pairs
-    base         of their angles, as in RoPE: it has its positions with it
+    base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
     source       DeepSeek-AI 2024 (DeepSeek-V2), equations 9 to 19
     cost         O(n² (2 d + d_r)) for each head beside the projections. Keeps r + d_r numbers for each token
     raises       ValueError for a width that is not divisible by the heads, and for an odd d_r
@@ -217,7 +218,7 @@ class Latent(Mixer):
     rank: int | None = None
     query_rank: int | None = None
     rotary: int | None = None
-    base: float = 10000.0
+    base: PositiveNumber = 10000.0
 
     remembers = "latents and turned keys"
 
@@ -234,6 +235,11 @@ class Latent(Mixer):
     @property
     def _rotary(self) -> int:
         return max(self.width // self.heads // 4 * 2, 2) if self.rotary is None else self.rotary
+
+    @property
+    def kept(self) -> int:
+        """Numbers that a token leaves behind for decoding: r + d_r, whatever the number of heads."""
+        return self._rank + self._rotary
 
     @property
     def _rope(self) -> RoPE:

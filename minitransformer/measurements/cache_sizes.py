@@ -5,7 +5,10 @@ A layer keeps so many numbers for each token, of at most so many tokens, and per
     bytes(n) = Σ_kinds layers · (2 · numbers · min(n, cap) + fixed)             two bytes for a bfloat16, a state in float32
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from minitransformer.attention import GatedDelta, Latent
+from minitransformer.models import LanguageModel, deepseek_v2_lite, gpt2, llama
 
 GIB = 2**30
 
@@ -46,6 +49,31 @@ MODELS: dict[str, tuple[Layers, ...]] = {
         Layers(12, keys_and_values(2, 256)),
     ),
 }
+
+
+READ: dict[str, LanguageModel] = {  # models of the book in published sizes; nothing is drawn
+    "GPT-2": gpt2(50257, 1024, 768, 12, 12),
+    "Llama 3 8B": llama(128256, 8192, 4096, 32, 32, 8, 14336, 500000.0),
+    "DeepSeek-V2-Lite": deepseek_v2_lite(102400, 4096, 2048, 27, 16, 10944, rank=512, rotary=64),
+}
+
+
+def layers_of(model: LanguageModel) -> tuple[Layers, ...]:
+    """What each block of a model keeps, from its own numbers."""
+    return tuple(_kept_by(block.attention) for block in model.stack.blocks)
+
+
+def _kept_by(mixer: Any) -> Layers:
+    """Latents; or keys and values, of a window or of all; or a memory, and the last rows that its convolution wants again."""
+    if isinstance(mixer, Latent):
+        return Layers(1, mixer.kept)
+    H, core = mixer.heads, mixer.core
+    d = mixer.width // H
+    if isinstance(core, GatedDelta):
+        rows = 0 if core.taps is None else core.taps - 1
+        return Layers(1, 0, None, 4 * (H * d * d + rows * (H + 2 * (core.key_heads or H)) * d))
+    kept = None if core.pattern is None else core.pattern.kept
+    return Layers(1, keys_and_values(mixer.groups or H, d), None if kept is None else kept.first + kept.last)
 
 
 def cache_size(layers: tuple[Layers, ...], n: int) -> float:

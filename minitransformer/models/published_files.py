@@ -1,5 +1,6 @@
 """GPT-2 and the Llama kind from their files: config.json and model.safetensors, as huggingface/transformers writes them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from minitransformer.models.published import gpt2, llama
 from minitransformer.models.sequence_model import LanguageModel, SequenceParams
 from minitransformer.models.stack import StackParams
 from minitransformer.models.weights import Tensors, json_object, refuse_others, sizes_in
+from minitransformer.positions import Llama3
 from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.pullback import NoParams
 from minitransformer.typing import Array, checked
@@ -123,9 +125,9 @@ def _gpt2_block(tensors: Tensors, name: str, D: int, hidden: int) -> BlockParams
 def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
     refuse_others(path, config, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False})
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(rope, dict) or (way := rope.get("rope_type", rope.get("type", "default"))) != "default":
-        way = way if isinstance(rope, dict) else rope
-        raise ValueError(f"{path}: angles of the type {way!r}; only 'default' can be read")
+    way = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
+    if way not in ("default", "llama3"):
+        raise ValueError(f"{path}: angles of the type {way!r}; only 'default' and 'llama3' can be read")
     with sizes_in(path):
         model = llama(
             vocabulary=int(config["vocab_size"]),
@@ -139,6 +141,11 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
             eps=float(config.get("rms_norm_eps", 1e-6)),
             tied=bool(config.get("tie_word_embeddings", False)),
         )
+        if way == "llama3":
+            names = ("factor", "original_max_position_embeddings", "high_freq_factor", "low_freq_factor")
+            factor, trained, fast, slow = (rope[name] for name in names)
+            scaling = Llama3(float(factor), int(trained), float(fast), float(slow))
+            model = replace(model, positions=replace(model.positions, scaling=scaling))
     if config.get("head_dim") not in (None, d := model.width // heads):
         raise ValueError(
             f"{path}: head_dim is {config['head_dim']}; only hidden_size / num_attention_heads, {d}, can be read"

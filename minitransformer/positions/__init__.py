@@ -28,7 +28,14 @@ from minitransformer.positions.none import NoPositions
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION, Placed, place
 from minitransformer.positions.relative_sinusoids import TENER, TransformerXLPositions
 from minitransformer.positions.rope import RoPE, change_layout, rotate
-from minitransformer.positions.rope_scaling import NTK, DynamicNTK, PositionInterpolation, YaRN, rope_frequencies
+from minitransformer.positions.rope_scaling import (
+    NTK,
+    DynamicNTK,
+    Llama3,
+    PositionInterpolation,
+    YaRN,
+    rope_frequencies,
+)
 from minitransformer.positions.shaw import Shaw
 from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
 from minitransformer.positions.t5 import OffsetScalars, T5Bias, t5_buckets
@@ -51,6 +58,7 @@ __all__ = [
     "KerpleWeighted",
     "LearnableSinusoids",
     "LearnedPositions",
+    "Llama3",
     "Multiplicative",
     "NoParams",
     "NoPositions",

@@ -197,7 +197,7 @@ class RoPE(Encoding):
         if X.ndim < 2 or X.shape[-1] != self.d or X.dtype.kind != "f":
             raise ValueError(f"X: {X.dtype} {X.shape} should be numbers of the shape (*batch, n, {self.d})")
 
-    def turn(self, X: Array, *, first: int = 0, length: int) -> tuple[Array, RotatePullback]:
+    def turn(self, X: Array, *, first: NonNegative = 0, length: int) -> tuple[Array, RotatePullback]:
         """Rows of X (*batch, n, d) turned as the positions first, first + 1, … of a text of this length."""
         self._refuse_other_widths(X)
         if not 0 <= first <= length - X.shape[-2]:

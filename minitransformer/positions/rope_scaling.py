@@ -1,12 +1,13 @@
 """Rotary positions beyond the length that a model was trained on: the frequencies are changed, the weights are not.
 
 At positions that were never seen, pairs of channels turn to angles that were never seen. A factor s says how much longer
-the text may be than in training; the four ways to spend it differ in which frequencies pay. With s = 1 nothing changes.
+the text may be than in training; the five ways to spend it differ in which frequencies pay. With s = 1 nothing changes.
 
     PositionInterpolation    every frequency divided by s: positions are squeezed into the old range
     NTK                      the first not at all, the last by s, those between in equal steps of the logarithm
     DynamicNTK               the same, with an s that grows with the text; none up to the old length
     YaRN                     those that turn often not at all, those that turn less than once by s, and larger scores
+    Llama3                   the same with another ramp between the two, and no larger scores
 
 Each is called with (d, base, length) and gives the d/2 frequencies and what queries and keys are multiplied by; where the
 length makes no difference, `fixed` says so. One of them is passed as RoPE(d, scaling=…).
@@ -99,6 +100,34 @@ class DynamicNTK:
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
         stretch = self.factor * max(length, self.trained) / self.trained - (self.factor - 1)
         return NTK(max(stretch, 1.0))(d, base, length)  # rounding may have left a little less than 1
+
+
+@frozen
+class Llama3:
+    """θ_f (1 − r_f) + θ_f r_f / s, where r_f falls from 1 to 0 as pair f turns from `slow` to `fast` times in the trained length.
+
+    factor    s
+    trained   L₀, the length in training; pair f turns L₀ θ_f / 2π times in it
+    source    Grattafiori et al. 2024 (Llama 3.1)
+    """
+
+    factor: PositiveNumber
+    trained: int
+    fast: PositiveNumber = 4.0
+    slow: PositiveNumber = 1.0
+
+    fixed = True
+
+    def __post_init__(self) -> None:
+        _refuse(self.factor)
+        if self.slow >= self.fast:
+            raise ValueError(f"slow and fast: {self.slow} and {self.fast} should rise")
+
+    def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
+        theta = rope_frequencies(d, base)
+        turns = self.trained * theta / (2 * math.pi)
+        r = np.clip((self.fast - turns) / (self.fast - self.slow), 0, 1)
+        return theta * (1 - r * (1 - 1 / self.factor)), 1.0
 
 
 @frozen

@@ -4,8 +4,18 @@ import numpy as np
 import pytest
 
 from minitransformer.attention import Window, cache_bytes
-from minitransformer.measurements.cache_sizes import GIB, MODELS, Layers, cache_size, keys_and_values, saving, table
-from minitransformer.models import LanguageModel
+from minitransformer.measurements.cache_sizes import (
+    GIB,
+    MODELS,
+    READ,
+    Layers,
+    cache_size,
+    keys_and_values,
+    layers_of,
+    saving,
+    table,
+)
+from minitransformer.models import LanguageModel, deepseek_v2_lite, gpt2, gpt_oss, llama, qwen3_next
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -39,3 +49,38 @@ def test_the_table():
     assert len(lines) == 1 + len(MODELS)
     assert lines[0].split() == ["cache", "in", "GiB", "4k", "128k"]
     assert lines[1].split()[-2:] == ["15.25", "488.00"]
+
+
+@pytest.mark.parametrize("made", [gpt2, llama, gpt_oss, deepseek_v2_lite, qwen3_next])
+@pytest.mark.parametrize("n", [20, 100])
+def test_what_a_published_model_keeps_is_what_its_own_numbers_say(made, n):
+    """Counted in the states after n tokens, of which a window of 32 keeps the last; in float32, numbers have twice the bytes."""
+    model = made()
+    _, state = model.step(model.init(np.random.default_rng(0)), np.arange(n))
+    for block, layer in zip(state.blocks, layers_of(model), strict=True):
+        if hasattr(block, "S"):
+            assert block.S.nbytes + block.rows.nbytes == layer.fixed > 0
+            continue
+        rows = n if layer.cap is None else min(n, layer.cap)
+        assert 4 * rows * (block.K.shape[-1] + block.V.shape[-1]) * (1 if block.K.ndim == 2 else len(block.K)) == (
+            2 * cache_size((layer,), n)
+        )
+        assert rows == (32 if layer.cap and n > 32 else n)
+
+
+def test_numbers_that_a_token_leaves_in_a_layer():
+    """In published sizes: 1536, 2048 and 576; of DeepSeek's heads, keys and values would be 4096 numbers, seven times as many."""
+    assert [layers_of(model)[0].numbers for model in READ.values()] == [1536, 2048, 576]
+    a_token = {name: cache_size(layers_of(model), 1) for name, model in READ.items()}
+    assert a_token == {"GPT-2": 36_864, "Llama 3 8B": 131_072, "DeepSeek-V2-Lite": 31_104}
+    assert keys_and_values(16, 128) / 576 == pytest.approx(7.1, abs=0.02)
+
+
+def test_deepseek_v3_in_bytes_a_token():
+    """61 layers of 512 + 64 numbers of two bytes: 70,272; with keys and values of 128 heads 57 times as many."""
+    latent, whole = (
+        cache_size(MODELS[name], 1)
+        for name in ("the same, one latent of 576 (DeepSeek-V3)", "61 layers, 128 heads of 128")
+    )
+    assert latent == 70_272
+    assert whole / latent == pytest.approx(56.9, abs=0.05)

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import GatedDelta, Latent, LatentParams, SoftmaxAttention, Window
+from minitransformer.attention.sink import LearnedSink
 from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import (
@@ -155,7 +156,7 @@ def test_the_sizes_that_everybody_knows():
 
 def test_kinds_of_blocks_take_turns():
     cores = [block.attention.core for block in gpt_oss(depth=6, window=7).stack.blocks]
-    assert cores == [SoftmaxAttention(Window(6)), SoftmaxAttention()] * 3
+    assert cores == [SoftmaxAttention(pattern, sink=LearnedSink(4)) for pattern in (Window(6), None)] * 3
     mixers = [block.attention for block in qwen3_next(depth=8).stack.blocks]
     assert [isinstance(mixer.core, GatedDelta) for mixer in mixers] == [True, True, True, False] * 2
     assert [None if mixer.rotate is None else mixer.rotate.part for mixer in mixers] == [None, None, None, 8] * 2
@@ -262,7 +263,8 @@ CONFIGS = [
     ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
     ("llama", {"attention_bias": True}, "attention_bias is True"),
     ("llama", {"head_dim": 8}, "head_dim is 8; only hidden_size / num_attention_heads, 6"),
-    ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "angles of the type 'llama3'; only 'default'"),
+    ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "angles of the type 'yarn'; only 'default' and 'llama3'"),
+    ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "config.json: factor is missing"),
     ("llama", {"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "angles of the type 'linear'"),
     ("llama", {"num_attention_heads": 5}, "heads: 12 columns are not divisible into 5 heads"),
     ("llama", {"vocab_size": "many"}, "config.json: invalid literal"),

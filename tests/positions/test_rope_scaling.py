@@ -1,4 +1,4 @@
-"""Frequencies for longer texts: the identities that define each of the four, and published numbers."""
+"""Frequencies for longer texts: the identities that define each of the five, and published numbers."""
 
 import math
 
@@ -7,7 +7,14 @@ import pytest
 
 from minitransformer.positions.encoding import NoParams
 from minitransformer.positions.rope import RoPE
-from minitransformer.positions.rope_scaling import NTK, DynamicNTK, PositionInterpolation, YaRN, rope_frequencies
+from minitransformer.positions.rope_scaling import (
+    NTK,
+    DynamicNTK,
+    Llama3,
+    PositionInterpolation,
+    YaRN,
+    rope_frequencies,
+)
 
 SIZES = ((8, 1e4), (64, 1e4), (128, 5e5), (10, 100.0))
 
@@ -21,7 +28,9 @@ def test_frequencies_one_by_one(d, base):
 
 
 @pytest.mark.parametrize(("d", "base"), SIZES)
-@pytest.mark.parametrize("scaling", [PositionInterpolation(1.0), NTK(1.0), DynamicNTK(1.0, 500), YaRN(1.0, 500)])
+@pytest.mark.parametrize(
+    "scaling", [PositionInterpolation(1.0), NTK(1.0), DynamicNTK(1.0, 500), YaRN(1.0, 500), Llama3(1.0, 500)]
+)
 def test_a_factor_of_one_changes_nothing(scaling, d, base):
     """Identity 28. (Dynamic NTK takes what it needs beyond the trained length, so there only up to it.)"""
     frequencies, magnitude = scaling(d, base, 500)
@@ -33,7 +42,7 @@ def test_a_factor_of_one_is_rope_in_attention():
     rng = np.random.default_rng(2)
     Q, K, V = rng.standard_normal((3, 2, 3, 9, 8))
     plain, _ = RoPE(8)(NoParams(), Q, K, V, causal=True)
-    for scaling in (PositionInterpolation(1.0), NTK(1.0), DynamicNTK(1.0, 9), YaRN(1.0, 9)):
+    for scaling in (PositionInterpolation(1.0), NTK(1.0), DynamicNTK(1.0, 9), YaRN(1.0, 9), Llama3(1.0, 9)):
         Y, _ = RoPE(8, scaling=scaling)(NoParams(), Q, K, V, causal=True)
         np.testing.assert_array_equal(Y, plain)
 
@@ -98,6 +107,23 @@ def test_yarn_at_its_ends():
     np.testing.assert_allclose(short[1:], theta[1:] / 8, rtol=1e-13)
 
 
+def test_llama_3_pair_by_pair():
+    """Wave lengths below L₀/4 stay, above L₀ they are s times as long; between, the rule of its authors in loops."""
+    d, base, trained, s, low, high = 64, 5e5, 8192, 8.0, 1.0, 4.0
+    scaled, magnitude = Llama3(s, trained)(d, base, 99)
+    for f, theta in enumerate(rope_frequencies(d, base)):
+        wave = 2 * math.pi / theta
+        if wave < trained / high:
+            expected = theta
+        elif wave > trained / low:
+            expected = theta / s
+        else:
+            smooth = (trained / wave - low) / (high - low)
+            expected = (1 - smooth) * theta / s + smooth * theta
+        assert math.isclose(scaled[f], expected, rel_tol=1e-13)
+    assert magnitude == 1
+
+
 @pytest.mark.parametrize(
     ("scaling", "d", "base", "length", "frequencies", "magnitude"),
     [  # made with ROPE_INIT_FUNCTIONS of modeling_rope_utils in transformers 5.23, which computes in float32
@@ -108,6 +134,11 @@ def test_yarn_at_its_ends():
             *(YaRN(3.5, 512), 16, 100.0, 400),
             (1.0, 0.56234133, 0.28395963, 0.14153652, 0.069387749, 0.033281423, 0.015488707, 0.0068953699),
             1.1252763,
+        ),
+        (  # transformers 5.24
+            *(Llama3(8.0, 8192), 16, 5e5, 9),
+            (1.0, 0.19392274, 0.037606031, 0.0072926647, 0.00052484616, 3.4281022e-05, 6.6478699e-06, 1.2891732e-06),
+            1,
         ),
     ],
 )
@@ -130,6 +161,9 @@ def test_published_numbers(scaling, d, base, length, frequencies, magnitude):
         (lambda: YaRN(math.inf, 10), "factor: inf should be a number"),
         (lambda: YaRN(2.0, 0), "trained: 0"),
         (lambda: YaRN(2.0, 10, fast=1.0, slow=2.0), "slow and fast: 2.0 and 1.0 should rise"),
+        (lambda: Llama3(0.5, 10), "factor: 0.5 does not"),
+        (lambda: Llama3(2.0, 0), "trained: 0"),
+        (lambda: Llama3(2.0, 10, fast=1.0, slow=1.0), "slow and fast: 1.0 and 1.0 should rise"),
         (lambda: YaRN(2.0, 10, slow=0.0), "slow: 0.0 should be above 0"),
     ],
 )
