@@ -98,9 +98,8 @@ def complete_blocks(first: int, n: int, count: int, step: int, front: int = 0) -
     cost     O(n/64) tiles at the edge, with at most `step` different masks or 64
     """
     T = -(-n // TILE)
-    seen = np.zeros(T * TILE, int)
-    seen[:n] = front + np.minimum((first + np.arange(n) + 1) // step, count)
-    seen = seen.reshape(T, TILE)
+    seen = np.zeros((T, TILE), int)
+    seen.ravel()[:n] = front + np.minimum((first + np.arange(n) + 1) // step, count)
     counts = -(-seen.max(-1, initial=0) // TILE)
     t, k = np.repeat(np.arange(T), counts), np.concatenate([np.arange(0), *map(np.arange, counts)])
     edge = seen[t].min(-1, initial=front + count) < (k + 1) * TILE
