@@ -300,7 +300,7 @@ def test_a_pattern_of_another_length_and_mixed_dtypes_are_refused(tier):
     ("make", "message"),
     [
         (lambda: window(10, -1), "radius"),
-        (lambda: window(10, 1, dilation=0), "step"),
+        (lambda: window(10, 1, dilation=0), "dilation"),
         (lambda: strided(10, 0), "stride"),
         (lambda: block_pattern(70, 70, lambda i, j: i == j, np.ones((1, 2), bool)), r"blocks: shape \(1, 2\)"),
     ],

@@ -20,6 +20,7 @@ from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen, largest_places, parts
 from minitransformer.attention.selected.gathered import only_those_there, rows_at, sum_of_rows, who_is_there
 from minitransformer.checks import frozen
+from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -81,6 +82,7 @@ def index_loss(
     source   DeepSeek-V3.2-Exp report (3), (4)
     returns  loss and a pullback: dI = pullback(dloss)
     """
+    one_dtype(scores=scores, p=p)
     I_seen = np.where(sees, scores, scores.dtype.type(-np.inf))
     top = log_sum_exp(I_seen)[..., None]
     log_A = np.where(sees, scores - np.where(top == -np.inf, 0, top), scores.dtype.type(0))
@@ -167,7 +169,7 @@ class Indexer(Core):
     chosen: int = 32
     small: int = 2
     narrow: int = 8
-    weight: float = 1.0
+    weight: NonNegativeNumber = 1.0
 
     cost = "O(n² small narrow + n chosen)"
     adds_loss = True

@@ -31,6 +31,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import sigmoid, softmax
 from minitransformer.gather_scatter import for_each_head
 from minitransformer.pullback import NoParams, Pullback
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -74,7 +75,7 @@ def nsa_attention(
     *,
     block: int = 16,
     chosen: int = 4,
-    window: int = 32,
+    window: NonNegative = 32,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
 ) -> tuple[Float[Array, "*batch heads n dv"], NSAPullback]:
@@ -175,7 +176,7 @@ class NSA(Core):
 
     block: int = 16
     chosen: int = 4
-    window: int = 32
+    window: NonNegative = 32
 
     cost = "O(n²/block + n (chosen block + window))"
     causal = "always"

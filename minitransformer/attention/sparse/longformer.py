@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast
+from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -47,9 +48,9 @@ def longformer_attention(
     K_g: Float[Array, "*batch n d"],
     V_g: Float[Array, "*batch n dv"],
     *,
-    radius: int = 32,
+    radius: NonNegative = 32,
     dilation: int = 1,
-    global_tokens: int = 1,
+    global_tokens: NonNegative = 1,
     mask: Bool[Array, "..."] | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention to a window and to the first `global_tokens` tokens, which see everything by projections of their own.
@@ -62,6 +63,7 @@ def longformer_attention(
                    gradient, of Q_g only those that are
     raises         ValueError for a number below zero
     """
+    one_dtype(Q=Q, K=K, V=V, Q_g=Q_g, K_g=K_g, V_g=V_g)
     n = Q.shape[-2]
     g = min(global_tokens, n)
     if mask is not None:
@@ -102,9 +104,9 @@ class Longformer(Core):
     """
 
     d: int
-    radius: int = 32
+    radius: NonNegative = 32
     dilation: int = 1
-    global_tokens: int = 1
+    global_tokens: NonNegative = 1
     rotate: Any = None
 
     causal = "never"

@@ -13,7 +13,7 @@ written sees what it saw in training.
 """
 
 import functools
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -87,10 +87,15 @@ class Pattern:
         """The tiles for n queries at the last n of m positions: one list, or one for each head."""
         return _tiles(self, n, m, causal)
 
-    def attend(self, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None) -> tuple[Array, Pullback]:
-        """Attention to the pairs of the rule, and dQ, dK, dV = pullback(dY): by tiles, unless a rule knows better."""
+    def attend(
+        self, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None, **options: Any
+    ) -> tuple[Array, Pullback]:
+        """Attention to the pairs of the rule, and dQ, dK, dV = pullback(dY): by tiles, unless a rule knows better.
+
+        options   sink and cap, as in `block_sparse_attention`
+        """
         tiles = self(Q.shape[-2], K.shape[-2], causal=causal)
-        return block_sparse_attention(Q, K, V, tiles, causal=causal, mask=mask)
+        return block_sparse_attention(Q, K, V, tiles, causal=causal, mask=mask, **options)
 
     def graph(self, n: int, *, causal: bool = False) -> Graph:
         """Tokens 0 … n − 1, and an edge from i to j where i sees j; with a rule for each head, where any head does."""

@@ -86,13 +86,17 @@ class Strided(Factorised):
         low, high = (t - k) * TILE - (TILE - 1), (t - k) * TILE + TILE - 1
         return self._either((low < self.stride) & (high > -self.stride), high // self.stride >= -(-low // self.stride))
 
-    def attend(self, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None) -> tuple[Array, Pullback]:
+    def attend(
+        self, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None, **options: Any
+    ) -> tuple[Array, Pullback]:
         """In columns, where nothing but what is ahead is hidden; what is not finite is left to the tiles, which hide it well."""
         n = Q.shape[-2]
         met = n * min(1, (2 * TILE - 1) / self.stride)  # keys of the tiles that hold a pair
-        plain = causal and mask is None and K.shape[-2] == n > self.stride and self.part in ("both", "far")
+        plain = (
+            causal and mask is None and not options and K.shape[-2] == n > self.stride and self.part in ("both", "far")
+        )
         if not (plain and met > PAYS and loops_in("attention") and all(map(finite, (Q, K, V)))):
-            return super().attend(Q, K, V, causal=causal, mask=mask)
+            return super().attend(Q, K, V, causal=causal, mask=mask, **options)
         near = replace(self, part="near")(n, n, causal=True) if self.part == "both" else None
         return column_attention(Q, K, V, self.stride, near, self)
 
