@@ -60,8 +60,9 @@ class NSAPullback(NamedTuple):
         found = [pullback(self.gates[..., b : b + 1] * dY) for b, pullback in enumerate(parts)]
         (dQ, dK_means, dV_means), *exact = found
         dK, dV = self.K_means(dK_means), self.V_means(dV_means)
-        for more_dQ, more_dK, more_dV in exact:
-            dQ, dK, dV = dQ + more_dQ, dK + more_dK, dV + more_dV
+        for more in exact:
+            for whole, part in zip((dQ, dK, dV), more, strict=True):
+                whole += part
         return dQ, dK, dV, dgates
 
 
