@@ -230,7 +230,7 @@ Window = frozen(type("Window", (Plain,), {"__annotations__": {}, "__module__": _
 @pytest.mark.parametrize(
     ("name", "kind", "says"),
     [
-        ("softmax", Streams, "softmax: this name means minitransformer.attention.softmax.SoftmaxAttention already"),
+        ("softmax", Streams, "softmax: this name means minitransformer.attention.softmax.softmax_attention already"),
         ("rope", NoScores, "rope: this name means minitransformer.positions.rope.RoPE already"),
         ("a:b", Streams, "name: 'a:b' should be a letter, and then up to 39 letters, digits, - or _"),
         ("", Streams, "name: '' should be a letter"),

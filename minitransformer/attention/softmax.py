@@ -1,27 +1,56 @@
 """Softmax attention as a core: any scores, any pattern. Dense attention is the core with neither.
 
 S_ij = scale · ⟨q_i, k_j⟩, or what an encoding of positions makes of it       scores
+S_ij → c tanh(S_ij/c)                                                        cap
 only the pairs (i, j) of a pattern                                           pattern
-Y = softmax(S) V
+Y = softmax(S) V, and e^b in every denominator                               sink
+
+Two stages stand beside the core, in multi_head.py, and are asked for here: `norm` of queries and keys, and the `gate` of Y.
 """
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import FEW
-from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
 from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
+from minitransformer.attention.sink import LearnedSink
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
 
 PIECE = 64  # of a text that is read after another of which most is forgotten
+
+
+class SinkParams(NamedTuple):
+    """b (H,); and what an encoding of positions has to learn."""
+
+    sink: Array
+    scores: Tree = NoParams()
+
+
+class SinkCorePullback(NamedTuple):
+    """The gradient of a sink comes last; that of one that is not learned goes nowhere."""
+
+    attention: Pullback
+    encoded: bool
+    learned: bool
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m), whose rows may sum to less than one."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
+        *dscores, dQ, dK, dV, dsink = self.attention(dY)
+        dparams = dscores[0] if self.encoded else NoParams()
+        return SinkParams(dsink, dparams) if self.learned else dparams, dQ, dK, dV
 
 
 @frozen
@@ -32,12 +61,20 @@ class SoftmaxAttention(Core):
     scores    an encoding of positions that changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
               A model puts its own there: LanguageModel(attention="window", positions="t5")
     page      positions in a page, if decoding keeps keys and values in pages (pages.py); None for one buffer
+    sink      b, a score that takes weight and has no value (sink.py): learned for each head, or one number; None for none
+    cap       c of S → c tanh(S/c), before anything is hidden (soft_cap.py)
+    norm      "rms": queries and keys have a root mean square of one, times a gain, before they are turned (multi_head.py)
+    gate      "head" or "element": Y is opened by σ(X W_g), a number for each head, or for each of its channels (output_gate.py)
     cost      O(n² d) for each head; with a pattern, O(pairs of its tiles · d), but O(n²) memory with scores that are formed
     """
 
     pattern: Pattern | None = None
     scores: Any = None
     page: int | None = None
+    sink: LearnedSink | float | None = None
+    cap: PositiveNumber | None = None
+    norm: Literal["rms"] | None = None
+    gate: Literal["head", "element"] | None = None
 
     has_scores = True
     groups = True
@@ -84,11 +121,20 @@ class SoftmaxAttention(Core):
     @property
     def shared(self) -> tuple[str, ...]:
         """What the encoding shares."""
-        return () if self.scores is None else self.scores.shared
+        inside = "scores." if isinstance(self.sink, LearnedSink) else ""
+        return () if self.scores is None else tuple(inside + path for path in self.scores.shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """What the scores have to learn."""
-        return NoParams() if self.scores is None else self.scores.init(rng, dtype)
+        """What the scores have to learn, and a sink."""
+        scores = NoParams() if self.scores is None else self.scores.init(rng, dtype)
+        return SinkParams(self.sink.init(rng, dtype), scores) if isinstance(self.sink, LearnedSink) else scores
+
+    def _apart(self, params: Tree, Q: Array) -> tuple[Tree, dict[str, Any]]:
+        """The parameters of the scores; and sink and cap, if there are such."""
+        options: dict[str, Any] = {} if self.cap is None else {"cap": self.cap}
+        if isinstance(self.sink, LearnedSink):
+            return params.scores, options | {"sink": params.sink}
+        return params, options if self.sink is None else options | {"sink": np.array(self.sink, Q.dtype)}
 
     def __call__(
         self,
@@ -102,14 +148,18 @@ class SoftmaxAttention(Core):
         rng: Any = None,
     ) -> tuple[Array, Pullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
+        params, options = self._apart(params, Q)
+        options |= {"causal": causal, "mask": mask}
         if self.scores is not None:
-            return self.scores(params, Q, K, V, causal=causal, mask=mask, pattern=pattern)
-        if pattern is None:
-            Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask)
+            pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
+            Y, attention = self.scores(params, Q, K, V, pattern=pattern, **options)
+        elif self.pattern is None:
+            Y, attention = dot_product_attention(Q, K, V, **options)
         else:
-            Y, attention = block_sparse_attention(Q, K, V, pattern, causal=causal, mask=mask)
-        return Y, NothingLearnedPullback(attention)
+            Y, attention = self.pattern.attend(Q, K, V, **options)
+        if self.sink is not None:
+            return Y, SinkCorePullback(attention, self.scores is not None, isinstance(self.sink, LearnedSink))
+        return Y, attention if self.scores is not None else NothingLearnedPullback(attention)
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None) -> tuple[Array, Any]:
         """As any core with keys and values; of a few tokens without a copy, and with a pattern only what it sees is read."""
@@ -117,7 +167,7 @@ class SoftmaxAttention(Core):
         if self.page is not None:
             state = Paged.of(K, V, self.page) if state is None else state.extended(K, V)
             if n <= FEW and self.scores is None:
-                return paged_attention(Q, state), state
+                return paged_attention(Q, state, **self._apart(params, Q)[1]), state
             return self(params, Q, state.keys, state.values, causal=True)[0], state
         if kept is not None and n > PIECE:
             return self._read(params, Q, K, V, state, kept)
@@ -132,11 +182,12 @@ class SoftmaxAttention(Core):
         m, j, bias, mask = state.length, np.arange(state.length), None, None
         if kept is not None:
             m, j = state.end, state.positions
+        own, options = self._apart(params, Q)
         if self.scores is not None:
-            bias = self.scores.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
+            bias = self.scores.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)
         if self.pattern is not None:
             mask = self.pattern.sees(j[m - n :, None], j[None], state.length, causal=True)
-        return attend_to_buffer(Q, state.K, state.V, m, bias, mask, self.scale), state
+        return attend_to_buffer(Q, state.K, state.V, m, bias, mask, self.scale, **options), state
 
     def _read(self, params: Tree, Q: Array, K: Array, V: Array, state: Any, kept: Kept) -> tuple[Array, Any]:
         """`step` of a text: as a whole if nothing stands before it, else piece by piece, since the rows are no positions."""
@@ -148,3 +199,21 @@ class SoftmaxAttention(Core):
             Y, state = self.step(params, *(X[..., piece : piece + PIECE, :] for X in (Q, K, V)), state=state)
             said.append(Y)
         return np.concatenate(said, -2), state
+
+
+def softmax_attention(
+    heads: int,
+    page: int | None = None,
+    sink: Literal["learned"] | float | None = None,
+    cap: float | None = None,
+    norm: Literal["rms"] | None = None,
+    gate: Literal["head", "element"] | None = None,
+) -> SoftmaxAttention:
+    """What "softmax:sink=learned,cap=50" means in a model of so many heads: a number b for each of them, where it is learned.
+
+    raises   ValueError for another word than "learned"
+    """
+    if isinstance(sink, str) and sink != "learned":
+        raise ValueError(f"sink: no {sink!r}; it is 'learned', or a number")
+    b = LearnedSink(heads) if isinstance(sink, str) else sink
+    return SoftmaxAttention(page=page, sink=b, cap=cap, norm=norm, gate=gate)

@@ -29,6 +29,7 @@ from minitransformer.models.norms import NormParams
 from minitransformer.models.stack import Stack
 from minitransformer.positions import sinusoids
 from minitransformer.pullback import Pullback, Tree, tree_add
+from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 Rule = Literal["fixed", "basic", "accumulated"]
@@ -57,7 +58,7 @@ def _numbered(steps: int, like: Array) -> Array:
 
 @checked
 def halting(
-    p: Float[Array, "steps *batch"], *, eps: float = 0.01
+    p: Float[Array, "steps *batch"], *, eps: NonNegativeNumber = 0.01
 ) -> tuple[tuple[Float[Array, "steps *batch"], Float[Array, "*batch"]], Any]:
     """How much each step counts: p until their sum would pass 1 − ε, then what is left of one.
 
@@ -233,8 +234,8 @@ class UniversalStack(Stack):
     """
 
     rule: Rule = "basic"
-    ponder: float = 0.01
-    eps: float = 0.01
+    ponder: NonNegativeNumber = 0.01
+    eps: NonNegativeNumber = 0.01
     places: bool = True
 
     def __post_init__(self) -> None:

@@ -12,6 +12,8 @@ keys and values of H heads calls it in place of `dot_product_attention`:
     Y, pullback = encoding(params, Q, K, V, causal=…, mask=…)          Y = A V, or what the encoding makes of it
     dparams, dQ, dK, dV = pullback(dY)
 
+An encoding of scores takes a sink and a cap as well, as `dot_product_attention` does, and then dsink comes last.
+
 The n queries stand at the last n of the m positions, so the same call serves training (n = m) and generation with a
 cache of keys (n = 1). What is cached are the keys as they were projected; positions are given out at every call.
 """
@@ -22,11 +24,19 @@ import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype, those_seen
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention
-from minitransformer.attention.dot_product import AggregatePullback, aggregate, dot_product_attention
+from minitransformer.attention.dot_product import (
+    AggregatePullback,
+    WeightsPullback,
+    aggregate,
+    dot_product_attention,
+    gradients_of_weights,
+    weights,
+)
 from minitransformer.attention.masks import causal_mask
-from minitransformer.functional import SoftmaxPullback, softmax
+from minitransformer.functional import SoftmaxPullback
 from minitransformer.gather_scatter import for_each_head, heads_fit, refuse_other_heads, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
+from minitransformer.ranges import NonNegative, PositiveNumber
 from minitransformer.typing import Array, Bool, Checked, Float, checked
 
 
@@ -77,9 +87,9 @@ class OffsetBiasPullback(NamedTuple):
         """The attention matrices, (*batch, H, n, m)."""
         return self.attention.A
 
-    def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
-        dQ, dK, dV, dbias = self.attention(dY)
-        return self.bias(dbias), dQ, dK, dV
+    def __call__(self, dY: Array) -> tuple[Tree, ...]:
+        dQ, dK, dV, dbias, *dsink = self.attention(dY)
+        return self.bias(dbias), dQ, dK, dV, *dsink
 
 
 class OffsetBias(Encoding):
@@ -105,6 +115,8 @@ class OffsetBias(Encoding):
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
         pattern: BlockPattern | None = None,
+        sink: Float[Array, "*own"] | None = None,
+        cap: PositiveNumber | None = None,
     ) -> tuple[Float[Array, "*batch n dv"], OffsetBiasPullback]:
         """Attention with the bias, of the pairs of a pattern. Pullback: dY to (dparams, dQ, dK, dV)."""
         n, m = queries_last(Q, K)
@@ -112,16 +124,16 @@ class OffsetBias(Encoding):
         if len(bias) > 1:  # one of a single head is that of all
             refuse_other_heads(Q, len(bias))
         bias = bias.astype(Q.dtype, copy=False)
-        options: dict[str, Any] = {"causal": causal, "mask": mask, "scale": self.scale}
+        options: dict[str, Any] = {"causal": causal, "mask": mask, "scale": self.scale, "cap": cap}
         if pattern is None:
-            Y, attention = dot_product_attention(Q, K, V, bias, **options)
+            Y, attention = dot_product_attention(Q, K, V, bias, sink, **options)
         else:
-            Y, attention = block_sparse_attention(Q, K, V, pattern, bias, **options)
+            Y, attention = block_sparse_attention(Q, K, V, pattern, bias, sink, **options)
         return Y, OffsetBiasPullback(bias_pullback, attention)
 
 
 @checked
-def offsets(n: int, m: int) -> Array:
+def offsets(n: NonNegative, m: NonNegative) -> Array:
     """j − i for the n + m − 1 diagonals of a matrix of scores whose queries are the last n of the m positions."""
     return np.arange(n + m - 1) - (m - 1)
 
@@ -141,7 +153,7 @@ class ScoreEncodingPullback(NamedTuple):
     """The chain rule through the stages, last stage first. What acts on scores and on values gets the sum."""
 
     scores: Pullback
-    softmax: SoftmaxPullback
+    softmax: SoftmaxPullback | WeightsPullback
     aggregate: Pullback
     shapes: tuple[tuple[int, ...], ...]  # of K and V: heads may share them
 
@@ -150,12 +162,13 @@ class ScoreEncodingPullback(NamedTuple):
         """The attention matrices, (*batch, H, n, m)."""
         return self.softmax.A
 
-    def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[Tree, ...]:
         dvalues, dA, dV = self.aggregate(dY)
-        dparams, dQ, dK = self.scores(self.softmax(dA))
+        dS, *dsink = gradients_of_weights(self.softmax, dA)
+        dparams, dQ, dK = self.scores(dS)
         if dvalues is not None:
             dparams = tree_add(dparams, dvalues)
-        return dparams, dQ, sum_over_heads(dK, self.shapes[0]), sum_over_heads(dV, self.shapes[1])
+        return dparams, dQ, sum_over_heads(dK, self.shapes[0]), sum_over_heads(dV, self.shapes[1]), *dsink
 
 
 class PlainAggregatePullback(NamedTuple):
@@ -194,9 +207,11 @@ class ScoreEncoding(Encoding):
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
         pattern: BlockPattern | None = None,
+        sink: Float[Array, "*own"] | None = None,
+        cap: PositiveNumber | None = None,
     ) -> tuple[Float[Array, "*batch n dv"], ScoreEncodingPullback]:
         """Attention with these scores; a pattern is a mask more. Pullback: dY to (dparams, dQ, dK, dV)."""
-        one_dtype(Q=Q, K=K, V=V)
+        one_dtype(Q=Q, K=K, V=V, sink=sink)
         n, m = queries_last(Q, K)
         batch = Q.shape[:-2]
         if not heads_fit(K, batch):
@@ -212,6 +227,6 @@ class ScoreEncoding(Encoding):
         shapes = K.shape, V.shape
         K, V = those_seen(mask, for_each_head(K, batch), for_each_head(V, batch))
         S, scores = self.scores(params, Q, K)
-        A, normalise = softmax(S, mask=mask)
+        A, normalise = weights(S, mask, sink, cap)
         Y, aggregate = self.aggregate(params, A, V)
         return Y, ScoreEncodingPullback(scores, normalise, aggregate, shapes)

@@ -18,6 +18,7 @@ from minitransformer.functional import loops_in
 from minitransformer.positions.encoding import Encoding, NoParams, queries_last
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegative, PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 Layout = Literal["interleaved", "halves"]
@@ -78,7 +79,7 @@ def rotate(
 
 
 @checked
-def change_layout(W: Array, d: int, *, to: Layout, part: int | None = None) -> Array:
+def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = None) -> Array:
     """Columns of W_q, W_k, b_q or b_k in the order that the other layout needs: the same model, in its other form.
 
     W       (…, H d), and each head is permuted for itself; also Q or K, (…, d)
@@ -139,9 +140,9 @@ class RoPE(Encoding):
     """
 
     d: int
-    base: float = 10000.0
+    base: PositiveNumber = 10000.0
     layout: Layout = "interleaved"
-    part: int | None = None
+    part: NonNegative | None = None
     scaling: Scaling | None = None
 
     acts_on = ("queries and keys",)

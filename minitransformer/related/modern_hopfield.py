@@ -31,6 +31,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import NoParams, Pullback
+from minitransformer.ranges import PositiveNumber, Repeats
 from minitransformer.typing import Array, Bool, Float, checked
 
 Gradient = Literal["unrolled", "implicit"]
@@ -178,8 +179,8 @@ def hopfield_attention(
     V: Float[Array, "*shared m dv"],
     beta: Float[Array, "*some"] | float | None = None,
     *,
-    steps: int = 8,
-    tolerance: float = 1e-4,
+    steps: Repeats = 8,
+    tolerance: PositiveNumber = 1e-4,
     gradient: Gradient = "unrolled",
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
@@ -339,10 +340,10 @@ class Hopfield(Core):
     raises     ValueError for fewer steps than 1, or than 2 for an implicit gradient
     """
 
-    steps: int = 8
-    tolerance: float = 1e-4
+    steps: Repeats = 8
+    tolerance: PositiveNumber = 1e-4
     gradient: Gradient = "unrolled"
-    beta: float | None = None
+    beta: PositiveNumber | None = None
 
     cost = "O(T n²)"
     groups = True

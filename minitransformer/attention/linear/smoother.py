@@ -19,6 +19,7 @@ from minitransformer.attention.dot_product import dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback
+from minitransformer.ranges import Degree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -148,7 +149,7 @@ def gaussian(
 
 @checked
 def polynomial(
-    Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, degree: int = 2, scale: float | None = None
+    Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, degree: Degree = 2, scale: float | None = None
 ) -> tuple[Float[Array, "*batch n m"], OfScoresPullback]:
     """(1 + scale · ⟨q, k⟩)^degree. Of an even degree it is never negative, but large where q and k are opposite.
 

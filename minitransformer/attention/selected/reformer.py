@@ -20,6 +20,7 @@ from minitransformer.attention.merge import merge, partial_attention
 from minitransformer.attention.selected.gathered import at_pairs, of_pairs, only_those_there, who_is_there
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback
+from minitransformer.ranges import Iterations, Seed
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
@@ -217,10 +218,10 @@ class Reformer(Core):
     cost     O(rounds · n (chunk · d + ln n)) time
     """
 
-    rounds: int = 2
+    rounds: Iterations = 2
     buckets: int = 8
     chunk: int = 32
-    seed: int = 0
+    seed: Seed = 0
 
     cost = "O(rounds n (chunk + ln n))"
     remembers = None

@@ -27,6 +27,7 @@ from minitransformer.attention.selected.gathered import (
 from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegative, Part
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -91,7 +92,7 @@ def routing_attention(
     V: Float[Array, "*batch m dv"],
     *,
     centroids: Float[Array, "*shared clusters d"],
-    window: int,
+    window: NonNegative,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
@@ -186,8 +187,8 @@ class Routing(Core):
     d: int
     longest: int
     clusters: int = 8
-    window: int | None = None
-    decay: float = 0.999
+    window: NonNegative | None = None
+    decay: Part = 0.999
 
     cost = "O(n clusters + n window)"
     remembers = None

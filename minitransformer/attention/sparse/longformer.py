@@ -21,6 +21,7 @@ from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -47,9 +48,9 @@ def longformer_attention(
     K_g: Float[Array, "*batch n d"],
     V_g: Float[Array, "*batch n dv"],
     *,
-    radius: int = 32,
+    radius: NonNegative = 32,
     dilation: int = 1,
-    global_tokens: int = 1,
+    global_tokens: NonNegative = 1,
     mask: Bool[Array, "..."] | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention to a window and to the first `global_tokens` tokens, which see everything by projections of their own.
@@ -103,9 +104,9 @@ class Longformer(Core):
     """
 
     d: int
-    radius: int = 32
+    radius: NonNegative = 32
     dilation: int = 1
-    global_tokens: int = 1
+    global_tokens: NonNegative = 1
     rotate: Any = None
 
     causal = "never"

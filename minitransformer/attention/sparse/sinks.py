@@ -18,6 +18,7 @@ from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.pullback import Pullback, Tree
+from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -52,7 +53,7 @@ def sink_attention(
     K: Float[Array, "*shared m d"],
     V: Float[Array, "*shared m dv"],
     *,
-    first: int = 4,
+    first: Integer = 4,
     last: int = 64,
     rotate: Any = None,
     mask: Bool[Array, "..."] | None = None,
@@ -103,7 +104,7 @@ class Sinks(Core):
     cost     O(n (a + w) d); while it writes, memory for a + w keys, however long the text
     """
 
-    first: int = 4
+    first: Integer = 4
     last: int = 64
     rotate: Any = None
 
