@@ -61,6 +61,7 @@ USUAL = {
     "edges_of_mask": {"mask": np.eye(3, dtype=bool)},
     "efficiency": {"pairs": np.ones((2, 2), int)},
     "encode": {"text": "May 1"},
+    "first_lambda": {"layer": 1},
     "fit": {"train": BYTES, "order": 2},
     "gated_delta_step": {"log_decay": np.full((2, 3), -0.1, np.float32)},
     "gated_linear_step": {"log_decay": np.full((2, 3), -0.1, np.float32)},
