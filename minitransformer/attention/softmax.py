@@ -1,6 +1,6 @@
 """Softmax attention as a core: any scores, any pattern. Dense attention is the core with neither.
 
-S_ij = scale · ⟨q_i, k_j⟩, or what an encoding of positions makes of it       scores
+S_ij = scale · ⟨q_i, k_j⟩, or what an encoding of positions makes of it       encoding
 only the pairs (i, j) of a pattern                                           pattern
 Y = softmax(S) V
 """
@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention.block_sparse import block_sparse_attention
-from minitransformer.attention.core import Core, NothingLearnedPullback
-from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
+from minitransformer.attention.attend import attend
+from minitransformer.attention.core import Core
+from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.pages import Paged, paged_attention
 from minitransformer.attention.recent import Kept, Recent
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.door import frozen
-from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
 
 FEW = 4  # tokens that are written at once; more are a text that is read
@@ -29,17 +29,16 @@ class SoftmaxAttention(Core):
     """Every query takes an average of the values, weighted by softmax of its scores; of those that its pattern allows.
 
     pattern   which pairs (sparse/pattern.py); None for all
-    scores    an encoding of positions that changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
+    encoding  of positions, which changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
               A model puts its own there: LanguageModel(attention="window", positions="t5")
     page      positions in a page, if decoding keeps keys and values in pages (pages.py); None for one buffer
     cost      O(n² d) for each head; with a pattern, O(pairs of its tiles · d), but O(n²) memory with scores that are formed
     """
 
     pattern: Pattern | None = None
-    scores: Any = None
+    encoding: Any = None
     page: int | None = None
 
-    has_scores = True
     groups = True
 
     def __post_init__(self) -> None:
@@ -73,22 +72,8 @@ class SoftmaxAttention(Core):
     def _kept(self) -> Kept | None:
         """What can be seen again; None for everything, also where the scores need to know how far away it stands."""
         kept = None if self.pattern is None else self.pattern.kept
-        near = kept is not None and kept.first == 0 and hasattr(self.scores, "bias")
-        return kept if self.scores is None or near else None
-
-    @property
-    def scale(self) -> float | None:  # type: ignore[override]
-        """That of the scores."""
-        return None if self.scores is None else self.scores.scale
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """What the encoding shares."""
-        return () if self.scores is None else self.scores.shared
-
-    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """What the scores have to learn."""
-        return NoParams() if self.scores is None else self.scores.init(rng, dtype)
+        near = kept is not None and kept.first == 0 and hasattr(self.encoding, "bias")
+        return kept if self.encoding is None or near else None
 
     def __call__(
         self,
@@ -103,25 +88,19 @@ class SoftmaxAttention(Core):
     ) -> tuple[Array, Pullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
-        if self.scores is not None:
-            return self.scores(params, Q, K, V, causal=causal, mask=mask, pattern=pattern)
-        if pattern is None:
-            Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask)
-        else:
-            Y, attention = block_sparse_attention(Q, K, V, pattern, causal=causal, mask=mask)
-        return Y, NothingLearnedPullback(attention)
+        return attend(self.encoding, params, Q, K, V, causal=causal, mask=mask, pattern=pattern)
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None) -> tuple[Array, Any]:
         """As any core with keys and values; of a few tokens without a copy, and with a pattern only what it sees is read."""
         n, kept = Q.shape[-2], self._kept
         if self.page is not None:
             state = Paged.of(K, V, self.page) if state is None else state.extended(K, V)
-            if n <= FEW and self.scores is None:
+            if n <= FEW and self.encoding is None:
                 return paged_attention(Q, state), state
             return self(params, Q, state.keys, state.values, causal=True)[0], state
         if kept is not None and n > PIECE:
             return self._read(params, Q, K, V, state, kept)
-        if kept is None and (n > FEW or not (self.scores is None or hasattr(self.scores, "bias"))):
+        if kept is None and (n > FEW or not (self.encoding is None or hasattr(self.encoding, "bias"))):
             return super().step(params, Q, K, V, state=state)
         if state is not None:
             state = state.extended(K, V)
@@ -132,8 +111,8 @@ class SoftmaxAttention(Core):
         m, j, bias, mask = state.length, np.arange(state.length), None, None
         if kept is not None:
             m, j = state.end, state.positions
-        if self.scores is not None:
-            bias = self.scores.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
+        if self.encoding is not None:
+            bias = self.encoding.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
         if self.pattern is not None:
             mask = self.pattern.sees(j[m - n :, None], j[None], state.length, causal=True)
         return attend_to_buffer(Q, state.K, state.V, m, bias, mask, self.scale), state

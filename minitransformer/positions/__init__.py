@@ -1,6 +1,5 @@
 """Part I: where am I? Position encodings, one file for each kind."""
 
-import minitransformer.attention  # noqa: F401  first: an encoding acts inside it, and it knows models that use encodings
 from minitransformer.positions.absolute import (
     LearnableSinusoids,
     LearnedPositions,
@@ -17,7 +16,7 @@ from minitransformer.positions.encoding import (
     OffsetBias,
     ScoreEncoding,
     offsets,
-    refuse_without_scores,
+    pair_scores,
 )
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.four_terms import four_terms
@@ -73,8 +72,8 @@ __all__ = [
     "four_terms",
     "grid_offsets",
     "offsets",
+    "pair_scores",
     "place",
-    "refuse_without_scores",
     "rope_frequencies",
     "rotate",
     "shift_matrix",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis
+from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import TILE, BlockPattern, block_sparse_attention
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.functional import loops_in
@@ -121,18 +122,23 @@ def attend_to_chosen(
     causal: bool,
     mask: Array | None = None,
     scale: float | None = None,
-) -> tuple[Array, ChosenPullback]:
+    encoding: Any = None,
+    params: Any = None,
+) -> tuple[Array, Any]:
     """Attention to the keys of the blocks that each query has chosen, (*batch, n, ⌈m/block⌉) or with axes of 1.
 
     In the tiers of loops only tiles that hold such a pair are computed; the definition is dense attention with a mask.
     K, V     (*batch, m, …), or one for each group of neighbouring heads
     mask     (*batch, n, m), or with axes of 1
+    encoding of positions in the scores, with its params: then all pairs are formed, and dparams is the first of the gradients
     """
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     if mask is not None:
         mask = as_one_axis(np.broadcast_to(mask, (*batch, n, m)), 0, -2)
     blocks = as_one_axis(np.broadcast_to(blocks, (*batch, n, blocks.shape[-1])), 0, -2)
     choice = Choice(blocks, block, m, causal, mask)
+    if encoding is not None:
+        return attend(encoding, params, Q, K, V, causal=causal, mask=choice.pairs.reshape(*batch, n, m), scale=scale)
     q, k, v = (X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]) for X in (Q, K, V))
     if loops_in("attention") and len(q):  # a list of tiles is of one head at least
         Y, attention = block_sparse_attention(q, k, v, choice.tiles, scale=scale)

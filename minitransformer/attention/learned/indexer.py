@@ -19,6 +19,7 @@ from minitransformer.attention.learned.chosen import ChosenPullback, attend_to_c
 from minitransformer.attention.learned.gathered import only_those_there, who_is_there
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.door import frozen
+from minitransformer.pullback import NoParams, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -93,11 +94,15 @@ def index_loss(
 
 
 class IndexerParams(NamedTuple):
-    """What the indexer makes of queries (n, H·d) and keys (m, H·d): U_q (H·d, H_I·d_I), U_k (H·d, d_I), U_w (H·d, H_I)."""
+    """What the indexer makes of queries (n, H·d) and keys (m, H·d): U_q (H·d, H_I·d_I), U_k (H·d, d_I), U_w (H·d, H_I).
+
+    And what an encoding of positions has to learn.
+    """
 
     U_q: Array
     U_k: Array
     U_w: Array
+    encoding: Tree = NoParams()
 
 
 class IndexerPullback(NamedTuple):
@@ -106,7 +111,7 @@ class IndexerPullback(NamedTuple):
     The indexer's own inputs, X_q and X_k, get nothing.
     """
 
-    attention: ChosenPullback
+    attention: ChosenPullback | Any
     scores: IndexScoresPullback
     loss: IndexLossPullback
     X_q: Array
@@ -127,8 +132,9 @@ class IndexerPullback(NamedTuple):
             return as_one_axis(X, 0, -1).T @ as_one_axis(dZ, 0, -1)
 
         dU_q = of_samples(self.X_q, in_a_row(dQ))
-        dparams = IndexerParams(dU_q, of_samples(self.X_k, dK), of_samples(self.X_q, dw))
-        return dparams, *self.attention(dY)
+        *dencoding, dQ, dK_seen, dV = self.attention(dY)
+        dparams = IndexerParams(dU_q, of_samples(self.X_k, dK), of_samples(self.X_q, dw), *dencoding)
+        return dparams, dQ, dK_seen, dV
 
 
 def in_a_row(X: Array) -> Array:
@@ -150,6 +156,7 @@ class Indexer(Core):
     chosen     k keys for each query, the same ones for all heads
     small      H_I, heads of the indexer, and `narrow`, d_I, their width
     weight     what its loss is multiplied by
+    encoding   of positions in the scores of the chosen pairs, not in those of the indexer; a model puts its own there
 
     It reads the queries and keys of all heads, as constants; DeepSeek's reads the tokens, and their latents.
 
@@ -164,17 +171,24 @@ class Indexer(Core):
     small: int = 2
     narrow: int = 8
     weight: float = 1.0
+    encoding: Any = None
 
     cost = "O(n² small narrow + n chosen)"
     adds_loss = True
     apart = ("U_q", "U_k", "U_w")
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What the encoding shares."""
+        return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> IndexerParams:
         """Projections drawn uniformly from ±√(3/D)."""
         D = self.heads * self.d
         b = (3 / D) ** 0.5
         widths = self.small * self.narrow, self.narrow, self.small
-        return IndexerParams(*(rng.uniform(-b, b, (D, width)).astype(dtype) for width in widths))
+        own = (rng.uniform(-b, b, (D, width)).astype(dtype) for width in widths)
+        return IndexerParams(*own, super().init(rng, dtype))
 
     def __call__(
         self,
@@ -200,7 +214,8 @@ class Indexer(Core):
         narrow = (X_q @ params.U_q).reshape(*X_q.shape[:-1], self.small, self.narrow).swapaxes(-2, -3)
         index, scores = index_scores(narrow, X_k @ params.U_k, X_q @ params.U_w)
         chosen = largest(index, self.chosen, _for_all_heads(allowed, 3))
-        Y, attention = attend_to_chosen(Q, K, V, chosen[..., None, :, :], 1, causal=causal, mask=mask)
+        positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
+        Y, attention = attend_to_chosen(Q, K, V, chosen[..., None, :, :], 1, causal=causal, mask=mask, **positions)
 
         p = attention.A.mean(-3)
         total = p.sum(-1, keepdims=True)

@@ -18,17 +18,17 @@ from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_
 from minitransformer.attention.learned.chosen import ChosenPullback, attend_to_chosen, block_means, largest
 from minitransformer.attention.learned.gathered import only_those_there, who_is_there
 from minitransformer.door import frozen
-from minitransformer.pullback import NoParams
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
 class MoBAPullback(NamedTuple):
-    """The chosen pairs are constant: attention's own gradients, of these pairs.
+    """The chosen pairs are constant: attention's own gradients, of these pairs; with an encoding that of its parameters first.
 
     blocks   which blocks each query has chosen, (*batch, n, ⌈m/block⌉)
     """
 
-    attention: ChosenPullback
+    attention: ChosenPullback | Any
     blocks: Array
 
     @property
@@ -36,7 +36,7 @@ class MoBAPullback(NamedTuple):
         """The attention matrices, (*batch, n, m)."""
         return self.attention.A
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
         return self.attention(dY)
 
 
@@ -51,6 +51,8 @@ def moba_attention(
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
+    encoding: Any = None,
+    params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], MoBAPullback]:
     """Softmax attention to a query's own block and to the blocks that it has chosen by their mean key.
 
@@ -59,10 +61,11 @@ def moba_attention(
     causal   and j ≤ i; the others are complete blocks of the past. Otherwise all other blocks are ranked
     mask     True where query i sees key j. A key that no query sees counts in no mean; one that some do helps all to choose
     scale    1/√d by default
+    encoding of positions in the scores, with its params; blocks are chosen without, for a mean stands nowhere
     source   Lu et al. 2025, Mixture of Block Attention
     cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend, in whole tiles of 64 × 64: it pays
-             where neighbouring queries choose alike
-    returns  Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.blocks` is the choice
+             where neighbouring queries choose alike. O(n m d) with an encoding
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding; `pullback.blocks` is the choice
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V)
@@ -77,7 +80,8 @@ def moba_attention(
     others = (c < i // block) if causal else ~own
     has_keys = np.logical_or.reduceat(there, c * block, -1)[..., None, :]
     blocks = own | largest(Q @ means.mT, chosen - 1, others & has_keys)
-    Y, attention = attend_to_chosen(Q, K, V, blocks, block, causal=causal, mask=mask, scale=scale)
+    options: dict[str, Any] = {"scale": scale, "encoding": encoding, "params": params}
+    Y, attention = attend_to_chosen(Q, K, V, blocks, block, causal=causal, mask=mask, **options)
     return Y, MoBAPullback(attention, blocks)
 
 
@@ -88,18 +92,20 @@ def moba_attention(
 class MoBA(Core):
     """Each query looks at its own block, and at the `chosen` − 1 others whose mean key it likes best.
 
+    encoding of positions in the scores of the pairs that were chosen; a model puts its own there
     source   Lu et al. 2025
-    cost     O(n (n/block + chosen · block) d) time. Causal, which keys are seen as well
+    cost     O(n (n/block + chosen · block) d) time, O(n² d) with an encoding. Causal, which keys are seen as well
     """
 
     block: int = 16
     chosen: int = 3
+    encoding: Any = None
 
     cost = "O(n²/block + n chosen block)"
 
     def __call__(
         self,
-        params: NoParams,
+        params: Tree,
         Q: Array,
         K: Array,
         V: Array,
@@ -107,7 +113,10 @@ class MoBA(Core):
         causal: bool = False,
         mask: Array | None = None,
         rng: Any = None,
-    ) -> tuple[Array, NothingLearnedPullback]:
+    ) -> tuple[Array, Pullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        Y, attention = moba_attention(Q, K, V, block=self.block, chosen=self.chosen, causal=causal, mask=mask)
-        return Y, NothingLearnedPullback(attention)
+        positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
+        Y, attention = moba_attention(
+            Q, K, V, block=self.block, chosen=self.chosen, causal=causal, mask=mask, **positions
+        )
+        return Y, NothingLearnedPullback(attention) if self.encoding is None else attention
