@@ -24,7 +24,7 @@ from benchmarks import report
 from benchmarks.rows import Row, rows, yours
 from minitransformer import files
 from minitransformer.attention import ATTENTIONS
-from minitransformer.own import ReaderFile
+from minitransformer.extensions import ReaderFile
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 900  # seconds that one answer may take

@@ -39,7 +39,7 @@ class Session:
 
     def bring(self, path: str, text: str) -> dict[str, Any]:
         """Run a reader's file, which registers an attention."""
-        from minitransformer.own import ReaderFile
+        from minitransformer.extensions import ReaderFile
 
         ReaderFile(path, text).bring()
         return {}

@@ -20,7 +20,7 @@ from minitransformer.pullback import (  # noqa: E402
 
 if TYPE_CHECKING:
     from minitransformer.contract import check_attention
-    from minitransformer.own import register
+    from minitransformer.extensions import register
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What looks at every kind of attention and trains a model is imported by who asks for it."""
     if name == "register":
-        from minitransformer.own import register
+        from minitransformer.extensions import register
 
         return register
     if name == "check_attention":

@@ -8,6 +8,8 @@ import numpy as np
 
 from minitransformer.typing import Array
 
+FEW = 4  # tokens that are written at once, as in generation; more of them are a text that is read
+
 
 def one_dtype(**arrays: Array | None) -> None:
     """Refuse a mixture of float32 and float64, which NumPy would quietly turn into float64."""
@@ -26,8 +28,8 @@ def row_of_integers(X: Any, name: str) -> None:
 def for_reading(X: Array) -> Array:
     """X in C order and aligned, for a loop that only reads.
 
-    Numba compiles a loop again for an array that may not be written to, as a value is that went out of the door. Its owner may
-    be: so the loop gets the same memory by way of the owner, and nothing is copied.
+    Numba compiles a loop again for an array that may not be written to, such as the value of a public function. Its owner may be
+    written to: so the loop gets the same memory by way of the owner, and nothing is copied.
     """
     if X.flags.carray:
         return X

@@ -33,7 +33,7 @@ TLS = {  # for a scheduler at tls://…, unless Dask's own configuration names t
 
 def run_book(args: argparse.Namespace) -> int:
     """Run notebooks and keep what they give, or compare it with what was kept; or copy them without their outputs."""
-    from minitransformer.workshop import book, navigation
+    from minitransformer.book import book, navigation
 
     root = book.repository()
     if args.blank:
@@ -130,7 +130,7 @@ def look(args: argparse.Namespace) -> int:
 
 def compile_all(args: argparse.Namespace) -> int:
     """Compile the loops that are not compiled yet, on all cores: one to two minutes on two, and no chapter waits for them."""
-    from minitransformer.workshop.compile_loops import compile_loops
+    from minitransformer.book.compile_loops import compile_loops
 
     with terminal.ctrl_c_raises():
         compile_loops()
@@ -139,7 +139,7 @@ def compile_all(args: argparse.Namespace) -> int:
 
 def show_equations(args: argparse.Namespace) -> int:
     """Print the equation map, check it, or bring README's table of chapters up to date."""
-    from minitransformer.workshop import book, equations
+    from minitransformer.book import book, equations
 
     if args.check:
         root = book.repository()
@@ -159,7 +159,7 @@ def show_equations(args: argparse.Namespace) -> int:
 
 def examine(args: argparse.Namespace) -> int:
     """Print what the machine has, and what to do where something is missing."""
-    from minitransformer.workshop.doctor import report
+    from minitransformer.book.doctor import report
 
     print(report())
     return 0
@@ -265,7 +265,7 @@ def _brought(paths: Sequence[Path]) -> list[Any]:
     """The reader's files, each of which has been run."""
     if not paths:
         return []
-    from minitransformer.own import ReaderFile
+    from minitransformer.extensions import ReaderFile
 
     brought = [ReaderFile.read(path) for path in paths]
     for file in brought:
@@ -274,7 +274,7 @@ def _brought(paths: Sequence[Path]) -> list[Any]:
 
 
 def _outcome(args: argparse.Namespace) -> int:
-    from minitransformer.workshop.book import BookError
+    from minitransformer.book.book import BookError
 
     try:
         if args.command in COMPUTE and (place := keep_somewhere()):  # known to every process that the command starts

@@ -21,10 +21,10 @@ from minitransformer.attention.core import Part
 from minitransformer.backend import available, backend
 from minitransformer.checker import GradientError, check_pullback
 from minitransformer.data.text import Text
+from minitransformer.extensions import named_classes
 from minitransformer.models import LanguageModel, SequenceModel
-from minitransformer.named import named
-from minitransformer.own import named_classes
 from minitransformer.pullback import Tree, random_like, tree_items, tree_leaves, tree_map
+from minitransformer.registry import named
 from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train

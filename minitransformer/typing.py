@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 import numpy as np
 from jaxtyping import Bool, Int, jaxtyped
 
-from minitransformer import door
+from minitransformer import checks
 from minitransformer.backend import current
-from minitransformer.door import the_door
+from minitransformer.checks import the_call
 
 Array = np.ndarray
 
@@ -87,13 +87,13 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
 def checked(function: Function) -> Function:
     """Check arguments and result against the signature, unless a checked function is calling or the like has passed."""
     strict = functools.cache(lambda: _strict(function))
-    asked = door.asked_of(function)
+    asked = checks.asked_of(function)
     grows, place = asked.grows, asked.place
     passed: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if the_door.inside:
+        if the_call.inside:
             return function(*args, **kwargs)
         if grows in kwargs:
             looks = _looks(args, {**kwargs, grows: type(kwargs[grows])})
@@ -102,23 +102,23 @@ def checked(function: Function) -> Function:
         else:
             looks = _looks(args, kwargs)
         known = _among(passed, looks)
-        the_door.inside = True
+        the_call.inside = True
         try:
             arguments = asked.by_name(args, kwargs) if asked.steps or not known else {}
             if not known:
-                door.examine(arguments, asked)
+                checks.examine(arguments, asked)
             if asked.indices:
                 args, kwargs = asked.with_own_indices(args, kwargs)
-            if asked.steps and door.made_by_hand(arguments, asked):
+            if asked.steps and checks.made_by_hand(arguments, asked):
                 first, others = asked.at_the_start(args, kwargs)
-                door.same_kind(arguments[str(grows)], strict()(*first, **others)[1], str(grows))
+                checks.same_kind(arguments[str(grows)], strict()(*first, **others)[1], str(grows))
             result = function(*args, **kwargs) if known else strict()(*args, **kwargs)
             if not known and looks is not None and len(passed) < MANY:
                 with suppress(TypeError):  # a layer of a reader's may hold what has no hash
                     passed.add(looks)
         finally:
-            the_door.inside = False
-        return door.left(result, arguments) if asked.steps else door.out(result)
+            the_call.inside = False
+        return checks.left(result, arguments) if asked.steps else checks.out(result)
 
     return cast(Function, call)
 

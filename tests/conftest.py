@@ -20,7 +20,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from minitransformer import machine
-from minitransformer.workshop import equations
+from minitransformer.book import equations
 
 machine.keep_freed_memory = lambda: False  # or what one training has freed would stay with this process until its end
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other

@@ -1,6 +1,6 @@
 """Whatever is given to a public function comes to an answer, or to an error of the book that names an argument.
 
-Every public function and every layer, found as in test_door.py, is called as it should be but for one argument, which is
+Every public function and every layer, found as in test_checks.py, is called as it should be but for one argument, which is
 one of those below. A new function is in here by being public; what it is called with, its signature says, or USUAL.
 """
 
@@ -20,7 +20,7 @@ from minitransformer.data.text import Text
 from minitransformer.models import BERT, LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import tree_items, tree_map
-from tests.test_door import CALLS, arguments, ones, public
+from tests.test_checks import CALLS, arguments, ones, public
 
 pytestmark = pytest.mark.each_value
 
@@ -265,7 +265,7 @@ def test_an_array_of_any_kind_is_answered_or_refused_by_name(name, kind, tier):
         for key, value in given.items():
             for path, leaf in tree_items({key: value}):
                 if not isinstance(leaf, np.ndarray) or leaf.ndim == 0 or (key == "params" and kind not in THE_SAME):
-                    continue  # what parameters have to be is asked in test_door.py
+                    continue  # what parameters have to be is asked in test_checks.py
                 for other in KINDS[kind](leaf):
                     found = answer(name, {**given, **replaced({key: value}, path, other)})
                     if kind in THE_SAME and value is leaf and not any("rng" in k or "Rng" in k for k in given):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from minitransformer import cli, figures
-from minitransformer.workshop import book, equations
+from minitransformer.book import book, equations
 
 
 def command(*args, **environment):

@@ -10,8 +10,8 @@ import pytest
 import minitransformer as mt
 from minitransformer.arrays import must_broadcast, those_seen
 from minitransformer.attention import Core, Mixer, SoftmaxAttention, Window, causal_mask
+from minitransformer.checks import frozen
 from minitransformer.contract import AttentionError
-from minitransformer.door import frozen
 from minitransformer.functional import sigmoid
 from minitransformer.positions import T5Bias
 

@@ -16,7 +16,7 @@ VARIANT = (
     "minitransformer/attention/temperature.py",
     "minitransformer/attention/registry.py",
     "tests/attention/test_temperature.py",
-    "minitransformer/workshop/equations.toml",
+    "minitransformer/book/equations.toml",
     "notebooks/02_self_attention.ipynb",
 )
 OTHERS = (
@@ -57,7 +57,7 @@ def follow(path, text):
     if path.suffix == ".py" and path.exists():  # the registry: an import beside the others, a line in the table
         source = path.read_text(encoding="utf-8")
         for line in text.splitlines():
-            before = "from minitransformer.named" if line.startswith("from") else '    "softmax"'
+            before = "from minitransformer.registry" if line.startswith("from") else '    "softmax"'
             assert source.count(before) == 1
             source = source.replace(before, f"{line}\n{before}")
         path.write_text(source, encoding="utf-8")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from minitransformer.attention import ATTENTIONS, GLA, GatedDelta, attention_of
-from minitransformer.door import form_of
+from minitransformer.checks import form_of
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, TUPE, DeBERTa, LearnedPositions, Shaw, T5Bias, place
 from minitransformer.pullback import tree_get, tree_size
-from tests.test_door import ROOMS, SHORT
+from tests.test_checks import ROOMS, SHORT
 
 DEFAULTS = Path(__file__).with_name("defaults.txt")
 LARGE = {"vocabulary": 3000, "width": 64, "depth": 1, "heads": 2}

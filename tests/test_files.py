@@ -9,10 +9,10 @@ import tempfile
 import pytest
 
 from minitransformer import files
+from minitransformer.book import book
 from minitransformer.experiments.record import Record
 from minitransformer.experiments.record import write as write_record
 from minitransformer.figures import style
-from minitransformer.workshop import book
 
 resource = pytest.importorskip("resource")  # limits stand for the full disk
 

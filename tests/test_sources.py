@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from minitransformer.workshop import equations
+from minitransformer.book import equations
 
 NAME = r"[^\W\d_a-z][\w’-]+"
 YEAR = r"(?P<year>(?:19|20)\d\d)"

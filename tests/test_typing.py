@@ -118,7 +118,7 @@ def test_one_and_true_are_not_taken_for_each_other(call):
 
 
 def test_the_check_is_paid_at_the_door_only():
-    """What a checked function calls is not checked again; after it has returned, or raised, the door is there again."""
+    """What a checked function calls is not checked again; after it has returned, or raised, others are checked again."""
 
     @checked
     def outer(A: Float[Array, "n d"], fails: bool = False):

@@ -6,6 +6,8 @@ from minitransformer.attention.block_sparse import (
     block_sparse_attention,
     one_pattern,
 )
+from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.cache.pages import Paged, block_tables, paged_attention
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step
 from minitransformer.attention.dot_product import aggregate, dot_product_attention, scores
@@ -20,7 +22,6 @@ from minitransformer.attention.kernel_attention import (
     kernel_attention_step,
     kernel_state,
 )
-from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.linear import (
     GLA,
     SSD,
@@ -45,7 +46,6 @@ from minitransformer.attention.multi_head import (
     merge_heads,
     split_heads,
 )
-from minitransformer.attention.pages import Paged, block_tables, paged_attention
 from minitransformer.attention.registry import ATTENTIONS, attention_of
 from minitransformer.attention.ring import ring_attention
 from minitransformer.attention.softmax import SoftmaxAttention

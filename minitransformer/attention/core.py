@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype
-from minitransformer.attention.keys_values import KeysValues
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Checked
@@ -33,7 +33,7 @@ class Part(Checked):
     untrained   paths of parameters that no gradient moves; the gradient has None in their place
     apart       paths of parameters that only an added loss moves: Y depends on them by a choice, if at all
     moves       whether `after_step` does anything
-    front       tokens that it wants in front of the sequence, beside those of the text; they live through all layers
+    prefix      tokens that it wants in front of the sequence, beside those of the text; they live through all layers
     adds_loss   whether its pullback has a loss to be added (`added_loss` in pullback.py)
     unplaced    why an encoding of positions can't change its scores: what the table and the refusal say of it
     """
@@ -48,7 +48,7 @@ class Part(Checked):
     adds_loss: bool = False
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """No tokens: a core without rows of its own stands for none."""
         return 0
 
@@ -160,7 +160,7 @@ class Core(Part):
     def fit_heads(
         self, Q: Array, K: Array, V: Array, streams: tuple[Array, ...] = (), mask: Any = None, *, new: bool = False
     ) -> None:
-        """Refuse what does not fit: at the door, for all cores. `new`: these are new positions, of a step.
+        """Refuse what does not fit, for all cores, before they run. `new`: these are new positions, of a step.
 
         raises   TypeError for other dtypes, ValueError for other shapes than those above
         """

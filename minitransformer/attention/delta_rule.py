@@ -97,7 +97,7 @@ def delta_rule(
     raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta, initial=initial)
-    if loops := loops_in("sweeps"):
+    if loops := loops_in("scan"):
         return loops.swept_delta_rule(Q, K, V, beta, initial)
     n, S = Q.shape[-2], empty(K, V) if initial is None else initial
     S_before, E, Y = np.empty((-(-n // CHUNK), *S.shape), Q.dtype), np.empty_like(V), np.empty_like(V)
@@ -127,7 +127,7 @@ def delta_rule_step(
     raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta, S=S)
-    if loops := loops_in("recurrences"):
+    if loops := loops_in("step"):
         return loops.recurrence(Q, K, V, S, beta=beta)
     Y = np.empty_like(V)
     for t in range(Q.shape[-2]):

@@ -133,7 +133,7 @@ def attend_to_buffer(
              inner loop of generation
     """
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
-    if (loops := loops_in("attention")) and Q.shape[-2] <= loops.FEW:
+    if (loops := loops_in("attention")) and Q.shape[-2] <= FEW:
         return loops.attend_to_buffer(Q, K, V, m, bias, mask, scale)
     K, V = K[..., :m, :], V[..., :m, :]
     return dot_product_attention(Q, K, V, bias, causal=True, mask=mask, scale=float(scale))[0]

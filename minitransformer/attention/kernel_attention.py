@@ -19,7 +19,7 @@ import numpy as np
 from minitransformer.arrays import inverse, one_dtype
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.masks import causal_mask
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Float, checked
@@ -41,7 +41,7 @@ def elu_features(X: Float[Array, "*batch n d"]) -> tuple[Float[Array, "*batch n 
     source   Borealis II (19), (20); Aalto (13) to (15)
     cost     O(n d)
     """
-    if loops := loops_in("kernel_attention"):
+    if loops := loops_in("chunks"):
         return loops.compiled_elu_features(X)
     Y = np.where(X > 0, X + 1, np.exp(np.minimum(X, 0)))
     return Y, EluFeaturesPullback(Y)
@@ -116,7 +116,7 @@ def kernel_attention(
     n, m = FQ.shape[-2], FK.shape[-2]
     if initial is not None and not (causal and n == m):
         raise ValueError(f"initial: what goes on from sums is causal, and has a key for each query; here {n} and {m}")
-    if loops := loops_in("kernel_attention"):
+    if loops := loops_in("chunks"):
         return loops.tiled_kernel_attention(FQ, FK, V, initial, causal=causal, normalise=normalise, eps=eps)
     sees = causal_mask(n, m) if causal else np.ones((n, m), bool)
     W = np.where(sees, FQ @ FK.mT, 0)
@@ -193,7 +193,7 @@ def kernel_attention_step(
         shapes = f"S {state.S.shape} and z {state.z.shape}"
         raise ValueError(f"state: {shapes} should be {(*batch, r, V.shape[-1])} and {(*batch, r)}")
     longer = state.length + n
-    if loops := loops_in("recurrences"):
+    if loops := loops_in("step"):
         Y, S, z = loops.kernel_recurrence(FQ, FK, V, state.S, state.z, normalise=normalise, eps=eps)
         return Y, KernelState(S, z, longer)
     S, z, Y, D = state.S, state.z, np.empty_like(V), np.ones(FQ.shape[:-1], V.dtype)

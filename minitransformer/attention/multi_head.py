@@ -14,7 +14,7 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.softmax import SoftmaxAttention
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, affine, linear
 from minitransformer.gather_scatter import for_each_head, merge_heads, split_heads, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_leaves
@@ -197,9 +197,9 @@ class MultiHeadAttention(Mixer):
         self.core.refuse(causal=causal)
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """How many tokens the core wants in front of the text."""
-        return self.core.front
+        return self.core.prefix
 
     def _of_core(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"core.{path}" for path in paths)

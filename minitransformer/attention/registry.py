@@ -8,9 +8,9 @@ LanguageModel(attention=("softmax", "window"))  one kind of block after another,
 from collections.abc import Callable
 from typing import Any
 
+from minitransformer.attention.compressed import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.core import Core, Mixer, Part
 from minitransformer.attention.kernel_attention import KernelAttention
-from minitransformer.attention.learned import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.linear import (
     DPFP,
     GLA,
@@ -24,10 +24,10 @@ from minitransformer.attention.linear import (
     Smoother,
     Taylor,
 )
-from minitransformer.attention.smaller import FNet, Linformer, MemoryCompressed, Nystrom
+from minitransformer.attention.selected import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
-from minitransformer.named import named
+from minitransformer.registry import named
 from minitransformer.related.dynamic_convolution import DynamicConvolution, LightweightConvolution
 from minitransformer.related.gmlp import GMLP
 from minitransformer.related.graph_mixer import GraphAttention, GraphMean

@@ -20,7 +20,6 @@ from minitransformer.door import frozen
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
 
-FEW = 4  # tokens that are written at once; more are a text that is read
 PIECE = 64  # of a text that is read after another of which most is forgotten
 
 
@@ -56,9 +55,9 @@ class SoftmaxAttention(Core):
         return "either" if self.pattern is None else self.pattern.causal
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """How many tokens its pattern wants in front of the text."""
-        return 0 if self.pattern is None else self.pattern.front
+        return 0 if self.pattern is None else self.pattern.prefix
 
     @property
     def remembers(self) -> str:  # type: ignore[override]

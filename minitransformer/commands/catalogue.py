@@ -11,8 +11,8 @@ from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
 from minitransformer.commands.defaults import TEXT
 from minitransformer.models import LanguageModel
 from minitransformer.models.assemble import STACKS
-from minitransformer.named import UnknownName, named, options
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
+from minitransformer.registry import UnknownName, named, options
 
 COLUMNS = 100
 SIZES = {**EXAMPLE, "longest": 128}

@@ -82,14 +82,14 @@ def add_generate(commands: Any) -> None:
 def train(args: argparse.Namespace) -> int:
     """Train a language model on a text, or a translator of dates, and judge it on what it has not seen."""
     from minitransformer.functional import loops_in
-    from minitransformer.late import late
+    from minitransformer.lazy_import import lazy_import
     from minitransformer.training.checkpoint import alone
     from minitransformer.training.loop import TrainingInterrupted
     from minitransformer.training.loop import train as run
 
     if args.out.name in ("", ".."):
         raise ValueError(f"--out {str(args.out)!r} is a folder: a checkpoint needs the name of a file")
-    loops_in("attention"), late("safetensors.numpy", "a checkpoint")  # imported now, while Ctrl-C simply ends
+    loops_in("attention"), lazy_import("safetensors.numpy", "a checkpoint")  # imported now, while Ctrl-C simply ends
     try:
         with alone(args.out):
             objective, model, training, state = _go_on(args) if args.resume else _begin(args)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention.smaller import linformer_attention, nystrom_attention
+from minitransformer.attention.compressed import linformer_attention, nystrom_attention
 from minitransformer.backend import backend
 from minitransformer.data.text import decode, python_docs
 from minitransformer.functional import softmax

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from minitransformer.backend import backend
+from minitransformer.checks import form_of
 from minitransformer.commands.recipes import language_model
 from minitransformer.data.text import python_docs
-from minitransformer.door import form_of
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import tree_size
 from minitransformer.training.loop import train

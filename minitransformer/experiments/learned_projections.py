@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.attention import dot_product_attention
-from minitransformer.attention.smaller import linformer_attention
+from minitransformer.attention.compressed import linformer_attention
 from minitransformer.data.text import decode, python_docs
 from minitransformer.experiments.attention_rank import heads_of, passages_of
 from minitransformer.models.bert_files import load_bert

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.attention import MultiHeadAttention
-from minitransformer.attention.smaller import Linformer
+from minitransformer.attention.compressed import Linformer
 from minitransformer.models import Block, FeedForward
 
 ALONE = True

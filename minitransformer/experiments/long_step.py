@@ -18,7 +18,7 @@ from minitransformer.functional import cross_entropy
 from minitransformer.models import LanguageModel
 
 ALONE = True
-GLOBAL = "window:radius=127,globals_=16"
+GLOBAL = "window:radius=127,global_tokens=16"
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from minitransformer import experiments
-from minitransformer.chapters.position_probes import logistic_regression, order_error, position_error
 from minitransformer.experiments.learned_tables import BERT
+from minitransformer.measurements.position_probes import logistic_regression, order_error, position_error
 from minitransformer.models import load_bert
 from minitransformer.positions import sinusoids
 from minitransformer.typing import Array

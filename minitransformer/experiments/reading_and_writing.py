@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.attention import KeysValues
-from minitransformer.attention.recent import Recent
+from minitransformer.attention.cache.recent import Recent
 from minitransformer.data.text import python_docs
 from minitransformer.experiments.speed import REST
 from minitransformer.machine import keep_freed_memory

@@ -24,8 +24,8 @@ from tqdm import tqdm
 from minitransformer import files
 from minitransformer.backend import current
 from minitransformer.experiments.record import RECORDS, Record, digest, plain, read, write
+from minitransformer.extensions import ReaderFile
 from minitransformer.machine import circumstances, cores
-from minitransformer.own import ReaderFile
 
 LOOPBACK = "127.0.0.1"  # who reaches a scheduler can run code: nobody from outside does
 LOCAL = {

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from minitransformer.backend import backend
-from minitransformer.chapters.low_rank import held
 from minitransformer.experiments.smaller_matrices import TOKENS, prepare
+from minitransformer.measurements.low_rank import held
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree
 from minitransformer.training.choices import Training

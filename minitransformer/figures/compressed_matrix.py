@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import dot_product_attention
-from minitransformer.attention.smaller import compress, memory_compressed_attention
+from minitransformer.attention.compressed import compress, memory_compressed_attention
 from minitransformer.backend import backend
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention.linear import gaussian_rows, positive_features, trigonometric_features
-from minitransformer.chapters import random_features as facts
 from minitransformer.figures.style import figure
+from minitransformer.measurements import random_features as facts
 from minitransformer.typing import Array
 
 

@@ -30,14 +30,14 @@ def data(n: int = 20) -> GlobalTokens:
         return np.where(mask, np.where(whole[:, None] | whole, GLOBAL, np.where(band, NEAR, DRAWN)), 0)
 
     none, ends = np.array([], int), np.array([0, 1, n - 2, n - 1])
-    with_globals = kinds(Window(0, globals_=2), Window(0), np.arange(2))
+    with_globals = kinds(Window(0, global_tokens=2), Window(0), np.arange(2))
     return GlobalTokens(
         {
             "random": kinds(RandomKeys(2), RandomKeys(0), none),
             "window": kinds(Window(1), Window(1), none),
             "global": np.where(with_globals == GLOBAL, GLOBAL, 0),
-            "Longformer": kinds(Window(2, globals_=2), Window(2), np.arange(2)),
-            "ETC": kinds(Window(2, globals_=EXTRA), Window(2), np.arange(EXTRA), n + EXTRA),
+            "Longformer": kinds(Window(2, global_tokens=2), Window(2), np.arange(2)),
+            "ETC": kinds(Window(2, global_tokens=EXTRA), Window(2), np.arange(EXTRA), n + EXTRA),
             "BigBird": kinds(BigBird(random=1, block=2), BigBird(1, 0, 0, block=2), ends),
         }
     )

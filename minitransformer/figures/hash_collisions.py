@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.attention.learned.reformer import hash_buckets, sort_in_rounds
+from minitransformer.attention.selected.reformer import hash_buckets, sort_in_rounds
 from minitransformer.figures.interaction_matrices import squares
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.attention.learned.chosen import block_means, largest
+from minitransformer.attention.selected.chosen import block_means, largest
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 

@@ -12,7 +12,7 @@ PATTERNS: dict[str, Pattern] = {
     "window": Window(SEEN // 2),
     "random": RandomKeys(SEEN),
     "window and random": Window(SEEN // 4) | RandomKeys(SEEN // 2),
-    "BigBird": BigBird(block=2, random=1, globals_=1),
+    "BigBird": BigBird(block=2, random=1, global_tokens=1),
 }
 
 

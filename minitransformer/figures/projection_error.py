@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.chapters.low_rank import predicted_error, projected_errors, random_attention, rows_needed
 from minitransformer.figures.style import figure
+from minitransformer.measurements.low_rank import predicted_error, projected_errors, random_attention, rows_needed
 from minitransformer.typing import Array
 
 EPS = 0.5

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import MultiHeadAttention, unweighted_attention
 from minitransformer.figures.style import figure
-from minitransformer.late import late
+from minitransformer.lazy_import import lazy_import
 from minitransformer.models import Block, FeedForward
 from minitransformer.pullback import Layer, residual
 from minitransformer.typing import Array
@@ -68,7 +68,7 @@ def draw(data: RankCollapse) -> Figure:
     fig, (left, right) = figure(1, 2, width=12, height=6.4)
     shades = ("0.8", "#7ad151", "#2a788e", "#440154")
     for layer, (X, shade, marker) in enumerate(zip(data.points, shades, "osD^", strict=True)):
-        corners = X[late("scipy.spatial", "a convex hull").ConvexHull(X).vertices]
+        corners = X[lazy_import("scipy.spatial", "a convex hull").ConvexHull(X).vertices]
         left.fill(*corners.T, facecolor=shade, edgecolor=shade, linestyle="-", linewidth=0.8, alpha=0.3)
         label = f"layer {layer}" if layer else "input"
         left.plot(*X.T, marker, color=shade, markersize=9, markeredgecolor="0.3", markeredgewidth=0.7, label=label)

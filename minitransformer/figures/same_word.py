@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.chapters.position_scores import THRESHOLD, scores_of, with_some_parameters
 from minitransformer.figures.style import figure
+from minitransformer.measurements.position_scores import THRESHOLD, scores_of, with_some_parameters
 from minitransformer.positions import (
     FIRE,
     TENER,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.attention.learned import sinkhorn
+from minitransformer.attention.selected import sinkhorn
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 

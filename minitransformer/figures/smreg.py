@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.chapters.random_features import smreg, softmax_kernel
 from minitransformer.figures.style import figure
+from minitransformer.measurements.random_features import smreg, softmax_kernel
 from minitransformer.typing import Array
 
 SQUARES = (1, 4, 9)

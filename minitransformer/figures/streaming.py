@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.attention.recent import Kept, Recent
+from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.figures.interaction_matrices import squares
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, finite, for_reading, times, unless_hidden, without_the_hidden
+from minitransformer.arrays import FEW, as_one_axis, finite, for_reading, times, unless_hidden, without_the_hidden
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
@@ -44,7 +44,6 @@ from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops
 from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
-FEW = 4  # up to so many queries, a tile of 64 would be mostly empty
 LONG = 2**17  # numbers in the keys of a few queries that are worth the call of a helper
 FAINT = -64  # a weight below 2⁻⁶⁴ has no slope, see `weights_and_slopes`
 

@@ -9,12 +9,12 @@ result, and nothing is remembered for a way back. W is read once, row by row, an
 
 import numpy as np
 
+from minitransformer.arrays import FEW
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.norms_and_loss import squares, total
 from minitransformer.kernels.pointwise import GELU, GELU_TANH, RELU, activate_some
 from minitransformer.typing import Array
 
-FEW = 4  # rows; of more, the layers of a training step are as fast
 KINDS = {"relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH}
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.models.block import Order
 from minitransformer.models.sequence_model import SequenceModel, SequenceParams
 from minitransformer.typing import Array, Float, checked

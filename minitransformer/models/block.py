@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention import Mixer, MultiHeadAttention, SoftmaxAttention
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import FeedForward
 from minitransformer.models.gated_feed_forward import GatedFeedForward

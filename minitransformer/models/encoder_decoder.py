@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import refuse_unknown
 from minitransformer.models.assemble import FFN, keys_that_are_there, stack_of
 from minitransformer.models.block import Order

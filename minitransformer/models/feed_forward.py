@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer import functional
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, PointwisePullback, affine, linear, loops_in
 from minitransformer.typing import Array, Float, checked
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import Gate, GLUPullback, LinearPullback, affine, gated, glu, linear
 from minitransformer.typing import Array, Float, checked
 

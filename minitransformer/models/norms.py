@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, layer_norm_outside, loops_in, rms_norm
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.models.block import Block, BlockParams
 from minitransformer.models.stack import Stack, StackParams, untie
 from minitransformer.pullback import Pullback, Tree, added_losses, with_added
@@ -101,8 +101,8 @@ class ReversibleStack(Stack):
             raise ValueError("order: reversible layers are pre-norm; a norm around X + F(X) can't be taken away again")
         if any(block.cross is not None or block.ffn is None for block in self.blocks):
             raise ValueError("blocks: reversible ones have two halves, attention and a feed-forward network")
-        if self.front:
-            raise ValueError(f"blocks: reversible ones take no tokens in front, and these want {self.front}")
+        if self.prefix:
+            raise ValueError(f"blocks: reversible ones take no tokens in front, and these want {self.prefix}")
 
     def halves(
         self, params: StackParams, causal: bool, mask: Array | None, seed: int | None

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention.multi_head import ProjectionParams
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.models.assemble import FFN, keys_that_are_there, stack_of
 from minitransformer.models.block import Order

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.models.block import Block, BlockParams, BlockPullback
@@ -22,13 +22,13 @@ class StackParams(NamedTuple):
     """One tree for each block; the last norm is None in a post-norm stack.
 
     shared   by its path within a block, what several blocks have in common; they have None in its place
-    front    rows that stand in front of every sequence, (front, D), if attention wants some
+    prefix   rows that stand in front of every sequence, (prefix, D), if attention wants some
     """
 
     blocks: tuple[BlockParams, ...]
     norm: NormParams | None
     shared: Tree = None
-    front: Tree = None
+    prefix: Tree = None
 
 
 class StackPullback(NamedTuple):
@@ -41,11 +41,11 @@ class StackPullback(NamedTuple):
     blocks: tuple[BlockPullback, ...]
     norm: Pullback | None
     ties: tuple[tuple[str, tuple[int, ...]], ...]
-    front: int = 0
+    prefix: int = 0
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        if self.front:
-            silent = np.zeros((*dY.shape[:-2], self.front, dY.shape[-1]), dY.dtype)
+        if self.prefix:
+            silent = np.zeros((*dY.shape[:-2], self.prefix, dY.shape[-1]), dY.dtype)
             dY = np.concatenate([silent, dY], -2)
         dnorm, dX = self.norm(dY) if self.norm else (None, dY)
         dblocks, dmemories = [], []
@@ -55,11 +55,11 @@ class StackPullback(NamedTuple):
             dmemories += dmemory
         blocks, shared = untie(tuple(reversed(dblocks)), self.ties)
         dmemory = [np.sum(dmemories, axis=0)] if dmemories else []
-        dfront = None
-        if self.front:
-            dfront = unbroadcast(dX[..., : self.front, :], (self.front, dX.shape[-1]))
-            dX = dX[..., self.front :, :]
-        return StackParams(blocks, dnorm, shared, dfront), dX, *dmemory
+        dprefix = None
+        if self.prefix:
+            dprefix = unbroadcast(dX[..., : self.prefix, :], (self.prefix, dX.shape[-1]))
+            dX = dX[..., self.prefix :, :]
+        return StackParams(blocks, dnorm, shared, dprefix), dX, *dmemory
 
 
 def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[tuple[Tree, ...], Any]:
@@ -71,12 +71,14 @@ def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...
     return blocks, shared or None
 
 
-def seen_behind(front: int, mask: Array | None, n: int) -> Array | None:
+def seen_behind(prefix: int, mask: Array | None, n: int) -> Array | None:
     """The mask of a sequence of n tokens, with rows in front that see what anybody sees and are seen by all."""
     if mask is None or mask.shape[-1:] != (n,):
         return mask
-    rows = front if mask.ndim > 1 and mask.shape[-2] != 1 else 0
-    return np.pad(mask, [(0, 0)] * (mask.ndim - 2) + [(rows, 0)] * (mask.ndim > 1) + [(front, 0)], constant_values=True)
+    rows = prefix if mask.ndim > 1 and mask.shape[-2] != 1 else 0
+    return np.pad(
+        mask, [(0, 0)] * (mask.ndim - 2) + [(rows, 0)] * (mask.ndim > 1) + [(prefix, 0)], constant_values=True
+    )
 
 
 @frozen
@@ -97,7 +99,7 @@ class Stack:
             raise ValueError("blocks: a stack needs at least one")
         if len({(block.width, block.order) for block in self.blocks}) > 1:
             raise ValueError("blocks: all should have the same width and order")
-        if len(wanted := {block.attention.front for block in self.blocks} - {0}) > 1:
+        if len(wanted := {block.attention.prefix for block in self.blocks} - {0}) > 1:
             raise ValueError(f"blocks: they want {' and '.join(map(str, sorted(wanted)))} tokens in front")
 
     @property
@@ -111,9 +113,9 @@ class Stack:
         return len(self.blocks)
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """Tokens that stand in front of every sequence, from the first block to the last."""
-        return max(block.attention.front for block in self.blocks)
+        return max(block.attention.prefix for block in self.blocks)
 
     @cached_property
     def ties(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -132,8 +134,8 @@ class Stack:
         norm = self.blocks[0]._norm.init(rng, dtype) if self.blocks[0].order == "pre" else None
         blocks = tuple(block.init(rng, dtype) for block in self.blocks)
         shared = {path: tree_get(blocks[members[0]], path) for path, members in self.ties}
-        front = rng.standard_normal((self.front, self.width)).astype(dtype) if self.front else None
-        return StackParams(untie(blocks, self.ties)[0], norm, shared or None, front)
+        prefix = rng.standard_normal((self.prefix, self.width)).astype(dtype) if self.prefix else None
+        return StackParams(untie(blocks, self.ties)[0], norm, shared or None, prefix)
 
     def _tied(self, params: StackParams) -> tuple[BlockParams, ...]:
         """The blocks, each with what it shares."""
@@ -162,15 +164,15 @@ class Stack:
 
         Pullback: dY to (dparams, dX), and dmemory if there is a memory: every block looks at the same one.
         """
-        pullbacks, front = [], self.front
-        if front:
-            mask = seen_behind(front, mask, X.shape[-2])
-            X = np.concatenate([np.broadcast_to(params.front, (*X.shape[:-2], *params.front.shape)), X], -2)
+        pullbacks, prefix = [], self.prefix
+        if prefix:
+            mask = seen_behind(prefix, mask, X.shape[-2])
+            X = np.concatenate([np.broadcast_to(params.prefix, (*X.shape[:-2], *params.prefix.shape)), X], -2)
         for block, own in zip(self.blocks, self._tied(params), strict=True):
             X, pullback = block(own, X, memory, causal=causal, mask=mask, memory_mask=memory_mask, rng=rng)
             pullbacks.append(pullback)
         X, norm = self._last_norm(params, X)
-        return X[..., front:, :], StackPullback(tuple(pullbacks), norm, self.ties, front)
+        return X[..., prefix:, :], StackPullback(tuple(pullbacks), norm, self.ties, prefix)
 
     @cached_property
     def decodes(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.attention import KeysValues, MultiHeadAttention, SoftmaxAttention
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.models.block import Block
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.pullback import Pullback

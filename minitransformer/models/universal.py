@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import affine, sigmoid
 from minitransformer.models.block import BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
@@ -240,8 +240,8 @@ class UniversalStack(Stack):
         attention = self.blocks[0].attention
         if len(set(self.blocks)) > 1:
             raise ValueError("blocks: a Universal Transformer has one block, and these differ")
-        if self.blocks[0].cross is not None or self.front or attention.moves:
-            why = "cross-attention" if self.blocks[0].cross else "tokens in front" if self.front else "what is moved"
+        if self.blocks[0].cross is not None or self.prefix or attention.moves:
+            why = "cross-attention" if self.blocks[0].cross else "tokens in front" if self.prefix else "what is moved"
             raise ValueError(f"blocks: the block of a Universal Transformer can't have {why}")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> UniversalParams:  # type: ignore[override]

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
 from minitransformer.typing import Array, Float, checked
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.positions.encoding import NoParams, OffsetBias, offsets
 from minitransformer.typing import Array, checked
 

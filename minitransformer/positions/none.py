@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.positions.encoding import NoParams
 from minitransformer.typing import Array, Float, checked
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from minitransformer.named import named
 from minitransformer.positions.absolute import LearnableSinusoids, LearnedPositions, SinusoidalPositions
 from minitransformer.positions.alibi import ALiBi
 from minitransformer.positions.deberta import DeBERTa
@@ -25,6 +24,7 @@ from minitransformer.positions.shaw import Shaw
 from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
 from minitransformer.positions.t5 import T5Bias
 from minitransformer.positions.tupe import TUPE
+from minitransformer.registry import named
 from minitransformer.typing import Checked, checked
 
 AT_EMBEDDING: dict[str, Callable[..., Any]] = {

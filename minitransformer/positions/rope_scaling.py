@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.typing import Array, checked
 
 Scaling = Callable[[int, float, int], tuple[Array, float]]  # (d, base, length) → (frequencies, magnitude)

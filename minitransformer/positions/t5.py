@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.gather_scatter import sum_by_index
 from minitransformer.positions.encoding import OffsetBias, offsets
 from minitransformer.typing import Array, Int, checked

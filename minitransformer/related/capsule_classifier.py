@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback
 from minitransformer.related.capsules import Capsules, CapsulesParams, CapsulesPullback, SquashPullback, squash

@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Mixer, seen_tokens, where_seen
 from minitransformer.attention.depthwise import depthwise_convolution, taps_before
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, affine, dropout, glu, linear, loops_in, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback

@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.compressed.products import MixPullback, mix
 from minitransformer.attention.core import Mixer, seen_tokens, where_seen
-from minitransformer.attention.keys_values import KeysValues
-from minitransformer.attention.smaller.products import MixPullback, mix
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, gelu, layer_norm, linear, sigmoid
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked

@@ -13,7 +13,7 @@ import numpy as np
 
 from minitransformer.arrays import as_one_axis
 from minitransformer.attention.multi_head import merge_heads, split_heads
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback
 from minitransformer.related.edge_attention import additive_edge_attention

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, loops_in
 from minitransformer.related.graph import Edges, fitting
 from minitransformer.related.rnn import uniform

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Mixer
-from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.sparse.pattern import Causal, Pattern
 from minitransformer.attention.sparse.window import Window
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, affine, linear
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.related.edge_attention import additive_attention, additive_edge_attention

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, sigmoid
 from minitransformer.pullback import Pullback
 from minitransformer.related.rnn import first_state, outer_sum, uniform

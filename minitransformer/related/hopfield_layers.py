@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.attention.multi_head import merge_heads, split_heads
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.related.modern_hopfield import Hopfield

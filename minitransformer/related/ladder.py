@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.attention import dot_product_attention, merge_heads, split_heads
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, PointwisePullback, linear, relu, tanh
 from minitransformer.positions.absolute import LearnedPositions
 from minitransformer.pullback import Layer, Pullback

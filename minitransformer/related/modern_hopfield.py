@@ -27,7 +27,7 @@ import numpy as np
 from minitransformer.arrays import must_broadcast, one_dtype, times
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import NoParams, Pullback

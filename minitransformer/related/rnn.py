@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.typing import Array, Float, checked
 

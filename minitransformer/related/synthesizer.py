@@ -16,19 +16,17 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import FEW
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.attention.dot_product import dot_product_attention as dot_product
-from minitransformer.attention.keys_values import KeysValues
 from minitransformer.attention.masks import causal_mask
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, relu, sigmoid, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
-
-FEW = 4  # new tokens, for which logits are formed: keys of all places need not be put together for them
-
 
 # ------------------------------------------------------------------------------------------------ logits
 

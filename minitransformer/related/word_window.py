@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import PointwisePullback, tanh
 from minitransformer.related.rnn import outer_sum, uniform
 from minitransformer.typing import Array, Float, checked

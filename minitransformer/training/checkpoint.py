@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer import files
-from minitransformer.late import late
+from minitransformer.lazy_import import lazy_import
 from minitransformer.machine import circumstances
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.training.choices import Training
@@ -78,7 +78,7 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
     about = {"version": VERSION, "digest": BLANK, "updates": state.optimiser.step, **record(checkpoint)}
     trees = {"params": state.params, "m": state.optimiser.m, "v": state.optimiser.v, "carried": state.carried}
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in tree_items(trees)}
-    to_bytes = late("safetensors.numpy", "a checkpoint").save
+    to_bytes = lazy_import("safetensors.numpy", "a checkpoint").save
     try:
         content = to_bytes(arrays, {KEY: json.dumps(about, allow_nan=False)})
         model_of(about["model"], len(content))  # what can't be read is not written
@@ -121,7 +121,7 @@ def load(path: str | Path) -> Checkpoint:
     """
     content, about = _read(path)
     try:
-        return _restored(late("safetensors", "a checkpoint").deserialize(content), about, len(content))
+        return _restored(lazy_import("safetensors", "a checkpoint").deserialize(content), about, len(content))
     except Exception as error:  # made by hand: there is no end to what may be in it
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise CheckpointError(f"{path}: {kind}{' '.join(str(error).split())}") from error
@@ -129,7 +129,7 @@ def load(path: str | Path) -> Checkpoint:
 
 def _read(path: str | Path) -> tuple[bytes, dict[str, Any]]:
     """All bytes and the description in them, if they are those that were written."""
-    late("safetensors", "a checkpoint")
+    lazy_import("safetensors", "a checkpoint")
     try:
         with Path(path).open("rb") as file:
             text = _description(file)

@@ -2,7 +2,7 @@
 
 from dataclasses import field
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Schedule
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from minitransformer import models
-from minitransformer.door import fits
+from minitransformer.checks import fits
+from minitransformer.extensions import named_classes
 from minitransformer.models.model import Model
-from minitransformer.named import UnknownName
-from minitransformer.own import named_classes
 from minitransformer.pullback import Tree, tree_leaves
+from minitransformer.registry import UnknownName
 from minitransformer.training import schedule
 from minitransformer.training.choices import Training
 from minitransformer.training.optimiser import AdamW

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from minitransformer.checks import frozen
 from minitransformer.data import dates
 from minitransformer.data.text import Text, counted, long_enough, passages, window_starts
 from minitransformer.data.text import batch as draw
-from minitransformer.door import frozen
 from minitransformer.functional import CrossEntropyPullback, cross_entropy
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
 
-FEW = 32  # windows in a quick look
+QUICK_LOOK = 32  # windows
 ROWS = 8  # windows in one forward pass
 
 
@@ -120,7 +120,7 @@ class NextByte:
     def look(self, model: Any, params: Tree) -> float:
         """Bits per byte on a few windows, evenly spread over the held-out text."""
         starts = window_starts(self.text.held_out, self.context)
-        few = np.linspace(0, len(starts) - 1, min(FEW, len(starts))).astype(int)
+        few = np.linspace(0, len(starts) - 1, min(QUICK_LOOK, len(starts))).astype(int)
         return float(self._bits(model, params, starts[few]).mean())
 
     def bits(self, model: Any, params: Tree) -> Array:
@@ -171,7 +171,7 @@ class Segments(NextByte):
         """Bits per byte of a few segments of a few streams through the held-out text."""
         rows = min(ROWS, (len(self.text.held_out) - 1) // self.context)
         stream = (len(self.text.held_out) - 1) // rows
-        some = min(FEW // ROWS, stream // self.context) * self.context
+        some = min(QUICK_LOOK // ROWS, stream // self.context) * self.context
         both = np.stack([self.text.held_out[k * stream : k * stream + some + 1] for k in range(rows)])
         return float(np.mean(list(self._read(model, params, both))))
 
@@ -232,7 +232,7 @@ class WriteISO:
             tokens = model.translate(params, source, begin=dates.BOS, end=dates.EOS, longest=longest, lengths=lengths)
             return [dates.decode(row) for row in tokens]
 
-        parts = each(part, [written[k : k + FEW] for k in range(0, len(written), FEW)])
+        parts = each(part, [written[k : k + QUICK_LOOK] for k in range(0, len(written), QUICK_LOOK)])
         return [answer for answers in parts for answer in answers]
 
     def exact_match(self, model: Any, params: Tree, held_out: dates.Dates) -> float:

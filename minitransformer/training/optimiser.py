@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.door import beside, frozen, refuse_other_numbers
+from minitransformer.checks import beside, frozen, refuse_other_numbers
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Tree, tree_leaves, tree_map
 from minitransformer.training.parallel import each

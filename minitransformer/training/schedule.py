@@ -2,7 +2,7 @@
 
 import math
 
-from minitransformer.door import choose, frozen
+from minitransformer.checks import choose, frozen
 
 
 @frozen

@@ -66,9 +66,9 @@ def test_patterns_pair_by_pair(n):
 
     np.testing.assert_array_equal(window(n, 20).mask, loops(n, near))
     np.testing.assert_array_equal(window(n, 20, causal=True).mask, loops(n, lambda i, j: near(i, j) and j <= i))
-    dilated = window(n, 9, step=7).mask
+    dilated = window(n, 9, dilation=7).mask
     np.testing.assert_array_equal(dilated, loops(n, lambda i, j: abs(i - j) <= 63 and (i - j) % 7 == 0))
-    longformer = window(n, 20, globals_=3).mask
+    longformer = window(n, 20, global_tokens=3).mask
     np.testing.assert_array_equal(longformer, loops(n, lambda i, j: near(i, j) or i < 3 or j < 3))
     np.testing.assert_array_equal(
         strided(n, 11).mask, loops(n, lambda i, j: j <= i and (i - j < 11 or (i - j) % 11 == 0))
@@ -77,7 +77,7 @@ def test_patterns_pair_by_pair(n):
 
 def test_bigbird_sees_neighbours_ends_and_some_others():
     n = 64 * 12 - 5
-    pattern = BigBird(window=1, globals_=1, random=2)(n, n, causal=False)
+    pattern = BigBird(window=1, global_tokens=1, random=2)(n, n, causal=False)
     blocks = pattern.mask[::64, ::64]
     tile = np.arange(12)
     assert blocks[np.abs(tile[:, None] - tile) <= 1].all()
@@ -118,7 +118,7 @@ def test_the_queries_are_the_last_positions(n, m):
     near = np.abs(i - j) <= 20
     np.testing.assert_array_equal(window(n, 20, m=m).mask, near)
     np.testing.assert_array_equal(window(n, 20, m=m, causal=True).mask, near & (j <= i))
-    np.testing.assert_array_equal(window(n, 20, m=m, globals_=75).mask, near | ((i >= 0) & (i < 75)) | (j < 75))
+    np.testing.assert_array_equal(window(n, 20, m=m, global_tokens=75).mask, near | ((i >= 0) & (i < 75)) | (j < 75))
     steps = (j <= i) & ((i - j < 11) | ((i - j) % 11 == 0))
     np.testing.assert_array_equal(strided(n, 11, m=m).mask, steps)
     if n <= m:
@@ -241,13 +241,13 @@ def test_it_is_dense_attention_under_the_mask(n, m, d, density, dtype, fast, has
 
 @pytest.mark.parametrize("seen", ["window", "global"])
 def test_the_pullback_is_the_derivative(tier, seen):
-    pattern = window(70, 5) if seen == "window" else window(70, 2, step=3, globals_=2, causal=True)
+    pattern = window(70, 5) if seen == "window" else window(70, 2, dilation=3, global_tokens=2, causal=True)
     Q, K, V, _ = random_inputs(1, (2, 2), 70, 70, 3, 2)
     assert mt.check_pullback(lambda Q, K, V: block_sparse_attention(Q, K, V, pattern, scale=0.7), Q, K, V).error < 1e-6
 
 
 def test_the_pullback_with_all_that_it_can_have(tier):
-    pattern = one_pattern([window(70, r, m=90, step=s) for r, s in ((5, 1), (2, 3), (0, 1), (90, 1))])
+    pattern = one_pattern([window(70, r, m=90, dilation=s) for r, s in ((5, 1), (2, 3), (0, 1), (90, 1))])
     Q, K, V, _ = random_inputs(1, (2, 4), 70, 90, 3, 2)
     bias, mask = np.random.default_rng(1).standard_normal((4, 159)), np.arange(90) < 80
 
@@ -284,7 +284,7 @@ def test_a_pattern_of_another_length_and_mixed_dtypes_are_refused(tier):
     ("make", "message"),
     [
         (lambda: window(10, -1), "radius"),
-        (lambda: window(10, 1, step=0), "step"),
+        (lambda: window(10, 1, dilation=0), "step"),
         (lambda: strided(10, 0), "stride"),
         (lambda: block_pattern(70, 70, lambda i, j: i == j, np.ones((1, 2), bool)), r"blocks: shape \(1, 2\)"),
     ],

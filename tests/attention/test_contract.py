@@ -56,12 +56,12 @@ OPTIONS = {
     "linformer": "k=5,sharing=layerwise",
     "nystrom": "landmarks=4,taps=5",
     "local": "block=11",
-    "window": "radius=9,step=2,globals_=3",
+    "window": "radius=9,dilation=2,global_tokens=3",
     "sinks": "first=3,last=9",
     "strided": "stride=7,part=heads",
     "fixed": "block=9,columns=2",
-    "longformer": "radius=9,dilation=2,globals_=3",
-    "etc": "radius=9,globals_=3,clip=4",
+    "longformer": "radius=9,dilation=2,global_tokens=3",
+    "etc": "radius=9,global_tokens=3,clip=4",
     "bigbird": "window=0,random=1,block=9",
     "span": "limit=8,ramp=9",
     "reformer": "buckets=4,chunk=6",
@@ -286,7 +286,7 @@ def test_in_every_stack(name, stack):
     attention = part if universal != "no" else (part, made("span:limit=8") if causal else part)
     sizes = {"attention": attention, "reversible": stack == "reversible", "universal": universal, "ponder": 0.01}
     kind = LanguageModel if causal else SequenceModel
-    if (stack != "plain" and part.front) or (universal != "no" and part.moves):
+    if (stack != "plain" and part.prefix) or (universal != "no" and part.moves):
         with pytest.raises(ValueError, match=r"^blocks: .* (take no tokens in front|can't have)"):
             kind(40, 24, D, 2, H, 10, **sizes)
         return
@@ -345,7 +345,7 @@ def test_names_and_options():
     ] * 2 + ["SoftmaxAttention"]
     for wrong, message in {
         "windw": "no 'windw'; there are softmax, compressed, linformer",
-        "window:radio=5": "'window' has no option 'radio=5'; it has radius, step, globals_, as window:radius=…",
+        "window:radio=5": "'window' has no option 'radio=5'; it has radius, step, global_tokens, as window:radius=…",
         "window:5": "no option '5'",
         "linear:d=5": "no option 'd=5'",
         "window:radius=-1": "radius: -1 should be at least 0",

@@ -7,7 +7,7 @@ import pytest
 
 from minitransformer import random_like
 from minitransformer.attention import MultiHeadAttention, mean_pool_heads, repeat_heads
-from minitransformer.attention.learned import Reformer
+from minitransformer.attention.selected import Reformer
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import tree_bytes, tree_items, tree_map

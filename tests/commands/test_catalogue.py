@@ -9,8 +9,8 @@ from minitransformer.cli import parser
 from minitransformer.commands.catalogue import CHOSEN, COLUMNS, SIZES, attentions, encodings, stacks
 from minitransformer.models import LanguageModel
 from minitransformer.models.assemble import STACKS
-from minitransformer.named import named, options
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
+from minitransformer.registry import named, options
 
 ENCODINGS = {**AT_EMBEDDING, **IN_ATTENTION}
 LISTS = [(attentions, ATTENTIONS), (encodings, ENCODINGS)]

@@ -51,7 +51,7 @@ def test_a_sign_has_a_name_in_ascii(sign, readable):
 
 def test_every_sign_of_the_map_has_a_name_of_its_own(root):
     """A question mark is for what a model makes up."""
-    text = (root / "minitransformer/workshop/equations.toml").read_text(encoding="utf-8")
+    text = (root / "minitransformer/book/equations.toml").read_text(encoding="utf-8")
     assert [sign for sign in sorted(set(text)) if terminal.in_ascii(sign) == "?" and sign != "?"] == []
 
 
@@ -154,10 +154,10 @@ sys.exit(main(sys.argv[2:]))
 @pytest.mark.parametrize(
     ("module", "argv"),
     [
-        ("minitransformer.workshop.book", ("equations",)),
+        ("minitransformer.book.book", ("equations",)),
         ("minitransformer.training.loop", ("train", "mine.txt")),
         ("numba", ("train", "mine.txt")),
-        ("minitransformer.workshop.compile_loops", ("compile",)),
+        ("minitransformer.book.compile_loops", ("compile",)),
         pytest.param("tqdm", ("doctor",), marks=pytest.mark.full),
         pytest.param("minitransformer.models", ("train", "mine.txt"), marks=pytest.mark.full),
         pytest.param("numba.core.dispatcher", ("train", "mine.txt"), marks=pytest.mark.full),

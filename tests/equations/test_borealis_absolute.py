@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from minitransformer.chapters.position_probes import logistic_regression, order_error, position_error
+from minitransformer.measurements.position_probes import logistic_regression, order_error, position_error
 from minitransformer.positions import LearnedPositions, SinusoidalPositions, sinusoids
 from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoids, shift_matrix
 

@@ -25,7 +25,7 @@ from minitransformer.attention.linear import (
     positive_features,
     taylor_features,
 )
-from minitransformer.chapters.random_features import smreg
+from minitransformer.measurements.random_features import smreg
 from minitransformer.pullback import NoParams
 
 n, D, d, dv = 6, 5, 3, 2

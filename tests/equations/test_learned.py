@@ -4,15 +4,15 @@ import math
 
 import numpy as np
 
-from minitransformer.attention.learned import (
+from minitransformer.attention.selected import (
     AdaptiveSpan,
     adaptive_span_attention,
     lsh_attention,
     routing_attention,
     sinkhorn_attention,
 )
-from minitransformer.attention.learned.adaptive_span import SpanParams, log_ramp
-from minitransformer.attention.learned.reformer import hash_buckets
+from minitransformer.attention.selected.adaptive_span import SpanParams, log_ramp
+from minitransformer.attention.selected.reformer import hash_buckets
 from minitransformer.positions import Shaw
 
 N, D = 10, 4

@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from minitransformer import check_pullback
-from minitransformer.attention.smaller import linformer_attention, memory_compressed_attention
-from minitransformer.chapters.low_rank import projected_errors, two_sides
+from minitransformer.attention.compressed import linformer_attention, memory_compressed_attention
+from minitransformer.measurements.low_rank import projected_errors, two_sides
 
 n, D, d, dv = 6, 5, 3, 2
 

@@ -89,7 +89,7 @@ def test_borealis_longformer():
     """
     rng = np.random.default_rng(1)
     n, D = 9, 4
-    layer = MultiHeadAttention(D, 1, bias=False, core=Longformer(D, radius=1, globals_=2))
+    layer = MultiHeadAttention(D, 1, bias=False, core=Longformer(D, radius=1, global_tokens=2))
     params = layer.init(rng, np.float64)._replace(W_o=np.eye(D))
     params = params._replace(
         streams={name: p._replace(W=rng.standard_normal((D, D))) for name, p in params.streams.items()}
@@ -133,7 +133,7 @@ def test_borealis_etc():
         for j, w in weights.items():
             wanted[i] += w / sum(weights.values()) * V[j]
 
-    core = ETC(d, 1, radius=2, globals_=g, clip=clip)
+    core = ETC(d, 1, radius=2, global_tokens=g, clip=clip)
     Y, _ = core(ETCParams(R[None], b[None]), Q[None], K[None], V[None])
     np.testing.assert_allclose(Y[0], wanted, rtol=0, atol=1e-14)
 

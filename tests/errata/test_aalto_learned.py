@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from minitransformer.attention.learned import Reformer, adaptive_span_attention, lsh_attention
-from minitransformer.attention.learned.reformer import hash_buckets, sort_in_rounds
+from minitransformer.attention.selected import Reformer, adaptive_span_attention, lsh_attention
+from minitransformer.attention.selected.reformer import hash_buckets, sort_in_rounds
 
 
 def test_E50_scores_of_a_span_are_divided_by_the_root_of_d():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minitransformer.chapters.position_probes import order_error
+from minitransformer.measurements.position_probes import order_error
 from minitransformer.models import LanguageModel
 from minitransformer.models.bert import BERT
 from minitransformer.positions import sinusoids

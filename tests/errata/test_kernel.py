@@ -9,7 +9,7 @@ import pytest
 
 from minitransformer.attention import elu_features, kernel_attention, kernel_attention_step, kernel_state
 from minitransformer.attention.linear import of_same_length, positive_features
-from minitransformer.chapters.random_features import smreg, softmax_kernel
+from minitransformer.measurements.random_features import smreg, softmax_kernel
 
 
 def features(rng, n=6, r=4, dv=3):
@@ -73,7 +73,7 @@ def test_E19_the_sums_of_figure_10_are_those_of_20(root):
     """Caption of figure 10: "the summation terms from equation 10". (10) puts relative positions into the keys and sums
     nothing up; A and b come from (19), and are updated in (20). The state of our decoder is these two.
     """
-    rows = tomllib.loads((root / "minitransformer" / "workshop" / "equations.toml").read_text(encoding="utf-8"))
+    rows = tomllib.loads((root / "minitransformer" / "book" / "equations.toml").read_text(encoding="utf-8"))
     (ten,) = (row for row in rows["equation"] if row["id"] == "borealis-10")
     assert re.search("relative positions", ten["name"], re.IGNORECASE)
 

@@ -18,7 +18,7 @@ def test_E40_two_windows_called_w():
         blocks = sum(middle - (w - 1) / 2 <= j <= middle + (w - 1) / 2 for j in range(n))
         assert (blocks, tokens) == ((w, w) if w % 2 else (w - 1, w + 1))
 
-    assert BigBird(window=1, globals_=0, random=0, block=1)(n, n, causal=False).mask[middle].sum() == 3
+    assert BigBird(window=1, global_tokens=0, random=0, block=1)(n, n, causal=False).mask[middle].sum() == 3
     assert Window(2)(n, n, causal=False).mask[middle].sum() == 5  # ours is a radius: 2 radius + 1, in blocks or tokens
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer.attention import dot_product_attention
-from minitransformer.attention.smaller import compress, linformer_attention
+from minitransformer.attention.compressed import compress, linformer_attention
 from minitransformer.functional import softmax
 
 

@@ -17,8 +17,8 @@ from minitransformer import files
 from minitransformer.backend import available, backend
 from minitransformer.experiments.record import Record, digest, read, write
 from minitransformer.experiments.run import ExperimentError, listed, on_this_core, run
+from minitransformer.extensions import ReaderFile
 from minitransformer.machine import cores
-from minitransformer.own import ReaderFile
 
 distributed = pytest.importorskip("distributed")
 import cloudpickle  # noqa: E402  (comes with it)
@@ -107,7 +107,7 @@ def test_the_record_is_the_same_for_one_worker_two_and_a_cluster(tmp_path, go, w
 FILE_OF_A_READER = """
 import minitransformer as mt
 from minitransformer.attention import Window
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 
 @frozen
 class Near(Window):

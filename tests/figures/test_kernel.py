@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer.chapters.random_features import taylor_bound
 from minitransformer.figures import (
     feature_error,
     feature_variance,
@@ -13,6 +12,7 @@ from minitransformer.figures import (
     smreg,
     truncated_exp,
 )
+from minitransformer.measurements.random_features import taylor_bound
 
 
 @pytest.fixture(autouse=True)

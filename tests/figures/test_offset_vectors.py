@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minitransformer.chapters.position_scores import varies_along_diagonals
 from minitransformer.figures import offset_vectors
+from minitransformer.measurements.position_scores import varies_along_diagonals
 from minitransformer.positions.shaw import by_clipped_offset
 
 

@@ -4,11 +4,16 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer.chapters.position_scores import THRESHOLD, scores_of, varies_along_diagonals, with_some_parameters
 from minitransformer.figures import same_word
 from minitransformer.figures.same_word import CLIP, ENCODINGS
 from minitransformer.functional import softmax
 from minitransformer.gather_scatter import by_offset
+from minitransformer.measurements.position_scores import (
+    THRESHOLD,
+    scores_of,
+    varies_along_diagonals,
+    with_some_parameters,
+)
 from minitransformer.positions import ALiBi, NoParams, NoPositions
 
 PLACES = ("added sinusoids (8)", "TUPE (9)")

@@ -195,7 +195,7 @@ def test_translation_has_at_most_longest_tokens(longest):
 
 
 def test_what_can_not_be_translated():
-    """Asked at the door, as everywhere; 2⁴⁰ tokens would never be written."""
+    """Checked before it runs, as everywhere; 2⁴⁰ tokens would never be written."""
     ed = model(depth=1)
     params, options = some(ed), {"begin": BEGIN, "end": END, "longest": 3}
     for wrong, message in (

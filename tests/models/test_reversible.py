@@ -9,7 +9,7 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map
 from minitransformer.attention import MultiHeadAttention
-from minitransformer.attention.learned import AdaptiveSpan, Reformer
+from minitransformer.attention.selected import AdaptiveSpan, Reformer
 from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import Block, FeedForward, LanguageModel, SequenceModel

@@ -37,7 +37,7 @@ def test_a_mask_and_back(n, density):
 
 
 def test_a_graph_as_tiles_is_run_by_the_block_sparse_loops():
-    pattern = Window(9) | Window(1, step=40)
+    pattern = Window(9) | Window(1, dilation=40)
     edges = edges_of_mask(pattern.graph(150).A)
     Q, K, V, dY = np.random.default_rng(0).standard_normal((4, 2, 150, 8))
     (Y, back), (Z, other), (W, dense) = (

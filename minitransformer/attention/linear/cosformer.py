@@ -20,7 +20,7 @@ from minitransformer.attention.kernel_attention import (
     FromFeaturesPullback,
     kernel_attention,
 )
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
 from minitransformer.typing import Array, Float, checked
 

@@ -14,7 +14,7 @@ import numpy as np
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, opened, refuse_to_grow, unit
 from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from minitransformer.arrays import inverse
 from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
 from minitransformer.typing import Array, Float, checked
 

@@ -20,14 +20,12 @@ from minitransformer.arrays import one_dtype
 from minitransformer.attention.attend import attend, form
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
-from minitransformer.attention.keys_values import KeysValues
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import softplus
 from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
-FEW = 4  # queries, which are answered one by one
 UNIT = math.log(2)  # of c: where the core of attention takes exponentials to the base 2, it multiplies S by 1/ln 2
 
 

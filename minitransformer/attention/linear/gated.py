@@ -84,7 +84,7 @@ class GatedPullback(NamedTuple):
         if dY.shape != self.V.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.V.shape}")
         Q, K, V, log_decay = self.Q, self.K, self.V, by_channel(self.log_decay, self.K)
-        if loops := loops_in("sweeps"):
+        if loops := loops_in("scan"):
             ends = None if dS is None else (self.initial, self.S, dS)
             dQ, dK, dV, dlog_decay, *dS_0 = loops.gated_linear_back(Q, K, V, log_decay, dY, ends)
             return dQ, dK, dV, dlog_decay.reshape(self.log_decay.shape), *dS_0
@@ -127,7 +127,7 @@ def gated_linear_attention(
     """
     one_dtype(Q=Q, K=K, V=V, log_decay=log_decay, initial=initial)
     decay = by_channel(log_decay, K)
-    if loops := loops_in("sweeps"):
+    if loops := loops_in("scan"):
         value = loops.gated_linear(Q, K, V, decay, initial)
         return value, GatedPullback(Q, K, V, log_decay, initial, None if initial is None else value[1])
     S, Y = empty(K, V) if initial is None else initial, np.empty_like(V)
@@ -155,7 +155,7 @@ def gated_linear_step(
     """
     one_dtype(Q=Q, K=K, V=V, log_decay=log_decay, S=S)
     alpha = np.exp(by_channel(log_decay, K))
-    if loops := loops_in("recurrences"):
+    if loops := loops_in("step"):
         return loops.recurrence(Q, K, V, S, decay=alpha)
     Y = np.empty_like(V)
     for t in range(K.shape[-2]):

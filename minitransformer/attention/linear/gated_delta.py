@@ -44,7 +44,7 @@ class GatedDeltaPullback(NamedTuple):
         if dY.shape != self.E.shape:
             raise ValueError(f"dY: shape {dY.shape} should be that of Y, {self.E.shape}")
         log_decay = by_channel(self.log_decay, self.K)
-        if loops := loops_in("sweeps"):
+        if loops := loops_in("scan"):
             ends = None if dS is None else (self.initial, self.S, dS)
             gradients = loops.delta_back(self.Q, self.K, self.beta, self.E, dY, log_decay, ends)
         else:
@@ -97,7 +97,7 @@ def gated_delta_rule(
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta, log_decay=log_decay, initial=initial)
     decay = by_channel(log_decay, K)
-    if loops := loops_in("sweeps"):
+    if loops := loops_in("scan"):
         value, E = loops.delta(Q, K, V, beta, decay, initial)
         return value, GatedDeltaPullback(Q, K, beta, log_decay, E, initial, None if initial is None else value[1])
     S, E, Y = empty(K, V) if initial is None else initial, np.empty_like(V), np.empty_like(V)
@@ -129,7 +129,7 @@ def gated_delta_step(
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta, log_decay=log_decay, S=S)
     alpha = np.exp(by_channel(log_decay, K))
-    if loops := loops_in("recurrences"):
+    if loops := loops_in("step"):
         return loops.recurrence(Q, K, V, S, beta=beta, decay=alpha)
     Y = np.empty_like(V)
     for t in range(K.shape[-2]):

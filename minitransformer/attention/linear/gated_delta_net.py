@@ -18,7 +18,7 @@ from minitransformer.attention.linear.gla import GainPullback, WidenedPullback, 
 from minitransformer.attention.linear.memory import Entries, Memory, norm_and_gate
 from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.linear.ssd import speeds, time_offsets
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import sigmoid, silu, softplus
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback

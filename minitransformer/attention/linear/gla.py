@@ -14,7 +14,7 @@ import numpy as np
 
 from minitransformer.attention.linear.memory import Entries, Memory, NormAndGatePullback, norm_and_gate
 from minitransformer.attention.multi_head import merge_heads, split_heads
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import linear, silu, softplus
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array

@@ -27,7 +27,7 @@ from minitransformer.attention.linear.random_features import (
     trigonometric_features,
 )
 from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Float, checked

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.attention.linear.memory import Entries, Memory, NormAndGatePullback, norm_and_gate
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import silu
 from minitransformer.pullback import NoParams
 from minitransformer.typing import Array, checked

@@ -17,7 +17,7 @@ from minitransformer.arrays import inverse, must_broadcast, one_dtype, those_see
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.dot_product import dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 

@@ -18,7 +18,7 @@ import numpy as np
 from minitransformer.attention.linear.memory import Entries, Memory
 from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.multi_head import merge_heads, split_heads
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import rms_norm, silu, softplus
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback

@@ -13,7 +13,7 @@ import numpy as np
 
 from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback
 from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
 from minitransformer.typing import Array, Float, checked
 

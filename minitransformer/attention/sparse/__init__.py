@@ -1,7 +1,7 @@
 """Sparse attention: fixed patterns, one file per idea."""
 
 from minitransformer.attention.sparse.bigbird import BigBird
-from minitransformer.attention.sparse.cache import cache_bytes
+from minitransformer.attention.sparse.cached_tokens import cache_bytes
 from minitransformer.attention.sparse.etc import ETC, etc_attention, labelled_attention
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.attention.sparse.local import Local

@@ -19,15 +19,15 @@ import numpy as np
 
 from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.sparse.pattern import Pattern
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.typing import Array
 
 
 @frozen
 class BigBird(Pattern):
-    """Blocks of `block` tokens: `window` neighbours at each side, the first and last `globals_`, and `random` others for each.
+    """Blocks of `block` tokens: `window` neighbours a side, the first and last `global_tokens`, and `random` others for each.
 
-    If causal, a block sees the `window` blocks before it, the first `globals_`, and `random` of those between. What a
+    If causal, a block sees the `window` blocks before it, the first `global_tokens`, and `random` of those between. What a
     block draws depends on the seed, its number and the head; both ways, on the number of blocks as well.
 
     extra    rows that the model puts in front of the text, which see and are seen by all; then it can't be causal
@@ -37,7 +37,7 @@ class BigBird(Pattern):
     """
 
     window: int = 1
-    globals_: int = 1
+    global_tokens: int = 1
     random: int = 3
     seed: int = 0
     block: int = 64
@@ -55,7 +55,7 @@ class BigBird(Pattern):
         return "never" if self.extra else "either"
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """How many extra rows stand in front of the text."""
         return self.extra
 
@@ -74,7 +74,7 @@ class BigBird(Pattern):
 
         raises   ValueError if there are fewer blocks to draw from
         """
-        free = number - 2 * self.window - 1 - 2 * self.globals_
+        free = number - 2 * self.window - 1 - 2 * self.global_tokens
         if free < self.random:
             raise ValueError(f"number: {number} blocks leave {max(free, 0)} to draw from, for {self.random}")
         fixed = self._fixed(number, causal=False)
@@ -116,9 +116,9 @@ class BigBird(Pattern):
 
     def _fixed(self, number: int, causal: bool) -> Array:
         t, k = np.arange(number)[:, None], np.arange(number)[None]
-        fixed = (np.abs(t - k) <= self.window) | (k < self.globals_)
+        fixed = (np.abs(t - k) <= self.window) | (k < self.global_tokens)
         if not causal:
-            fixed |= (t < self.globals_) | (np.maximum(t, k) >= number - self.globals_)
+            fixed |= (t < self.global_tokens) | (np.maximum(t, k) >= number - self.global_tokens)
         return fixed
 
     def _draw(self, fixed: Array, row: int, number: int, head: int) -> Array:

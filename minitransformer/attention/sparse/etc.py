@@ -7,7 +7,7 @@ How far is a word from a token that stands nowhere? Between the two there is no 
 offset of two words, clipped; one for a word that looks at a global token, one for the reverse, one for two global tokens. A
 row has one softmax: {word to word, word to global} for a word, {global to global, global to word} for a global token.
 
-Replaces the stages "scores" and "pattern (which pairs)". A model puts g learned rows in front of the text (`front`), lets them
+Replaces the stages "scores" and "pattern (which pairs)". A model puts g learned rows in front of the text (`prefix`), lets them
 live through all layers, and drops them at the end.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, times
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import sum_by_index, unbroadcast
 from minitransformer.pullback import Pullback
@@ -96,14 +96,14 @@ def labelled_attention(
 # ------------------------------------------------------------------------------------------------- words and blocks
 
 
-def labels_of(i: Array, j: Array, *, globals_: int, clip: int) -> Array:
-    """The label of query i and key j, where the first `globals_` positions stand for no word.
+def labels_of(i: Array, j: Array, *, global_tokens: int, clip: int) -> Array:
+    """The label of query i and key j, where the first `global_tokens` positions stand for no word.
 
     0 … 2 clip      two words: j − i + clip, and the first or last of these if they are further apart than `clip`
     2 clip + 1      a word looks at a global token;  + 2  a global token at a word;  + 3  at a global token
     """
-    far = np.where(i < globals_, np.where(j < globals_, 3, 2), 1) + 2 * clip
-    return np.where((i < globals_) | (j < globals_), far, np.clip(j - i, -clip, clip) + clip)
+    far = np.where(i < global_tokens, np.where(j < global_tokens, 3, 2), 1) + 2 * clip
+    return np.where((i < global_tokens) | (j < global_tokens), far, np.clip(j - i, -clip, clip) + clip)
 
 
 def with_neighbours(X: Array) -> Array:
@@ -173,27 +173,27 @@ def etc_attention(
     R: Float[Array, "*shared r d"],
     b: Float[Array, "*shared r"],
     *,
-    globals_: int = 1,
+    global_tokens: int = 1,
     radius: int = 32,
     mask: Bool[Array, "..."] | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], ETCPullback]:
-    """Attention of [g; x] in which words see words within a radius, and the first `globals_` rows see and are seen by all.
+    """Attention of [g; x] in which words see words within a radius, and the first `global_tokens` rows see and are seen by all.
 
     R, b     of the 2 clip + 4 labels (labels_of): r even, at least 4
     mask     which keys are there, (…, 1, n)
     source   Borealis II, figure 9b; Ainslie et al. 2020
-    cost     O(n (radius + globals_) d): words are cut into blocks, each looks at itself, the two beside it and the global rows
+    cost     O(n (radius + global_tokens) d): words are cut into blocks; each sees itself, the two beside it and the global rows
     returns  Y and a pullback: dQ, dK, dV, dR, db = pullback(dY). Never causal: global rows see all, and are seen by all
     raises   ValueError for an odd number of labels, a number below zero, or a mask of pairs
     """
     n, labels = Q.shape[-2], R.shape[-2]
     if labels % 2 or labels < 4:
         raise ValueError(f"R: {labels} labels should be even, and at least 4")
-    clip, g, there = labels // 2 - 2, min(globals_, n), seen_keys(mask, Q, K, "ETC's attention")
+    clip, g, there = labels // 2 - 2, min(global_tokens, n), seen_keys(mask, Q, K, "ETC's attention")
     there = np.ones((n, 1), bool) if there is None else np.broadcast_to(there, (*there.shape[:-2], n, 1))
     i, j = np.arange(g)[:, None], np.arange(n)
     Y_g, of_globals = labelled_attention(
-        *(Q[..., :g, :], K, V, R, b, labels_of(i, j, globals_=g, clip=clip)), mask=there.mT
+        *(Q[..., :g, :], K, V, R, b, labels_of(i, j, global_tokens=g, clip=clip)), mask=there.mT
     )
     blocks = Blocks(n - g, g, min(max(radius, BLOCK), max(n - g, 1)))
     i = g + blocks.size + np.arange(blocks.size)[:, None]  # of the second of three blocks, behind the global rows
@@ -201,7 +201,7 @@ def etc_attention(
     near = (np.abs(i - j) <= radius) | (j < g)
     Y_w, of_words = labelled_attention(
         *(blocks.cut(Q[..., g:, :]), blocks.seen(K), blocks.seen(V), R[..., None, :, :], b[..., None, :]),
-        labels_of(i, j, globals_=g, clip=clip),
+        labels_of(i, j, global_tokens=g, clip=clip),
         mask=near & blocks.seen(there).mT,
     )
     return np.concatenate([Y_g, blocks.joined(Y_w)], -2), ETCPullback(of_globals, of_words, blocks)
@@ -230,7 +230,7 @@ class ETC(Core):
 
     d, heads   the model fills them in
     radius     of the window
-    globals_   g, rows that the model puts in front of the text; they are learned and stand for no word
+    global_tokens   g, rows that the model puts in front of the text; they are learned and stand for no word
     clip       offsets with a label of their own, to each side
     source     Ainslie et al. 2020; Borealis II, figure 9b
     cost       O(n (radius + g) d)
@@ -239,7 +239,7 @@ class ETC(Core):
     d: int
     heads: int
     radius: int = 32
-    globals_: int = 8
+    global_tokens: int = 8
     clip: int = 16
 
     causal = "never"
@@ -247,18 +247,18 @@ class ETC(Core):
     remembers = None
 
     def __post_init__(self) -> None:
-        if self.globals_ == 0:
-            raise ValueError("globals_: 0 should be at least 1; without a global token it is a Window")
+        if self.global_tokens == 0:
+            raise ValueError("global_tokens: 0 should be at least 1; without a global token it is a Window")
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """g, the number of global rows in front of the text."""
-        return self.globals_
+        return self.global_tokens
 
     @property
     def needs(self) -> str:  # type: ignore[override]
         """What the model adds."""
-        return f"{self.globals_} tokens in front"
+        return f"{self.global_tokens} tokens in front"
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ETCParams:
         """Small vectors, and no number: at first all kinds of pairs are nearly alike."""
@@ -273,5 +273,5 @@ class ETC(Core):
         self.refuse(causal=causal)
         if Q.shape[-2] != K.shape[-2]:
             raise ValueError(f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries; in ETC each token has both")
-        Y, attention = etc_attention(Q, K, V, *params, globals_=self.globals_, radius=self.radius, mask=mask)
+        Y, attention = etc_attention(Q, K, V, *params, global_tokens=self.global_tokens, radius=self.radius, mask=mask)
         return Y, ETCCorePullback(attention)

@@ -7,9 +7,9 @@ stack of local layers alone is a model of short texts. In turns with layers that
 """
 
 from minitransformer.attention.block_sparse import TILE
-from minitransformer.attention.recent import Kept
+from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.sparse.pattern import Pattern
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.typing import Array
 
 

@@ -65,12 +65,12 @@ def longformer_attention(
     *,
     radius: int = 32,
     dilation: int = 1,
-    globals_: int = 1,
+    global_tokens: int = 1,
     mask: Bool[Array, "..."] | None = None,
     encoding: Any = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
-    """Attention to a window and to the first `globals_` tokens, which see everything by projections of their own.
+    """Attention to a window and to the first `global_tokens` tokens, which see everything by projections of their own.
 
     radius         of the window, half of the "attention_window" of others; dilation: the step of `Window`
     mask           True where query i sees key j; must broadcast to (*batch, n, n)
@@ -82,7 +82,7 @@ def longformer_attention(
     raises         ValueError for a number below zero
     """
     n = Q.shape[-2]
-    g = min(globals_, n)
+    g = min(global_tokens, n)
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], n))
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
@@ -116,7 +116,7 @@ class Longformer(Core):
 
     d             width of a head; the model fills it in
     radius        of the window; dilation: only every so many-th of its tokens
-    globals_      G: the first so many tokens
+    global_tokens      G: the first so many tokens
     rotate        a rotary encoding, which turns both kinds of queries and keys; the model puts it there
     encoding      of positions in all scores; the model puts its own there
     source        Beltagy et al. 2020; Borealis II, figure 9a
@@ -127,7 +127,7 @@ class Longformer(Core):
     d: int
     radius: int = 32
     dilation: int = 1
-    globals_: int = 1
+    global_tokens: int = 1
     rotate: Any = None
     encoding: Any = None
 
@@ -140,8 +140,8 @@ class Longformer(Core):
     starts_as = {"q_g": "q", "k_g": "k", "v_g": "v"}  # noqa: RUF012  (as it is declared)
 
     def __post_init__(self) -> None:
-        if self.globals_ == 0:
-            raise ValueError("globals_: 0 should be at least 1; without a global token it is a Window")
+        if self.global_tokens == 0:
+            raise ValueError("global_tokens: 0 should be at least 1; without a global token it is a Window")
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]

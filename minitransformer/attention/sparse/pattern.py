@@ -18,9 +18,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from minitransformer.attention.block_sparse import TILE, BlockPattern, block_pattern, one_pattern, settled
-from minitransformer.attention.recent import Kept
+from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.sparse.graph import Graph
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.typing import Array
 
 
@@ -31,7 +31,7 @@ class Pattern:
 
     cost     of n tokens, for the table of `minitransformer attentions`
     causal   as in `attention/core.py`
-    front    tokens that a model puts in front of the sequence
+    prefix   tokens that a model puts in front of the sequence
     """
 
     cost: ClassVar[str] = "O(n²)"
@@ -42,7 +42,7 @@ class Pattern:
         return "either"
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """A pattern wants no tokens in front of the text."""
         return 0
 
@@ -131,9 +131,9 @@ class Combined(Pattern):
         return can.pop() if can else "either"
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """As many as one of them wants."""
-        return max(pattern.front for pattern in self.patterns)
+        return max(pattern.prefix for pattern in self.patterns)
 
     @property
     def rules(self) -> int:
@@ -232,9 +232,9 @@ class EachHead(Pattern):
         return Union(self.patterns).causal
 
     @property
-    def front(self) -> int:
+    def prefix(self) -> int:
         """As many as one of them wants."""
-        return Union(self.patterns).front
+        return Union(self.patterns).prefix
 
     @property
     def kept(self) -> Kept | None:

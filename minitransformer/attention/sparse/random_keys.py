@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from minitransformer.attention.sparse.pattern import Pattern
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.typing import Array
 
 
@@ -14,7 +14,7 @@ class RandomKeys(Pattern):
     """Every query sees `number` keys that are drawn for it; if causal, of those up to its own.
 
     Not quick by itself, for nearly every tile holds a pair: BigBird draws blocks. Here it is to look at: with a window and a
-    global token, RandomKeys(2) | Window(1) | Window(0, globals_=1), it is the picture that everybody prints.
+    global token, RandomKeys(2) | Window(1) | Window(0, global_tokens=1), it is the picture that everybody prints.
 
     seed     what is drawn depends on it and on the row, and both ways on the number of keys; never on a step
     source   Lecture notes C.3, random attention; Aalto 3.1.3; Zaheer et al. 2020

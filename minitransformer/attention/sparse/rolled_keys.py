@@ -112,7 +112,7 @@ def bigbird_attention(
         row 1, row N − 2     [K_0 K_1 K_2 K_{N−1} | drawn], [K_0 K_{N−3} K_{N−2} K_{N−1} | drawn]     (4 + r) b
         row 0, row N − 1     all n
 
-    The same as `block_sparse_attention` over BigBird(window=1, globals_=1, random=r), with 5 + r copies of K.
+    The same as `block_sparse_attention` over BigBird(window=1, global_tokens=1, random=r), with 5 + r copies of K.
 
     drawn    (H, N − 2, r), the blocks that each head draws for rows 1 … N − 2: BigBird.drawn(N)
     block    b; N = ⌈n / b⌉

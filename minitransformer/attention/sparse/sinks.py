@@ -15,8 +15,8 @@ import numpy as np
 from minitransformer.arrays import must_broadcast
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention
+from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
-from minitransformer.attention.recent import Kept, Recent
 from minitransformer.attention.sparse.window import Window
 from minitransformer.door import frozen
 from minitransformer.pullback import Pullback, Tree, tree_add

@@ -18,7 +18,7 @@ import numpy as np
 
 from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.sparse.pattern import Pattern
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.typing import Array
 
 Part = Literal["both", "near", "far", "heads"]

@@ -11,7 +11,7 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, kernel_attention
 from minitransformer.attention.linear import Taylor, taylor_features
-from minitransformer.chapters.random_features import taylor_bound
+from minitransformer.measurements.random_features import taylor_bound
 from minitransformer.pullback import NoParams
 
 B, H, N, M, D, DV = 2, 3, 4, 6, 3, 5

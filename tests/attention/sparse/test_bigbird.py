@@ -178,17 +178,19 @@ def test_it_computes_what_transformers_does(case, tier):
 
 def test_extra_rows_see_and_are_seen_by_all():
     e, b, n = 3, 4, 43
-    pattern = BigBird(globals_=0, random=1, block=b, extra=e)
+    pattern = BigBird(global_tokens=0, random=1, block=b, extra=e)
     mask = pattern(n, n, causal=False).mask
     assert mask[:e].all()
     assert mask[:, :e].all()
-    np.testing.assert_array_equal(mask[e:, e:], BigBird(globals_=0, random=1, block=b)(n - e, n - e, causal=False).mask)
+    np.testing.assert_array_equal(
+        mask[e:, e:], BigBird(global_tokens=0, random=1, block=b)(n - e, n - e, causal=False).mask
+    )
 
 
 def test_in_a_model_with_rows_in_front(rng):
-    model = SequenceModel(40, 96, 12, 2, 2, 10, "bigbird:globals_=0,random=1,block=3,extra=2", outputs=0)
+    model = SequenceModel(40, 96, 12, 2, 2, 10, "bigbird:global_tokens=0,random=1,block=3,extra=2", outputs=0)
     params = random_like(model.init(rng, np.float64), rng)
-    assert params.stack.front.shape == (2, 12)
+    assert params.stack.prefix.shape == (2, 12)
     tokens = rng.integers(0, 40, (1, 40))
     Y, _ = model(params, tokens)
     far = tokens.copy()

@@ -37,7 +37,7 @@ def arrays(n, clip=2, seed=0):
 
 def test_labels_one_by_one():
     """Words 0 … 2 clip; then word to global, global to word, global to global."""
-    labels = labels_of(np.arange(6)[:, None], np.arange(6), globals_=2, clip=1)
+    labels = labels_of(np.arange(6)[:, None], np.arange(6), global_tokens=2, clip=1)
     want = [
         [5, 5, 4, 4, 4, 4],
         [5, 5, 4, 4, 4, 4],
@@ -50,19 +50,19 @@ def test_labels_one_by_one():
 
 
 @pytest.mark.parametrize(
-    ("n", "radius", "globals_", "clip"), [(25, 3, 2, 2), (40, 17, 1, 5), (9, 0, 3, 0), (3, 2, 5, 1)]
+    ("n", "radius", "global_tokens", "clip"), [(25, 3, 2, 2), (40, 17, 1, 5), (9, 0, 3, 0), (3, 2, 5, 1)]
 )
-def test_in_loops(n, radius, globals_, clip):
+def test_in_loops(n, radius, global_tokens, clip):
     Q, K, V, R, b = five = arrays(n, clip)
-    Y, _ = etc_attention(*five, globals_=globals_, radius=radius)
+    Y, _ = etc_attention(*five, global_tokens=global_tokens, radius=radius)
     for s, h, i in np.ndindex(B, H, n):
         weights = {}
         for j in range(n):
-            if i < globals_ and j < globals_:
+            if i < global_tokens and j < global_tokens:
                 label = 2 * clip + 3
-            elif i < globals_:
+            elif i < global_tokens:
                 label = 2 * clip + 2
-            elif j < globals_:
+            elif j < global_tokens:
                 label = 2 * clip + 1
             elif abs(i - j) <= radius:
                 label = min(max(j - i, -clip), clip) + clip
@@ -74,11 +74,13 @@ def test_in_loops(n, radius, globals_, clip):
         assert np.allclose(Y[s, h, i], want, atol=1e-13)
 
 
-@pytest.mark.parametrize(("n", "radius", "globals_"), [(9, 2, 2), (40, 3, 1), (35, 20, 4)])
+@pytest.mark.parametrize(("n", "radius", "global_tokens"), [(9, 2, 2), (40, 3, 1), (35, 20, 4)])
 @pytest.mark.parametrize("padded", [False, True])
-def test_gradient(n, radius, globals_, padded):
+def test_gradient(n, radius, global_tokens, padded):
     mask = padding_mask(np.array([n, n - 3]), n)[:, None] if padded else None
-    check_pullback(partial(etc_attention, radius=radius, globals_=globals_, mask=mask), *arrays(n), entries=10)
+    check_pullback(
+        partial(etc_attention, radius=radius, global_tokens=global_tokens, mask=mask), *arrays(n), entries=10
+    )
 
 
 def test_gradient_of_labels(rng):
@@ -92,7 +94,7 @@ def test_gradient_of_labels(rng):
 def test_a_large_radius_without_labels_is_dense():
     """Identity 6: on the concatenation [g; x]."""
     Q, K, V, R, b = arrays(50)
-    Y, _ = etc_attention(Q, K, V, 0 * R, 0 * b, globals_=4, radius=50)
+    Y, _ = etc_attention(Q, K, V, 0 * R, 0 * b, global_tokens=4, radius=50)
     assert np.allclose(Y, dot_product_attention(Q, K, V)[0], atol=1e-13)
 
 
@@ -105,7 +107,7 @@ def test_the_way_back_from_the_neighbours(rng):
 def test_memory_grows_with_n():
     sizes = []
     for n in (500, 1000, 2000):
-        _, pullback = etc_attention(*arrays(n), globals_=2, radius=20)
+        _, pullback = etc_attention(*arrays(n), global_tokens=2, radius=20)
         sizes.append(pullback.of_words.A.nbytes + pullback.of_globals.A.nbytes)
     assert sizes[2] < 2.1 * sizes[1] < 2.1 * 2.1 * sizes[0]
 
@@ -114,18 +116,18 @@ def test_memory_grows_with_n():
 
 
 def model(**options):
-    return SequenceModel(40, 24, 12, 2, 2, 10, "etc:radius=2,globals_=3,clip=2", **options)
+    return SequenceModel(40, 24, 12, 2, 2, 10, "etc:radius=2,global_tokens=3,clip=2", **options)
 
 
 def test_a_model_puts_them_in_front_and_drops_them(rng):
     etc = model(outputs=0)
     params = random_like(etc.init(rng, np.float64), rng)
-    assert params.stack.front.shape == (3, 12)
+    assert params.stack.prefix.shape == (3, 12)
     tokens = rng.integers(0, 40, (2, 9))
     Y, _ = etc(params, tokens)
     assert Y.shape == (2, 9, 12)
     X, _ = etc._embed(params, tokens)
-    X = np.concatenate([np.stack([params.stack.front] * 2), X], 1)
+    X = np.concatenate([np.stack([params.stack.prefix] * 2), X], 1)
     for block, own in zip(etc.stack.blocks, params.stack.blocks, strict=True):
         X, _ = block(own, X)
     X, _ = etc.stack._last_norm(params.stack, X)
@@ -164,8 +166,8 @@ def test_masks_move_along(shape, rng):
     if mask.ndim < 2 or mask.shape[-2] == 1:
         pairs[..., :3, 3:] = mask
     Y, _ = fronted(params, X, mask=mask)
-    whole = np.concatenate([np.stack([params.front] * 2), X], 1)
-    assert np.allclose(Y, bare(params._replace(front=None), whole, mask=pairs)[0][:, 3:], atol=1e-13)
+    whole = np.concatenate([np.stack([params.prefix] * 2), X], 1)
+    assert np.allclose(Y, bare(params._replace(prefix=None), whole, mask=pairs)[0][:, 3:], atol=1e-13)
 
 
 def test_in_an_encoder_and_in_a_bert(rng):
@@ -173,9 +175,9 @@ def test_in_an_encoder_and_in_a_bert(rng):
     bert = BERT(40, 24, 12, 1, 2, 10, attention="etc:radius=2")
     assert bert(bert.init(rng), tokens)[0].shape == (2, 9, 12)
     stack = Stack((Block(MultiHeadAttention(12, 2, core=ETC(6, 2, 2, 3, 2))), Block(MultiHeadAttention(12, 2))))
-    assert stack.front == 3, "a dense block sees them as any other row"
+    assert stack.prefix == 3, "a dense block sees them as any other row"
     with pytest.raises(ValueError, match="2 and 3 tokens in front"):
-        Stack(tuple(Block(MultiHeadAttention(12, 2, core=ETC(6, 2, globals_=g))) for g in (3, 2)))
+        Stack(tuple(Block(MultiHeadAttention(12, 2, core=ETC(6, 2, global_tokens=g))) for g in (3, 2)))
 
 
 def test_what_can_not_be(rng):
@@ -183,8 +185,8 @@ def test_what_can_not_be(rng):
         LanguageModel(attention="etc")
     with pytest.raises(ValueError, match="ETC can't be causal"):
         EncoderDecoder(40, attention="etc")
-    with pytest.raises(ValueError, match="globals_: 0 should be at least 1"):
-        ETC(4, 2, globals_=0)
+    with pytest.raises(ValueError, match="global_tokens: 0 should be at least 1"):
+        ETC(4, 2, global_tokens=0)
     Q, K, V, R, b = arrays(5)
     with pytest.raises(ValueError, match="7 labels should be even"):
         etc_attention(Q, K, V, R[:, 1:], b[:, 1:])

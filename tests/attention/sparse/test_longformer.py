@@ -40,13 +40,13 @@ def arrays(n, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("n", "radius", "step", "globals_"), [(12, 2, 1, 1), (12, 2, 2, 3), (5, 3, 1, 5), (3, 1, 1, 7)]
+    ("n", "radius", "step", "global_tokens"), [(12, 2, 1, 1), (12, 2, 2, 3), (5, 3, 1, 5), (3, 1, 1, 7)]
 )
-def test_in_loops(n, radius, step, globals_, tier):
+def test_in_loops(n, radius, step, global_tokens, tier):
     Q, K, V, Q_g, K_g, V_g = all_six = arrays(n)
-    Y, _ = longformer_attention(*all_six, radius=radius, dilation=step, globals_=globals_)
+    Y, _ = longformer_attention(*all_six, radius=radius, dilation=step, global_tokens=global_tokens)
     for b, h, i in np.ndindex(B, H, n):
-        if i < globals_:
+        if i < global_tokens:
             q, keys, values, seen = Q_g[b, h, i], K_g[b, h], V_g[b, h], range(n)
         else:
             near = {j for j in range(n) if abs(i - j) <= radius * step and (i - j) % step == 0}
@@ -54,37 +54,39 @@ def test_in_loops(n, radius, step, globals_, tier):
                 Q[b, h, i],
                 K[b, h],
                 V[b, h],
-                near | set(range(min(globals_, n))),
+                near | set(range(min(global_tokens, n))),
             )  # a set: each key once
         weights = {j: math.exp(q @ keys[j] / math.sqrt(D)) for j in seen}
         want = sum(w * values[j] for j, w in weights.items()) / sum(weights.values())
         assert np.allclose(Y[b, h, i], want, atol=1e-13)
 
 
-@pytest.mark.parametrize("globals_", [1, 3])
+@pytest.mark.parametrize("global_tokens", [1, 3])
 @pytest.mark.parametrize("padded", [False, True])
-def test_gradient(globals_, padded):
+def test_gradient(global_tokens, padded):
     mask = padding_mask(np.array([9, 6]), 9)[:, None] if padded else None
     with mt.backend("numpy"):
-        check_pullback(partial(longformer_attention, radius=2, globals_=globals_, mask=mask), *arrays(9), entries=12)
+        check_pullback(
+            partial(longformer_attention, radius=2, global_tokens=global_tokens, mask=mask), *arrays(9), entries=12
+        )
 
 
 def test_everything_global_and_shared_projections_is_dense(tier):
     """Identity 5."""
     Q, K, V = arrays(70)[:3]
-    Y, _ = longformer_attention(Q, K, V, Q, K, V, radius=1, globals_=70)
+    Y, _ = longformer_attention(Q, K, V, Q, K, V, radius=1, global_tokens=70)
     assert np.allclose(Y, dot_product_attention(Q, K, V)[0], atol=1e-13)
 
 
 def test_a_window_over_everything_and_shared_projections_is_dense(tier):
     Q, K, V = arrays(70)[:3]
-    Y, _ = longformer_attention(Q, K, V, Q, K, V, radius=69, globals_=2)
+    Y, _ = longformer_attention(Q, K, V, Q, K, V, radius=69, global_tokens=2)
     assert np.allclose(Y, dot_product_attention(Q, K, V)[0], atol=1e-13)
 
 
 def test_nothing_global_is_a_window(tier):
     six = arrays(70)
-    Y, pullback = longformer_attention(*six, radius=3, globals_=0)
+    Y, pullback = longformer_attention(*six, radius=3, global_tokens=0)
     want, _ = block_sparse_attention(*six[:3], Window(3)(70, 70, causal=False))
     assert np.allclose(Y, want, atol=1e-14)
     assert not any(d.any() for d in pullback(np.ones_like(Y))[3:])
@@ -93,7 +95,7 @@ def test_nothing_global_is_a_window(tier):
 def test_with_shared_projections_it_is_the_pattern(tier):
     """A window with globals, in one softmax for every row."""
     Q, K, V = arrays(90)[:3]
-    Y, _ = longformer_attention(Q, K, V, Q, K, V, radius=4, dilation=2, globals_=3)
+    Y, _ = longformer_attention(Q, K, V, Q, K, V, radius=4, dilation=2, global_tokens=3)
     want, _ = block_sparse_attention(Q, K, V, Window(4, 2, 3)(90, 90, causal=False))
     assert np.allclose(Y, want, atol=1e-13)
 
@@ -101,7 +103,7 @@ def test_with_shared_projections_it_is_the_pattern(tier):
 def test_a_mask_of_pairs_reaches_both_kinds_of_rows(tier, rng):
     Q, K, V = arrays(20)[:3]
     mask = rng.random((B, 1, 20, 20)) < 0.7
-    Y, _ = longformer_attention(Q, K, V, Q, K, V, radius=4, globals_=3, mask=mask)
+    Y, _ = longformer_attention(Q, K, V, Q, K, V, radius=4, global_tokens=3, mask=mask)
     want, _ = dot_product_attention(Q, K, V, mask=mask & Window(4, 1, 3)(20, 20, causal=False).mask)
     assert np.allclose(Y, want, atol=1e-13)
 
@@ -144,7 +146,7 @@ def test_it_computes_what_transformers_does(case, tier):
     """Values, and gradients of the input and of all six projections; see data/README.md."""
     with np.load(Path(__file__).with_name("data") / "longformer.npz") as file:
         theirs = {name.partition(".")[2]: file[name] for name in file if name.startswith(f"{case}.")}
-    n, window, globals_, padded = map(int, theirs["n"])
+    n, window, global_tokens, padded = map(int, theirs["n"])
     names = {"q": "query", "k": "key", "v": "value"}
 
     def projection(name, sign=""):
@@ -155,7 +157,7 @@ def test_it_computes_what_transformers_does(case, tier):
     params = MultiHeadParams(
         *(p.W for p in own), np.eye(8), *(p.b for p in own), np.zeros(8), NoParams(), streams
     )  # fmt: skip
-    layer = MultiHeadAttention(8, 2, core=Longformer(4, radius=window // 2, globals_=globals_))
+    layer = MultiHeadAttention(8, 2, core=Longformer(4, radius=window // 2, global_tokens=global_tokens))
     there = padding_mask(np.array([n, n - padded]), n)
     Y, pullback = layer(params, theirs["X"], mask=there[:, None])
     assert np.allclose(Y * there.mT, theirs["Y"], atol=1e-13)
@@ -172,15 +174,17 @@ def test_it_computes_what_transformers_does(case, tier):
 def test_what_can_not_be(rng):
     with pytest.raises(ValueError, match="Longformer can't be causal"):
         LanguageModel(attention="longformer")
-    with pytest.raises(ValueError, match="globals_: 0 should be at least 1; without a global token it is a Window"):
-        Longformer(4, globals_=0)
+    with pytest.raises(
+        ValueError, match="global_tokens: 0 should be at least 1; without a global token it is a Window"
+    ):
+        Longformer(4, global_tokens=0)
     with pytest.raises(ValueError, match="radius: -1 should be at least 0"):
         Longformer(4, radius=-1)
-    with pytest.raises(ValueError, match="globals_: -1"):
-        longformer_attention(*arrays(4), globals_=-1)
+    with pytest.raises(ValueError, match="global_tokens: -1"):
+        longformer_attention(*arrays(4), global_tokens=-1)
     for rows in (2, 4):
         with pytest.raises(ValueError, match=r"mask: shape .* does not broadcast"):
-            longformer_attention(*arrays(7), globals_=rows - 1, mask=np.ones((rows, 7), bool))
+            longformer_attention(*arrays(7), global_tokens=rows - 1, mask=np.ones((rows, 7), bool))
     layer, X = MultiHeadAttention(8, 2, core=Longformer(4)), rng.standard_normal((2, 5, 8))
     with pytest.raises(ValueError, match="K: 7 keys for 5 queries"):
         layer(layer.init(rng, np.float64), X, memory=X[:, :2])

@@ -86,7 +86,7 @@ def test_the_saving_tends_to_p_plus_one():
 
 
 def test_that_is_what_a_model_keeps():
-    names = ("window:radius=7", "window:radius=7,globals_=2", "local:block=6", "softmax")
+    names = ("window:radius=7", "window:radius=7,global_tokens=2", "local:block=6", "softmax")
     model = LanguageModel(40, 96, 12, 4, 2, 10, attention=names)
     params = model.init(np.random.default_rng(0))
     _, state = model.step(params, np.arange(50)[None] % 40)

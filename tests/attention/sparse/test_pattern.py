@@ -28,7 +28,14 @@ from minitransformer.pullback import NoParams
 
 TOLERANCE = {"float32": 5e-6, "float64": 2e-14}
 SINGLE = [
-    *(Window(0), Window(5), Window(20, globals_=3), Window(4, step=3), Window(200), Window(2, step=5, globals_=70)),
+    *(
+        Window(0),
+        Window(5),
+        Window(20, global_tokens=3),
+        Window(4, dilation=3),
+        Window(200),
+        Window(2, dilation=5, global_tokens=70),
+    ),
     *(
         Strided(1),
         Strided(7),
@@ -47,13 +54,13 @@ SINGLE = [
         BigBird(2, 1, 2),
         BigBird(0, 0, 1, 5, 8, 70),
     ),
-    *(RandomKeys(2), RandomKeys(2, 3) | Window(1) | Window(0, globals_=1)),
+    *(RandomKeys(2), RandomKeys(2, 3) | Window(1) | Window(0, global_tokens=1)),
     *(Causal(), Window(9) | Strided(11), Window(30) & Strided(4), (Window(2) | Strided(9)) & Causal()),
 ]
 OF_HEADS = [
     *(BigBird(block=8, heads=2), BigBird(block=5, heads=2) & Window(40), BigBird(0, 0, 1, 5, 8, 3, 2)),
     *(Strided(7, "heads", 2), Fixed(9, 2, "heads", 2)),
-    EachHead((Window(3), Window(3, step=4))),
+    EachHead((Window(3), Window(3, dilation=4))),
     EachHead((Strided(5), Causal())) | Window(2),
     EachHead((Window(3), Strided(9))) & EachHead((Causal(), Window(12))),
 ]
@@ -132,7 +139,7 @@ def masks(*patterns, n=100, causal=False):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_union_and_intersection_are_those_of_the_masks(causal):
-    a, b, c = Window(4), Strided(9), Window(1, step=20)
+    a, b, c = Window(4), Strided(9), Window(1, dilation=20)
     A, B, C = masks(a, b, c, causal=causal)
     for pattern, mask in ((a | b, A | B), (a & b, A & B), ((a | b) & c, (A | B) & C), (a | b | c, A | B | C)):
         np.testing.assert_array_equal(masks(pattern, causal=causal)[0], mask)
@@ -143,7 +150,7 @@ def test_union_and_intersection_are_those_of_the_masks(causal):
 
 def test_what_a_combination_keeps():
     assert Window(4).kept == (0, 5)
-    assert (Window(4, globals_=2) | Window(3, step=3)).kept == (2, 10)
+    assert (Window(4, global_tokens=2) | Window(3, dilation=3)).kept == (2, 10)
     assert (Window(4) | Strided(3)).kept is None
     assert (Window(40) & Strided(3)).kept == (0, 41)
     assert EachHead((Window(4), Window(9))).kept == (0, 10)

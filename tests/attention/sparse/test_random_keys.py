@@ -27,7 +27,7 @@ def test_no_key_is_favoured():
 
 def test_window_and_globals_and_random_together():
     n = 40
-    pattern = RandomKeys(2) | Window(1) | Window(0, globals_=1)
+    pattern = RandomKeys(2) | Window(1) | Window(0, global_tokens=1)
     mask = pattern(n, n, causal=False).mask
     assert mask[0].all()
     assert mask[:, 0].all()

@@ -87,7 +87,7 @@ def test_a_text_that_fits_is_dense(rotate, tier):
 
 def test_without_positions_it_is_a_window_with_globals(tier):
     Q, K, V = arrays(90)
-    want, _ = SoftmaxAttention(Window(6, globals_=3))(NoParams(), Q, K, V, causal=True)
+    want, _ = SoftmaxAttention(Window(6, global_tokens=3))(NoParams(), Q, K, V, causal=True)
     assert np.allclose(sink_attention(Q, K, V, first=3, last=7)[0], want, atol=1e-14)
 
 

@@ -19,8 +19,8 @@ N = 20
 R, B = (np.random.default_rng(1).standard_normal(shape) for shape in ((2, 8, 4), (2, 8)))
 DRAWN = BigBird(random=1, block=3, heads=2).drawn(7)
 ATTENTIONS = {
-    "longformer": (6, lambda *six, mask: longformer_attention(*six, radius=2, globals_=2, mask=mask)),
-    "etc": (3, lambda *three, mask: etc_attention(*three, R, B, radius=2, globals_=2, mask=mask)),
+    "longformer": (6, lambda *six, mask: longformer_attention(*six, radius=2, global_tokens=2, mask=mask)),
+    "etc": (3, lambda *three, mask: etc_attention(*three, R, B, radius=2, global_tokens=2, mask=mask)),
     "bigbird": (3, lambda *three, mask: bigbird_attention(*three, DRAWN, block=3, mask=mask)),
     "sinks": (3, lambda *three, mask: sink_attention(*three, first=2, last=4, rotate=RoPE(4), mask=mask)),
 }

@@ -12,7 +12,7 @@ from minitransformer.attention import (
     block_sparse_attention,
     dot_product_attention,
 )
-from minitransformer.attention.recent import Kept, Recent
+from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
@@ -31,12 +31,12 @@ def arrays(n, d=4, batch=(2, 2), seed=0):
 
 def test_pair_by_pair():
     """|i − j| ≤ ρ r and r divides i − j, or one of the two is global."""
-    n, radius, step, globals_ = 30, 3, 2, 4
-    mask = Window(radius, step, globals_)(n, n, causal=False).mask
+    n, radius, step, global_tokens = 30, 3, 2, 4
+    mask = Window(radius, step, global_tokens)(n, n, causal=False).mask
     for i in range(n):
         for j in range(n):
             near = abs(i - j) <= radius * step and (i - j) % step == 0
-            assert mask[i, j] == (near or i < globals_ or j < globals_)
+            assert mask[i, j] == (near or i < global_tokens or j < global_tokens)
 
 
 @pytest.mark.parametrize(("radius", "step"), [(1, 1), (65, 1), (13, 5), (64, 1)])
@@ -112,7 +112,7 @@ def test_a_ring_of_w_places_is_enough():
 
 
 @pytest.mark.parametrize(
-    "pattern", [Window(5), Window(3, 4), Window(5, globals_=3), EachHead((Window(2), Window(9, 2, 1)))]
+    "pattern", [Window(5), Window(3, 4), Window(5, global_tokens=3), EachHead((Window(2), Window(9, 2, 1)))]
 )
 @pytest.mark.parametrize("pieces", [(1,) * 150, (7, 1, 1, 200, 1, 4, 5, 70), (100, 100, 1), (3, 65, 64, 1)])
 def test_step_by_step_is_the_whole(pattern, pieces, tier):
@@ -130,7 +130,7 @@ def test_step_by_step_is_the_whole(pattern, pieces, tier):
 
 
 def test_memory_is_constant_while_it_writes(tier):
-    model = LanguageModel(40, 96, 12, 2, 2, 10, attention=Window(7, globals_=2), positions="rope")
+    model = LanguageModel(40, 96, 12, 2, 2, 10, attention=Window(7, global_tokens=2), positions="rope")
     params = model.init(np.random.default_rng(0))
     _, state = model.step(params, np.arange(40)[None])
     sizes = []
@@ -150,7 +150,7 @@ def test_a_wide_window_takes_no_room_before_it_needs_it():
 
 def test_an_old_state_still_has_its_keys():
     """Far behind the last one written, when a ring would have overwritten them."""
-    core = SoftmaxAttention(Window(4, globals_=1))
+    core = SoftmaxAttention(Window(4, global_tokens=1))
     Q, K, V = arrays(500)
     _, old = core.step(NoParams(), Q[..., :20, :], K[..., :20, :], V[..., :20, :])
     before, state = old.keys.copy(), old
@@ -188,8 +188,10 @@ def test_the_rows_know_where_they_stand(first, last):
 
 def test_scores_that_know_offsets_keep_the_last_keys_and_others_all():
     cases = (("alibi", True), ("t5", True), ("shaw", False), ("rope", True), ("sinusoidal", True))
-    for positions, short, globals_ in (*((*case, 0) for case in cases), ("alibi", False, 2), ("rope", True, 2)):
-        model = LanguageModel(40, 96, 12, 1, 2, 10, attention=Window(5, globals_=globals_), positions=positions)
+    for positions, short, global_tokens in (*((*case, 0) for case in cases), ("alibi", False, 2), ("rope", True, 2)):
+        model = LanguageModel(
+            40, 96, 12, 1, 2, 10, attention=Window(5, global_tokens=global_tokens), positions=positions
+        )
         params = model.init(np.random.default_rng(0), np.float64)
         tokens = np.random.default_rng(1).integers(0, 40, (1, 60))
         whole, _ = model(params, tokens)
@@ -198,4 +200,4 @@ def test_scores_that_know_offsets_keep_the_last_keys_and_others_all():
             logits, state = model.step(params, tokens[:, t : t + 1], state)
             said.append(logits)
         assert np.allclose(np.concatenate(said, 1), whole, atol=1e-12)
-        assert state.blocks[0].keys.shape[-2] == (5 + globals_ if short else 60)
+        assert state.blocks[0].keys.shape[-2] == (5 + global_tokens if short else 60)

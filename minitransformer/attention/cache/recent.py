@@ -1,0 +1,82 @@
+"""The keys and values of the first few tokens and of the last ones: what attention has to remember that sees no others.
+
+A ring of w places, in which token t overwrites the one at t mod w, is all that a window needs. But an older state, from which
+somebody goes on in another way, would find its keys overwritten. So here new tokens are appended until the room is full; then
+those that are still seen move to the front of new room. That copies one row for each token, and the memory stays constant.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.cache.keys_values import claim, must_follow
+from minitransformer.typing import Array
+
+
+class Kept(NamedTuple):
+    """What a causal query can see at most: the first positions, and the last ones, its own among them."""
+
+    first: int
+    last: int
+
+
+class Recent(NamedTuple):
+    """The first `end` rows of two arrays with room for more, (*batch, G, room, d) and (*batch, G, room, dv).
+
+    length    of the text so far, most of which may be forgotten
+    kept      how many positions at the start and at the end can be seen again
+    written   how far the room is filled, in a list that all states share which look into it (as in KeysValues)
+    """
+
+    K: Array
+    V: Array
+    length: int
+    end: int
+    kept: Kept
+    written: list[int]
+
+    @classmethod
+    def of(cls, K: Array, V: Array, kept: Kept) -> "Recent":
+        """The state after the first tokens."""
+        return cls(K, V, K.shape[-2], K.shape[-2], kept, [-1])._moved(0)
+
+    @property
+    def positions(self) -> Array:
+        """Where in the text the rows stand: the first ones where they are, the others at the end of it. They rise."""
+        rows = np.arange(self.end)
+        return np.where(rows < self.kept.first, rows, rows + self.length - self.end)
+
+    @property
+    def keys(self) -> Array:
+        """K of the rows that the next query may see, (*batch, G, at most first + last − 1, d)."""
+        return self._seen(self.K)
+
+    @property
+    def values(self) -> Array:
+        """V of the rows that the next query may see."""
+        return self._seen(self.V)
+
+    def _seen(self, X: Array) -> Array:
+        first, last = self.kept.first, self.kept.last - 1
+        if self.end <= first + last:
+            return X[..., : self.end, :]
+        return np.concatenate([X[..., :first, :], X[..., self.end - last : self.end, :]], -2)
+
+    def _moved(self, n: int) -> "Recent":
+        """In new room, with what is still seen, and the next n positions taken; as many again fit, up to what is kept."""
+        keys, values = self.keys, self.values
+        used = keys.shape[-2]
+        room = used + n + max(min(used + n, self.kept.last), 64)
+        K, V = (np.zeros((*X.shape[:-2], room, X.shape[-1]), X.dtype) for X in (keys, values))
+        K[..., :used, :], V[..., :used, :] = keys, values
+        return Recent(K, V, self.length, used, self.kept, [used + n])
+
+    def extended(self, K: Array, V: Array) -> "Recent":
+        """With these n more positions: O(n) for each token, however long the text is."""
+        must_follow(K, V, self.K, self.V)
+        n = K.shape[-2]
+        if self.end + n > self.K.shape[-2] or not claim(self.written, self.end, self.end + n):
+            self = self._moved(n)
+        end = self.end + n
+        self.K[..., self.end : end, :], self.V[..., self.end : end, :] = K, V
+        return self._replace(length=self.length + n, end=end)

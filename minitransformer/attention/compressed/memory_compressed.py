@@ -1,0 +1,273 @@
+"""Memory-compressed attention: s keys become one, and so do their values, by a convolution as long as its stride.
+
+    k̄_b = Σ_t k_{bs+t} θ_t,   v̄_b = Σ_t v_{bs+t} θ′_t,   t = 0 … s − 1
+    Y   = softmax(scale · Q K̄ᵀ) V̄
+
+The matrix is (n, m/s), not (n, m). Of the stages of attention it replaces none: it puts shorter keys and values in front.
+θ_t is a matrix (d, d), or with depthwise convolution a vector that weighs each channel by itself; a "learned weighted
+average" of neighbours, as Borealis II has it, is the latter (E14).
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import one_dtype
+from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.checks import frozen
+from minitransformer.functional import LinearPullback, linear
+from minitransformer.gather_scatter import unbroadcast
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class CompressPullback(NamedTuple):
+    """x̄_b = Σ_t x_{bs+t} θ_t gives dx_{bs+t} = dx̄_b θ_tᵀ, a transposed convolution, and dθ_t = Σ_b x_{bs+t}ᵀ dx̄_b.
+
+    Depthwise, each product is one of numbers: dx_{bs+t} = dx̄_b ⊙ θ_t and dθ_t = Σ_b x_{bs+t} ⊙ dx̄_b.
+    """
+
+    blocks: Array
+    theta: Array
+    m: int
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        *batch, count, s, d = self.blocks.shape
+        if self.theta.ndim == 3:
+            dY = dY[..., None, :]
+            dblocks, dtheta = dY * self.theta[:, None], unbroadcast((self.blocks * dY).sum(-3), self.theta.shape)
+        else:
+            X, W = self.blocks.reshape(*batch, count, s * d), self.theta.reshape(-1, s * d, d)
+            heads = range(len(W))
+            both = [LinearPullback(X[..., h, :, :], W[h], None)(dY[..., h, :, :]) for h in heads]
+            dblocks, dtheta = np.stack([dX for dX, _ in both], -3), np.stack([dW for _, dW in both])
+        dX = dblocks.reshape(*batch, count * s, d)[..., : self.m, :]
+        return dX, dtheta.reshape(self.theta.shape)
+
+
+@checked
+def compress(
+    X: Float[Array, "*batch heads m d"], theta: Float[Array, "heads s d *e"], name: str = "theta"
+) -> tuple[Float[Array, "*batch heads blocks d"], Pullback]:
+    """A convolution whose stride is as long as its kernel: x̄_b = Σ_t x_{bs+t} θ_t, one row for each s.
+
+    theta    (H, s, d, d), or (H, s, d) for each channel by itself; every head has its own
+    cost     O(m d²), or O(m d). A last block that is not full counts zeros for what it lacks
+    returns  X̄ with ⌈m/s⌉ rows and a pullback: dX, dtheta = pullback(dX̄)
+    raises   TypeError for a wrong shape or dtype
+    """
+    one_dtype(X=X, theta=theta)
+    s, d, *full = theta.shape[1:]
+    if 0 in theta.shape[:2] or (full and full != [d]):
+        raise TypeError(f"{name}: shape {theta.shape} should be (H, s, d) or (H, s, d, d), with H and s at least 1")
+    *batch, m, d = X.shape
+    count = -(-m // s)
+    if count * s > m:
+        X = np.concatenate([X, np.zeros((*batch, count * s - m, d), X.dtype)], -2)
+    blocks = X.reshape(*batch, count, s, d)
+    if full:
+        flat, W = blocks.reshape(*batch, count, s * d), theta.reshape(-1, s * d, d)
+        Y = np.stack([linear(flat[..., h, :, :], W[h])[0] for h in range(len(W))], -3)
+    else:
+        Y = (blocks * theta[:, None]).sum(-2)
+    return Y, CompressPullback(blocks, theta, m)
+
+
+class MemoryCompressedPullback(NamedTuple):
+    """Attention to the blocks, then each convolution backwards. What is hidden was zero, and gets zero.
+
+    The null key and value stand in front of the blocks in every sample: dnull is the sum of their rows.
+    """
+
+    attention: Pullback
+    k: CompressPullback
+    v: CompressPullback
+    seen: Array | None
+    null: bool
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The weights of the blocks, (*batch, H, n, ⌈m/s⌉), with that of the null key in front if there is one."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
+        dQ, *dboth = self.attention(dY)
+        compressed = zip((self.k, self.v), dboth, strict=True)
+        (dK, dtheta_k), (dV, dtheta_v) = (pullback(dX[..., self.null :, :]) for pullback, dX in compressed)
+        dnulls = [unbroadcast(dX[..., 0, :], (*dX.shape[-3:-2], dX.shape[-1])) for dX in dboth] if self.null else []
+        return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV), dtheta_k, dtheta_v, *dnulls
+
+
+def complete_blocks(first: int, n: int, count: int, s: int) -> Array:
+    """Which blocks are over when queries first … first + n − 1 look, (n, count): (b + 1) s ≤ i + 1."""
+    return (np.arange(count) + 1) * s <= first + np.arange(n)[:, None] + 1
+
+
+def _with_null(X: Array, null: Array | None) -> Array:
+    if null is None:
+        return X
+    return np.concatenate([np.broadcast_to(null[:, None], (*X.shape[:-2], 1, X.shape[-1])), X], -2)
+
+
+def _attend(
+    Q: Array, K: Array, V: Array, sees: Array | None, null_k: Array | None, null_v: Array | None, scale: float | None
+) -> tuple[Array, Pullback]:
+    """Attention to blocks, which `sees` may hide, and to the null key, which nothing hides."""
+    if sees is not None and null_k is not None:
+        sees = np.concatenate([np.ones((*sees.shape[:-1], 1), bool), sees], -1)
+    return dot_product_attention(Q, _with_null(K, null_k), _with_null(V, null_v), mask=sees, scale=scale)
+
+
+@checked
+def memory_compressed_attention(
+    Q: Float[Array, "*batch heads n d"],
+    K: Float[Array, "*batch heads m d"],
+    V: Float[Array, "*batch heads m dv"],
+    theta_k: Float[Array, "heads s d *e"],
+    theta_v: Float[Array, "heads s dv *f"],
+    null_k: Float[Array, "heads d"] | None = None,
+    null_v: Float[Array, "heads dv"] | None = None,
+    *,
+    causal: bool = False,
+    mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
+) -> tuple[Float[Array, "*batch heads n dv"], Pullback]:
+    """Attention to blocks of s keys, each made into one.
+
+        Y = softmax(scale · Q (θ_k ⊛ K)ᵀ) (θ_v ⊛ V)
+
+    theta    the kernels, (H, s, d, d) or for each channel by itself (H, s, d), and for the values the same with dv
+    null     a key and a value that stand for no position; every query sees them
+    causal   query i sees the blocks that are complete, whose last position is at most i: none, for the first s − 1 queries
+    mask     True where a key is there, (…, 1, m); what is hidden counts as zero, and a block with nothing in it is not seen
+    scale    1/√d by default, which the printed equation lacks (E1)
+    source   Borealis II (14), figure 5; Liu et al. 2018
+    cost     O(n m d / s) time, O(n m / s) memory: the square is smaller, but it is one. Can be causal
+    returns  Y and a pullback: dQ, dK, dV, dtheta_k, dtheta_v = pullback(dY), then dnull_k and dnull_v if they are given
+    raises   TypeError for a wrong shape or dtype, or half of a null; ValueError for a mask that hides pairs
+    """
+    one_dtype(Q=Q, K=K, V=V, theta_k=theta_k, theta_v=theta_v, null_k=null_k, null_v=null_v)
+    if (null_k is None) != (null_v is None):
+        raise TypeError("null_k, null_v: a null has a key and a value")
+    seen = seen_keys(mask, Q, K, "a block of keys")
+    K_bar, k = compress(where_seen(seen, K), theta_k, "theta_k")
+    V_bar, v = compress(where_seen(seen, V), theta_v, "theta_v")
+    n, m, count, s = Q.shape[-2], K.shape[-2], K_bar.shape[-2], theta_k.shape[1]
+    sees: Any = None
+    if seen is not None:
+        there = np.zeros((*seen.shape[:-2], count * s), bool)
+        there[..., :m] = seen[..., 0]
+        sees = there.reshape(*seen.shape[:-2], 1, count, s).any(-1)
+    if causal:
+        complete = complete_blocks(m - n, n, count, s)
+        sees = complete if sees is None else sees & complete
+    Y, attention = _attend(Q, K_bar, V_bar, sees, null_k, null_v, scale)
+    return Y, MemoryCompressedPullback(attention, k, v, seen, null_k is not None)
+
+
+# --------------------------------------------------------------------------------------------- the core
+
+
+class MemoryCompressedParams(NamedTuple):
+    """Kernels (H, s, d) or (H, s, d, d), and the null key and value (H, d); None without."""
+
+    theta_k: Array
+    theta_v: Array
+    null_k: Array | None
+    null_v: Array | None
+
+
+class MemoryCompressedCorePullback(NamedTuple):
+    """The function's gradients, those of the parameters first."""
+
+    attention: MemoryCompressedPullback
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The weights of the null key and of the blocks."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[MemoryCompressedParams, Array, Array, Array]:
+        dQ, dK, dV, dtheta_k, dtheta_v, *dnulls = self.attention(dY)
+        return MemoryCompressedParams(dtheta_k, dtheta_v, *(dnulls or (None, None))), dQ, dK, dV
+
+
+class MemoryCompressedState(NamedTuple):
+    """The complete blocks, compressed, and the K and V that wait for theirs to be: `length` positions in length/s + s rows."""
+
+    blocks: KeysValues
+    K: Array
+    V: Array
+    length: int
+
+
+@frozen
+class MemoryCompressed(Core):
+    """Attention to blocks of keys, each made into one by a convolution.
+
+    stride       s, keys in a block
+    convolution  "full", which mixes the channels of a head, or "depthwise", one number for each
+    null         whether there is a key that every query sees; without it, causal queries before the first complete block see
+                 nothing, and give zeros
+    source       Borealis II (14); Liu et al. 2018
+    cost         O(n²/s); decoding keeps length/s blocks and up to s − 1 keys and values that wait. Can be causal
+    raises       ValueError for a stride below 1
+    """
+
+    heads: int
+    d: int
+    stride: int = 4
+    convolution: Literal["full", "depthwise"] = "full"
+    null: bool = True
+
+    remembers = "a block for each stride of them"
+
+    @property
+    def cost(self) -> str:  # type: ignore[override]
+        """The cost for n tokens, which is still a square."""
+        return "O(n²/stride)"
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MemoryCompressedParams:
+        """Every block starts as the average of its keys, the null as zeros."""
+        one = np.ones(self.d, dtype) if self.convolution == "depthwise" else np.eye(self.d, dtype=dtype)
+        theta = np.tile(one / dtype(self.stride), (self.heads, self.stride, *(1,) * one.ndim))
+        null = np.zeros((self.heads, self.d), dtype) if self.null else None
+        return MemoryCompressedParams(theta, theta, null, null)
+
+    def __call__(
+        self,
+        params: MemoryCompressedParams,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = False,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, MemoryCompressedCorePullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV)."""
+        Y, attention = memory_compressed_attention(Q, K, V, *params, causal=causal, mask=mask)
+        return Y, MemoryCompressedCorePullback(attention)
+
+    def step(
+        self,
+        params: MemoryCompressedParams,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        state: MemoryCompressedState | None = None,
+    ) -> tuple[Array, MemoryCompressedState]:
+        """O(d m/s) for one new token after m: a block is made once, when it is complete."""
+        if state is None:
+            no_K, no_V = (np.zeros_like(X[..., :0, :]) for X in (K, V))
+            state = MemoryCompressedState(KeysValues.of(no_K, no_V), no_K, no_V, 0)
+        K, V = np.concatenate([state.K, K], -2), np.concatenate([state.V, V], -2)
+        over = K.shape[-2] // self.stride * self.stride
+        K_bar, V_bar = compress(K[..., :over, :], params.theta_k)[0], compress(V[..., :over, :], params.theta_v)[0]
+        blocks, n = state.blocks.extended(K_bar, V_bar), Q.shape[-2]
+        sees = complete_blocks(state.length, n, blocks.length, self.stride)
+        Y, _ = _attend(Q, blocks.keys, blocks.values, sees, params.null_k, params.null_v, None)
+        return Y, MemoryCompressedState(blocks, K[..., over:, :].copy(), V[..., over:, :].copy(), state.length + n)

@@ -1,0 +1,248 @@
+"""Adaptive attention span: every head learns how far back it looks. Replaces the stage "pattern (which pairs)".
+
+A head sees the last z positions in full and the R before them less and less. Since m · exp S = exp(S + ln m), the soft edge
+is a bias for each offset, ln m, and what is beyond it is left out of the list of tiles.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import one_dtype
+from minitransformer.attention.attend import attend
+from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, one_pattern
+from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.dot_product import attend_to_buffer
+from minitransformer.attention.sparse.pattern import TILE, Pattern
+from minitransformer.door import frozen
+from minitransformer.gather_scatter import refuse_other_heads, unbroadcast
+from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class LogRampPullback(NamedTuple):
+    """b = ln m, and on the ramp m = (R + z − x)/R: ∂b/∂z = 1/(R m) there, and 0 where m is 1 or nothing is seen."""
+
+    slope: Array
+
+    def __call__(self, db: Array) -> Array:
+        return (db * self.slope).sum(-1)
+
+
+def log_ramp(z: Array, ramp: int, longest: int, n: int, m: int) -> tuple[Array, Array, LogRampPullback]:
+    """b = ln m_z for each offset j − i, (H, n + m − 1), 0 where nothing is seen; how far each head sees; the pullback."""
+    x = (m - 1) - np.arange(n + m - 1)  # the distance i − j of each offset
+    soft = np.clip((ramp + z[:, None] - x.astype(z.dtype)) / z.dtype.type(ramp), 0, 1)
+    seen = (1 <= x) & (x <= longest) & (soft > 0)
+    soft = np.where(seen, soft, z.dtype.type(1))
+    slope = np.where(soft < 1, 1 / (ramp * soft), z.dtype.type(0))
+    return np.log(soft), np.where(seen, x, 0).max(-1, initial=0), LogRampPullback(slope)
+
+
+@frozen
+class Before(Pattern):
+    """The `reach` positions before a query, and not the query's own."""
+
+    reach: int
+
+    def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
+        """1 ≤ i − j ≤ reach."""
+        return (j < i) & (i - j <= self.reach)
+
+    def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
+        """Tiles that hold such a pair."""
+        return (k <= t) & ((t - k) * TILE - (TILE - 1) <= self.reach)
+
+
+def tiles(reach: Array, n: int, m: int) -> BlockPattern:
+    """The tiles of each head, no further back than it sees."""
+    return _tiles(tuple(int(r) for r in reach), n, m)
+
+
+@functools.lru_cache(maxsize=64)
+def _tiles(reach: tuple[int, ...], n: int, m: int) -> BlockPattern:
+    return one_pattern([Before(r)(n, m, causal=True) for r in reach])
+
+
+class AdaptiveSpanPullback(NamedTuple):
+    """Back through attention with a bias for each offset, whose gradient goes on to z; and to another bias, if there is one."""
+
+    attention: Pullback
+    ramp: LogRampPullback
+    bias_shape: tuple[int, ...] | None
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
+        dQ, dK, dV, db = self.attention(dY)
+        dbias = () if self.bias_shape is None else (unbroadcast(db, self.bias_shape),)
+        return dQ, dK, dV, self.ramp(db), *dbias
+
+
+@checked
+def adaptive_span_attention(
+    Q: Float[Array, "*batch heads n d"],
+    K: Float[Array, "*batch groups m d"],
+    V: Float[Array, "*batch groups m dv"],
+    z: Float[Array, "heads"],
+    bias: Float[Array, "*some o"] | None = None,
+    *,
+    ramp: int = 32,
+    longest: int | None = None,
+    mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
+) -> tuple[Float[Array, "*batch heads n dv"], AdaptiveSpanPullback]:
+    """Attention to the positions before a query, of which head h sees about z_h.
+
+        A_tr = m_z(t − r) exp S_tr / Σ_q m_z(t − q) exp S_tq,      r and q from t − S to t − 1
+        m_z(x) = min(max((R + z − x)/R, 0), 1)
+
+    The sum does not hold t itself: the first row sees nothing and is zero, and so is a head with z + R ≤ 1.
+
+    z        span of each head, in positions; beyond it m falls to 0 within `ramp` positions, R
+    longest  S; all positions before the query if None
+    bias     one number for each offset, as in `dot_product_attention`; (8) has ⟨q_t, p_{t−r}⟩ in its scores, which is an
+             encoding of positions (`positions/shaw.py`)
+    scale    1/√d by default, as in the authors' code; (8) prints none
+    source   Aalto (6) to (8); Sukhbaatar et al. 2019. Their code masks after softmax and divides by the sum + 10⁻⁸, with
+             x smaller by one
+    cost     O(n (max z + R) d) time, O(n) memory. Always causal: with n < m the queries are the last n of the m positions
+    returns  Y and a pullback: dQ, dK, dV, dz = pullback(dY), and dbias if there is a bias
+    raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys
+    """
+    one_dtype(Q=Q, K=K, V=V, z=z, bias=bias)
+    n, m = Q.shape[-2], K.shape[-2]
+    refuse_more_queries(n, m)
+    b, reach, pullback = log_ramp(z, ramp, m if longest is None else longest, n, m)
+    if bias is not None:
+        b = b + bias
+    Y, attention = block_sparse_attention(Q, K, V, tiles(reach, n, m), b, causal=True, mask=mask, scale=scale)
+    return Y, AdaptiveSpanPullback(attention, pullback, None if bias is None else bias.shape)
+
+
+# --------------------------------------------------------------------------------------------- the core
+
+
+class SpanParams(NamedTuple):
+    """span (H,): z/S of each head, from 0 to 1; and what an encoding of positions has to learn."""
+
+    span: Array
+    encoding: Tree = NoParams()
+
+
+class SpanCorePullback(NamedTuple):
+    """z = S · span, and the penalty λ/H Σ_h z_h is added to the loss: dspan = S (dz + λ/H · dadded)."""
+
+    attention: Pullback
+    ramp: LogRampPullback
+    limit: int
+    rate: float
+    added: float
+    dadded: float = 0.0
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[SpanParams, Array, Array, Array]:
+        dencoding, dQ, dK, dV, db = self.attention(dY)
+        dz = self.ramp(db)
+        dspan = self.limit * (dz + dz.dtype.type(self.rate * self.dadded))
+        return SpanParams(dspan, dencoding), dQ, dK, dV
+
+
+@frozen
+class AdaptiveSpan(Core):
+    """Every head learns how far back it looks, and pays for it. The current token is not among what it sees.
+
+    heads     H, and `longest`, the longest sequence: filled in by the model
+    limit     S, the largest span; as the longest sequence if None
+    ramp      R, over which the edge is soft
+    penalty   λ: (λ/H) Σ_h z_h is added to the loss, for each layer
+    encoding  of positions, which changes the scores; a model puts its own there
+
+    After a step of the optimiser the spans are brought back into 0 … S.
+
+    source    Aalto (6) to (8); Sukhbaatar et al. 2019, R = 32 and λ = 2 · 10⁻⁶ for their small models
+    cost      O(n (max z + R) d) time, and for a new token O((max z + R) d). Always causal
+    """
+
+    heads: int
+    longest: int
+    limit: int | None = None
+    ramp: int = 32
+    penalty: float = 2e-6
+    encoding: Any = None
+
+    cost = "O(n largest span)"
+    causal = "always"
+    groups = True
+    moves = True
+    adds_loss = True
+
+    @property
+    def largest(self) -> int:
+        """S, the longest span that a head can have."""
+        return self.longest if self.limit is None else self.limit
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What the encoding shares."""
+        return tuple(f"encoding.{path}" for path in super().shared)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SpanParams:
+        """Spans of 0: at first a head sees the R positions of its ramp."""
+        return SpanParams(np.zeros(self.heads, dtype), super().init(rng, dtype))
+
+    def __call__(
+        self,
+        params: SpanParams,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = True,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, SpanCorePullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError if it shall not be causal."""
+        self.refuse(causal=causal)
+        refuse_other_heads(Q, self.heads)
+        n, m = Q.shape[-2], K.shape[-2]
+        refuse_more_queries(n, m)
+        z = self.largest * params.span
+        b, reach, ramp = log_ramp(z, self.ramp, self.largest, n, m)
+        Y, attention = attend(
+            *(self.encoding, params.encoding, Q, K, V, b), causal=True, mask=mask, pattern=tiles(reach, n, m)
+        )
+        added = float(self.penalty * z.mean())
+        return Y, SpanCorePullback(attention, ramp, self.largest, self.penalty / self.heads, added)
+
+    def after_step(self, params: SpanParams, observed: Tree, rng: np.random.Generator) -> SpanParams:
+        """Spans from 0 to S."""
+        return params._replace(span=np.clip(params.span, 0, 1))
+
+    def step(
+        self, params: SpanParams, Q: Array, K: Array, V: Array, *streams: Array, state: KeysValues | None = None
+    ) -> tuple[Array, KeysValues]:
+        """As any core with keys and values; of a few tokens only what the largest span reaches is read."""
+        n = Q.shape[-2]
+        if n > FEW or not (self.encoding is None or hasattr(self.encoding, "bias")):
+            return super().step(params, Q, K, V, state=state)
+        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        z = self.largest * params.span
+        b, reach, _ = log_ramp(z, self.ramp, self.largest, n, state.length)
+        near = min(n + int(reach.max()), state.length)
+        b = b[:, state.length - near :]  # of the nearest keys
+        if self.encoding is not None:
+            b = b + self.encoding.bias(params.encoding, n, near, causal=True)[0].astype(Q.dtype, copy=False)
+        x = np.arange(near - n, near)[:, None] - np.arange(near)
+        mask = (1 <= x) & (x <= reach[:, None, None])
+        last = slice(state.length - near, state.length)
+        return attend_to_buffer(Q, state.K[..., last, :], state.V[..., last, :], near, b, mask, self.scale), state

@@ -1,0 +1,223 @@
+"""An indexer: a small network scores all keys for each query, attention looks at the best of them, and the network learns to
+score as attention weighs. Replaces the stage "pattern (which pairs)".
+
+    I_ij = Σ_h w_ih relu(⟨q^I_ih, k^I_j⟩) / √(H_I d_I)         few heads, narrow: cheap for all pairs
+    i sees the k keys with the largest I_ij, the same for all heads
+    its loss: KL(p_i ‖ softmax_j I_ij) over the keys that i sees,    p_i: the mean over the heads of row i of A
+
+The choice is constant, so the loss of the model says nothing to the indexer. It has one of its own, and that one says nothing
+to the model: what the indexer reads, and p, are constants to it.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.attention.core import Core
+from minitransformer.attention.merge import log_sum_exp
+from minitransformer.door import frozen
+from minitransformer.pullback import NoParams, Tree
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class IndexScoresPullback(NamedTuple):
+    """I = c Σ_h w_h r_h with r_h = relu(s_h), s_h = q_h Kᵀ:  dw_ih = c Σ_j dI_ij r_hij,  ds_hij = c w_ih dI_ij where s > 0.
+
+    Then dq_h = ds_h K and dK = Σ_h ds_hᵀ q_h.
+    """
+
+    Q: Array
+    K: Array
+    w: Array
+    R: Array
+    scale: float
+
+    def __call__(self, dI: Array) -> tuple[Array, Array, Array]:
+        dI = self.scale * dI[..., None, :, :]
+        dw = (dI * self.R).sum(-1).mT
+        dS = np.where(self.R > 0, self.w.mT[..., None] * dI, dI.dtype.type(0))
+        return dS @ self.K[..., None, :, :], (dS.mT @ self.Q).sum(-3), dw
+
+
+@checked
+def index_scores(
+    Q: Float[Array, "*batch heads n d"], K: Float[Array, "*batch m d"], w: Float[Array, "*batch n heads"]
+) -> tuple[Float[Array, "*batch n m"], IndexScoresPullback]:
+    """How much query i wants key j: the sum over small heads of their positive scores, weighted by the query.
+
+        I_ij = Σ_h w_ih relu(⟨q_ih, k_j⟩) / √(H d)
+
+    source   DeepSeek-V3.2-Exp report (1); the factor as in their code. The weights matter for the order of the keys
+    cost     O(n m H d) time and O(n m H) memory
+    returns  I and a pullback: dQ, dK, dw = pullback(dI)
+    """
+    one_dtype(Q=Q, K=K, w=w)
+    scale = Q.dtype.type(max(Q.shape[-3] * Q.shape[-1], 1) ** -0.5)
+    R = np.maximum(Q @ K[..., None, :, :].mT, 0)
+    return scale * (w.mT[..., None] * R).sum(-3), IndexScoresPullback(Q, K, w, R, scale)
+
+
+class IndexLossPullback(NamedTuple):
+    """∂KL(p ‖ softmax I)/∂I_ij = softmax(I)_ij − p_ij, in the rows that see something; their mean divides by their number."""
+
+    A: Array
+    p: Array
+    rows: int
+
+    def __call__(self, dloss: Any) -> Array:
+        return (self.A - self.p) * self.A.dtype.type(dloss / max(self.rows, 1))
+
+
+@checked
+def index_loss(
+    scores: Float[Array, "*batch n m"], p: Float[Array, "*batch n m"], sees: Bool[Array, "*batch n m"]
+) -> tuple[Any, Any]:
+    """The mean over the rows of KL(p ‖ softmax I), both over the pairs that are seen: how far the indexer is from attention.
+
+    p        what attention gave, rows that sum to one; constant
+    source   DeepSeek-V3.2-Exp report (3), (4)
+    returns  loss and a pullback: dI = pullback(dloss)
+    """
+    I_seen = np.where(sees, scores, scores.dtype.type(-np.inf))
+    top = log_sum_exp(I_seen)[..., None]
+    log_A = np.where(sees, scores - np.where(top == -np.inf, 0, top), scores.dtype.type(0))
+    log_p = np.log(np.where(p > 0, p, 1))
+    rows = int(sees.any(-1).sum())
+    loss = (p * (log_p - log_A)).sum() / max(rows, 1)
+    return loss, IndexLossPullback(np.where(sees, np.exp(log_A), scores.dtype.type(0)), p, rows)
+
+
+# --------------------------------------------------------------------------------------------- the core
+
+
+class IndexerParams(NamedTuple):
+    """What the indexer makes of queries (n, H·d) and keys (m, H·d): U_q (H·d, H_I·d_I), U_k (H·d, d_I), U_w (H·d, H_I).
+
+    And what an encoding of positions has to learn.
+    """
+
+    U_q: Array
+    U_k: Array
+    U_w: Array
+    encoding: Tree = NoParams()
+
+
+class IndexerPullback(NamedTuple):
+    """Two separate ways back: dY through attention to Q, K and V; the added loss through the scores to the indexer.
+
+    The indexer's own inputs, X_q and X_k, get nothing.
+    """
+
+    attention: ChosenPullback | Any
+    scores: IndexScoresPullback
+    loss: IndexLossPullback
+    X_q: Array
+    X_k: Array
+    weight: float
+    added: float
+    dadded: float = 0.0
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[IndexerParams, Array, Array, Array]:
+        dQ, dK, dw = self.scores(self.loss(self.weight * self.dadded))
+
+        def of_samples(X: Array, dZ: Array) -> Array:
+            return as_one_axis(X, 0, -1).T @ as_one_axis(dZ, 0, -1)
+
+        dU_q = of_samples(self.X_q, in_a_row(dQ))
+        *dencoding, dQ, dK_seen, dV = self.attention(dY)
+        dparams = IndexerParams(dU_q, of_samples(self.X_k, dK), of_samples(self.X_q, dw), *dencoding)
+        return dparams, dQ, dK_seen, dV
+
+
+def in_a_row(X: Array) -> Array:
+    """The heads of each token side by side, (*batch, H, n, d) to (*batch, n, H·d)."""
+    X = X.swapaxes(-2, -3)
+    return as_one_axis(X, -2)
+
+
+def _for_all_heads(seen: Array, axes: int) -> Array:
+    """What some head sees; the axis of the heads, before the last `axes` − 1, is gone if it was there."""
+    return np.any(seen, axis=-axes) if seen.ndim >= axes else seen
+
+
+@frozen
+class Indexer(Core):
+    """A cheap network scores all keys, each query looks at the best of them; it learns from a loss of its own.
+
+    heads, d   filled in by the model
+    chosen     k keys for each query, the same ones for all heads
+    small      H_I, heads of the indexer, and `narrow`, d_I, their width
+    weight     what its loss is multiplied by
+    encoding   of positions in the scores of the chosen pairs, not in those of the indexer; a model puts its own there
+
+    It reads the queries and keys of all heads, as constants; DeepSeek's reads the tokens, and their latents.
+
+    source   DeepSeek-V3.2-Exp report, sparse attention. Its loss is that of their second stage, over the chosen keys
+    cost     O(n² H_I d_I) time to score, O(n chosen d) for each head to attend, in whole tiles of 64 × 64; O(n² H) memory, for
+             its loss looks at all of A. Causal, the choice as well
+    """
+
+    heads: int
+    d: int
+    chosen: int = 32
+    small: int = 2
+    narrow: int = 8
+    weight: float = 1.0
+    encoding: Any = None
+
+    cost = "O(n² small narrow + n chosen)"
+    adds_loss = True
+    apart = ("U_q", "U_k", "U_w")
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What the encoding shares."""
+        return tuple(f"encoding.{path}" for path in super().shared)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> IndexerParams:
+        """Projections drawn uniformly from ±√(3/D)."""
+        D = self.heads * self.d
+        b = (3 / D) ** 0.5
+        widths = self.small * self.narrow, self.narrow, self.small
+        own = (rng.uniform(-b, b, (D, width)).astype(dtype) for width in widths)
+        return IndexerParams(*own, super().init(rng, dtype))
+
+    def __call__(
+        self,
+        params: IndexerParams,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = False,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, IndexerPullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError for n > m, or a mask that does not fit."""
+        n, m = Q.shape[-2], K.shape[-2]
+        if n > m:
+            raise ValueError(f"Q: {n} queries for {m} keys; the queries are the last of the keys' positions")
+        mask, there = who_is_there(mask, (*Q.shape[:-1], m))
+        K, V = only_those_there(there, K, V)
+        allowed = np.ones((1, n, m), bool) if mask is None else mask
+        if causal:
+            allowed = allowed & (np.arange(m) <= np.arange(m - n, m)[:, None])
+        X_q, X_k = in_a_row(*only_those_there(there, Q)), in_a_row(K)
+        narrow = (X_q @ params.U_q).reshape(*X_q.shape[:-1], self.small, self.narrow).swapaxes(-2, -3)
+        index, scores = index_scores(narrow, X_k @ params.U_k, X_q @ params.U_w)
+        chosen = largest(index, self.chosen, _for_all_heads(allowed, 3))
+        positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
+        Y, attention = attend_to_chosen(Q, K, V, chosen[..., None, :, :], 1, causal=causal, mask=mask, **positions)
+
+        p = attention.A.mean(-3)
+        total = p.sum(-1, keepdims=True)
+        queries = _for_all_heads(there, 2)[..., m - n :, None]  # padding has nothing to teach
+        p = np.where(queries, p / np.where(total > 0, total, 1), 0).astype(p.dtype, copy=False)
+        loss, own = index_loss(index, p, chosen & (total > 0) & queries)
+        return Y, IndexerPullback(attention, scores, own, X_q, X_k, self.weight, float(self.weight * loss))

@@ -1,0 +1,191 @@
+"""NSA, native sparse attention: three views of the past, added as three gates say. Replaces the stage "pattern (which pairs)".
+
+    compressed   attention to the mean key and value of each complete block          everything, coarsely
+    selected     attention to the keys of the k blocks that weigh most in the first    some of it, exactly
+    window       attention to the last w keys                                          what is near
+    Y = g_c Y_c + g_s Y_s + g_w Y_w,      g = σ(…) of the token
+
+The choice is constant, but what it is made by, A_c, is also what Y_c is made by: so the choice learns, from what the coarse
+view is good for.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import one_dtype
+from minitransformer.attention.attend import attend
+from minitransformer.attention.block_sparse import block_sparse_attention
+from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.selected.chosen import (
+    BlockMeansPullback,
+    ChosenPullback,
+    attend_to_chosen,
+    block_means,
+    largest,
+)
+from minitransformer.attention.selected.gathered import only_those_there, refuse_no_window, who_is_there
+from minitransformer.attention.sparse.window import Window
+from minitransformer.checks import frozen
+from minitransformer.functional import sigmoid
+from minitransformer.gather_scatter import for_each_head
+from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
+from minitransformer.typing import Array, Bool, Float, checked
+
+
+class NSAPullback(NamedTuple):
+    """Y = Σ_b g_b Y_b: dg_b = ⟨dy, y_b⟩ and dY_b = g_b dY; keys and values get the sum of what the three send back.
+
+    branches   Y of the compressed, the selected and the window branch
+    blocks     which blocks each group of heads has chosen, (*batch, G, n, ⌈m/block⌉)
+    """
+
+    gates: Array
+    branches: tuple[Array, ...]
+    blocks: Array
+    compressed: Pullback
+    K_means: BlockMeansPullback
+    V_means: BlockMeansPullback
+    selected: ChosenPullback | Any
+    window: Pullback
+
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        dgates = np.stack([np.vecdot(dY, Y) for Y in self.branches], -1)
+        parts = (self.compressed, self.selected, self.window)
+        found = [pullback(self.gates[..., b : b + 1] * dY) for b, pullback in enumerate(parts)]
+        (dQ, dK_means, dV_means), *exact = found
+        dK, dV = self.K_means(dK_means), self.V_means(dV_means)
+        dparams: list[Tree] = []
+        for *more_dparams, more_dQ, more_dK, more_dV in exact:
+            dQ, dK, dV = dQ + more_dQ, dK + more_dK, dV + more_dV
+            dparams += more_dparams
+        return *([tree_add(*dparams)] if dparams else []), dQ, dK, dV, dgates
+
+
+@checked
+def nsa_attention(
+    Q: Float[Array, "*batch heads n d"],
+    K: Float[Array, "*batch groups m d"],
+    V: Float[Array, "*batch groups m dv"],
+    gates: Float[Array, "*batch heads n 3"],
+    *,
+    block: int = 16,
+    chosen: int = 4,
+    window: int = 32,
+    mask: Bool[Array, "..."] | None = None,
+    scale: float | None = None,
+    encoding: Any = None,
+    params: Any = None,
+) -> tuple[Float[Array, "*batch heads n dv"], NSAPullback]:
+    """Attention to the means of blocks, to the keys of chosen blocks, and to the last keys, weighted by gates.
+
+    Heads that share their keys choose together: their A_c are added, and the blocks with the largest sums are chosen, the
+    first block, the query's own and the one before it always among them.
+
+    gates    of the compressed, the selected and the window branch
+    block    keys of a block, both of those that are averaged and of those that are chosen. (The authors' overlap, and are
+             pooled by a network with positions in it; means are what fla's code has)
+    chosen   k blocks, with the three that are always seen; fewer than these it can't be
+    window   w: a query sees itself and the w − 1 keys before it
+    mask     True where query i sees key j. A key that no query sees counts in no mean; a mean that holds a key hidden from a
+             query is not shown to it
+    scale    1/√d by default
+    encoding of positions in the scores of the selected branch and of the window, with its params; a mean stands nowhere
+    source   Yuan et al. 2025, Native Sparse Attention
+    cost     O(n (m/block + chosen · block + window) d) time, the chosen blocks in whole tiles of 64 × 64. Always causal, the
+             choice as well: only complete blocks are averaged. O(n m d) with an encoding
+    returns  Y and a pullback: dQ, dK, dV, dgates = pullback(dY), after dparams if there is an encoding; `pullback.blocks` is the choice
+    raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, no window, or a mask that does not fit
+    """
+    one_dtype(Q=Q, K=K, V=V, gates=gates)
+    *batch, H, n, _ = Q.shape
+    G, m = K.shape[-3:-1]
+    refuse_more_queries(n, m)
+    refuse_no_window(window)
+    mask, there = who_is_there(mask, (*batch, H, n, m))
+    if H != G and there.ndim > 1 and there.shape[-2] != 1:
+        raise ValueError(f"mask: shape {mask.shape}; heads that share their keys hide the same ones")  # type: ignore[union-attr]
+    K, V = only_those_there(there, K, V)
+    (K_c, K_means), (V_c, V_means) = (block_means(X, there, block) for X in (K, V))
+    i, c = np.arange(m - n, m)[:, None], np.arange(K_c.shape[-2])
+    has_keys = np.logical_or.reduceat(there, c * block, -1)[..., None, :]
+    complete = ((c + 1) * block - 1 <= i) & has_keys
+    if mask is not None:  # nor is a mean shown to a query from which one of its keys is hidden
+        complete = complete & ~np.logical_or.reduceat(there[..., None, :] & ~mask, c * block, -1)
+    alike = encoding.scale if encoding is not None and scale is None else scale
+    Y_c, compressed = dot_product_attention(Q, K_c, V_c, mask=complete, scale=alike)
+
+    own = i // block
+    weight = compressed.A.reshape(*batch, G, H // G, n, len(c)).sum(-3)
+    always, past = (c == 0) | (c == own) | (c == own - 1), (c <= own) & has_keys
+    blocks = (always & past) | largest(np.where(always, np.inf, weight), chosen, past)
+    for_heads = for_each_head(blocks, (*batch, H))
+    seen: dict[str, Any] = {"causal": True, "mask": mask, "scale": scale}
+    Y_s, selected = attend_to_chosen(Q, K, V, for_heads, block, **seen, encoding=encoding, params=params)
+
+    near = Window(window - 1)(n, m, causal=True)
+    if encoding is None:
+        Y_w, last = block_sparse_attention(Q, K, V, near, **seen)
+    else:
+        Y_w, last = attend(encoding, params, Q, K, V, pattern=near, **seen)
+    branches = Y_c, Y_s, Y_w
+    Y: Any = sum(gates[..., b : b + 1] * Y_b for b, Y_b in enumerate(branches))
+    return Y, NSAPullback(gates, branches, blocks, compressed, K_means, V_means, selected, last)
+
+
+# --------------------------------------------------------------------------------------------- the core
+
+
+class NSACorePullback(NamedTuple):
+    """g = σ(x W): through the gates to the stream that they are made of."""
+
+    gate: Pullback
+    attention: NSAPullback
+
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        *dparams, dQ, dK, dV, dgates = self.attention(dY)
+        return *(dparams or [NoParams()]), dQ, dK, dV, self.gate(dgates)
+
+
+@frozen
+class NSA(Core):
+    """A coarse view of the whole past, an exact one of a few blocks of it, and a window, added as gates of the token say.
+
+    block, chosen, window   as in `nsa_attention`. The three branches have the same keys and values
+    encoding                of positions in the scores of the selected branch and of the window; a model puts its own there
+    source                  Yuan et al. 2025
+    cost                    O(n (n/block + chosen · block + window) d) time, O(n² d) with an encoding. Always causal, the choice as well
+    """
+
+    block: int = 16
+    chosen: int = 4
+    window: int = 32
+    encoding: Any = None
+
+    cost = "O(n²/block + n (chosen block + window))"
+    causal = "always"
+    needs = "three gates from X"
+    groups = True
+    streams: ClassVar[dict[str, int]] = {"gates": 3}
+
+    def __post_init__(self) -> None:
+        refuse_no_window(self.window)
+
+    def __call__(
+        self,
+        params: Tree,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = True,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, NSACorePullback]:
+        """Pullback: dY to (dparams, dQ, dK, dV, dgates)."""
+        self.refuse(causal=causal)
+        gates, gate = sigmoid(streams[0])
+        options: dict[str, Any] = {"block": self.block, "chosen": self.chosen, "window": self.window}
+        Y, attention = nsa_attention(Q, K, V, gates, mask=mask, **options, encoding=self.encoding, params=params)
+        return Y, NSACorePullback(gate, attention)

@@ -1,0 +1,568 @@
+"""What is checked before a public function runs: arrays, parameters, and the gradient that comes back.
+
+A public function (`@checked`, in typing.py) is called from outside, or by another one. Only the outermost call is asked:
+
+    choices      of the types that their dataclass says (`@frozen`), and in the range that their name means
+    numbers      likewise
+    arrays       of NumPy's own kind, in this machine's byte order, wherever they stand, and there where a tuple says so
+    parameters   of a layer: a tree of the form that its `init` makes, in one dtype
+    heads        of a core: queries, keys, values and streams that fit each other
+    indices      tokens, targets, masks, labels, owners, patterns: a copy, so that nobody changes them between the passes
+    states       of a kind that this layer can have left
+    Y            comes back read-only, because its pullback may look at it again; so do all parts of a Y that has several
+    dY           has the shape of Y, and is brought to its dtype, before its pullback sees it; so has each part
+
+So compiled loops, which look at no index, get what they were made for.
+"""
+
+import dataclasses
+import functools
+import inspect
+import math
+import reprlib
+import sys
+import threading
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.pullback import Tree, is_named, tree_items, tree_map, tree_parts
+
+
+class Call(threading.local):
+    """Whether a checked function is running, so that what it calls is not checked again."""
+
+    inside = False
+
+
+the_call = Call()
+
+
+# ----------------------------------------------------------------------------------------------- choices
+
+RULES: dict[str, Callable[[float], bool]] = {
+    "a number": lambda x: True,
+    "at least 1": lambda x: x >= 1,
+    "at least 0": lambda x: x >= 0,
+    "above 0": lambda x: x > 0,
+    "in [0, 1)": lambda x: 0 <= x < 1,
+    "in [0, 1]": lambda x: 0 <= x <= 1,
+    "in (0, 1]": lambda x: 0 < x <= 1,
+}
+# What a number of this name may be, wherever in the book it stands; a whole one that is not listed counts something.
+RANGES = {
+    "a number": "first offset scale magnitude",
+    "at least 0": "n m part steps warmup outputs seed radius global_tokens window random clip number begin end count "
+    "extra head reach eps weight_decay penalty weight floor temperature memory ponder height",
+    "above 0": "base factor peak fast slow beta tolerance",
+    "in [0, 1)": "dropout rate drop betas",
+    "in [0, 1]": "decay",
+    "in (0, 1]": "top_p",
+}
+MEANT = {name: rule for rule, names in RANGES.items() for name in names.split()}
+NO_STREAMS = {
+    "streams",
+    "causal",
+    "mask",
+    "rng",
+    "state",
+}  # of what else a core is given; a stream may have its own name
+NO_INDICES = ("self", "model", "params", "state", "states")
+GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
+# Work grows with these, also where there is little in the arrays: so many times something is done.
+AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10, "steps": 2**20, "count": 2**20}
+ROWS_OF_NOTHING = 2**24  # through which a loop goes though there is nothing in them
+LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a field says: True is no number, and 2 is a fine 2.0."""
+    kind, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if kind in (typing.Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if kind is typing.Literal:
+        return isinstance(value, str)  # which one is asked next
+    if kind is tuple:
+        parts = parts[:1] * len(value) if isinstance(value, tuple) and Ellipsis in parts else parts
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(fits, value, parts))
+    if hint is int:
+        return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if hint is float:
+        return fits(value, int) or isinstance(value, (float, np.floating))
+    return isinstance(value, kind or hint)
+
+
+def choose(name: str, value: Any, hint: Any) -> None:
+    """Refuse what can't be chosen for a field: TypeError for another type, ValueError for another value."""
+    if not fits(value, hint):
+        wanted = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+        raise TypeError(f"{name}: {reprlib.repr(value)} should be {wanted}")
+    within(name, value, hint)
+
+
+def within(name: str, value: Any, hint: Any) -> None:
+    """Refuse a word that is none of those, and a number that nothing of this name can be."""
+    if typing.get_origin(hint) is typing.Literal and isinstance(value, str) and value not in typing.get_args(hint):
+        raise ValueError(f"{name}: no {value!r}; there are {', '.join(typing.get_args(hint))}")
+    if isinstance(value, tuple):
+        for part in value:
+            within(name, part, hint)
+    if isinstance(value, (bool, np.bool_)) and of_choices(hint) and not fits(value, hint):
+        raise TypeError(f"{name}: {value} is no number")
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return
+    if name == "clip" and value == math.inf:  # nothing is cut off
+        return
+    whole = isinstance(value, (int, np.integer))
+    number: Any = value
+    rule = MEANT.get(name, "at least 1" if whole else "a number")
+    largest: Any = math.inf if name == "seed" else AT_MOST.get(name, LARGEST_SIZE) if whole else LARGEST
+    if not RULES[rule](number) or not abs(number) <= largest:
+        up_to = rule if abs(number) <= largest else f"a number up to {largest if name in AT_MOST else f'{largest:.3g}'}"
+        raise ValueError(f"{name}: {reprlib.repr(value)} should be {up_to}")
+
+
+Kind = typing.TypeVar("Kind")
+
+
+@typing.dataclass_transform(frozen_default=True)
+def frozen(kind: type[Kind]) -> type[Kind]:
+    """A frozen dataclass that looks at its fields one by one, before its own `__post_init__` looks at what they are together."""
+    own = getattr(kind, "__post_init__", None)
+    hints = functools.cache(lambda: typing.get_type_hints(kind))
+
+    def look(self: Any) -> None:
+        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+            choose(field.name, getattr(self, field.name), hints()[field.name])
+        if own is not None:
+            own(self)
+
+    kind.__post_init__ = look  # type: ignore[attr-defined]
+    return dataclasses.dataclass(frozen=True)(kind)
+
+
+# ------------------------------------------------------------------------------------------- on the way in
+
+
+def plain(name: str, array: np.ndarray) -> None:
+    """Refuse an array whose numbers are not simply there."""
+    if isinstance(array, (np.ma.MaskedArray, np.matrix)):
+        raise TypeError(f"{name}: a {type(array).__name__} computes in its own way; np.asarray makes an array of it")
+    if not array.dtype.isnative:
+        raise TypeError(f"{name}: its bytes are in another machine's order; .astype({array.dtype.name!r}) turns them")
+    if not array.size and math.prod(filter(None, array.shape)) > ROWS_OF_NOTHING:
+        raise ValueError(f"{name}: shape {array.shape} has nothing in it, and more rows than can be gone through")
+
+
+def arrays_where_said(tree: Tree, path: str) -> None:
+    """Refuse a named tuple, alone or in a tree, that has something else where its class says there is an array."""
+    said = unmarked(tree).__annotations__ if is_named(tree) else {}
+    for name, part in (tree_parts(tree) or {}).items():
+        if of_arrays(said.get(name, Any)) and not fits(part, said[name]):
+            raise TypeError(f"{path}.{name}: should be an array, is {type(part).__name__}")
+        arrays_where_said(part, f"{path}.{name}")
+
+
+def of_arrays(hint: Any) -> bool:
+    """Whether a hint is of an array, or of an array or nothing."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in parts)
+
+
+def leaves_room_for_indices(hint: Any) -> bool:
+    """Whether a hint leaves room for arrays of integers or booleans, alone or in a container."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    others = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
+
+    def holds(part: Any) -> bool:
+        of_floats = "float32" in getattr(part, "dtypes", ())
+        return not (part in others or of_floats or typing.get_origin(part) is typing.Literal)
+
+    return any(map(holds, parts))
+
+
+def own_indices(value: Any) -> Any:
+    """A copy of an array of integers or booleans, unless nobody can write to it; the same of arrays in a container."""
+    if isinstance(value, (tuple, list)):
+        return tree_map(own_indices, value)
+    if type(value) is not np.ndarray or value.dtype.kind not in "biu":
+        return value
+    if not value.flags.writeable and value.base is None:
+        return value
+    if 0 not in value.strides:
+        return value.copy()
+    few = value[(*(slice(0, 1) if step == 0 else slice(None) for step in value.strides), ...)].copy()
+    return few if few.shape == value.shape else np.broadcast_to(few, value.shape)
+
+
+def of_choices(hint: Any) -> bool:
+    """Whether a hint is of numbers or words."""
+    return (
+        hint in (int, float) or typing.get_origin(hint) is typing.Literal or any(map(of_choices, typing.get_args(hint)))
+    )
+
+
+class Asked(NamedTuple):
+    """What is asked of the arguments of a function, by their names: all that its signature says, looked up once.
+
+    names     all of them; the one at `star` takes as many as there are
+    choices   of words and numbers: what each may be
+    arrays    that can't be a list
+    indices   of tokens, masks, …, which the pullback may look at again: a copy of each goes in
+    grows     the state, of which another shape comes with every token, and its place
+    steps     whether the function goes on from that state, and leaves the next
+    heads     whether it is given queries, keys and values: the `__call__` or `step` of a core
+    """
+
+    function: str
+    names: tuple[str, ...]
+    star: int
+    choices: dict[str, Any]
+    arrays: set[str]
+    indices: dict[str, int]
+    grows: str | None
+    place: int
+    steps: bool
+    heads: bool
+
+    def by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call."""
+        arguments = {**dict(zip(self.names[: self.star], args, strict=False)), **kwargs}
+        if len(args) > self.star < len(self.names):
+            arguments[self.names[self.star]] = args[self.star :]
+        return arguments
+
+    def with_own_indices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, with copies of what its pullback may look at again."""
+        for name, k in self.indices.items():
+            if k < len(args) and args[k] is not None:
+                args = (*args[:k], own_indices(args[k]), *args[k + 1 :])
+            elif kwargs.get(name) is not None:
+                kwargs = {**kwargs, name: own_indices(kwargs[name])}
+        return args, kwargs
+
+    def at_the_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call that goes on from no state."""
+        if self.grows in kwargs:
+            return args, {**kwargs, self.grows: None}
+        return (*args[: self.place], None, *args[self.place + 1 :]), kwargs
+
+
+def asked_of(function: Callable[..., Any]) -> Asked:
+    """What is asked of the arguments of a function."""
+    parameters = inspect.signature(function).parameters
+    names = tuple(parameters)
+    stars = [k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL]
+    star = stars[0] if stars else len(names)
+    grows = next((name for name in GROWS if name in parameters and "self" in parameters), None)
+    steps = grows is not None
+    back = any(word in str(function.__annotations__.get("return", "Pullback")) for word in ("Pullback", "Any"))
+    of_indices = {
+        name for name, p in parameters.items() if name not in NO_INDICES and leaves_room_for_indices(p.annotation)
+    }
+    return Asked(
+        function.__name__,
+        names,
+        star,
+        choices={name: p.annotation for name, p in parameters.items() if of_choices(p.annotation)},
+        arrays={name for name, p in parameters.items() if names.index(name) != star and of_arrays(p.annotation)},
+        # who does not go back does not look at them again; what stands behind a star comes by its name
+        indices={name: names.index(name) if names.index(name) < star else sys.maxsize for name in of_indices}
+        if back and not steps
+        else {},
+        grows=grows,
+        place=-1 if grows is None or names.index(grows) > star else names.index(grows),
+        steps=steps,
+        heads=names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step"),
+    )
+
+
+def examine(arguments: dict[str, Any], asked: Asked) -> None:
+    """Refuse arrays, choices, heads, and parameters of a layer (`self`) or model, that are not what they should be."""
+    for name, value in arguments.items():
+        for path, leaf in tree_items(value, name):
+            if isinstance(leaf, np.ndarray):
+                plain(path, leaf)
+        if name != "params":  # which are asked below
+            arrays_where_said(value, name)
+        if name in asked.arrays and isinstance(value, (list, tuple)):
+            raise TypeError(f"{name}: a {type(value).__name__} should be an array; np.array makes one of it")
+        if name in asked.choices:
+            within(name, value, asked.choices[name])
+    layer = arguments.get("self", arguments.get("model"))
+    if "params" in arguments and hasattr(layer, "init"):
+        fit(arguments["params"], form_of(layer))
+    if asked.heads:
+        examine_heads(arguments, asked)
+
+
+def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
+    """Ask a core whether its parameters and heads fit, of a method whose arguments have these names: self, params, Q, K, V, …"""
+    first = asked.names[:5]
+    if not set(first) <= set(arguments) or not hasattr(arguments["self"], "fit_heads"):
+        return  # something is missing, as Python is going to say, or this is an encoding of positions
+    core, params, *heads = (arguments[name] for name in first)
+    if first[1] != "params":
+        fit(params, form_of(core), first[1])
+    one_by_one = (arguments[name] for name in asked.names[5:] if name in arguments and name not in NO_STREAMS)
+    streams = *arguments.get("streams", ()), *one_by_one
+    core.fit_heads(*heads, streams, arguments.get("mask"), new=asked.function == "step")
+
+
+class _Zeros(np.random.Generator):
+    """Draws nothing: zeros of any shape, which take no memory until something is done with them."""
+
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
+        return np.broadcast_to(0.0, size or ())
+
+    def standard_normal(self, size: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return np.broadcast_to(0.0, size or ())
+
+
+def form_of(layer: Any) -> Tree:
+    """The parameters of a layer, without their numbers."""
+    try:
+        hash(layer)
+    except TypeError:  # a reader's, with an array among its fields
+        return _form.__wrapped__(layer)
+    return _form(layer)
+
+
+@functools.lru_cache(maxsize=128)
+def _form(layer: Any) -> Tree:
+    params = layer.init(_Zeros(np.random.PCG64(0)))
+    return tree_map(lambda leaf: np.broadcast_to(leaf.dtype.type(0), leaf.shape), params)
+
+
+def fit(params: Tree, form: Tree, path: str = "params") -> None:
+    """Refuse a tree of another form: TypeError that names the part."""
+    dtypes = {}
+    for where, leaf, model in _pairs(params, form, path):
+        if leaf.shape != model.shape:
+            raise TypeError(f"{where}: shape {leaf.shape} should be {model.shape}")
+        if leaf.dtype.kind == "f" == model.dtype.kind:
+            dtypes.setdefault(leaf.dtype, where)
+        elif leaf.dtype.kind != model.dtype.kind:
+            raise TypeError(f"{where}: {leaf.dtype} should be a kind of {model.dtype}")
+    if len(dtypes) > 1 or any(dtype.itemsize not in (4, 8) for dtype in dtypes):
+        got = ", ".join(f"{where} is {dtype}" for dtype, where in dtypes.items())
+        raise TypeError(f"{path}: should all be float32, or all float64, but {got}")
+
+
+def _pairs(tree: Tree, form: Tree, path: str, gaps: bool = False) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """The leaves of a tree beside those of its form; with gaps, None may stand for any part of it."""
+    if gaps and tree is None:
+        return
+    children, wanted = tree_parts(tree) or {}, tree_parts(form) or {}
+    if isinstance(tree, dict) and isinstance(form, dict):
+        for name in sorted(children.keys() ^ wanted.keys(), key=str):
+            raise TypeError(f"{path}.{name}: {'is missing' if name in wanted else 'is no part of it'}")
+    elif isinstance(tree, dict) or list(children) != list(wanted) or (not wanted and not isinstance(tree, type(form))):
+        raise TypeError(f"{path}: should be {_called(form)}, is {_called(tree)}")
+    if isinstance(form, np.ndarray):
+        yield path, tree, form
+    optional = getattr(form, "optional", ())  # parts that may be there or not; their layer says what they look like
+    for name, child in children.items():
+        if name not in optional or (child is not None and wanted[name] is not None):
+            yield from _pairs(child, wanted[name], f"{path}.{name}", gaps)
+
+
+def beside(tree: Tree, form: Tree, path: str) -> list[Any]:
+    """The leaves of a tree that belongs to another, as gradients do to parameters: in the order of those of the other, and each
+    of its shape and dtype. None where there is none.
+
+    raises   TypeError or ValueError that names the part
+    """
+    leaves = {where: leaf for where, leaf, _ in _pairs(tree, form, path, gaps=True)}
+    return [_brought(leaves.get(where), model, where) for where, model in tree_items(form, path)]
+
+
+def _brought(leaf: Any, model: np.ndarray, where: str) -> np.ndarray | None:
+    if leaf is None or _alike(leaf, model):
+        return leaf
+    return brought(leaf, model, where, f"{model.shape}", f"{model.dtype}, as what it belongs to")
+
+
+def refuse_other_numbers(tree: Tree, path: str) -> None:
+    """Refuse leaves that are no arrays of float32 or float64: TypeError that names the part."""
+    for where, leaf in tree_items(tree, path):
+        if not isinstance(leaf, np.ndarray) or leaf.dtype not in (np.float32, np.float64):
+            kind = getattr(leaf, "dtype", type(leaf).__name__)
+            raise TypeError(f"{where}: {kind} should be an array of float32 or float64")
+
+
+def _called(tree: Tree) -> str:
+    if isinstance(tree, np.ndarray):
+        return f"an array {tree.shape}"
+    if tree is None or is_named(tree):
+        return "None" if tree is None else type(tree).__name__
+    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, (tuple, list, dict)) else type(tree).__name__
+
+
+# ------------------------------------------------------------------------------------------ on the way out
+
+
+class Form(NamedTuple):
+    """What the gradient of an array has to look like."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def _forms(Y: Tree) -> Any:
+    """The form of a value, or those of its parts; None of what has no gradient."""
+    if isinstance(Y, (np.ndarray, np.floating)):
+        return tuple.__new__(Form, (Y.shape, Y.dtype)) if Y.dtype.kind == "f" else None
+    return tuple(map(_forms, Y)) if isinstance(Y, (tuple, list)) else None
+
+
+def gradient(dY: Any, of: Any, part: str = "") -> Any:
+    """dY for the pullback of a Y of this form: an array, or a tuple if Y has several parts."""
+    if _alike(dY, of) or of is None:
+        return None if of is None else dY
+    if not isinstance(of, Form):
+        if not isinstance(dY, (tuple, list)) or len(dY) != len(of):
+            raise ValueError(f"dY{part}: {_called(dY)} should be a tuple of {len(of)}, as Y{part} is")
+        return tuple(gradient(d, f, f"{part}[{k}]") for k, (d, f) in enumerate(zip(dY, of, strict=True)))
+    return brought(dY, of, f"dY{part}", f"that of Y{part}, {of.shape}", f"{of.dtype}, as Y{part} is")
+
+
+def _alike(given: Any, of: Any) -> bool:
+    return type(given) is np.ndarray and hasattr(of, "dtype") and given.dtype == of.dtype and given.shape == of.shape
+
+
+def brought(given: Any, of: Any, name: str, shape: str, dtype: str) -> np.ndarray:
+    """An array with the shape and dtype of another, which these words tell: another shape is refused, another dtype cast."""
+    if isinstance(given, np.ma.MaskedArray):
+        plain(name, given)
+    array = np.asarray(given)
+    if array.shape != of.shape:
+        raise ValueError(f"{name}: shape {array.shape} should be {shape}")
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{name}: {array.dtype} should be {dtype}")
+    return array.astype(of.dtype)
+
+
+class Marked:
+    """Beside the fields of a tuple it remembers a mark: a pullback the form of its value, a state who has left it."""
+
+    mark: Any = None
+
+    def _replace(self, **changes: Any) -> Any:
+        return marked(super()._replace(**changes), self.mark)  # type: ignore[misc]
+
+    def __reduce__(self) -> Any:
+        return _marked_again, (unmarked(self), tuple(self), self.mark)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _with_mark(kind: type) -> type:
+    """This kind of tuple, with a mark. If it is one of pullbacks, it looks at dY before it goes back."""
+
+    def call(self: Any, dY: Any) -> Any:
+        dY = dY if self.mark is None else gradient(dY, self.mark)
+        before, the_call.inside = the_call.inside, True
+        try:
+            return kind.__call__(self, dY)
+        finally:
+            the_call.inside = before
+
+    same: dict[str, Any] = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+    if "__call__" in dir(kind):
+        same["__call__"] = functools.wraps(kind.__call__)(call)  # what a reader sees, who asks for its source
+    return type(kind.__name__, (Marked, kind), same)
+
+
+def _marked_again(kind: Any, fields: Any, mark: Any) -> Any:
+    new = tuple.__new__(_with_mark(kind), fields)
+    new.mark = mark
+    return new
+
+
+def marked(known: Any, mark: Any) -> Any:
+    """A pullback or a state, with a mark."""
+    return _marked_again(unmarked(known), known, mark)
+
+
+def unmarked(known: Any) -> type:
+    """The kind of a pullback or a state, without its mark."""
+    return type(known).__mro__[2] if isinstance(known, Marked) else type(known)
+
+
+def pair(Y: Any, pullback: Any) -> tuple[Any, Any]:
+    """A value and its pullback as they leave: the value can't be changed under the pullback, which takes no other gradient."""
+    return _still(Y), _marked_again(type(pullback), pullback, _forms(Y))
+
+
+def _still(Y: Tree) -> Tree:
+    """An array, or those of a tree, as what is only read."""
+    if isinstance(Y, np.ndarray):
+        Y = Y.view()
+        Y.setflags(write=False)
+        return Y
+    return tree_map(_still, Y) if isinstance(Y, (tuple, list, dict)) else Y
+
+
+def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
+    """The layer of a step, and the axes of its samples: of tokens (*batch, n), rows (*batch, n, D), heads (*batch, H, n, d)."""
+    given = next((a for name, a in arguments.items() if name != "params" and isinstance(a, np.ndarray)), None)
+    if given is None or given.dtype.kind not in "if":
+        return arguments["self"], None
+    return arguments["self"], given.shape[: -1 if given.dtype.kind == "i" else -2]
+
+
+def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
+    """Whether there is a state that no layer has left. One that another layer has left, or other samples, is refused."""
+    state = arguments.get(str(asked.grows))
+    if state is None:
+        return False
+    if not isinstance(state, tuple):
+        raise TypeError(f"state: {type(state).__name__} is none; without one a text begins")
+    if not isinstance(state, Marked):
+        return True
+    (layer, batch), (before, samples) = _owner(arguments), state.mark
+    if not _same(before, layer):
+        raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
+    if batch is not None and batch != samples:
+        raise ValueError(f"state: it is that of a batch {samples}, not {batch}")
+    return False
+
+
+def same_kind(state: Any, model: Any, path: str) -> None:
+    """Refuse a state that has not the parts of one that this layer leaves: TypeError that names the part."""
+    kind = unmarked(model)
+    alike = fits(state, int) if kind is int else unmarked(state) is kind
+    if not alike or getattr(state, "ndim", 0) != getattr(model, "ndim", 0) or _size(state) != _size(model):
+        raise TypeError(f"{path}: should be {_called(model)}, is {_called(state)}")
+    if isinstance(model, tuple):
+        for (name, part), given in zip((tree_parts(model) or {}).items(), state, strict=True):
+            same_kind(given, part, f"{path}.{name}")
+
+
+def _size(state: Any) -> int:
+    return len(state) if isinstance(state, (tuple, list)) else 0
+
+
+def _same(layer: Any, other: Any) -> bool:
+    try:
+        return bool(layer is other or layer == other)
+    except ValueError:  # a reader's, with an array among its fields: NumPy does not say whether arrays are equal
+        return False
+
+
+def left(result: tuple[Any, Any], arguments: dict[str, Any]) -> tuple[Any, Any]:
+    """Y and a state, as they leave a step: the state goes back to the same layer and the same samples."""
+    Y, state = result
+    return (Y, marked(state, _owner(arguments))) if isinstance(state, tuple) else result
+
+
+def out(result: Any) -> Any:
+    """What a function returns, as it leaves: a value with its pullback, or something else."""
+    if type(result) is tuple and len(result) == 2 and isinstance(result[1], tuple) and callable(result[1]):
+        return pair(*result)
+    return result

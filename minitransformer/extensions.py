@@ -1,0 +1,230 @@
+"""What readers bring: an attention or an encoding of positions of their own, from a file or a cell outside the package.
+
+    mt.register("sigmoid", Sigmoid)                                  from here on the name means this class, in every model
+    minitransformer train --import mine.py --attention sigmoid       mine.py is run first, and registers it
+
+A file is run because its reader names it on the command line. No checkpoint and no record can ask for one.
+"""
+
+import dataclasses
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from minitransformer import attention, positions
+from minitransformer.attention import ATTENTIONS, Core, Mixer, Pattern
+from minitransformer.attention.registry import EXAMPLE
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, Encoding, OffsetBias, ScoreEncoding
+from minitransformer.registry import named
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+GIVEN = dict.fromkeys(("causal", "mask", "rng"))  # to a core and a mixer, beside arrays
+Registry = MutableMapping[str, Callable[..., Any]]
+
+
+def register(name: str, kind: type) -> None:
+    """Give a class of yours a name, in every model, on the command line and in checkpoints.
+
+    A `Core`, `Mixer` or `Pattern` becomes a kind of attention, `LanguageModel(attention=name)`. An `Encoding`, or a class that
+    adds something to the embeddings, becomes an encoding of positions, `LanguageModel(positions=name)`.
+
+    Registering a class of the same module and name again replaces it, so a cell of a notebook can be run twice.
+    kind     a frozen dataclass (`@frozen`); every field has a default, but for the sizes that a model fills in
+    raises   ValueError, with the reason, for a name that is taken or can't be typed, and for a class that a model couldn't use
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(f"name: {name!r} should be a letter, and then up to 39 letters, digits, - or _")
+    if not isinstance(kind, type):
+        raise ValueError(f"{name}: {kind!r} should be a class; a model makes an object of it, with its own sizes")
+    registry, others = _registry_of(name, kind)
+    for known in others:
+        if name in known and not _same(known[name], kind):
+            raise ValueError(f"{name}: this name means {_full_name(known[name])} already")
+    other = named_classes().get(kind.__name__)
+    if other is not None and not _same(other, kind):
+        raise ValueError(
+            f"{name}: there is another class {kind.__name__}, {_full_name(other)}; a checkpoint could not tell them apart"
+        )
+    _refuse_fields(kind)
+    _refuse_signatures(kind, _example(kind))
+    for known in others:
+        for taken in [taken for taken, old in known.items() if _same(old, kind)]:
+            known[taken] = kind  # a cell that was run again, whatever it called the class before
+    registry[name] = kind
+
+
+def named_classes() -> dict[str, type]:
+    """The kinds of attention and of positions that a checkpoint can name: those of the book, and those that are registered."""
+    kinds = [getattr(package, name) for package in (attention, positions) for name in package.__all__]
+    kinds += [kind for registry in (ATTENTIONS, AT_EMBEDDING, IN_ATTENTION) for kind in registry.values()]
+    return {kind.__name__: kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
+
+
+# --------------------------------------------------------------------------------------- what a class has to be
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two classes have the same module and name, as a class has that was made twice."""
+    return _full_name(one) == _full_name(other)
+
+
+def _full_name(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else repr(kind)
+
+
+def _registry_of(name: str, kind: type) -> tuple[Registry, tuple[Registry, ...]]:
+    """Where a class belongs, and where its name must not mean anything else."""
+    if issubclass(kind, (Core, Mixer, Pattern)):
+        return ATTENTIONS, (ATTENTIONS,)
+    if issubclass(kind, Encoding):
+        return IN_ATTENTION, (AT_EMBEDDING, IN_ATTENTION)
+    if hasattr(kind, "init") and "__call__" in vars(kind):
+        return AT_EMBEDDING, (AT_EMBEDDING, IN_ATTENTION)
+    raise ValueError(
+        f"{name}: {kind.__name__} should be a Core, a Mixer or a Pattern, for attention; or an Encoding, or a class with init "
+        "and __call__, for positions"
+    )
+
+
+def _refuse_fields(kind: type) -> None:
+    """A model makes objects of the class, compares them, and writes them down."""
+    if "__dataclass_params__" not in vars(kind) or not vars(kind)["__dataclass_params__"].frozen:
+        raise ValueError(
+            f"{kind.__name__}: should be a frozen dataclass; write @frozen (minitransformer.checks) over it"
+        )
+    missing = (dataclasses.MISSING, dataclasses.MISSING)
+    for field in dataclasses.fields(kind):
+        if field.init and (field.default, field.default_factory) == missing and field.name not in EXAMPLE:
+            raise ValueError(
+                f"{kind.__name__}: the field {field.name} needs a default; a model fills in {', '.join(EXAMPLE)} only"
+            )
+
+
+def _example(kind: type) -> Any:
+    """An object of the class, as a model would make it."""
+    try:
+        return named(kind.__name__, {"it": kind}, "it", EXAMPLE)
+    except Exception as error:
+        sizes = ", ".join(f"{size}={value}" for size, value in EXAMPLE.items())
+        raise ValueError(f"{kind.__name__}: can't be made for a model of {sizes}: {error}") from error
+
+
+def _refuse_signatures(kind: type, made: Any) -> None:
+    """Whether its methods can be called as a model calls them."""
+    if issubclass(kind, Pattern):
+        if kind.sees is Pattern.sees and kind.of_heads is Pattern.of_heads:
+            raise ValueError(f"{kind.__name__}: a pattern needs sees(i, j, m, *, causal), which says who sees whom")
+        _refuse_signature(kind, "sees", ("i", "j", "m"), {"causal": True})
+        return
+    _refuse_signature(kind, "init", ("rng", "dtype"))
+    if issubclass(kind, Core):
+        heads = ("params", "Q", "K", "V", *made.streams)
+        _refuse_signature(kind, "__call__", heads, GIVEN, own=Core)
+        _refuse_signature(kind, "step", heads, {"state": None})
+        for method in (kind.__call__, kind.step):
+            if (called := tuple(_parameters(method))[2:5]) != ("Q", "K", "V"):
+                raise ValueError(
+                    f"{kind.__name__}.{method.__name__}: {', '.join(called)} should be called Q, K, V, the names that are checked"
+                )
+    elif issubclass(kind, Mixer):
+        _refuse_signature(kind, "__call__", ("params", "X"), GIVEN, own=Mixer)
+        _refuse_signature(kind, "step", ("params", "X", "state"))
+    elif not issubclass(kind, Encoding):
+        _refuse_signature(kind, "__call__", ("params", "X"), {"first": 0})
+    elif issubclass(kind, OffsetBias):
+        _refuse_signature(kind, "bias", ("params", "n", "m"), {"causal": True}, own=OffsetBias)
+    elif issubclass(kind, ScoreEncoding):
+        _refuse_signature(kind, "scores", ("params", "Q", "K"), own=ScoreEncoding)
+        _refuse_signature(kind, "aggregate", ("params", "A", "V"))
+    elif made.acts_on == ("queries and keys",):
+        _refuse_signature(kind, "turn", ("X",), {"first": 0, "length": 1})
+    else:
+        _refuse_signature(kind, "__call__", ("params", "Q", "K", "V"), {"causal": True, "mask": None, "pattern": None})
+
+
+def _parameters(method: Any) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(inspect.unwrap(method)).parameters)
+
+
+def _refuse_signature(
+    kind: type, name: str, arrays: tuple[str, ...], options: dict[str, Any] | None = None, own: type | None = None
+) -> None:
+    """Raise ValueError unless a method is there, is not that of `own`, and can be called with these arguments."""
+    options = options or {}
+    wanted = ", ".join((*arrays, *(["*", *options] if options else [])))
+    method = getattr(kind, name, None)
+    if method is None or (own is not None and method is getattr(own, name, None)):
+        raise ValueError(f"{kind.__name__}: has no {name}({wanted})")
+    signature = inspect.signature(inspect.unwrap(method))
+    try:
+        signature.bind(None, *arrays, **options)
+    except TypeError as error:
+        is_now = ", ".join(_parameters(method))
+        raise ValueError(
+            f"{kind.__name__}.{name}: is called as {name}({wanted}), and takes ({is_now}): {error}"
+        ) from None
+
+
+# --------------------------------------------------------------------------------------------- a reader's file
+
+
+class ReaderFile(NamedTuple):
+    """A Python file, as it was when it was read: other processes run the same text, whether they can read the file or not."""
+
+    path: str
+    text: str
+
+    @classmethod
+    def read(cls, path: str | Path) -> "ReaderFile":
+        """The file at a path.
+
+        raises   ValueError if it can't be read, or can't be a module
+        """
+        path = Path(path).resolve()
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except OSError as error:
+            raise ValueError(f"--import {path}: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise ValueError(f"--import {path}: should be Python in UTF-8") from None
+        if path.suffix != ".py" or not path.stem.isidentifier():
+            raise ValueError(f"--import {path}: should be called as a module is, letters, digits and _ before .py")
+        return cls(str(path), text)
+
+    def bring(self) -> None:
+        """Run it, as a module of its name. What it registers can be named from then on.
+
+        raises   ValueError, with the line, if it fails, or if there is a module of its name already
+        """
+        name = Path(self.path).stem
+        before = sys.modules.get(name)
+        if before is not None and getattr(before, "__file__", None) != self.path:
+            raise ValueError(f"--import {self.path}: there is a module {name} already; give the file another name")
+        module = ModuleType(name)
+        module.__file__ = self.path
+        folder = str(Path(self.path).parent)
+        if folder not in sys.path:
+            sys.path.append(folder)  # for what it imports from beside it
+        sys.modules[name] = module
+        try:
+            exec(compile(self.text, self.path, "exec"), vars(module))
+        except (Exception, SystemExit) as error:
+            del sys.modules[name]
+            raise ValueError(f"--import {self.path}{self._line(error)}: {_in_one_line(error)}") from error
+
+    def _line(self, error: BaseException) -> str:
+        """Where in the file it went wrong."""
+        if isinstance(error, SyntaxError) and error.filename == self.path:
+            return f", line {error.lineno}"
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.path]
+        return f", line {lines[-1]}" if lines else ""
+
+
+def _in_one_line(error: BaseException) -> str:
+    said = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return said if isinstance(error, ValueError) and said else f"{type(error).__name__}: {said}"

@@ -1,0 +1,73 @@
+"""What can be chosen by name: "window", or with options of its own, "window:radius=32,global_tokens=1"."""
+
+import ast
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+RENAMED = {"globals_": "global_tokens", "step": "dilation"}  # options that once had another name
+PLAIN = (int, float, bool, str, type(None))  # what an option in a text can be
+
+
+class UnknownName(ValueError):
+    """There is nothing of this name."""
+
+    def __init__(self, what: str, name: str, registry: Iterable[str]) -> None:
+        super().__init__(f"{what}: no {name!r}; there are {', '.join(registry)}")
+        self.what, self.name = what, name
+
+
+def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, sizes: Mapping[str, int]) -> Any:
+    """What the registry has under a name, made with those of the sizes that it asks for, and with the options in the text.
+
+    what     the name of the choice, for the error
+    text     NAME or NAME:OPTION=VALUE,OPTION=VALUE
+    sizes    of the model; no option can change them
+    raises   ValueError for a name, an option or a value that makes no sense
+    """
+    name, colon, rest = text.partition(":")
+    if name not in registry:
+        raise UnknownName(what, name, registry)
+    known = inspect.signature(registry[name]).parameters
+    choices = options(registry[name], sizes)
+    chosen: dict[str, Any] = {}
+    for part in rest.split(",") if colon else ():
+        option, equals, value = part.partition("=")
+        if not equals or option not in choices or option in chosen:
+            own = f"it has {', '.join(choices)}, as {name}:{next(iter(choices))}=…" if choices else "it has none"
+            if RENAMED.get(option) in choices:
+                own = f"it is called {RENAMED[option]} now"
+            raise ValueError(f"{what}: {name!r} has no option {part!r}{', or has it already' * bool(chosen)}; {own}")
+        chosen[option] = _value(value)
+        if type(chosen[option]) not in choices[option]:
+            wanted = " or ".join(kind.__name__ for kind in choices[option]).replace("NoneType", "None")
+            raise ValueError(f"{what}: {option} of {name!r} should be {wanted}, got {value!r}")
+    return registry[name](**{size: sizes[size] for size in known if size in sizes}, **chosen)
+
+
+def options(maker: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, tuple[type, ...]]:
+    """What can be chosen in a text, beside the sizes, and the types that it may have."""
+    known = inspect.signature(maker, eval_str=True).parameters
+    return {option: kinds for option in known if option not in sizes and (kinds := _kinds(known[option]))}
+
+
+def _kinds(parameter: inspect.Parameter) -> tuple[type, ...]:
+    """The plain types that an option may have; none if it is an object, which no text can give."""
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        annotation = type(parameter.default)
+    if typing.get_origin(annotation) is typing.Literal:
+        annotation = str
+    kinds = tuple(kind for kind in typing.get_args(annotation) or (annotation,) if kind in PLAIN)
+    if kinds == (type(None),):
+        return ()
+    return (*kinds, int) if float in kinds and int not in kinds else kinds
+
+
+def _value(text: str) -> Any:
+    """A number, True, False or None if it reads like one, else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,110 @@
+"""Every loop is among those that are compiled ahead."""
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer import kernels
+from minitransformer.backend import available
+from minitransformer.book import compile_loops
+from tests.fresh_python import fresh_python
+
+OF_ONE_TOKEN = ("norm_rows", "two_layers", "attend_plainly", "through_blocks")
+
+
+@pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_loop_is_forgotten(dtype):
+    from numba.core.dispatcher import Dispatcher
+
+    from minitransformer.kernels.threads import one_by_one
+
+    for loops in compile_loops.LOOPS:
+        loops(np.random.default_rng(0).standard_normal((2, 100, 16)).astype(dtype))
+    of_one_chapter = {"compiled_stairs"}
+    names = {module.name for module in pkgutil.iter_modules(kernels.__path__)} - of_one_chapter
+    if mt.backend() != "micro":
+        names.remove("matmul")
+    forgotten = [
+        f"{name}.{loop.__name__}"
+        for name in sorted(names)
+        for loop in vars(importlib.import_module(f"minitransformer.kernels.{name}")).values()
+        if isinstance(loop, Dispatcher) and loop.targetoptions.get("inline") != "always" and loop is not one_by_one
+        if "queue" in loop._compiler.pysig.parameters or loop.__name__ in OF_ONE_TOKEN  # what Python calls
+        if not any(f"rray({np.dtype(dtype).name}" in str(signature) for signature in loop.signatures)
+    ]
+    assert forgotten == []
+
+
+FIRST_USE = """
+import gc
+import numpy as np
+from numba.core.caching import NullCache
+from numba.core.dispatcher import Dispatcher
+import minitransformer as mt
+from minitransformer.attention import Mixer, dot_product_attention
+from minitransformer.attention.registry import rows
+from minitransformer.backend import available
+from minitransformer.functional import cross_entropy
+from minitransformer.models import EncoderDecoder, LanguageModel, SequenceModel, generate
+from minitransformer.training.optimiser import AdamW
+
+rng, tokens = np.random.default_rng(0), np.arange(80).reshape(2, 40)
+
+def learn(model, params, logits, pullback, targets):
+    loss, back = cross_entropy(logits, targets)
+    AdamW().update(params, pullback(back(loss)), AdamW().init(params), 1e-3)
+
+def a_model(dtype, kind=LanguageModel, **choices):
+    model = kind(context=40, width=24, depth=2, heads=4, **choices)
+    params = model.init(rng, dtype)
+    learn(model, params, *model(params, tokens), tokens)
+    if model.causal:
+        generate(model, params, tokens[0, :5], 6, rng=rng)
+
+def use(dtype):
+    for attention, part, _ in rows():
+        kind = SequenceModel if part.causal == "never" else LanguageModel
+        for positions in ("sinusoidal",) if isinstance(part, Mixer) else ("rope", "sinusoidal"):
+            a_model(dtype, kind, attention=attention, positions=positions)
+    for choices in ({"positions": "alibi"}, {"positions": "learned"}, {"groups": 2}, {"activation": "gelu"}, {"ffn": "geglu"},
+                    {"activation": "gelu_tanh", "positions": "rope", "norm": "rms"}):
+        a_model(dtype, **choices)
+    model = EncoderDecoder(80, width=24, depth=1, heads=4)
+    params = model.init(rng, dtype)
+    learn(model, params, *model(params, tokens, tokens, lengths=np.array([13, 40])), tokens)
+    model.translate(params, tokens, begin=1, end=2, longest=8, lengths=np.array([13, 40]))
+    Q, K = rng.standard_normal((3, 5, 8)).astype(dtype), rng.standard_normal((3, 9, 8)).astype(dtype)
+    for queries in (Q, Q[:, :2], Q[0]):
+        keys = K[: len(queries)] if queries.ndim == 3 else K[0]
+        for mask in (None, rng.random((queries.shape[-2], 9)) > 0.3):
+            Y, pullback = dot_product_attention(queries, keys, keys, mask=mask)
+            pullback(Y)
+
+def missed():
+    for loop in gc.get_objects():
+        if isinstance(loop, Dispatcher) and not isinstance(loop._cache, NullCache):
+            if loop.py_func.__module__.startswith("minitransformer") and loop.targetoptions.get("inline") != "always":
+                yield from (f"{loop.py_func.__qualname__}{signature}" for signature in loop.stats.cache_misses)
+                if (kinds := len(loop.signatures)) > 4:
+                    yield f"{loop.py_func.__qualname__} is compiled for {kinds} kinds of arguments"
+
+for tier in available()[1:]:
+    with mt.backend(tier):
+        use(np.float32)
+        use(np.float64)
+print(*missed(), sep="\\n")
+"""
+
+
+@pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+def test_after_it_nothing_is_left_to_compile():
+    """Models of all kinds in every tier, float32 and float64, in a new process: all that they call is on the disk.
+
+    And no loop is compiled for more than two kinds of arguments in a dtype: what differs between models is data.
+    """
+    compile_loops.compile_loops()
+    assert fresh_python(FIRST_USE).split("\n") == ["", ""]

@@ -1,0 +1,148 @@
+"""From every chapter one gets to the next, to its sections, to tests and back; also from a copy of one's own."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import nbformat
+import pytest
+
+from minitransformer import cli
+from minitransformer.book import book, navigation
+from minitransformer.book.equations import notebooks
+
+LINKED = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+TITLES = {"00_first": "# 00 · First", "01_second": "# 01 · Second", "02_third": "# 02 · Third"}
+PROSE = """\
+## Why ask?
+
+Chapter 00 has begun, chapter 01 is this one, chapter 02 follows and chapter 03 is not written.
+See [chapter 00](00_old_name.ipynb), [a test](../tests/errata/test_aalto.py) and [the net](https://example.org).
+
+### How? As in chapter 00"""
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A repository of three chapters."""
+    for part in ("notebooks", "minitransformer", "tests"):
+        (tmp_path / part).mkdir()
+    for name, title in TITLES.items():
+        cells = [nbformat.v4.new_markdown_cell(title, id="title"), nbformat.v4.new_markdown_cell(PROSE, id="prose")]
+        output = nbformat.v4.new_output("stream", text="1\n")
+        cells.append(nbformat.v4.new_code_cell("print(1)", id="code", outputs=[output], execution_count=1))
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        path = tmp_path / "notebooks" / f"{name}.ipynb"
+        path.write_text(book.as_text(notebook), encoding="utf-8")
+    return tmp_path
+
+
+def links(notebook):
+    return [link for cell in notebook.cells if cell.cell_type == "markdown" for link in LINKED.findall(cell.source)]
+
+
+def test_a_chapter_leads_to_its_neighbours_and_its_sections(made):
+    notebook = navigation.renewed(made, notebooks(made)[1])
+    ways = "[← 00 · First](00_first.ipynb) | [all chapters](../README.md#chapters) | [02 · Third →](02_third.ipynb)"
+    assert [cell.id for cell in notebook.cells] == ["title", "navigation-top", "prose", "code", "navigation-end"]
+    assert notebook.cells[1].source == f"{ways}\n\n- [Why ask?](#Why-ask?)"
+    assert notebook.cells[-1].source == ways
+
+
+def test_the_first_and_the_last_have_one_neighbour(made):
+    first, _, last = (navigation.renewed(made, path).cells[-1].source for path in notebooks(made))
+    assert first == "[all chapters](../README.md#chapters) | [01 · Second →](01_second.ipynb)"
+    assert last == "[← 01 · Second](01_second.ipynb) | [all chapters](../README.md#chapters)"
+
+
+def test_a_chapter_that_is_named_is_a_link(made):
+    prose = navigation.renewed(made, notebooks(made)[1]).cells[2].source
+    assert "[Chapter 00](00_first.ipynb) has begun, chapter 01 is this one, [chapter 02](02_third.ipynb) f" in prose
+    assert "and chapter 03 is not written" in prose
+    assert "See [chapter 00](00_first.ipynb), [a test](../tests/errata/test_aalto.py)" in prose
+    assert prose.endswith("### How? As in chapter 00")
+
+
+def test_to_make_it_again_changes_nothing(made):
+    path = notebooks(made)[1]
+    once = book.as_text(navigation.renewed(made, path))
+    path.write_text(once, encoding="utf-8")
+    assert book.as_text(navigation.renewed(made, path)) == once
+
+
+def test_a_notebook_without_a_title_is_left_alone(made):
+    path = made / "notebooks" / "03_sketch.ipynb"
+    path.write_text(book.as_text(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", id="one")])))
+    assert [cell.id for cell in navigation.renewed(made, path).cells] == ["one"]
+
+
+def test_the_chapters_of_the_book_are_up_to_date(root):
+    for path in notebooks(root):
+        assert book.as_text(navigation.renewed(root, path)) == path.read_text(encoding="utf-8"), path.stem
+
+
+def test_every_link_of_the_book_leads_somewhere(root):
+    for path in notebooks(root):
+        notebook = nbformat.read(path, as_version=4)
+        anchors = {navigation.anchor(heading) for heading in navigation.headings(notebook)}
+        assert all(map(str.isascii, anchors)), f"{path.stem}: JupyterLab can't follow a link with other letters"
+        for link in links(notebook):
+            if link.startswith("#"):
+                assert link in anchors, (path.stem, link)
+            elif not urlsplit(link).scheme:
+                assert (path.parent / link.partition("#")[0]).exists(), (path.stem, link)
+
+
+# ------------------------------------------------------------------------------------- a reader's own copy
+
+
+@pytest.mark.parametrize("folder", ["mine", "at/home", "../beside"])
+def test_links_of_a_copy_lead_where_they_led(made, folder):
+    navigation.blank(made, notebooks(made)[1:], made / folder)
+    for path in (made / folder).glob("*.ipynb"):
+        for link in links(nbformat.read(path, as_version=4)):
+            if link.startswith(("#", "https:")):
+                continue
+            target = (path.parent / link.partition("#")[0]).resolve().relative_to(made.parent.resolve())
+            name = target.name
+            if name in ("01_second.ipynb", "02_third.ipynb"):
+                assert target.parent == path.parent.resolve().relative_to(made.parent.resolve())
+            else:
+                where = {".md": "", ".py": "tests/errata", ".ipynb": "notebooks"}[target.suffix]
+                assert target.parent.as_posix() == f"{made.name}/{where}".rstrip("/")
+
+
+def test_a_copy_holds_no_outputs_and_the_book_stays_as_it_is(made, monkeypatch, capsys):
+    before = {path: path.read_bytes() for path in notebooks(made)}
+    monkeypatch.chdir(made)
+    assert cli.main(["book", "--blank", "mine", "01"]) == 0
+    assert capsys.readouterr().out.strip() == "mine/01_second.ipynb"
+    (cell,) = (cell for cell in nbformat.read("mine/01_second.ipynb", as_version=4).cells if cell.cell_type == "code")
+    assert (cell.source, cell.outputs, cell.execution_count) == ("print(1)", [], None)
+    assert {path: path.read_bytes() for path in notebooks(made)} == before
+
+
+def test_what_a_reader_wrote_is_not_overwritten(made, monkeypatch, capsys):
+    monkeypatch.chdir(made)
+    (made / "mine").mkdir()
+    own = made / "mine" / "01_second.ipynb"
+    own.write_text("notes of my own")
+    assert cli.main(["book", "--blank", "mine"]) == 1
+    assert "mine/01_second.ipynb: there already, and not overwritten" in capsys.readouterr().err
+    assert [path.name for path in (made / "mine").iterdir()] == ["01_second.ipynb"]
+    assert own.read_text() == "notes of my own"
+
+
+def test_jupyterlab_makes_the_cells_that_a_link_leads_to(root):
+    """Its own choice is to make a cell when it comes into sight: until then a link to its heading leads nowhere."""
+    settings = json.loads((root / "minitransformer/book/jupyterlab.json").read_text(encoding="utf-8"))
+    plugin, values = next(iter(settings.items()))
+    assert values == {"windowingMode": "none"}
+    package, _, name = plugin.partition(":")
+    schemas = Path(pytest.importorskip("jupyterlab.commands").get_app_dir()) / "schemas" / package
+    known = json.loads((schemas / f"{name}.json").read_text(encoding="utf-8"))["properties"]["windowingMode"]
+    assert "none" in known.get("enum", []) + [choice["const"] for choice in known.get("oneOf", [])]
+    shared = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert "minitransformer/book/jupyterlab.json" in shared["wheel"]["shared-data"]

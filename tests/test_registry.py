@@ -1,0 +1,81 @@
+"""Choices by name: options in a text, sizes filled in, everything else refused in one line."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from minitransformer.attention import ATTENTIONS
+from minitransformer.models import LanguageModel
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, place
+from minitransformer.registry import named
+
+
+@dataclass(frozen=True)
+class Thing:
+    heads: int
+    radius: int = 3
+    rate: float = 0.5
+    part: int | None = None
+    kind: Literal["a", "b"] = "a"
+    sure: bool = True
+    inside: Any = None
+
+
+REGISTRY = {"thing": Thing, "plain": lambda longest: longest, "other": lambda heads, index="paper": (heads, index)}
+SIZES = {"heads": 4, "longest": 9}
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    {
+        "thing": Thing(4),
+        "thing:radius=5": Thing(4, 5),
+        "thing:rate=1,part=2": Thing(4, rate=1, part=2),
+        "thing:part=None,kind=b,sure=False,rate=2e-1": Thing(4, rate=0.2, kind="b", sure=False),
+        "plain": 9,
+        "other:index=code": (4, "code"),
+    }.items(),
+)
+def test_options_in_a_text(text, made):
+    assert named("choice", REGISTRY, text, SIZES) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    {
+        "think": "choice: no 'think'; there are thing, plain, other",
+        "thing:": "choice: 'thing' has no option ''; it has radius, rate, part, kind, sure, as thing:radius=…",
+        "thing:radius": "no option 'radius'; it has",
+        "thing:heads=3": "no option 'heads=3'",
+        "thing:inside=3": "no option 'inside=3'",
+        "thing:radius=3,radius=4": "no option 'radius=4', or has it already",
+        "thing:radius=3.5": "choice: radius of 'thing' should be int, got '3.5'",
+        "thing:radius=True": "radius of 'thing' should be int, got 'True'",
+        "thing:radius=__import__('os')": "should be int",
+        "thing:part=x": "part of 'thing' should be int or None, got 'x'",
+        "plain:a=1": "choice: 'plain' has no option 'a=1'; it has none",
+    }.items(),
+)
+def test_what_makes_no_sense_is_refused_in_one_line(text, message):
+    with pytest.raises(ValueError, match=r"^choice") as caught:
+        named("choice", REGISTRY, text, SIZES)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [*AT_EMBEDDING, *IN_ATTENTION])
+def test_every_encoding_has_a_name(name):
+    placed = place(name, width=8, heads=2, longest=16)
+    assert (placed.in_attention is None) == (name in AT_EMBEDDING)
+
+
+def test_in_a_model():
+    model = LanguageModel(attention="window:radius=5", positions="rope:base=500,layout=halves")
+    assert model.stack.blocks[0].attention.core.pattern.radius == 5
+    assert model.stack.blocks[0].attention.rotate.base == 500
+    with pytest.raises(ValueError, match="positions: 'rope' has no option 'scaling=3'"):
+        LanguageModel(positions="rope:scaling=3")
+    with pytest.raises(ValueError, match="attention: radius of 'window' should be int"):
+        LanguageModel(attention="window:radius=0.5")
+    assert set(ATTENTIONS) >= {"softmax", "window", "strided", "bigbird", "linear", "delta"}
