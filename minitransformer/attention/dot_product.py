@@ -10,9 +10,7 @@ Each stage is a function of `functional.py` with its own pullback, so that a lat
 import math
 from typing import NamedTuple
 
-import numpy as np
-
-from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.arrays import FEW, must_broadcast, one_dtype
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import (
     AggregatePullback,

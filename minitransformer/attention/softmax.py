@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.arrays import FEW
 from minitransformer.attention.attend import attend
+from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.cache.pages import Paged, paged_attention
+from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer
-from minitransformer.attention.keys_values import KeysValues
-from minitransformer.attention.pages import Paged, paged_attention
-from minitransformer.attention.recent import Kept, Recent
 from minitransformer.attention.sparse.pattern import Pattern
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, ScoresPullback, linear, scores
 from minitransformer.gather_scatter import merge_heads, split_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, offsets

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import refuse_other_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, queries_last

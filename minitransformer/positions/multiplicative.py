@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import by_offset, sum_by_index, sum_by_offset
 from minitransformer.positions.encoding import ScoreEncoding, offsets

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, ScoresPullback, linear, scores
 from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.positions.absolute import sinusoids

@@ -12,12 +12,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
-from minitransformer.positions.encoding import Encoding, NoParams, queries_last
+from minitransformer.positions.encoding import Encoding
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
-from minitransformer.pullback import Pullback
-from minitransformer.typing import Array, Bool, Float, checked
+from minitransformer.typing import Array, Float, checked
 
 Layout = Literal["interleaved", "halves"]
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.positions.encoding import PlainAggregatePullback, ScoreEncoding
 from minitransformer.pullback import Pullback

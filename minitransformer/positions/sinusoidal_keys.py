@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoidPullback, LearnableSinusoids

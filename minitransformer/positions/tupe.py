@@ -14,9 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, ScoresPullback, layer_norm, linear, scores
-from minitransformer.gather_scatter import by_offset, merge_heads, refuse_other_heads, split_heads, sum_by_index, unbroadcast
+from minitransformer.gather_scatter import (
+    by_offset,
+    merge_heads,
+    refuse_other_heads,
+    split_heads,
+    sum_by_index,
+    unbroadcast,
+)
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.positions.t5 import t5_buckets
 from minitransformer.pullback import Pullback, Tree

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import FEW, one_dtype
 from minitransformer.attention.attend import attend, form
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen

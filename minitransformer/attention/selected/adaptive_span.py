@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import FEW, one_dtype
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, one_pattern
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sparse.pattern import TILE, Pattern
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.gather_scatter import refuse_other_heads, unbroadcast
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked

@@ -16,7 +16,9 @@ import numpy as np
 from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
-from minitransformer.door import frozen
+from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen, largest
+from minitransformer.attention.selected.gathered import only_those_there, who_is_there
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 

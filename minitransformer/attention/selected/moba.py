@@ -15,9 +15,9 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
-from minitransformer.attention.learned.chosen import ChosenPullback, attend_to_chosen, block_means, largest
-from minitransformer.attention.learned.gathered import only_those_there, who_is_there
-from minitransformer.door import frozen
+from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen, block_means, largest
+from minitransformer.attention.selected.gathered import only_those_there, who_is_there
+from minitransformer.checks import frozen
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 

@@ -18,7 +18,8 @@ from minitransformer.attention.attend import attend
 from minitransformer.attention.core import Core
 from minitransformer.attention.delta_rule import unit
 from minitransformer.attention.merge import merge, partial_attention
-from minitransformer.door import frozen
+from minitransformer.attention.selected.gathered import at_pairs, of_pairs, only_those_there, who_is_there
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, Int, checked
 

@@ -25,7 +25,7 @@ from minitransformer.attention.selected.gathered import (
     sum_rows,
     who_is_there,
 )
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked

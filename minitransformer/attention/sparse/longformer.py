@@ -20,7 +20,7 @@ from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.sparse.window import Window
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -76,7 +76,7 @@ def longformer_attention(
     mask           True where query i sees key j; must broadcast to (*batch, n, n)
     encoding       of positions in all scores, with its params
     source         Borealis II, figure 9a; Aalto 3.1.2. Beltagy et al. 2020
-    cost           O(n (radius + globals_) d), O(n² d) with an encoding. Global rows see what comes later: never causal
+    cost           O(n (radius + global_tokens) d), O(n² d) with an encoding. Global rows see what comes later: never causal
     returns        Y and a pullback: dQ, dK, dV, dQ_g, dK_g, dV_g = pullback(dY), after dparams if there is an encoding. Of Q only
                    the rows that are not global have a gradient, of Q_g only those that are
     raises         ValueError for a number below zero
@@ -86,7 +86,9 @@ def longformer_attention(
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], n))
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
-    pattern = Window(radius, dilation, globals_)(n - g, n, causal=False)  # the others are the last n − g of n positions
+    pattern = Window(radius, dilation, global_tokens)(
+        n - g, n, causal=False
+    )  # the others are the last n − g of n positions
     if encoding is not None:  # in which global queries have a place only among all queries
         first = np.arange(n)[:, None] < g
         Y, everything = attend(encoding, params, Q_g, K_g, V_g, mask=first if mask is None else first & mask)
@@ -165,7 +167,11 @@ class Longformer(Core):
         if self.rotate is not None:
             (Q, q), (K, k), (Q_g, q_g), (K_g, k_g) = (self.rotate.turn(X, length=n) for X in (Q, K, Q_g, K_g))
             turns = q, k, q_g, k_g
-        options: dict[str, Any] = {"radius": self.radius, "dilation": self.dilation, "globals_": self.globals_}
+        options: dict[str, Any] = {
+            "radius": self.radius,
+            "dilation": self.dilation,
+            "global_tokens": self.global_tokens,
+        }
         options |= {"encoding": self.encoding, "params": params}
         Y, attention = longformer_attention(Q, K, V, Q_g, K_g, V_g, **options, mask=mask)
         return Y, LongformerCorePullback(attention, turns)

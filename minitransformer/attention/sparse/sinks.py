@@ -18,7 +18,7 @@ from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.sparse.window import Window
-from minitransformer.door import frozen
+from minitransformer.checks import frozen
 from minitransformer.pullback import Pullback, Tree, tree_add
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -136,7 +136,7 @@ def sink_attention(
     if first < 0:
         raise ValueError(f"first: {first} should be at least 0")
     refuse_more_queries(n, m)
-    pattern, scale = Window(last - 1, globals_=first)(n, m, causal=True), 1 / np.sqrt(max(Q.shape[-1], 1))
+    pattern, scale = Window(last - 1, global_tokens=first)(n, m, causal=True), 1 / np.sqrt(max(Q.shape[-1], 1))
     if encoding is not None:
         if rotate is not None:
             raise ValueError("rotate: positions can act on queries and keys, or on scores, and not on both")
