@@ -50,7 +50,7 @@ class AttentionError(AssertionError):
 def check_attention(attention: Any) -> None:
     """Hold a kind of attention against every rule, print which are kept, and say of the others what is wrong.
 
-    It takes a few seconds. To check an encoding of positions that changes scores: `check_attention(SoftmaxAttention(encoding=…))`.
+    It takes a few seconds. An encoding of positions that changes scores is checked by `SoftmaxAttention(encoding=…)`.
     attention   a name, with options or without; a class, which is then made for two heads of width 6; or an object of your own
     raises      AttentionError at the end, if a rule is broken; ValueError for what is no attention
     """

@@ -18,7 +18,6 @@ from minitransformer.backend import available, backend
 from minitransformer.data import ngrams
 from minitransformer.data.text import Text
 from minitransformer.models import BERT, LanguageModel
-from minitransformer.positions import RoPE
 from minitransformer.pullback import tree_items, tree_map
 from tests.test_checks import CALLS, arguments, ones, public
 
@@ -84,7 +83,6 @@ USUAL = {
     "probabilities": {"model": ngrams.fit(BYTES, 2), "text": BYTES},
     "read": {"model": MODEL, "params": MODEL.init(RNG), "tokens": np.array([1, 2])},
     "refuse_unknown": {"tokens": np.array([1, 2]), "vocabulary": 7},
-    "refuse_without_scores": {"encoding": RoPE(4)},
     "read_text": {"path": __file__},
     "repeat_heads": {"params": HEADS.init(RNG), "heads": 2},
     "retention_decays": {"heads": 2},

@@ -9,7 +9,6 @@
 An encoding changes one of them, or two (positions/encoding.py), and the others stay as they are.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from minitransformer.arrays import must_broadcast, one_dtype, those_seen
@@ -157,7 +156,7 @@ def form(
     causal: bool = False,
     mask: Array | None = None,
     pattern: BlockPattern | None = None,
-    normalise: Callable[..., tuple[Array, Any]] = softmax,
+    normalise: Any = softmax,
 ) -> tuple[Array, FormedPullback]:
     """As `attend`, and every matrix is formed; a pattern is a mask more.
 

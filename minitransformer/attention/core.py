@@ -20,6 +20,10 @@ from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Checked
 
+NO_PAIRS = (
+    "sums over the keys before it sees a query, so it has no score for a pair (i, j) that an encoding could change"
+)
+
 
 class Part(Checked):
     """What a core and a mixer say about themselves, and what may happen to their parameters beside the gradient.

@@ -96,7 +96,7 @@ def test_numbers_are_those_of_the_layers(facts, name):
     """Six layers of attention with the encoding, less six without; and what is shared counted once."""
     rng = np.random.default_rng(0)
     e = place(name, width=64, heads=4, longest=128).in_attention
-    params = MultiHeadAttention(64, 4, core=SoftmaxAttention(scores=e)).init(rng)
+    params = MultiHeadAttention(64, 4, core=SoftmaxAttention(encoding=e)).init(rng)
     plain = MultiHeadAttention(64, 4).init(rng)
     one = mt.tree_size(params) - mt.tree_size(plain)
     shared = sum(mt.tree_size(getattr(params.core, part)) for part in facts[name].shared)

@@ -187,8 +187,8 @@ class Indexer(Core):
         D = self.heads * self.d
         b = (3 / D) ** 0.5
         widths = self.small * self.narrow, self.narrow, self.small
-        own = (rng.uniform(-b, b, (D, width)).astype(dtype) for width in widths)
-        return IndexerParams(*own, super().init(rng, dtype))
+        own = IndexerParams(*(rng.uniform(-b, b, (D, width)).astype(dtype) for width in widths))
+        return own._replace(encoding=super().init(rng, dtype))
 
     def __call__(
         self,

@@ -95,7 +95,8 @@ def nsa_attention(
     source   Yuan et al. 2025, Native Sparse Attention
     cost     O(n (m/block + chosen · block + window) d) time, the chosen blocks in whole tiles of 64 × 64. Always causal, the
              choice as well: only complete blocks are averaged. O(n m d) with an encoding
-    returns  Y and a pullback: dQ, dK, dV, dgates = pullback(dY), after dparams if there is an encoding; `pullback.blocks` is the choice
+    returns  Y and a pullback: dQ, dK, dV, dgates = pullback(dY), after dparams if there is an encoding. `pullback.blocks` is
+             the choice
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, no window, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, gates=gates)
@@ -155,7 +156,8 @@ class NSA(Core):
     block, chosen, window   as in `nsa_attention`. The three branches have the same keys and values
     encoding                of positions in the scores of the selected branch and of the window; a model puts its own there
     source                  Yuan et al. 2025
-    cost                    O(n (n/block + chosen · block + window) d) time, O(n² d) with an encoding. Always causal, the choice as well
+    cost                    O(n (n/block + chosen · block + window) d) time, O(n² d) with an encoding. Always causal, the choice
+                            as well
     """
 
     block: int = 16

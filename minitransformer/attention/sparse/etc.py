@@ -242,6 +242,7 @@ class ETC(Core):
     global_tokens: int = 8
     clip: int = 16
 
+    unplaced = "has labels on its pairs already, for tokens that stand nowhere as for words"
     causal = "never"
     cost = "O(n radius)"
     remembers = None

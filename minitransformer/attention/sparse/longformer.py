@@ -86,9 +86,7 @@ def longformer_attention(
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], n))
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
-    pattern = Window(radius, dilation, global_tokens)(
-        n - g, n, causal=False
-    )  # the others are the last n − g of n positions
+    pattern = Window(radius, dilation, global_tokens)(n - g, n, causal=False)  # the others are the last of n positions
     if encoding is not None:  # in which global queries have a place only among all queries
         first = np.arange(n)[:, None] < g
         Y, everything = attend(encoding, params, Q_g, K_g, V_g, mask=first if mask is None else first & mask)
@@ -167,11 +165,7 @@ class Longformer(Core):
         if self.rotate is not None:
             (Q, q), (K, k), (Q_g, q_g), (K_g, k_g) = (self.rotate.turn(X, length=n) for X in (Q, K, Q_g, K_g))
             turns = q, k, q_g, k_g
-        options: dict[str, Any] = {
-            "radius": self.radius,
-            "dilation": self.dilation,
-            "global_tokens": self.global_tokens,
-        }
-        options |= {"encoding": self.encoding, "params": params}
-        Y, attention = longformer_attention(Q, K, V, Q_g, K_g, V_g, **options, mask=mask)
+        window = {"radius": self.radius, "dilation": self.dilation, "global_tokens": self.global_tokens}
+        positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
+        Y, attention = longformer_attention(Q, K, V, Q_g, K_g, V_g, **window, **positions, mask=mask)
         return Y, LongformerCorePullback(attention, turns)

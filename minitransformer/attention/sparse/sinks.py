@@ -53,12 +53,12 @@ class CachesPullback(NamedTuple):
 
     early: Pullback
     late: Pullback
-    index: Array  # the key at each place of the cache of each late query, (late queries, a + w)
+    places: Array  # the key at each place of the cache of each late query, (late queries, a + w)
     first: int
     shapes: tuple[tuple[int, ...], ...]  # of K and V
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        late = len(self.index)
+        late = len(self.places)
         early = dY.shape[-2] - late
         dparams, dQ, *known = self.early(dY[..., :early, :])
         more, dQ_late, *known_late = self.late(np.ascontiguousarray(alone(dY[..., early:, :])))
@@ -66,7 +66,7 @@ class CachesPullback(NamedTuple):
         for shape, dX, dX_late in zip(self.shapes, known, known_late, strict=True):
             whole = np.zeros(shape, dY.dtype)
             whole[..., : dX.shape[-2], :] = dX
-            for place, key in enumerate(self.index[0] if late else ()):
+            for place, key in enumerate(self.places[0] if late else ()):
                 of_place = dX_late[..., place, :].swapaxes(-2, -3)
                 if place < self.first:
                     whole[..., place, :] += of_place.sum(-2)
@@ -88,20 +88,20 @@ def in_caches(
     n, m, size = Q.shape[-2], K.shape[-2], first + last
     early = min(max(size - (m - n), 0), n)
     known, late = m - n + early, n - early
-    index = np.arange(m - late, m)[:, None] + np.arange(1 - size, 1)
-    index[:, :first] = np.arange(first)
+    places = np.arange(m - late, m)[:, None] + np.arange(1 - size, 1)
+    places[:, :first] = np.arange(first)
     seen = seen_late = None
     if mask is not None:
         whole = np.broadcast_to(must_broadcast(mask, (*Q.shape[:-1], m)), (*Q.shape[:-1], m))
         seen = whole[..., :early, :known]
-        places = np.broadcast_to(index, (*whole.shape[:-2], *index.shape))
-        seen_late = alone(np.take_along_axis(whole[..., early:, :], places, -1))
+        of_all = np.broadcast_to(places, (*whole.shape[:-2], *places.shape))
+        seen_late = alone(np.take_along_axis(whole[..., early:, :], of_all, -1))
     Y, soon = attend(encoding, params, Q[..., :early, :], K[..., :known, :], V[..., :known, :], causal=True, mask=seen)
-    caches = (np.ascontiguousarray(X[..., index, :].swapaxes(-3, -4)) for X in (K, V))
+    caches = (np.ascontiguousarray(X[..., places, :].swapaxes(-3, -4)) for X in (K, V))
     queries = np.ascontiguousarray(alone(Q[..., early:, :]))
     Y_late, later = attend(encoding, params, queries, *caches, causal=True, mask=seen_late)
     Y = np.concatenate([Y, Y_late[..., 0, :].swapaxes(-2, -3)], -2)
-    return Y, CachesPullback(soon, later, index, first, (K.shape, V.shape))
+    return Y, CachesPullback(soon, later, places, first, (K.shape, V.shape))
 
 
 @checked
