@@ -85,7 +85,7 @@ def test_what_is_remembered_grows_with_n_unless_scores_are_formed(facts, name):
     for n in (128, 1024):
         Q, K, V = rng.standard_normal((3, 4, n, 16), np.float32)
         with mt.backend("numba"):
-            _, pullback = e(e.init(rng), Q, K, V)
+            _, pullback = attend(e, e.init(rng), Q, K, V)
         remembered.append(mt.tree_bytes(pullback))
     growth = remembered[1] / remembered[0]
     assert growth > 12 if facts[name].forms_scores else growth < 8.1
