@@ -45,14 +45,14 @@ def pairs() -> dict[tuple[str, str], str]:
     """Every kind of attention with every encoding of positions: an empty string, or why a model can't have both."""
     width, heads, longest = EXAMPLE["width"], EXAMPLE["heads"], EXAMPLE["longest"]
     found = {}
-    for attention, positions in itertools.product(ATTENTIONS, {**AT_EMBEDDING, **IN_ATTENTION}):
-        encoding = place(positions, width=width, heads=heads, longest=longest).in_attention
+    for attention, name in itertools.product(ATTENTIONS, {**AT_EMBEDDING, **IN_ATTENTION}):
+        encoding = place(name, width=width, heads=heads, longest=longest).in_attention
         try:
             mixer_of(attention, encoding, width=width, heads=heads, groups=None, longest=longest)
         except ValueError as error:
-            found[attention, positions] = str(error)
+            found[attention, name] = str(error)
         else:
-            found[attention, positions] = ""
+            found[attention, name] = ""
     return found
 
 
@@ -63,7 +63,7 @@ def grid() -> str:
     lines = [f"{' ' * widest}{'│ ' * k}{name}" for k, name in enumerate(encodings)]
     reasons: dict[str, list[str]] = {}
     for attention in ATTENTIONS:
-        marks = " ".join("·" if found[attention, positions] else "●" for positions in encodings)
+        marks = " ".join("·" if found[attention, name] else "●" for name in encodings)
         lines.append(f"{attention.ljust(widest)}{marks}")
         part = attention_of(attention, EXAMPLE)
         if not (isinstance(part, Core) and part.places):

@@ -121,7 +121,7 @@ def _of_attention(name: str, e: Any, rng: np.random.Generator, heads: int, d: in
     V = rng.standard_normal((heads, longest + 1, d))
     initial, params = e.init(rng, np.float64), with_some_parameters(e, rng)
     parts = initial._asdict().items()
-    Y, pullback = attend(e, params, *words[:, :, :longest], V[:, :longest])
+    Y, pullback = attend(e, params, Q[:, :longest], K[:, :longest], V[:, :longest])
     cc = terms_of(lambda Q, K: scores_of(e, initial, Q, K), Q[:, :1], K[:, :1])[0]
     divisor = (Q[0, 0] @ K[0, 0]) / cc[0, 0, 0]
     return Facts(

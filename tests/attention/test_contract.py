@@ -230,7 +230,7 @@ def test_with_every_encoding_of_positions_or_a_reason_why_not(name, positions):
     part = PARTS[name]
     inside = place(positions, width=D, heads=H, longest=96).in_attention
     turns = inside is None or inside.acts_on == ("queries and keys",)
-    if not (turns or getattr(part, "has_scores", False)) or (inside is not None and isinstance(part, Mixer)):
+    if not (turns or (isinstance(part, Core) and part.places)) or (inside is not None and isinstance(part, Mixer)):
         with pytest.raises(ValueError, match=r"^positions: [^\n]*$"):
             language_model(name, positions=positions)
         return
