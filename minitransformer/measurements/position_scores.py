@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from minitransformer.attention import scores
-from minitransformer.positions import FIRE, Encoding, KerpleLog, OffsetBias, RoPE, ScoreEncoding, pair_scores, rotate
+from minitransformer.positions import FIRE, Encoding, KerpleLog, OffsetBias, RoPE, ScoreEncoding, rotate
+from minitransformer.positions.encoding import pair_scores
 from minitransformer.positions.fire import START
 from minitransformer.pullback import Tree
 from minitransformer.typing import Array

@@ -16,7 +16,6 @@ from minitransformer.positions.encoding import (
     OffsetBias,
     ScoreEncoding,
     offsets,
-    pair_scores,
 )
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.four_terms import four_terms
@@ -72,7 +71,6 @@ __all__ = [
     "four_terms",
     "grid_offsets",
     "offsets",
-    "pair_scores",
     "place",
     "rope_frequencies",
     "rotate",

@@ -20,7 +20,8 @@ from minitransformer.commands import catalogue
 from minitransformer.functional import sigmoid, softmax
 from minitransformer.gather_scatter import by_offset
 from minitransformer.models.assemble import mixer_of
-from minitransformer.positions import FIRE, IN_ATTENTION, KerpleLog, pair_scores, place
+from minitransformer.positions import FIRE, IN_ATTENTION, KerpleLog, place
+from minitransformer.positions.encoding import pair_scores
 from minitransformer.pullback import NoParams, tree_map
 
 pytestmark = pytest.mark.each_value
