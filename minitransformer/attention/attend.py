@@ -120,6 +120,8 @@ def attend(
         Y, attention = _among_pairs(Q, K, V, pattern, bias, scale=scale, **options)
         return Y, NothingLearnedPullback(attention)
     n, m = queries_last(Q, K)
+    if bias is not None:
+        must_broadcast(bias, (*Q.shape[:-2], max(n + m - 1, 0)), "bias", "one number for each offset")
     if isinstance(encoding, OffsetBias):
         scale = encoding.scale if scale is None else scale
         own, back = encoding.bias(params, n, m, causal=causal)
@@ -163,7 +165,7 @@ def form(
     matrix     a number of the core for each pair, (*batch, n, m), in place of one for each offset; its gradient is the last
     normalise  from S and the mask to A, with a pullback: softmax, or what a core has in its place
     """
-    one_dtype(Q=Q, K=K, V=V)
+    one_dtype(Q=Q, K=K, V=V, bias=bias, matrix=matrix)
     n, m = queries_last(Q, K)
     batch = Q.shape[:-2]
     if not heads_fit(K, batch):

@@ -23,7 +23,7 @@ from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import softplus
-from minitransformer.positions.encoding import ScoreEncoding
+from minitransformer.positions.encoding import Encoding, ScoreEncoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -115,7 +115,7 @@ def forgetting_attention(
     *,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-    encoding: Any = None,
+    encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Causal attention whose scores fall by −ln f_t at each position t between query and key.

@@ -18,6 +18,7 @@ from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_
 from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen, block_means, largest
 from minitransformer.attention.selected.gathered import only_those_there, who_is_there
 from minitransformer.checks import frozen
+from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -51,7 +52,7 @@ def moba_attention(
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-    encoding: Any = None,
+    encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], MoBAPullback]:
     """Softmax attention to a query's own block and to the blocks that it has chosen by their mean key.

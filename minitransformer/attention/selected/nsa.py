@@ -30,6 +30,7 @@ from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.functional import sigmoid
 from minitransformer.gather_scatter import for_each_head
+from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -75,7 +76,7 @@ def nsa_attention(
     window: int = 32,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-    encoding: Any = None,
+    encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch heads n dv"], NSAPullback]:
     """Attention to the means of blocks, to the keys of chosen blocks, and to the last keys, weighted by gates.

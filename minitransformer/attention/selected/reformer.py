@@ -20,6 +20,7 @@ from minitransformer.attention.delta_rule import unit
 from minitransformer.attention.merge import merge, partial_attention
 from minitransformer.attention.selected.gathered import at_pairs, of_pairs, only_those_there, who_is_there
 from minitransformer.checks import frozen
+from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
@@ -165,7 +166,7 @@ def lsh_attention(
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
     other_buckets: bool = False,
-    encoding: Any = None,
+    encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], LSHPullback | DenseLSHPullback]:
     """Attention over the pairs that some round of hashing puts side by side, softmax over all of them together.

@@ -27,6 +27,7 @@ from minitransformer.attention.selected.gathered import (
 )
 from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, softmax
+from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -138,7 +139,7 @@ def routing_attention(
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-    encoding: Any = None,
+    encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], RoutingPullback]:
     """Attention within clusters: each centroid takes the queries and the keys that are nearest to it.

@@ -21,6 +21,7 @@ from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
+from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -67,7 +68,7 @@ def longformer_attention(
     dilation: int = 1,
     global_tokens: int = 1,
     mask: Bool[Array, "..."] | None = None,
-    encoding: Any = None,
+    encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention to a window and to the first `global_tokens` tokens, which see everything by projections of their own.

@@ -19,6 +19,7 @@ from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
+from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback, Tree, tree_add
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -114,7 +115,7 @@ def sink_attention(
     last: int = 64,
     rotate: Any = None,
     mask: Bool[Array, "..."] | None = None,
-    encoding: Any = None,
+    encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Causal attention to the first a keys and the last w, turned by where they stand among those a + w.
