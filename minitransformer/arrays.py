@@ -97,6 +97,12 @@ def those_seen(mask: Array | None, *arrays: Array) -> tuple[Array, ...]:
     return arrays if there.all() else tuple(np.where(there, X, X.dtype.type(0)) for X in arrays)
 
 
+def must_be_for_heads(X: Array, batch: tuple[int, ...], name: str) -> None:
+    """Raise ValueError unless X is one number for each head, as what broadcasts to (*batch,), or one for all."""
+    if X.ndim:
+        must_broadcast(X, batch, name, "one number for each head")
+
+
 def must_broadcast(mask: Array, shape: tuple[int, ...], name: str = "mask", what: str = "the scores") -> Array:
     """The mask (or another array), if it broadcasts to the shape of the scores without making them larger.
 

@@ -2,7 +2,7 @@
 
 A public function (`@checked`, in typing.py) is called from outside, or by another one. Only the outermost call is asked:
 
-    choices      of the types that their dataclass says (`@frozen`), and in the range that their name means
+    choices      of the types that their dataclass says (`@frozen`), and in the range that stands there (ranges.py)
     numbers      likewise
     arrays       of NumPy's own kind, in this machine's byte order, wherever they stand, and there where a tuple says so
     parameters   of a layer: a tree of the form that its `init` makes, in one dtype
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.pullback import Tree, is_named, tree_items, tree_map, tree_parts
+from minitransformer.ranges import bare, range_of
 
 
 class Call(threading.local):
@@ -43,26 +44,6 @@ the_call = Call()
 
 # ----------------------------------------------------------------------------------------------- choices
 
-RULES: dict[str, Callable[[float], bool]] = {
-    "a number": lambda x: True,
-    "at least 1": lambda x: x >= 1,
-    "at least 0": lambda x: x >= 0,
-    "above 0": lambda x: x > 0,
-    "in [0, 1)": lambda x: 0 <= x < 1,
-    "in [0, 1]": lambda x: 0 <= x <= 1,
-    "in (0, 1]": lambda x: 0 < x <= 1,
-}
-# What a number of this name may be, wherever in the book it stands; a whole one that is not listed counts something.
-RANGES = {
-    "a number": "first offset scale magnitude",
-    "at least 0": "n m part steps warmup outputs seed radius global_tokens window random clip number begin end count "
-    "extra head reach eps weight_decay penalty weight floor temperature memory ponder height",
-    "above 0": "base factor peak fast slow beta tolerance",
-    "in [0, 1)": "dropout rate drop betas",
-    "in [0, 1]": "decay",
-    "in (0, 1]": "top_p",
-}
-MEANT = {name: rule for rule, names in RANGES.items() for name in names.split()}
 NO_STREAMS = {
     "streams",
     "causal",
@@ -72,8 +53,6 @@ NO_STREAMS = {
 }  # of what else a core is given; a stream may have its own name
 NO_INDICES = ("self", "model", "params", "state", "states")
 GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
-# Work grows with these, also where there is little in the arrays: so many times something is done.
-AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10, "steps": 2**20, "count": 2**20}
 ROWS_OF_NOTHING = 2**24  # through which a loop goes though there is nothing in them
 LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)
 
@@ -99,31 +78,31 @@ def fits(value: Any, hint: Any) -> bool:
 
 def choose(name: str, value: Any, hint: Any) -> None:
     """Refuse what can't be chosen for a field: TypeError for another type, ValueError for another value."""
-    if not fits(value, hint):
-        wanted = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+    if not fits(value, bare(hint)):
+        kind = bare(hint)
+        wanted = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
         raise TypeError(f"{name}: {reprlib.repr(value)} should be {wanted}")
     within(name, value, hint)
 
 
 def within(name: str, value: Any, hint: Any) -> None:
-    """Refuse a word that is none of those, and a number that nothing of this name can be."""
-    if typing.get_origin(hint) is typing.Literal and isinstance(value, str) and value not in typing.get_args(hint):
-        raise ValueError(f"{name}: no {value!r}; there are {', '.join(typing.get_args(hint))}")
+    """Refuse a word that is none of those, and a number beyond the range that stands in the hint (ranges.py)."""
+    literals = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is typing.Literal]
+    words = [word for part in literals for word in typing.get_args(part)]
+    if words and isinstance(value, str) and value not in words:
+        raise ValueError(f"{name}: no {value!r}; there are {', '.join(words)}")
     if isinstance(value, tuple):
         for part in value:
             within(name, part, hint)
-    if isinstance(value, (bool, np.bool_)) and of_choices(hint) and not fits(value, hint):
+    if isinstance(value, (bool, np.bool_)) and of_choices(hint) and not fits(value, bare(hint)):
         raise TypeError(f"{name}: {value} is no number")
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         return
-    if name == "clip" and value == math.inf:  # nothing is cut off
-        return
-    whole = isinstance(value, (int, np.integer))
     number: Any = value
-    rule = MEANT.get(name, "at least 1" if whole else "a number")
-    largest: Any = math.inf if name == "seed" else AT_MOST.get(name, LARGEST_SIZE) if whole else LARGEST
-    if not RULES[rule](number) or not abs(number) <= largest:
-        up_to = rule if abs(number) <= largest else f"a number up to {largest if name in AT_MOST else f'{largest:.3g}'}"
+    said = range_of(hint)
+    most = said.most or (LARGEST_SIZE if isinstance(value, (int, np.integer)) else LARGEST)
+    if not said.holds(number) or not abs(number) <= most:
+        up_to = said.says if abs(number) <= most else f"a number up to {most if said.most else f'{most:.3g}'}"
         raise ValueError(f"{name}: {reprlib.repr(value)} should be {up_to}")
 
 
@@ -134,7 +113,7 @@ Kind = typing.TypeVar("Kind")
 def frozen(kind: type[Kind]) -> type[Kind]:
     """A frozen dataclass that looks at its fields one by one, before its own `__post_init__` looks at what they are together."""
     own = getattr(kind, "__post_init__", None)
-    hints = functools.cache(lambda: typing.get_type_hints(kind))
+    hints = functools.cache(lambda: typing.get_type_hints(kind, include_extras=True))
 
     def look(self: Any) -> None:
         for field in dataclasses.fields(kind):  # type: ignore[arg-type]
@@ -176,6 +155,7 @@ def of_arrays(hint: Any) -> bool:
 
 def leaves_room_for_indices(hint: Any) -> bool:
     """Whether a hint leaves room for arrays of integers or booleans, alone or in a container."""
+    hint = bare(hint)
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     others = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
 

@@ -138,12 +138,12 @@ def compile_all(args: argparse.Namespace) -> int:
 
 
 def show_equations(args: argparse.Namespace) -> int:
-    """Print the equation map, check it, or bring README's table of chapters up to date."""
-    from minitransformer.book import book, equations
+    """Print the equation map, check it and the list of errata, or bring README's table of chapters up to date."""
+    from minitransformer.book import book, equations, errata
 
     if args.check:
         root = book.repository()
-        problems = equations.check(root)
+        problems = equations.check(root) + errata.check(root)
         if equations.readme(root) != (root / "README.md").read_text(encoding="utf-8"):
             problems.append("README.md: its table of chapters is old: run `minitransformer equations --readme`")
         print("\n".join(problems) if problems else f"{len(equations.load())} rows, no gap.")

@@ -74,7 +74,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _full_name(kind: Any) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else repr(kind)
+    return f"{kind.__module__}.{kind.__qualname__}" if hasattr(kind, "__qualname__") else repr(kind)
 
 
 def _registry_of(name: str, kind: type) -> tuple[Registry, tuple[Registry, ...]]:

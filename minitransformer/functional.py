@@ -16,6 +16,7 @@ from minitransformer.arrays import must_broadcast, one_dtype, times, unless_hidd
 from minitransformer.backend import current
 from minitransformer.lazy_import import lazy_import
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import Fraction, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
@@ -337,6 +338,7 @@ def glu(
     returns  Y and a pullback: dX, dU_1, dU_2 = pullback(dY), and then the gradients of the biases that there are
     raises   TypeError for a wrong shape, or a mixture of dtypes
     """
+    one_dtype(X=X, U_1=U_1, U_2=U_2, b_1=b_1, b_2=b_2)
     (A, linear_1), (B, linear_2) = linear(X, U_1, b_1), linear(X, U_2, b_2)
     Y, pullback = gated(A, B, gate)
     return Y, GLUPullback(linear_1, linear_2, pullback)
@@ -374,7 +376,9 @@ def refuse_empty_rows(X: Array) -> None:
 
 
 @checked
-def layer_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Float[Array, "D"], *, eps: float = 1e-5):
+def layer_norm(
+    X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Float[Array, "D"], *, eps: NonNegativeNumber = 1e-5
+):
     """Give each row mean 0 and variance 1, then a learned gain and bias.
 
         Y = γ ⊙ (x − μ)/√(σ² + ε) + β,    μ = (1/D) Σ x_j,    σ² = (1/D) Σ (x_j − μ)²
@@ -410,7 +414,7 @@ class LayerNormOutsidePullback(NamedTuple):
 
 @checked
 def layer_norm_outside(
-    X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Float[Array, "D"], *, eps: float = 1e-5
+    X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Float[Array, "D"], *, eps: NonNegativeNumber = 1e-5
 ):
     """Layer normalisation with ε added to the deviation, outside the root.
 
@@ -440,7 +444,7 @@ class RMSNormPullback(NamedTuple):
 
 
 @checked
-def rms_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], *, eps: float = 1e-6):
+def rms_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], *, eps: NonNegativeNumber = 1e-6):
     """Give each row a root mean square of 1, then a learned gain; no mean, no bias.
 
         Y = γ ⊙ x / √((1/D) Σ x_j² + ε)
@@ -467,7 +471,7 @@ class UnchangedPullback(NamedTuple):
 
 
 @checked
-def dropout(X: Float[Array, "..."], rate: float, rng: np.random.Generator | None):
+def dropout(X: Float[Array, "..."], rate: Fraction, rng: np.random.Generator | None):
     """Set each entry to zero with probability `rate`, and divide the others by 1 − rate; with no generator, do nothing.
 
     Y = X ⊙ M / (1 − rate), so dX = dY ⊙ M / (1 − rate): the same entries, remembered.

@@ -6,6 +6,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from minitransformer.ranges import bare
+
 RENAMED = {"globals_": "global_tokens", "step": "dilation"}  # options that once had another name
 PLAIN = (int, float, bool, str, type(None))  # what an option in a text can be
 
@@ -54,12 +56,16 @@ def options(maker: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, tu
 
 def _kinds(parameter: inspect.Parameter) -> tuple[type, ...]:
     """The plain types that an option may have; none if it is an object, which no text can give."""
-    annotation = parameter.annotation
+    annotation = bare(parameter.annotation)
     if annotation is parameter.empty:
         annotation = type(parameter.default)
-    if typing.get_origin(annotation) is typing.Literal:
-        annotation = str
-    kinds = tuple(kind for kind in typing.get_args(annotation) or (annotation,) if kind in PLAIN)
+    parts = (
+        (annotation,)
+        if typing.get_origin(annotation) is typing.Literal
+        else typing.get_args(annotation) or (annotation,)
+    )
+    parts = tuple(str if typing.get_origin(part) is typing.Literal else part for part in parts)
+    kinds = tuple(kind for kind in parts if kind in PLAIN)
     if kinds == (type(None),):
         return ()
     return (*kinds, int) if float in kinds and int not in kinds else kinds

@@ -5,13 +5,14 @@ pytest                            the quick grid: what each mark below leaves of
 pytest --all                      every case
 """
 
+import copy
 import difflib
-import inspect
+import functools
 import itertools
-import pdb
 import signal
 import sys
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 
 import hypothesis
@@ -19,8 +20,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from minitransformer import machine
+from minitransformer import checks, machine
 from minitransformer.book import equations
+from tests.compared import comparisons, told
+from tests.stepping import Debugger, codes_of, first_call, watched
 
 machine.keep_freed_memory = lambda: False  # or what one training has freed would stay with this process until its end
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
@@ -48,18 +51,9 @@ def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="the full grid: every combination of what tests are tried with")
 
 
-class Debugger(pdb.Pdb):
-    """Stops in the code of the book only: `s` leads into its functions, past the checks of shapes before them."""
-
-    def stop_here(self, frame):
-        file = Path(frame.f_code.co_filename)
-        ours = ROOT / "tests" in file.parents or ROOT / "minitransformer" in file.parents
-        return ours and file.name != "typing.py" and super().stop_here(frame)
-
-
 def pytest_configure(config):
     if config.getoption("usepdb_cls") is None:
-        config.option.usepdb_cls = (__name__, "Debugger")
+        config.option.usepdb_cls = (Debugger.__module__, "Debugger")
     for mark, about in MARKS.items():
         config.addinivalue_line("markers", f"{mark}: {about}")
     hypothesis.settings.load_profile("all" if config.getoption("--all") else "quick")
@@ -71,6 +65,7 @@ def pytest_configure(config):
         near = difflib.get_close_matches(wish, tests, cutoff=0.4) or sorted(tests)
         raise pytest.UsageError(f"no equation {wish!r} in the map; near it: {', '.join(near)}")
     config.args[:] = [str(ROOT / tests[wish])]
+    config.option.no_header, config.option.verbose = True, -1
 
 
 def cover(rows, strength):
@@ -116,36 +111,52 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in left_out]
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """A test that the equation map names for a function has to call it, or a method of the class."""
     file = Path(pyfuncitem.path).relative_to(ROOT).as_posix() if ROOT in Path(pyfuncitem.path).parents else ""
     row = ROWS.get(f"{file}::{pyfuncitem.originalname}")
-    if row is None or sys.getprofile() is not None or pyfuncitem.config.getoption("trace"):
+    if row is None or sys.getprofile() is not None:
         return (yield)
     codes, called = codes_of(equations.resolve(row.function)), set()
+    if pyfuncitem.config.getoption("trace"):
+        given = {name: copy.deepcopy(pyfuncitem.funcargs[name]) for name in pyfuncitem._fixtureinfo.argnames}
+        Debugger.place = first_call(functools.partial(pyfuncitem.obj, **given), codes)
+        return (yield)
+    if watched():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                checks.the_call, "inside", True
+            )  # arguments are not checked, and few frames stand before a function
+            return (yield)
 
     def note(frame, event, _):
         if event == "call" and frame.f_code in codes:
             called.add(frame.f_code)
 
-    sys.setprofile(note)
-    try:
-        result = yield
-    finally:
-        sys.setprofile(None)
+    with comparisons(pyfuncitem.obj) if pyfuncitem.config.getoption("equation") else nullcontext() as noted:
+        sys.setprofile(note)
+        try:
+            result = yield
+        finally:
+            sys.setprofile(None)
     assert called, f"the map says that this test of {row.id} calls {row.function}, and it does not"
+    if noted is not None:
+        pyfuncitem.user_properties.append(("told", told(pyfuncitem, noted)))
     return result
 
 
-def codes_of(function):
-    """What is run when a function is called, or a method of a class that it defines or inherits from the book."""
-    if not isinstance(function, type):
-        return {inspect.unwrap(function).__code__}
-    methods = [
-        m for kind in function.__mro__ if kind.__module__.startswith("minitransformer.") for m in vars(kind).values()
-    ]
-    return {inspect.unwrap(m).__code__ for m in methods if inspect.isfunction(m)}
+def pytest_report_teststatus(report, config):
+    """With --equation, no dot for a test that has passed: `pytest_terminal_summary` tells more."""
+    if config.getoption("equation") and report.passed and report.when == "call":
+        return "passed", "", ""
+    return None
+
+
+def pytest_terminal_summary(terminalreporter):
+    for report in terminalreporter.getreports("passed"):
+        for text in (text for name, text in report.user_properties if name == "told"):
+            terminalreporter.write_line(text)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import pytest
 
 from minitransformer.attention import delta_rule_step, dot_product_attention, kernel_attention, merge, partial_attention
 from minitransformer.attention.unweighted import unweighted_attention
-from minitransformer.functional import layer_norm, softmax
+from minitransformer.functional import layer_norm, layer_norm_outside, softmax
 from minitransformer.positions import shift_matrix, sinusoids
 from minitransformer.related import (
     classical_recall,
@@ -147,3 +147,18 @@ def test_17_two_parts_and_one_key_at_a_time():
     for scores in (S, S[::-1]):
         tops = np.maximum.accumulate(scores)
         assert (np.diff(tops) > 0).sum() == 1
+
+
+def test_19_the_printed_sum_of_four_steps():
+    u = np.full(5, 0.5)
+    printed = [u[1 : 4 - i + 2].prod() * (1 - u[1:i]).prod() for i in range(1, 5)]
+    assert printed == [1 / 16] * 4
+    C, _ = gru_coefficients(u[1:, None])
+    assert C[4, :, 0].tolist() == [1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2]
+
+
+def test_19_which_norm_leaves_small_rows_alone():
+    one, zero, x = np.ones(2), np.zeros(2), np.array([[-1.0, 1]])
+    for norm, sigma in ((layer_norm, 0.0222), (layer_norm_outside, 0.00099)):
+        below, above = (norm(factor * sigma * x, one, zero, eps=1e-5)[0].std() for factor in (0.98, 1.02))
+        assert below < 0.99 < above

@@ -26,12 +26,13 @@ from minitransformer.attention import (
 )
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
-from minitransformer.checks import AT_MOST, fit, own_indices, unmarked
+from minitransformer.checks import fit, own_indices, unmarked
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import Encoding, place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
+from minitransformer.ranges import bare
 from minitransformer.related import GRU, CapsuleClassifier, Capsules, edges_of
 
 pytestmark = pytest.mark.each_value
@@ -56,7 +57,7 @@ SIZES = {
     **{"n": 3, "m": 5, "d": 4, "dv": 4, "r": 4, "D": 6, "E": 6, "e": 4, "f": 4, "vocabulary": 7, "longest": 6},
     **{"batch": 2, "shared": 2, "own": 2, "heads": 2, "groups": 2, "rounds": 2, "clusters": 2, "parts": 3},
     **{"pairs": 2, "half": 2, "p": 3, "tokens": 6, "k": 3, "s": 2, "keys": 5, "taps": 3, "past": 2, "N": 1, "3": 3},
-    **{"rows": 4, "steps": 3},
+    **{"rows": 4, "steps": 3, "w": 4, "turned": 2, "Hd": 8, "Hdv": 8},
     **{"inputs": 4, "outputs": 3, "width": 4, "height": 5, "classes": 3},
 }
 
@@ -139,7 +140,8 @@ def arguments(function, rng, dtype=np.float64, owner=None):
 
 
 SHORT = {"width": 8, "heads": 2, "d": 4, "longest": 8}
-OTHER = {"window": 2, "rate": 0.0, "rng": None, "causal": True, "mask": None, "pattern": Window(1)(3, 5, causal=True)}
+OTHER = {"window": 2, "rate": 0.0, "cap": 2.0, "rng": None, "causal": True, "mask": None}
+OTHER |= {"pattern": Window(1)(3, 5, causal=True)}
 OTHER["edges"] = edges_of(np.array([[0, 1], [1, 0], [1, 1], [1, 2], [2, 2]]), 3)
 
 
@@ -176,7 +178,7 @@ OTHER_OF = {
 
 def layers():
     """One of each that has parameters, by name."""
-    for name in (*ATTENTIONS, "gated-delta:taps=2", "ssd:taps=2"):
+    for name in (*ATTENTIONS, "softmax:sink=learned,norm=rms,gate=element", "gated-delta:taps=2", "ssd:taps=2"):
         part = attention_of(name, SHORT)
         yield f"attention {name}", part if isinstance(part, Mixer) else MultiHeadAttention(8, 2, core=part)
     for name in {**AT_EMBEDDING, **IN_ATTENTION}:
@@ -337,7 +339,7 @@ def indices(name, given):
     function = inspect.unwrap(CALLS[name][0])
     found = {key: value for key, value in given.items() if key != "params"}
     if "mask" in (asked := inspect.signature(function).parameters):
-        rows = next(found[key] for key in ("K", "X", "V", "S", "R", "logits", "Z_2") if key in found)
+        rows = next(found[key] for key in ("K", "C", "X", "V", "S", "R", "logits", "Z_2") if key in found)
         mask = array(asked["mask"].annotation, np.random.default_rng(0), bool)
         found["mask"] = (
             np.ones((1, rows.shape[-1 if "S" in found else -2]), bool) if mask is None or mask.ndim < 2 else mask
@@ -392,6 +394,21 @@ def test_arrays_of_another_kind_are_refused_by_name(name):
                 if bad.dtype.itemsize > 1 or isinstance(bad, np.ma.MaskedArray):
                     with pytest.raises(TypeError, match=key):
                         call(name, **{key: bad})
+
+
+@every
+def test_a_mixture_of_float32_and_float64_is_refused_by_name(name):
+    """NumPy would quietly go on in float64. (The angles of a rotation are brought to what they turn.)"""
+    _, _, given = call(name)
+    floats = [key for key, value in given.items() if isinstance(value, np.ndarray) and value.dtype == np.float32]
+    for key in floats if len(floats) + len(list(tree_items(given.get("params", ())))) > 1 else ():
+        if name == "rotate":
+            assert call(name, **{key: given[key].astype(np.float64)})[0].dtype == (
+                np.float64 if key == "X" else np.float32
+            )
+            continue
+        with pytest.raises(TypeError, match=rf"\b{key}\b"):
+            call(name, **{key: given[key].astype(np.float64)})
 
 
 @tiers
@@ -763,7 +780,7 @@ def test_every_field_is_asked_for_its_type(kind):
                 with pytest.raises(ValueError, match=f"^{field.name}: .* should be a number"):
                     dataclasses.replace(CHOSEN[kind], **{field.name: value})
         if field.name in AT_MOST:
-            with pytest.raises(ValueError, match=f"^{field.name}: .* should be a number up to"):
+            with pytest.raises(ValueError, match=f"^{field.name}: .* should be a number up to {AT_MOST[field.name]}"):
                 dataclasses.replace(CHOSEN[kind], **{field.name: 2 * AT_MOST[field.name]})
         for value in out_of_range(field.name, hint):
             with pytest.raises(ValueError, match=field.name):
@@ -773,8 +790,11 @@ def test_every_field_is_asked_for_its_type(kind):
                 dataclasses.replace(CHOSEN[kind], **{field.name: "sideways"})
 
 
-ANY_SIGN = {"first", "offset", "scale", "magnitude"}
+# Work grows with these, also where there is little in the arrays.
+AT_MOST = {"degree": 2**6, "nu": 2**10, "iterations": 2**10, "rounds": 2**10, "steps": 2**20, "count": 2**20}
+ANY_SIGN = {"first", "offset", "scale", "magnitude", "sink"}
 CAN_BE_ZERO = {
+    "layer",
     "number",
     "extra",
     "n",
@@ -810,7 +830,7 @@ NUMBERS = [
     for name, f in public()
     if inspect.isfunction(f)
     for parameter in inspect.signature(f).parameters.values()
-    if (hint := parameter.annotation) in (int, int | None, float, float | None)
+    if (hint := bare(parameter.annotation)) in (int, int | None, float, float | None)
 ]
 
 

@@ -150,6 +150,13 @@ class IgnoresTheMask(Right):
         return super().seen(Q, K, causal, None)
 
 
+@wrong("Where a mask hides padding", "the padding was changed, and with it Y of token 50, not causal")
+class OneTokenIgnoresTheMask(Right):
+    def seen(self, Q, K, causal, mask):
+        seen = super().seen(Q, K, causal, mask)
+        return seen if causal else seen | (np.arange(Q.shape[-2])[:, None] == 50)
+
+
 @wrong("Samples know nothing of each other", "samples are mixed")
 class MixesSamples(Right):
     def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):

@@ -10,6 +10,7 @@ import pytest
 
 from minitransformer.attention import ATTENTIONS, GLA, GatedDelta, attention_of
 from minitransformer.checks import form_of
+from minitransformer.commands import defaults
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, TUPE, DeBERTa, LearnedPositions, Shaw, T5Bias, place
 from minitransformer.pullback import tree_get, tree_size
@@ -94,6 +95,8 @@ def _defaults():
     for name in (*AT_EMBEDDING, *IN_ATTENTION):
         placed = place(name, width=8, heads=2, longest=8)
         yield f"positions={name!r}: {placed.in_attention or placed.at_embedding}\n"
+    for what, chosen in (("text", defaults.TEXT), ("dates", defaults.DATES)):
+        yield f"minitransformer train, {what}: {', '.join(f'{key}={value!r}' for key, value in chosen.items())}\n"
 
 
 def test_what_nobody_chose_is_what_is_said():

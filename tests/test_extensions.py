@@ -136,8 +136,10 @@ def cell(radius):
 def test_a_cell_can_be_run_again():
     assert cell(1) is not cell(2)
     assert LanguageModel(attention="near").stack.blocks[0].attention.core.pattern.radius == 2
-    mt.register("nearer", cell(3))  # and by its other name it is the new one, too
-    assert LanguageModel(attention="near").stack.blocks[0].attention.core.pattern.radius == 3
+    mt.register("nearer", cell(2))
+    cell(3)  # it says "near" only; and by its other name it is the new one, too
+    for name in ("near", "nearer"):
+        assert LanguageModel(attention=name).stack.blocks[0].attention.core.pattern.radius == 3
 
 
 @frozen
@@ -228,7 +230,7 @@ Window = frozen(type("Window", (Plain,), {"__annotations__": {}, "__module__": _
 @pytest.mark.parametrize(
     ("name", "kind", "says"),
     [
-        ("softmax", Streams, "softmax: this name means minitransformer.attention.softmax.SoftmaxAttention already"),
+        ("softmax", Streams, "softmax: this name means minitransformer.attention.softmax.softmax_attention already"),
         ("rope", NoScores, "rope: this name means minitransformer.positions.rope.RoPE already"),
         ("a:b", Streams, "name: 'a:b' should be a letter, and then up to 39 letters, digits, - or _"),
         ("", Streams, "name: '' should be a letter"),

@@ -1,8 +1,10 @@
 """What is written down of a machine; and a training that does not ask it for the same memory again and again."""
 
+import runpy
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -74,3 +76,11 @@ def test_no_page_is_asked_for_twice():
     if kept != ["True", "True"]:
         pytest.skip("another allocator than glibc's")
     assert int(faults) < 100  # there are 389,120 pages in these arrays
+
+
+@pytest.mark.parametrize("refused", [set(), {0}, {1}, {2}, {0, 1, 2}])
+def test_memory_is_kept_only_where_every_setting_is_taken(refused, monkeypatch):
+    """mallopt gives 0 for what it does not know. (The tests have put another function in its place, so it is read anew.)"""
+    answers = iter(int(number not in refused) for number in range(3))
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=lambda *setting: next(answers)))
+    assert runpy.run_path(machine.__file__)["keep_freed_memory"]() == (not refused)

@@ -11,6 +11,7 @@ from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, block_tables, paged_attention
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step
+from minitransformer.attention.differential import Differential, differential_attention, first_lambda
 from minitransformer.attention.dot_product import aggregate, dot_product_attention, scores
 from minitransformer.attention.flash import flash_attention
 from minitransformer.attention.groups import mean_pool_heads, repeat_heads
@@ -23,6 +24,7 @@ from minitransformer.attention.kernel_attention import (
     kernel_attention_step,
     kernel_state,
 )
+from minitransformer.attention.latent import Latent, LatentParams, latent_attention
 from minitransformer.attention.linear import (
     GLA,
     SSD,
@@ -47,8 +49,11 @@ from minitransformer.attention.multi_head import (
     merge_heads,
     split_heads,
 )
+from minitransformer.attention.output_gate import output_gate
 from minitransformer.attention.registry import ATTENTIONS, attention_of
 from minitransformer.attention.ring import ring_attention
+from minitransformer.attention.sink import LearnedSink, softmax_with_sink
+from minitransformer.attention.soft_cap import soft_cap
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.attention.sparse import (
     ETC,
@@ -85,6 +90,7 @@ __all__ = [
     "Causal",
     "Core",
     "DeltaRule",
+    "Differential",
     "EachHead",
     "EluFeatures",
     "Fixed",
@@ -95,6 +101,9 @@ __all__ = [
     "KernelAttention",
     "KernelState",
     "KeysValues",
+    "Latent",
+    "LatentParams",
+    "LearnedSink",
     "Local",
     "Longformer",
     "Mixer",
@@ -121,9 +130,11 @@ __all__ = [
     "decay_mask",
     "delta_rule",
     "delta_rule_step",
+    "differential_attention",
     "dot_product_attention",
     "elu_features",
     "etc_attention",
+    "first_lambda",
     "flash_attention",
     "forgetting_attention",
     "gated_delta_rule",
@@ -134,11 +145,13 @@ __all__ = [
     "kernel_attention_step",
     "kernel_state",
     "labelled_attention",
+    "latent_attention",
     "longformer_attention",
     "mean_pool_heads",
     "merge",
     "merge_heads",
     "one_pattern",
+    "output_gate",
     "padding_mask",
     "paged_attention",
     "partial_attention",
@@ -148,6 +161,8 @@ __all__ = [
     "scores",
     "short_convolution",
     "sink_attention",
+    "soft_cap",
+    "softmax_with_sink",
     "split_heads",
     "unweighted_attention",
 ]

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from minitransformer.arrays import must_broadcast, one_dtype, those_seen
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention
 from minitransformer.attention.core import NothingLearnedPullback
-from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.dot_product import dot_product_attention, gradients_of_weights, weights
 from minitransformer.attention.masks import causal_mask
-from minitransformer.functional import softmax
 from minitransformer.gather_scatter import (
     by_offset,
     for_each_head,
@@ -28,6 +27,7 @@ from minitransformer.gather_scatter import (
 )
 from minitransformer.positions.encoding import Encoding, OffsetBias, ScoreEncoding, pair_scores, queries_last
 from minitransformer.pullback import Pullback, tree_add
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -61,9 +61,9 @@ class OffsetBiasPullback(NamedTuple):
         return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        dQ, dK, dV, dsum = self.attention(dY)
+        dQ, dK, dV, dsum, *dsink = self.attention(dY)
         dbias, *dmore = (unbroadcast(dsum, shape) for shape in self.shapes)
-        return self.bias(dbias), dQ, dK, dV, *dmore
+        return self.bias(dbias), dQ, dK, dV, *dmore, *dsink
 
 
 class FormedPullback(NamedTuple):
@@ -82,13 +82,13 @@ class FormedPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dvalues, dA, dV = self.aggregate(dY)
-        dS = self.softmax(dA)
+        dS, *dsink = gradients_of_weights(self.softmax, dA)
         dparams, dQ, dK = self.scores(dS)
         if dvalues is not None:
             dparams = tree_add(dparams, dvalues)
         K_shape, V_shape, *more = self.shapes
         dmore = [unbroadcast(sum_by_offset(dS), shape) for shape in more] + [dS] * self.matrix
-        return dparams, dQ, sum_over_heads(dK, K_shape), sum_over_heads(dV, V_shape), *dmore
+        return dparams, dQ, sum_over_heads(dK, K_shape), sum_over_heads(dV, V_shape), *dmore, *dsink
 
 
 @checked
@@ -99,11 +99,13 @@ def attend(
     K: Float[Array, "*shared m d"],
     V: Float[Array, "*shared m dv"],
     bias: Float[Array, "*some o"] | None = None,
+    sink: Float[Array, "*own"] | None = None,
     *,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     pattern: BlockPattern | None = None,
     scale: float | None = None,
+    cap: PositiveNumber | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention with an encoding of positions, of the pairs that a mask and a pattern leave. The queries are the last n of m.
 
@@ -112,10 +114,10 @@ def attend(
     others    as in `block_sparse_attention`. A bias is the core's own, and is added to what the encoding makes of the scores
     scale     that of the encoding by default; only where the scores are ⟨q_i, k_j⟩ and a number
     cost      that of `block_sparse_attention`; scores that are formed take O(n m d) time and O(n m) memory, whatever the pattern
-    returns   Y and a pullback: dparams, dQ, dK, dV = pullback(dY), and dbias if there is a bias
+    returns   Y and a pullback: dparams, dQ, dK, dV = pullback(dY), and dbias if there is a bias, dsink if there is a sink
     raises    as `block_sparse_attention`; ValueError for more queries than keys, or heads that the encoding does not have
     """
-    options: dict[str, Any] = {"causal": causal, "mask": mask}
+    options: dict[str, Any] = {"sink": sink, "causal": causal, "mask": mask, "cap": cap}
     if encoding is None:
         Y, attention = _among_pairs(Q, K, V, pattern, bias, scale=scale, **options)
         return Y, NothingLearnedPullback(attention)
@@ -147,7 +149,7 @@ def _among_pairs(Q: Array, K: Array, V: Array, pattern: BlockPattern | None, bia
 
 
 def form(
-    encoding: OffsetBias | ScoreEncoding,
+    encoding: Any,
     params: Any,
     Q: Array,
     K: Array,
@@ -158,14 +160,16 @@ def form(
     causal: bool = False,
     mask: Array | None = None,
     pattern: BlockPattern | None = None,
-    normalise: Any = softmax,
+    sink: Array | None = None,
+    cap: float | None = None,
+    normalise: Any = None,
 ) -> tuple[Array, FormedPullback]:
     """As `attend`, and every matrix is formed; a pattern is a mask more.
 
     matrix     a number of the core for each pair, (*batch, n, m), in place of one for each offset; its gradient is the last
-    normalise  from S and the mask to A, with a pullback: softmax, or what a core has in its place
+    normalise  from S and the mask to A, with a pullback, in the place of softmax with its sink and cap
     """
-    one_dtype(Q=Q, K=K, V=V, bias=bias, matrix=matrix)
+    one_dtype(Q=Q, K=K, V=V, bias=bias, matrix=matrix, sink=sink)
     n, m = queries_last(Q, K)
     batch = Q.shape[:-2]
     if not heads_fit(K, batch):
@@ -181,6 +185,7 @@ def form(
     S, back = pair_scores(encoding, params, Q, K, causal=causal)
     if bias is not None:
         matrix = by_offset(bias, n, m)
-    A, normalised = normalise(S if matrix is None else S + matrix, mask=mask)
+    S = S if matrix is None else S + matrix
+    A, normalised = weights(S, mask, sink, cap) if normalise is None else normalise(S, mask=mask)
     Y, aggregated = encoding.aggregate(params, A, V)
     return Y, FormedPullback(back, normalised, aggregated, shapes, matrix is not None and bias is None)

@@ -6,6 +6,7 @@ Replaces the stage "pattern (which pairs)". The definition is dense attention wi
 With n queries and m keys, i and j are positions, and the queries are the last n of them: j = 0 … m − 1, i = m − n … m − 1.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 from minitransformer.attention.dot_product import dot_product_attention, refuse_what_does_not_fit
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegative, PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 TILE = 64  # queries and keys of a tile, the same as in the kernels
@@ -54,7 +56,12 @@ class BlockPattern(NamedTuple):
 
 @checked
 def block_pattern(
-    n: int, m: int, sees: Callable[[Array, Array], Any], blocks: Array | None = None, *, causal: bool = False
+    n: NonNegative,
+    m: NonNegative,
+    sees: Callable[[Array, Array], Any],
+    blocks: Array | None = None,
+    *,
+    causal: bool = False,
 ) -> BlockPattern:
     """The pattern in which the query at position i sees the key at position j where sees(i, j) is True.
 
@@ -87,6 +94,28 @@ def block_pattern(
         *(n, m, starts, np.array(tiles, np.int64), np.array(which, np.int64)),
         np.array(masks, bool).reshape(len(masks), TILE, TILE) if masks else np.zeros((1, TILE, TILE), bool),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def complete_blocks(first: int, n: int, count: int, step: int, front: int = 0) -> BlockPattern:
+    """The pattern in which query i = first … first + n − 1 sees each block of `step` keys that is over: (b + 1) step ≤ i + 1.
+
+    count    how many blocks there are; `front` more keys stand in front of them, and every query sees those
+    cost     O(n/64) tiles at the edge, with at most `step` different masks or 64
+    """
+    T = -(-n // TILE)
+    seen = np.zeros((T, TILE), int)
+    seen.reshape(-1)[:n] = front + np.minimum((first + np.arange(n) + 1) // step, count)
+    counts = -(-seen.max(-1, initial=0) // TILE)
+    t, k = np.repeat(np.arange(T), counts), np.concatenate([np.arange(0), *map(np.arange, counts)])
+    edge = seen[t].min(-1, initial=front + count) < (k + 1) * TILE
+    sees = k[edge, None, None] * TILE + np.arange(TILE) < seen[t[edge]][..., None]
+    masks, of_edges = np.unique(sees.reshape(-1, TILE * TILE), axis=0, return_inverse=True)
+    which = np.full(len(t), -1)
+    which[edge] = of_edges.reshape(-1)
+    starts = np.concatenate([[0], np.cumsum(counts)])[None].astype(np.int64)
+    masks = masks.reshape(-1, TILE, TILE) if len(masks) else np.zeros((1, TILE, TILE), bool)
+    return settled(BlockPattern(n, front + count, starts, k, which, masks))
 
 
 @checked
@@ -158,20 +187,22 @@ def block_sparse_attention(
     V: Float[Array, "*shared m dv"],
     pattern: BlockPattern,
     bias: Float[Array, "*some o"] | None = None,
+    sink: Float[Array, "*own"] | None = None,
     *,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
+    cap: PositiveNumber | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention in which query i sees only the keys that the pattern allows.
 
         A_ij = exp S_ij / Σ_{k seen by i} exp S_ik  where j is seen by i, else 0;    Y = A V
 
     pattern  of n queries and m keys, the same for all samples; for all heads, or one for each (the last batch axis)
-    others   as in `dot_product_attention`: groups of heads that share keys, a bias for each offset, what hides more
-             pairs than the pattern does. A query that sees no key gives zeros.
+    others   as in `dot_product_attention`: groups of heads that share keys, a bias for each offset, a sink, a cap, what
+             hides more pairs than the pattern does. A query that sees no key gives zeros.
     cost     O(pattern.pairs · d) time, O(n + m) memory; in the tier "numpy" O(n m d) and O(n m), for it is the definition
-    returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dbias if there is a bias
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dbias and dsink where these are given
     raises   TypeError for a wrong shape or dtype, ValueError for a pattern of other lengths, or one that is broken
     """
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
@@ -180,9 +211,10 @@ def block_sparse_attention(
     pattern = settled(pattern)
     if len(pattern.starts) not in (1, *batch[-1:]):
         raise ValueError(f"pattern: it has lists for {len(pattern.starts)} heads, and the queries are {Q.shape}")
-    refuse_what_does_not_fit(Q, K, V, bias, mask)
+    refuse_what_does_not_fit(Q, K, V, bias, mask, sink, cap)
     if loops := loops_in("attention"):
         scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
-        return loops.tiled_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale, pattern=pattern)
+        options = {"causal": causal, "mask": mask, "scale": scale, "cap": cap}
+        return loops.tiled_attention(Q, K, V, bias, sink, **options, pattern=pattern)
     mask = pattern.mask if mask is None else pattern.mask & mask
-    return dot_product_attention(Q, K, V, bias, causal=causal, mask=mask, scale=scale)
+    return dot_product_attention(Q, K, V, bias, sink, causal=causal, mask=mask, scale=scale, cap=cap)

@@ -118,6 +118,8 @@ class Core(Part):
     streams           what else it wants projected from X: name and width for each head
     starts_as         of the streams, which projection (q, k or v) they start as a copy of; the others are drawn
     scale             of the product of queries and keys, if W_q has to be drawn smaller for it; None for 1/√d
+    norm              "rms" if the mixer should bring queries and keys to a root mean square of one, and learn a gain
+    gate              "head" or "element" if the mixer should open Y by σ(X W_g), with a number for each head or each channel
     """
 
     remembers: ClassVar[str | None] = "keys and values"
@@ -131,6 +133,8 @@ class Core(Part):
     rotate: Any = None
     streams: ClassVar[dict[str, int]] = {}
     starts_as: ClassVar[dict[str, str]] = {}
+    norm: Literal["rms"] | None = None
+    gate: Literal["head", "element"] | None = None
 
     @property
     def places(self) -> bool:

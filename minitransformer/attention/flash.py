@@ -9,6 +9,9 @@ What a query has found in some of the keys is three things, and two such finding
 Joining is commutative and associative, and (−∞, 0, 0) changes nothing. So the keys can come in any blocks and any order: from
 the tiles of a kernel, from other machines (ring.py), from the pages of a cache (pages.py). `merge` joins findings that are
 divided already, (Y, L), and has a gradient; here it is not needed, because of what the backward pass does without it.
+
+A sink (sink.py) is one finding more, (b, 1, 0), and it has to be joined once: each part with a sink of its own would count it
+as often as there are parts.
 """
 
 import math
@@ -16,8 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype, times, unless_hidden
+from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype, times, unless_hidden
 from minitransformer.attention.masks import causal_mask
+from minitransformer.attention.soft_cap import soft_cap
+from minitransformer.gather_scatter import unbroadcast
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -29,15 +34,18 @@ class Found(NamedTuple):
     sum: Array
 
 
-def nothing_found(Q: Array, V: Array) -> Found:
-    """In no keys: (−∞, 0, 0)."""
+def nothing_found(Q: Array, V: Array, sink: Array | None = None) -> Found:
+    """In no keys: (−∞, 0, 0). In a sink, of the score b and no value: (b, 1, 0)."""
     zeros = np.zeros(Q.shape[:-1], Q.dtype)
-    return Found(zeros - np.inf, zeros, np.zeros((*Q.shape[:-1], V.shape[-1]), Q.dtype))
+    nothing = np.zeros((*Q.shape[:-1], V.shape[-1]), Q.dtype)
+    return Found(zeros - np.inf, zeros, nothing) if sink is None else Found(zeros + sink[..., None], zeros + 1, nothing)
 
 
-def find(Q: Array, K: Array, V: Array, mask: Array | None, scale: float) -> Found:
+def find(Q: Array, K: Array, V: Array, mask: Array | None, scale: float, cap: float | None = None) -> Found:
     """In these keys. A query that sees none of them finds nothing."""
     S = (Q.dtype.type(scale) * Q) @ K.mT
+    if cap is not None:
+        S = soft_cap(S, cap)[0]
     if mask is not None:
         S = np.where(mask, S, S.dtype.type(-np.inf))
     m = S.max(-1, initial=-np.inf)
@@ -84,6 +92,7 @@ class FlashPullback(NamedTuple):
     """Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ = D_i: the sum over a whole row is known without the row.
 
     So a block of A is computed again from L, used, and forgotten. Nothing is merged on the way back: gradients of blocks add.
+    The weight of a sink is e^{b − L_i} and its value zero, so db = −Σ_i e^{b − L_i} D_i.
     """
 
     Q: Array
@@ -94,15 +103,19 @@ class FlashPullback(NamedTuple):
     L: Array
     block: int
     scale: float
+    sink: Array | None = None
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
         D = np.vecdot(dY, self.Y)
         dQ, dK, dV = (np.zeros_like(X) for X in (self.Q, self.K, self.V))
         for keys, part in blocks(self.K.shape[-2], self.block, self.mask):
             K, V = self.K[..., keys, :], self.V[..., keys, :]
             of_Q, dK[..., keys, :], dV[..., keys, :] = gradients(self.Q, K, V, part, self.scale, self.L, D, dY)
             dQ += of_Q
-        return dQ, dK, dV
+        if self.sink is None:
+            return dQ, dK, dV
+        weight = np.exp(self.sink[..., None] - _finite(self.L))
+        return dQ, dK, dV, unbroadcast(-(weight * D).sum(-1), self.sink.shape)
 
 
 def blocks(m: int, block: int, mask: Array | None) -> list[tuple[slice, Array | None]]:
@@ -117,6 +130,7 @@ def flash_attention(
     Q: Float[Array, "*batch n d"],
     K: Float[Array, "*batch m d"],
     V: Float[Array, "*batch m dv"],
+    sink: Float[Array, "*own"] | None = None,
     *,
     block: int = 64,
     causal: bool = False,
@@ -132,18 +146,20 @@ def flash_attention(
     source   Dao et al. 2022; the running maximum is older: Milakov and Gimelshein 2018. The compiled loops of the book do
              this in tiles of queries as well
     cost     O(n m d) time, O(n block) memory beside Q, K, V and Y. Can be causal
-    returns  Y and a pullback: dQ, dK, dV = pullback(dY), which computes the scores once more
-    raises   TypeError for a wrong shape or dtype, ValueError for a mask that does not fit
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dsink if there is one; it computes the scores once more
+    raises   TypeError for a wrong shape or dtype, ValueError for a mask or a sink that does not fit
     """
-    one_dtype(Q=Q, K=K, V=V)
+    one_dtype(Q=Q, K=K, V=V, sink=sink)
+    if sink is not None:
+        must_be_for_heads(sink, Q.shape[:-2], "sink")
     n, m = Q.shape[-2], K.shape[-2]
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], m))
     if causal:
         mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
     scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
-    found = nothing_found(Q, V)
+    found = nothing_found(Q, V, sink)
     for keys, part in blocks(m, block, mask):
         found = join(found, find(Q, K[..., keys, :], V[..., keys, :], part, scale))
     Y, L = finish(found)
-    return Y, FlashPullback(Q, K, V, mask, Y, L, block, scale)
+    return Y, FlashPullback(Q, K, V, mask, Y, L, block, scale, sink)

@@ -22,6 +22,7 @@ from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
+from minitransformer.ranges import Integer, NonNegativeNumber
 from minitransformer.typing import Array, Float, checked
 
 
@@ -93,7 +94,7 @@ def kernel_attention(
     *,
     causal: bool = False,
     normalise: bool = True,
-    eps: float = 0.0,
+    eps: NonNegativeNumber = 0.0,
 ) -> tuple[Any, Pullback]:
     """Attention whose weights are products of features.
 
@@ -176,7 +177,7 @@ def kernel_attention_step(
     state: KernelState,
     *,
     normalise: bool = True,
-    eps: float = 0.0,
+    eps: NonNegativeNumber = 0.0,
 ) -> tuple[Float[Array, "*batch n dv"], KernelState]:
     """Attention of n new positions, most often one, to the past that is in the state and to each other, causally.
 
@@ -233,7 +234,7 @@ class EluFeatures:
 
     @checked
     def __call__(
-        self, params: NoParams, X: Array, *, first: int = 0, query: bool = False
+        self, params: NoParams, X: Array, *, first: Integer = 0, query: bool = False
     ) -> tuple[Array, FeaturesPullback]:
         F, pullback = elu_features(X)
         return F, FeaturesPullback(pullback)

@@ -6,11 +6,12 @@ so hidden weights are exactly zero and the others still sum to one (E33, E46: ze
 
 import numpy as np
 
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Int, checked
 
 
 @checked
-def causal_mask(n: int, m: int | None = None) -> Bool[Array, "n m"]:
+def causal_mask(n: NonNegative, m: NonNegative | None = None) -> Bool[Array, "n m"]:
     """Query i sees the keys up to its own position: j ≤ i.
 
     With m > n keys, the n queries are the last n of the m positions (as when earlier keys are cached): j ≤ i + m − n.
@@ -22,7 +23,7 @@ def causal_mask(n: int, m: int | None = None) -> Bool[Array, "n m"]:
 
 
 @checked
-def padding_mask(lengths: Int[Array, "*batch"], m: int) -> Bool[Array, "*batch 1 m"]:
+def padding_mask(lengths: Int[Array, "*batch"], m: NonNegative) -> Bool[Array, "*batch 1 m"]:
     """Every query sees the first `lengths` keys of its sample, and not the padding after them.
 
     Attention with heads has one axis more: `padding_mask(lengths, m)[..., None, :, :]`.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.attention.dot_product import AttentionPullback, dot_product_attention
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
@@ -104,6 +105,7 @@ def merge(
     cost     O(parts n dv)
     returns  (Y, L) and a pullback: dY_r, dL_r = pullback((dY, dL))
     """
+    one_dtype(Y=Y, L=L)
     whole = log_sum_exp(L, 0)
     w = np.exp(L - np.where(whole == -np.inf, L.dtype.type(0), whole))
     merged: Any = (w[..., None] * Y).sum(0)

@@ -1,6 +1,9 @@
-"""Multi-head attention: project, turn, split into heads, attend in each, combine.
+"""Multi-head attention: project, split into heads, turn, attend in each, combine.
 
     head_h = Attention(X W_q,h, Z W_k,h, Z W_v,h),      Y = [head_1 … head_H] W_o + b_o
+
+Two stages may be added, if the core asks for them: queries and keys are normalised before they are turned, q ← g ⊙ q / rms(q),
+so that |S| ≤ √d max |g_q g_k| whatever the weights are; and head_h is opened by a gate (output_gate.py).
 
 The H small projections are the columns of one large one. With Z = X it is self-attention, with Z from elsewhere
 (the encoder's output) it is cross-attention. What "Attention" is, is the core's affair (core.py).
@@ -13,9 +16,10 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, Mixer
+from minitransformer.attention.output_gate import OutputGatePullback, output_gate
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, affine, linear
+from minitransformer.functional import LinearPullback, affine, linear, rms_norm
 from minitransformer.gather_scatter import for_each_head, merge_heads, split_heads, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_leaves
 from minitransformer.typing import Array, Bool, Float, checked
@@ -30,13 +34,21 @@ class ProjectionParams(NamedTuple):
     b: Array | None = None
 
 
+class Gains(NamedTuple):
+    """g_q and g_k, (d,): what each channel of a normalised query and key is multiplied with, in all heads."""
+
+    q: Array
+    k: Array
+
+
 class MultiHeadParams(NamedTuple):
     """Projections (D, H·d), output (H·dv, D); biases are None in a model without them.
 
     With G groups of heads, W_k and W_v are (D, G·d). Of a core with `key_heads`, W_q and W_k are (D, key_heads·d). Where queries
     are the keys, W_k and b_k are None; where there are no queries, W_q and b_q too.
     core      what the core has to learn, with the positions in its scores
-    streams   what else is projected from X for it, by name, (D, H·w)
+    streams   what else is projected from X for it, by name, (D, H·w); and for its gate, if it has one
+    gains     of queries and keys that are normalised
     """
 
     W_q: Array | None
@@ -49,6 +61,7 @@ class MultiHeadParams(NamedTuple):
     b_o: Array | None = None
     core: Tree = NoParams()
     streams: dict[str, ProjectionParams] | None = None
+    gains: Gains | None = None
 
     @property
     def optional(self) -> tuple[str, ...]:
@@ -57,20 +70,22 @@ class MultiHeadParams(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """One projection, split into heads and perhaps turned: X W + b (*batch, H, n, d). Called, it goes back to (dX, dW, db)."""
+    """One projection, split into heads, perhaps normalised and turned: X W + b (*batch, H, n, d). Back to (dX, dW, db, dgain)."""
 
     projection: LinearPullback
     heads: int
     turn: Pullback | None = None
     sharing: int = 1  # heads in front of which each of these stands repeated
+    norm: Pullback | None = None
 
-    def __call__(self, dheads: Array) -> tuple[Array, Array, Array | None]:
+    def __call__(self, dheads: Array) -> tuple[Array, Array, Array | None, Array | None]:
         if self.sharing > 1:
             dheads = sum_over_heads(dheads, (*dheads.shape[:-3], self.heads, *dheads.shape[-2:]))
         if self.turn is not None:
             dheads = self.turn(dheads)
+        dheads, dgain = (dheads, None) if self.norm is None else self.norm(dheads)
         dX, dW, *db = self.projection(merge_heads(dheads))
-        return dX, dW, db[0] if db else None
+        return dX, dW, db[0] if db else None, dgain
 
 
 class MultiHeadPullback(NamedTuple):
@@ -91,6 +106,7 @@ class MultiHeadPullback(NamedTuple):
     heads: int
     before: int | None = None
     memory: bool = False
+    gate: OutputGatePullback | None = None
 
     @property
     def A(self) -> Array:  # noqa: N802
@@ -99,25 +115,29 @@ class MultiHeadPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dheads, dW_o, *db_o = self.o(dY)
-        dcore, dQ, dK, dV, *dstreams = self.core(split_heads(dheads, self.heads))
-        dZ, dW_v, db_v = self.v(dV)
-        dX = dW_q = db_q = dW_k = db_k = None
+        dheads, dgate = split_heads(dheads, self.heads), ()
+        if self.gate is not None:
+            dheads, *dgate = self.gate(dheads)  # type: ignore[assignment]
+        dcore, dQ, dK, dV, *dstreams = self.core(dheads)
+        dZ, dW_v, db_v, _ = self.v(dV)
+        dX = dW_q = db_q = dg_q = dW_k = db_k = dg_k = None
         if self.k is None:
             dQ = dQ + dK
         else:
-            dZ_k, dW_k, db_k = self.k(dK)
+            dZ_k, dW_k, db_k, dg_k = self.k(dK)
             dZ = dZ_k + dZ
         if self.q is None:
             dX = np.zeros_like(dZ[..., self.before :, :])
         else:
-            dX, dW_q, db_q = self.q(dQ)
-        projections: dict[str, list[Any]] = {}
-        for (name, stream), d in zip(self.streams.items(), dstreams, strict=True):
-            dX_stream, *projections[name] = stream(d)
+            dX, dW_q, db_q, dg_q = self.q(dQ)
+        streams: dict[str, ProjectionParams] = {}
+        for (name, stream), d in zip(self.streams.items(), (*dstreams, *dgate), strict=True):
+            dX_stream, dW, db, _ = stream(d)
+            streams[name] = ProjectionParams(dW, db)
             dX = dX + dX_stream
-        streams = {name: ProjectionParams(*d) for name, d in projections.items()} or None
-        db = db_q, db_k, db_v, db_o[0] if db_o else None
-        dparams = MultiHeadParams(dW_q, dW_k, dW_v, dW_o, *db, dcore, streams)
+        biases = db_q, db_k, db_v, db_o[0] if db_o else None
+        gains = None if dg_q is None or dg_k is None else Gains(dg_q, dg_k)
+        dparams = MultiHeadParams(dW_q, dW_k, dW_v, dW_o, *biases, dcore, streams or None, gains)
         if self.before is None:
             return dparams, dX, dZ
         dX = dX + dZ[..., self.before :, :]
@@ -176,6 +196,12 @@ class MultiHeadAttention(Mixer):
     @property
     def _groups(self) -> int:
         return self.heads if self.groups is None else self.groups
+
+    def _streams(self, core: Core) -> dict[str, int]:
+        """What a core wants beside queries, keys and values, with their widths; last, what opens the gate."""
+        if core.gate is None:
+            return core.streams
+        return {**core.streams, "gate": 1 if core.gate == "head" else self.width // self.heads}
 
     @property
     def causal(self) -> str:  # type: ignore[override]
@@ -256,11 +282,12 @@ class MultiHeadAttention(Mixer):
             params = params._replace(W_q=W_q * dtype(1 / math.sqrt(d) / self.core.scale))
         streams = {
             name: ProjectionParams(weights(self.heads * w), zeros(self.heads * w))
-            for name, w in self.core.streams.items()
+            for name, w in self._streams(self.core).items()
             if name not in self.core.starts_as
         }
         streams |= {name: self._copy(params, of) for name, of in self.core.starts_as.items()}
-        return params._replace(core=self.core.init(rng, dtype), streams=streams or None)
+        gains = None if self.core.norm is None else Gains(np.ones(d, dtype), np.ones(d, dtype))
+        return params._replace(core=self.core.init(rng, dtype), streams=streams or None, gains=gains)
 
     def _copy(self, params: MultiHeadParams, of: str) -> ProjectionParams:
         """A projection of its own, the same as that of the queries, keys or values; of a group, for each of its heads."""
@@ -309,21 +336,24 @@ class MultiHeadAttention(Mixer):
 
         softmax(X W_q (Z W_k)ᵀ/√d) Z W_v, dense whatever the core is; the Lecture notes transpose the wrong factor (E31).
         """
-        if params.streams is not None or tree_leaves(params.core):
+        if params.streams is not None or params.gains is not None or tree_leaves(params.core):
             raise ValueError(
                 f"cross: {type(self.core).__name__} wants more than keys and values; cross-attention is dense"
             )
         return self._attend(DENSE, None, params, X, Z, causal=causal, mask=mask)
 
     def _project(
-        self, W: Array, b: Array | None, X: Array, heads: int, *, rotate: Any = None, first: int = 0, length: int = 0
-    ) -> tuple[Array, Heads]:
-        """X W + b in heads, turned as the positions first, first + 1, … of a text of this length."""
+        self, W: Array, b: Array | None, X: Array, heads: int, *, gain: Array | None = None, rotate: Any = None,
+        first: int = 0, length: int = 0,
+    ) -> tuple[Array, Heads]:  # fmt: skip
+        """X W + b in heads, normalised if there is a gain, and turned as the positions first, first + 1, … of such a text."""
         Y, projection = linear(X, W, b)
-        Y, turn = split_heads(Y, heads), None
+        Y, norm, turn = split_heads(Y, heads), None, None
+        if gain is not None:
+            Y, norm = rms_norm(Y, gain)
         if rotate is not None:
             Y, turn = rotate.turn(Y, first=first, length=length)
-        return Y, Heads(projection, heads, turn)
+        return Y, Heads(projection, heads, turn, norm=norm)
 
     def _for_core(self, core: Core, K: Array, heads: Heads) -> tuple[Array, Heads]:
         """Keys or values as the core takes them: repeated, if it knows no groups."""
@@ -342,21 +372,25 @@ class MultiHeadAttention(Mixer):
                 "is one for each sample, mask[None] if for each head"
             )
         n, m = X.shape[-2], Z.shape[-2]
+        g_q, g_k = (None, None) if params.gains is None else params.gains
         V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
         Q, q = V[..., m - n :, :], None
         if params.W_q is not None:
-            Q, q = self._project(params.W_q, params.b_q, X, self._query_heads, rotate=rotate, first=m - n, length=m)
+            turn = {"rotate": rotate, "first": m - n, "length": m}
+            Q, q = self._project(params.W_q, params.b_q, X, self._query_heads, gain=g_q, **turn)
         K, k = Q, None
         if params.W_k is not None:
-            K, k = self._project(params.W_k, params.b_k, Z, self._key_heads, rotate=rotate, length=m)
+            K, k = self._project(params.W_k, params.b_k, Z, self._key_heads, gain=g_k, rotate=rotate, length=m)
             K, k = self._for_core(core, K, k)
         own = params.streams or {}
-        streams = {name: self._project(own[name].W, own[name].b, X, self.heads) for name in core.streams}
-        arrays = (stream for stream, _ in streams.values())
-        heads, attention = core(params.core, Q, K, V, *arrays, causal=causal, mask=mask, rng=rng)
+        streams = {name: self._project(own[name].W, own[name].b, X, self.heads) for name in self._streams(core)}
+        arrays, gate = [stream for stream, _ in streams.values()], None
+        heads, attention = core(params.core, Q, K, V, *arrays[: len(core.streams)], causal=causal, mask=mask, rng=rng)
+        if core.gate is not None:
+            heads, gate = output_gate(heads, arrays[-1])
         Y, o = linear(merge_heads(heads), params.W_o, params.b_o)
         stream_heads = {name: s for name, (_, s) in streams.items()}
-        return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o, self.heads)
+        return Y, MultiHeadPullback(q, k, v, stream_heads, attention, o, self.heads, gate=gate)
 
     def step(
         self, params: MultiHeadParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
@@ -369,19 +403,30 @@ class MultiHeadAttention(Mixer):
             raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
         one_dtype(X=X, W_v=params.W_v)
         first = 0 if state is None else state.length
+        g_q, g_k = (None, None) if params.gains is None else params.gains
         V = self._plain(params.W_v, params.b_v, X, self._groups)
-        Q = V if params.W_q is None else self._plain(params.W_q, params.b_q, X, self._query_heads, turned_from=first)
-        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._key_heads, turned_from=first)
+        Q = (
+            V
+            if params.W_q is None
+            else self._plain(params.W_q, params.b_q, X, self._query_heads, g_q, turned_from=first)
+        )
+        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._key_heads, g_k, turned_from=first)
         if self._groups != self.heads and not self.core.groups:
             K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))
         own = params.streams or {}
-        streams = (self._plain(own[name].W, own[name].b, X, self.heads) for name in self.core.streams)
-        heads, state = self.core.step(params.core, Q, K, V, *streams, state=state)
+        streams = [self._plain(own[name].W, own[name].b, X, self.heads) for name in self._streams(self.core)]
+        heads, state = self.core.step(params.core, Q, K, V, *streams[: len(self.core.streams)], state=state)
+        if self.core.gate is not None:
+            heads, _ = output_gate(heads, streams[-1])
         return affine(merge_heads(heads), params.W_o, params.b_o), state
 
-    def _plain(self, W: Array, b: Array | None, X: Array, heads: int, turned_from: int | None = None) -> Array:
+    def _plain(
+        self, W: Array, b: Array | None, X: Array, heads: int, gain: Array | None = None, turned_from: int | None = None
+    ) -> Array:
         """As `_project`, with nothing remembered."""
         Y = split_heads(affine(X, W, b), heads)
+        if gain is not None:
+            Y, _ = rms_norm(Y, gain)
         if turned_from is None or self.rotate is None:
             return Y
         return self.rotate.turn(Y, first=turned_from, length=turned_from + X.shape[-2])[0]

@@ -10,7 +10,9 @@ from typing import Any
 
 from minitransformer.attention.compressed import FNet, Linformer, MemoryCompressed, Nystrom
 from minitransformer.attention.core import Core, Mixer, Part
+from minitransformer.attention.differential import Differential
 from minitransformer.attention.kernel_attention import KernelAttention
+from minitransformer.attention.latent import Latent
 from minitransformer.attention.linear import (
     DPFP,
     GLA,
@@ -25,7 +27,7 @@ from minitransformer.attention.linear import (
     Taylor,
 )
 from minitransformer.attention.selected import NSA, AdaptiveSpan, Indexer, MoBA, Reformer, Routing, Sinkhorn
-from minitransformer.attention.softmax import SoftmaxAttention
+from minitransformer.attention.softmax import SoftmaxAttention, softmax_attention
 from minitransformer.attention.sparse import ETC, BigBird, Fixed, Local, Longformer, Pattern, Sinks, Strided, Window
 from minitransformer.registry import named
 from minitransformer.related.dynamic_convolution import DynamicConvolution, LightweightConvolution
@@ -36,7 +38,9 @@ from minitransformer.related.synthesizer import Synthesizer
 from minitransformer.typing import checked
 
 ATTENTIONS: dict[str, Callable[..., Core | Mixer | Pattern]] = {
-    "softmax": SoftmaxAttention,
+    "softmax": softmax_attention,
+    "differential": Differential,
+    "latent": Latent,
     "compressed": MemoryCompressed,
     "linformer": Linformer,
     "nystrom": Nystrom,

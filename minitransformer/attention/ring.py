@@ -22,6 +22,7 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype, row_of_integers
 from minitransformer.attention.flash import find, finish, gradients, join, nothing_found
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Float, Int, checked
 
 Owners = Sequence[Any]  # the positions of each worker, an array
@@ -31,19 +32,19 @@ Worker = Generator[Any, Any, Any]  # yields what it hands on, is sent what it is
 
 
 @checked
-def contiguous(n: int, workers: int) -> list[Array]:
+def contiguous(n: NonNegative, workers: int) -> list[Array]:
     """The r-th stretch for worker r."""
     return np.array_split(np.arange(n), workers)
 
 
 @checked
-def striped(n: int, workers: int) -> list[Array]:
+def striped(n: NonNegative, workers: int) -> list[Array]:
     """Every W-th position, from r on."""
     return [np.arange(r, n, workers) for r in range(workers)]
 
 
 @checked
-def zigzag(n: int, workers: int) -> list[Array]:
+def zigzag(n: NonNegative, workers: int) -> list[Array]:
     """One stretch from the front and one from the back, of 2 W."""
     parts = np.array_split(np.arange(n), 2 * workers)
     return [np.concatenate([parts[r], parts[-1 - r]]) for r in range(workers)]

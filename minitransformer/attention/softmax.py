@@ -1,11 +1,14 @@
 """Softmax attention as a core: any scores, any pattern. Dense attention is the core with neither.
 
 S_ij = scale · ⟨q_i, k_j⟩, or what an encoding of positions makes of it       encoding
+S_ij → c tanh(S_ij/c)                                                        cap
 only the pairs (i, j) of a pattern                                           pattern
-Y = softmax(S) V
+Y = softmax(S) V, and e^b in every denominator                               sink
+
+Two stages stand beside the core, in multi_head.py, and are asked for here: `norm` of queries and keys, and the `gate` of Y.
 """
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,14 +17,39 @@ from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
 from minitransformer.attention.cache.recent import Kept, Recent
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import attend_to_buffer
+from minitransformer.attention.sink import LearnedSink
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
-from minitransformer.pullback import Pullback, Tree
+from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
 
 PIECE = 64  # of a text that is read after another of which most is forgotten
+
+
+class SinkParams(NamedTuple):
+    """b (H,); and what an encoding of positions has to learn."""
+
+    sink: Array
+    encoding: Tree = NoParams()
+
+
+class SinkCorePullback(NamedTuple):
+    """The gradient of a sink comes last; that of one that is not learned goes nowhere."""
+
+    attention: Pullback
+    learned: bool
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m), whose rows may sum to less than one."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
+        dparams, dQ, dK, dV, dsink = self.attention(dY)
+        return SinkParams(dsink, dparams) if self.learned else dparams, dQ, dK, dV
 
 
 @frozen
@@ -32,12 +60,20 @@ class SoftmaxAttention(Core):
     encoding  of positions, which changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
               A model puts its own there: LanguageModel(attention="window", positions="t5")
     page      positions in a page, if decoding keeps keys and values in pages (pages.py); None for one buffer
+    sink      b, a score that takes weight and has no value (sink.py): learned for each head, or one number; None for none
+    cap       c of S → c tanh(S/c), before anything is hidden (soft_cap.py)
+    norm      "rms": queries and keys have a root mean square of one, times a gain, before they are turned (multi_head.py)
+    gate      "head" or "element": Y is opened by σ(X W_g), a number for each head, or for each of its channels (output_gate.py)
     cost      O(n² d) for each head; with a pattern, O(pairs of its tiles · d), but O(n²) memory with scores that are formed
     """
 
     pattern: Pattern | None = None
     encoding: Any = None
     page: int | None = None
+    sink: LearnedSink | float | None = None
+    cap: PositiveNumber | None = None
+    norm: Literal["rms"] | None = None
+    gate: Literal["head", "element"] | None = None
 
     groups = True
 
@@ -75,6 +111,24 @@ class SoftmaxAttention(Core):
         near = kept is not None and kept.first == 0 and hasattr(self.encoding, "bias")
         return kept if self.encoding is None or near else None
 
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What the encoding shares."""
+        inside = "encoding." if isinstance(self.sink, LearnedSink) else ""
+        return tuple(inside + path for path in super().shared)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
+        """What the encoding has to learn, and a sink."""
+        own = super().init(rng, dtype)
+        return SinkParams(self.sink.init(rng, dtype), own) if isinstance(self.sink, LearnedSink) else own
+
+    def _apart(self, params: Tree, Q: Array) -> tuple[Tree, dict[str, Any]]:
+        """The parameters of the encoding; and sink and cap, if there are such."""
+        options: dict[str, Any] = {} if self.cap is None else {"cap": self.cap}
+        if isinstance(self.sink, LearnedSink):
+            return params.encoding, options | {"sink": params.sink}
+        return params, options if self.sink is None else options | {"sink": np.array(self.sink, Q.dtype)}
+
     def __call__(
         self,
         params: Tree,
@@ -87,8 +141,15 @@ class SoftmaxAttention(Core):
         rng: Any = None,
     ) -> tuple[Array, Pullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
-        return attend(self.encoding, params, Q, K, V, causal=causal, mask=mask, pattern=pattern)
+        params, options = self._apart(params, Q)
+        options |= {"causal": causal, "mask": mask}
+        if self.encoding is None and self.pattern is not None:
+            Y, found = self.pattern.attend(Q, K, V, **options)
+            attention: Pullback = NothingLearnedPullback(found)
+        else:
+            pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
+            Y, attention = attend(self.encoding, params, Q, K, V, pattern=pattern, **options)
+        return Y, attention if self.sink is None else SinkCorePullback(attention, isinstance(self.sink, LearnedSink))
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None) -> tuple[Array, Any]:
         """As any core with keys and values; of a few tokens without a copy, and with a pattern only what it sees is read."""
@@ -96,7 +157,7 @@ class SoftmaxAttention(Core):
         if self.page is not None:
             state = Paged.of(K, V, self.page) if state is None else state.extended(K, V)
             if n <= FEW and self.encoding is None:
-                return paged_attention(Q, state), state
+                return paged_attention(Q, state, **self._apart(params, Q)[1]), state
             return self(params, Q, state.keys, state.values, causal=True)[0], state
         if kept is not None and n > PIECE:
             return self._read(params, Q, K, V, state, kept)
@@ -111,11 +172,12 @@ class SoftmaxAttention(Core):
         m, j, bias, mask = state.length, np.arange(state.length), None, None
         if kept is not None:
             m, j = state.end, state.positions
+        own, options = self._apart(params, Q)
         if self.encoding is not None:
-            bias = self.encoding.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
+            bias = self.encoding.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)
         if self.pattern is not None:
             mask = self.pattern.sees(j[m - n :, None], j[None], state.length, causal=True)
-        return attend_to_buffer(Q, state.K, state.V, m, bias, mask, self.scale), state
+        return attend_to_buffer(Q, state.K, state.V, m, bias, mask, self.scale, **options), state
 
     def _read(self, params: Tree, Q: Array, K: Array, V: Array, state: Any, kept: Kept) -> tuple[Array, Any]:
         """`step` of a text: as a whole if nothing stands before it, else piece by piece, since the rows are no positions."""
@@ -127,3 +189,21 @@ class SoftmaxAttention(Core):
             Y, state = self.step(params, *(X[..., piece : piece + PIECE, :] for X in (Q, K, V)), state=state)
             said.append(Y)
         return np.concatenate(said, -2), state
+
+
+def softmax_attention(
+    heads: int,
+    page: int | None = None,
+    sink: Literal["learned"] | float | None = None,
+    cap: float | None = None,
+    norm: Literal["rms"] | None = None,
+    gate: Literal["head", "element"] | None = None,
+) -> SoftmaxAttention:
+    """What "softmax:sink=learned,cap=50" means in a model of so many heads: a number b for each of them, where it is learned.
+
+    raises   ValueError for another word than "learned"
+    """
+    if isinstance(sink, str) and sink != "learned":
+        raise ValueError(f"sink: no {sink!r}; it is 'learned', or a number")
+    b = LearnedSink(heads) if isinstance(sink, str) else sink
+    return SoftmaxAttention(page=page, sink=b, cap=cap, norm=norm, gate=gate)

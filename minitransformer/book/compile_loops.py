@@ -24,6 +24,7 @@ from minitransformer.attention import (
 )
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
+from minitransformer.attention.selected import moba_attention
 from minitransformer.backend import available, backend
 from minitransformer.commands.terminal import ctrl_c_waits
 from minitransformer.functional import (
@@ -58,6 +59,10 @@ def _attention(X: Array) -> None:
 
 def _sparse(X: Array) -> None:
     _both_ways(block_sparse_attention, X, X, X, Window(3)(X.shape[-2], X.shape[-2], causal=False))
+
+
+def _chosen(X: Array) -> None:
+    _both_ways(moba_attention, X, X, X)
 
 
 def _kernel_attention(X: Array) -> None:
@@ -133,6 +138,7 @@ LOOPS = (
     _sparse,
     _pointwise,
     _convolution,
+    _chosen,
     _graph,
     _one_token,
 )  # what takes longest comes first

@@ -13,6 +13,7 @@ from minitransformer.commands.defaults import TEXT
 from minitransformer.models import LanguageModel
 from minitransformer.models.assemble import STACKS, mixer_of
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION, place
+from minitransformer.ranges import bare
 from minitransformer.registry import UnknownName, named, options
 
 COLUMNS = 100
@@ -128,7 +129,7 @@ def _choices(name: str) -> Iterator[str]:
 
 
 def _one_of(parameter: inspect.Parameter) -> str:
-    words = typing.get_args(parameter.annotation)
+    words = typing.get_args(bare(parameter.annotation))
     return f" ({', '.join(words)})" if words else ""
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.ranges import Repeats
 from minitransformer.typing import Array, checked
 
 with calendar.different_locale("C"):  # type: ignore[arg-type]  # English names, whatever the reader's language
@@ -108,7 +109,7 @@ def is_held_out(date: datetime.date) -> bool:
 
 
 @checked
-def sample(count: int, rng: np.random.Generator, *, held_out: bool = False) -> Dates:
+def sample(count: Repeats, rng: np.random.Generator, *, held_out: bool = False) -> Dates:
     """Random dates of 1950 … 2049 from one side of the split, each written in a random format."""
     return to_batch([(FORMATS[rng.integers(len(FORMATS))](date), date) for date in _draw(count, rng, held_out)])
 
@@ -123,7 +124,7 @@ def _draw(count: int, rng: np.random.Generator, held_out: bool) -> list[datetime
 
 
 @checked
-def held_out_set(count: int = 1000) -> Dates:
+def held_out_set(count: Repeats = 1000) -> Dates:
     """The same held-out dates in every run."""
     return sample(count, np.random.default_rng(0), held_out=True)
 

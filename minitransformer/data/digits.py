@@ -25,7 +25,7 @@ class Digits(NamedTuple):
 @functools.cache
 def _all() -> Digits:
     with np.load(Path(__file__).with_name("digits.npz")) as file:
-        both = Digits((file["images"] / np.float32(16)).astype(np.float32), file["labels"].astype(np.int64))
+        both = Digits(file["images"] / np.float32(16), file["labels"].astype(np.int64))
     for array in both:
         array.setflags(write=False)
     return both

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, checked
 
 LETTERS = 16
@@ -32,7 +33,7 @@ class Samples(NamedTuple):
 
 
 @checked
-def copy(size: int, n: int, rng: np.random.Generator) -> Samples:
+def copy(size: int, n: NonNegative, rng: np.random.Generator) -> Samples:
     """n letters, a separator, the letters again. Every letter of the second half is to be predicted."""
     letters = rng.integers(LETTERS, size=(size, n))
     whole = np.concatenate([letters, np.full((size, 1), SEPARATOR), letters], axis=1)
@@ -42,7 +43,7 @@ def copy(size: int, n: int, rng: np.random.Generator) -> Samples:
 
 
 @checked
-def induction(size: int, n: int, rng: np.random.Generator) -> Samples:
+def induction(size: int, n: NonNegative, rng: np.random.Generator) -> Samples:
     """n letters of which a segment comes twice, at random places; what is to be predicted is the second, from its third on.
 
     raises   ValueError if two segments don't fit
@@ -60,7 +61,7 @@ def induction(size: int, n: int, rng: np.random.Generator) -> Samples:
 
 
 @checked
-def order(size: int, n: int, rng: np.random.Generator) -> Samples:
+def order(size: int, n: NonNegative, rng: np.random.Generator) -> Samples:
     """Letters with two marks at random places; class 0 if the FIRST stands before the SECOND, else 1. Answered at START.
 
     raises   ValueError if there is no room for START and two marks
@@ -78,7 +79,7 @@ def order(size: int, n: int, rng: np.random.Generator) -> Samples:
 
 
 @checked
-def span(size: int, n: int, rng: np.random.Generator) -> Samples:
+def span(size: int, n: NonNegative, rng: np.random.Generator) -> Samples:
     """Letters and one mark; the span begins after the mark, and the mark says how long it is. Targets: first and last place.
 
     raises   ValueError if the longest span does not fit

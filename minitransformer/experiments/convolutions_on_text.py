@@ -70,10 +70,8 @@ def run(trial: Trial) -> dict[str, Any]:
     state = train(model, objective, replace(training, look_every=trial.steps), progress=False)
     bits = float(objective.bits(model, state.params).mean())
     found: dict[str, Any] = {"parameters": tree_size(state.params), "bits": round(bits, 4)}
-    if (trial.positions, trial.seed, trial.steps) == ("none", 0, 300) and trial.model in (
-        "dynamic convolution",
-        "window",
-    ):
+    usual = trial.positions == "none" and trial.seed == 0 and trial.steps <= Trial.steps
+    if usual and trial.model in ("dynamic convolution", "window"):
         with backend("numpy"):  # the tier that keeps A
             _, pullback = model(state.params, np.frombuffer(TEXT, np.uint8)[None].astype(np.int64))
         found["attention"] = pullback.blocks[0].attention.A[0].astype(float).round(4).tolist()

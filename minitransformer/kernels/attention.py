@@ -1,9 +1,9 @@
 """Softmax attention, tile by tile, without ever holding the matrix A.
 
     for each tile of 64 queries, in parallel:
-        top, total, Y = −∞, 0, 0                             one entry, or one row of Y, for each query
+        top, total, Y = −∞, 0, 0                             one entry, or one row of Y, for each query; b, 1, 0 with a sink b
         for each tile of 64 keys that some of these queries see, or of a list:
-            S = scale · K Qᵀ                                 one small matrix, a key a row, a query a column
+            S = scale · K Qᵀ                                 one small matrix, a key a row, a query a column; or c tanh(S/c)
             shrink total and Y by exp(old top − new top)     the largest score so far has changed
             P = exp(S − top);  total += Σ P;  Y += Pᵀ V
         Y = Y / total,  L = top + ln total                   L is all that the way back needs to find P again
@@ -17,7 +17,7 @@ nobody sees are skipped.
 The way back makes each tile again from L, P = exp(S − L), now with 64 keys side by side, for each tile of keys:
 
     for each tile of 64 queries that see them:
-        P = exp(S − L);  dS = P ⊙ (dY Vᵀ − D)                D_i = ⟨dy_i, y_i⟩, which is Σ_j P_ij dP_ij
+        P = exp(S − L);  dS = P ⊙ (dY Vᵀ − D)                D_i = ⟨dy_i, y_i⟩, which is Σ_j P_ij dP_ij; times 1 − (S/c)²
         dV += Pᵀ dY;  dK += scale · dSᵀ Q;  dQ += scale · dS K
 
 Sparse attention is the same loop over a list of tiles: local, window, dilated, strided, global, BigBird, and whatever has been
@@ -37,7 +37,7 @@ import numpy as np
 from minitransformer.arrays import FEW, as_one_axis, finite, for_reading, times, unless_hidden, without_the_hidden
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
-from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.few_queries import attend_plainly, forward_few
 from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, transpose_into
@@ -51,12 +51,14 @@ FAINT = -64  # a weight below 2⁻⁶⁴ has no slope, see `weights_and_slopes`
 
 
 class Pairs(NamedTuple):
-    """Which pairs of a query and a key count, and what is added to their scores.
+    """Which pairs of a query and a key count, and what becomes of their scores.
 
     of                    (B, 4): which keys and values, which bias, which mask and which list each of the B heads has
     causal                whether query i sees keys j ≤ i + m − n only
     bias                  the different ones, in base 2, with room for a tile at both ends; no numbers if there is none
     mask                  the different ones, with length 1 where they are broadcast; no entries if there is none
+    sink                  b of each of the B heads, in base 2; −∞ if there is none
+    cap                   c, in base 2, of S → c tanh(S/c), which comes after the bias and before what hides; 0 if there is none
     starts, tiles, which  list p, of tile t: tiles[starts[p, t] : starts[p, t + 1]], the only ones that count; of each number s
     blocks                of them, blocks[which[s]] says which pairs, or all do if that is −1. No starts: all tiles count
     """
@@ -65,6 +67,8 @@ class Pairs(NamedTuple):
     causal: bool
     bias: Array
     mask: Array
+    sink: Array
+    cap: float
     starts: Array
     tiles: Array
     which: Array
@@ -118,6 +122,32 @@ def add_bias(S, bias, start, step):
             S[r, c] += b[c]
 
 
+@compiled
+def cap_scores(S, cap):
+    """S = c tanh(S/c)."""
+    s, inverse = S.reshape(-1), S.dtype.type(1) / cap
+    for i in range(len(s)):
+        s[i] = cap * tanh(s[i] * inverse)
+
+
+@compiled
+def slopes_of_cap(S, cap, slopes):
+    """1 − (S/c)², of scores that have been capped."""
+    s, to, one = S.reshape(-1), slopes.reshape(-1), S.dtype.type(1)
+    inverse = one / cap
+    for i in range(len(s)):
+        t = s[i] * inverse
+        to[i] = one - t * t
+
+
+@compiled
+def multiply(dS, slopes):
+    """dS = dS ⊙ slopes."""
+    d, by = dS.reshape(-1), slopes.reshape(-1)
+    for i in range(len(d)):
+        d[i] *= by[i]
+
+
 # --------------------------------------------------------------------------------------------- forwards
 
 
@@ -166,8 +196,10 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
     room = tile(d + dv + LANES + 4, Q)
     QT, YT, space, numbers = room[:d], room[d : d + dv], room[d + dv : -4], room[-4:]
     transpose_into(QT, q[i0 : i0 + rows], Q.dtype.type(scale * LOG2E))
+    sink, cap = pairs.sink[b], Q.dtype.type(pairs.cap)
     for i in range(LANES):
-        numbers[0, i] = -np.inf
+        numbers[0, i] = sink
+        numbers[1, i] = 1 if sink > -np.inf else 0
     end = i0 + rows + m - n if pairs.causal else m  # the keys from here on are seen by no query of the tile
     listed = pairs.starts.size > 0
     start, stop = (
@@ -181,6 +213,8 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
         product(k[j0 : j0 + len(S), :d], QT, S, rows, loops)
         if bias.size:
             add_bias(S, bias, i0 - j0 + m - 1 + LANES, -1)
+        if cap > 0:
+            cap_scores(S, cap)
         for j in range(len(S)):
             first = j0 + j - (m - n) - i0 if pairs.causal else 0  # the first query that sees this key
             for i in range(min(first, LANES) if j0 + j < m else LANES):
@@ -277,11 +311,12 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
         K.shape[1],
         V.shape[1],
     )
-    keys, panels = min(LANES, m - j0), dQ.shape[1]
-    room = tile(2 * (d + dv) + 2 * LANES + panels * LANES, Q)
+    keys, panels, cap = min(LANES, m - j0), dQ.shape[1], Q.dtype.type(pairs.cap)
+    room = tile(2 * (d + dv) + (2 + panels + (cap > 0)) * LANES, Q)
     KT, VT, room = room[:d], room[d : d + dv], room[d + dv :]
     dKT, dVT, room = room[:d], room[d : d + dv], room[d + dv :]
-    P_space, dS_space, K_panels = room[:LANES], room[LANES : 2 * LANES], room[2 * LANES :].reshape(panels, LANES, LANES)
+    P_space, dS_space, room = room[:LANES], room[LANES : 2 * LANES], room[2 * LANES :]
+    K_panels, slopes = room[: panels * LANES].reshape(panels, LANES, LANES), room[panels * LANES :]
     transpose_into(KT, K[j0 : j0 + keys], Q.dtype.type(scale * LOG2E))
     transpose_into(VT, V[j0 : j0 + keys], Q.dtype.type(1))
     in_panels(K[j0 : j0 + keys, :d], K_panels)
@@ -301,6 +336,9 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
         product(dY_tile, VT, dS, P.shape[1], loops)  # dP
         if bias.size:
             add_bias(P[:rows], bias, j0 - i0 + n - 1 + LANES, -1)
+        if cap > 0:
+            cap_scores(P, cap)
+            slopes_of_cap(P, cap, slopes)
         for i in range(rows):
             seen = min(m, i0 + i + m - n + 1) if pairs.causal else m
             for j in range(max(0, seen - j0), LANES):
@@ -310,6 +348,8 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
         if listed and pairs.which[number] >= 0:
             hide(P[:rows], keys, pairs.blocks[pairs.which[number]], 0, 0)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
+        if cap > 0:
+            multiply(dS, slopes)
         collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[i0 // LANES], dKT, dVT)
         for i in range(rows if dbias.size else 0):
             db = dbias[j0 - i0 - i + n - 1 + LANES : j0 - i0 - i + n - 1 + 2 * LANES]
@@ -370,16 +410,19 @@ def _groups(heads: int, of_keys: int) -> Array:
 
 
 @functools.lru_cache
-def _nothing(dtype: str) -> tuple[Array, Array]:
-    """No bias and no mask."""
-    return np.empty((1, 0), dtype), np.empty((1, 0, 0), bool)
+def _nothing(dtype: str, heads: int) -> tuple[Array, Array, Array]:
+    """No bias, a mask of one row with no entries, and no sink."""
+    return np.empty((1, 0), dtype), np.empty((1, 1, 0), bool), np.full(heads, -np.inf, dtype)
 
 
-def _pairs(Q: Array, K: Array, m: int, bias: Array | None, mask: Array | None, causal: bool) -> Pairs:
+def _pairs(
+    Q: Array, K: Array, m: int, bias: Array | None, mask: Array | None, causal: bool,
+    sink: Array | None = None, cap: float | None = None,
+) -> Pairs:  # fmt: skip
     """All pairs of queries and of the first m keys, less those that `mask` hides and those in the future."""
     batch, n = Q.shape[:-2], Q.shape[-2]
     of = _groups(math.prod(batch), math.prod(K.shape[:-2]))
-    biases, masks = _nothing(Q.dtype.char)
+    biases, masks, sinks = _nothing(Q.dtype.char, len(of))
     if bias is not None or mask is not None:
         of = of.copy()
     if bias is not None:
@@ -389,7 +432,9 @@ def _pairs(Q: Array, K: Array, m: int, bias: Array | None, mask: Array | None, c
         np.multiply(few, LOG2E, out=biases[:, LANES:-LANES], casting="same_kind")
     if mask is not None:
         masks, of[:, 2] = _distinct(mask, batch, 2)
-    return Pairs(of, causal, biases, masks, *NOT_LISTED)
+    if sink is not None:
+        sinks = np.multiply(np.broadcast_to(sink, batch), LOG2E, dtype=Q.dtype).reshape(len(of))
+    return Pairs(of, causal, biases, masks, sinks, float(cap or 0) * LOG2E, *NOT_LISTED)
 
 
 def _forwards(pairs: Pairs, pattern: Any) -> Pairs:
@@ -428,15 +473,24 @@ def _listed(pairs: Pairs, pattern: Any, starts: Array, tiles: Array, which: Arra
     )
 
 
-def matrix(Q: Array, K: Array, scale: float, sees: Array, bias: Array | None = None) -> Array:
-    """The attention matrix A, (*batch, n, m), in NumPy: what the loops never hold."""
-    S = (scale * Q) @ for_each_head(K, Q.shape[:-2]).mT
+def matrix(
+    Q: Array, K: Array, scale: float, sees: Array, bias: Array | None = None, sink: Array | None = None,
+    cap: float | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The attention matrix A, (*batch, n, m), in NumPy: what the loops never hold. And the slopes of the cap, or 1."""
+    S, slopes = (scale * Q) @ for_each_head(K, Q.shape[:-2]).mT, Q.dtype.type(1)
     if bias is not None:
         S += by_offset(bias, *S.shape[-2:])
+    if cap:
+        S = np.tanh(S / S.dtype.type(cap))
+        S, slopes = S.dtype.type(cap) * S, 1 - S * S
     S = np.where(sees, S, S.dtype.type(-np.inf))
-    top = S.max(-1, keepdims=True, initial=-np.inf)
-    A = np.exp(S - np.where(top == -np.inf, 0, top))
-    return A / np.maximum(A.sum(-1, keepdims=True), 1)  # at least exp(0), except in a row that sees nothing
+    beside = S.dtype.type(-np.inf) if sink is None else sink[..., None, None]
+    top = np.maximum(S.max(-1, keepdims=True, initial=-np.inf), beside)
+    top = np.where(top == -np.inf, S.dtype.type(0), top)
+    A = np.exp(S - top)
+    total = A.sum(-1, keepdims=True) + np.exp(beside - top)
+    return A / np.maximum(total, 1), slopes  # at least exp(0), except in a row that sees nothing
 
 
 def from_panels(dQ: Array, scale: float, shape: tuple[int, ...]) -> Array:
@@ -452,6 +506,8 @@ class TiledAttentionPullback(NamedTuple):
 
     A_ij = exp(S_ij − L_i) is found again from L_i = ln Σ_j exp S_ij, which is −∞ if query i sees no key.
     D_i = Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ needs no row of A. A pair that is not seen has A_ij = 0.
+    A sink is in L already; its weight e^{b − L_i} has the value zero, so db = Σ_i e^{b − L_i} (0 − D_i). Under a cap dS is also
+    multiplied by 1 − (S/c)².
     """
 
     Q: Array
@@ -464,17 +520,22 @@ class TiledAttentionPullback(NamedTuple):
     mask: Array | None
     bias: Array | None
     pattern: Any
+    sink: Array | None = None
+    cap: float | None = None
 
     @property
     def A(self) -> Array:  # noqa: N802
         """The attention matrix, (*batch, n, m), made again by the definition, in NumPy."""
+        return self._weights_and_slopes()[0]
+
+    def _weights_and_slopes(self) -> tuple[Array, Array]:
         n, m = self.Q.shape[-2], self.K.shape[-2]
         sees = np.ones((n, m), bool) if self.mask is None else self.mask
         if self.pattern is not None:
             sees = sees & self.pattern.mask
         if self.causal:
             sees = sees & (np.arange(m) <= np.arange(n)[:, None] + (m - n))
-        return matrix(self.Q, self.K, self.scale, sees, self.bias)
+        return matrix(self.Q, self.K, self.scale, sees, self.bias, self.sink, self.cap)
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         if dY.shape != self.Y.shape:
@@ -482,9 +543,11 @@ class TiledAttentionPullback(NamedTuple):
         dY = dY.astype(self.Y.dtype, copy=False)
         batch, n, m, d = self.Q.shape[:-2], self.Q.shape[-2], self.K.shape[-2], self.Q.shape[-1]
         B, dv = math.prod(batch), self.V.shape[-1]
-        pairs = _backwards(_pairs(self.Q, self.K, m, self.bias, self.mask, self.causal), self.pattern)
+        pairs = _pairs(self.Q, self.K, m, self.bias, self.mask, self.causal, self.sink, self.cap)
+        pairs = _backwards(pairs, self.pattern)
         Q, K, V, padded_dY = (padded(X) for X in (self.Q, self.K, self.V, dY))
-        known = Known(Q, K, V, padded_dY, self.L.reshape(B, n), np.vecdot(dY, self.Y).reshape(B, n))
+        D = np.vecdot(dY, self.Y)
+        known = Known(Q, K, V, padded_dY, self.L.reshape(B, n), D.reshape(B, n))
         parts = max(1, min(-(-8 // max(B, 1)), -(-m // LANES)))  # few heads: several tasks for each
         gradients = Gradients(
             dQ=np.zeros((parts, B, -(-n // LANES), -(-d // LANES), LANES, LANES), dY.dtype),
@@ -500,19 +563,24 @@ class TiledAttentionPullback(NamedTuple):
         if self.bias is not None:
             dX.append(unbroadcast(dbias.sum(0)[:, LANES:-LANES].reshape(*batch, max(n + m - 1, 0)), self.bias.shape))
         hides = self.causal or self.mask is not None or self.pattern is not None
-        return tuple(dX) if not hides or all(map(finite, dX)) else self._without_the_hidden(dY)
+        if hides and not all(map(finite, dX)):
+            dX = self._without_the_hidden(dY, D)
+        if self.sink is not None:
+            weight = np.exp(self.sink[..., None] - np.where(self.L == -np.inf, self.L.dtype.type(0), self.L))
+            dX.append(unbroadcast(-(weight * D).sum(-1), self.sink.shape))
+        return tuple(dX)
 
-    def _without_the_hidden(self, dY: Array) -> tuple[Array, ...]:
+    def _without_the_hidden(self, dY: Array, D: Array) -> list[Array]:
         """The same in NumPy, where a NaN in a key or a value counts for those who see it: in the tiles 0 · NaN is NaN."""
-        batch, A = self.Q.shape[:-2], self.A
+        batch, (A, slopes) = self.Q.shape[:-2], self._weights_and_slopes()
         K, V = (for_each_head(X, batch) for X in (self.K, self.V))
         with np.errstate(invalid="ignore"):  # 0 · ∞
-            dS = A * (unless_hidden(dY @ V.mT, A) - np.vecdot(dY, self.Y)[..., None])
+            dS = np.where(A == 0, A.dtype.type(0), A * slopes * (unless_hidden(dY @ V.mT, A) - D[..., None]))
         dK, dV = self.scale * times(dS.mT, self.Q), times(A.mT, dY)
         dX = [self.scale * times(dS, K), sum_over_heads(dK, self.K.shape), sum_over_heads(dV, self.V.shape)]
         if self.bias is not None:
             dX.append(unbroadcast(sum_by_offset(dS), self.bias.shape))
-        return tuple(dX)
+        return dX
 
 
 def tiled_attention(
@@ -520,10 +588,12 @@ def tiled_attention(
     K: Array,
     V: Array,
     bias: Array | None,
+    sink: Array | None = None,
     *,
     causal: bool,
     mask: Array | None,
     scale: float,
+    cap: float | None = None,
     pattern: Any = None,
 ) -> tuple[Array, TiledAttentionPullback]:
     """`dot_product_attention` and `block_sparse_attention` in the tiers "numba" and "micro"; they have checked the arguments.
@@ -537,29 +607,30 @@ def tiled_attention(
     out = heads(Y), L.reshape(math.prod(batch), n)
     if n <= FEW:
         seen = mask if pattern is None else pattern.mask if mask is None else mask & pattern.mask
-        pairs = _pairs(Q, K, m, bias, seen, causal)
+        pairs = _pairs(Q, K, m, bias, seen, causal, sink, cap)
         arrays = (for_reading(heads(X)) for X in (Q, K, V))
         in_parallel(len(out[0]) if K.size > LONG else 1, forward_few, *arrays, pairs, m, scale, *out)
     else:
-        pairs = _forwards(_pairs(Q, K, m, bias, mask, causal), pattern)
+        pairs = _forwards(_pairs(Q, K, m, bias, mask, causal, sink, cap), pattern)
         tasks = math.prod(batch) * -(-n // LANES) if math.prod(batch) * n * m * Q.shape[-1] > ENOUGH else 1
         in_parallel(tasks, forward, *(padded(X) for X in (Q, K, V)), pairs, m, scale, plain_loops(), *out)
-    pullback = TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias, pattern)
+    pullback = TiledAttentionPullback(Q, K, V, Y, L, scale, causal, mask, bias, pattern, sink, cap)
     if n > FEW and (causal or mask is not None or pattern is not None):
         without_the_hidden(Y, lambda: pullback.A, for_each_head(V, batch))
     return Y, pullback
 
 
 def attend_to_buffer(
-    Q: Array, K: Array, V: Array, m: int, bias: Array | None, mask: Array | None, scale: float
-) -> Array:
+    Q: Array, K: Array, V: Array, m: int, bias: Array | None, mask: Array | None, scale: float,
+    sink: Array | None = None, cap: float | None = None,
+) -> Array:  # fmt: skip
     """`attend_to_buffer` of the core, in the tiers "numba" and "micro"."""
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
     q, k, v = (for_reading(X) for X in (Q, K, V))
     q, k, v = (as_one_axis(X, 0, -2) for X in (q, k, v))
-    if bias is None and mask is None and B * m * dv <= LONG:
+    if bias is None and mask is None and sink is None and cap is None and B * m * dv <= LONG:
         return attend_plainly(q, k, v, m, float(scale)).reshape(*Q.shape[:-1], dv)
     Y, L = np.empty((B, n, dv), Q.dtype), np.empty((B, n), Q.dtype)
-    pairs = _pairs(Q, K, m, bias, mask, True)
+    pairs = _pairs(Q, K, m, bias, mask, True, sink, cap)
     in_parallel(B if B * m * dv > LONG else 1, forward_few, q, k, v, pairs, m, scale, Y, L)
     return Y.reshape(*Q.shape[:-1], dv)

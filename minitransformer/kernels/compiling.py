@@ -17,6 +17,7 @@ disk is kept under the name and the features: code for two processors never mixe
 """
 
 import functools
+import gc
 import signal
 import sys
 import threading
@@ -73,6 +74,20 @@ def _ctrl_c_comes_later() -> Iterator[None]:
             raise raised[0]
 
 
+@contextmanager
+def _garbage_stays() -> Iterator[None]:
+    """In this block nobody looks for garbage. (A compiler makes millions of objects and keeps most of them until it is done:
+    whoever looks through them again and again takes a tenth of its time.)
+    """
+    looked = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looked:
+            gc.enable()
+
+
 def as_it_is(arguments: Any) -> Any:
     """What stands for an instruction of our own that changes a type only, where nothing is compiled."""
     return arguments
@@ -109,7 +124,7 @@ def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         loop = numba.njit(function, **options)
         if not numba.config.DISABLE_JIT:
-            loop._compile_for_args = _ctrl_c_comes_later()(loop._compile_for_args)
+            loop._compile_for_args = _ctrl_c_comes_later()(_garbage_stays()(loop._compile_for_args))
             asked, loop._cache.load_overload = loop.get_call_template, _or_say(loop._cache.load_overload)
             loop.get_call_template = lambda args, kws: asked(tuple(map(numba.types.unliteral, args)), kws)
         return loop

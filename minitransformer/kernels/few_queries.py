@@ -1,9 +1,9 @@
 """Softmax attention of a few queries, as in generation: one new token against all that came before.
 
     for each query of each head, heads in parallel:
-        s_j = scale ⟨q, k_j⟩ + bias                      for the keys it sees
+        s_j = scale ⟨q, k_j⟩ + bias                      for the keys it sees; c tanh(s_j/c) where there is a cap c
         p_j = exp(s_j − top)
-        y = Σ_j p_j v_j / Σ_j p_j,   L = top + ln Σ_j p_j
+        y = Σ_j p_j v_j / Σ_j p_j,   L = top + ln Σ_j p_j      both sums with exp(b − top), where there is a sink b
 
 Why this is fast. There is nothing to reuse: each key and each value is read once, for a few operations on each number,
 so the time is that of reading them from memory. A tile of 64 queries, one of them real, would do 64 times the arithmetic;
@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from minitransformer.kernels.compiling import any_order, compiled, inlined
-from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import claimed
 from minitransformer.kernels.tiles import LANES
@@ -41,7 +41,7 @@ def add_four(p, V, j, y):
 
 
 @inlined
-def attend_few(Q, K, V, bias, mask, causal, m, scale, Y, L):
+def attend_few(Q, K, V, bias, mask, causal, m, scale, sink, cap, Y, L):
     """All queries of one head against the first m keys. Of a key that the mask hides neither the key nor the value is read."""
     n, d, dv = len(Y), Q.shape[1], Y.shape[1]
     room, factor = np.empty(m, Q.dtype), Q.dtype.type(scale * LOG2E)
@@ -49,7 +49,7 @@ def attend_few(Q, K, V, bias, mask, causal, m, scale, Y, L):
         p, q, y = room[: max(0, m - n + i + 1) if causal else m], Q[i], Y[i]
         row = mask[i if len(mask) > 1 else 0]
         step = 1 if len(row) > 1 else 0
-        top = Q.dtype.type(-np.inf)
+        top = sink
         for j in range(len(p)):
             if row.size and not row[j * step]:
                 p[j] = -np.inf
@@ -57,6 +57,8 @@ def attend_few(Q, K, V, bias, mask, causal, m, scale, Y, L):
             p[j] = factor * dot(q, K[j, :d])
             if bias.size:
                 p[j] += bias[n - 1 - i + LANES + j]
+            if cap > 0:
+                p[j] = cap * tanh(p[j] / cap)
             top = max(top, p[j])
         base = top if top > -np.inf else Q.dtype.type(0)
         for j in range(len(p)):
@@ -72,7 +74,7 @@ def attend_few(Q, K, V, bias, mask, causal, m, scale, Y, L):
             v, share = V[j], p[j]
             for c in range(dv):
                 y[c] += share * v[c]
-        weight = total(p)
+        weight = total(p) + exp2(sink - base)
         L[i] = (top + np.log2(weight)) / LOG2E if weight != 0 else -np.inf
         if weight != 0:
             for c in range(dv):
@@ -81,11 +83,12 @@ def attend_few(Q, K, V, bias, mask, causal, m, scale, Y, L):
 
 @compiled
 def attend_plainly(Q, K, V, m, scale):
-    """Y of all heads, one after another: causal, neither bias nor mask, m keys. One call, for a short text."""
+    """Y of all heads, one after another: causal, no bias, mask, sink or cap, m keys. One call, for a short text."""
     Y, L = np.empty((len(Q), Q.shape[1], V.shape[2]), Q.dtype), np.empty(Q.shape[1], Q.dtype)
+    no_sink, no_cap = Q.dtype.type(-np.inf), Q.dtype.type(0)
     bias, mask, sharing = np.empty(0, Q.dtype), np.empty((1, 0), np.bool_), len(Q) // len(K)
     for b in range(len(Q)):
-        attend_few(Q[b], K[b // sharing], V[b // sharing], bias, mask, True, m, scale, Y[b], L)
+        attend_few(Q[b], K[b // sharing], V[b // sharing], bias, mask, True, m, scale, no_sink, no_cap, Y[b], L)
     return Y
 
 
@@ -94,4 +97,5 @@ def forward_few(Q, K, V, pairs, m, scale, Y, L, queue):
     """Y and L, a task for each head."""
     for b in claimed(queue, len(Y)):
         kv, its_bias, its_mask, _ = pairs.of[b]
-        attend_few(Q[b], K[kv], V[kv], pairs.bias[its_bias], pairs.mask[its_mask], pairs.causal, m, scale, Y[b], L[b])
+        bias, mask, sink, cap = pairs.bias[its_bias], pairs.mask[its_mask], pairs.sink[b], Q.dtype.type(pairs.cap)
+        attend_few(Q[b], K[kv], V[kv], bias, mask, pairs.causal, m, scale, sink, cap, Y[b], L[b])

@@ -8,6 +8,8 @@ from minitransformer.models.feed_forward import FeedForward, FeedForwardParams
 from minitransformer.models.gated_feed_forward import GatedFeedForward, GatedFeedForwardParams
 from minitransformer.models.generate import generate, next_token_distribution
 from minitransformer.models.norms import Norm, NormParams
+from minitransformer.models.published import deepseek_v2_lite, gpt2, gpt_oss, llama, qwen3_next
+from minitransformer.models.published_files import from_safetensors
 from minitransformer.models.reversible import ReversibleStack
 from minitransformer.models.sequence_model import LanguageModel, SequenceModel, SequenceParams, Written
 from minitransformer.models.stack import Stack, StackParams
@@ -37,8 +39,14 @@ __all__ = [
     "UniversalStack",
     "WordPiece",
     "Written",
+    "deepseek_v2_lite",
+    "from_safetensors",
     "generate",
+    "gpt2",
+    "gpt_oss",
+    "llama",
     "load_bert",
     "next_token_distribution",
+    "qwen3_next",
     "sentence_embeddings",
 ]

@@ -25,7 +25,14 @@ STACKS: dict[str, type[Stack]] = {
 
 
 def mixer_of(
-    attention: Any, encoding: Encoding | None, *, width: int, heads: int, groups: int | None, longest: int
+    attention: Any,
+    encoding: Encoding | None,
+    *,
+    width: int,
+    heads: int,
+    groups: int | None,
+    longest: int,
+    bias: bool = True,
 ) -> Mixer:
     """Attention of this name or form, with an encoding of positions that acts inside it.
 
@@ -47,7 +54,7 @@ def mixer_of(
             rotate = encoding
     elif encoding is not None:
         part = _with_scores(part, encoding)
-    return MultiHeadAttention(width, heads, core=part, rotate=rotate, groups=groups)
+    return MultiHeadAttention(width, heads, bias, part, rotate, groups)
 
 
 def _with_scores(core: Core, encoding: Encoding) -> Core:
@@ -65,7 +72,7 @@ def stack_of(
     attention: Any, encoding: Encoding | None, *, width: int, depth: int, heads: int, hidden: int | None,
     groups: int | None, longest: int, order: Order, norm: str, eps: float = 1e-5, activation: str, ffn: FFN, dropout: float,
     cross: bool = False, reversible: bool = False, memory: int = 0, universal: str = "no", ponder: float = 0.0,
-    places: bool = False,
+    places: bool = False, bias: bool = True,
 ) -> Stack:  # fmt: skip
     """A stack of `depth` blocks. Several kinds of attention take turns along the depth.
 
@@ -77,6 +84,7 @@ def stack_of(
     memory       rows that a block remembers of the segments before (models/transformer_xl.py)
     universal    "fixed", "basic" or "accumulated" for one block over and over (models/universal.py), or "no".
                  ponder: the price of a step; places: whether each step says where a token stands
+    bias         whether the projections of attention and the feed-forward network have one
     """
     if (reversible, memory > 0, universal != "no").count(True) > 1:
         raise ValueError("reversible, memory, universal: a stack can be one of these")
@@ -86,11 +94,11 @@ def stack_of(
     if len(kinds) > depth:
         raise ValueError(f"attention: {len(kinds)} kinds for {depth} blocks")
     hidden = 4 * width if hidden is None else hidden
-    second = {"plain": lambda: FeedForward(width, hidden, activation), "none": lambda: None}  # type: ignore[arg-type]
-    half = second.get(ffn, lambda: GatedFeedForward(width, hidden, ffn))()  # type: ignore[arg-type]
+    second = {"plain": lambda: FeedForward(width, hidden, activation, bias), "none": lambda: None}  # type: ignore[arg-type]
+    half = second.get(ffn, lambda: GatedFeedForward(width, hidden, ffn, bias))()  # type: ignore[arg-type]
     blocks = [
         Block(
-            mixer_of(kind, encoding, width=width, heads=heads, groups=groups, longest=longest),
+            mixer_of(kind, encoding, width=width, heads=heads, groups=groups, longest=longest, bias=bias),
             *(half, MultiHeadAttention(width, heads) if cross else None, order, norm, eps, dropout),
         )
         for kind in kinds

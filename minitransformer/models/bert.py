@@ -15,6 +15,7 @@ import numpy as np
 from minitransformer.checks import frozen
 from minitransformer.models.block import Order
 from minitransformer.models.sequence_model import SequenceModel, SequenceParams
+from minitransformer.ranges import NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Float, checked
 
 
@@ -35,9 +36,9 @@ class BERT(SequenceModel):
     hidden: int | None = 3072
     positions: Any = "learned"
     order: Order = "post"
-    eps: float = 1e-12
+    eps: NonNegativeNumber = 1e-12
     activation: str = "gelu"
-    outputs: int | None = 0
+    outputs: NonNegative | None = 0
     embedding: Literal["scaled", "normed"] = "normed"
     types: int = 2
 

@@ -5,10 +5,8 @@ the files are read: its Python code wants torch and is never run. `load_bert(fol
 Nothing is fetched from anywhere.
 """
 
-import functools
 import importlib
 import importlib.util
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -20,9 +18,9 @@ from minitransformer.attention import MultiHeadParams
 from minitransformer.models.bert import BERT
 from minitransformer.models.block import BlockParams
 from minitransformer.models.feed_forward import FeedForwardParams
-from minitransformer.models.norms import NormParams
 from minitransformer.models.sequence_model import SequenceParams
 from minitransformer.models.stack import StackParams
+from minitransformer.models.weights import Tensors, existing, json_object, refuse_others, sizes_in
 from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.typing import Array, checked
 
@@ -71,38 +69,20 @@ def _library(name: str) -> ModuleType:
         raise BertMissing(name.partition(".")[0]) from None
 
 
-def _existing(path: Path, hint: str = "") -> Path:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file{hint}")
-    return path
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(_existing(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8, or brackets without end
-        raise ValueError(f"{path}: not a JSON file: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected an object, got {type(content).__name__}")
-    return content
-
-
 # ------------------------------------------------------------------------------------------ config.json
 
 
 def _model(path: Path) -> BERT:
     """The hyper-parameters, under our names. What a BERT does not have is refused, not ignored."""
-    config = _json(path)
+    config = json_object(path)
     kind = config.get("model_type", "bert")
     if kind != "bert":
         raise ValueError(f"{path}: this is a model of type {kind!r}; only 'bert' can be read")
-    for key, usual in (("position_embedding_type", "absolute"), ("is_decoder", False)):
-        if config.get(key, usual) != usual:
-            raise ValueError(f"{path}: {key} is {config[key]!r}; only {usual!r} can be read")
+    refuse_others(path, config, {"position_embedding_type": "absolute", "is_decoder": False})
     activation = config.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ValueError(f"{path}: hidden_act {activation!r} is none of {', '.join(ACTIVATIONS)}")
-    try:
+    with sizes_in(path):
         return BERT(
             vocabulary=int(config["vocab_size"]),
             context=int(config["max_position_embeddings"]),
@@ -114,57 +94,9 @@ def _model(path: Path) -> BERT:
             eps=float(config.get("layer_norm_eps", 1e-12)),
             activation=ACTIVATIONS[activation],
         )
-    except KeyError as error:
-        raise ValueError(f"{path}: {error.args[0]} is missing") from None
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 # ------------------------------------------------------------------------------------ model.safetensors
-
-
-class _Tensors:
-    """The arrays of a safetensors file by name, in float32; each is asked for with the shape that the model needs."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = _existing(path, " (pytorch_model.bin is a pickle, which can run any code, and is not read)")
-        self.library = _library("safetensors")
-        try:
-            self.file = self.library.safe_open(path, "numpy")
-        except self.library.SafetensorError as error:
-            raise ValueError(f"{path}: not a whole safetensors file: {error}") from None
-        self.names = {_plain(name): name for name in self.file.keys()}  # noqa: SIM118  (it is not a dict)
-
-    def __call__(self, name: str, *shape: int) -> Array:
-        if name not in self.names:
-            raise ValueError(f"{self.path}: the tensor {name} is missing")
-        entry = self.file.get_slice(self.names[name])
-        found, dtype = tuple(entry.get_shape()), entry.get_dtype()
-        if found != shape:
-            raise ValueError(f"{self.path}: the tensor {name} has shape {found}, config.json says {shape}")
-        if dtype == "BF16":
-            return self._bfloat16(self.names[name])
-        if dtype not in ("F32", "F16", "F64"):
-            raise ValueError(f"{self.path}: the tensor {name} has type {dtype}; F32, F16, BF16 and F64 can be read")
-        return self.file.get_tensor(self.names[name]).astype(np.float32, copy=False)
-
-    def _bfloat16(self, name: str) -> Array:
-        """A bfloat16 is the upper half of a float32."""
-        entry = self._raw[name]
-        bits = np.frombuffer(entry["data"], "<u2").astype(np.uint32) << 16
-        return bits.view(np.float32).reshape(entry["shape"])
-
-    @functools.cached_property
-    def _raw(self) -> dict[str, Any]:
-        return dict(self.library.deserialize(self.path.read_bytes()))
-
-    def linear(self, name: str, D: int, E: int) -> tuple[Array, Array]:
-        """W (D, E) and b of a linear layer, whose file keeps Wᵀ: there y = W x, here Y = X W."""
-        return np.ascontiguousarray(self(f"{name}.weight", E, D).T), self(f"{name}.bias", E)
-
-    def norm(self, name: str, D: int) -> NormParams:
-        """Gain and bias of a norm, from the file."""
-        return NormParams(self(f"{name}.weight", D), self(f"{name}.bias", D))
 
 
 def _plain(name: str) -> str:
@@ -174,7 +106,7 @@ def _plain(name: str) -> str:
 
 
 def _params(model: BERT, path: Path) -> SequenceParams:
-    tensors, D = _Tensors(path), model.width
+    tensors, D = Tensors(path, _plain), model.width
     blocks = tuple(_block(tensors, f"encoder.layer.{k}", D, model.hidden or 4 * D) for k in range(model.depth))
     return SequenceParams(
         E=tensors("embeddings.word_embeddings.weight", model.vocabulary, D),
@@ -185,7 +117,7 @@ def _params(model: BERT, path: Path) -> SequenceParams:
     )
 
 
-def _block(tensors: _Tensors, name: str, D: int, hidden: int) -> BlockParams:
+def _block(tensors: Tensors, name: str, D: int, hidden: int) -> BlockParams:
     W_q, b_q = tensors.linear(f"{name}.attention.self.query", D, D)
     W_k, b_k = tensors.linear(f"{name}.attention.self.key", D, D)
     W_v, b_v = tensors.linear(f"{name}.attention.self.value", D, D)
@@ -246,7 +178,7 @@ def _tokenizer(model: BERT, folder: Path) -> WordPiece:
     tokenizers = _library("tokenizers")
     path = folder / "tokenizer.json"
     if not path.is_file():
-        path = _existing(folder / "vocab.txt", ", and no tokenizer.json either: one of the two is needed")
+        path = existing(folder / "vocab.txt", ", and no tokenizer.json either: one of the two is needed")
     try:
         if path.suffix == ".json":
             tokenizer = tokenizers.Tokenizer.from_file(str(path))
@@ -265,7 +197,7 @@ def _tokenizer(model: BERT, folder: Path) -> WordPiece:
 def _longest(path: Path) -> int:
     """How many tokens the file allows; 0 if it does not say."""
     try:
-        return int(_json(path).get("max_seq_length") or 0) if path.is_file() else 0
+        return int(json_object(path).get("max_seq_length") or 0) if path.is_file() else 0
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: max_seq_length: {error}") from None
 
@@ -277,7 +209,7 @@ def _from_vocabulary(path: Path) -> Any:
         if special not in vocabulary:
             raise ValueError(f"{special} is not in it")
     settings = path.with_name("tokenizer_config.json")
-    config = _json(settings) if settings.is_file() else {}
+    config = json_object(settings) if settings.is_file() else {}
     return _library("tokenizers.implementations").BertWordPieceTokenizer(
         vocabulary,
         lowercase=config.get("do_lower_case", True),

@@ -19,6 +19,7 @@ from minitransformer.models.gated_feed_forward import GatedFeedForward
 from minitransformer.models.norms import Norm, NormParams
 from minitransformer.positions import RoPE
 from minitransformer.pullback import Layer, Pullback, Tree, tree_add
+from minitransformer.ranges import Fraction, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 Order = Literal["pre", "post"]
@@ -127,8 +128,8 @@ class Block:
     cross: MultiHeadAttention | None = None
     order: Order = "pre"
     norm: str = "layer"
-    eps: float = 1e-5
-    dropout: float = 0.0
+    eps: NonNegativeNumber = 1e-5
+    dropout: Fraction = 0.0
 
     def __post_init__(self) -> None:
         for part in (self.ffn, self.cross):

@@ -36,14 +36,15 @@ def embed(
     rate: float = 0.0,
     rng: np.random.Generator | None = None,
     first: int = 0,
+    scaled: bool = True,
 ) -> tuple[Array, EmbeddedPullback]:
-    """√D · E[tokens] + Π: with entries of E of size 1/√D, tokens and positions start equally loud.
+    """√D · E[tokens] + Π: with entries of E of size 1/√D, tokens and positions start equally loud. Or, not scaled, E[tokens] + Π.
 
     positions, params   what adds Π, and what it has learned
     rate, rng           of dropout
     first               position of the first token
     """
-    scale = E.dtype.type(math.sqrt(E.shape[-1]))
+    scale = E.dtype.type(math.sqrt(E.shape[-1]) if scaled else 1)
     X, looked_up = embedding(tokens, E)
     X, placed = positions(params, scale * X, first=first)
     X, dropped = dropout(X, rate, rng)

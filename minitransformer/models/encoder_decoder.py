@@ -20,6 +20,7 @@ from minitransformer.models.model import Model
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.positions import Placed, place
 from minitransformer.pullback import Tree, tree_add
+from minitransformer.ranges import Fraction, NonNegative
 from minitransformer.typing import Array, Float, Int, checked
 
 LONGEST = 2**16  # tokens of a translation: each step reads all of it again
@@ -81,7 +82,7 @@ class EncoderDecoder(Model):
     norm: str = "layer"
     activation: str = "relu"
     ffn: FFN = "plain"
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
 
     stacks = ("encoder", "decoder")
 
@@ -151,8 +152,8 @@ class EncoderDecoder(Model):
         params: EncoderDecoderParams,
         source: Int[Array, "batch m"],
         *,
-        begin: int,
-        end: int,
+        begin: NonNegative,
+        end: NonNegative,
         longest: SupportsIndex,
         lengths: Int[Array, "batch"] | None = None,
     ) -> Int[Array, "batch length"]:

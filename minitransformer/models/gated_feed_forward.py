@@ -18,14 +18,14 @@ GATES: dict[str, Gate] = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "s
 
 
 class GatedFeedForwardParams(NamedTuple):
-    """(D, hidden) and (hidden,) twice, (hidden, D), (D,)."""
+    """(D, hidden) and (hidden,) twice, (hidden, D), (D,); biases are None in a network without them."""
 
     U_1: Array
-    b_1: Array
+    b_1: Array | None
     U_2: Array
-    b_2: Array
+    b_2: Array | None
     W: Array
-    b: Array
+    b: Array | None
 
 
 class GatedFeedForwardPullback(NamedTuple):
@@ -35,9 +35,10 @@ class GatedFeedForwardPullback(NamedTuple):
     linear: LinearPullback
 
     def __call__(self, dY: Array) -> tuple[GatedFeedForwardParams, Array]:
-        dF, dW, db = self.linear(dY)
-        dX, dU_1, dU_2, db_1, db_2 = self.glu(dF)
-        return GatedFeedForwardParams(dU_1, db_1, dU_2, db_2, dW, db), dX
+        dF, dW, *db = self.linear(dY)
+        dX, dU_1, dU_2, *db_12 = self.glu(dF)
+        db_1, db_2, db_3 = (*db_12, *db) or (None, None, None)
+        return GatedFeedForwardParams(dU_1, db_1, dU_2, db_2, dW, db_3), dX
 
 
 @frozen
@@ -45,6 +46,7 @@ class GatedFeedForward:
     """FFN(x) = (f(x U₁ + b₁) ⊙ (x U₂ + b₂)) W + b for each row.
 
     kind     "glu" for f = σ, "reglu", "geglu", "swiglu" for ReLU, GELU and SiLU, "bilinear" for no f
+    bias     whether there are b₁, b₂ and b
     source   Shazeer 2020, without biases; the gated unit itself is Borealis II (24)
     cost     O(n D · hidden), and 3 D · hidden parameters
     """
@@ -52,13 +54,15 @@ class GatedFeedForward:
     width: int
     hidden: int
     kind: Literal["glu", "reglu", "geglu", "swiglu", "bilinear"] = "swiglu"
+    bias: bool = True
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GatedFeedForwardParams:
         """Weights uniform with variance 1/D, 1/D and 1/hidden, biases zero: a row's variance becomes that of f(a) at most."""
         a, c = math.sqrt(3 / self.width), math.sqrt(3 / self.hidden)
         U_1, U_2 = (rng.uniform(-a, a, (self.width, self.hidden)).astype(dtype) for _ in range(2))
-        W, zeros = rng.uniform(-c, c, (self.hidden, self.width)).astype(dtype), np.zeros(self.hidden, dtype)
-        return GatedFeedForwardParams(U_1, zeros, U_2, zeros.copy(), W, np.zeros(self.width, dtype))
+        W = rng.uniform(-c, c, (self.hidden, self.width)).astype(dtype)
+        b_1, b_2, b = (np.zeros(n, dtype) if self.bias else None for n in (self.hidden, self.hidden, self.width))
+        return GatedFeedForwardParams(U_1, b_1, U_2, b_2, W, b)
 
     @checked
     def __call__(self, params: GatedFeedForwardParams, X: Float[Array, "*batch {self.width}"]):

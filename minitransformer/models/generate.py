@@ -10,6 +10,7 @@ import numpy as np
 
 from minitransformer.functional import refuse_unknown
 from minitransformer.models.sequence_model import LanguageModel, SequenceParams
+from minitransformer.ranges import NonNegativeNumber, PositivePart, Repeats
 from minitransformer.typing import Array, Float, Int, checked
 
 PIECE = 4096  # tokens of a text that are read at once
@@ -19,9 +20,9 @@ PIECE = 4096  # tokens of a text that are read at once
 def next_token_distribution(
     logits: Float[Array, "*batch vocabulary"],
     *,
-    temperature: float = 1.0,
+    temperature: NonNegativeNumber = 1.0,
     top_k: int | None = None,
-    top_p: float | None = None,
+    top_p: PositivePart | None = None,
 ) -> Float[Array, "*batch vocabulary"]:
     """Probabilities of the next token. Temperature 0 puts everything on the most probable one.
 
@@ -59,11 +60,11 @@ def generate(
     model: LanguageModel,
     params: SequenceParams,
     prompt: Int[Array, "n"],
-    steps: int,
+    steps: Repeats,
     *,
-    temperature: float = 1.0,
+    temperature: NonNegativeNumber = 1.0,
     top_k: int | None = None,
-    top_p: float | None = None,
+    top_p: PositivePart | None = None,
     rng: np.random.Generator,
 ) -> Int[Array, "steps"]:
     """Continue a prompt by `steps` tokens; returns only the new ones.

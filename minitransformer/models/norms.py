@@ -7,6 +7,7 @@ import numpy as np
 from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, layer_norm_outside, loops_in, rms_norm
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Float, checked
 
 
@@ -36,7 +37,7 @@ class Norm:
 
     width: int
     kind: Literal["layer", "layer_eps_outside", "rms"] = "layer"
-    eps: float = 1e-5
+    eps: NonNegativeNumber = 1e-5
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NormParams:
         """Gain one, bias zero."""

@@ -1,8 +1,8 @@
 """The one model of a sequence: embed the tokens, pass them through a stack of blocks, read something off at each of them.
 
-    X = √D · E[tokens] + Π              embed; or as in BERT, LN(E[tokens] + T[types] + Π)
+    X = √D · E[tokens] + Π              embed; or without √D; or as in BERT, LN(E[tokens] + T[types] + Π)
     N = blocks(X)                       the stack, with a last norm if it is pre-norm
-    logits = N Eᵀ                       what token: from the table that reads (tied embeddings)
+    logits = N Eᵀ                       what token: from the table that reads (tied embeddings), or from one of its own, N W
     logits = N W + b                    or `outputs` numbers of any other kind
 
 A language model is a causal one, a tagger one that sees both sides, a classifier one of whose rows only the first is used.
@@ -25,6 +25,7 @@ from minitransformer.models.norms import Norm
 from minitransformer.models.stack import Stack, StackParams
 from minitransformer.positions import NoPositions, Placed, SinusoidalPositions, place
 from minitransformer.pullback import Pullback, Tree
+from minitransformer.ranges import Fraction, NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Float, Int, checked
 
 
@@ -33,7 +34,7 @@ class SequenceParams(NamedTuple):
 
     types   BERT's table of kinds of sentence, (types, D)
     norm    BERT's, of the sum of the tables
-    head    W (D, outputs) and b, where the answer is not a token
+    head    W (D, outputs) and b, where the answer is not a token; W (D, vocabulary) where it is, in a table of its own
     """
 
     E: Array
@@ -93,9 +94,11 @@ class SequenceModel(Model):
     activation   of the plain feed-forward network: see FeedForward
     ffn          "plain", or with a gate "glu", "reglu", "geglu", "swiglu" or "bilinear" (see GatedFeedForward), which with
                  the same hidden width has half as many parameters more; "none" for blocks of attention alone
+    bias         whether the projections of attention and the feed-forward network have one; norms keep theirs
     causal       whether a token sees only what came before it
     outputs      numbers at each token; None for logits of tokens, 0 for the rows N themselves
-    embedding    "scaled" or "normed", see above
+    tied         whether the table that reads tokens says them too; if not, there is one more (vocabulary · D) for that
+    embedding    "scaled" by √D, "plain" or "normed", see above
     types        rows of the table of types, in a normed embedding
     reversible   whether the backward pass finds the activations again instead of remembering them (models/reversible.py)
     memory       rows that each block remembers of the segments before this one; positions have to be relative then. A segment
@@ -118,18 +121,20 @@ class SequenceModel(Model):
     groups: int | None = None
     order: Order = "pre"
     norm: str = "layer"
-    eps: float = 1e-5
+    eps: NonNegativeNumber = 1e-5
     activation: str = "relu"
     ffn: FFN = "plain"
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     causal: bool = False
-    outputs: int | None = None
-    embedding: Literal["scaled", "normed"] = "scaled"
+    outputs: NonNegative | None = None
+    embedding: Literal["scaled", "plain", "normed"] = "scaled"
     types: int = 1
     reversible: bool = False
-    memory: int = 0
+    memory: NonNegative = 0
     universal: Literal["no", "fixed", "basic", "accumulated"] = "no"
-    ponder: float = 0.01
+    ponder: NonNegativeNumber = 0.01
+    bias: bool = True
+    tied: bool = True
 
     def __post_init__(self) -> None:
         if self.types > 1 and self.embedding != "normed":
@@ -146,6 +151,11 @@ class SequenceModel(Model):
     def answers(self) -> int:
         """Numbers at each token."""
         return self.vocabulary if self.outputs is None else self.outputs or self.width
+
+    @property
+    def _has_head(self) -> bool:
+        """Whether there is a matrix that says something of N, and not the table E."""
+        return bool(self.outputs) or (self.outputs is None and not self.tied)
 
     @cached_property
     def _placed(self) -> Placed:
@@ -166,7 +176,7 @@ class SequenceModel(Model):
             width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,
             longest=self.context, order=self.order, norm=self.norm, eps=self.eps, activation=self.activation,
             ffn=self.ffn, dropout=self.dropout, reversible=self.reversible, memory=self.memory, universal=self.universal,
-            ponder=self.ponder, places=self._in_every_step,
+            ponder=self.ponder, places=self._in_every_step, bias=self.bias,
         )  # fmt: skip
 
     @cached_property
@@ -181,9 +191,9 @@ class SequenceModel(Model):
             draws = rng.standard_normal((rows, self.width))
             return (0.02 * draws if self.embedding == "normed" else draws / math.sqrt(self.width)).astype(dtype)
 
-        if self.outputs:
-            W = (rng.standard_normal((self.width, self.outputs)) / math.sqrt(self.width)).astype(dtype)
-            head = ProjectionParams(W, np.zeros(self.outputs, dtype))
+        if self._has_head:
+            W = (rng.standard_normal((self.width, self.answers)) / math.sqrt(self.width)).astype(dtype)
+            head = ProjectionParams(W, np.zeros(self.answers, dtype) if self.outputs else None)
         E = table(self.vocabulary)
         if self.embedding == "normed":
             types, norm = table(self.types), self._norm.init(rng, dtype)
@@ -194,14 +204,14 @@ class SequenceModel(Model):
         self, params: SequenceParams, tokens: Array, *, types: Array | None = None, rng: Any = None, first: int = 0
     ) -> tuple[Array, EmbeddedPullback | NormedEmbeddingPullback]:
         table = params.E, self._placed.at_embedding, params.positions
-        if self.embedding == "scaled":
-            return embed(*table, tokens, rate=self.dropout, rng=rng, first=first)
+        if self.embedding != "normed":
+            return embed(*table, tokens, rate=self.dropout, rng=rng, first=first, scaled=self.embedding == "scaled")
         return embed_normed(*table, params.types, self._norm, params.norm, tokens, types, first=first)
 
     def _answer(self, params: SequenceParams, N: Array) -> tuple[Array, LinearPullback | None]:
-        if self.outputs is None:
-            return linear(N, params.E.T)
-        return linear(N, *params.head) if self.outputs else (N, None)
+        if self._has_head:
+            return linear(N, *params.head)
+        return linear(N, params.E.T) if self.outputs is None else (N, None)
 
     @checked
     def __call__(
@@ -231,7 +241,7 @@ class SequenceModel(Model):
         before = () if memory is None else (memory,)
         N, stack = self.stack(params.stack, X, *before, causal=self.causal, mask=mask, rng=rng)
         logits, head = self._answer(params, N)
-        return logits, SequencePullback(embedded, stack, head, self.outputs is None)
+        return logits, SequencePullback(embedded, stack, head, self.outputs is None and self.tied)
 
     @checked
     def step(

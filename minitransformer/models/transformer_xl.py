@@ -17,6 +17,7 @@ from minitransformer.checks import frozen
 from minitransformer.models.block import Block
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 Memory = tuple[Array, ...]  # of each block, (*batch, at most M, D)
@@ -76,7 +77,7 @@ class MemoryStack(Stack):
     raises    ValueError for attention that is not dense softmax attention
     """
 
-    memory: int = 0
+    memory: NonNegative = 0
     segment: int = 128
 
     def __post_init__(self) -> None:

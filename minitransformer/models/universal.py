@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import affine, sigmoid
 from minitransformer.models.block import BlockParams, BlockPullback
@@ -28,6 +29,7 @@ from minitransformer.models.norms import NormParams
 from minitransformer.models.stack import Stack
 from minitransformer.positions import sinusoids
 from minitransformer.pullback import Pullback, Tree, tree_add
+from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 Rule = Literal["fixed", "basic", "accumulated"]
@@ -56,7 +58,7 @@ def _numbered(steps: int, like: Array) -> Array:
 
 @checked
 def halting(
-    p: Float[Array, "steps *batch"], *, eps: float = 0.01
+    p: Float[Array, "steps *batch"], *, eps: NonNegativeNumber = 0.01
 ) -> tuple[tuple[Float[Array, "steps *batch"], Float[Array, "*batch"]], Any]:
     """How much each step counts: p until their sum would pass 1 − ε, then what is left of one.
 
@@ -116,6 +118,7 @@ def combine(
     The two differ: with weights 1/2, 1/4, 1/4, the second gives 9/32, 6/32, 8/32, which sum to 23/32. Those of the last step
     are the same. Pullback: dY to (dw, dH).
     """
+    one_dtype(w=w, H=H)
     if rule == "accumulated":
         return (w[..., None] * H).sum(0), CombinePullback(w, H, None)
     Y, before = np.zeros_like(H[0]), []
@@ -231,8 +234,8 @@ class UniversalStack(Stack):
     """
 
     rule: Rule = "basic"
-    ponder: float = 0.01
-    eps: float = 0.01
+    ponder: NonNegativeNumber = 0.01
+    eps: NonNegativeNumber = 0.01
     places: bool = True
 
     def __post_init__(self) -> None:

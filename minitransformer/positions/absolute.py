@@ -14,13 +14,14 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
+from minitransformer.ranges import Integer, NonNegative, PositiveNumber
 from minitransformer.typing import Array, Float, checked
 
 Layout = Literal["interleaved", "halves"]
 
 
 @checked
-def angular_frequencies(width: int, *, layout: Layout = "interleaved", base: float = 10000.0) -> Array:
+def angular_frequencies(width: int, *, layout: Layout = "interleaved", base: PositiveNumber = 10000.0) -> Array:
     """ω_f, (D/2,), from 1 downwards in equal steps of the logarithm.
 
         interleaved   ω_f = base^(−2f/D)             the wavelength of the last pair is 2π · base^(1 − 2/D)
@@ -37,7 +38,7 @@ def angular_frequencies(width: int, *, layout: Layout = "interleaved", base: flo
 
 @checked
 def sinusoids(
-    n: int, width: int, *, first: int = 0, layout: Layout = "interleaved", base: float = 10000.0
+    n: NonNegative, width: int, *, first: Integer = 0, layout: Layout = "interleaved", base: PositiveNumber = 10000.0
 ) -> Float[Array, "n width"]:
     """The table Π of positions first … first + n − 1, in float64.
 
@@ -65,7 +66,7 @@ def _in_columns(sines: Array, cosines: Array, layout: Layout) -> Array:
 
 @checked
 def shift_matrix(
-    width: int, offset: int, *, layout: Layout = "interleaved", base: float = 10000.0
+    width: int, offset: Integer, *, layout: Layout = "interleaved", base: PositiveNumber = 10000.0
 ) -> Float[Array, "width width"]:
     """M_j, which moves every sinusoid by j: M_j π_i = π_{i+j}, or for all rows at once Π M_jᵀ.
 
@@ -114,7 +115,7 @@ class SinusoidalPositions:
         return NoParams()
 
     @checked
-    def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
+    def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: Integer = 0):
         """Y = X + Π, where row 0 of X stands at position `first`."""
         last = first + X.shape[-2]
         if first < 0:
@@ -165,7 +166,9 @@ class LearnableSinusoids:
         return LearnableSinusoidParams(np.log(angular_frequencies(self.width)).astype(dtype))
 
     @checked
-    def __call__(self, params: LearnableSinusoidParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
+    def __call__(
+        self, params: LearnableSinusoidParams, X: Float[Array, "*batch n {self.width}"], *, first: Integer = 0
+    ):
         """Y = X + Π, where row 0 of X stands at position `first`. Pullback: dY to (dparams, dX)."""
         one_dtype(X=X, log_omega=params.log_omega)
         omega = np.exp(params.log_omega.astype(np.float64))  # an angle of float32 is off by 10⁻⁴ at position 1000
@@ -208,7 +211,7 @@ class LearnedPositions:
         return LearnedPositionParams((0.02 * rng.standard_normal((self.longest, self.width))).astype(dtype))
 
     @checked
-    def __call__(self, params: LearnedPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
+    def __call__(self, params: LearnedPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: Integer = 0):
         """Y = X + Π[first : first + n]. Raises ValueError beyond the ends of the table."""
         n = X.shape[-2]
         one_dtype(X=X, table=params.table)

@@ -20,6 +20,7 @@ import numpy as np
 from minitransformer.functional import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.gather_scatter import by_offset, sum_by_offset, unbroadcast
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Checked, checked
 
 
@@ -72,7 +73,7 @@ class OffsetBias(Encoding):
 
 
 @checked
-def offsets(n: int, m: int) -> Array:
+def offsets(n: NonNegative, m: NonNegative) -> Array:
     """j − i for the n + m − 1 diagonals of a matrix of scores whose queries are the last n of the m positions."""
     return np.arange(n + m - 1) - (m - 1)
 

@@ -14,11 +14,12 @@ from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import refuse_other_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, queries_last
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Int, checked
 
 
 @checked
-def grid_offsets(n: int, m: int, columns: int, rows: int) -> Int[Array, "n m"]:
+def grid_offsets(n: NonNegative, m: NonNegative, columns: int, rows: int) -> Int[Array, "n m"]:
     """Which entry of a table of (2 rows − 1) (2 columns − 1) numbers belongs to (i, j), the queries being the last n of m.
 
     The table is read row by row: Δy from −(rows − 1) to rows − 1, and within it Δx from −(columns − 1) to columns − 1.

@@ -20,6 +20,7 @@ from minitransformer.gather_scatter import by_offset, sum_by_index, sum_by_offse
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.positions.shaw import by_clipped_offset, heads_are, sum_by_clipped_offset, sum_over_rows
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array
 
 # ---------------------------------------------------------------------------------- M1 and M2: a number
@@ -169,7 +170,7 @@ class Multiplicative(ScoreEncoding):
     """
 
     d: int
-    clip: int = 16
+    clip: NonNegative = 16
     kind: str = "M1"
     kinds: ClassVar[tuple[str, ...]] = ("M1", "M2", "M3", "M4")
 

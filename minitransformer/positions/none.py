@@ -6,6 +6,7 @@ import numpy as np
 
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import NoParams
+from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Float, checked
 
 
@@ -27,6 +28,6 @@ class NoPositions:
         return NoParams()
 
     @checked
-    def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: int = 0):
+    def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: Integer = 0):
         """Y = X."""
         return X, UnchangedPullback()

@@ -16,6 +16,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
 from minitransformer.positions.encoding import Encoding
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
+from minitransformer.ranges import NonNegative, PositiveNumber
 from minitransformer.typing import Array, Float, checked
 
 Layout = Literal["interleaved", "halves"]
@@ -76,7 +77,7 @@ def rotate(
 
 
 @checked
-def change_layout(W: Array, d: int, *, to: Layout, part: int | None = None) -> Array:
+def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = None) -> Array:
     """Columns of W_q, W_k, b_q or b_k in the order that the other layout needs: the same model, in its other form.
 
     W       (…, H d), and each head is permuted for itself; also Q or K, (…, d)
@@ -120,9 +121,9 @@ class RoPE(Encoding):
     """
 
     d: int
-    base: float = 10000.0
+    base: PositiveNumber = 10000.0
     layout: Layout = "interleaved"
-    part: int | None = None
+    part: NonNegative | None = None
     scaling: Scaling | None = None
 
     acts_on = ("queries and keys",)

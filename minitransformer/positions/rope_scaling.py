@@ -19,13 +19,14 @@ from collections.abc import Callable
 import numpy as np
 
 from minitransformer.checks import frozen
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, checked
 
 Scaling = Callable[[int, float, int], tuple[Array, float]]  # (d, base, length) → (frequencies, magnitude)
 
 
 @checked
-def rope_frequencies(d: int, base: float = 10000.0) -> Array:
+def rope_frequencies(d: int, base: PositiveNumber = 10000.0) -> Array:
     """θ_f = base^(−2f/d), f = 0 … d/2 − 1: the angle by which pair f turns from one position to the next."""
     return base ** (-np.arange(0, d, 2) / d)
 
@@ -45,7 +46,7 @@ class PositionInterpolation:
     source   Chen et al. 2023
     """
 
-    factor: float
+    factor: PositiveNumber
 
     fixed = True
 
@@ -65,7 +66,7 @@ class NTK:
     raises   ValueError for d < 4
     """
 
-    factor: float
+    factor: PositiveNumber
 
     fixed = True
 
@@ -89,7 +90,7 @@ class DynamicNTK:
     raises    ValueError for d < 4
     """
 
-    factor: float
+    factor: PositiveNumber
     trained: int
 
     def __post_init__(self) -> None:
@@ -111,10 +112,10 @@ class YaRN:
     source    Peng et al. 2023
     """
 
-    factor: float
+    factor: PositiveNumber
     trained: int
-    fast: float = 32.0
-    slow: float = 1.0
+    fast: PositiveNumber = 32.0
+    slow: PositiveNumber = 1.0
 
     fixed = True
 

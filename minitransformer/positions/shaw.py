@@ -20,6 +20,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.positions.encoding import PlainAggregatePullback, ScoreEncoding
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array
 
 # --------------------------------------------------------------------------- rows of offsets, there and back
@@ -125,7 +126,7 @@ class Shaw(ScoreEncoding):
     """
 
     d: int
-    clip: int = 16
+    clip: NonNegative = 16
     values: bool = True
     acts_on = ("scores", "values")
 

@@ -15,6 +15,7 @@ from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import Iterations
 from minitransformer.related.capsules import Capsules, CapsulesParams, CapsulesPullback, SquashPullback, squash
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -103,7 +104,7 @@ class CapsuleClassifier:
     types: int = 4
     width: int = 8
     d: int = 8
-    iterations: int = 3
+    iterations: Iterations = 3
 
     def __post_init__(self) -> None:
         if self.side > self.size:

@@ -20,6 +20,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import Iterations, NonNegative
 from minitransformer.typing import Array, Float, checked
 
 
@@ -129,7 +130,7 @@ def route(
     votes: Float[Array, "*batch inputs outputs d"],
     logits: Float[Array, "..."] | None = None,
     *,
-    iterations: int = 3,
+    iterations: Iterations = 3,
 ) -> tuple[Float[Array, "*batch outputs d"], Pullback]:
     """Outputs that the inputs agree on, after so many rounds.
 
@@ -200,10 +201,10 @@ class Capsules:
     """
 
     inputs: int
-    outputs: int
+    outputs: NonNegative
     width: int
     d: int
-    iterations: int = 3
+    iterations: Iterations = 3
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> CapsulesParams:
         """Votes of inputs of length 1 that have a length of 1, more or less."""

@@ -17,6 +17,7 @@ from minitransformer.attention.multi_head import MultiHeadAttention, MultiHeadPa
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.positions.grid import GridScalars, GridScalarsParams
 from minitransformer.positions.t5 import OffsetScalarParams, OffsetScalars
+from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Float, checked
 
 HEIGHT = 50.0  # e^−50 is 2·10⁻²²: below what float64 can add to 1
@@ -39,7 +40,7 @@ def taps_of(kernel: Array, axes: int) -> list[tuple[int, ...]]:
 
 @checked
 def convolution_from_heads(
-    kernel: Float[Array, "..."], shape: tuple[int, ...], *, channels: int = 1, height: float = HEIGHT
+    kernel: Float[Array, "..."], shape: tuple[int, ...], *, channels: int = 1, height: NonNegativeNumber = HEIGHT
 ) -> ConvolutionFromHeads:
     """Multi-head attention, with a head for each tap, that convolves rows of `channels` numbers with a kernel.
 
@@ -105,7 +106,11 @@ def widened(X: Float[Array, "*batch n C"], width: int) -> Float[Array, "*batch n
 
 @checked
 def convolve_with_heads(
-    X: Float[Array, "*batch n C"], kernel: Float[Array, "..."], shape: tuple[int, ...], *, height: float = HEIGHT
+    X: Float[Array, "*batch n C"],
+    kernel: Float[Array, "..."],
+    shape: tuple[int, ...],
+    *,
+    height: NonNegativeNumber = HEIGHT,
 ) -> Float[Array, "*batch n E"]:
     """Rows X, of a text or of a picture read line by line, through the attention that is this convolution.
 

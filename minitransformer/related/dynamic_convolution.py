@@ -21,6 +21,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, affine, dropout, glu, linear, loops_in, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import Fraction
 from minitransformer.typing import Array, Bool, Float, checked
 
 # -------------------------------------------------------------------------------- one softmax, one weighted sum
@@ -166,7 +167,7 @@ def lightweight_convolution(
     causal: bool = False,
     renormalise: bool = False,
     mask: Bool[Array, "*batch n"] | None = None,
-    drop: float = 0.0,
+    drop: Fraction = 0.0,
     rng: np.random.Generator | None = None,
 ) -> tuple[Float[Array, "*batch n D"], Pullback]:
     """Every token becomes an average of the K around it, by weights that each head has learned for the K offsets.
@@ -221,7 +222,7 @@ def dynamic_convolution(
     causal: bool = False,
     renormalise: bool = False,
     mask: Bool[Array, "*batch n"] | None = None,
-    drop: float = 0.0,
+    drop: Fraction = 0.0,
     rng: np.random.Generator | None = None,
 ) -> tuple[Float[Array, "*batch n D"], Pullback]:
     """Every token becomes an average of the K around it, by weights that it has decided on by itself.
@@ -378,7 +379,7 @@ class LightweightConvolution(Convolution):
     heads: int
     taps: int = 7
     renormalise: bool = False
-    drop: float = 0.0
+    drop: Fraction = 0.0
 
     def _kernel(self, rng: np.random.Generator) -> Array:
         a = np.sqrt(6 / (self.taps * (self.heads + 1)))
@@ -405,7 +406,7 @@ class DynamicConvolution(Convolution):
     heads: int
     taps: int = 7
     renormalise: bool = False
-    drop: float = 0.0
+    drop: Fraction = 0.0
 
     def _kernel(self, rng: np.random.Generator) -> Array:
         a = np.sqrt(6 / (self.width + self.heads * self.taps))

@@ -16,6 +16,7 @@ from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, affine, linear
 from minitransformer.pullback import Pullback, Tree
+from minitransformer.ranges import NonNegative
 from minitransformer.related.edge_attention import additive_attention, additive_edge_attention
 from minitransformer.related.graph import Edges, edges_of_mask
 from minitransformer.related.graph_attention import GAT, Combined, GATv2
@@ -69,7 +70,7 @@ class GraphAttention(AmongTokens):
 
     width: int
     heads: int
-    radius: int | None = None
+    radius: NonNegative | None = None
     dynamic: bool = False
 
     remembers = "values, and what their scores need"
@@ -128,7 +129,7 @@ class GraphMean(AmongTokens):
     """
 
     width: int
-    radius: int | None = None
+    radius: NonNegative | None = None
 
     remembers = "values"
 

@@ -17,6 +17,7 @@ from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import NoParams, Pullback
+from minitransformer.ranges import Repeats
 from minitransformer.related.modern_hopfield import Hopfield
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -137,7 +138,7 @@ class HopfieldPooling:
 
     width: int
     heads: int
-    count: int = 1
+    count: Repeats = 1
     hopfield: Hopfield = HOPFIELD
 
     @property
@@ -199,7 +200,7 @@ class HopfieldLookup:
 
     width: int
     heads: int
-    count: int = 64
+    count: Repeats = 64
     hopfield: Hopfield = HOPFIELD
 
     @property

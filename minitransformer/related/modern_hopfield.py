@@ -31,6 +31,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import NoParams, Pullback
+from minitransformer.ranges import PositiveNumber, Repeats
 from minitransformer.typing import Array, Bool, Float, checked
 
 Gradient = Literal["unrolled", "implicit"]
@@ -178,8 +179,8 @@ def hopfield_attention(
     V: Float[Array, "*shared m dv"],
     beta: Float[Array, "*some"] | float | None = None,
     *,
-    steps: int = 8,
-    tolerance: float = 1e-4,
+    steps: Repeats = 8,
+    tolerance: PositiveNumber = 1e-4,
     gradient: Gradient = "unrolled",
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
@@ -278,6 +279,7 @@ def hopfield_energy(
     returns  E and a pullback: dxi, dK = pullback(dE), and dbeta if beta is an array
     raises   TypeError for a wrong shape or dtype, ValueError for a β that is not above 0
     """
+    one_dtype(xi=xi, K=K)
     _shape_of_beta(beta, xi, "xi")
     n, m, d = xi.shape[-2], K.shape[-2], xi.shape[-1]
     sharp = np.asarray(1 / math.sqrt(max(d, 1)) if beta is None else beta, xi.dtype)[..., None]
@@ -338,10 +340,10 @@ class Hopfield(Core):
     raises     ValueError for fewer steps than 1, or than 2 for an implicit gradient
     """
 
-    steps: int = 8
-    tolerance: float = 1e-4
+    steps: Repeats = 8
+    tolerance: PositiveNumber = 1e-4
     gradient: Gradient = "unrolled"
-    beta: float | None = None
+    beta: PositiveNumber | None = None
 
     unplaced = "moves its queries among the keys, to where they stand nowhere"
     cost = "O(T n²)"

@@ -6,6 +6,7 @@ import numpy as np
 
 from minitransformer.checks import frozen
 from minitransformer.functional import PointwisePullback, tanh
+from minitransformer.ranges import NonNegative
 from minitransformer.related.rnn import outer_sum, uniform
 from minitransformer.typing import Array, Float, checked
 
@@ -55,7 +56,7 @@ class WordWindow:
 
     inputs: int
     width: int
-    window: int = 5
+    window: NonNegative = 5
 
     def __post_init__(self) -> None:
         if self.window % 2 == 0:

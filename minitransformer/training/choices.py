@@ -3,6 +3,7 @@
 from dataclasses import field
 
 from minitransformer.checks import frozen
+from minitransformer.ranges import Largest, Repeats, Seed
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Schedule
 
@@ -22,13 +23,13 @@ class Training:
     save_every     steps between two checkpoints
     """
 
-    steps: int
+    steps: Repeats
     batch: int
     schedule: Schedule
     optimiser: AdamW = field(default_factory=AdamW)
-    clip: float = 1.0
+    clip: Largest = 1.0
     parts: int = 4
-    seed: int = 0
+    seed: Seed = 0
     look_every: int = 100
     save_every: int = 100
 

@@ -9,6 +9,7 @@ import numpy as np
 from minitransformer.checks import beside, frozen, refuse_other_numbers
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Tree, tree_leaves, tree_map
+from minitransformer.ranges import Fraction, NonNegativeNumber
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
 
@@ -34,9 +35,9 @@ class AdamW:
     cost           O(parameters); the state is twice as large as they are
     """
 
-    betas: tuple[float, float] = (0.9, 0.99)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
+    betas: tuple[Fraction, Fraction] = (0.9, 0.99)
+    eps: NonNegativeNumber = 1e-8
+    weight_decay: NonNegativeNumber = 0.01
 
     def __post_init__(self) -> None:
         if self.eps == 0:

@@ -3,6 +3,7 @@
 import math
 
 from minitransformer.checks import choose, frozen
+from minitransformer.ranges import NonNegative, NonNegativeNumber, PositiveNumber, Repeats
 
 
 @frozen
@@ -16,8 +17,8 @@ class Noam:
     """
 
     width: int
-    warmup: int = 4000
-    factor: float = 1.0
+    warmup: NonNegative = 4000
+    factor: PositiveNumber = 1.0
 
     def __post_init__(self) -> None:
         if self.warmup < 1:
@@ -37,10 +38,10 @@ class Cosine:
     rate(s) = floor + ½ (peak − floor) (1 + cos π (s − warmup)/(steps − warmup))
     """
 
-    peak: float
-    steps: int
-    warmup: int = 0
-    floor: float = 0.0
+    peak: PositiveNumber
+    steps: Repeats
+    warmup: NonNegative = 0
+    floor: NonNegativeNumber = 0.0
 
     def __post_init__(self) -> None:
         if self.warmup > self.steps:

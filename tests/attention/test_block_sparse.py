@@ -19,6 +19,7 @@ from minitransformer.attention import (
     dot_product_attention,
     one_pattern,
 )
+from minitransformer.attention.block_sparse import complete_blocks
 from minitransformer.backend import available
 
 TOLERANCE = {"float32": 5e-6, "float64": 2e-14}
@@ -100,6 +101,21 @@ def test_any_boolean_matrix_is_a_pattern():
     mask = np.random.default_rng(0).random((130, 200)) < 0.02
     pattern = block_pattern(130, 200, lambda i, j: np.pad(mask, ((0, 62), (0, 56)))[i - 70, j])
     np.testing.assert_array_equal(pattern.mask, mask)
+
+
+@pytest.mark.parametrize(("first", "n", "count", "step", "front"), [
+    (0, 300, 75, 4, 0), (100, 130, 58, 4, 1), (0, 5, 3, 2, 1), (7, 64, 10, 100, 0), (0, 0, 0, 3, 1), (0, 200, 200, 1, 0),
+    (63, 129, 21, 9, 2),
+])  # fmt: skip
+def test_complete_blocks_pair_by_pair(first, n, count, step, front):
+    """Tiles that no query of theirs sees are not in the list, and few masks are at the edge."""
+    pattern = complete_blocks(first, n, count, step, front)
+    want = np.array([[b < 0 or (b + 1) * step <= i + 1 for b in range(-front, count)] for i in range(first, first + n)])
+    np.testing.assert_array_equal(pattern.mask, want.reshape(n, front + count))
+    tiles = sum(want[t : t + 64, k : k + 64].any() for t in range(0, n, 64) for k in range(0, front + count, 64))
+    assert len(pattern.tiles) == tiles
+    assert pattern.n == n
+    assert pattern.m == front + count
 
 
 def test_no_query_and_no_key():
@@ -284,7 +300,7 @@ def test_a_pattern_of_another_length_and_mixed_dtypes_are_refused(tier):
     ("make", "message"),
     [
         (lambda: window(10, -1), "radius"),
-        (lambda: window(10, 1, dilation=0), "step"),
+        (lambda: window(10, 1, dilation=0), "dilation"),
         (lambda: strided(10, 0), "stride"),
         (lambda: block_pattern(70, 70, lambda i, j: i == j, np.ones((1, 2), bool)), r"blocks: shape \(1, 2\)"),
     ],

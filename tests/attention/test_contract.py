@@ -52,6 +52,9 @@ spec.loader.exec_module(everything)
 
 D, H = contract.WIDTH, contract.HEADS
 OPTIONS = {
+    "softmax": "sink=learned,cap=9,norm=rms,gate=element",
+    "differential": "lambda_init=0.3",
+    "latent": "rank=5,query_rank=4,rotary=4",
     "compressed": "stride=3",
     "linformer": "k=5,sharing=layerwise",
     "nystrom": "landmarks=4,taps=5",
@@ -93,9 +96,11 @@ def made(name, width=D, heads=H):
 
 
 OTHERS = (
+    "latent",
     *("gmlp:form=source,hidden=9", "dynamic-convolution:renormalise=True"),
     "gat",
-    *("softmax:page=5", "delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
+    *("softmax", "softmax:page=5", "softmax:sink=0,gate=head", "softmax:page=5,sink=learned,cap=2"),
+    *("delta:nu=2,reach=2", "gated-delta:taps=3", "gated-delta:reach=2,key_heads=1"),
     *("ssd:taps=4,key_heads=1", "each head", "everything"),
     *("synthesizer:kind=random", "synthesizer:kind=factorised-random,learned=False,mixture=sum"),
     "synthesizer:kind=factorised-dense",
@@ -345,7 +350,9 @@ def test_names_and_options():
     ] * 2 + ["SoftmaxAttention"]
     for wrong, message in {
         "windw": "no 'windw'; there are softmax, compressed, linformer",
-        "window:radio=5": "'window' has no option 'radio=5'; it has radius, step, global_tokens, as window:radius=…",
+        "window:step=5": "'window' has no option 'step=5'; it is called dilation now",
+        "longformer:globals_=5": "'longformer' has no option 'globals_=5'; it is called global_tokens now",
+        "window:radio=5": "'window' has no option 'radio=5'; it has radius, dilation, global_tokens, as window:radius=…",
         "window:5": "no option '5'",
         "linear:d=5": "no option 'd=5'",
         "window:radius=-1": "radius: -1 should be at least 0",

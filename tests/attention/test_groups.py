@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import random_like
-from minitransformer.attention import MultiHeadAttention, mean_pool_heads, repeat_heads
+from minitransformer.attention import ATTENTIONS, Core, MultiHeadAttention, attention_of, mean_pool_heads, repeat_heads
 from minitransformer.attention.selected import Reformer
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
@@ -52,6 +52,25 @@ def test_a_model_with_groups_is_one_whose_heads_are_repeated(groups, positions):
     ):
         shared = path.endswith(("W_k", "W_v", "b_k", "b_v"))
         np.testing.assert_allclose(a, b if shared else c, rtol=1e-9, atol=1e-11, err_msg=path)
+
+
+SIZES = {"width": D, "heads": H, "d": D // H, "longest": 9}
+CORES = {name: attention_of(name, SIZES) for name in ATTENTIONS}
+
+
+@pytest.mark.parametrize("name", [name for name, core in CORES.items() if isinstance(core, Core) and core.groups])
+def test_a_core_by_itself_takes_keys_that_are_shared(name):
+    """Called alone, it looks at the heads of Q and K itself: two of four are as good as copies of them, three are not."""
+    rng, core = np.random.default_rng(4), CORES[name]
+    params = random_like(core.init(rng, np.float64), rng)
+    Q, rest = rng.standard_normal((2, H, 9, D // H)), {"causal": core.causal == "always"}
+    K, V = rng.standard_normal((2, 2, 2, 9, D // H))
+    streams = [rng.random((2, H, 9, width)) for width in core.streams.values()]
+    Y, _ = core(params, Q, K, V, *streams, **rest)
+    Z, _ = core(params, Q, np.repeat(K, 2, -3), np.repeat(V, 2, -3), *streams, **rest)
+    np.testing.assert_allclose(Y, Z, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"K: shape \(2, 3, 9, 4\) should be \(2, 4, 9, 4\)"):
+        core(params, Q, *rng.standard_normal((2, 2, 3, 9, D // H)), *streams, **rest)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -468,7 +468,7 @@ def test_wrong_shapes_and_types_are_refused():
         LAYER.cross(PARAMS, X, Z[:1])
     with pytest.raises(TypeError, match="parameter 'X'"):
         LAYER(PARAMS, X.astype(int))
-    with pytest.raises(TypeError, match="params: should be MultiHeadParams, is tuple of 10"):
+    with pytest.raises(TypeError, match="params: should be MultiHeadParams, is tuple of 11"):
         LAYER(tuple(PARAMS), X)
 
 

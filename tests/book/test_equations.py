@@ -1,4 +1,4 @@
-"""Every gap and every dangling name of an equation map is found; `pytest --equation` reaches a row's test."""
+"""Every gap and every dangling name of an equation map is found, and so is a name beside that of an equation."""
 
 import json
 import subprocess
@@ -143,24 +143,10 @@ def test_readme_gets_its_table_of_chapters(root):
         equations.readme(root)
 
 
-def pytest_of(folder, *options, say=""):
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
-    return subprocess.run(command, cwd=folder, input=say, capture_output=True, text=True)
-
-
-def test_an_equation_is_run_by_its_id_and_stepped_through(request):
-    row = equations.load()[0]
-    root = request.config.rootpath
-    traced = pytest_of(root, "--equation", row.id, "--trace", say="list\ncontinue\n")
-    assert f"){row.test.partition('::')[2]}()" in traced.stdout
-    assert "(Pdb)" in traced.stdout
-    assert row.test.partition("::")[0] in traced.stdout
-    assert "1 passed" in traced.stdout
-
-
 def test_an_unknown_equation_lists_near_ones(request):
     row = equations.load()[-1]
-    run = pytest_of(request.config.rootpath, "--equation", row.id[:-1] + "x")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--equation", row.id[:-1] + "x"]
+    run = subprocess.run(command, cwd=request.config.rootpath, capture_output=True, text=True)
     assert run.returncode == 4
     assert row.id in run.stderr
     assert "Traceback" not in run.stderr

@@ -33,12 +33,15 @@ def test_the_list_is_narrow_and_names_everything_with_its_options(listed, regist
             assert f" {option}=" in entry.partition("options:")[2]
 
 
-@pytest.mark.parametrize(("listed", "registry"), LISTS)
+@pytest.mark.parametrize(("listed", "registry"), [*LISTS, (stacks, STACKS)])
 def test_all_of_one(listed, registry):
-    for name in registry:
-        said = listed(name)
+    for name, kind in registry.items():
+        said, about = listed(name), inspect.getdoc(kind if listed is stacks else named("it", registry, name, SIZES))
         assert said.startswith(f"{name} ")
-        assert said.endswith(inspect.getdoc(named("it", registry, name, SIZES)))
+        assert said.endswith(about)
+        assert " ".join(about.splitlines()[0].split()) in " ".join(said[: -len(about)].split()), (
+            "the list has its first line"
+        )
     with pytest.raises(ValueError, match="no 'nonsense'; there are"):
         listed("nonsense")
 

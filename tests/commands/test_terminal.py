@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from minitransformer.backend import available
 from minitransformer.cli import main
 from minitransformer.commands import terminal
 from minitransformer.training.checkpoint import load
@@ -79,6 +80,7 @@ PRINTING = [
 
 ONE_BY_ONE = """
 import os, sys
+from minitransformer.backend import available
 from minitransformer.cli import main
 
 before = os.dup(1), os.dup(2)
@@ -135,6 +137,7 @@ def test_output_that_does_not_fit_is_told_in_one_line(folder):
 
 ON_IMPORT = """
 import signal, sys
+from minitransformer.backend import available
 from minitransformer.cli import main
 
 class CtrlC:
@@ -191,6 +194,7 @@ def compilers(parent):
     return [folder for folder in folders if b"spawn_main" in (folder / "cmdline").read_bytes()]
 
 
+@pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 def test_ctrl_c_ends_the_compilers_too(tmp_path):
     process = started("compile", env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)})
     while not list(tmp_path.rglob("*.nbc")):  # they are at work

@@ -114,6 +114,14 @@ def test_a_sample_depends_on_the_generator_alone():
     assert first.written != other.written
 
 
+def test_which_days_there_are():
+    """The records are of these: a century, of which every tenth day is held out."""
+    assert (FIRST, LAST) == (datetime.date(1950, 1, 1), datetime.date(2049, 12, 31))
+    first = next(day for day in EVERY_DAY if is_held_out(day))
+    assert [day for day in EVERY_DAY if is_held_out(day)] == EVERY_DAY[EVERY_DAY.index(first) :: 10]
+    assert first == datetime.date(1950, 1, 3)
+
+
 def test_training_and_held_out_dates_are_disjoint():
     rng = np.random.default_rng(0)
     train, held_out = set(sample(3000, rng).iso), set(sample(3000, rng, held_out=True).iso)

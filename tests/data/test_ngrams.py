@@ -110,3 +110,12 @@ def test_a_text_shorter_than_the_order_has_no_grams_of_it():
         (1, 1, 1, 1, 1),
         *[(0,) * 5] * 2,
     ]
+
+
+@pytest.mark.parametrize("other", [-1, 256, 2**40])
+def test_what_is_no_byte_is_refused(other):
+    """... whatever the others are: be it too small or too large."""
+    for text in ([other], [0, other, 255]):
+        for call in (lambda text: fit(text, 2), lambda text: probabilities(fit(TRAIN, 2), text)):
+            with pytest.raises(ValueError, match=rf"{other}.* is not within 0 … 255"):
+                call(np.array(text))

@@ -31,10 +31,18 @@ def test_induction(rng):
         assert [targets[row, k] for k in places] == segment[2:]
 
 
-def test_induction_needs_room(rng):
-    assert tasks.induction(3, 17, rng).tokens.shape == (3, 17)
-    with pytest.raises(ValueError, match="two segments of 8 letters do not fit into 16"):
-        tasks.induction(3, 16, rng)
+@pytest.mark.parametrize(
+    ("task", "least", "why"),
+    [
+        (tasks.induction, 17, "two segments of 8 letters do not fit into 16"),
+        (tasks.order, 3, "n: 2 should be at least 3"),
+        (tasks.span, 7, "n: 6 should be at least 7"),
+    ],
+)
+def test_what_needs_room_takes_the_least_that_is_enough(task, least, why, rng):
+    assert task(3, least, rng).tokens.shape == (3, least)
+    with pytest.raises(ValueError, match=why):
+        task(3, least - 1, rng)
 
 
 def test_order(rng):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from minitransformer.attention import MultiHeadAttention
-from minitransformer.models import Block, FeedForward, LanguageModel
+from minitransformer.models import Block, FeedForward, LanguageModel, MemoryStack
 from minitransformer.models.universal import UniversalStack
 from minitransformer.pullback import random_like, tree_map
 
@@ -27,7 +27,8 @@ def test_aalto_transformer_xl():
         h̃ = [SG(memory); h],    q = h W_q,    k, v = h̃ W_k, h̃ W_v
         S_ij = [(q_i + u)·k_j + (q_i + v)·W_kr r_{i−j}]/√d,    j ≤ i + M
 
-    One layer of one head, without norm or feed-forward network, segment after segment; the memory is what the layer was given.
+    One layer of one head, without norm or feed-forward network, segment after segment; the memory is what the layer was given,
+    which a stack keeps for each of its blocks.
     """
     D, n, M = 4, 3, 2
     layer = MultiHeadAttention(
@@ -40,7 +41,10 @@ def test_aalto_transformer_xl():
     text = np.random.default_rng(2).standard_normal((3 * n, D))
     u, v = p.core.u[0], p.core.v[0]
 
-    memory = np.zeros((0, D))
+    stack = MemoryStack((Block(layer),), memory=M)
+    params = random_params(stack, 3)
+
+    memory, kept = np.zeros((0, D)), None
     for start in range(0, 3 * n, n):
         h = text[start : start + n]
         joined = np.concatenate([memory, h])  # h̃
@@ -58,6 +62,10 @@ def test_aalto_transformer_xl():
         Y, _ = layer(p, h, memory=memory, causal=True)
         np.testing.assert_allclose(Y, wanted, rtol=0, atol=1e-13)
         memory = joined[-M:]
+
+        _, pullback = stack(params, h, kept)
+        kept = pullback.memory
+        np.testing.assert_array_equal(kept, [memory])
 
 
 def universal(seed, T=3, D=6):

@@ -10,9 +10,11 @@ from minitransformer.attention.selected.reformer import hash_buckets, sort_in_ro
 
 
 def test_E50_scores_of_a_span_are_divided_by_the_root_of_d():
-    """Equation (8) adds up d products and divides by nothing; the authors' code divides by √d.
+    """Aalto, (8).
 
-    At d = 256 the undivided scores turn the softmax of (7) into an argmax.
+    printed  s_tr = x_tᵀ W_qᵀ (W_k x_r + p_{t−r}): d products, divided by nothing.
+    wrong    At d = 256 the softmax of (7) is nearly an argmax: the largest of 64 weights is above 0.85 on average.
+    holds    s_tr/√d, as the authors' code has it: below 0.15.
     """
     rng = np.random.default_rng(0)
     d, n = 256, 65
@@ -53,10 +55,13 @@ def test_E51_the_rotation_has_as_many_rows_as_a_key():
 
 
 def test_E52_neither_the_bucket_nor_its_neighbour_but_the_chunk():
-    """The text lets a query attend in its own bucket, then in "the same or adjacent" one. The rule is that of chunks.
+    """Aalto, 3.2.1.
 
-    Ten tokens, chunks of two. Bucket 0 has seven tokens, four chunks of which one is shared with bucket 1: the fourth chunk
-    can't look back to the first, though it is the same bucket; and nobody looks into an adjacent bucket.
+    printed  "the same bucket in its own chunk and previous chunk"; then "in the same bucket or an adjacent bucket".
+    wrong    Ten tokens, chunks of two. Bucket 0 has 7 tokens, four chunks of which one is shared with bucket 1: the
+             fourth chunk can't look back to the first, though it is the same bucket; and nobody looks into an
+             adjacent bucket.
+    holds    The rule of chunks, which is the first.
     """
     bucket = np.array([0, 0, 0, 0, 0, 0, 0, 1, 1, 1])
     known = sort_in_rounds(bucket[None], 2, causal=False)
@@ -73,7 +78,13 @@ def test_E52_neither_the_bucket_nor_its_neighbour_but_the_chunk():
 
 
 def test_E53_a_key_that_is_its_own_query_would_win():
-    """Left out: queries are keys, so a query's best match is itself. Without the penalty it would look at little else."""
+    """Aalto, 3.2.1.
+
+    printed  Queries that are keys, the exclusion of oneself, several rounds and reversible layers are all left out.
+    wrong    A query's best match is itself: without the exclusion it has more than 0.5 of its own weight, in every
+             row.
+    holds    A token sees itself only where it sees nobody else: here the weight on itself is 0.
+    """
     rng = np.random.default_rng(0)
     Q, V = 8 * rng.standard_normal((2, 1, 1, 32, 16))
     _, pullback = lsh_attention(Q, V, rotations=rng.standard_normal((8, 16, 1)), chunk=32)

@@ -39,8 +39,12 @@ def test_E57_one_encoding_for_two_segments():
 
 
 def test_E57_reusing_states_is_not_the_gradient_of_the_whole():
-    """3.3.2: "reusing hidden states between segments". Left out: as constants. The values are those of one long text, the
-    gradient is not, and that is what makes a step affordable.
+    """Aalto, 3.3.2.
+
+    printed  "reusing hidden states between segments", without an equation.
+    wrong    Left out: as constants. The values are those of one long text, the gradient is not; that of W_v differs
+             by more than 0.01.
+    holds    A memory has no gradient, and that is what makes a step affordable.
     """
     model = LanguageModel(**SIZES, memory=8, positions="transformer-xl")
     params, text = some(model), np.arange(8)[None]
@@ -59,9 +63,12 @@ def test_E57_reusing_states_is_not_the_gradient_of_the_whole():
 
 
 def test_E58_dynamically_adjusted_by_what():
-    """3.3.3: it "dynamically adjust[s] the number of steps", and no equation says how. (18) and (19) have one t for all rows.
+    """Aalto, 3.3.3.
 
-    As printed every token takes T steps. With halting each has its own number, its weights sum to one, and a step costs.
+    printed  It "dynamically adjust[s] the number of steps"; (18) and (19) have one t for all rows.
+    wrong    As printed every token takes T = 6 steps.
+    holds    Adaptive computation time: each token has its own number of steps, its weights sum to one, and a step
+             costs.
     """
     printed = LanguageModel(**{**SIZES, "depth": 6}, universal="fixed", order="post")
     meant = replace(printed, universal="accumulated")

@@ -6,9 +6,11 @@ from minitransformer.attention import BigBird, Fixed, Graph, Local, RandomKeys, 
 
 
 def test_E47_brackets_are_floors_and_N_is_a_block():
-    """Equation (4): "if [j/N] = [i/N]", in a thesis where N is the length of the sequence.
+    """Aalto, (4).
 
-    With brackets as brackets only i = j is left; with N the length, everything is one block. Meant is ⌊j/B⌋ = ⌊i/B⌋.
+    printed  "if [j/N] = [i/N]", in a thesis where N is the length of the sequence.
+    wrong    With brackets as brackets only the 12 pairs with i = j are left; with N the length all 144 are one block.
+    holds    ⌊j/B⌋ = ⌊i/B⌋: 48 pairs in blocks of four.
     """
     n, B = 12, 4
     i, j = np.arange(n)[:, None], np.arange(n)
@@ -21,10 +23,13 @@ def test_E47_brackets_are_floors_and_N_is_a_block():
 
 
 def test_E48_two_halves_of_two_patterns():
-    """Equations (4) and (5): the local part of the pattern "fixed" with the far part of "strided", and neither is causal.
+    """Aalto, (4) and (5).
 
-    Made causal, the two don't connect everything in two steps, in any order: what stands at the start of a block has nobody
-    near before it, and reaches multiples of N and no other. Each of the paper's own pairs does.
+    printed  Half of the heads have (4), the near part of "fixed", half (5), the far part of "strided", and neither is
+             causal.
+    wrong    Made causal, the two leave pairs unconnected after two steps, in any order: what stands at the start of a
+             block has nobody near before it, and reaches multiples of N and no other.
+    holds    Each of the paper's own pairs of parts connects everything, with 0 left.
     """
     n, stride = 30, 5
     i, j = np.arange(n)[:, None], np.arange(n)
@@ -49,7 +54,12 @@ def test_E48_two_halves_of_two_patterns():
 
 
 def test_E49_n_times_b():
-    """2.3.1: blocks reduce "the complexity from N² to B²". There are N/B blocks of B² pairs: N · B."""
+    """Aalto, 2.3.1.
+
+    printed  Blocks reduce "the complexity from N² to B²".
+    wrong    64 tokens in blocks of eight have 512 pairs, and not 64.
+    holds    There are N/B blocks of B² pairs: N · B.
+    """
     for n, B in ((64, 8), (128, 8), (256, 8)):
         pairs = Local(B)(n, n, causal=False).mask.sum()
         assert pairs == n * B
@@ -57,10 +67,12 @@ def test_E49_n_times_b():
 
 
 def test_E59_random_keys_of_each_query():
-    """3.1.3: "the random attention works by attending to fixed random tokens". Fixed in time, not the same for all queries.
+    """Aalto, 3.1.3.
 
-    Were they the same columns for all, they would be global tokens that see nothing: paths between two others would not get
-    shorter. With keys of its own each query shortens them.
+    printed  "the random attention works by attending to fixed random tokens"
+    wrong    Were they the same columns for all, they would be global tokens that see nothing: the mean path between
+             two tokens would be more than 4 times as long.
+    holds    Fixed in time, and drawn for each query anew.
     """
     n = 200
     own = RandomKeys(3)(n, n, causal=False).mask

@@ -25,11 +25,12 @@ def unit_scores(encoding, n, rng):
 
 
 def test_E1_the_scale_goes_missing_on_the_way():
-    """Equations (5) and (6) divide by √d_q. From (7) on the division is gone, without a word, and (7) is introduced as
-    "the un-normalized and pre-softmax attention matrix" of the same model.
+    """Borealis II, (7) to (15), below (16), and (22).
 
-    For the four terms of (8) a common factor does not matter. For softmax it does: at d = 64 the printed scores are
-    eight times as large, and the largest weight in a row takes nearly everything.
+    printed  Scores without the 1/√d_q that (1), (2), (5) and (6) have. (7) calls itself un-normalized.
+    wrong    At d = 64 they are eight times as large; the largest weight in a row is above 0.8 on average, and below
+             0.4 with the division.
+    holds    QKᵀ/√d wherever a softmax follows; for the four terms of (8) a common factor does not matter.
     """
     rng = np.random.default_rng(1)
     n, D, d = 32, 64, 64
@@ -95,10 +96,13 @@ def test_E3_tokens_are_rows():
 
 
 def test_E8_the_offset_has_a_sign():
-    """The sentence before (10) says that Shaw et al. "add a term π_|i−j|"; (10) itself, and the sentence after it, have
-    π_{i−j}, "for each signed position offset". The equation is right: with π_|i−j| a word can't tell left from right.
+    """Borealis II, the sentence above (10).
 
-    The paper (and Aalto's copy of it) counts j − i instead. That is the same table, read from its other end.
+    printed  Shaw et al. "add a term π_|i−j|"; (10) and the sentence below it have π_{i−j}, "for each signed position
+             offset".
+    wrong    With π_|i−j|, and one word everywhere, scores are symmetric: a word can't tell left from right. They
+             differ from the signed ones by more than 0.1.
+    holds    The equation. The paper, and Aalto's copy of it, counts j − i: the same table, read from its other end.
     """
     rng = np.random.default_rng(8)
     n, d = 5, 4
@@ -121,13 +125,14 @@ def test_E8_the_offset_has_a_sign():
 
 
 def test_E9_a_scalar_for_each_signed_offset_and_what_t5_does_with_it():
-    """Printed before (11): Raffel et al. "adding a learnable scalar π_|i−j|"; in and after it: π_{i−j}, "a different scalar
-    for each signed offset".
+    """Borealis II, the sentence above (11).
 
-    The two are not the same. With |i − j| a head can't tell before from after: read the text backwards and every token
-    attends as it did. A head that looks at the token before it needs the sign.
-    Both leave out what makes T5 work at any length: offsets share buckets. And T5 does not divide by √d, so it draws W_q
-    smaller by that factor.
+    printed  Raffel et al. "adding a learnable scalar π_|i−j|"; in (11) and below it π_{i−j}, "a different scalar for
+             each signed offset".
+    wrong    With |i − j|, a text read backwards gives the same, and a head that wants the token before gives it 1/2
+             of its weight and never more.
+    holds    π_{i−j}, with which it gets 1. (T5 also shares numbers between offsets and has no scale: the next two
+             tests.)
     """
     rng = np.random.default_rng(9)
     n, d = 6, 4
@@ -219,11 +224,12 @@ def test_E10_a_scalar_for_each_distance():
 
 
 def test_E11_three_products_need_a_scale_for_three():
-    """Equation (13) as printed is the sum of three products of d terms, and divided by nothing.
+    """Borealis II, (13).
 
-    Its variance is 3d, and softmax of that is nearly an argmax: at d = 64 the largest of 64 weights is above 0.8 on
-    average, and hardly a gradient is left. The √d of a single product would leave a variance of 3. What DeBERTa
-    divides by is √(3d).
+    printed  Three products of d terms each are added, and divided by nothing.
+    wrong    The variance is 3d, and softmax of that nearly an argmax: at d = 64 the largest of 64 weights is above
+             0.8 on average. The √d of one product would leave a variance of 3.
+    holds    DeBERTa divides by √(3d): a variance of 1, and a largest weight below 0.2.
     """
     d, n = 64, 64
     encoding = DeBERTa(d, 1, n)

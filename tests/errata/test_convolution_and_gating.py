@@ -15,9 +15,12 @@ def shifted_by(scores):
 
 
 def test_E22_an_offset_without_its_sign_is_two_neighbours():
-    """Borealis II, after (22): "a different learned value π_{i−j} for each offset |i − j|".
+    """Borealis II, below (22).
 
-    The one large value is then at i − 1 and at i + 1, and each gets half of the weight: a blur, not a shift.
+    printed  "a different learned value π_{i−j} for each offset |i−j|"
+    wrong    The one large value is then at i − 1 and at i + 1, and each gets 1/2 of the weight: a blur, and not a
+             shift.
+    holds    A value for each signed offset.
     """
     i, j = np.arange(9)[:, None], np.arange(9)
     printed = shifted_by(np.where(np.abs(i - j) == 1, 60.0, 0.0))
@@ -28,10 +31,12 @@ def test_E22_an_offset_without_its_sign_is_two_neighbours():
 
 
 def test_E23_rows_near_the_border_become_the_mean():
-    """Borealis II, after (22): the effect is "shifting the rows of the value matrix by j".
+    """Borealis II, below (22).
 
-    j is the key's number; rows move by the offset that was chosen. And a row whose neighbour does not exist has no large score:
-    all its scores are equal, and it becomes the mean of all rows, where a shift has nothing.
+    printed  The effect is "shifting the rows of the value matrix by j".
+    wrong    j is the number of a key. And a row whose neighbour does not exist has equal scores: it becomes the mean
+             of all rows, where a shift has nothing.
+    holds    Rows move by the offset that was chosen; a frame of zeros around X makes the borders right.
     """
     i, j = np.arange(9)[:, None], np.arange(9)
     for o in (1, 2, 3):
@@ -46,11 +51,13 @@ def test_E23_rows_near_the_border_become_the_mean():
 
 
 def test_E24_one_weight_for_a_head_is_one_kernel_for_all_channels():
-    """Borealis II, after (23): Φ_c can be chosen "so that all of the outputs from the h-th self attention mechanism have the
-    same weight", and this is "a convolution".
+    """Borealis II, below (23).
 
-    It is one with the same kernel in every channel, and no channel reaches another. A convolution as in a network has a D × D
-    matrix for each offset: Φ_c can hold that, too, with D² numbers for each head in place of one.
+    printed  Φ_c can be chosen "so that all of the outputs from the h-th self attention mechanism have the same
+             weight", and this is "a convolution".
+    wrong    It has the same kernel in every channel: one number for a head, and no channel reaches another. The best
+             of them misses more than 30 % of a convolution as in a network.
+    holds    A D × D matrix for each offset; Φ_c can hold that, too, with D² numbers for each head.
     """
     rng = np.random.default_rng(1)
     w, blocks = rng.standard_normal(3), rng.standard_normal((3, 2, 2))
@@ -67,11 +74,12 @@ def test_E24_one_weight_for_a_head_is_one_kernel_for_all_channels():
 
 
 def test_E25_the_papers_gate_is_linear_and_stands_on_the_other_half():
-    """Borealis II (25) has Sig[X Φ_u1] ⊙ Ψ X Φ_u2: a sigmoid gate, no split of one GELU, no norm and no biases.
+    """Borealis II (25).
 
-    In Liu et al. 2021 the mixed half is the gate, and nothing bounds it: a mixing that is twice as strong has twice the effect on
-    it. So at Ψ = 0 the printed block gives zeros, whatever its input; the paper's, which is drawn near there, gives a network of
-    each row.
+    printed  Sig[X Φ_u1] ⊙ Ψ X Φ_u2: a sigmoid gate, no split of one GELU, no norm and no biases.
+    wrong    At Ψ = 0 it gives 0, whatever its input; the paper's block, which is drawn near there, gives a network of
+             each row. The gate of the paper goes below 0, and further than 10 from 1, where the mixing is strong.
+    holds    In Liu et al. 2021 the mixed half is the gate, and nothing bounds it.
     """
     rng = np.random.default_rng(2)
     paper, source = GMLP(2, 9), GMLP(2, 9, "source")

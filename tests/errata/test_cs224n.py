@@ -18,10 +18,12 @@ from minitransformer.pullback import tree_size
 
 
 def test_E67_rows_or_columns_but_not_both():
-    """Matrix form, printed: Q = W^(Q) x, K = W^(K) x, V = W^(V) x, then Out = softmax(Q Kᵀ/√d_k) V.
+    """CS224N, matrix form.
 
-    If W x is to make sense, tokens are the columns of x, and Q is d × n. Then Q Kᵀ is d × d: it compares channels, not
-    tokens. Either all in columns, with Qᵀ K and V Aᵀ, or all in rows, with x W and Q Kᵀ. The book uses rows.
+    printed  Q = W^(Q) x, K = W^(K) x, V = W^(V) x, then Out = softmax(Q Kᵀ/√d_k) V.
+    wrong    If W x is to make sense, tokens are columns, and Q is d × n. Then Q Kᵀ is d × d, 3 × 3 for five tokens:
+             it compares channels, not tokens.
+    holds    All in columns, with Qᵀ K and V Aᵀ, or all in rows, with x W and Q Kᵀ. The book uses rows.
     """
     rng = np.random.default_rng(1)
     n, D, d = 5, 4, 3
@@ -38,10 +40,13 @@ def test_E67_rows_or_columns_but_not_both():
 
 
 def test_E68_epsilon_outside_the_root_is_a_variant():
-    """Layernorm, printed: (x − μ)/(σ + ε). The other sources have √(σ² + ε). Both are in use, and both are right.
+    """CS224N, layernorm.
 
-    For ordinary rows nobody can tell them apart. For rows with σ near ε they differ by orders of magnitude, and so do
-    their gradients: copy weights from one to the other and the small rows change.
+    printed  (x − μ)/(σ + ε). The other sources have √(σ² + ε).
+    wrong    Both are in use, and both are right, but for σ = ε = 1e-5 one gives a deviation of 1/2 and the other of
+             0.003, and the gradients differ by a factor above 50: copy weights from one to the other and the small
+             rows change.
+    holds    Either, and for ordinary rows nobody can tell them apart.
     """
     rng = np.random.default_rng(2)
     D, eps = 8, 1e-5
@@ -71,12 +76,13 @@ def test_E68_epsilon_outside_the_root_is_a_variant():
 
 
 def test_E69_the_variance_of_the_sum_and_its_root():
-    """Scaling, printed: "the mean of variance is sum of variance, so for dimension d, the resulting one-variant layer
-    becomes d-variant. so, we normalize our attention by d_k". The formula higher up has √d_k.
+    """CS224N, scaling.
 
-    Two slips in one sentence. It is the variance *of a sum* (of independent terms) that is the sum of the variances, so
-    a score has variance d. And what scales a thing of variance d to variance 1 is √d: dividing by s divides a variance
-    by s².
+    printed  "the mean of variance is sum of variance, so for dimension d, the resulting one-variant layer becomes
+             d-variant. so, we normalize our attention by d_k". The formula has √d_k.
+    wrong    Divided by d = 64, a score has a variance of 1/64.
+    holds    It is the variance of a sum of independent terms that is the sum of the variances, so a score has
+             variance d, and √d makes it 1.
     """
     rng = np.random.default_rng(3)
     d, draws = 64, 20_000
@@ -127,11 +133,13 @@ def test_E70_relative_positions_go_to_the_keys():
 
 
 def test_E70_what_is_added_to_the_outputs_has_looked_nowhere_else():
-    """Relative positions, printed: they "are LEARNED and added to the self-attention outputs".
+    """CS224N, relative positions.
 
-    Taken at its word that is Shaw without vectors for the keys. Then a learned vector can say where the words stood that
-    one has looked at, but never where to look: a head that should attend to the previous word can't learn it.
-    With a vector in the keys it can, whatever the words are.
+    printed  They "are LEARNED and added to the self-attention outputs".
+    wrong    That is Shaw without vectors for the keys: it can say where the words stood that one has looked at, and
+             never where to look. A head that is to find the word before gives it less than 0.2 of its weight
+             somewhere.
+    holds    With a vector in the keys more than 0.99 everywhere, whatever the words are.
     """
     rng = np.random.default_rng(70)
     n, d, k = 8, 4, 2

@@ -6,11 +6,13 @@ from minitransformer.related import dynamic_convolution
 
 
 def test_E21_the_weights_of_a_dynamic_convolution_depend_on_the_current_token_only():
-    """Borealis II, before fig. 12: "the convolution weights are determined by all of the inputs, and if we permute them,
-    the result will be different".
+    """Borealis II, before figure 12.
 
-    Weights of token i are softmax(x_i W): with other tokens around it they are the same to the last bit, and a permuted text has
-    its weights permuted. The result is different because a weight is that of an offset, and at the offsets stand other tokens.
+    printed  "the convolution weights are determined by all of the inputs, and if we permute them, the result will be
+             different"
+    wrong    The weights of token i are the same to the last bit with other tokens around it: they differ by 0.
+    holds    Weights are softmax(x_i W). The result is different because a weight is that of an offset, and at the
+             offsets stand other tokens.
     """
     rng = np.random.default_rng(0)
     n, D, H, K = 9, 6, 2, 5

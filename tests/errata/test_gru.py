@@ -28,12 +28,14 @@ def run_gru(seed):
 
 
 def test_E61_the_products_of_the_unrolled_sum():
-    """Unrolled, printed twice: h_t = Σ_{i=1…t} (∏_{j=1…t−i+1} u_j) (∏_{k=1…i−1} (1 − u_k)) h̃_i.
+    """From GRU to attention, the unrolled sum, printed twice.
 
-    The two substitutions above it are right, and say something else. A candidate that entered at step i has passed the
-    gates u_{i+1} … u_t since, and entered with 1 − u_i, once. With the printed products the weights do not sum to one,
-    and the sum is not the state, whichever of the two gate conventions one reads it with. The state before the first
-    token is missing, too.
+    printed  h_t = Σ_{i=1…t} (∏_{j=1…t−i+1} u_j) (∏_{k=1…i−1} (1 − u_k)) h̃_i. The two substitutions above it are
+             right.
+    wrong    The weights are off from a sum of one by more than 0.1, and the sum from the state by more than 0.3,
+             whichever of the two gate conventions one reads it with.
+    holds    A candidate entered with 1 − u_i, once, and has passed the gates u_{i+1} … u_t since; and there is the
+             state before the first token.
     """
     h, u, c = run_gru(1)
     t = n
@@ -55,12 +57,13 @@ def test_E61_the_products_of_the_unrolled_sum():
 
 
 def test_E62_one_convention_and_the_current_token():
-    """Gates, printed first: h_t = u_t ⊙ h_{t−1} + (1 − u_t) ⊙ h̃_t. Printed later, for the same network:
+    """From GRU to attention, the gates.
 
-        u_t = σ(W_x x_{t−1} + U_h h_{t−1} + b_u),   h_t = f(h_{t−1}, x_{t−1}) = u_t ⊙ h̃_t + (1 − u_t) ⊙ h_{t−1}
-
-    Either convention is in use, and one is the other with W_x, U_h and b_u negated, as σ(−a) = 1 − σ(a). Mixing them is
-    what fails. The shift is worse: with x_{t−1}, the state after token t has not read token t.
+    printed  h_t = u_t ⊙ h_{t−1} + (1 − u_t) ⊙ h̃_t first, and later, for the same network,
+             u_t = σ(W_x x_{t−1} + U_h h_{t−1} + b_u),   h_t = f(h_{t−1}, x_{t−1}) = u_t ⊙ h̃_t + (1 − u_t) ⊙ h_{t−1}
+    wrong    Mixed, the states differ by more than 0.5. With x_{t−1}, the state after token t has not read token t:
+             replace it, and the state changes by 0.
+    holds    Either convention, with x_t. One is the other with W_x, U_h and b_u negated, as σ(−a) = 1 − σ(a).
     """
     rng = np.random.default_rng(2)
     gru = GRU(D, d)
@@ -104,11 +107,12 @@ def test_E63_the_sum_is_over_candidates():
 
 
 def test_E64_keys_carry_their_position_and_queries_theirs():
-    """Sense of position, printed: α_i ∝ exp ATT(K(f(x_i)), Q(f(x_t) + p(i)));
-    in the closing summary:        α_i ∝ exp ATT(K(f(x_i) + p(i)), Q(f(x_t) + p(i))).
+    """From GRU to attention, a sense of position.
 
-    In both the score knows where the key stands, and not where the query stands: two equal words at different places
-    give equal rows of weights, and so equal outputs. With the query's own position p(t) they differ.
+    printed  α_i ∝ exp ATT(K(f(x_i)), Q(f(x_t) + p(i))); in the closing summary K(f(x_i) + p(i)) with the same query.
+    wrong    The score knows where the key stands, and not where the query stands: two equal words at different places
+             have rows of weights that differ by 0.
+    holds    The query's own position, Q(f(x_t) + p(t)); then they differ by more than 0.1.
     """
     rng = np.random.default_rng(4)
     attend, positions = Attend(d, causal=False), LearnedPositions(d, n)
@@ -156,11 +160,12 @@ def test_E65_defined_at_every_length_is_not_yet_generalising():
 
 
 def test_E66_a_nonlinearity_per_head_is_not_the_transformer():
-    """Printed: h_t = [g(h_t¹); …; g(h_tᴺ)] is "the Non-Linear, Non-Causal, Positional Attention used by Transformer".
+    """From GRU to attention, non-linear attention.
 
-    With g on every head, what one head found never meets what another found. The transformer mixes the heads with W_o,
-    adds the result to what was there, normalises, and applies a feed-forward network to the whole row, with another
-    residual.
+    printed  h_t = [g(h_t¹); …; g(h_tᴺ)] is "the Non-Linear, Non-Causal, Positional Attention used by Transformer".
+    wrong    With g on every head, what one head found never meets what another found: the gradient between them is 0.
+    holds    The transformer mixes the heads with W_o, adds the result to what was there, normalises, and applies a
+             network to the whole row, with another residual.
     """
     rng = np.random.default_rng(6)
     d, heads = 6, 2

@@ -22,9 +22,11 @@ from minitransformer.pullback import random_like
 
 
 def test_E27_the_mean_has_lost_its_1_over_d():
-    """Layer normalisation, printed: μ = Σ_j x_j, "which is mean". A sum is not a mean until it is divided by d.
+    """Lecture notes, layer normalisation.
 
-    With the printed μ the row is not centred: five numbers around 10 come out around −40.
+    printed  μ = Σ_j x_j, "which is mean".
+    wrong    The row is not centred: five numbers around 10 come out around −40.
+    holds    μ = Σ_j x_j / d; the centred row has mean 0.
     """
     rng = np.random.default_rng(1)
     x = 10 + rng.standard_normal(5)
@@ -40,10 +42,12 @@ def test_E27_the_mean_has_lost_its_1_over_d():
 
 
 def test_E28_the_deviation_has_lost_its_square():
-    """Layer normalisation, printed: (x − μ)/√(σ + ε), where σ is already the standard deviation, a root.
+    """Lecture notes, layer normalisation.
 
-    The root of a root. Rows with a large spread stay large: the one thing the norm is for does not happen. What is
-    meant is √(σ² + ε). The gain γ and the bias β, which the notes announce two lines before, are missing too.
+    printed  (x − μ)/√(σ + ε), where σ is already the standard deviation, a root. Gain γ and bias β, announced two
+             lines before, are missing.
+    wrong    The root of a root: rows that spread by 0.01, 1 and 100 come out with 0.1, 1 and 10.
+    holds    γ ⊙ (x − μ)/√(σ² + ε) + β, with which all three come out with 1, but for ε.
     """
     rng = np.random.default_rng(2)
     eps = 1e-5
@@ -63,10 +67,12 @@ def test_E28_the_deviation_has_lost_its_square():
 
 
 def test_E29_the_first_word_must_see_itself():
-    """Decoder mask, printed: a score where j < i, −∞ otherwise. The diagonal has gone with the future.
+    """Lecture notes, mask of the decoder.
 
-    Then the first row has no key at all, and softmax divides 0 by 0. Every other word sees its past, but not itself.
-    With "inputs shifted to the right", word i is known when word i + 1 is predicted, so j ≤ i is what is meant.
+    printed  A score where j < i, −∞ otherwise. The diagonal has gone with the future.
+    wrong    The first row has no key at all, and softmax divides 0 by 0; the second gives all of its weight, 1, to
+             the first word; no word sees itself.
+    holds    j ≤ i: with "inputs shifted to the right", word i is known when word i + 1 is predicted.
     """
     rng = np.random.default_rng(3)
     n, d = 4, 3
@@ -95,10 +101,12 @@ def test_E29_the_first_word_must_see_itself():
 
 
 def test_E30_divided_by_the_root_of_d_over_h():
-    """Scaled dot product, in words: "divide the attention scores by d/h". In the formula below: by √(d/h). Trust it.
+    """Lecture notes, scaled dot product, in words.
 
-    A score is a sum of d/h products, so its standard deviation is √(d/h). Divided by d/h it shrinks with the width, and
-    softmax becomes a plain average.
+    printed  "Divide the attention scores by d/h". The formula below has √(d/h).
+    wrong    A score is a sum of d/h products, of deviation √(d/h). Divided by d/h = 256 it is 1/16, and the largest
+             of 64 weights less than 1.25/64: a plain average.
+    holds    √(d/h): a deviation of 1, a largest weight above 5/64.
     """
     rng = np.random.default_rng(4)
     d, h, keys = 1024, 4, 64
@@ -119,11 +127,13 @@ def test_E30_divided_by_the_root_of_d_over_h():
 
 
 def test_E31_the_transpose_belongs_to_the_product():
-    """Cross-attention, printed: softmax(Z Q (H Kᵀ)) H V, with Z and H both of length T, and no scale.
+    """Lecture notes, cross-attention.
 
-    The keys are H K, and what is transposed is all of them: (H K)ᵀ = Kᵀ Hᵀ, as the notes' next line has it. With the
-    transpose on K alone, Z Q is T_1 × d and H Kᵀ is T_2 × d: they do not fit. They do fit when T_2 = d by accident, and
-    then they give no scores between words. One letter T for two lengths hides that there are two.
+    printed  softmax(Z Q (H Kᵀ)) H V, with Z and H both of length T, and no scale.
+    wrong    Z Q is T_1 × d and H Kᵀ is T_2 × d: they do not fit. They do when T_2 = d by accident, and then the
+             scores are off by more than 1. One letter T for two lengths hides that there are two.
+    holds    (H K)ᵀ = Kᵀ Hᵀ, as the notes' next line has it, and 1/√d, without which the output is off by more than
+             0.1.
     """
     rng = np.random.default_rng(5)
     T_1, T_2, d = 3, 5, 4
@@ -171,10 +181,12 @@ def test_E32_the_feed_forward_network_reads_what_attention_wrote():
 
 
 def test_E33_weights_are_not_zeroed_but_scores_are_hidden():
-    """Masking is said twice: "by artificially setting attention weights to 0", and then "scores to −∞".
+    """Lecture notes, masking.
 
-    The second is right. Weights that are zeroed after softmax leave rows that do not sum to one, and the future still
-    speaks: it stands in the denominators.
+    printed  "by artificially setting attention weights to 0", and then "scores to −∞".
+    wrong    Weights that are zeroed after softmax leave rows that sum to less than 0.95, and the future still speaks
+             in the denominators: replaced words move them by more than 0.01.
+    holds    Scores to −∞ before softmax: rows sum to one, and earlier rows stay the same to the last bit.
     """
     rng = np.random.default_rng(7)
     n, d, t = 5, 4, 3

@@ -7,10 +7,11 @@ from minitransformer.attention import BigBird, Graph, RandomKeys, Window, block_
 
 
 def test_E40_two_windows_called_w():
-    """C.3: a block j sees blocks j − (w−1)/2 … j + (w−1)/2, and a token i sees tokens i − w/2 … i + w/2.
+    """Lecture notes, BigBird, window.
 
-    The first is written for an odd w, where it gives w blocks; the second for an even one, where it gives w + 1 tokens. For
-    an even w the first would give w − 1 of them.
+    printed  A block j sees blocks j − (w−1)/2 … j + (w−1)/2, and a token i sees tokens i − w/2 … i + w/2.
+    wrong    The first is written for an odd w, the second for an even one: w = 4 gives 3 blocks and 5 tokens.
+    holds    A radius on either side: 2 radius + 1, in blocks or tokens.
     """
     n, middle = 60, 30
     for w in (3, 4, 5, 6):
@@ -59,10 +60,13 @@ def test_E41_paths_are_short_only_from_enough_edges_on():
 
 
 def test_E42_scale_and_sigma():
-    """ATTN_D(X)_i = x_i + Σ_h σ(Q_h(x_i) K_h(X_N(i))ᵀ) V_h(X_N(i)): no 1/√d, and σ "softmax or hardmax".
+    """Lecture notes, BigBird, generalized attention.
 
-    With softmax, one head and the scale it is attention over the out-neighbours plus a residual. Without the scale it is
-    another function; and hardmax has no gradient.
+    printed  ATTN_D(X)_i = x_i + Σ_h σ(Q_h(x_i) K_h(X_N(i))ᵀ) V_h(X_N(i)): no 1/√d, and no word on what σ is. (The
+             paper says softmax or hardmax.)
+    wrong    Without the scale it is another function, off by more than 0.1; so it is with a hardmax, which has a
+             gradient of 0.
+    holds    Softmax and scale: attention over the out-neighbours, plus a residual.
     """
     rng = np.random.default_rng(0)
     n, d = 9, 16

@@ -4,8 +4,14 @@ from minitransformer.figures import length_extrapolation, which_position
 
 
 def test_E13_relative_positions_are_not_better_at_everything():
-    """Borealis II, after figure 4: relative embeddings "generally" do better. The paper behind the figure says: in span
-    prediction, while learned absolute ones do better in classification. In our small models too it depends on the task.
+    """Borealis II, after figure 4.
+
+    printed  On BERT's tasks "relative position embeddings generally perform better than absolute position
+             embeddings".
+    wrong    It depends on the task. Our small readers with learned relative positions find more spans than with
+             absolute ones, and do not answer more often what comes first.
+    holds    The paper behind the figure says so: better in span prediction, while learned absolute ones do better in
+             classification.
     """
     grid = which_position.data()
     absolute, relative = (grid.kinds.index(kind) for kind in ("absolute", "relative"))
@@ -16,9 +22,12 @@ def test_E13_relative_positions_are_not_better_at_everything():
 
 
 def test_E65_sinusoids_do_not_generalise_to_lengths_that_were_never_seen():
-    """From GRU to attention: sinusoids may let a model read sequences longer than any in training. They can be computed
-    there, but the model that has learned from 64 bytes at a time needs more than twice the bits at 128 and 256; models that
-    see offsets need hardly more than before.
+    """From GRU to attention, on sinusoids.
+
+    printed  They are used because of "the property that it can generalize to lengths not seen during training".
+    wrong    They can be computed there, but our models that have learned from 64 bytes at a time need more than twice
+             the bits at 128 and 256.
+    holds    It was a hypothesis of the paper. Models that see offsets, as ALiBi, need hardly more than before.
     """
     found = length_extrapolation.data()
     sinusoidal, alibi = (found.mean("text", name) for name in ("sinusoidal", "alibi"))

@@ -1,7 +1,9 @@
 """Every experiment: its record is whole and of today's trials, and its first steps still run and give what a record holds."""
 
+import itertools
 import json
 from dataclasses import fields, is_dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +11,7 @@ from minitransformer import experiments
 from minitransformer.models.bert_files import BertMissing
 
 NAMES = list(experiments.modules())
+SMALLER = {"thinking_longer", "training_text"}  # their small trials have a small model, too
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -38,14 +41,24 @@ def test_the_record_is_whole_small_and_names_its_machine(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_steps_give_what_a_record_holds(name):
+    """... of the first trial, and of one more for each other list of what is kept: weights of one network, say."""
     module, record = experiments.find(name), experiments.load(name)
-    try:
-        result = module.run(module.small(record.trials[0]))
-    except BertMissing as missing:
-        pytest.skip(str(missing))
-    found = json.loads(json.dumps(result, allow_nan=False))
-    kept = record.results[0]
-    assert {key: type(value) for key, value in found.items()} == {key: type(value) for key, value in kept.items()}
+    for k in {tuple(result): k for k, result in reversed(list(enumerate(record.results)))}.values():
+        try:
+            result = module.run(module.small(record.trials[k]))
+        except BertMissing as missing:
+            pytest.skip(str(missing))
+        found, kept = json.loads(json.dumps(result, allow_nan=False)), record.results[k]
+        assert {key: type(value) for key, value in found.items()} == {key: type(value) for key, value in kept.items()}
+        if name not in SMALLER:
+            assert found.get("parameters") == kept.get("parameters"), "the model is the one that was trained"
+
+
+def test_tokens_per_second_are_tokens_over_seconds(monkeypatch):
+    """By a clock that goes on by one whenever it is looked at: two steps of four samples of 256 tokens."""
+    module = experiments.find("four_attentions")
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    assert module.run(module.small(module.trials()[0]))["trained per second"] == 2 * 4 * 256
 
 
 def test_an_unknown_experiment_is_refused_by_name():

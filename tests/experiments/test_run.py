@@ -363,7 +363,8 @@ def test_a_record_that_lacks_nothing_is_left_alone(go, monkeypatch):
     path = go(2)
     before = path.stat()
     assert go(2, scheduler="tcp://127.0.0.1:9") == path
-    assert path.stat() == before
+    after = path.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # it may be read
 
 
 def test_the_list_says_how_far_a_record_is(go, tmp_path):

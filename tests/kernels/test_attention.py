@@ -38,15 +38,15 @@ def random_inputs(seed=0, batch=(2, 3), n=7, m=9, d=5, dv=4, dtype="float32"):
 
 
 def everything(tier, Q, K, V, dY, **options):
-    """Y, A, dQ, dK, dV and, if there is a bias, dbias, of one tier; None is the tier that is under test."""
+    """Y, A, dQ, dK, dV and, of a bias and a sink, dbias and dsink, of one tier; None is the tier that is under test."""
     with mt.backend(tier):
         Y, pullback = dot_product_attention(Q, K, V, **options)
-        names = ["Y", "A", "dQ", "dK", "dV"] + ["dbias"] * ("bias" in options)
+        names = ["Y", "A", "dQ", "dK", "dV"] + ["dbias"] * ("bias" in options) + ["dsink"] * ("sink" in options)
         return dict(zip(names, (Y, pullback.A, *pullback(dY)), strict=True))
 
 
 def assert_tiers_agree(Q, K, V, dY, **options):
-    exact = {name: x.astype("float64") if name == "bias" else x for name, x in options.items()}
+    exact = {name: x.astype("float64") if name in ("bias", "sink") else x for name, x in options.items()}
     want = everything("numpy", *(X.astype("float64") for X in (Q, K, V, dY)), **exact)
     have = everything(None, Q, K, V, dY, **options)
     # a score s is known to about s · 2⁻²⁴, and so is the logarithm of a weight
@@ -97,6 +97,11 @@ def problems(draw):
         own = [draw(st.sampled_from([s, 1])) for s in batch][draw(st.integers(0, len(batch))) :]
         rng = np.random.default_rng(draw(st.integers(0, 99)))
         options["bias"] = rng.standard_normal((*own, max(n + m - 1, 0))).astype(arrays[0].dtype)
+    if draw(st.booleans()):
+        own = batch[draw(st.integers(0, len(batch))) :]
+        options["sink"] = np.asarray(3 * np.random.default_rng(7).standard_normal(own), arrays[0].dtype)
+    if draw(st.booleans()):
+        options["cap"] = draw(st.sampled_from([0.5, 3, 50.0, 1e4]))
     if batch and batch[-1] and draw(st.booleans()):  # neighbouring heads share their keys and values
         step = draw(st.sampled_from([s for s in (1, 2, 3) if batch[-1] % s == 0]))
         Q, K, V, dY = arrays
@@ -208,7 +213,7 @@ def test_the_pullback_remembers_what_the_equation_needs_and_no_matrix():
     Q, K, V, _ = random_inputs(7, (2,), 100, 90)
     mask = np.random.default_rng(0).random((100, 90)) < 0.5
     Y, pullback = dot_product_attention(Q, K, V, mask=mask, scale=0.5)
-    assert pullback._fields == ("Q", "K", "V", "Y", "L", "scale", "causal", "mask", "bias", "pattern")
+    assert pullback._fields == ("Q", "K", "V", "Y", "L", "scale", "causal", "mask", "bias", "pattern", "sink", "cap")
     assert pullback.Q is Q
     assert pullback.K is K
     assert pullback.V is V

@@ -1,5 +1,6 @@
 """The settings of the compiler are ours only where the reader has made none."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -44,3 +45,27 @@ def test_every_loop_is_kept_on_disk_and_gives_up_no_rule_of_arithmetic_but_one()
     for loop in loops:
         assert not isinstance(loop._cache, NullCache)
         assert loop.targetoptions["fastmath"] == {"contract"}
+
+
+def test_nobody_looks_for_garbage_while_a_loop_is_made():
+    from numba.core.errors import TypingError
+
+    from minitransformer.kernels.compiling import compiled
+
+    @compiled
+    def twice(x):
+        return 2 * x
+
+    compiles, looks = twice.compile, []
+
+    def watched(signature):
+        looks.append(gc.isenabled())
+        return compiles(signature)
+
+    twice.compile = watched
+    assert twice(1.5) == 3
+    assert gc.isenabled()
+    with pytest.raises(TypingError):  # nothing times two
+        twice(None)
+    assert looks == [False, False]
+    assert gc.isenabled()

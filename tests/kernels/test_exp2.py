@@ -1,4 +1,4 @@
-"""The fast 2ˣ: as exact as the type allows, and right at the edges that attention leans on."""
+"""The fast 2ˣ and tanh: as exact as the type allows, and right at the edges that attention leans on."""
 
 import numpy as np
 import pytest
@@ -8,25 +8,37 @@ from minitransformer.backend import available
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
 
-@pytest.fixture(scope="module")
-def tiers():
+def both(function):
     """The function as plain Python, and a compiled loop around it."""
     from numba import njit
 
     from minitransformer.kernels.compiling import CONTRACT
-    from minitransformer.kernels.exp2 import exp2
 
     @njit(fastmath=CONTRACT)
     def compiled(x):
         y = np.empty_like(x)
         for i in range(len(x)):
-            y[i] = exp2(x[i])
+            y[i] = function(x[i])
         return y
 
     def plain(x):
-        return np.array([exp2(x_i) for x_i in x], x.dtype)
+        return np.array([function(x_i) for x_i in x], x.dtype)
 
     return {"compiled": compiled, "plain": plain}
+
+
+@pytest.fixture(scope="module")
+def tiers():
+    from minitransformer.kernels.exp2 import exp2
+
+    return both(exp2)
+
+
+@pytest.fixture(scope="module")
+def tanh():
+    from minitransformer.kernels.exp2 import tanh
+
+    return both(tanh)
 
 
 @pytest.mark.parametrize("how", ["compiled", "plain"])
@@ -64,3 +76,17 @@ def test_every_nan_stays_one(tiers, how, dtype):
 def test_compiled_and_plain_agree(tiers, dtype):
     x = -np.random.default_rng(1).exponential(10, 2000).astype(dtype)
     np.testing.assert_allclose(tiers["compiled"](x), tiers["plain"](x), rtol=3 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("how", ["compiled", "plain"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_tanh_keeps_its_digits_where_it_is_small(tanh, how, dtype):
+    """A cap of 10⁴ would multiply an error of the last digit of 1 by 10⁴: it has to be one of the last digit of tanh."""
+    rng = np.random.default_rng(3)
+    x = np.concatenate([np.geomspace(1e-30, 1e30, 4000), rng.uniform(0, 3, 4000)])
+    x = np.concatenate([x, -x]).astype(dtype)
+    y, want = tanh[how](x), np.tanh(x.astype(np.longdouble))
+    assert y.dtype == dtype
+    assert np.abs(y / want - 1).max() < 3 * np.finfo(dtype).eps
+    edges = np.array([0, np.inf, -np.inf, np.nan], dtype)
+    np.testing.assert_array_equal(tanh[how](edges), np.array([0, 1, -1, np.nan], dtype))

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from tests.kernels.test_sweeps import TOLERANCE, problems, random_inputs
 
 import minitransformer as mt
 from minitransformer.attention import (
@@ -23,6 +22,7 @@ from tests.kernels.promises import (
     assert_any_number_of_threads,
     difference_as_plain_python,
 )
+from tests.kernels.test_scan import TOLERANCE, problems, random_inputs
 
 pytestmark = pytest.mark.skipif(not TIERS, reason="needs Numba")
 

@@ -84,10 +84,12 @@ def rises(read, count=100):
 
 
 def test_what_is_fed_back_are_the_keys():
-    """Figure 15 and its text feed "the output of the attention mechanism back in as a new query". The output is made of values.
+    """Borealis II, figure 15 and the text before it.
 
-    With values of their own, as every transformer has them, the energy grows for some query in 100 of 100 random memories; and
-    values of another width are no queries at all. Fed back is the average of the keys, and the values are read at the end.
+    printed  "the output of the attention network should be feed back in as a new query"
+    wrong    The output is made of values. With values of their own, as every transformer has them, the energy grows
+             for some query in 100 of 100 random memories; values of another width are no queries at all.
+    holds    Fed back is the average of the keys, with which it grows in 0; the values are read at the end.
     """
     assert rises("values") == 100
     assert rises("keys") == 0

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import must_be_for_heads, one_dtype
 from minitransformer.attention.cache.keys_values import claim, must_follow
 from minitransformer.attention.core import refuse_more_queries
 from minitransformer.attention.flash import find, finish, join, nothing_found
 from minitransformer.gather_scatter import for_each_head
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Float, checked
 
 
@@ -103,11 +104,17 @@ def _refuse_other_pages(state: Paged) -> None:
 
 @checked
 def paged_attention(
-    Q: Float[Array, "*batch heads n d"], state: Paged, scale: float | None = None, order: Any = None
+    Q: Float[Array, "*batch heads n d"],
+    state: Paged,
+    scale: float | None = None,
+    order: Any = None,
+    sink: Float[Array, "*own"] | None = None,
+    cap: PositiveNumber | None = None,
 ) -> Array:
     """Causal attention of the last queries to all positions of a state, page by page: Y alone, for it is for writing.
 
     Q       (*batch, H, n, d), the last n positions; heads share the keys of their group
+    others  as in `dot_product_attention`
     order   in which the pages are read; the numbers are the same to rounding. A page that is not in it is not looked at
     cost    O(n m d) time, and nothing is copied together
     raises  TypeError for another dtype than that of the pages, ValueError for other samples, heads or widths, more queries than
@@ -115,13 +122,15 @@ def paged_attention(
     """
     _refuse_other_pages(state)
     K, n = state.pages[0].K, Q.shape[-2]
-    one_dtype(Q=Q, K=K)
+    one_dtype(Q=Q, K=K, sink=sink)
+    if sink is not None:
+        must_be_for_heads(sink, Q.shape[:-2], "sink")
     refuse_more_queries(n, state.length)
     if (*Q.shape[:-3], Q.shape[-1]) != (*K.shape[:-3], K.shape[-1]) or not K.shape[-3] or Q.shape[-3] % K.shape[-3]:
         raise ValueError(f"Q: shape {Q.shape} does not fit keys of {K.shape}")
     scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
     i = state.length - n + np.arange(n)
-    parts, found = list(state.parts()), nothing_found(Q, state.pages[0].V)
+    parts, found = list(state.parts()), nothing_found(Q, state.pages[0].V, sink)
     order = list(range(len(parts)) if order is None else order)
     if len(set(order)) < len(order) or not set(order) <= set(range(len(parts))):
         raise ValueError(f"order: {order} should name each of {len(parts)} pages once at most")
@@ -129,5 +138,5 @@ def paged_attention(
         j, K, V = parts[k]
         mask = None if n == 1 else i[:, None] >= j
         K, V = (for_each_head(X, Q.shape[:-2]) for X in (K, V))
-        found = join(found, find(Q, K, V, mask, scale))
+        found = join(found, find(Q, K, V, mask, scale, cap))
     return finish(found)[0]

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, complete_blocks
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import dot_product_attention
@@ -100,11 +101,6 @@ class MemoryCompressedPullback(NamedTuple):
         return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV), dtheta_k, dtheta_v, *dnulls
 
 
-def complete_blocks(first: int, n: int, count: int, s: int) -> Array:
-    """Which blocks are over when queries first … first + n − 1 look, (n, count): (b + 1) s ≤ i + 1."""
-    return (np.arange(count) + 1) * s <= first + np.arange(n)[:, None] + 1
-
-
 def _with_null(X: Array, null: Array | None) -> Array:
     if null is None:
         return X
@@ -112,12 +108,22 @@ def _with_null(X: Array, null: Array | None) -> Array:
 
 
 def _attend(
-    Q: Array, K: Array, V: Array, sees: Array | None, null_k: Array | None, null_v: Array | None, scale: float | None
+    Q: Array,
+    K: Array,
+    V: Array,
+    complete: BlockPattern | None,
+    sees: Array | None,
+    null_k: Array | None,
+    null_v: Array | None,
+    scale: float | None,
 ) -> tuple[Array, Pullback]:
-    """Attention to blocks, which `sees` may hide, and to the null key, which nothing hides."""
+    """Attention to complete blocks, of which `sees` may hide some, and to the null key, which nothing hides."""
     if sees is not None and null_k is not None:
         sees = np.concatenate([np.ones((*sees.shape[:-1], 1), bool), sees], -1)
-    return dot_product_attention(Q, _with_null(K, null_k), _with_null(V, null_v), mask=sees, scale=scale)
+    K, V = _with_null(K, null_k), _with_null(V, null_v)
+    if complete is None:
+        return dot_product_attention(Q, K, V, mask=sees, scale=scale)
+    return block_sparse_attention(Q, K, V, complete, mask=sees, scale=scale)
 
 
 @checked
@@ -144,7 +150,8 @@ def memory_compressed_attention(
     mask     True where a key is there, (…, 1, m); what is hidden counts as zero, and a block with nothing in it is not seen
     scale    1/√d by default, which the printed equation lacks (E1)
     source   Borealis II (14), figure 5; Liu et al. 2018
-    cost     O(n m d / s) time, O(n m / s) memory: the square is smaller, but it is one. Can be causal
+    cost     O(n m d / s) time: the square is smaller, but it is one; half of it if causal. O(n + m) memory, in the tier "numpy"
+             O(n m / s). Can be causal
     returns  Y and a pullback: dQ, dK, dV, dtheta_k, dtheta_v = pullback(dY), then dnull_k and dnull_v if they are given
     raises   TypeError for a wrong shape or dtype, or half of a null; ValueError for a mask that hides pairs
     """
@@ -160,10 +167,8 @@ def memory_compressed_attention(
         there = np.zeros((*seen.shape[:-2], count * s), bool)
         there[..., :m] = seen[..., 0]
         sees = there.reshape(*seen.shape[:-2], 1, count, s).any(-1)
-    if causal:
-        complete = complete_blocks(m - n, n, count, s)
-        sees = complete if sees is None else sees & complete
-    Y, attention = _attend(Q, K_bar, V_bar, sees, null_k, null_v, scale)
+    complete = complete_blocks(m - n, n, count, s, null_k is not None) if causal else None
+    Y, attention = _attend(Q, K_bar, V_bar, complete, sees, null_k, null_v, scale)
     return Y, MemoryCompressedPullback(attention, k, v, seen, null_k is not None)
 
 
@@ -269,6 +274,6 @@ class MemoryCompressed(Core):
         over = K.shape[-2] // self.stride * self.stride
         K_bar, V_bar = compress(K[..., :over, :], params.theta_k)[0], compress(V[..., :over, :], params.theta_v)[0]
         blocks, n = state.blocks.extended(K_bar, V_bar), Q.shape[-2]
-        sees = complete_blocks(state.length, n, blocks.length, self.stride)
-        Y, _ = _attend(Q, blocks.keys, blocks.values, sees, params.null_k, params.null_v, None)
+        complete = None if n == 1 else complete_blocks(state.length, n, blocks.length, self.stride, self.null)
+        Y, _ = _attend(Q, blocks.keys, blocks.values, complete, None, params.null_k, params.null_v, None)
         return Y, MemoryCompressedState(blocks, K[..., over:, :].copy(), V[..., over:, :].copy(), state.length + n)

@@ -21,6 +21,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import Repeats
 from minitransformer.typing import Array, Bool, Float, checked
 
 # -------------------------------------------------------------------------------------------- pseudo-inverse
@@ -78,7 +79,7 @@ class IteratedInversePullback(NamedTuple):
 
 @checked
 def pseudo_inverse(
-    A: Float[Array, "*batch r r"], *, steps: int | None = 6
+    A: Float[Array, "*batch r r"], *, steps: Repeats | None = 6
 ) -> tuple[Float[Array, "*batch r r"], Pullback]:
     """A⁺ of matrices whose entries are not negative and whose rows sum to one (or are zero), as those of a softmax.
 
@@ -204,7 +205,7 @@ def nystrom_attention(
     theta: Float[Array, "heads taps"] | None = None,
     *,
     landmarks: int = 64,
-    steps: int | None = 6,
+    steps: Repeats | None = 6,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
@@ -300,7 +301,7 @@ class Nystrom(Core):
     heads: int
     landmarks: int = 64
     taps: int | None = 65
-    steps: int | None = 6
+    steps: Repeats | None = 6
 
     unplaced = "has landmarks, which are means of queries and of keys and stand nowhere"
     cost = "O(n landmarks)"

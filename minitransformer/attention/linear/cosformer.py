@@ -22,6 +22,7 @@ from minitransformer.attention.kernel_attention import (
 )
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
+from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Float, checked
 
 
@@ -39,7 +40,7 @@ class CosformerFeaturesPullback(NamedTuple):
 
 @checked
 def cosformer_features(
-    X: Float[Array, "*batch n d"], *, longest: int, first: int = 0
+    X: Float[Array, "*batch n d"], *, longest: int, first: Integer = 0
 ) -> tuple[Float[Array, "*batch n r"], CosformerFeaturesPullback]:
     """[relu(x_i) cos a_i; relu(x_i) sin a_i] with a_i = π i/(2 M): 2 d features, none negative.
 

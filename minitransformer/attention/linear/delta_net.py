@@ -16,6 +16,7 @@ from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, op
 from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback
+from minitransformer.ranges import Iterations, NonNegativeNumber
 from minitransformer.typing import Array
 
 
@@ -65,8 +66,8 @@ class DeltaRule(Core):
     raises   ValueError for a reach that is not above 0 and at most 2
     """
 
-    nu: int | None = None
-    reach: float = 1.0
+    nu: Iterations | None = None
+    reach: NonNegativeNumber = 1.0
 
     unplaced = NO_PAIRS
     cost = "O(n)"

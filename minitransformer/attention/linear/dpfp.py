@@ -16,6 +16,7 @@ from minitransformer.arrays import inverse
 from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
+from minitransformer.ranges import Iterations
 from minitransformer.typing import Array, Float, checked
 
 
@@ -38,7 +39,9 @@ class DPFPPullback(NamedTuple):
 
 
 @checked
-def dpfp_features(K: Float[Array, "*batch n d"], *, nu: int = 1) -> tuple[Float[Array, "*batch n r"], DPFPPullback]:
+def dpfp_features(
+    K: Float[Array, "*batch n d"], *, nu: Iterations = 1
+) -> tuple[Float[Array, "*batch n r"], DPFPPullback]:
     """[x ⊙ roll(x, 1); …; x ⊙ roll(x, ν)] with x = [relu(k); relu(−k)]: r = 2 d ν features, none negative.
 
     If d is odd and the signs of k alternate, no two neighbours of x are above zero, and with ν = 1 all features are 0.
@@ -82,7 +85,7 @@ class DPFP(FeatureAttention):
     cost     O(n d ν dv) time. Can be causal
     """
 
-    nu: int = 1
+    nu: Iterations = 1
 
     cost = "O(n ν)"
     remembers = "S and z, 2 d ν (dv + 1) for each head"

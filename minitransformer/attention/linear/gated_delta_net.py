@@ -22,6 +22,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import sigmoid, silu, softplus
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array
 
 
@@ -84,7 +85,7 @@ class GatedDelta(Memory):
     d: int
     channelwise: bool = False
     taps: int | None = None
-    reach: float = 1.0
+    reach: NonNegativeNumber = 1.0
     key_heads: int | None = None
 
     learned = GatedDeltaParams

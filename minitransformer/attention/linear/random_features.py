@@ -18,6 +18,7 @@ import numpy as np
 from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.functional import softmax
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Float, checked
 
 CAP = 60.0  # the largest exponent that a feature may have: sums of e⁶⁰ still fit into float32, as e⁸⁸ just does
@@ -195,7 +196,7 @@ class ReluFeaturesPullback(NamedTuple):
 
 @checked
 def relu_features(
-    X: Float[Array, "*batch n d"], W: Float[Array, "*own m d"], *, eps: float = 1e-3
+    X: Float[Array, "*batch n d"], W: Float[Array, "*own m d"], *, eps: NonNegativeNumber = 1e-3
 ) -> tuple[Float[Array, "*batch n m"], ReluFeaturesPullback]:
     """φ(x) = relu(W x) + ε: another kernel than exp, that of the angle between x and y, times their lengths.
 

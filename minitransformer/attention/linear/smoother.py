@@ -19,6 +19,7 @@ from minitransformer.attention.dot_product import dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback
+from minitransformer.ranges import Degree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -139,6 +140,7 @@ def gaussian(
 
     scale    1/√d by default
     """
+    one_dtype(Q=Q, K=K)
     s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
     far = np.vecdot(Q, Q)[..., :, None] + np.vecdot(K, K)[..., None, :] - 2 * (Q @ K.mT)
     W = np.exp(-s / 2 * np.maximum(far, 0))
@@ -147,7 +149,7 @@ def gaussian(
 
 @checked
 def polynomial(
-    Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, degree: int = 2, scale: float | None = None
+    Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, degree: Degree = 2, scale: float | None = None
 ) -> tuple[Float[Array, "*batch n m"], OfScoresPullback]:
     """(1 + scale · ⟨q, k⟩)^degree. Of an even degree it is never negative, but large where q and k are opposite.
 

@@ -15,6 +15,7 @@ from minitransformer.attention.kernel_attention import FeatureAttention, Feature
 from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
+from minitransformer.ranges import Degree
 from minitransformer.typing import Array, Float, checked
 
 
@@ -38,7 +39,7 @@ class TaylorFeaturesPullback(NamedTuple):
 
 @checked
 def taylor_features(
-    X: Float[Array, "*batch n d"], *, degree: int = 2
+    X: Float[Array, "*batch n d"], *, degree: Degree = 2
 ) -> tuple[Float[Array, "*batch n r"], TaylorFeaturesPullback]:
     """z(x) = (1, x, x ⊗ x/√2!, …) up to a degree: ⟨z(x), z(y)⟩ = Σ_p ⟨x, y⟩^p / p!, the Taylor polynomial of exp ⟨x, y⟩.
 
@@ -67,7 +68,7 @@ class Taylor(FeatureAttention):
     raises   ValueError for an odd degree
     """
 
-    degree: int = 2
+    degree: Degree = 2
 
     cost = "O(n d²)"
     remembers = "S and z, (1 + d + d²)(dv + 1) for each head"

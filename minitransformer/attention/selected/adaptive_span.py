@@ -19,6 +19,7 @@ from minitransformer.attention.sparse.pattern import TILE, Pattern
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import refuse_other_heads, unbroadcast
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -45,7 +46,7 @@ def log_ramp(z: Array, ramp: int, longest: int, n: int, m: int) -> tuple[Array, 
 class Before(Pattern):
     """The `reach` positions before a query, and not the query's own."""
 
-    reach: int
+    reach: NonNegative
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """1 ≤ i − j ≤ reach."""
@@ -177,7 +178,7 @@ class AdaptiveSpan(Core):
     longest: int
     limit: int | None = None
     ramp: int = 32
-    penalty: float = 2e-6
+    penalty: NonNegativeNumber = 2e-6
     encoding: Any = None
 
     cost = "O(n largest span)"

@@ -1,150 +1,288 @@
-"""Attention where every query has chosen its own keys: the pairs as a boolean matrix of each head, computed in tiles."""
+"""Attention where every query has chosen its own keys: a list of blocks for each query, and the keys gathered from them."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import as_one_axis
 from minitransformer.attention.attend import attend
-from minitransformer.attention.block_sparse import TILE, BlockPattern, block_sparse_attention
-from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.merge import log_sum_exp
+from minitransformer.attention.selected.gathered import rows_at, sum_rows
 from minitransformer.functional import loops_in
+from minitransformer.gather_scatter import for_each_head, sum_over_heads
+from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
+AT_ONCE = 2**19  # scores, or numbers of gathered keys, that exist at once
+
 
 def largest(S: Array, k: int, among: Array) -> Array:
-    """True at the k largest of each row of S (…, n, m), among those that may be chosen; of equal ones the first."""
+    """True at the k largest of each row of S (…, n, m), among those that may be chosen; of equal ones the first.
+
+    cost     O(m) for each row: the k-th largest is found, and nothing is sorted. NaN counts as −∞
+    """
     among = np.broadcast_to(among, S.shape)
-    order = np.argsort(np.where(among, -S, np.inf), -1, kind="stable")[..., :k]
-    found = np.zeros(S.shape, bool)
-    np.put_along_axis(found, order, True, -1)
-    return found & among
+    m = S.shape[-1]
+    if k >= m:
+        return among.copy()
+    S = np.where(among & ~np.isnan(S), S, S.dtype.type(-np.inf))
+    least = np.partition(S, m - k, -1)[..., m - k, None] if k else S.dtype.type(np.inf)
+    more = S > least
+    equal = (S == least) & among
+    room = k - more.sum(-1, keepdims=True)
+    return more | (equal & (equal.cumsum(-1) <= room))
+
+
+def listed(found: Array, k: int) -> Array:
+    """Where each row of found (…, n, m) is True, (…, n, k), with −1 behind: no row has more than k."""
+    lists = np.full((*found.shape[:-1], k), -1)
+    *rows, j = np.nonzero(found)
+    lists[(*rows, found.cumsum(-1)[(*rows, j)] - 1)] = j
+    return lists
+
+
+def largest_places(S: Array, k: int, ends: Array, among: Array | None = None) -> Array:
+    """Where the k largest of each row of S (*batch, n, m) are, (*batch, n, k), in rising order, −1 first where there are fewer.
+
+    ends     (n), how many keys each row may choose from, counted from the first
+    among    and which of them, or None for all; broadcast to S. Of equal ones the first, as in `largest`
+    """
+    m = S.shape[-1]
+    if loops := loops_in("chosen_keys"):
+        rows = math.prod(S.shape[:-1])
+        if among is not None:
+            among = as_one_axis(np.broadcast_to(among, S.shape), 0, -1)
+        ends = np.ascontiguousarray(np.broadcast_to(ends, S.shape[:-1])).reshape(rows)
+        found = loops.largest(as_one_axis(S, 0, -1), k, among, ends).reshape(*S.shape[:-1], k)
+    else:
+        before = np.arange(m) < ends[:, None]
+        found = listed(largest(S, k, before if among is None else before & among), k)
+    found.sort(-1)
+    return found
+
+
+def parts(n: int, size: int) -> Iterator[slice]:
+    """The n queries in parts of which each needs AT_ONCE numbers at most, if one query needs `size`."""
+    step = max(1, AT_ONCE // max(size, 1))
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+
+# ------------------------------------------------------------------------------------------------- attention
 
 
 class Choice(NamedTuple):
-    """Which blocks of keys each of n queries has chosen, (P, n, ⌈m/block⌉), in P heads; the queries are the last of m positions.
+    """Which blocks of keys each of n queries has chosen; the queries are the last of m positions.
 
-    mask   what hides more pairs, (P, n, m) or with axes of 1, or None
+    lists   (…, n, c), the numbers of the blocks, −1 for none; each list is that of equally many neighbouring heads
+    mask    what hides more pairs, (*batch, n, m) or what broadcasts to it, or None
     """
 
-    blocks: Array
+    lists: Array
     block: int
     m: int
     causal: bool
     mask: Array | None
 
     @property
-    def pairs(self) -> Array:
-        """Who sees whom, (P, n, m)."""
-        n = self.blocks.shape[1]
-        sees = np.repeat(self.blocks, self.block, -1)[..., : self.m]
-        if self.causal:
-            sees &= np.arange(self.m) <= np.arange(self.m - n, self.m)[:, None]
-        return sees if self.mask is None else sees & self.mask
+    def slots(self) -> int:
+        """How many keys a query can choose."""
+        return self.lists.shape[-1] * self.block
 
     @property
-    def tiles(self) -> BlockPattern:
-        """The same as a list of the tiles of 64 × 64 that hold a pair: only these are looked at."""
-        P, n, _ = self.blocks.shape
-        first, edges = self.m - n, np.arange(0, n, TILE)
-        chosen = np.logical_or.reduceat(self.blocks, edges, axis=1)  # by some query of the tile
-        k = np.arange(-(-self.m // TILE))
-        low = k * TILE // self.block  # the first and the last block of key tile k
-        high = (np.minimum((k + 1) * TILE, self.m) - 1) // self.block
-        before = np.concatenate([np.zeros((*chosen.shape[:2], 1), int), chosen.cumsum(-1)], -1)
-        wanted = before[..., high + 1] > before[..., low]
+    def blocks(self) -> Array:
+        """Which blocks each query has chosen, (…, n, ⌈m/block⌉), for each list."""
+        found = np.zeros((*self.lists.shape[:-1], -(-self.m // self.block) + 1), bool)
+        np.put_along_axis(found, self.lists, True, -1)  # −1 is the last, nobody's
+        return found[..., :-1]
+
+    def pairs(self, batch: tuple[int, ...]) -> Array:
+        """Who sees whom, (*batch, n, m), but for what is ahead."""
+        n = self.lists.shape[-2]
+        sees = as_one_axis(np.repeat(self.blocks, self.block, -1)[..., : self.m], 0, -2)
+        sees = np.repeat(sees, math.prod(batch) // max(len(sees), 1), 0).reshape(*batch, n, self.m)
+        return sees if self.mask is None else sees & self.mask
+
+    def keys(self, rows: slice, batch: tuple[int, ...]) -> tuple[Array, Array]:
+        """The keys in the slots of these queries, (P, rows, c · block) for P heads, and which of them count."""
+        lists, n = as_one_axis(self.lists, 0, -2)[:, rows], self.lists.shape[-2]
+        j = as_one_axis(lists[..., None] * self.block + np.arange(self.block), -2)
+        sees = np.repeat(lists >= 0, self.block, -1) & (j < self.m)
         if self.causal:
-            wanted &= k * TILE <= first + np.minimum(edges + TILE, n)[:, None] - 1
-        p, t, k = np.nonzero(wanted)
-        i, j = (tile[:, None] * TILE + np.arange(TILE) for tile in (t, k))
-        sees = self._keys_of(p, np.minimum(i, n - 1), j, low[k])
-        edge = (i[:, -1] >= n) | (j[:, -1] >= self.m) | (self.causal & (j[:, -1] > first + i[:, 0]))
-        row, column = i[edge][..., None], j[edge][:, None]
-        sees[edge] &= (row < n) & (column < self.m) & ((column <= first + row) | (not self.causal))
+            sees &= j <= np.arange(self.m - n, self.m)[rows, None]
+        heads = math.prod(batch)
+        j, sees = (np.repeat(X, heads // max(len(lists), 1), 0) for X in (j, sees))
         if self.mask is not None:
-            whole = np.broadcast_to(self.mask, (P, n, self.m))
-            sees &= whole[p[:, None, None], np.minimum(i, n - 1)[..., None], np.minimum(j, self.m - 1)[:, None]]
-        return _listed(n, self.m, wanted, sees)
-
-    def _keys_of(self, p: Array, i: Array, j: Array, low: Array) -> Array:
-        """Whether queries i (tiles, 64) of heads p have chosen the blocks of keys j (tiles, 64), of which `low` is the first."""
-        whole = TILE % self.block == 0 or self.block % TILE == 0  # blocks and tiles share their edges
-        width = max(1, TILE // self.block) if whole else (TILE - 2) // self.block + 2
-        c = np.minimum(low[:, None] + np.arange(width), self.blocks.shape[-1] - 1)
-        of_blocks = self.blocks[p[:, None, None], i[..., None], c[:, None]]
-        if whole:
-            return np.repeat(of_blocks, TILE // width, -1)
-        return np.take_along_axis(of_blocks, np.minimum(j // self.block - low[:, None], width - 1)[:, None], -1)
+            whole = np.broadcast_to(self.mask, (*batch, n, self.m)).reshape(heads, n, self.m)[:, rows]
+            sees &= np.take_along_axis(whole, np.clip(j, 0, self.m - 1), -1)
+        return np.where(sees, j, -1), sees
 
 
-def _listed(n: int, m: int, wanted: Array, sees: Array) -> BlockPattern:
-    """The pattern of these tiles (P, tiles of queries, tiles of keys), each with its pairs; those without any are left out."""
-    some: Any = sees.any((-2, -1))
-    every: Any = sees.all((-2, -1))
-    wanted[wanted] = some
-    counts = wanted.sum(-1)
-    starts = np.zeros((len(counts), counts.shape[1] + 1), np.int64)
-    starts[:, 1:] = np.cumsum(counts).reshape(counts.shape)
-    starts[1:, 0] = starts[:-1, -1]
-    partly = ~every[some]
-    which = np.where(partly, np.cumsum(partly) - 1, -1)
-    masks = sees[some & ~every] if partly.any() else np.zeros((1, TILE, TILE), bool)
-    return BlockPattern(n, m, starts, np.nonzero(wanted)[2], which, masks)
+def _one_batch_axis(X: Array) -> Array:
+    return X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:])
 
 
 class ChosenPullback(NamedTuple):
-    """Attention's own gradients; the choice is constant. In the tiles all samples and heads were one axis."""
+    """Attention's own gradients, of the pairs that were chosen; the choice is constant.
 
-    attention: Pullback
-    shapes: tuple[tuple[int, ...], ...]  # of Q, K and V
+        A_it = exp(s_it − L_i),  dS = A ⊙ (dA − D),  D_i = ⟨dy_i, y_i⟩,  dq_i = scale Σ_t dS_it k_j(i,t)
+        dk_j and dv_j are sums over whoever has chosen j
+
+    weights  what the heads of a list give to its slots, summed, (…, n, c · block); empty if nobody has asked
+    """
+
+    Q: Array
+    K: Array
+    V: Array
+    choice: Choice
+    scale: float
+    Y: Array
+    L: Array
+    weights: Array
 
     @property
     def A(self) -> Array:  # noqa: N802
         """The attention matrices, (*batch, n, m)."""
-        A = self.attention.A
-        return A.reshape(*self.shapes[0][:-1], A.shape[-1])
+        *batch, n, _ = self.Q.shape
+        A = np.zeros((math.prod(batch), n, self.K.shape[-2] + 1), self.Q.dtype)
+        for part in self.gathered():
+            np.put_along_axis(A[:, part.rows], part.j, part.A(self.scale, self.L), -1)  # −1 is the last, nobody's
+        return A[..., :-1].reshape(*batch, n, self.K.shape[-2])
+
+    @property
+    def blocks(self) -> Array:
+        """Which blocks each query has chosen, (…, n, ⌈m/block⌉), for each list."""
+        return self.choice.blocks
+
+    def gathered(self) -> "Iterator[_Part]":
+        """The queries, part by part, with their keys and values."""
+        return _parts_of(self.Q, self.K, self.V, self.choice)
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
-        gradients = self.attention(dY.reshape(math.prod(dY.shape[:-2]), *dY.shape[-2:]))
-        dQ, dK, dV = (dX.reshape(shape) for dX, shape in zip(gradients, self.shapes, strict=True))
+        Q, K, V, choice, scale, Y, L, _ = self
+        if loops := loops_in("chosen_keys"):
+            return loops.backward(Q, K, V, choice, scale, Y, L, dY)
+        D, m, (dQ, dK, dV) = np.vecdot(dY, Y)[..., None], K.shape[-2], [np.zeros_like(X) for X in (Q, K, V)]
+        for part in self.gathered():
+            A, dy = part.A(scale, L), _one_batch_axis(dY)[:, part.rows, None]
+            dS = scale * A * ((dy @ part.V.mT)[..., 0, :] - _one_batch_axis(D)[:, part.rows])
+            _one_batch_axis(dQ)[:, part.rows] = (dS[..., None, :] @ part.K)[..., 0, :]
+            for dX, weights, rows in ((dK, dS, part.Q), (dV, A, dy)):
+                of_heads = sum_rows(weights[..., None] * rows, part.j, m)
+                dX += sum_over_heads(of_heads.reshape(*Q.shape[:-2], *dX.shape[-2:]), dX.shape)
         return dQ, dK, dV
+
+
+class EncodedChosenPullback(NamedTuple):
+    """As `ChosenPullback`, with an encoding of positions in the scores; called, it gives dparams, dQ, dK, dV."""
+
+    attention: Pullback
+    choice: Choice
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, n, m)."""
+        return self.attention.A
+
+    @property
+    def blocks(self) -> Array:
+        """Which blocks each query has chosen, (…, n, ⌈m/block⌉), for each list."""
+        return self.choice.blocks
+
+    @property
+    def weights(self) -> Array:
+        """What the heads of a list give to its slots, summed, (…, n, c · block)."""
+        *batch, n, m = self.A.shape
+        j, sees = self.choice.keys(slice(None), tuple(batch))
+        of_slots = np.where(
+            sees, np.take_along_axis(self.A.reshape(len(j), n, m), np.maximum(j, 0), -1), self.A.dtype.type(0)
+        )
+        lists = self.choice.lists.shape[:-1]
+        return of_slots.reshape(math.prod(lists[:-1]), -1, n, of_slots.shape[-1]).sum(1).reshape(*lists, -1)
+
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        return self.attention(dY)
+
+
+class _Part(NamedTuple):
+    """Some queries (P, rows, 1, d), their keys and values (P, rows, slots, …), which these are and whether they count."""
+
+    rows: slice
+    Q: Array
+    K: Array
+    V: Array
+    j: Array
+    sees: Array
+
+    def scores(self, scale: float) -> Array:
+        """S (P, rows, slots), −∞ where nothing is seen."""
+        S = ((self.Q * self.Q.dtype.type(scale)) @ self.K.mT)[..., 0, :]
+        return np.where(self.sees, S, S.dtype.type(-np.inf))
+
+    def A(self, scale: float, L: Array) -> Array:  # noqa: N802
+        """exp(S − L)."""
+        L = L.reshape(len(self.Q), -1)[:, self.rows, None]
+        return np.exp(self.scores(scale) - np.where(np.isneginf(L), L.dtype.type(0), L))
+
+
+def _parts_of(Q: Array, K: Array, V: Array, choice: Choice) -> Iterator[_Part]:
+    batch = Q.shape[:-2]
+    q, k, v = (_one_batch_axis(X) for X in (Q, *(for_each_head(X, batch) for X in (K, V))))
+    for rows in parts(Q.shape[-2] if len(q) else 0, len(q) * choice.slots * max(K.shape[-1], V.shape[-1])):
+        j, sees = choice.keys(rows, batch)
+        k_j, v_j = (np.where(sees[..., None], rows_at(X, j), X.dtype.type(0)) for X in (k, v))
+        yield _Part(rows, q[:, rows, None], k_j, v_j, j, sees)
 
 
 def attend_to_chosen(
     Q: Array,
     K: Array,
     V: Array,
-    blocks: Array,
+    lists: Array,
     block: int,
     *,
     causal: bool,
     mask: Array | None = None,
     scale: float | None = None,
-    encoding: Any = None,
+    weigh: bool = False,
+    encoding: Encoding | None = None,
     params: Any = None,
 ) -> tuple[Array, Any]:
-    """Attention to the keys of the blocks that each query has chosen, (*batch, n, ⌈m/block⌉) or with axes of 1.
+    """Attention to the keys of the blocks that each query has chosen, and to no others.
 
-    In the tiers of loops only tiles that hold such a pair are computed; the definition is dense attention with a mask.
     K, V     (*batch, m, …), or one for each group of neighbouring heads
-    mask     (*batch, n, m), or with axes of 1
-    encoding of positions in the scores, with its params: then all pairs are formed, and dparams is the first of the gradients
+    lists    numbers of blocks, (…, n, c), −1 for none; of as many heads as there are, or of a divisor: neighbours share one
+    mask     what broadcasts to (*batch, n, m)
+    weigh    whether the weights of the slots are wanted, summed over the heads that share a list
+    encoding of positions in the scores, with its params: then dparams is the first of the gradients
+    cost     O(n c block d) time, O(n c) memory beside what is given and returned; O(n m d) and O(n m) with an encoding
     """
-    batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
-    if mask is not None:
-        mask = as_one_axis(np.broadcast_to(mask, (*batch, n, m)), 0, -2)
-    blocks = as_one_axis(np.broadcast_to(blocks, (*batch, n, blocks.shape[-1])), 0, -2)
-    choice = Choice(blocks, block, m, causal, mask)
+    n, m = Q.shape[-2], K.shape[-2]
     if encoding is not None:
-        return attend(encoding, params, Q, K, V, causal=causal, mask=choice.pairs.reshape(*batch, n, m), scale=scale)
-    q, k, v = (X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]) for X in (Q, K, V))
-    if loops_in("attention") and len(q):  # a list of tiles is of one head at least
-        Y, attention = block_sparse_attention(q, k, v, choice.tiles, scale=scale)
-    else:
-        Y, attention = dot_product_attention(q, k, v, mask=choice.pairs, scale=scale)
-    return Y.reshape(*Q.shape[:-1], V.shape[-1]), ChosenPullback(attention, (Q.shape, K.shape, V.shape))
+        choice = Choice(lists, block, m, causal, None if mask is None else np.atleast_2d(mask))
+        Y, attention = attend(encoding, params, Q, K, V, causal=causal, mask=choice.pairs(Q.shape[:-2]), scale=scale)
+        return Y, EncodedChosenPullback(attention, choice)
+    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else float(scale)
+    choice = Choice(lists, block, m, causal, None if mask is None else np.atleast_2d(mask))
+    Y, L = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype), np.empty(Q.shape[:-1], Q.dtype)
+    weights = np.zeros((*lists.shape[:-1], choice.slots) if weigh else (0, 0, 0), Q.dtype)
+    pullback = ChosenPullback(Q, K, V, choice, scale, Y, L, weights)
+    if loops := loops_in("chosen_keys"):
+        loops.forward(Q, K, V, choice, scale, Y, L, weights)
+        return Y, pullback
+    for part in pullback.gathered():
+        L.reshape(len(part.Q), n)[:, part.rows] = log_sum_exp(part.scores(scale))
+        A = part.A(scale, L)
+        _one_batch_axis(Y)[:, part.rows] = (A[..., None, :] @ part.V)[..., 0, :]
+        if weigh:
+            of_lists = as_one_axis(weights, 0, -2)
+            of_lists[:, part.rows] = A.reshape(len(of_lists), -1, *A.shape[1:]).sum(1)
+    return Y, pullback
+
+
+# ---------------------------------------------------------------------------------------------------- means
 
 
 class BlockMeansPullback(NamedTuple):

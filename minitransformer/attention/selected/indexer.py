@@ -9,6 +9,7 @@ The choice is constant, so the loss of the model says nothing to the indexer. It
 to the model: what the indexer reads, and p, are constants to it.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,17 @@ import numpy as np
 from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
-from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen, largest
-from minitransformer.attention.selected.gathered import only_those_there, who_is_there
+from minitransformer.attention.selected.chosen import (
+    ChosenPullback,
+    EncodedChosenPullback,
+    attend_to_chosen,
+    largest_places,
+    parts,
+)
+from minitransformer.attention.selected.gathered import only_those_there, rows_at, sum_of_rows, who_is_there
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Tree
+from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -81,6 +89,7 @@ def index_loss(
     source   DeepSeek-V3.2-Exp report (3), (4)
     returns  loss and a pullback: dI = pullback(dloss)
     """
+    one_dtype(scores=scores, p=p)
     I_seen = np.where(sees, scores, scores.dtype.type(-np.inf))
     top = log_sum_exp(I_seen)[..., None]
     log_A = np.where(sees, scores - np.where(top == -np.inf, 0, top), scores.dtype.type(0))
@@ -108,12 +117,14 @@ class IndexerParams(NamedTuple):
 class IndexerPullback(NamedTuple):
     """Two separate ways back: dY through attention to Q, K and V; the added loss through the scores to the indexer.
 
-    The indexer's own inputs, X_q and X_k, get nothing.
+    The indexer's own inputs, X_q and X_k, get nothing. Its loss looks at chosen pairs alone, so their scores are what it keeps:
+    those of query i with its chosen keys are scores of one query, a sample of its own.
     """
 
-    attention: ChosenPullback | Any
+    attention: ChosenPullback | EncodedChosenPullback
     scores: IndexScoresPullback
     loss: IndexLossPullback
+    chosen: Array
     X_q: Array
     X_k: Array
     weight: float
@@ -126,15 +137,15 @@ class IndexerPullback(NamedTuple):
         return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[IndexerParams, Array, Array, Array]:
-        dQ, dK, dw = self.scores(self.loss(self.weight * self.dadded))
+        dQ, dK, dw = self.scores(self.loss(self.weight * self.dadded)[..., None, :])
 
         def of_samples(X: Array, dZ: Array) -> Array:
-            return as_one_axis(X, 0, -1).T @ as_one_axis(dZ, 0, -1)
+            return as_one_axis(X, 0, -1).T @ dZ.reshape(-1, dZ.shape[-1])
 
-        dU_q = of_samples(self.X_q, in_a_row(dQ))
-        *dencoding, dQ, dK_seen, dV = self.attention(dY)
-        dparams = IndexerParams(dU_q, of_samples(self.X_k, dK), of_samples(self.X_q, dw), *dencoding)
-        return dparams, dQ, dK_seen, dV
+        dkeys = sum_of_rows(dK, self.chosen, self.X_k.shape[-2])
+        dU_q = of_samples(self.X_q, as_one_axis(dQ, -3))
+        *dencoding, dQ, dK, dV = self.attention(dY)
+        return IndexerParams(dU_q, of_samples(self.X_k, dkeys), of_samples(self.X_q, dw), *dencoding), dQ, dK, dV
 
 
 def in_a_row(X: Array) -> Array:
@@ -161,8 +172,8 @@ class Indexer(Core):
     It reads the queries and keys of all heads, as constants; DeepSeek's reads the tokens, and their latents.
 
     source   DeepSeek-V3.2-Exp report, sparse attention. Its loss is that of their second stage, over the chosen keys
-    cost     O(n² H_I d_I) time to score, O(n chosen d) for each head to attend, in whole tiles of 64 × 64; O(n² H) memory, for
-             its loss looks at all of A. Causal, the choice as well
+    cost     O(n² H_I d_I) time to score, O(n chosen d) for each head to attend; O(n chosen d_I) memory. Can be causal, and so
+             is the choice
     """
 
     heads: int
@@ -170,7 +181,7 @@ class Indexer(Core):
     chosen: int = 32
     small: int = 2
     narrow: int = 8
-    weight: float = 1.0
+    weight: NonNegativeNumber = 1.0
     encoding: Any = None
 
     cost = "O(n² small narrow + n chosen)"
@@ -207,19 +218,30 @@ class Indexer(Core):
             raise ValueError(f"Q: {n} queries for {m} keys; the queries are the last of the keys' positions")
         mask, there = who_is_there(mask, (*Q.shape[:-1], m))
         K, V = only_those_there(there, K, V)
-        allowed = np.ones((1, n, m), bool) if mask is None else mask
-        if causal:
-            allowed = allowed & (np.arange(m) <= np.arange(m - n, m)[:, None])
         X_q, X_k = in_a_row(*only_those_there(there, Q)), in_a_row(K)
-        narrow = (X_q @ params.U_q).reshape(*X_q.shape[:-1], self.small, self.narrow).swapaxes(-2, -3)
-        index, scores = index_scores(narrow, X_k @ params.U_k, X_q @ params.U_w)
-        chosen = largest(index, self.chosen, _for_all_heads(allowed, 3))
+        queries, keys, w = X_q @ params.U_q, X_k @ params.U_k, X_q @ params.U_w
+        queries = queries.reshape(*w.shape, self.narrow).swapaxes(-2, -3)
+        chosen = self._choose(queries, keys, w, None if mask is None else _for_all_heads(mask, 3), causal)
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
-        Y, attention = attend_to_chosen(Q, K, V, chosen[..., None, :, :], 1, causal=causal, mask=mask, **positions)
+        Y, attention = attend_to_chosen(Q, K, V, chosen, 1, causal=causal, mask=mask, weigh=True, **positions)
 
-        p = attention.A.mean(-3)
+        one_query = queries.swapaxes(-2, -3)[..., None, :]  # each is a sample, with its chosen keys
+        index, scores = index_scores(one_query, rows_at(keys, chosen), w[..., None, :])
+        p = attention.weights
         total = p.sum(-1, keepdims=True)
-        queries = _for_all_heads(there, 2)[..., m - n :, None]  # padding has nothing to teach
-        p = np.where(queries, p / np.where(total > 0, total, 1), 0).astype(p.dtype, copy=False)
-        loss, own = index_loss(index, p, chosen & (total > 0) & queries)
-        return Y, IndexerPullback(attention, scores, own, X_q, X_k, self.weight, float(self.weight * loss))
+        taught = _for_all_heads(there, 2)[..., m - n :, None] & (total > 0)  # padding has nothing to teach
+        p = np.where(taught, p / np.where(total > 0, total, 1), 0).astype(p.dtype, copy=False)
+        loss, own = index_loss(index[..., 0, :], p, (chosen >= 0) & taught)
+        return Y, IndexerPullback(attention, scores, own, chosen, X_q, X_k, self.weight, float(self.weight * loss))
+
+    def _choose(self, Q: Array, K: Array, w: Array, allowed: Array | None, causal: bool) -> Array:
+        """The keys that each query wants most, (*batch, n, chosen). The scores of some queries at a time are looked at."""
+        n, m = Q.shape[-2], K.shape[-2]
+        chosen = np.empty((*w.shape[:-1], min(self.chosen, m)), int)
+        for rows in parts(n, math.prod(Q.shape[:-2]) * m):
+            ends = (np.arange(m - n, m) + 1 if causal else np.full(n, m))[rows]
+            stop = ends[-1]
+            index, _ = index_scores(Q[..., rows, :], K[..., :stop, :], w[..., rows, :])
+            among = None if allowed is None else np.broadcast_to(allowed, (*allowed.shape[:-2], n, m))[..., rows, :stop]
+            chosen[..., rows, :] = largest_places(index, chosen.shape[-1], ends, among)
+        return chosen

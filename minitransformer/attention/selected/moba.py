@@ -9,13 +9,21 @@ Only what is past and complete is ranked, so that which keys are seen is as caus
 and K̄ is used for nothing else: no gradient teaches it to choose better, only the keys that were chosen learn.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
-from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen, block_means, largest
+from minitransformer.attention.selected.chosen import (
+    ChosenPullback,
+    EncodedChosenPullback,
+    attend_to_chosen,
+    block_means,
+    largest_places,
+    parts,
+)
 from minitransformer.attention.selected.gathered import only_those_there, who_is_there
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
@@ -24,13 +32,14 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 class MoBAPullback(NamedTuple):
-    """The chosen pairs are constant: attention's own gradients, of these pairs; with an encoding that of its parameters first.
+    """The chosen pairs are constant: attention's own gradients, of these pairs; with an encoding that of its parameters first."""
 
-    blocks   which blocks each query has chosen, (*batch, n, ⌈m/block⌉)
-    """
+    attention: ChosenPullback | EncodedChosenPullback
 
-    attention: ChosenPullback | Any
-    blocks: Array
+    @property
+    def blocks(self) -> Array:
+        """Which blocks each query has chosen, (*batch, n, ⌈m/block⌉)."""
+        return self.attention.blocks
 
     @property
     def A(self) -> Array:  # noqa: N802
@@ -64,8 +73,8 @@ def moba_attention(
     scale    1/√d by default
     encoding of positions in the scores, with its params; blocks are chosen without, for a mean stands nowhere
     source   Lu et al. 2025, Mixture of Block Attention
-    cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend, in whole tiles of 64 × 64: it pays
-             where neighbouring queries choose alike. O(n m d) with an encoding
+    cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend; O(n + m) memory.
+             O(n m d) and O(n m) with an encoding
     returns  Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding; `pullback.blocks` is the choice
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, or a mask that does not fit
     """
@@ -76,14 +85,30 @@ def moba_attention(
     mask, there = who_is_there(mask, shape)
     K, V = only_those_there(there, K, V)
     means, _ = block_means(K, there, block)
-    i, c = np.arange(m - n, m)[:, None], np.arange(means.shape[-2])
-    own = c == i // block
-    others = (c < i // block) if causal else ~own
-    has_keys = np.logical_or.reduceat(there, c * block, -1)[..., None, :]
-    blocks = own | largest(Q @ means.mT, chosen - 1, others & has_keys)
+    places = _others(Q, means, there, block, chosen - 1, causal)
+    own = np.broadcast_to((np.arange(m - n, m) // block)[:, None], (*Q.shape[:-1], 1))
+    lists = np.concatenate([places, own], -1)
     options: dict[str, Any] = {"scale": scale, "encoding": encoding, "params": params}
-    Y, attention = attend_to_chosen(Q, K, V, blocks, block, causal=causal, mask=mask, **options)
-    return Y, MoBAPullback(attention, blocks)
+    Y, attention = attend_to_chosen(Q, K, V, lists, block, causal=causal, mask=mask, **options)
+    return Y, MoBAPullback(attention)
+
+
+def _others(Q: Array, means: Array, there: Array, block: int, k: int, causal: bool) -> Array:
+    """The k blocks beside its own that each query likes best, (*batch, n, k), −1 where there are fewer.
+
+    Some queries at a time, so that the matrix of all queries and all blocks is never there.
+    """
+    n, m, blocks = Q.shape[-2], there.shape[-1], means.shape[-2]
+    own, c = np.arange(m - n, m) // block, np.arange(blocks)
+    has_keys = np.logical_or.reduceat(there, c * block, -1)[..., None, :]
+    places = np.empty((*Q.shape[:-1], min(k, blocks)), int)
+    for rows in parts(n, math.prod(Q.shape[:-2]) * blocks):
+        stop = own[rows][-1] if causal else blocks
+        S, others = Q[..., rows, :] @ means[..., :stop, :].mT, has_keys[..., :stop]
+        ends = (own if causal else np.full(n, blocks))[rows]
+        among = others if causal else others & (c != own[rows, None])
+        places[..., rows, :] = largest_places(S, places.shape[-1], ends, None if among.all() else among)
+    return places
 
 
 # --------------------------------------------------------------------------------------------- the core
@@ -95,7 +120,7 @@ class MoBA(Core):
 
     encoding of positions in the scores of the pairs that were chosen; a model puts its own there
     source   Lu et al. 2025
-    cost     O(n (n/block + chosen · block) d) time, O(n² d) with an encoding. Causal, which keys are seen as well
+    cost     O(n (n/block + chosen · block) d) time. Causal, which keys are seen as well
     """
 
     block: int = 16

@@ -9,29 +9,32 @@ The choice is constant, but what it is made by, A_c, is also what Y_c is made by
 view is good for.
 """
 
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.attend import attend
-from minitransformer.attention.block_sparse import block_sparse_attention
+from minitransformer.attention.block_sparse import block_sparse_attention, complete_blocks
 from minitransformer.attention.core import Core, refuse_more_queries
-from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.selected.chosen import (
     BlockMeansPullback,
     ChosenPullback,
+    EncodedChosenPullback,
     attend_to_chosen,
     block_means,
-    largest,
+    largest_places,
+    parts,
 )
 from minitransformer.attention.selected.gathered import only_those_there, refuse_no_window, who_is_there
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
-from minitransformer.functional import sigmoid
+from minitransformer.functional import sigmoid, softmax
 from minitransformer.gather_scatter import for_each_head
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -39,17 +42,20 @@ class NSAPullback(NamedTuple):
     """Y = Σ_b g_b Y_b: dg_b = ⟨dy, y_b⟩ and dY_b = g_b dY; keys and values get the sum of what the three send back.
 
     branches   Y of the compressed, the selected and the window branch
-    blocks     which blocks each group of heads has chosen, (*batch, G, n, ⌈m/block⌉)
     """
 
     gates: Array
     branches: tuple[Array, ...]
-    blocks: Array
     compressed: Pullback
     K_means: BlockMeansPullback
     V_means: BlockMeansPullback
-    selected: ChosenPullback | Any
+    selected: ChosenPullback | EncodedChosenPullback
     window: Pullback
+
+    @property
+    def blocks(self) -> Array:
+        """Which blocks each group of heads has chosen, (*batch, G, n, ⌈m/block⌉)."""
+        return self.selected.blocks
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dgates = np.stack([np.vecdot(dY, Y) for Y in self.branches], -1)
@@ -73,7 +79,7 @@ def nsa_attention(
     *,
     block: int = 16,
     chosen: int = 4,
-    window: int = 32,
+    window: NonNegative = 32,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
     encoding: Encoding | None = None,
@@ -94,37 +100,36 @@ def nsa_attention(
     scale    1/√d by default
     encoding of positions in the scores of the selected branch and of the window, with its params; a mean stands nowhere
     source   Yuan et al. 2025, Native Sparse Attention
-    cost     O(n (m/block + chosen · block + window) d) time, the chosen blocks in whole tiles of 64 × 64. Always causal, the
-             choice as well: only complete blocks are averaged. O(n m d) with an encoding
+    cost     O(n (m/block + chosen · block + window) d) time, O(n + m) memory. Always causal, the choice as well: only complete
+             blocks are averaged. O(n m d) and O(n m) with an encoding
     returns  Y and a pullback: dQ, dK, dV, dgates = pullback(dY), after dparams if there is an encoding. `pullback.blocks` is
              the choice
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, no window, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, gates=gates)
-    *batch, H, n, _ = Q.shape
+    *batch, H, n, d = Q.shape
     G, m = K.shape[-3:-1]
     refuse_more_queries(n, m)
     refuse_no_window(window)
+    exact = scale  # the branches with positions have the scale of the encoding, and so has the other
+    scale = encoding.scale if encoding is not None and scale is None else scale
+    scale = 1 / math.sqrt(max(d, 1)) if scale is None else scale
     mask, there = who_is_there(mask, (*batch, H, n, m))
     if H != G and there.ndim > 1 and there.shape[-2] != 1:
         raise ValueError(f"mask: shape {mask.shape}; heads that share their keys hide the same ones")  # type: ignore[union-attr]
     K, V = only_those_there(there, K, V)
     (K_c, K_means), (V_c, V_means) = (block_means(X, there, block) for X in (K, V))
-    i, c = np.arange(m - n, m)[:, None], np.arange(K_c.shape[-2])
-    has_keys = np.logical_or.reduceat(there, c * block, -1)[..., None, :]
-    complete = ((c + 1) * block - 1 <= i) & has_keys
+    edges = np.arange(0, m, block)
+    has_keys = np.logical_or.reduceat(there, edges, -1)[..., None, :]
+    whole = has_keys
     if mask is not None:  # nor is a mean shown to a query from which one of its keys is hidden
-        complete = complete & ~np.logical_or.reduceat(there[..., None, :] & ~mask, c * block, -1)
-    alike = encoding.scale if encoding is not None and scale is None else scale
-    Y_c, compressed = dot_product_attention(Q, K_c, V_c, mask=complete, scale=alike)
+        whole = has_keys & ~np.logical_or.reduceat(there[..., None, :] & ~mask, edges, -1)
+    complete = complete_blocks(m - n, n, len(edges), block)
+    Y_c, compressed = block_sparse_attention(Q, K_c, V_c, complete, mask=None if whole.all() else whole, scale=scale)
 
-    own = i // block
-    weight = compressed.A.reshape(*batch, G, H // G, n, len(c)).sum(-3)
-    always, past = (c == 0) | (c == own) | (c == own - 1), (c <= own) & has_keys
-    blocks = (always & past) | largest(np.where(always, np.inf, weight), chosen, past)
-    for_heads = for_each_head(blocks, (*batch, H))
-    seen: dict[str, Any] = {"causal": True, "mask": mask, "scale": scale}
-    Y_s, selected = attend_to_chosen(Q, K, V, for_heads, block, **seen, encoding=encoding, params=params)
+    lists = _best(Q, K_c, whole, has_keys, m, block, max(chosen, 3), scale)
+    seen: dict[str, Any] = {"causal": True, "mask": mask, "scale": scale if encoding is None else exact}
+    Y_s, selected = attend_to_chosen(Q, K, V, lists, block, **seen, encoding=encoding, params=params)
 
     near = Window(window - 1)(n, m, causal=True)
     if encoding is None:
@@ -133,7 +138,31 @@ def nsa_attention(
         Y_w, last = attend(encoding, params, Q, K, V, pattern=near, **seen)
     branches = Y_c, Y_s, Y_w
     Y: Any = sum(gates[..., b : b + 1] * Y_b for b, Y_b in enumerate(branches))
-    return Y, NSAPullback(gates, branches, blocks, compressed, K_means, V_means, selected, last)
+    return Y, NSAPullback(gates, branches, compressed, K_means, V_means, selected, last)
+
+
+def _best(Q: Array, K_c: Array, whole: Array, has_keys: Array, m: int, block: int, chosen: int, scale: float) -> Array:
+    """The blocks that weigh most in A_c, summed over the heads of a group, and those always chosen: (*batch, G, n, chosen).
+
+    Some rows of A_c at a time, so that it is never there as a whole.
+    """
+    *batch, H, n, _ = Q.shape
+    G, blocks = K_c.shape[-3:-1]
+    keys, whole = for_each_head(K_c, (*batch, H)), np.broadcast_to(whole, (*whole.shape[:-2], n, blocks))
+    lists = np.empty((*batch, G, n, min(chosen, blocks)), int)
+    for rows in parts(n, math.prod((*batch, H, blocks))):
+        i = np.arange(m - n, m)[rows, None]
+        own = i // block
+        c = np.arange(own[-1, 0] + 1)
+        A, _ = softmax(
+            (scale * Q[..., rows, :]) @ keys[..., : len(c), :].mT,
+            mask=whole[..., rows, : len(c)] & ((c + 1) * block <= i + 1),
+        )
+        weight = A.reshape(*batch, G, H // G, *A.shape[-2:]).sum(-3)
+        always = (c == 0) | (c == own) | (c == own - 1)
+        among = None if has_keys.all() else has_keys[..., : len(c)]
+        lists[..., rows, :] = largest_places(np.where(always, np.inf, weight), lists.shape[-1], own[:, 0] + 1, among)
+    return lists
 
 
 # --------------------------------------------------------------------------------------------- the core
@@ -157,13 +186,12 @@ class NSA(Core):
     block, chosen, window   as in `nsa_attention`. The three branches have the same keys and values
     encoding                of positions in the scores of the selected branch and of the window; a model puts its own there
     source                  Yuan et al. 2025
-    cost                    O(n (n/block + chosen · block + window) d) time, O(n² d) with an encoding. Always causal, the choice
-                            as well
+    cost                    O(n (n/block + chosen · block + window) d) time. Always causal, the choice as well
     """
 
     block: int = 16
     chosen: int = 4
-    window: int = 32
+    window: NonNegative = 32
     encoding: Any = None
 
     cost = "O(n²/block + n (chosen block + window))"

@@ -22,6 +22,7 @@ from minitransformer.attention.selected.gathered import at_pairs, of_pairs, only
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import Iterations, Seed
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
@@ -246,10 +247,10 @@ class Reformer(Core):
     cost     O(rounds · n (chunk · d + ln n)) time, O(n² d) with an encoding
     """
 
-    rounds: int = 2
+    rounds: Iterations = 2
     buckets: int = 8
     chunk: int = 32
-    seed: int = 0
+    seed: Seed = 0
     encoding: Any = None
 
     cost = "O(rounds n (chunk + ln n))"

@@ -29,6 +29,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.ranges import NonNegative, Part
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -135,7 +136,7 @@ def routing_attention(
     V: Float[Array, "*batch m dv"],
     *,
     centroids: Float[Array, "*shared clusters d"],
-    window: int,
+    window: NonNegative,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
@@ -241,8 +242,8 @@ class Routing(Core):
     d: int
     longest: int
     clusters: int = 8
-    window: int | None = None
-    decay: float = 0.999
+    window: NonNegative | None = None
+    decay: Part = 0.999
     encoding: Any = None
 
     cost = "O(n clusters + n window)"

@@ -21,6 +21,7 @@ from minitransformer.attention.merge import log_sum_exp
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import Iterations, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -42,7 +43,7 @@ class SinkhornPullback(NamedTuple):
 
 @checked
 def sinkhorn(
-    R: Float[Array, "*batch N N"], *, iterations: int = 8, there: Bool[Array, "*some N"] | None = None
+    R: Float[Array, "*batch N N"], *, iterations: Iterations = 8, there: Bool[Array, "*some N"] | None = None
 ) -> tuple[Float[Array, "*batch N N"], SinkhornPullback]:
     """exp of R after its rows, then its columns, have been normalised so many times: S with all sums near one.
 
@@ -142,8 +143,8 @@ def sinkhorn_attention(
     R: Float[Array, "*batch N N"],
     *,
     block: int = 32,
-    iterations: int = 8,
-    temperature: float = 1.0,
+    iterations: Iterations = 8,
+    temperature: NonNegativeNumber = 1.0,
     cut: int | None = None,
     mask: Bool[Array, "..."] | None = None,
     rng: np.random.Generator | None = None,
@@ -263,8 +264,8 @@ class Sinkhorn(Core):
     d: int
     longest: int
     block: int = 32
-    iterations: int = 8
-    temperature: float = 1.0
+    iterations: Iterations = 8
+    temperature: NonNegativeNumber = 1.0
     noise: bool = False
     cut: int | None = None
 

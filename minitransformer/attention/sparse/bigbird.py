@@ -20,6 +20,7 @@ import numpy as np
 from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
+from minitransformer.ranges import NonNegative, Seed
 from minitransformer.typing import Array
 
 
@@ -36,12 +37,12 @@ class BigBird(Pattern):
              Lecture notes C.3, whose window is w = 2 window + 1 blocks in one place and w tokens in another (E40)
     """
 
-    window: int = 1
-    global_tokens: int = 1
-    random: int = 3
-    seed: int = 0
+    window: NonNegative = 1
+    global_tokens: NonNegative = 1
+    random: NonNegative = 3
+    seed: Seed = 0
     block: int = 64
-    extra: int = 0
+    extra: NonNegative = 0
     heads: int = 1
 
     @property
@@ -137,7 +138,7 @@ class BigBird(Pattern):
 @frozen
 class _OfHead(Pattern):
     of: BigBird
-    head: int
+    head: NonNegative
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """As BigBird, with what this head draws."""

@@ -10,18 +10,19 @@ A window costs the same however long the text is, so with p of them for each den
 from collections.abc import Sequence
 
 from minitransformer.attention.sparse.pattern import Pattern
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import checked
 
 
 @checked
-def cached_tokens(pattern: Pattern | None, n: int) -> int:
+def cached_tokens(pattern: Pattern | None, n: NonNegative) -> int:
     """How many keys a layer with this pattern needs after n tokens; all of them without one."""
     kept = None if pattern is None else pattern.kept
     return n if kept is None else min(n, kept.first + kept.last)
 
 
 @checked
-def cache_bytes(layers: Sequence[Pattern | None], n: int, *, groups: int, d: int, each: int = 2) -> int:
+def cache_bytes(layers: Sequence[Pattern | None], n: NonNegative, *, groups: int, d: int, each: int = 2) -> int:
     """Bytes of the keys and values of n tokens, in all layers.
 
         2 · G d · each · Σ_layers min(n, what the layer keeps)

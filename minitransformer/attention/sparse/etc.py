@@ -23,6 +23,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import sum_by_index, unbroadcast
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 BLOCK = 16  # words that are computed together, at least
@@ -173,8 +174,8 @@ def etc_attention(
     R: Float[Array, "*shared r d"],
     b: Float[Array, "*shared r"],
     *,
-    global_tokens: int = 1,
-    radius: int = 32,
+    global_tokens: NonNegative = 1,
+    radius: NonNegative = 32,
     mask: Bool[Array, "..."] | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], ETCPullback]:
     """Attention of [g; x] in which words see words within a radius, and the first `global_tokens` rows see and are seen by all.
@@ -238,9 +239,9 @@ class ETC(Core):
 
     d: int
     heads: int
-    radius: int = 32
-    global_tokens: int = 8
-    clip: int = 16
+    radius: NonNegative = 32
+    global_tokens: NonNegative = 8
+    clip: NonNegative = 16
 
     unplaced = "has labels on its pairs already, for tokens that stand nowhere as for words"
     causal = "never"

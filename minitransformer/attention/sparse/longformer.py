@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast
+from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
@@ -23,6 +23,7 @@ from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -64,9 +65,9 @@ def longformer_attention(
     K_g: Float[Array, "*batch n d"],
     V_g: Float[Array, "*batch n dv"],
     *,
-    radius: int = 32,
+    radius: NonNegative = 32,
     dilation: int = 1,
-    global_tokens: int = 1,
+    global_tokens: NonNegative = 1,
     mask: Bool[Array, "..."] | None = None,
     encoding: Encoding | None = None,
     params: Any = None,
@@ -82,6 +83,7 @@ def longformer_attention(
                    the rows that are not global have a gradient, of Q_g only those that are
     raises         ValueError for a number below zero
     """
+    one_dtype(Q=Q, K=K, V=V, Q_g=Q_g, K_g=K_g, V_g=V_g)
     n = Q.shape[-2]
     g = min(global_tokens, n)
     if mask is not None:
@@ -126,9 +128,9 @@ class Longformer(Core):
     """
 
     d: int
-    radius: int = 32
+    radius: NonNegative = 32
     dilation: int = 1
-    global_tokens: int = 1
+    global_tokens: NonNegative = 1
     rotate: Any = None
     encoding: Any = None
 
@@ -166,7 +168,7 @@ class Longformer(Core):
         if self.rotate is not None:
             (Q, q), (K, k), (Q_g, q_g), (K_g, k_g) = (self.rotate.turn(X, length=n) for X in (Q, K, Q_g, K_g))
             turns = q, k, q_g, k_g
-        window = {"radius": self.radius, "dilation": self.dilation, "global_tokens": self.global_tokens}
+        window: dict[str, Any] = {"radius": self.radius, "dilation": self.dilation, "global_tokens": self.global_tokens}
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
         Y, attention = longformer_attention(Q, K, V, Q_g, K_g, V_g, **window, **positions, mask=mask)
         return Y, LongformerCorePullback(attention, turns)

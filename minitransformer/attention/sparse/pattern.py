@@ -13,14 +13,22 @@ written sees what it saw in training.
 """
 
 import functools
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from minitransformer.attention.block_sparse import TILE, BlockPattern, block_pattern, one_pattern, settled
+from minitransformer.attention.block_sparse import (
+    TILE,
+    BlockPattern,
+    block_pattern,
+    block_sparse_attention,
+    one_pattern,
+    settled,
+)
 from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.checks import frozen
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 
@@ -78,6 +86,16 @@ class Pattern:
     def __call__(self, n: int, m: int, *, causal: bool) -> BlockPattern:
         """The tiles for n queries at the last n of m positions: one list, or one for each head."""
         return _tiles(self, n, m, causal)
+
+    def attend(
+        self, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None, **options: Any
+    ) -> tuple[Array, Pullback]:
+        """Attention to the pairs of the rule, and dQ, dK, dV = pullback(dY): by tiles, unless a rule knows better.
+
+        options   sink and cap, as in `block_sparse_attention`
+        """
+        tiles = self(Q.shape[-2], K.shape[-2], causal=causal)
+        return block_sparse_attention(Q, K, V, tiles, causal=causal, mask=mask, **options)
 
     def graph(self, n: int, *, causal: bool = False) -> Graph:
         """Tokens 0 … n − 1, and an edge from i to j where i sees j; with a rule for each head, where any head does."""

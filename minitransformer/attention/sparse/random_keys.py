@@ -6,6 +6,7 @@ import numpy as np
 
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
+from minitransformer.ranges import NonNegative, Seed
 from minitransformer.typing import Array
 
 
@@ -20,8 +21,8 @@ class RandomKeys(Pattern):
     source   Lecture notes C.3, random attention; Aalto 3.1.3; Zaheer et al. 2020
     """
 
-    number: int = 3
-    seed: int = 0
+    number: NonNegative = 3
+    seed: Seed = 0
 
     cost = "O(n number) pairs"
 

@@ -21,6 +21,7 @@ from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback, Tree, tree_add
+from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -111,7 +112,7 @@ def sink_attention(
     K: Float[Array, "*shared m d"],
     V: Float[Array, "*shared m dv"],
     *,
-    first: int = 4,
+    first: Integer = 4,
     last: int = 64,
     rotate: Any = None,
     mask: Bool[Array, "..."] | None = None,
@@ -169,7 +170,7 @@ class Sinks(Core):
     cost     O(n (a + w) d); while it writes, memory for a + w keys, however long the text
     """
 
-    first: int = 4
+    first: Integer = 4
     last: int = 64
     rotate: Any = None
     encoding: Any = None

@@ -16,11 +16,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from minitransformer.arrays import finite
 from minitransformer.attention.block_sparse import TILE
+from minitransformer.attention.sparse.columns import column_attention
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
+from minitransformer.functional import loops_in
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
+PAYS = 1536  # keys in a query's tiles, from where on columns are faster
 Part = Literal["both", "near", "far", "heads"]
 
 
@@ -56,7 +61,8 @@ class Factorised(Pattern):
 class Strided(Factorised):
     """The `stride` positions around (or up to) a query, and every stride-th one.
 
-    Up to a stride of 127 nearly every tile of 64 × 64 holds one of its pairs: it saves memory and time beyond that only.
+    Up to a stride of 127 nearly every tile of 64 × 64 holds one of its pairs. So in a long text the compiled loops do not go by
+    tiles: causal attention without a mask is done in columns (columns.py), in a time that is that of its pairs.
 
     part     "both" in every head, "near" or "far" alone, or "heads" that take turns
     heads    of the layer; the model fills it in
@@ -79,6 +85,20 @@ class Strided(Factorised):
         """Tiles with an offset less than a stride, or a multiple of it; offsets differ from (t − k) · 64 by 63 at most."""
         low, high = (t - k) * TILE - (TILE - 1), (t - k) * TILE + TILE - 1
         return self._either((low < self.stride) & (high > -self.stride), high // self.stride >= -(-low // self.stride))
+
+    def attend(
+        self, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None, **options: Any
+    ) -> tuple[Array, Pullback]:
+        """In columns, where nothing but what is ahead is hidden; what is not finite is left to the tiles, which hide it well."""
+        n = Q.shape[-2]
+        met = n * min(1, (2 * TILE - 1) / self.stride)  # keys of the tiles that hold a pair
+        plain = (
+            causal and mask is None and not options and K.shape[-2] == n > self.stride and self.part in ("both", "far")
+        )
+        if not (plain and met > PAYS and loops_in("attention") and all(map(finite, (Q, K, V)))):
+            return super().attend(Q, K, V, causal=causal, mask=mask, **options)
+        near = replace(self, part="near")(n, n, causal=True) if self.part == "both" else None
+        return column_attention(Q, K, V, self.stride, near, self)
 
 
 @frozen

@@ -12,6 +12,7 @@ from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array
 
 
@@ -23,9 +24,9 @@ class Window(Pattern):
     source     Borealis II, sliding window attention; Aalto 3.1.2. Its "w" is 2 radius where both sides are seen
     """
 
-    radius: int = 32
+    radius: NonNegative = 32
     dilation: int = 1
-    global_tokens: int = 0
+    global_tokens: NonNegative = 0
 
     cost = "O(n radius)"
 

@@ -9,9 +9,8 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, padding_mask
-from minitransformer.attention.block_sparse import settled
 from minitransformer.attention.selected import MoBA, moba_attention
-from minitransformer.attention.selected.chosen import Choice, attend_to_chosen, block_means, largest
+from minitransformer.attention.selected.chosen import block_means, largest
 from minitransformer.backend import available
 
 B, H, N, D, DV, BLOCK = 2, 2, 15, 4, 3, 4
@@ -156,16 +155,6 @@ def test_what_is_lost_is_the_mass_of_what_was_left_out():
     np.testing.assert_allclose(dense - Y, (1 - mass) * (rest - Y), rtol=1e-9, atol=1e-12)
 
 
-# ---------------------------------------------------------------------------------------- the chosen pairs
-
-
-def test_the_largest_of_each_row():
-    S = np.array([[3.0, 1, 3, 2], [0, 0, 0, 0], [1, 2, 3, 4]])
-    among = np.array([[True] * 4, [False, True, True, False], [False] * 4])
-    np.testing.assert_array_equal(largest(S, 2, among), [[1, 0, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]])
-    assert not largest(S, 0, among).any()
-
-
 def test_means_of_blocks():
     X = np.arange(14.0).reshape(7, 2)
     there = np.array([True, True, False, True, False, False, True])
@@ -174,39 +163,6 @@ def test_means_of_blocks():
     np.testing.assert_array_equal(block_means(X, ~there, 3)[0], [X[2], X[4:6].mean(0), [0, 0]])
     check_pullback(lambda X: block_means(X, there, 3), X)
     assert not pullback(np.ones((3, 2)))[~there].any()
-
-
-@pytest.mark.parametrize(("n", "m"), [(5, 5), (64, 64), (100, 130), (1, 65), (129, 200)])
-@pytest.mark.parametrize("block", [1, 16, 24, 64, 100])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_tiles_hold_the_pairs_and_no_others(n, m, block, causal, masked):
-    rng = np.random.default_rng(n)
-    blocks = rng.random((3, n, -(-m // block))) < 0.05
-    blocks[1], blocks[2, : min(n, 64)] = False, True
-    mask = rng.random((3, n, m)) < 0.7 if masked else None
-    choice = Choice(blocks, block, m, causal, mask)
-    for p, i, j in zip(*(rng.integers(0, size, 200) for size in (3, n, m)), strict=True):
-        want = blocks[p, i, j // block] and (mask is None or mask[p, i, j]) and (j <= i + m - n or not causal)
-        assert choice.pairs[p, i, j] == want
-    pattern = choice.tiles
-    settled(pattern)
-    np.testing.assert_array_equal(pattern.mask, choice.pairs)
-    assert pattern.starts[1, 0] == pattern.starts[1, -1], "a head that sees nothing has no tile"
-
-
-@tiers
-def test_chosen_pairs_of_each_sample_and_head_of_groups(tier):
-    rng = np.random.default_rng(3)
-    Q, K, V = (rng.standard_normal((2, heads, 70, 4)) for heads in (4, 2, 2))
-    sees = rng.random((2, 4, 70, 70)) < 0.3
-    with mt.backend(tier):
-        Y, pullback = attend_to_chosen(Q, K, V, sees, 1, causal=False)
-        want, dense = dot_product_attention(Q, K, V, mask=sees)
-        np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
-        np.testing.assert_allclose(pullback.A, dense.A, rtol=1e-10, atol=1e-13)
-        for found, known in zip(pullback(want), dense(want), strict=True):
-            np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
 
 
 def test_what_is_hidden_does_not_matter():

@@ -155,7 +155,7 @@ def test_masks_move_along(shape, rng):
     bare = Stack((Block(layer),) * 2)
 
     class Fronted(MultiHeadAttention):
-        front = 3
+        prefix = 3
 
     fronted = Stack((Block(Fronted(12, 2)),) * 2)
     params = random_like(fronted.init(rng, np.float64), rng)

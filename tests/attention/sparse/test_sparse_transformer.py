@@ -5,8 +5,14 @@ import math
 import numpy as np
 import pytest
 
+import minitransformer as mt
+from minitransformer import check_pullback
 from minitransformer.attention import Fixed, Strided
+from minitransformer.attention.sparse import sparse_transformer
+from minitransformer.attention.sparse.columns import ColumnsPullback
+from minitransformer.backend import available
 from minitransformer.models import LanguageModel
+from tests.kernels.promises import peaks_of
 
 
 def sets(pattern, n):
@@ -107,3 +113,80 @@ def test_what_can_not_be():
         Fixed(6, 1, "middle")
     with pytest.raises(ValueError, match="two heads at least, got 1"):
         Strided(6, "heads")
+
+
+# ------------------------------------------------------------------------------------------------- in columns
+
+
+@pytest.fixture(params=[tier for tier in available() if tier != "numpy"])
+def in_columns(request, monkeypatch):
+    """Columns for short texts, too."""
+    monkeypatch.setattr(sparse_transformer, "PAYS", 0)
+    with mt.backend(request.param):
+        yield
+
+
+def heads(n, groups=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((2, h, n, w)) for h, w in ((4, 5), (groups, 5), (groups, 3), (4, 3))]
+
+
+@pytest.mark.parametrize("part", ["both", "far"])
+@pytest.mark.parametrize(("n", "stride"), [(40, 6), (36, 6), (41, 7), (300, 130), (8, 7), (14, 7), (150, 1), (400, 4)])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_columns_are_the_pattern(in_columns, n, stride, part, groups):
+    """A last row that is full or not, one row or many tiles of them; heads that share keys: values, gradients and A."""
+    pattern = Strided(stride, part)
+    *arrays, dY = heads(n, groups)
+    Y, pullback = pattern.attend(*arrays, causal=True, mask=None)
+    assert isinstance(pullback, ColumnsPullback)
+    with mt.backend("numpy"):
+        want, definition = pattern.attend(*arrays, causal=True, mask=None)
+        gradients = definition(dY)
+    np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(pullback.A, definition.A, rtol=1e-10, atol=1e-13)
+    for found, known in zip(pullback(dY), gradients, strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("part", ["both", "far"])
+def test_the_gradient_of_columns(in_columns, part):
+    def attend(Q, K, V):
+        return Strided(4, part).attend(Q, K, V, causal=True, mask=None)
+
+    check_pullback(attend, *heads(18)[:3], entries=20)
+
+
+@pytest.mark.parametrize("part", ["both", "far"])
+def test_a_nan_goes_no_further_than_the_pattern_lets_it(in_columns, part):
+    """In a value, or in a gradient: the tiles take over."""
+    Q, K, V, dY = heads(40)
+    seen = sets(Strided(6, part), 40)
+    _, pullback = Strided(6, part).attend(Q, K, V, causal=True, mask=None)
+    dY[:, :, 20] = np.nan
+    for found, known in zip(pullback(dY), pullback.dense()(dY), strict=True):
+        np.testing.assert_array_equal(found, known)
+    V[:, :, 20] = np.nan
+    Y, _ = Strided(6, part).attend(Q, K, V, causal=True, mask=None)
+    np.testing.assert_array_equal(np.isnan(Y).any(-1), np.broadcast_to(seen[:, 20], (2, 4, 40)))
+
+
+def test_masks_and_what_looks_ahead_go_by_tiles(in_columns):
+    Q, K, V, _ = heads(40)
+    for options in ({"causal": False, "mask": None}, {"causal": True, "mask": np.arange(40) != 3}):
+        _, pullback = Strided(6).attend(Q, K, V, **options)
+        assert not isinstance(pullback, ColumnsPullback)
+    _, pullback = Strided(6).attend(Q[:, :, 9:], K, V, causal=True, mask=None)
+    assert not isinstance(pullback, ColumnsPullback)
+
+
+def test_memory_of_columns_grows_with_n():
+    def inputs(n):
+        return (
+            *np.random.default_rng(0).standard_normal((3, 1, 2, n, 8)).astype("float32"),
+            np.ones((1, 2, n, 8), "float32"),
+        )
+
+    with mt.backend(available()[-1]):
+        less, more = peaks_of(lambda Q, K, V: Strided(45).attend(Q, K, V, causal=True, mask=None), inputs, (2048, 4096))
+    assert more < 2.3 * less

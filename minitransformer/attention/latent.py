@@ -1,0 +1,315 @@
+"""Latent attention: a token leaves one short row behind, from which the keys and values of all heads are made.
+
+    C   = RMS(X W_dc) γ_c,   K_R = turned(X W_kr)           the latent (n, r), and one turned key for all heads (n, d_r)
+    K_h = C W_uk,h,          V_h = C W_uv,h                 made from it again, (n, d) for each head
+    S_h = (Q_h K_hᵀ + Q_R,h K_Rᵀ) / √(d + d_r)
+    Y   = Σ_h softmax(S_h) V_h W_o,h
+
+A product of matrices can be bracketed in another way, Q_h (C W_uk,h)ᵀ = (Q_h W_uk,hᵀ) Cᵀ and A_h (C W_uv,h) = (A_h C) W_uv,h.
+Then no head has keys or values of its own: C is both. That is the absorbed form, in which decoding keeps C and K_R, and the
+expanded form is for many queries. A turn between Q_h and K_h would depend on i − j and leave nothing fixed to bring to the
+queries' side: so what says where a token stands is apart, in Q_R and K_R.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.core import Mixer
+from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.multi_head import merge_heads, split_heads
+from minitransformer.checks import frozen
+from minitransformer.functional import LinearPullback, RMSNormPullback, affine, linear, rms_norm
+from minitransformer.positions.rope import RoPE
+from minitransformer.pullback import Pullback
+from minitransformer.typing import Array, Bool, Float, checked
+
+FEW = 4  # new tokens for which it takes longer to make the keys of all that came before than to do without them
+
+
+class ExpandedPullback(NamedTuple):
+    """Attention back to K_h, V_h and K_R. All heads had K_R: a sum over heads. C made keys and values: the sum of both."""
+
+    attention: Pullback
+    key: LinearPullback
+    value: LinearPullback
+    d: int
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
+        d, (dQ, dK, dV) = self.d, self.attention(dY)
+        dC_key, dW_uk = self.key(merge_heads(dK[..., :d]))
+        dC_value, dW_uv = self.value(merge_heads(dV))
+        return dQ[..., :d], dQ[..., d:], dC_key + dC_value, dK[..., d:].sum(-3), dW_uk, dW_uv
+
+
+class AbsorbedPullback(NamedTuple):
+    """With Q̃_h = Q_h W_uk,hᵀ and U_h = A_h C:  dU_h = dY_h W_uv,hᵀ,  dC = Σ_h (s dS_hᵀ Q̃_h + A_hᵀ dU_h), for C is key and value.
+
+    dK_R = s Σ_h dS_hᵀ Q_R,h. These sums over heads are what attention gives to a key that all heads share.
+    """
+
+    attention: Pullback
+    Q: Array
+    U: Array
+    W_uk: Array  # (H, r, d)
+    W_uv: Array  # (H, r, dv)
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, m)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Array, ...]:
+        dQ, dK, dC_value = self.attention(dY @ self.W_uv.mT)
+        r = self.W_uk.shape[-2]
+        dW_uk = _over_samples(dQ[..., :r].mT @ self.Q)
+        dW_uv = _over_samples(self.U.mT @ dY)
+        dC = (dK[..., :r] + dC_value)[..., 0, :, :]
+        return dQ[..., :r] @ self.W_uk, dQ[..., r:], dC, dK[..., 0, :, r:], dW_uk, dW_uv
+
+
+def _over_samples(dW: Array) -> Array:
+    """Of heads (*batch, H, r, d) to (r, H·d): the sum over the samples."""
+    return merge_heads(dW.reshape(math.prod(dW.shape[:-3]), *dW.shape[-3:]).sum(0))
+
+
+@checked
+def latent_attention(
+    Q: Float[Array, "*batch heads n d"],
+    Q_R: Float[Array, "*batch heads n turned"],
+    C: Float[Array, "*batch m r"],
+    K_R: Float[Array, "*batch m turned"],
+    W_uk: Float[Array, "r Hd"],
+    W_uv: Float[Array, "r Hdv"],
+    *,
+    causal: bool = False,
+    mask: Bool[Array, "..."] | None = None,
+    absorbed: bool = False,
+) -> tuple[Float[Array, "*batch heads n dv"], Pullback]:
+    """Attention of H heads to keys and values that are made from one latent row for each token.
+
+        Y_h = softmax((Q_h (C W_uk,h)ᵀ + Q_R,h K_Rᵀ) / √(d + d_r)) C W_uv,h
+
+    Q_R, K_R   the part that is turned, if positions count; K_R is one key for all heads
+    W_uk       (r, H·d), and W_uv (r, H·dv): columns h·d … (h + 1)·d − 1 are those of head h
+    causal     query i sees keys j ≤ i only; with m ≠ n the queries are the last n of the m positions
+    mask       True where query i sees key j; must broadcast to (*batch, H, n, m)
+    absorbed   the same numbers with the brackets elsewhere: no keys or values are made
+    source     DeepSeek-AI 2024 (DeepSeek-V2), equations 9 to 19
+    cost       O(n m H (d + d_r + dv) + m r H (d + dv)) time; absorbed O(n m H (2 r + d_r) + n r H (d + dv)): more for many
+               queries, less for one
+    returns    Y and a pullback: dQ, dQ_R, dC, dK_R, dW_uk, dW_uv = pullback(dY)
+    raises     TypeError for a wrong shape or dtype, ValueError for weights of other heads or a mask that does not fit
+    """
+    one_dtype(Q=Q, Q_R=Q_R, C=C, K_R=K_R, W_uk=W_uk, W_uv=W_uv)
+    H, d, m = Q.shape[-3], Q.shape[-1], C.shape[-2]
+    if W_uk.shape[1] != H * d or W_uv.shape[1] % H:
+        raise ValueError(f"W_uk, W_uv: {W_uk.shape[1]} and {W_uv.shape[1]} columns, for {H} heads of width {d}")
+    if mask is not None:
+        must_broadcast(mask, (*Q.shape[:-1], m))
+    scale = 1 / math.sqrt(max(d + Q_R.shape[-1], 1))
+    if absorbed:
+        W_k, W_v = split_heads(W_uk, H), split_heads(W_uv, H)
+        queries, keys = np.concatenate([Q @ W_k.mT, Q_R], -1), np.concatenate([C, K_R], -1)[..., None, :, :]
+        U, attention = dot_product_attention(queries, keys, C[..., None, :, :], causal=causal, mask=mask, scale=scale)
+        return U @ W_v, AbsorbedPullback(attention, Q, U, W_k, W_v)
+    (K, key), (V, value) = linear(C, W_uk), linear(C, W_uv)
+    turned = np.broadcast_to(K_R[..., None, :, :], (*Q.shape[:-2], *K_R.shape[-2:]))
+    queries, keys = np.concatenate([Q, Q_R], -1), np.concatenate([split_heads(K, H), turned], -1)
+    Y, attention = dot_product_attention(queries, keys, split_heads(V, H), causal=causal, mask=mask, scale=scale)
+    return Y, ExpandedPullback(attention, key, value, d)
+
+
+class LatentParams(NamedTuple):
+    """Of queries W_q (D, H·d) and W_qr (D, H·d_r), of keys and values W_uk and W_uv (r, H·d), of the heads together W_o (H·d, D).
+
+    W_dc (D, r) leads to the latent, whose norm has the gain gamma_c (r,), and W_kr (D, d_r) to the turned key. Where queries have
+    a latent of their own, W_dq (D, r_q) and gamma_q (r_q,) lead to it, and W_q and W_qr have r_q rows; else the two are None.
+    """
+
+    W_q: Array
+    W_qr: Array
+    W_dc: Array
+    gamma_c: Array
+    W_kr: Array
+    W_uk: Array
+    W_uv: Array
+    W_o: Array
+    W_dq: Array | None = None
+    gamma_q: Array | None = None
+
+
+class NarrowPullback(NamedTuple):
+    """RMS(X W) γ: dY to (dX, dW, dgamma)."""
+
+    linear: LinearPullback
+    norm: RMSNormPullback
+
+    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+        dZ, dgamma = self.norm(dY)
+        dX, dW = self.linear(dZ)
+        return dX, dW, dgamma
+
+
+def _narrow(X: Array, W: Array, gamma: Array) -> tuple[Array, NarrowPullback]:
+    """The latent RMS(X W) γ, (*batch, n, r)."""
+    Z, product = linear(X, W)
+    C, norm = rms_norm(Z, gamma)
+    return C, NarrowPullback(product, norm)
+
+
+class LatentPullback(NamedTuple):
+    """Combine, attend, and back through four projections to X, or to the queries' latent and from there to X."""
+
+    queries: NarrowPullback | None
+    q: LinearPullback
+    q_r: LinearPullback
+    turn_q: Pullback
+    latent: NarrowPullback
+    k_r: LinearPullback
+    turn_k: Pullback
+    attention: ExpandedPullback
+    o: LinearPullback
+    heads: int
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, H, n, n)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[LatentParams, Array]:
+        dheads, dW_o = self.o(dY)
+        dQ, dQ_R, dC, dK_R, dW_uk, dW_uv = self.attention(split_heads(dheads, self.heads))
+        dX_q, dW_q = self.q(merge_heads(dQ))
+        dX_qr, dW_qr = self.q_r(merge_heads(self.turn_q(dQ_R)))
+        dX, dW_dq, dgamma_q = dX_q + dX_qr, None, None
+        if self.queries is not None:
+            dX, dW_dq, dgamma_q = self.queries(dX)
+        dX_c, dW_dc, dgamma_c = self.latent(dC)
+        dX_k, dW_kr = self.k_r(self.turn_k(dK_R))
+        dparams = LatentParams(dW_q, dW_qr, dW_dc, dgamma_c, dW_kr, dW_uk, dW_uv, dW_o, dW_dq, dgamma_q)
+        return dparams, dX + dX_c + dX_k
+
+
+@frozen
+class Latent(Mixer):
+    """Keys and values of all heads are made from one short row for each token, and only that row is kept.
+
+    rank         r, the width of that row; D/4 if None
+    query_rank   the width of such a row for the queries, which saves activations, but nothing while it writes; None for none
+    rotary       d_r, channels beside the d = D/H of a head, which are turned; d/2 if None, in whole pairs
+    base         of their angles, as in RoPE: it has its positions with it
+    source       DeepSeek-AI 2024 (DeepSeek-V2), equations 9 to 19
+    cost         O(n² (2 d + d_r)) for each head beside the projections. Keeps r + d_r numbers for each token
+    raises       ValueError for a width that is not divisible by the heads, and for an odd d_r
+    """
+
+    width: int
+    heads: int
+    rank: int | None = None
+    query_rank: int | None = None
+    rotary: int | None = None
+    base: float = 10000.0
+
+    remembers = "latents and turned keys"
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        if self._rotary % 2:
+            raise ValueError(f"rotary: {self.rotary} channels, which are turned in pairs")
+
+    @property
+    def _rank(self) -> int:
+        return max(self.width // 4, 1) if self.rank is None else self.rank
+
+    @property
+    def _rotary(self) -> int:
+        return max(self.width // self.heads // 4 * 2, 2) if self.rotary is None else self.rotary
+
+    @property
+    def _rope(self) -> RoPE:
+        return RoPE(self._rotary, self.base)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LatentParams:
+        """Projections uniform on ±√(3/rows), which keeps the variance of a row; gains one."""
+        D, H, r, d_r = self.width, self.heads, self._rank, self._rotary
+
+        def weights(rows: int, columns: int) -> Array:
+            return rng.uniform(-1, 1, (rows, columns)).astype(dtype) * dtype(math.sqrt(3 / rows))
+
+        r_q = self.query_rank or D
+        W_q, W_qr, W_dc, W_kr = weights(r_q, D), weights(r_q, H * d_r), weights(D, r), weights(D, d_r)
+        params = LatentParams(W_q, W_qr, W_dc, np.ones(r, dtype), W_kr, weights(r, D), weights(r, D), weights(D, D))
+        if self.query_rank is None:
+            return params
+        return params._replace(W_dq=weights(D, r_q), gamma_q=np.ones(r_q, dtype))
+
+    @checked
+    def __call__(
+        self,
+        params: LatentParams,
+        X: Float[Array, "*batch n {self.width}"],
+        *,
+        causal: bool = False,
+        mask: Bool[Array, "..."] | None = None,
+        rng: Any = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], LatentPullback]:
+        """Pullback: dY to (dparams, dX). A mask is (n, n), or with all axes, (*batch, H, n, n), where 1 stands for "all"."""
+        if mask is not None and 2 < mask.ndim <= X.ndim:
+            raise ValueError(f"mask: shape {mask.shape} should have the axes (n, m), for all, or (batch, heads, n, m)")
+        n, Z, queries = X.shape[-2], X, None
+        if params.W_dq is not None and params.gamma_q is not None:
+            Z, queries = _narrow(X, params.W_dq, params.gamma_q)
+        (Q, q), (Q_R, q_r) = linear(Z, params.W_q), linear(Z, params.W_qr)
+        Q_R, turn_q = self._rope.turn(split_heads(Q_R, self.heads), length=n)
+        C, latent = _narrow(X, params.W_dc, params.gamma_c)
+        K_R, k_r = linear(X, params.W_kr)
+        K_R, turn_k = self._rope.turn(K_R, length=n)
+        Y, attention = latent_attention(
+            split_heads(Q, self.heads), Q_R, C, K_R, params.W_uk, params.W_uv, causal=causal, mask=mask
+        )
+        Y, o = linear(merge_heads(Y), params.W_o)
+        return Y, LatentPullback(queries, q, q_r, turn_q, latent, k_r, turn_k, attention, o, self.heads)
+
+    def step(
+        self, params: LatentParams, X: Float[Array, "*batch n {self.width}"], state: KeysValues | None = None
+    ) -> tuple[Array, KeysValues]:
+        """Y of new tokens after those in the state, and the longer state: rows [C | K_R], (*batch, m, r + d_r).
+
+        cost   absorbed, for a few tokens: O(m H (2 r + d_r)) for one, and nothing is made of the m rows
+        """
+        one_dtype(X=X, W_q=params.W_q)
+        n, first, r = X.shape[-2], 0 if state is None else state.length, self._rank
+        Z = X
+        if params.W_dq is not None and params.gamma_q is not None:
+            Z = rms_norm(affine(X, params.W_dq), params.gamma_q)[0]
+        Q, Q_R = (split_heads(affine(Z, W), self.heads) for W in (params.W_q, params.W_qr))
+        C = rms_norm(affine(X, params.W_dc), params.gamma_c)[0]
+        K_R = affine(X, params.W_kr)
+        Q_R, K_R = (self._rope.turn(R, first=first, length=first + n)[0] for R in (Q_R, K_R))
+        rows = np.concatenate([C, K_R], -1)
+        nothing = rows[..., :0]  # a state of keys alone
+        state = KeysValues.of(rows, nothing) if state is None else state.extended(rows, nothing)
+        if n == 1:
+            Y = self._one(params, Q, Q_R, state.keys)
+        else:
+            C, K_R = state.keys[..., :r], state.keys[..., r:]
+            Y, _ = latent_attention(Q, Q_R, C, K_R, params.W_uk, params.W_uv, causal=True, absorbed=n <= FEW)
+        return affine(merge_heads(Y), params.W_o), state
+
+    def _one(self, params: LatentParams, Q: Array, Q_R: Array, rows: Array) -> Array:
+        """Absorbed, of one token: its heads are queries side by side, which look at the same rows and see them all."""
+        r, scale = self._rank, 1 / math.sqrt(Q.shape[-1] + Q_R.shape[-1])
+        W_uk, W_uv = split_heads(params.W_uk, self.heads), split_heads(params.W_uv, self.heads)
+        queries = np.concatenate([Q @ W_uk.mT, Q_R], -1)[..., 0, :]
+        U, _ = dot_product_attention(queries, rows, rows[..., :r], scale=scale)
+        return U[..., None, :] @ W_uv

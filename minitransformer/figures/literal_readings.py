@@ -1,0 +1,60 @@
+"""How far off a layer is that follows what is printed: each erratum whose literal reading runs, on a small example of its own.
+
+A dot is ‖printed − meant‖/‖meant‖ of what the layer says. At 1 it is as far off as an answer of zeros.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer import errata
+from minitransformer.errata import Erratum
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+MARKERS = {"Borealis II": "o", "Lecture notes": "s", "Aalto": "D", "From GRU to attention": "^", "CS224N": "v"}
+
+
+class LiteralReadings(NamedTuple):
+    """The errata for which both readings give something of one shape, and their errors, the largest first."""
+
+    rows: tuple[Erratum, ...]
+    errors: Array
+
+
+def data(readings: dict[str, errata.Reading] | None = None) -> LiteralReadings:
+    """Of readings that are known, or of those that are measured now."""
+    found = {
+        name: reading.error for name, reading in (readings or errata.measure()).items() if reading.error is not None
+    }
+    rows = sorted((row for row in errata.load() if row.id in found), key=lambda row: -found[row.id])
+    return LiteralReadings(tuple(rows), np.array([found[row.id] for row in rows]))
+
+
+def draw(data: LiteralReadings) -> Figure:
+    """A line for each erratum, the largest error above; the axis is logarithmic, and a mark tells the source."""
+    fig, ax = figure(width=10, height=13.5)
+    places = np.arange(len(data.rows))
+    ax.hlines(places, 0.1, data.errors, color="0.8", linewidth=2)
+    ax.axvline(1, color="0.3", linewidth=2, linestyle="--")
+    for colour, (source, marker) in zip(
+        ("#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b"), MARKERS.items(), strict=True
+    ):
+        mine = [k for k, row in enumerate(data.rows) if row.source == source]
+        ax.plot(data.errors[mine], places[mine], marker, color=colour, markersize=11, linestyle="none", label=source)
+    ax.set(xscale="log", xlim=(0.1, 13), ylim=(len(places) - 0.4, -0.6), xlabel="‖printed − meant‖ / ‖meant‖")
+    ax.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
+    ax.minorticks_off()
+    ax.set_yticks(places, [f"{row.id}  {row.name}" for row in data.rows])
+    ax.tick_params(axis="y", length=0)
+    ax.legend(
+        loc="lower right",
+        handlelength=0.8,
+        handletextpad=0.3,
+        frameon=True,
+        facecolor="white",
+        edgecolor="white",
+        framealpha=1,
+    )
+    return fig

@@ -1,0 +1,286 @@
+"""Attention where every query has keys of its own, and the search for them: the k largest of a row.
+
+    for each query of each list, in parallel:                  a list: which blocks of keys; some heads share it
+        for each head that shares the list:
+            s_t = scale ⟨q, k_j(t)⟩                            for the keys j(t) of the chosen blocks that it sees
+            p_t = exp(s_t − top);   y = Σ p_t v_j(t) / Σ p_t;   L = top + ln Σ p_t
+    backwards, for each head of keys, and parts of its queries, in parallel:
+        p_t = exp(s_t − L);   ds_t = p_t (⟨dy, v_j(t)⟩ − D)
+        dq += ds_t k_j(t);    dk_j(t) += ds_t q;    dv_j(t) += p_t dy
+
+Why this is fast. A tile of 64 queries would look at all the keys that one of them has chosen, and queries that choose for
+themselves choose most keys between them: that is dense attention. Here nothing is computed that was not chosen. Four keys at a
+time, so that q and y are read once for four rows that are fetched; a row is read where it lies, nothing is copied. It takes
+some ten times longer for a pair than a tile does, so it pays where a query chooses less than a tenth of the keys.
+
+A part of the queries has a dK and a dV of its own, and there are as many parts for any number of threads: the same bits.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from minitransformer.arrays import for_reading
+from minitransformer.kernels.attention import FAINT, _pairs, heads
+from minitransformer.kernels.compiling import any_order, compiled
+from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.few_queries import dot
+from minitransformer.kernels.norms_and_loss import total
+from minitransformer.kernels.threads import ENOUGH, borrowed, claimed, in_parallel
+from minitransformer.typing import Array
+
+LOG2E = math.log2(math.e)
+CHUNK = 64  # queries of a task
+LOOK = 32  # scores that are compared with the least of those found so far, in one go
+
+
+# ---------------------------------------------------------------------------------------- rows at their places
+
+
+@any_order
+def dots(x, K, js, t):
+    """⟨x, k_j⟩ for four keys, which js[t] and the next three say."""
+    a, b, c, d = js[t], js[t + 1], js[t + 2], js[t + 3]
+    s0 = s1 = s2 = s3 = x.dtype.type(0)
+    for i in range(len(x)):
+        s0 += x[i] * K[a, i]
+        s1 += x[i] * K[b, i]
+        s2 += x[i] * K[c, i]
+        s3 += x[i] * K[d, i]
+    return s0, s1, s2, s3
+
+
+@compiled
+def products_with(x, K, js, number, s):
+    """s_t = ⟨x, k_j(t)⟩ for the first `number` of the js."""
+    fours = number // 4 * 4
+    for t in range(0, fours, 4):
+        s[t], s[t + 1], s[t + 2], s[t + 3] = dots(x, K, js, t)
+    for t in range(fours, number):
+        s[t] = dot(x, K[js[t]])
+
+
+@compiled
+def add_weighted(y, w, V, js, number):
+    """y += Σ_t w_t v_j(t). A row of weight zero is not read if it is one of the last three, or if all of its four have none."""
+    fours = number // 4 * 4
+    for t in range(0, fours, 4):
+        a, b, c, d = w[t], w[t + 1], w[t + 2], w[t + 3]
+        j0, j1, j2, j3 = js[t], js[t + 1], js[t + 2], js[t + 3]
+        for i in range(len(y)):
+            y[i] += a * V[j0, i] + b * V[j1, i] + c * V[j2, i] + d * V[j3, i]
+    for t in range(fours, number):
+        a, j = w[t], js[t]
+        for i in range(len(y)):
+            y[i] += a * V[j, i]
+
+
+@compiled
+def keys_of(blocks, block, end, mask, js, slots):
+    """The keys that a query sees in its blocks, up to `end` and as its row of the mask says: how many, which, in which slots."""
+    number, step = 0, 1 if len(mask) > 1 else 0
+    for c in range(len(blocks)):
+        first = blocks[c] * block
+        for j in range(first, min(first + block, end) if first >= 0 else first):
+            if len(mask) == 0 or mask[j * step]:
+                js[number], slots[number] = j, c * block + j - first
+                number += 1
+    return number
+
+
+# -------------------------------------------------------------------------------------------------- forwards
+
+
+@compiled
+def attend(Q, K, V, pairs, lists, block, scale, Y, L, weights, queue):
+    """Y and L, and in `weights` (lists, n, slots), if it has rows, the sums of the weights over the heads of a list."""
+    Q, K, V, pairs, lists, Y, L, weights = borrowed((Q, K, V, pairs, lists, Y, L, weights))
+    n, m, zero = Y.shape[1], K.shape[1], Y.dtype.type(0)
+    chunks, sharing = (n + CHUNK - 1) // CHUNK, len(Y) // len(lists)
+    for task in claimed(queue, len(lists) * chunks):
+        which, chunk = task // chunks, task % chunks
+        room = np.empty((2, lists.shape[2] * block), np.int64)
+        js, slots = room[0], room[1]
+        q, p = np.empty(Q.shape[2], Q.dtype), np.empty(len(js), Q.dtype)
+        for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, n)):
+            for b in range(which * sharing, (which + 1) * sharing):
+                y, kv, mask = Y[b, i], pairs.of[b, 0], pairs.mask[pairs.of[b, 2]]
+                end = i + m - n + 1 if pairs.causal else m
+                number = keys_of(lists[which, i], block, end, mask[i if len(mask) > 1 else 0], js, slots)
+                for c in range(len(q)):
+                    q[c] = Q[b, i, c] * Q.dtype.type(scale * LOG2E)
+                products_with(q, K[kv], js, number, p)
+                top = Q.dtype.type(-np.inf)
+                for t in range(number):
+                    top = max(top, p[t])
+                base = top if top > -np.inf else zero
+                for t in range(number):
+                    p[t] = exp2(p[t] - base)
+                for c in range(len(y)):
+                    y[c] = zero
+                weight = total(p[:number])
+                L[b, i] = (top + np.log2(weight)) / LOG2E if weight != 0 else -np.inf
+                if weight == 0:
+                    continue
+                share = 1 / weight
+                for t in range(number):
+                    p[t] *= share
+                add_weighted(y, p, V[kv], js, number)
+                if weights.size:
+                    for t in range(number):
+                        weights[which, i, slots[t]] += p[t]
+
+
+# ------------------------------------------------------------------------------------------------- backwards
+
+
+@compiled
+def attend_back(Q, K, V, pairs, lists, block, scale, dY, L, D, dQ, dK, dV, queue):
+    """dQ, and dK and dV (parts, heads of keys, m, …), each of them the sum over a part of the queries."""
+    Q, K, V, pairs, lists = borrowed((Q, K, V, pairs, lists))
+    dY, L, D, dQ, dK, dV = borrowed((dY, L, D, dQ, dK, dV))
+    n, m, parts, zero = dY.shape[1], K.shape[1], len(dK), dY.dtype.type(0)
+    chunks, sharing, groups = (n + CHUNK - 1) // CHUNK, len(Q) // len(lists), len(Q) // len(K)
+    for task in claimed(queue, len(K) * parts):
+        kv, part = task // parts, task % parts
+        room = np.empty((2, lists.shape[2] * block), np.int64)
+        js, slots = room[0], room[1]
+        q, p, ds = np.empty(Q.shape[2], Q.dtype), np.empty(len(js), Q.dtype), np.empty(len(js), Q.dtype)
+        for chunk in range(part, chunks, parts):
+            for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, n)):
+                for b in range(kv * groups, (kv + 1) * groups):
+                    if L[b, i] == -np.inf:
+                        continue
+                    dy, mask = dY[b, i], pairs.mask[pairs.of[b, 2]]
+                    end = i + m - n + 1 if pairs.causal else m
+                    number = keys_of(lists[b // sharing, i], block, end, mask[i if len(mask) > 1 else 0], js, slots)
+                    for c in range(len(q)):
+                        q[c] = Q[b, i, c] * Q.dtype.type(scale * LOG2E)
+                    products_with(q, K[kv], js, number, p)
+                    products_with(dy, V[kv], js, number, ds)
+                    base, D_i = Q.dtype.type(L[b, i] * LOG2E), D[b, i]
+                    for t in range(number):
+                        x = p[t] - base
+                        x = zero if x > zero else x  # as in the tiles: rounding may say more than 0
+                        w = zero if x < FAINT else exp2(x)
+                        p[t] = w
+                        ds[t] = w * (ds[t] - D_i) * Q.dtype.type(scale)
+                    add_weighted(dQ[b, i], ds, K[kv], js, number)
+                    for t in range(number):
+                        j, w, slope = js[t], p[t], ds[t]
+                        if w != zero:
+                            for c in range(len(q)):
+                                dK[part, kv, j, c] += slope * Q[b, i, c]
+                            for c in range(len(dy)):
+                                dV[part, kv, j, c] += w * dy[c]
+
+
+# -------------------------------------------------------------------------------------------------- the search
+
+
+@compiled
+def less(value, place, a, b):
+    """Whether a of the heap counts less than b: of equal ones the later."""
+    return value[a] < value[b] or (value[a] == value[b] and place[a] > place[b])
+
+
+@compiled
+def sink(value, place, at):
+    """Let one of the heap sink to where it belongs: whoever counts less than the two below it stands above them."""
+    below = 2 * at + 1
+    while below < len(value):
+        if below + 1 < len(value) and less(value, place, below + 1, below):
+            below += 1
+        if less(value, place, at, below):
+            break
+        value[at], value[below] = value[below], value[at]
+        place[at], place[below] = place[below], place[at]
+        at, below = below, 2 * below + 1
+
+
+@compiled
+def largest_of_rows(among, ends, found, S, queue):
+    """The places of the largest among the first ends[r] of row r, in `found` (rows, k), −1 where there are fewer.
+
+    A heap of the k best so far has the least of them as its root. Most scores are smaller than that: LOOK of them are compared
+    at once, and only if one is larger they are looked at one by one.
+    """
+    among, ends, found, S = borrowed((among, ends, found, S))
+    k, none = found.shape[1], S.dtype.type(-np.inf)
+    for task in claimed(queue, (len(S) + CHUNK - 1) // CHUNK):
+        value = np.empty(k, S.dtype)
+        for r in range(task * CHUNK, min((task + 1) * CHUNK, len(S))):
+            place, s, size, j, end = found[r], S[r], 0, 0, ends[r]
+            seen = among[r if len(among) > 1 else 0]
+            for t in range(k):
+                place[t] = -1
+            while j < end and size < k:  # what comes first is taken, whatever it is
+                if seen.size == 0 or seen[j]:
+                    value[size], place[size] = s[j] if s[j] == s[j] else none, j
+                    size += 1
+                j += 1
+            if size < k:
+                continue
+            for at in range(k // 2 - 1, -1, -1):
+                sink(value, place, at)
+            while j < end:
+                stop, some, least = min(j + LOOK, end), False, value[0]
+                for t in range(j, stop):
+                    some |= s[t] > least
+                if some:
+                    for t in range(j, stop):
+                        if s[t] > value[0] and (seen.size == 0 or seen[t]):
+                            value[0], place[0] = s[t], t
+                            sink(value, place, 0)
+                j = stop
+
+
+# ------------------------------------------------------------------------------------------ called from Python
+
+
+def forward(Q: Array, K: Array, V: Array, choice: Any, scale: float, Y: Array, L: Array, weights: Array) -> None:
+    """Fill Y (*batch, n, dv), L (*batch, n) and, if they have rows, the weights of the slots of each list, zeros until now."""
+    pairs, lists, tasks = _given(Q, K, choice)
+    out = heads(Y), L.reshape(math.prod(L.shape[:-1]), L.shape[-1]), heads(weights)
+    arrays = (for_reading(heads(X)) for X in (Q, K, V))
+    in_parallel(tasks * len(lists), attend, *arrays, pairs, lists, choice.block, scale, *out)
+
+
+def backward(
+    Q: Array, K: Array, V: Array, choice: Any, scale: float, Y: Array, L: Array, dY: Array
+) -> tuple[Array, Array, Array]:
+    """dQ, dK and dV."""
+    pairs, lists, tasks = _given(Q, K, choice)
+    q, k, v, dy = (for_reading(heads(X)) for X in (Q, K, V, dY))
+    parts = max(1, min(-(-8 // max(len(k), 1)), -(-Q.shape[-2] // CHUNK)))  # few heads: several tasks for each
+    dQ, dK, dV = np.zeros(Q.shape, Q.dtype), *(np.zeros((parts, *X.shape), X.dtype) for X in (k, v))
+    known = dy, L.reshape(q.shape[:2]), np.vecdot(dy, heads(Y))
+    in_parallel(
+        tasks * len(k) * parts, attend_back, q, k, v, pairs, lists, choice.block, scale, *known, heads(dQ), dK, dV
+    )
+    return dQ, dK.sum(0).reshape(K.shape), dV.sum(0).reshape(V.shape)
+
+
+def _given(Q: Array, K: Array, choice: Any) -> tuple[Any, Array, int]:
+    """The pairs and the lists as the loops take them, and tasks for each list; no more than one task where there is little."""
+    lists, n = heads(choice.lists), Q.shape[-2]
+    work = math.prod(Q.shape) * choice.slots
+    return (
+        _pairs(Q, K, K.shape[-2], None, choice.mask, choice.causal),
+        for_reading(lists),
+        -(-n // CHUNK) if work > ENOUGH else 0,
+    )
+
+
+def largest(S: Array, k: int, among: Array | None, ends: Array) -> Array:
+    """Where the k largest of each row of S (rows, m) are, (rows, k), in any order.
+
+    ends, among   how many of a row may be chosen, (rows), and which of them, (rows, m), or None for all
+    """
+    found = np.full((len(S), k), -1)
+    if k and S.size:
+        among = np.empty((1, 0), bool) if among is None else for_reading(among)
+        tasks = -(-len(S) // CHUNK) if S.size > ENOUGH // 16 else 1
+        in_parallel(tasks, largest_of_rows, among, for_reading(ends), found, for_reading(S))
+    return found

@@ -1,0 +1,111 @@
+"""Published architectures, each in ten lines: the parts are those of the registry, and a model is a choice of them.
+
+              norm    positions           heads             second half   blocks
+    GPT-2     layer   learned             all               GELU          all alike
+    Llama     RMS     turned, in halves   in groups         SwiGLU        all alike
+    gpt-oss   RMS     turned, in halves   in groups         SwiGLU        a window, all, a window, all …
+    DeepSeek  RMS     turned, apart       from one latent   SwiGLU        all alike
+    Qwen3     RMS     a quarter turned    in groups         SwiGLU        three with a gated delta rule, one with all
+
+Sizes are small unless others are given, so that they train on a text. In each, D = H d: where a published model has heads that
+are wider together than its rows, that is not here, and neither are mixtures of experts. What else is left out says each.
+"""
+
+from minitransformer.attention import GatedDelta, MultiHeadAttention
+from minitransformer.models.sequence_model import LanguageModel
+from minitransformer.positions import RoPE
+from minitransformer.typing import checked
+
+
+def _turned(width: int, heads: int, base: float, part: int | None = None) -> RoPE:
+    """Queries and keys whose halves are pairs. Raises ValueError for heads that have no whole pairs."""
+    if width % (2 * heads):
+        raise ValueError(f"heads: {width} columns are not divisible into {heads} heads of whole pairs")
+    return RoPE(width // heads, base, "halves", part)
+
+
+@checked
+def gpt2(
+    vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4,
+    hidden: int | None = None, activation: str = "gelu_tanh", eps: float = 1e-5, tied: bool = True,
+) -> LanguageModel:  # fmt: skip
+    """GPT-2. The smallest of the published ones is gpt2(50257, 1024, 768, 12, 12): 124,439,808 parameters.
+
+    source   Radford et al. 2019, and `modeling_gpt2.py` in huggingface/transformers
+    """
+    return LanguageModel(
+        vocabulary, context, width, depth, heads, hidden,
+        positions="learned", embedding="plain", activation=activation, eps=eps, tied=tied,
+    )  # fmt: skip
+
+
+@checked
+def llama(
+    vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4, groups: int = 2,
+    hidden: int | None = None, base: float = 10000.0, eps: float = 1e-5, tied: bool = False,
+) -> LanguageModel:  # fmt: skip
+    """The Llama kind. Llama 3 8B is llama(128256, 8192, 4096, 32, 32, 8, 14336, 500000.0): 8,030,261,248 parameters.
+
+    base     of the angles, `rope_theta` in its files. Longer texts by other frequencies: RoPE(…, scaling=…)
+    source   Touvron et al. 2023, Grattafiori et al. 2024, and `modeling_llama.py` in huggingface/transformers
+    """
+    return LanguageModel(
+        vocabulary, context, width, depth, heads, hidden, positions=_turned(width, heads, base), groups=groups,
+        norm="rms", eps=eps, ffn="swiglu", embedding="plain", tied=tied, bias=False,
+    )  # fmt: skip
+
+
+@checked
+def gpt_oss(
+    vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4, groups: int = 2,
+    hidden: int | None = None, window: int = 32, base: float = 150000.0,
+) -> LanguageModel:  # fmt: skip
+    """The pattern of gpt-oss: every other block sees a window of the last tokens, its own among them; 128 in the published ones.
+
+    Left out: the mixture of experts, whose SwiGLU is clipped; YaRN
+    source   OpenAI 2025, `gpt_oss/torch/model.py` in openai/gpt-oss
+    """
+    if window < 1:
+        raise ValueError(f"window: of {window} tokens none sees itself")
+    return LanguageModel(
+        vocabulary, context, width, depth, heads, hidden, (f"window:radius={window - 1}", "softmax"),
+        positions=_turned(width, heads, base), groups=groups, norm="rms", ffn="swiglu", embedding="plain", tied=False,
+    )  # fmt: skip
+
+
+@checked
+def deepseek_v2_lite(
+    vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4,
+    hidden: int | None = None, rank: int | None = None, rotary: int | None = None, query_rank: int | None = None,
+) -> LanguageModel:  # fmt: skip
+    """DeepSeek-V2-Lite with dense blocks only. There D = 2048, 27 blocks, 16 heads, a latent of 512 and 64 turned channels.
+
+    Left out: the mixture of experts in all blocks but the first, whose hidden width is 10944; YaRN
+    source   DeepSeek-AI 2024, and `modeling_deepseek_v2.py` in huggingface/transformers
+    """
+    options = {"rank": rank, "query_rank": query_rank, "rotary": rotary}
+    return LanguageModel(
+        vocabulary, context, width, depth, heads, hidden,
+        "latent:" + ",".join(f"{name}={value}" for name, value in options.items()), positions="none",
+        norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
+    )  # fmt: skip
+
+
+@checked
+def qwen3_next(
+    vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4, groups: int = 2,
+    hidden: int | None = None, key_heads: int = 2, taps: int = 4,
+) -> LanguageModel:  # fmt: skip
+    """The pattern of Qwen3-Next: three blocks with a gated delta rule, and one with softmax, of which a quarter is turned.
+
+    Left out: the mixture of experts, the gate and the normalised queries and keys of the softmax blocks, gains that begin at zero
+    source   Qwen Team 2025, and `modeling_qwen3_next.py` in huggingface/transformers
+    """
+    d = width // heads
+    turned = _turned(width, heads, 1e7, max(d // 8 * 2, 2))
+    delta = MultiHeadAttention(width, heads, bias=False, core=GatedDelta(heads, d, taps=taps, key_heads=key_heads))
+    full = MultiHeadAttention(width, heads, bias=False, rotate=turned, groups=groups)
+    return LanguageModel(
+        vocabulary, context, width, depth, heads, hidden, (delta, delta, delta, full), positions="none",
+        norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
+    )  # fmt: skip

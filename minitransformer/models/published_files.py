@@ -1,0 +1,178 @@
+"""GPT-2 and the Llama kind from their files: config.json and model.safetensors, as huggingface/transformers writes them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minitransformer.attention import MultiHeadParams
+from minitransformer.attention.multi_head import ProjectionParams
+from minitransformer.models.bert_files import ACTIVATIONS
+from minitransformer.models.block import BlockParams
+from minitransformer.models.feed_forward import FeedForwardParams
+from minitransformer.models.gated_feed_forward import GatedFeedForwardParams
+from minitransformer.models.published import gpt2, llama
+from minitransformer.models.sequence_model import LanguageModel, SequenceParams
+from minitransformer.models.stack import StackParams
+from minitransformer.models.weights import Tensors, json_object, refuse_others, sizes_in
+from minitransformer.positions.absolute import LearnedPositionParams
+from minitransformer.pullback import NoParams
+from minitransformer.typing import Array, checked
+
+
+@checked
+def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[LanguageModel, SequenceParams]:
+    """A trained GPT-2 or a model of the Llama kind: the model, and its parameters in float32 or float64.
+
+    folder   of config.json and model.safetensors; of both, only what the model has may be there
+    raises   FileNotFoundError for a missing file; ValueError, which names the file, for a model of another kind, a choice that
+             the book does not have, and a tensor that is missing, has another shape or type, or belongs to nothing
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder")
+    if dtype not in (np.float32, np.float64):
+        raise ValueError(f"dtype: {dtype} should be float32 or float64")
+    path = folder / "config.json"
+    config = json_object(path)
+    kind = config.get("model_type")
+    if kind not in KINDS:
+        raise ValueError(f"{path}: this is a model of type {kind!r}; only {' and '.join(map(repr, KINDS))} can be read")
+    model_of, params_of, plain = KINDS[kind]
+    model = model_of(path, config)
+    tensors = Tensors(folder / "model.safetensors", plain, dtype)
+    params = params_of(tensors, model)
+    tensors.refuse_more()
+    return model, params
+
+
+def _head(tensors: Tensors, model: LanguageModel, E: Array) -> ProjectionParams | None:
+    """What says the tokens: a matrix of its own, or the table E, which may stand in the file again."""
+    name, shape = "lm_head.weight", (model.vocabulary, model.width)
+    if not model.tied:
+        return ProjectionParams(tensors.linear("lm_head", model.width, model.vocabulary, bias=False)[0])
+    if name in tensors and not np.array_equal(tensors(name, *shape), E):
+        raise ValueError(f"{tensors.path}: {name} is another table than that of the tokens, and config.json ties them")
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------ GPT-2
+
+
+def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
+    refuse_others(
+        *(path, config),
+        {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    )
+    activation = config.get("activation_function", "gelu_new")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise ValueError(f"{path}: activation_function {activation!r} is none of {', '.join(ACTIVATIONS)}")
+    with sizes_in(path):
+        return gpt2(
+            vocabulary=int(config["vocab_size"]),
+            context=int(config["n_positions"]),
+            width=int(config["n_embd"]),
+            depth=int(config["n_layer"]),
+            heads=int(config["n_head"]),
+            hidden=None if config.get("n_inner") is None else int(config["n_inner"]),
+            activation=ACTIVATIONS[activation],
+            eps=float(config.get("layer_norm_epsilon", 1e-5)),
+            tied=bool(config.get("tie_word_embeddings", True)),
+        )
+
+
+def _plain_gpt2(name: str) -> str | None:
+    """Without the prefix that only some files have; masks that stand in old files are no weights."""
+    return None if name.endswith((".attn.bias", ".attn.masked_bias")) else name.removeprefix("transformer.")
+
+
+def _gpt2_params(tensors: Tensors, model: LanguageModel) -> SequenceParams:
+    D, E = model.width, tensors("wte.weight", model.vocabulary, model.width)
+    return SequenceParams(
+        E=E,
+        positions=LearnedPositionParams(tensors("wpe.weight", model.context, D)),
+        stack=StackParams(
+            tuple(_gpt2_block(tensors, f"h.{k}", D, model.hidden or 4 * D) for k in range(model.depth)),
+            tensors.norm("ln_f", D),
+        ),
+        head=_head(tensors, model, E),
+    )
+
+
+def _gpt2_block(tensors: Tensors, name: str, D: int, hidden: int) -> BlockParams:
+    """Here the file keeps W as it is, (in, out), and queries, keys and values side by side in one matrix."""
+
+    def linear(part: str, rows: int, columns: int) -> tuple[Array, Array]:
+        return tensors(f"{name}.{part}.weight", rows, columns), tensors(f"{name}.{part}.bias", columns)
+
+    W, b = linear("attn.c_attn", D, 3 * D)
+    W_q, W_k, W_v = (np.ascontiguousarray(part) for part in np.split(W, 3, axis=1))
+    b_q, b_k, b_v = (part.copy() for part in np.split(b, 3))
+    W_o, b_o = linear("attn.c_proj", D, D)
+    return BlockParams(
+        attention_norm=tensors.norm(f"{name}.ln_1", D),
+        attention=MultiHeadParams(W_q, W_k, W_v, W_o, b_q, b_k, b_v, b_o),
+        ffn_norm=tensors.norm(f"{name}.ln_2", D),
+        ffn=FeedForwardParams(*linear("mlp.c_fc", D, hidden), *linear("mlp.c_proj", hidden, D)),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ Llama
+
+
+def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
+    refuse_others(path, config, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False})
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, dict) or (way := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        way = way if isinstance(rope, dict) else rope
+        raise ValueError(f"{path}: angles of the type {way!r}; only 'default' can be read")
+    with sizes_in(path):
+        model = llama(
+            vocabulary=int(config["vocab_size"]),
+            context=int(config["max_position_embeddings"]),
+            width=int(config["hidden_size"]),
+            depth=int(config["num_hidden_layers"]),
+            heads=(heads := int(config["num_attention_heads"])),
+            groups=int(config.get("num_key_value_heads") or heads),
+            hidden=int(config["intermediate_size"]),
+            base=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
+            eps=float(config.get("rms_norm_eps", 1e-6)),
+            tied=bool(config.get("tie_word_embeddings", False)),
+        )
+    if config.get("head_dim") not in (None, d := model.width // heads):
+        raise ValueError(
+            f"{path}: head_dim is {config['head_dim']}; only hidden_size / num_attention_heads, {d}, can be read"
+        )
+    return model
+
+
+def _plain_llama(name: str) -> str | None:
+    """Without the prefix; angles that stand in old files are no weights."""
+    return None if name.endswith(".rotary_emb.inv_freq") else name.removeprefix("model.")
+
+
+def _llama_params(tensors: Tensors, model: LanguageModel) -> SequenceParams:
+    D, E = model.width, tensors("embed_tokens.weight", model.vocabulary, model.width)
+    blocks = tuple(_llama_block(tensors, f"layers.{k}", model) for k in range(model.depth))
+    stack = StackParams(blocks, tensors.norm("norm", D, bias=False))
+    return SequenceParams(E, NoParams(), stack, head=_head(tensors, model, E))
+
+
+def _llama_block(tensors: Tensors, name: str, model: LanguageModel) -> BlockParams:
+    D, hidden = model.width, model.hidden or 4 * model.width
+    kv = D // model.heads * (model.groups or model.heads)
+
+    def linear(part: str, rows: int, columns: int) -> Array:
+        return tensors.linear(f"{name}.{part}_proj", rows, columns, bias=False)[0]
+
+    W_q, W_k, W_v = (linear(f"self_attn.{part}", D, columns) for part, columns in (("q", D), ("k", kv), ("v", kv)))
+    gate, up = linear("mlp.gate", D, hidden), linear("mlp.up", D, hidden)
+    return BlockParams(
+        attention_norm=tensors.norm(f"{name}.input_layernorm", D, bias=False),
+        attention=MultiHeadParams(W_q, W_k, W_v, linear("self_attn.o", D, D)),
+        ffn_norm=tensors.norm(f"{name}.post_attention_layernorm", D, bias=False),
+        ffn=GatedFeedForwardParams(gate, None, up, None, linear("mlp.down", hidden, D), None),
+    )
+
+
+KINDS: dict[str, Any] = {"gpt2": (_gpt2, _gpt2_params, _plain_gpt2), "llama": (_llama, _llama_params, _plain_llama)}

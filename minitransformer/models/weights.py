@@ -1,0 +1,112 @@
+"""Weights that others have trained: arrays of a safetensors file by name, and the sizes in the config.json beside it.
+
+Nothing is fetched from anywhere, and nothing of a file is run.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minitransformer.lazy_import import lazy_import
+from minitransformer.models.norms import NormParams
+from minitransformer.typing import Array
+
+
+def existing(path: Path, hint: str = "") -> Path:
+    """The path of a file that is there. Raises FileNotFoundError, with the hint, if it is not."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file{hint}")
+    return path
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ValueError, which names the file, if there is none in it."""
+    try:
+        content = json.loads(existing(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8, or brackets without end
+        raise ValueError(f"{path}: not a JSON file: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected an object, got {type(content).__name__}")
+    return content
+
+
+def refuse_others(path: Path, config: dict[str, Any], usual: dict[str, Any]) -> None:
+    """Raise ValueError for a choice in a config that is not the usual one, where nothing else can be read."""
+    for key, value in usual.items():
+        if config.get(key, value) != value:
+            raise ValueError(f"{path}: {key} is {config[key]!r}; only {value!r} can be read")
+
+
+@contextmanager
+def sizes_in(path: Path) -> Iterator[None]:
+    """Within it, a size that is missing or impossible is a ValueError that names the file."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(f"{path}: {error.args[0]} is missing") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+class Tensors:
+    """The arrays of a safetensors file by name, in one dtype; each is asked for with the shape that the model needs.
+
+    plain   from a name in the file to ours; None for what is no weight, and is not asked for
+    """
+
+    def __init__(self, path: Path, plain: Callable[[str], str | None] = str, dtype: type = np.float32) -> None:
+        self.path = existing(path, " (pytorch_model.bin is a pickle, which can run any code, and is not read)")
+        self.library, self.dtype = lazy_import("safetensors", "the weights of a model"), dtype
+        try:
+            self.file = self.library.safe_open(path, "numpy")
+        except self.library.SafetensorError as error:
+            raise ValueError(f"{path}: not a whole safetensors file: {error}") from None
+        ours = {name: plain(name) for name in self.file.keys()}  # noqa: SIM118  (it is not a dict)
+        self.names = {our: name for name, our in ours.items() if our is not None}
+        self.asked: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def __call__(self, name: str, *shape: int) -> Array:
+        if name not in self.names:
+            raise ValueError(f"{self.path}: the tensor {name} is missing")
+        self.asked.add(name)
+        entry = self.file.get_slice(self.names[name])
+        found, dtype = tuple(entry.get_shape()), entry.get_dtype()
+        if found != shape:
+            raise ValueError(f"{self.path}: the tensor {name} has shape {found}, config.json says {shape}")
+        if dtype == "BF16":
+            return self._bfloat16(self.names[name]).astype(self.dtype, copy=False)
+        if dtype not in ("F32", "F16", "F64"):
+            raise ValueError(f"{self.path}: the tensor {name} has type {dtype}; F32, F16, BF16 and F64 can be read")
+        return self.file.get_tensor(self.names[name]).astype(self.dtype, copy=False)
+
+    def _bfloat16(self, name: str) -> Array:
+        """A bfloat16 is the upper half of a float32."""
+        entry = self._raw[name]
+        bits = np.frombuffer(entry["data"], "<u2").astype(np.uint32) << 16
+        return bits.view(np.float32).reshape(entry["shape"])
+
+    @functools.cached_property
+    def _raw(self) -> dict[str, Any]:
+        return dict(self.library.deserialize(self.path.read_bytes()))
+
+    def linear(self, name: str, D: int, E: int, *, bias: bool = True) -> tuple[Array, Array | None]:
+        """W (D, E) and b of a linear layer, whose file keeps Wᵀ: there y = W x, here Y = X W."""
+        W = np.ascontiguousarray(self(f"{name}.weight", E, D).T)
+        return W, self(f"{name}.bias", E) if bias else None
+
+    def norm(self, name: str, D: int, *, bias: bool = True) -> NormParams:
+        """Gain and bias of a norm, from the file."""
+        return NormParams(self(f"{name}.weight", D), self(f"{name}.bias", D) if bias else None)
+
+    def refuse_more(self) -> None:
+        """Raise ValueError for a tensor that nobody has asked for."""
+        if more := sorted(set(self.names) - self.asked):
+            raise ValueError(f"{self.path}: the tensor {more[0]} belongs to no part of this model")

@@ -1,0 +1,65 @@
+"""What a number may be, said where it stands: `radius: NonNegative = 32`. It is checked whenever the function is called.
+
+An int about which nothing is said counts something, so it is at least 1; a float may be any number.
+"""
+
+import functools
+import math
+import operator
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+
+class Range(NamedTuple):
+    """The numbers for which a rule holds, in words and as a function, up to a largest one."""
+
+    says: str
+    holds: Callable[[float], bool]
+    most: float | None = None  # 2³⁰ for an int, and the largest float32, where nothing else is said
+
+
+Integer = Annotated[int, Range("a number", lambda x: True)]
+Positive = Annotated[int, Range("at least 1", lambda x: x >= 1)]
+NonNegative = Annotated[int, Range("at least 0", lambda x: x >= 0)]
+Seed = Annotated[int, Range("at least 0", lambda x: x >= 0, math.inf)]
+
+# Something is done so many times, also where there is little in the arrays: there is an end to it.
+Degree = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**6)]
+Iterations = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**10)]
+Repeats = Annotated[int, Range("at least 0", lambda x: x >= 0, 2**20)]
+
+Number = Annotated[float, Range("a number", lambda x: True)]
+PositiveNumber = Annotated[float, Range("above 0", lambda x: x > 0)]
+NonNegativeNumber = Annotated[float, Range("at least 0", lambda x: x >= 0)]
+Largest = Annotated[float, Range("at least 0", lambda x: x >= 0, math.inf)]  # ∞: nothing is cut off
+Fraction = Annotated[float, Range("in [0, 1)", lambda x: 0 <= x < 1)]
+Part = Annotated[float, Range("in [0, 1]", lambda x: 0 <= x <= 1)]
+PositivePart = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]
+
+
+def bare(hint: Any) -> Any:
+    """A hint without what it says about its numbers: of NonNegative | None it is int | None."""
+    kind, parts = typing.get_origin(hint), typing.get_args(hint)
+    if kind is Annotated:
+        return parts[0]
+    if kind in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, map(bare, parts))
+    return tuple[tuple(map(bare, parts))] if kind is tuple else hint  # type: ignore[misc]
+
+
+def range_of(hint: Any) -> Range:
+    """What a hint says about its numbers, or what holds where nothing is said."""
+    found = _said(hint) or _said(Number if float in _types(hint) else Positive)
+    return typing.cast(Range, found)
+
+
+def _said(hint: Any) -> Range | None:
+    if typing.get_origin(hint) is Annotated:
+        return next((said for said in typing.get_args(hint)[1:] if isinstance(said, Range)), None)
+    return next(filter(None, map(_said, typing.get_args(hint))), None)
+
+
+def _types(hint: Any) -> set[Any]:
+    return {hint}.union(*map(_types, typing.get_args(hint))) if typing.get_origin(hint) is not typing.Literal else set()

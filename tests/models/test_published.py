@@ -1,0 +1,315 @@
+"""Published architectures: the logits of transformers' own classes, their sizes, their files, and what is refused."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import minitransformer as mt
+from minitransformer import check_pullback
+from minitransformer.attention import GatedDelta, Latent, LatentParams, SoftmaxAttention, Window
+from minitransformer.backend import available
+from minitransformer.data.text import Text
+from minitransformer.models import (
+    BlockParams,
+    GatedFeedForwardParams,
+    NormParams,
+    SequenceParams,
+    StackParams,
+    deepseek_v2_lite,
+    from_safetensors,
+    generate,
+    gpt2,
+    gpt_oss,
+    llama,
+    qwen3_next,
+)
+from minitransformer.pullback import NoParams, random_like, tree_leaves, tree_map, tree_size
+from minitransformer.training.choices import Training
+from minitransformer.training.loop import train
+from minitransformer.training.objective import NextByte
+from minitransformer.training.schedule import Cosine
+
+STORED = json.loads((Path(__file__).parent / "data" / "published.json").read_text())
+TOKENS = np.array([[3, 1, 4, 1, 5, 9, 2, 6], [10, 0, 7, 7, 8, 2, 1, 0]])
+PUBLISHED = {f.__name__: f for f in (gpt2, llama, gpt_oss, deepseek_v2_lite, qwen3_next)}
+READ = [name for name in STORED if name != "deepseek"]
+
+
+def waves(shape, k):
+    """Numbers that need no file."""
+    i = np.arange(math.prod(shape), dtype=float)
+    return 0.7 * np.sin(0.7 * i * i + k).reshape(shape)
+
+
+def tensors(name, dtype=np.float64):
+    """What is in the file of a case."""
+    return {each: waves(shape, k).astype(dtype) for k, (each, shape) in enumerate(STORED[name]["tensors"].items())}
+
+
+def write(folder, name, *, config=None, **others):
+    """The folder of a case, with another config or with other tensors; None leaves one out."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**STORED[name]["config"], **(config or {})}))
+    there = {**tensors(name), **others}
+    save_file({each: X for each, X in there.items() if X is not None}, folder / "model.safetensors")
+    return folder
+
+
+def keys_biases(name, model, kind):
+    """Where it is not turned, a bias of the keys adds the same to all scores of a query, and a softmax does not see it."""
+    return [f"{name}.stack.blocks.{k}.attention.b_k" for k in range(model.depth)] if "gpt2" in kind else []
+
+
+def same_as_stored(name, logits, tolerance):
+    stored = STORED[name]
+    assert np.allclose(logits[:, [0, 3, 7], :4], stored["logits"], rtol=tolerance, atol=tolerance)
+    assert abs(np.vdot(logits, waves(logits.shape, 30)) - stored["overlap"]) < 30 * tolerance
+
+
+# ------------------------------------------------------------------------------------------------- the same logits
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("name", READ)
+def test_the_logits_of_a_file_are_those_of_transformers(name, tier, tmp_path):
+    folder = write(tmp_path / "model", name)
+    with mt.backend(tier):
+        for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-5)):
+            model, params = from_safetensors(folder, dtype)
+            logits, _ = model(params, TOKENS)
+            assert logits.dtype == dtype
+            same_as_stored(name, logits, tolerance)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_was_read_writes_and_goes_back(name, tmp_path):
+    model, params = from_safetensors(write(tmp_path / "model", name), np.float64)
+    logits, _ = model(params, TOKENS)
+    state, rows = None, []
+    for t in range(TOKENS.shape[1]):
+        said, state = model.step(params, TOKENS[:, t : t + 1], state)
+        rows.append(said)
+    assert np.allclose(np.concatenate(rows, -2), logits, atol=1e-10)
+    assert len(generate(model, params, TOKENS[0], 5, rng=np.random.default_rng(0))) == 5
+    with mt.backend("numpy"):
+        check_pullback(
+            lambda params: model(params, TOKENS[:, :4]), params, zero=keys_biases("params", model, name), entries=2
+        )
+
+
+def test_deepseek_without_experts_has_the_logits_of_transformers():
+    w, D, H, r, d, d_r = tensors("deepseek"), 12, 3, 6, 4, 2
+
+    def linear(name):
+        return np.ascontiguousarray(w[f"{name}.weight"].T)
+
+    def of_heads(W, *widths):
+        """Columns of each head side by side, to those of all heads after those of all heads."""
+        parts = np.split(W.reshape(len(W), H, sum(widths)), np.cumsum(widths)[:-1], axis=-1)
+        return (part.reshape(len(W), -1) for part in parts)
+
+    def block(name):
+        W_q, W_qr = of_heads(linear(f"{name}.self_attn.q_proj"), d, d_r)
+        W_dc, W_kr = np.split(linear(f"{name}.self_attn.kv_a_proj_with_mqa"), [r], axis=1)
+        W_uk, W_uv = of_heads(linear(f"{name}.self_attn.kv_b_proj"), d, d)
+        gamma, W_o = w[f"{name}.self_attn.kv_a_layernorm.weight"], linear(f"{name}.self_attn.o_proj")
+        gate, up, down = (linear(f"{name}.mlp.{part}_proj") for part in ("gate", "up", "down"))
+        return BlockParams(
+            NormParams(w[f"{name}.input_layernorm.weight"]),
+            LatentParams(W_q, W_qr, W_dc, gamma, W_kr, W_uk, W_uv, W_o),
+            NormParams(w[f"{name}.post_attention_layernorm.weight"]),
+            GatedFeedForwardParams(gate, None, up, None, down, None),
+        )
+
+    model = deepseek_v2_lite(11, 16, D, 2, H, 10, rank=r, rotary=d_r)
+    stack = StackParams(tuple(block(f"model.layers.{k}") for k in range(2)), NormParams(w["model.norm.weight"]))
+    head = model.init(np.random.default_rng(0)).head._replace(W=linear("lm_head"))
+    params = SequenceParams(w["model.embed_tokens.weight"], NoParams(), stack, head=head)
+    same_as_stored("deepseek", model(params, TOKENS)[0], 1e-10)
+
+
+# ------------------------------------------------------------------------------------------------------ what they are
+
+
+def test_the_sizes_that_everybody_knows():
+    """Counted by formula, as large models would not fit; and the formula by small models."""
+
+    def of_gpt2(V, n, D, depth):
+        return V * D + n * D + depth * (12 * D * D + 13 * D) + 2 * D
+
+    def of_llama(V, D, depth, H, G, F):
+        return 2 * V * D + depth * (2 * D * D + 2 * D * (D // H * G) + 3 * D * F + 2 * D) + D
+
+    assert tree_size(gpt2(30, 20, 12, 3, 2).init(np.random.default_rng(0))) == of_gpt2(30, 20, 12, 3)
+    assert of_gpt2(50257, 1024, 768, 12) == 124_439_808
+    assert "124,439,808" in gpt2.__doc__
+    assert tree_size(llama(30, 20, 12, 3, 2, 1, 7).init(np.random.default_rng(0))) == of_llama(30, 12, 3, 2, 1, 7)
+    assert of_llama(128256, 4096, 32, 32, 8, 14336) == 8_030_261_248
+    assert "8,030,261,248" in llama.__doc__
+
+
+def test_kinds_of_blocks_take_turns():
+    cores = [block.attention.core for block in gpt_oss(depth=6, window=7).stack.blocks]
+    assert cores == [SoftmaxAttention(Window(6)), SoftmaxAttention()] * 3
+    mixers = [block.attention for block in qwen3_next(depth=8).stack.blocks]
+    assert [isinstance(mixer.core, GatedDelta) for mixer in mixers] == [True, True, True, False] * 2
+    assert [None if mixer.rotate is None else mixer.rotate.part for mixer in mixers] == [None, None, None, 8] * 2
+    assert {type(block.attention) for block in deepseek_v2_lite().stack.blocks} == {Latent}
+
+
+def test_a_window_of_w_sees_the_last_w_tokens():
+    (first, *_) = gpt_oss(window=3).stack.blocks
+    mask = first.attention.core.pattern(6, 6, causal=True).mask
+    assert [row.sum() for row in mask] == [1, 2, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_gradient(name):
+    model = PUBLISHED[name](11, 9, 8, 4, 2, hidden=6)
+    params = tree_map(
+        lambda a: 0.5 * a, random_like(model.init(np.random.default_rng(0), np.float64), np.random.default_rng(1))
+    )
+    with mt.backend("numpy"):
+        check_pullback(lambda params: model(params, TOKENS), params, zero=keys_biases("params", model, name), entries=2)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_it_writes_as_it_reads(name):
+    model = PUBLISHED[name](11, 16, 16, 4, 2, hidden=6)
+    params = model.init(np.random.default_rng(0), np.float64)
+    logits, _ = model(params, TOKENS)
+    first, state = model.step(params, TOKENS[:, :5])
+    more = [first]
+    for t in range(5, 8):
+        said, state = model.step(params, TOKENS[:, t : t + 1], state)
+        more.append(said)
+    assert np.allclose(np.concatenate(more, -2), logits, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_it_learns_from_a_text(name):
+    """After forty steps it knows more of a short text than how often each letter occurs."""
+    letters = np.frombuffer(b"the cat sat on the mat, and the dog sat on the log. " * 40, np.uint8)
+    often = np.unique_counts(letters).counts / len(letters)
+    model = PUBLISHED[name](context=16, width=16, depth=4, heads=2, hidden=32)
+    training = Training(steps=40, batch=8, schedule=Cosine(0.02, 40, 5))
+    after = train(model, NextByte(Text(letters, letters[:60], "letters", ""), 16), training, progress=False)
+    assert after.losses[0] > 5
+    assert np.mean(after.losses[-5:]) < -(often * np.log2(often)).sum() - 0.5  # in bits, as losses are
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_shorter_numbers_are_read_as_float32(dtype, tmp_path):
+    short = {each: X.astype(dtype) for each, X in tensors("llama").items()}
+    model, params = from_safetensors(write(tmp_path / "model", "llama", **short))
+    assert {leaf.dtype for leaf in tree_leaves(params)} == {np.dtype(np.float32)}
+    same_as_stored("llama", model(params, TOKENS)[0], 1e-5 if dtype == np.float32 else 0.02)
+
+
+def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path):
+    """Written by hand, since NumPy has no such type."""
+    folder, header, data = write(tmp_path / "model", "llama"), {}, b""
+    for each, X in tensors("llama").items():
+        upper = (X.astype(np.float32).view(np.uint32) >> 16).astype("<u2").tobytes()
+        header[each] = {"dtype": "BF16", "shape": X.shape, "data_offsets": [len(data), len(data) + len(upper)]}
+        data += upper
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    _, params = from_safetensors(folder)
+    table = tensors("llama")["model.embed_tokens.weight"].astype(np.float32)
+    assert np.array_equal(params.E, (table.view(np.uint32) & 0xFFFF0000).view(np.float32))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_names_with_a_prefix_or_without_and_what_is_no_weight(name, tmp_path):
+    """The first files of GPT-2 hold its masks and no prefix; old ones of Llama hold its frequencies."""
+    prefix = "transformer." if "gpt2" in name else "model."
+    bare = {each.removeprefix(prefix): X for each, X in tensors(name).items()}
+    no_weights = {"h.0.attn.bias": np.tri(16)[None, None], "layers.0.self_attn.rotary_emb.inv_freq": np.ones(3)}
+    extra = {each: X for each, X in no_weights.items() if ("gpt2" in name) == each.startswith("h.")}
+    folder = write(tmp_path / "model", name, **(dict.fromkeys(tensors(name)) | bare | extra))
+    model, params = from_safetensors(folder, np.float64)
+    same_as_stored(name, model(params, TOKENS)[0], 1e-10)
+
+
+def test_a_tied_table_may_stand_in_the_file_twice(tmp_path):
+    table = tensors("gpt2")["transformer.wte.weight"]
+    model, params = from_safetensors(write(tmp_path / "same", "gpt2", **{"lm_head.weight": table}), np.float64)
+    same_as_stored("gpt2", model(params, TOKENS)[0], 1e-10)
+    with pytest.raises(ValueError, match=r"lm_head.weight is another table .* config.json ties them"):
+        from_safetensors(write(tmp_path / "other", "gpt2", **{"lm_head.weight": table + 1}))
+
+
+def test_the_oldest_configs_keep_the_base_of_the_angles_elsewhere(tmp_path):
+    old = {"rope_parameters": None, "rope_theta": 500.0, "head_dim": None}
+    model, params = from_safetensors(write(tmp_path / "model", "llama", config=old), np.float64)
+    same_as_stored("llama", model(params, TOKENS)[0], 1e-10)
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+W_Q = "model.layers.1.self_attn.q_proj.weight"
+CONFIGS = [
+    ("llama", {"model_type": "qwen3_next"}, "model of type 'qwen3_next'; only 'gpt2' and 'llama' can be read"),
+    ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
+    ("llama", {"attention_bias": True}, "attention_bias is True"),
+    ("llama", {"head_dim": 8}, "head_dim is 8; only hidden_size / num_attention_heads, 6"),
+    ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "angles of the type 'llama3'; only 'default'"),
+    ("llama", {"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "angles of the type 'linear'"),
+    ("llama", {"num_attention_heads": 5}, "heads: 12 columns are not divisible into 5 heads"),
+    ("llama", {"vocab_size": "many"}, "config.json: invalid literal"),
+    ("llama", {"hidden_size": None}, "config.json: int"),
+    ("gpt2", {"activation_function": "tanh"}, "activation_function 'tanh' is none of gelu"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
+]
+
+
+@pytest.mark.parametrize(("name", "config", "says"), CONFIGS)
+def test_a_config_of_another_kind_is_refused(name, config, says, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        from_safetensors(write(tmp_path / "model", name, config=config))
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        ({W_Q: None}, "the tensor layers.1.self_attn.q_proj.weight is missing"),
+        ({W_Q: np.ones((12, 6))}, r"q_proj.weight has shape (12, 6), config.json says (12, 12)"),
+        ({W_Q: np.ones((12, 12), np.int8)}, "has type I8; F32, F16, BF16 and F64 can be read"),
+        (
+            {"model.layers.2.mlp.up_proj.weight": np.ones(3)},
+            "the tensor layers.2.mlp.up_proj.weight belongs to no part",
+        ),
+        ({"lm_head.weight": None}, "the tensor lm_head.weight is missing"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused_by_name(others, says, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        from_safetensors(write(tmp_path / "model", "llama", **others))
+
+
+def test_what_is_not_there_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        from_safetensors(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"config.json: no such file"):
+        from_safetensors(tmp_path)
+    folder = write(tmp_path / "model", "gpt2")
+    with pytest.raises(ValueError, match="dtype"):
+        from_safetensors(folder, np.int32)
+    (folder / "model.safetensors").write_bytes(b"no")
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        from_safetensors(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model.safetensors: no such file .*pickle"):
+        from_safetensors(folder)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match="expected an object"):
+        from_safetensors(folder)
