@@ -222,6 +222,8 @@ class Latent(Mixer):
 
     remembers = "latents and turned keys"
 
+    unplaced = "has no queries and keys that it could act on: it makes its own of latents, and turns a part of them"
+
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")

@@ -12,14 +12,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
-from minitransformer.positions.encoding import Encoding, NoParams, queries_last
+from minitransformer.positions.encoding import Encoding
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
-from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative, PositiveNumber
-from minitransformer.typing import Array, Bool, Float, checked
+from minitransformer.typing import Array, Float, checked
 
 Layout = Literal["interleaved", "halves"]
 
@@ -99,23 +97,6 @@ def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = No
     return W.reshape(*W.shape[:-1], W.shape[-1] // d, d)[..., order].reshape(W.shape)
 
 
-class RoPEPullback(NamedTuple):
-    """Back through attention, then turned back. There is nothing to learn."""
-
-    q: RotatePullback
-    k: RotatePullback
-    attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
-
-    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
-        dQ, dK, dV = self.attention(dY)
-        return NoParams(), self.q(dQ), self.k(dK), dV
-
-
 @functools.lru_cache(maxsize=64)
 def _table(rope: "RoPE", length: int, dtype: np.dtype) -> tuple[Array, Array]:
     """cos φ_if and sin φ_if for every position of a text, times the magnitude."""
@@ -163,24 +144,6 @@ class RoPE(Encoding):
         else:
             frequencies, magnitude = self.scaling(turned, self.base, m)
         return np.arange(m)[:, None] * frequencies, magnitude
-
-    @checked
-    def __call__(
-        self,
-        params: NoParams,
-        Q: Float[Array, "*batch n {self.d}"],
-        K: Float[Array, "*shared m {self.d}"],
-        V: Float[Array, "*shared m dv"],
-        *,
-        causal: bool = False,
-        mask: Bool[Array, "..."] | None = None,
-    ) -> tuple[Float[Array, "*batch n dv"], RoPEPullback]:
-        """Attention with turned queries and keys. Pullback: dY to (dparams, dQ, dK, dV)."""
-        n, m = queries_last(Q, K)
-        Q, q = self.turn(Q, first=m - n, length=m)
-        K, k = self.turn(K, length=m)
-        Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask, scale=self.scale)
-        return Y, RoPEPullback(q, k, attention)
 
     @property
     def fixed(self) -> bool:

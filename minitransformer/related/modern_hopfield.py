@@ -345,6 +345,7 @@ class Hopfield(Core):
     gradient: Gradient = "unrolled"
     beta: PositiveNumber | None = None
 
+    unplaced = "moves its queries among the keys, to where they stand nowhere"
     cost = "O(T n²)"
     groups = True
 
@@ -352,7 +353,7 @@ class Hopfield(Core):
         _enough(self.steps, self.gradient)
 
     @property
-    def scale(self) -> float | None:  # type: ignore[override]
+    def scale(self) -> float | None:
         """The inverse temperature is what multiplies the product of queries and keys."""
         return self.beta
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from minitransformer.attention import attend
 from minitransformer.positions.encoding import NoParams
 from minitransformer.positions.rope import RoPE
 from minitransformer.positions.rope_scaling import (
@@ -41,9 +42,9 @@ def test_a_factor_of_one_changes_nothing(scaling, d, base):
 def test_a_factor_of_one_is_rope_in_attention():
     rng = np.random.default_rng(2)
     Q, K, V = rng.standard_normal((3, 2, 3, 9, 8))
-    plain, _ = RoPE(8)(NoParams(), Q, K, V, causal=True)
+    plain, _ = attend(RoPE(8), NoParams(), Q, K, V, causal=True)
     for scaling in (PositionInterpolation(1.0), NTK(1.0), DynamicNTK(1.0, 9), YaRN(1.0, 9), Llama3(1.0, 9)):
-        Y, _ = RoPE(8, scaling=scaling)(NoParams(), Q, K, V, causal=True)
+        Y, _ = attend(RoPE(8, scaling=scaling), NoParams(), Q, K, V, causal=True)
         np.testing.assert_array_equal(Y, plain)
 
 
