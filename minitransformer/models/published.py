@@ -100,13 +100,15 @@ def qwen3_next(
 ) -> LanguageModel:  # fmt: skip
     """The pattern of Qwen3-Next: three blocks with a gated delta rule, and one with softmax, of which a quarter is turned.
 
-    Left out: the mixture of experts, the gate and the normalised queries and keys of the softmax blocks, gains that begin at zero
+    The softmax blocks normalise queries and keys, and open each channel by a gate.
+    Left out: the mixture of experts, gains that begin at zero
     source   Qwen Team 2025, and `modeling_qwen3_next.py` in huggingface/transformers
     """
     d = width // heads
     turned = _turned(width, heads, 1e7, max(d // 8 * 2, 2))
     delta = MultiHeadAttention(width, heads, bias=False, core=GatedDelta(heads, d, taps=taps, key_heads=key_heads))
-    full = MultiHeadAttention(width, heads, bias=False, rotate=turned, groups=groups)
+    gated = SoftmaxAttention(norm="rms", gate="element")
+    full = MultiHeadAttention(width, heads, bias=False, core=gated, rotate=turned, groups=groups)
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (delta, delta, delta, full), positions="none",
         norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
