@@ -20,7 +20,7 @@ def e67() -> Reading:
 
 
 def e68() -> Reading:
-    """Both layer norms, and their gradients, of a row with σ = ε."""
+    """Both layer norms, and their gradients, of a row with σ = ε; and their distance where σ = 1."""
     rng = np.random.default_rng(68)
     D, eps = 8, 1e-5
     x = rng.standard_normal((1, D))
@@ -28,7 +28,9 @@ def e68() -> Reading:
     dY, one, zero = rng.standard_normal((1, D)), np.ones(D), np.zeros(D)
     (outside, o), (inside, i) = (norm(x, one, zero, eps=eps) for norm in (layer_norm_outside, layer_norm))
     ratio = np.linalg.norm(o(dY)[0]) / np.linalg.norm(i(dY)[0])
-    return Reading({"printed": float(outside.std()), "other": float(inside.std()), "gradients": float(ratio)})
+    ordinary = relative_error(*(norm(x / eps, one, zero, eps=eps)[0] for norm in (layer_norm_outside, layer_norm)))
+    numbers = {"printed": float(outside.std()), "other": float(inside.std()), "gradients": float(ratio)}
+    return Reading({**numbers, "ordinary": ordinary})
 
 
 def e69() -> Reading:

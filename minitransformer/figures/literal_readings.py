@@ -1,6 +1,6 @@
-"""How far off a layer is that follows what is printed: each erratum whose literal reading runs, on a small example of its own.
+"""How far off a layer is that follows what is printed: each erratum that is computed both ways, on an example of its own.
 
-A dot is ‖printed − meant‖/‖meant‖ of what the layer says. At 1 it is as far off as an answer of zeros.
+A mark is ‖printed − meant‖/‖meant‖ of what the layer says. At 1 it is as far off as an answer of zeros.
 """
 
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
 MARKERS = {"Borealis II": "o", "Lecture notes": "s", "Aalto": "D", "From GRU to attention": "^", "CS224N": "v"}
+SQUARE = {"E31", "E34", "E54", "E67"}  # run only where two lengths happen to be equal
 
 
 class LiteralReadings(NamedTuple):
@@ -33,16 +34,26 @@ def data(readings: dict[str, errata.Reading] | None = None) -> LiteralReadings:
 
 
 def draw(data: LiteralReadings) -> Figure:
-    """A line for each erratum, the largest error above; the axis is logarithmic, and a mark tells the source."""
+    """A line for each erratum, the largest error above; the axis is logarithmic, and a mark tells the source.
+
+    Marks are hollow where the printed equation runs only because two lengths are equal.
+    """
     fig, ax = figure(width=10, height=13.5)
     places = np.arange(len(data.rows))
-    ax.hlines(places, 0.1, data.errors, color="0.8", linewidth=2)
+    ax.hlines(places, 0.1, 13, color="0.88", linewidth=1.5)  # to follow from a name to its mark: no lengths
     ax.axvline(1, color="0.3", linewidth=2, linestyle="--")
+    ax.text(1.12, 15.5, "as far off as\nan answer of zeros", va="center", backgroundcolor="white")
     for colour, (source, marker) in zip(
         ("#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b"), MARKERS.items(), strict=True
     ):
         mine = [k for k, row in enumerate(data.rows) if row.source == source]
-        ax.plot(data.errors[mine], places[mine], marker, color=colour, markersize=11, linestyle="none", label=source)
+        ax.plot([], [], marker, color=colour, markersize=11, label=source)
+        for k in mine:
+            face = "white" if data.rows[k].id in SQUARE else colour
+            ax.plot(data.errors[k], k, marker, color=colour, markersize=11, markerfacecolor=face, markeredgewidth=2)
+    ax.plot(
+        [], [], "o", color="0.3", markersize=11, markerfacecolor="white", markeredgewidth=2, label="two equal lengths"
+    )
     ax.set(xscale="log", xlim=(0.1, 13), ylim=(len(places) - 0.4, -0.6), xlabel="‖printed − meant‖ / ‖meant‖")
     ax.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
     ax.minorticks_off()

@@ -66,7 +66,7 @@ HOLDS = {
     "E65": lambda r: (r.channels, r.of) == (24, 64) and r.twice > 2 * r.bits,
     "E66": lambda r: r.printed == 0 and r.meant > 0.3,
     "E67": lambda r: (r.printed, r.meant) == (3, 5),
-    "E68": lambda r: abs(r.printed - 0.5) < 1e-9 and r.other < 0.004 and r.gradients > 50,
+    "E68": lambda r: abs(r.printed - 0.5) < 1e-9 and r.other < 0.004 and r.gradients > 50 and 1e-6 < r.ordinary < 1e-5,
     "E69": lambda r: abs(r.printed * r.d - 1) < 0.1 and abs(r.meant - 1) < 0.1,
     "E70": lambda r: r.changed < EXACT and r.printed < 0.2 and r.meant > 0.99,
 }
