@@ -3,15 +3,15 @@
               norm    positions           heads             second half   blocks
     GPT-2     layer   learned             all               GELU          all alike
     Llama     RMS     turned, in halves   in groups         SwiGLU        all alike
-    gpt-oss   RMS     turned, in halves   in groups         SwiGLU        a window, all, a window, all …
+    gpt-oss   RMS     turned, in halves   in groups, sinks  SwiGLU        a window, all, a window, all …
     DeepSeek  RMS     turned, apart       from one latent   SwiGLU        all alike
-    Qwen3     RMS     a quarter turned    in groups         SwiGLU        three with a gated delta rule, one with all
+    Qwen3     RMS     a quarter turned    in groups, gated  SwiGLU        three with a gated delta rule, one with all
 
 Sizes are small unless others are given, so that they train on a text. In each, D = H d: where a published model has heads that
 are wider together than its rows, that is not here, and neither are mixtures of experts. What else is left out says each.
 """
 
-from minitransformer.attention import GatedDelta, MultiHeadAttention
+from minitransformer.attention import GatedDelta, LearnedSink, MultiHeadAttention, SoftmaxAttention, Window
 from minitransformer.models.sequence_model import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.typing import checked
@@ -62,13 +62,14 @@ def gpt_oss(
 ) -> LanguageModel:  # fmt: skip
     """The pattern of gpt-oss: every other block sees a window of the last tokens, its own among them; 128 in the published ones.
 
-    Left out: the mixture of experts, whose SwiGLU is clipped; YaRN
+    Every head has a sink of its own. Left out: the mixture of experts, whose SwiGLU is clipped; YaRN
     source   OpenAI 2025, `gpt_oss/torch/model.py` in openai/gpt-oss
     """
     if window < 1:
         raise ValueError(f"window: of {window} tokens none sees itself")
+    near, all_ = (SoftmaxAttention(pattern, sink=LearnedSink(heads)) for pattern in (Window(window - 1), None))
     return LanguageModel(
-        vocabulary, context, width, depth, heads, hidden, (f"window:radius={window - 1}", "softmax"),
+        vocabulary, context, width, depth, heads, hidden, (near, all_),
         positions=_turned(width, heads, base), groups=groups, norm="rms", ffn="swiglu", embedding="plain", tied=False,
     )  # fmt: skip
 
@@ -98,13 +99,15 @@ def qwen3_next(
 ) -> LanguageModel:  # fmt: skip
     """The pattern of Qwen3-Next: three blocks with a gated delta rule, and one with softmax, of which a quarter is turned.
 
-    Left out: the mixture of experts, the gate and the normalised queries and keys of the softmax blocks, gains that begin at zero
+    There queries and keys are normalised, and each channel of Y has a gate. Left out: the mixture of experts, gains that begin at
+    zero
     source   Qwen Team 2025, and `modeling_qwen3_next.py` in huggingface/transformers
     """
     d = width // heads
     turned = _turned(width, heads, 1e7, max(d // 8 * 2, 2))
     delta = MultiHeadAttention(width, heads, bias=False, core=GatedDelta(heads, d, taps=taps, key_heads=key_heads))
-    full = MultiHeadAttention(width, heads, bias=False, rotate=turned, groups=groups)
+    gated = SoftmaxAttention(norm="rms", gate="element")
+    full = MultiHeadAttention(width, heads, bias=False, core=gated, rotate=turned, groups=groups)
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (delta, delta, delta, full), positions="none",
         norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
