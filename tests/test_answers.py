@@ -172,12 +172,12 @@ def test_19_which_norm_leaves_small_rows_alone():
 
 
 def test_18_a_sink_and_the_same_twice():
-    one, K, V, b = np.ones((1, 1)), np.log([[2.0], [6]]), np.array([[3.0], [1]]), np.log(np.array(4.0))
+    one, K, V, b = np.ones((1, 1)), np.log([[2.0], [6]]), np.array([[3.0], [1]]), np.array(np.log(4.0))
     A, _ = softmax_with_sink(K.T, b)
     np.testing.assert_allclose(A, [[1 / 6, 1 / 2]])
     Y, plain = (dot_product_attention(one, K, V, None, sink, scale=1.0)[0][0, 0] for sink in (b, None))
     assert Y == pytest.approx(1)
     assert plain == pytest.approx(3 / 2)
     assert Y / plain == pytest.approx(2 / 3)
-    twice, _ = dot_product_attention(one, K, V, None, np.log(np.array(8.0)), scale=1.0)
+    twice, _ = dot_product_attention(one, K, V, None, np.array(np.log(8.0)), scale=1.0)
     assert twice[0, 0] == pytest.approx(3 / 4)

@@ -46,7 +46,7 @@ def draw(data: SinkGate) -> Figure:
         line = "-" if name == "matched" else "--"
         right.plot(data.b, data.gates[name], color=colours[name], linestyle=line, label=name)
     left.plot(data.b, sigmoid(data.b - SHOWN)[0], color="black", linestyle="-", label=r"$\sigma(L - 9)$")
-    right.axvline(SHOWN, color="0.5", linewidth=1.2, linestyle=":")
+    right.axvline(SHOWN, ymax=0.7, color="0.5", linewidth=1.2, linestyle=":")
     left.set(xlabel="log-sum-exp $L$ of a query", ylabel="part of the peak; gate", xlim=(0, 18), ylim=(0, 1.45))
     right.set(xlabel="sink $b$", ylabel="mean gate", xlim=(0, 18), ylim=(0, 1.45))
     for ax in (left, right):

@@ -64,7 +64,9 @@ def draw(data: WidthOrLength) -> Figure:
             seen = values[values > FLOOR]
             ax.semilogy(np.arange(1, len(seen) + 1), seen, marker=marker, markersize=6, markevery=3, label=name)
         ax.axvline(RANK, color="0.5", linewidth=1.2, linestyle=":")
-        ax.set(title=title, xlabel="singular value", xlim=(0, TOKENS + 1), ylim=(FLOOR, 1.5), xticks=[1, 16, 32, 48, 64])
+        ax.set(
+            title=title, xlabel="singular value", xlim=(0, TOKENS + 1), ylim=(FLOOR, 1.5), xticks=[1, 16, 32, 48, 64]
+        )
     axes[0].set(ylabel="over the largest", yticks=[1, 0.1, 0.01, 0.001, 0.0001])
     axes[0].set_yticklabels(["1", "0.1", "0.01", "0.001", "0.0001"])
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
