@@ -122,6 +122,7 @@ def rows() -> list[Row]:
         *_attention(),
         *_decoding(),
         *_sparse(),
+        *_chosen(),
         *_graphs(),
         *_recurrent(),
         *_convolutions(),
@@ -180,6 +181,16 @@ def _sparse() -> list[Row]:
                 case = {"pattern": pattern, "n": n, "backward": backward}
                 table.append(Row("block_sparse", case, peers, target, n == 4096))
     return table
+
+
+def _chosen() -> list[Row]:
+    """Layers that are to pay in a long text, beside a layer of dense attention."""
+    names = ("moba", "nsa", "indexer", "compressed", "strided:stride={root}")
+    return [
+        Row("layer", {"attention": name.format(root=root), "n": root**2, "backward": True}, ("dense",), alike=False)
+        for name in names
+        for root in (64, 128)
+    ]
 
 
 def _graphs() -> list[Row]:

@@ -263,7 +263,7 @@ def asked_of(function: Callable[..., Any]) -> Asked:
 
 
 def examine(arguments: dict[str, Any], asked: Asked) -> None:
-    """Refuse arrays, choices, heads, and parameters of a layer (`self`) or model, that are not what they should be."""
+    """Refuse arrays, choices, heads, and parameters of a layer (`self`), model or encoding, that are not what they should be."""
     for name, value in arguments.items():
         for path, leaf in tree_items(value, name):
             if isinstance(leaf, np.ndarray):
@@ -274,7 +274,7 @@ def examine(arguments: dict[str, Any], asked: Asked) -> None:
             raise TypeError(f"{name}: a {type(value).__name__} should be an array; np.array makes one of it")
         if name in asked.choices:
             within(name, value, asked.choices[name])
-    layer = arguments.get("self", arguments.get("model"))
+    layer = next((arguments[name] for name in ("self", "model", "encoding") if name in arguments), None)
     if "params" in arguments and hasattr(layer, "init"):
         fit(arguments["params"], form_of(layer))
     if asked.heads:

@@ -103,10 +103,10 @@ def attentions(args: argparse.Namespace) -> int:
 
 
 def positions(args: argparse.Namespace) -> int:
-    """List the encodings of positions that a model can be given by name, or tell all of one."""
+    """List the encodings of positions that a model can be given by name, or tell all of one, or which attention takes which."""
     from minitransformer.commands import catalogue
 
-    print(catalogue.encodings(args.name))
+    print(catalogue.grid() if args.grid else catalogue.encodings(args.name))
     return 0
 
 
@@ -208,6 +208,8 @@ def parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=text, description=run.__doc__)
         command.add_argument("name", nargs="?", help="one of them, of which everything is told")
+        if name == "positions":
+            command.add_argument("--grid", action="store_true", help="which attention takes which, and why not")
         command.set_defaults(run=run)
 
     add_train(commands)

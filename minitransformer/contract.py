@@ -50,7 +50,7 @@ class AttentionError(AssertionError):
 def check_attention(attention: Any) -> None:
     """Hold a kind of attention against every rule, print which are kept, and say of the others what is wrong.
 
-    It takes a few seconds. To check an encoding of positions that changes scores: `check_attention(SoftmaxAttention(scores=…))`.
+    It takes a few seconds. An encoding of positions that changes scores is checked by `SoftmaxAttention(encoding=…)`.
     attention   a name, with options or without; a class, which is then made for two heads of width 6; or an object of your own
     raises      AttentionError at the end, if a rule is broken; ValueError for what is no attention
     """
@@ -157,7 +157,7 @@ def sizes_of(part: Part) -> tuple[int, int]:
     """Width and heads of a model that it fits into: its own, where it has some."""
     if isinstance(part, Mixer):
         return part.width, getattr(part, "heads", 1)
-    within = (getattr(part, name, None) for name in ("scores", "rotate", "pattern"))
+    within = (getattr(part, name, None) for name in ("encoding", "rotate", "pattern"))
     inside = [vars(own) for own in (part, *within) if own is not None]
     heads = [own["heads"] for own in inside if own.get("heads", 1) > 1]
     rules = getattr(getattr(part, "pattern", None), "rules", 1)

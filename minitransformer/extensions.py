@@ -141,10 +141,8 @@ def _refuse_signatures(kind: type, made: Any) -> None:
     elif issubclass(kind, ScoreEncoding):
         _refuse_signature(kind, "scores", ("params", "Q", "K"), own=ScoreEncoding)
         _refuse_signature(kind, "aggregate", ("params", "A", "V"))
-    elif made.acts_on == ("queries and keys",):
-        _refuse_signature(kind, "turn", ("X",), {"first": 0, "length": 1})
     else:
-        _refuse_signature(kind, "__call__", ("params", "Q", "K", "V"), {"causal": True, "mask": None, "pattern": None})
+        _refuse_signature(kind, "turn", ("X",), {"first": 0, "length": 1})
 
 
 def _parameters(method: Any) -> dict[str, inspect.Parameter]:

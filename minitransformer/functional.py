@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.arrays import must_broadcast, one_dtype, times, unless_hidden
 from minitransformer.backend import current
 from minitransformer.lazy_import import lazy_import
 from minitransformer.pullback import Pullback
@@ -65,6 +65,56 @@ def softmax(S: Float[Array, "*batch n"], *, mask: Bool[Array, "..."] | None = No
     total = A.sum(-1, keepdims=True)
     A /= np.where(total == 0, 1, total)
     return A, SoftmaxPullback(A)
+
+
+# ----------------------------------------------------------------------- before and after it, in attention
+
+
+class ScoresPullback(NamedTuple):
+    """δS = scale (δQ Kᵀ + Q δKᵀ), so dQ = scale · dS K and dK = scale · dSᵀ Q."""
+
+    Q: Array
+    K: Array
+    scale: float
+
+    def __call__(self, dS: Array) -> tuple[Array, Array]:
+        dS = self.scale * dS
+        return times(dS, self.K), times(dS.mT, self.Q)
+
+
+@checked
+def scores(Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, scale: float | None = None):
+    """S_ij = scale · ⟨q_i, k_j⟩: how well query i matches key j.
+
+    scale    1/√d by default, which keeps the variance of a score at 1 when those of q and k are
+    source   CS224N notes, e_ij; Aalto (3). "Divide by d" in three of the sources means √d (E30, E45, E69)
+    cost     O(n m d)
+    """
+    one_dtype(Q=Q, K=K)
+    s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    return (s * Q) @ K.mT, ScoresPullback(Q, K, s)
+
+
+class AggregatePullback(NamedTuple):
+    """δY = δA V + A δV, so dA = dY Vᵀ and dV = Aᵀ dY."""
+
+    A: Array
+    V: Array
+
+    def __call__(self, dY: Array) -> tuple[Array, Array]:
+        with np.errstate(invalid="ignore"):  # 0 · ∞
+            dA = dY @ self.V.mT
+        return unless_hidden(dA, self.A), times(self.A.mT, dY)
+
+
+@checked
+def aggregate(A: Float[Array, "*batch n m"], V: Float[Array, "*batch m dv"]):
+    """y_i = Σ_j A_ij v_j: the average of the values, with the weights of row i. Cost O(n m dv).
+
+    A value of weight 0 does not count, be it NaN.
+    """
+    one_dtype(A=A, V=V)
+    return times(A, V), AggregatePullback(A, V)
 
 
 # ------------------------------------------------------------------------------------------ activations

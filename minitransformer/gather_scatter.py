@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from minitransformer.typing import Array
+from minitransformer.typing import Array, Float, checked
 
 
 def by_offset(bias: Array, n: int, m: int) -> Array:
@@ -35,6 +35,22 @@ def sum_by_index(dX: Array, index: Array, size: int) -> Array:
     for row, sums in zip(rows, dtable, strict=True):
         sums[:] = np.bincount(flat, row, size)
     return dtable.reshape(*batch, size)
+
+
+@checked
+def split_heads(X: Float[Array, "*batch n D"], heads: int) -> Float[Array, "*batch {heads} n d"]:
+    """(*batch, n, H·d) to (*batch, H, n, d): head h gets columns h·d … (h+1)·d − 1. Its gradient is `merge_heads`."""
+    if X.shape[-1] % heads:
+        raise ValueError(f"heads: {X.shape[-1]} columns are not divisible into {heads} heads")
+    X = X.reshape(*X.shape[:-1], heads, X.shape[-1] // heads)
+    return np.ascontiguousarray(X.swapaxes(-2, -3))
+
+
+@checked
+def merge_heads(X: Float[Array, "*batch heads n d"]) -> Float[Array, "*batch n D"]:
+    """(*batch, H, n, d) to (*batch, n, H·d): the inverse of `split_heads`, and so also its gradient."""
+    X = X.swapaxes(-2, -3)
+    return X.reshape(*X.shape[:-2], X.shape[-2] * X.shape[-1])
 
 
 def for_each_head(K: Array, batch: tuple[int, ...]) -> Array:

@@ -45,7 +45,10 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
         if type(chosen[option]) not in choices[option]:
             wanted = " or ".join(kind.__name__ for kind in choices[option]).replace("NoneType", "None")
             raise ValueError(f"{what}: {option} of {name!r} should be {wanted}, got {value!r}")
-    return registry[name](**{size: sizes[size] for size in known if size in sizes}, **chosen)
+    given = {size: sizes[size] for size in known if size in sizes} | chosen
+    if missing := [option for option, p in known.items() if p.default is p.empty and option not in given]:
+        raise ValueError(f"sizes: {name!r} needs {', '.join(missing)}")
+    return registry[name](**given)
 
 
 def options(maker: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, tuple[type, ...]]:

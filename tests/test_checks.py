@@ -21,6 +21,7 @@ from minitransformer.attention import (
     MultiHeadAttention,
     SoftmaxAttention,
     Window,
+    attend,
     attention_of,
 )
 from minitransformer.attention.linear import exponential
@@ -28,7 +29,7 @@ from minitransformer.backend import available, backend
 from minitransformer.checks import fit, own_indices, unmarked
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
-from minitransformer.positions import place
+from minitransformer.positions import Encoding, place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
 from minitransformer.ranges import bare
@@ -129,7 +130,7 @@ def arguments(function, rng, dtype=np.float64, owner=None):
     for name, parameter in inspect.signature(inspect.unwrap(function)).parameters.items():
         if name == "self" or parameter.default is not inspect.Parameter.empty:
             continue
-        if name == "params":
+        if name == "params" and owner is not None:
             found[name] = tree_map(lambda leaf: leaf.astype(dtype), owner.init(rng))
         elif name in (given := OTHER_OF.get(function.__name__, OTHER)):
             found[name] = given[name](dtype) if callable(given[name]) else given[name]
@@ -161,6 +162,7 @@ def kernels(dtype):
 
 
 OTHER_OF = {
+    "attend": {"encoding": None, "params": NoParams()},
     "depthwise_convolution": {"A": kernels},
     "gated_delta_rule": {"log_decay": fades},
     "gated_linear_attention": {"log_decay": fades},
@@ -195,7 +197,7 @@ def layers():
 
 
 CALLS = {name: (f, None) for name, f in FUNCTIONS.items()}
-CALLS |= {name: (type(layer).__call__, layer) for name, layer in layers()}
+CALLS |= {name: (attend if isinstance(layer, Encoding) else type(layer).__call__, layer) for name, layer in layers()}
 
 
 def call(name, dtype=np.float32, **others):
@@ -204,7 +206,10 @@ def call(name, dtype=np.float32, **others):
     given = {**arguments(function, np.random.default_rng(0), dtype, owner), **others}
     if getattr(owner, "causal", "") == "always":
         given["causal"] = True
-    Y, pullback = function(**({} if owner is None else {"self": owner}), **given)
+    if owner is not None:
+        given["encoding" if function is attend else "self"] = owner
+    Y, pullback = function(**given)
+    given.pop("self", None)
     return Y, pullback, given
 
 

@@ -245,7 +245,7 @@ def broken(attention, capsys):
 
 @pytest.mark.parametrize(
     "attention",
-    [Right(), Right, Right(heads=3), "softmax", "fnet", SoftmaxAttention(scores=T5Bias(4)), Window(3)],
+    [Right(), Right, Right(heads=3), "softmax", "fnet", SoftmaxAttention(encoding=T5Bias(4)), Window(3)],
     ids=str,
 )
 def test_a_right_one_passes(attention, capsys):

@@ -120,8 +120,8 @@ def test_a_pattern_a_mixer_and_encodings_have_names_too():
         mt.register(name, kind)
     block = LanguageModel(attention="even", positions="far").stack.blocks[0]
     assert type(block.attention.core.pattern) is Even
-    assert type(block.attention.core.scores) is Far
-    assert type(LanguageModel(positions="any").stack.blocks[0].attention.core.scores) is Any
+    assert type(block.attention.core.encoding) is Far
+    assert type(LanguageModel(positions="any").stack.blocks[0].attention.core.encoding) is Any
     assert type(LanguageModel(attention="same", positions="added").stack.blocks[0].attention) is Same
     assert "added" in AT_EMBEDDING
 

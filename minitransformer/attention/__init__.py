@@ -1,5 +1,6 @@
 """Part II: attention. The cores, and one file per variant."""
 
+from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import (
     BlockPattern,
     block_pattern,
@@ -118,6 +119,7 @@ __all__ = [
     "Union",
     "Window",
     "aggregate",
+    "attend",
     "attention_of",
     "bigbird_attention",
     "block_pattern",

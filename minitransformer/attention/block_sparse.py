@@ -101,7 +101,7 @@ def complete_blocks(first: int, n: int, count: int, step: int, front: int = 0) -
     """The pattern in which query i = first … first + n − 1 sees each block of `step` keys that is over: (b + 1) step ≤ i + 1.
 
     count    how many blocks there are; `front` more keys stand in front of them, and every query sees those
-    cost     O(n/64) tiles at the edge, with at most `step` different masks or 64
+    cost     O(n · 64) to make the masks of the tiles at the edge, few of which differ
     """
     T = -(-n // TILE)
     seen = np.zeros((T, TILE), int)

@@ -20,6 +20,10 @@ from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Checked
 
+NO_PAIRS = (
+    "sums over the keys before it sees a query, so it has no score for a pair (i, j) that an encoding could change"
+)
+
 
 class Part(Checked):
     """What a core and a mixer say about themselves, and what may happen to their parameters beside the gradient.
@@ -35,6 +39,7 @@ class Part(Checked):
     moves       whether `after_step` does anything
     prefix      tokens that it wants in front of the sequence, beside those of the text; they live through all layers
     adds_loss   whether its pullback has a loss to be added (`added_loss` in pullback.py)
+    unplaced    why an encoding of positions can't change its scores: what the table and the refusal say of it
     """
 
     cost: ClassVar[str] = "O(n²)"
@@ -42,6 +47,7 @@ class Part(Checked):
     looks_ahead: ClassVar[bool] = False
     remembers: ClassVar[str | None] = None
     needs: ClassVar[str] = ""
+    unplaced: ClassVar[str] = "has no queries and keys that it could act on"
     moves: ClassVar[bool] = False
     adds_loss: bool = False
 
@@ -99,8 +105,8 @@ class Core(Part):
 
     mask              True where query i sees key j, broadcast to (*batch, H, n, m)
     rng               for what is drawn; a core that draws takes a fixed seed if there is none
-    has_scores        whether it has a number for each pair (i, j), which an encoding of positions can change; that encoding is
-                      then its field `scores`
+    encoding          an encoding of positions that changes its scores; a core that scores pairs (i, j) of positions has it as a
+                      field, and takes all of them. What they learn are its parameters, or a part of these called `encoding`
     groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
                       repeats them
     queries           whether it has any; if not there is no W_q, nor a W_k, and it is given V in their place, for the shape
@@ -117,8 +123,8 @@ class Core(Part):
     """
 
     remembers: ClassVar[str | None] = "keys and values"
-    scores: Any = None
-    has_scores: ClassVar[bool] = False
+    unplaced = "has no field `encoding`, as a core has that scores pairs of positions"
+    encoding: Any = None
     groups: ClassVar[bool] = False
     queries: ClassVar[bool] = True
     key_heads: int | None = None
@@ -127,14 +133,32 @@ class Core(Part):
     rotate: Any = None
     streams: ClassVar[dict[str, int]] = {}
     starts_as: ClassVar[dict[str, str]] = {}
-    scale: float | None = None
     norm: Literal["rms"] | None = None
     gate: Literal["head", "element"] | None = None
+
+    @property
+    def places(self) -> bool:
+        """Whether encodings of positions can change its scores."""
+        return "encoding" in vars(type(self)).get("__dataclass_fields__", {})
+
+    @property
+    def scale(self) -> float | None:
+        """That of the encoding."""
+        return None if self.encoding is None else self.encoding.scale
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What the encoding shares."""
+        return () if self.encoding is None else self.encoding.shared
 
     @property
     def decodes(self) -> bool:
         """Whether `step` goes on from a state: not if keys would be turned by other angles in a longer text."""
         return self.remembers is not None and (self.rotate is None or self.rotate.fixed)
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
+        """What the encoding has to learn."""
+        return NoParams() if self.encoding is None else self.encoding.init(rng, dtype)
 
     def __call__(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool, mask: Array | None, rng: Any
@@ -163,7 +187,7 @@ class Core(Part):
             known = [*heads[:-1], self.key_heads]
         if new and n != m:
             raise ValueError(f"K: {m} keys for {n} new queries")
-        for part in (self, self.scores, self.rotate):  # each may have something for each head, or each of d channels
+        for part in (self, self.encoding, self.rotate):  # each may have something for each head, or each of d channels
             sizes = {} if part is None else vars(part)
             if "heads" in sizes:
                 refuse_other_heads(Q if self.key_heads is None else V, sizes["heads"])

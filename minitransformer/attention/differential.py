@@ -149,6 +149,8 @@ class Differential(Core):
     d: int
     lambda_init: Fraction = 0.8
 
+    unplaced = "has two scores for each pair, and an encoding changes one"
+
     def __post_init__(self) -> None:
         if self.heads % 2:
             raise ValueError(f"heads: {self.heads} should be even; differential attention subtracts one from another")

@@ -4,19 +4,25 @@
     A = softmax(S, mask)      normalise:  weights that sum to one along each row; or to less, beside a sink (sink.py)
     Y = A V                   aggregate:  the weighted average of the values
 
-Each stage is a function with its own pullback, so that a later chapter can replace one and keep the others.
+Each stage is a function of `functional.py` with its own pullback, so that a later chapter can replace one and keep the others.
 """
 
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from minitransformer.arrays import FEW, must_be_for_heads, must_broadcast, one_dtype, times, unless_hidden
+from minitransformer.arrays import FEW, must_be_for_heads, must_broadcast, one_dtype, unless_hidden
 from minitransformer.attention.masks import causal_mask
 from minitransformer.attention.sink import SinkPullback, softmax_with_sink
 from minitransformer.attention.soft_cap import soft_cap
-from minitransformer.functional import SoftmaxPullback, loops_in, softmax
+from minitransformer.functional import (
+    AggregatePullback,
+    ScoresPullback,
+    SoftmaxPullback,
+    aggregate,
+    loops_in,
+    scores,
+    softmax,
+)
 from minitransformer.gather_scatter import (
     by_offset,
     for_each_head,
@@ -28,53 +34,6 @@ from minitransformer.gather_scatter import (
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
-
-
-class ScoresPullback(NamedTuple):
-    """δS = scale (δQ Kᵀ + Q δKᵀ), so dQ = scale · dS K and dK = scale · dSᵀ Q."""
-
-    Q: Array
-    K: Array
-    scale: float
-
-    def __call__(self, dS: Array) -> tuple[Array, Array]:
-        dS = self.scale * dS
-        return times(dS, self.K), times(dS.mT, self.Q)
-
-
-@checked
-def scores(Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, scale: float | None = None):
-    """S_ij = scale · ⟨q_i, k_j⟩: how well query i matches key j.
-
-    scale    1/√d by default, which keeps the variance of a score at 1 when those of q and k are
-    source   CS224N notes, e_ij; Aalto (3). "Divide by d" in three of the sources means √d (E30, E45, E69)
-    cost     O(n m d)
-    """
-    one_dtype(Q=Q, K=K)
-    s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
-    return (s * Q) @ K.mT, ScoresPullback(Q, K, s)
-
-
-class AggregatePullback(NamedTuple):
-    """δY = δA V + A δV, so dA = dY Vᵀ and dV = Aᵀ dY."""
-
-    A: Array
-    V: Array
-
-    def __call__(self, dY: Array) -> tuple[Array, Array]:
-        with np.errstate(invalid="ignore"):  # 0 · ∞
-            dA = dY @ self.V.mT
-        return unless_hidden(dA, self.A), times(self.A.mT, dY)
-
-
-@checked
-def aggregate(A: Float[Array, "*batch n m"], V: Float[Array, "*batch m dv"]):
-    """y_i = Σ_j A_ij v_j: the average of the values, with the weights of row i. Cost O(n m dv).
-
-    A value of weight 0 does not count, be it NaN.
-    """
-    one_dtype(A=A, V=V)
-    return times(A, V), AggregatePullback(A, V)
 
 
 class WeightsPullback(NamedTuple):

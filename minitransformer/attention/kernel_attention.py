@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import inverse, one_dtype
-from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
@@ -263,6 +263,7 @@ class KernelCorePullback(NamedTuple):
 class FeatureAttention(Core):
     """Attention whose weights are products of features, whatever they are: a subclass says what makes them, as `phi`."""
 
+    unplaced = NO_PAIRS
     cost = "O(n)"
     remembers = "S and z, d·dv + d for each head"
 

@@ -25,6 +25,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, RMSNormPullback, affine, linear, rms_norm
 from minitransformer.positions.rope import RoPE
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 FEW = 4  # new tokens for which it takes longer to make the keys of all that came before than to do without them
@@ -217,9 +218,11 @@ class Latent(Mixer):
     rank: int | None = None
     query_rank: int | None = None
     rotary: int | None = None
-    base: float = 10000.0
+    base: PositiveNumber = 10000.0
 
     remembers = "latents and turned keys"
+
+    unplaced = "has no queries and keys that it could act on: it makes its own of latents, and turns a part of them"
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

@@ -3,7 +3,8 @@
     head_h = Attention(X W_q,h, Z W_k,h, Z W_v,h),      Y = [head_1 … head_H] W_o + b_o
 
 Two stages may be added, if the core asks for them: queries and keys are normalised before they are turned, q ← g ⊙ q / rms(q),
-so that |S| ≤ √d max |g_q g_k| whatever the weights are; and head_h is opened by a gate (output_gate.py).
+so that |S| ≤ √d max |g_q g_k| whatever the weights are; and head_h is opened by a gate (output_gate.py). The norm is that of
+Henry et al. 2020, with a gain for each channel, as in Qwen3; OLMo 2 normalises all heads of a token together.
 
 The H small projections are the columns of one large one. With Z = X it is self-attention, with Z from elsewhere
 (the encoder's output) it is cross-attention. What "Attention" is, is the core's affair (core.py).
@@ -20,27 +21,11 @@ from minitransformer.attention.output_gate import OutputGatePullback, output_gat
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, affine, linear, rms_norm
-from minitransformer.gather_scatter import for_each_head, sum_over_heads
+from minitransformer.gather_scatter import for_each_head, merge_heads, split_heads, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_leaves
 from minitransformer.typing import Array, Bool, Float, checked
 
 DENSE = SoftmaxAttention()
-
-
-@checked
-def split_heads(X: Float[Array, "*batch n D"], heads: int) -> Float[Array, "*batch {heads} n d"]:
-    """(*batch, n, H·d) to (*batch, H, n, d): head h gets columns h·d … (h+1)·d − 1. Its gradient is `merge_heads`."""
-    if X.shape[-1] % heads:
-        raise ValueError(f"heads: {X.shape[-1]} columns are not divisible into {heads} heads")
-    X = X.reshape(*X.shape[:-1], heads, X.shape[-1] // heads)
-    return np.ascontiguousarray(X.swapaxes(-2, -3))
-
-
-@checked
-def merge_heads(X: Float[Array, "*batch heads n d"]) -> Float[Array, "*batch n D"]:
-    """(*batch, H, n, d) to (*batch, n, H·d): the inverse of `split_heads`, and so also its gradient."""
-    X = X.swapaxes(-2, -3)
-    return X.reshape(*X.shape[:-2], X.shape[-2] * X.shape[-1])
 
 
 class ProjectionParams(NamedTuple):
@@ -191,7 +176,7 @@ class MultiHeadAttention(Mixer):
         d = self.width // self.heads
         if getattr(self.rotate, "d", d) != d:
             raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {d}")
-        for part in (self.core, self.core.scores):
+        for part in (self.core, self.core.encoding):
             if (heads := getattr(part, "heads", self.heads)) != self.heads:
                 raise ValueError(f"core: {type(part).__name__} is for {heads} heads, not {self.heads}")
         if self.core.queries_are_keys and self._groups != self.heads:

@@ -122,4 +122,4 @@ def positions(part: Part) -> str:
     """Which encodings of positions it can be combined with."""
     if isinstance(part, Mixer):
         return "at the embeddings"
-    return "any" if getattr(part, "has_scores", False) else "at the embeddings, rope"
+    return "any" if isinstance(part, Core) and part.places else "at the embeddings, rope"

@@ -3,7 +3,7 @@
     A_ij = e^{S_ij} / (e^b + Σ_l e^{S_il}),     so a row may sum to less than one
 
 A head that has nothing to say must still give its weights to some key, as softmax is made; trained models give them to the first
-token. With a sink they may go nowhere. It is a gate as well: with L_i = ln Σ_l e^{S_il},
+token (Xiao et al. 2024). With a sink they may go nowhere. It is a gate as well: with L_i = ln Σ_l e^{S_il},
 
     y_i = σ(L_i − b) · Σ_j softmax(S_i)_j v_j
 
@@ -64,7 +64,7 @@ def softmax_with_sink(
 
 @frozen
 class LearnedSink:
-    """A number b_h for each of H heads. At first zero: beside n random scores it takes the share of one of them."""
+    """A number b_h for each of H heads. At first zero, as one key more whose score is zero."""
 
     heads: int
 

@@ -14,7 +14,7 @@ from minitransformer.typing import Array, Float, checked
 
 
 @checked
-def soft_cap(S: Float[Array, "..."], cap: PositiveNumber) -> tuple[Float[Array, "..."], PointwisePullback]:
+def soft_cap(S: Float[Array, "*batch m"], cap: PositiveNumber) -> tuple[Float[Array, "*batch m"], PointwisePullback]:
     """c tanh(S/c), entry by entry. With T = tanh(S/c), δT = (1 − T²) δS/c, so dS = (1 − T²) dY.
 
     source   Bello et al. 2016, for a pointer network; Gemma 2, with c = 50

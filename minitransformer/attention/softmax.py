@@ -1,6 +1,6 @@
-"""Softmax attention as a core: any scores, any pattern. Dense attention is the core with neither.
+"""Softmax attention as a core: any scores, any pattern. Dense attention is the core with none of what follows.
 
-S_ij = scale · ⟨q_i, k_j⟩, or what an encoding of positions makes of it       scores
+S_ij = scale · ⟨q_i, k_j⟩, or what an encoding of positions makes of it       encoding
 S_ij → c tanh(S_ij/c)                                                        cap
 only the pairs (i, j) of a pattern                                           pattern
 Y = softmax(S) V, and e^b in every denominator                               sink
@@ -13,11 +13,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW
+from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
 from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import Core, NothingLearnedPullback
-from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
+from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sink import LearnedSink
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
@@ -32,14 +33,13 @@ class SinkParams(NamedTuple):
     """b (H,); and what an encoding of positions has to learn."""
 
     sink: Array
-    scores: Tree = NoParams()
+    encoding: Tree = NoParams()
 
 
 class SinkCorePullback(NamedTuple):
     """The gradient of a sink comes last; that of one that is not learned goes nowhere."""
 
     attention: Pullback
-    encoded: bool
     learned: bool
 
     @property
@@ -48,8 +48,7 @@ class SinkCorePullback(NamedTuple):
         return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
-        *dscores, dQ, dK, dV, dsink = self.attention(dY)
-        dparams = dscores[0] if self.encoded else NoParams()
+        dparams, dQ, dK, dV, dsink = self.attention(dY)
         return SinkParams(dsink, dparams) if self.learned else dparams, dQ, dK, dV
 
 
@@ -58,10 +57,11 @@ class SoftmaxAttention(Core):
     """Every query takes an average of the values, weighted by softmax of its scores; of those that its pattern allows.
 
     pattern   which pairs (sparse/pattern.py); None for all
-    scores    an encoding of positions that changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
+    encoding  of positions, which changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.
               A model puts its own there: LanguageModel(attention="window", positions="t5")
     page      positions in a page, if decoding keeps keys and values in pages (pages.py); None for one buffer
-    sink      b, a score that takes weight and has no value (sink.py): learned for each head, or one number; None for none
+    sink      b, a score that takes weight and has no value (sink.py): one number; or `LearnedSink`, one for each head,
+              which is sink=learned in a text; None for none
     cap       c of S → c tanh(S/c), before anything is hidden (soft_cap.py)
     norm      "rms": queries and keys have a root mean square of one, times a gain, before they are turned (multi_head.py)
     gate      "head" or "element": Y is opened by σ(X W_g), a number for each head, or for each of its channels (output_gate.py)
@@ -69,14 +69,13 @@ class SoftmaxAttention(Core):
     """
 
     pattern: Pattern | None = None
-    scores: Any = None
+    encoding: Any = None
     page: int | None = None
     sink: LearnedSink | float | None = None
     cap: PositiveNumber | None = None
     norm: Literal["rms"] | None = None
     gate: Literal["head", "element"] | None = None
 
-    has_scores = True
     groups = True
 
     def __post_init__(self) -> None:
@@ -110,30 +109,25 @@ class SoftmaxAttention(Core):
     def _kept(self) -> Kept | None:
         """What can be seen again; None for everything, also where the scores need to know how far away it stands."""
         kept = None if self.pattern is None else self.pattern.kept
-        near = kept is not None and kept.first == 0 and hasattr(self.scores, "bias")
-        return kept if self.scores is None or near else None
-
-    @property
-    def scale(self) -> float | None:  # type: ignore[override]
-        """That of the scores."""
-        return None if self.scores is None else self.scores.scale
+        near = kept is not None and kept.first == 0 and hasattr(self.encoding, "bias")
+        return kept if self.encoding is None or near else None
 
     @property
     def shared(self) -> tuple[str, ...]:
         """What the encoding shares."""
-        inside = "scores." if isinstance(self.sink, LearnedSink) else ""
-        return () if self.scores is None else tuple(inside + path for path in self.scores.shared)
+        inside = "encoding." if isinstance(self.sink, LearnedSink) else ""
+        return tuple(inside + path for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """What the scores have to learn, and a sink."""
-        scores = NoParams() if self.scores is None else self.scores.init(rng, dtype)
-        return SinkParams(self.sink.init(rng, dtype), scores) if isinstance(self.sink, LearnedSink) else scores
+        """What the encoding has to learn, and a sink."""
+        own = super().init(rng, dtype)
+        return SinkParams(self.sink.init(rng, dtype), own) if isinstance(self.sink, LearnedSink) else own
 
     def _apart(self, params: Tree, Q: Array) -> tuple[Tree, dict[str, Any]]:
-        """The parameters of the scores; and sink and cap, if there are such."""
+        """The parameters of the encoding; and sink and cap, if there are such."""
         options: dict[str, Any] = {} if self.cap is None else {"cap": self.cap}
         if isinstance(self.sink, LearnedSink):
-            return params.scores, options | {"sink": params.sink}
+            return params.encoding, options | {"sink": params.sink}
         return params, options if self.sink is None else options | {"sink": np.array(self.sink, Q.dtype)}
 
     def __call__(
@@ -150,28 +144,25 @@ class SoftmaxAttention(Core):
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         params, options = self._apart(params, Q)
         options |= {"causal": causal, "mask": mask}
-        if self.scores is not None:
-            pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
-            Y, attention = self.scores(params, Q, K, V, pattern=pattern, **options)
-        elif self.pattern is None:
-            Y, attention = dot_product_attention(Q, K, V, **options)
+        if self.encoding is None and self.pattern is not None:
+            Y, found = self.pattern.attend(Q, K, V, **options)
+            attention: Pullback = NothingLearnedPullback(found)
         else:
-            Y, attention = self.pattern.attend(Q, K, V, **options)
-        if self.sink is not None:
-            return Y, SinkCorePullback(attention, self.scores is not None, isinstance(self.sink, LearnedSink))
-        return Y, attention if self.scores is not None else NothingLearnedPullback(attention)
+            pattern = None if self.pattern is None else self.pattern(Q.shape[-2], K.shape[-2], causal=causal)
+            Y, attention = attend(self.encoding, params, Q, K, V, pattern=pattern, **options)
+        return Y, attention if self.sink is None else SinkCorePullback(attention, isinstance(self.sink, LearnedSink))
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None) -> tuple[Array, Any]:
         """As any core with keys and values; of a few tokens without a copy, and with a pattern only what it sees is read."""
         n, kept = Q.shape[-2], self._kept
         if self.page is not None:
             state = Paged.of(K, V, self.page) if state is None else state.extended(K, V)
-            if n <= FEW and self.scores is None:
+            if n <= FEW and self.encoding is None:
                 return paged_attention(Q, state, **self._apart(params, Q)[1]), state
             return self(params, Q, state.keys, state.values, causal=True)[0], state
         if kept is not None and n > PIECE:
             return self._read(params, Q, K, V, state, kept)
-        if kept is None and (n > FEW or not (self.scores is None or hasattr(self.scores, "bias"))):
+        if kept is None and (n > FEW or not (self.encoding is None or hasattr(self.encoding, "bias"))):
             return super().step(params, Q, K, V, state=state)
         if state is not None:
             state = state.extended(K, V)
@@ -183,8 +174,8 @@ class SoftmaxAttention(Core):
         if kept is not None:
             m, j = state.end, state.positions
         own, options = self._apart(params, Q)
-        if self.scores is not None:
-            bias = self.scores.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)
+        if self.encoding is not None:
+            bias = self.encoding.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)
         if self.pattern is not None:
             mask = self.pattern.sees(j[m - n :, None], j[None], state.length, causal=True)
         return attend_to_buffer(Q, state.K, state.V, m, bias, mask, self.scale, **options), state

@@ -1,17 +1,18 @@
 """`minitransformer attentions`, `positions` and `stacks`: what a model can be made of, and its options."""
 
 import inspect
+import itertools
 import textwrap
 import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from minitransformer.attention.core import Part
+from minitransformer.attention.core import Core, Part
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of, positions
 from minitransformer.commands.defaults import TEXT
 from minitransformer.models import LanguageModel
-from minitransformer.models.assemble import STACKS
-from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
+from minitransformer.models.assemble import STACKS, mixer_of
+from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION, place
 from minitransformer.ranges import bare
 from minitransformer.registry import UnknownName, named, options
 
@@ -39,6 +40,38 @@ def encodings(name: str | None = None) -> str:
     raises   ValueError for an unknown name
     """
     return _catalogue("positions", {**AT_EMBEDDING, **IN_ATTENTION}, _of_encoding, name)
+
+
+def pairs() -> dict[tuple[str, str], str]:
+    """Every kind of attention with every encoding of positions: an empty string, or why a model can't have both."""
+    width, heads, longest = EXAMPLE["width"], EXAMPLE["heads"], EXAMPLE["longest"]
+    found = {}
+    for attention, name in itertools.product(ATTENTIONS, {**AT_EMBEDDING, **IN_ATTENTION}):
+        encoding = place(name, width=width, heads=heads, longest=longest).in_attention
+        try:
+            mixer_of(attention, encoding, width=width, heads=heads, groups=None, longest=longest)
+        except ValueError as error:
+            found[attention, name] = str(error)
+        else:
+            found[attention, name] = ""
+    return found
+
+
+def grid() -> str:
+    """The same as a table, a dot where they go together; and below, why the others don't."""
+    encodings, found = (*AT_EMBEDDING, *IN_ATTENTION), pairs()
+    widest = max(map(len, ATTENTIONS)) + 2
+    lines = [f"{' ' * widest}{'│ ' * k}{name}" for k, name in enumerate(encodings)]
+    reasons: dict[str, list[str]] = {}
+    for attention in ATTENTIONS:
+        marks = " ".join("·" if found[attention, name] else "●" for name in encodings)
+        lines.append(f"{attention.ljust(widest)}{marks}")
+        part = attention_of(attention, EXAMPLE)
+        if not (isinstance(part, Core) and part.places):
+            reasons.setdefault(part.unplaced, []).append(attention)
+    for why, names in reasons.items():
+        lines += ["", *textwrap.wrap(f"{', '.join(names)}: {why}.", COLUMNS, subsequent_indent="  ")]
+    return "\n".join(lines)
 
 
 def stacks(name: str | None = None) -> str:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from minitransformer import experiments
-from minitransformer.attention import dot_product_attention, elu_features, kernel_attention, scores
+from minitransformer.attention import attend, dot_product_attention, elu_features, kernel_attention, scores
 from minitransformer.attention.compressed import compress
 from minitransformer.errata.reading import Reading, largest_weight, mean_of, relative_error, unit_vectors
 from minitransformer.functional import softmax
@@ -70,8 +70,8 @@ def e8() -> Reading:
     before, either = np.zeros((2, 2 * n - 1, d))
     before[offset == -1, 0] = either[abs(offset) == 1, 0] = LARGE
     encoding = Shaw(d, n - 1, values=False)
-    Y, meant = encoding(ShawParams(before), Q, K, V)
-    Y_either, printed = encoding(ShawParams(either), Q, K, V)
+    Y, meant = attend(encoding, ShawParams(before), Q, K, V)
+    Y_either, printed = attend(encoding, ShawParams(either), Q, K, V)
     inner = [float(np.diagonal(p.A, -1)[:-1].mean()) for p in (printed, meant)]
     return Reading({"printed": inner[0], "meant": inner[1]}, relative_error(Y_either, Y))
 
@@ -85,7 +85,7 @@ def e9() -> Reading:
     encoding = OffsetScalars(heads=1, longest=n)
 
     def head(wanted: Array) -> tuple[Array, float]:
-        Y, pullback = encoding(OffsetScalarParams(np.where(wanted, LARGE, 0.0)[None]), zeros, zeros, V)
+        Y, pullback = attend(encoding, OffsetScalarParams(np.where(wanted, LARGE, 0.0)[None]), zeros, zeros, V)
         return Y, float(np.diagonal(pullback.A[0], -1)[:-1].mean())
 
     (Y_either, printed), (Y, meant) = head(abs(offset) == 1), head(offset == -1)
@@ -105,7 +105,7 @@ def e11() -> Reading:
     S, _ = encoding.scores(params, Q, K)
     printed = S / encoding.scale
     numbers = {"variance": float(printed.var()), "printed": largest_weight(printed), "meant": largest_weight(S)}
-    return Reading(numbers, relative_error(softmax(printed)[0] @ V, encoding(params, Q, K, V)[0]))
+    return Reading(numbers, relative_error(softmax(printed)[0] @ V, attend(encoding, params, Q, K, V)[0]))
 
 
 def e13() -> Reading:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minitransformer.attention import dot_product_attention, scores
+from minitransformer.attention import attend, dot_product_attention, scores
 from minitransformer.errata.reading import Reading, relative_error, unit_vectors
 from minitransformer.functional import layer_norm, layer_norm_outside, softmax
 from minitransformer.positions.shaw import Shaw, ShawParams
@@ -51,7 +51,7 @@ def e70() -> Reading:
     before[k - 1, 0] = 40.0  # offset −1
     encoding = Shaw(d, k)
     (_, printed), (_, meant) = (
-        encoding(params, Q, K, V) for params in (ShawParams(0 * before, before), ShawParams(before, 0 * before))
+        attend(encoding, params, Q, K, V) for params in (ShawParams(0 * before, before), ShawParams(before, 0 * before))
     )
     weights = [np.diagonal(pullback.A, -1) for pullback in (printed, meant)]
     changed = float(np.abs(printed.A - dot_product_attention(Q, K, V)[1].A).max())

@@ -8,10 +8,12 @@ in the table is asked.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.attention import attend
 from minitransformer.backend import backend
 from minitransformer.measurements.position_scores import scores_of, varies_along_diagonals, with_some_parameters
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ScoreEncoding, place
@@ -119,7 +121,7 @@ def _of_attention(name: str, e: Any, rng: np.random.Generator, heads: int, d: in
     V = rng.standard_normal((heads, longest + 1, d))
     initial, params = e.init(rng, np.float64), with_some_parameters(e, rng)
     parts = initial._asdict().items()
-    Y, pullback = e(params, *words[:, :, :longest], V[:, :longest])
+    Y, pullback = attend(e, params, Q[:, :longest], K[:, :longest], V[:, :longest])
     cc = terms_of(lambda Q, K: scores_of(e, initial, Q, K), Q[:, :1], K[:, :1])[0]
     divisor = (Q[0, 0] @ K[0, 0]) / cc[0, 0, 0]
     return Facts(
@@ -129,7 +131,7 @@ def _of_attention(name: str, e: Any, rng: np.random.Generator, heads: int, d: in
         not np.allclose(Y, pullback.A @ V[:, :longest]),
         sum(_count(value) * (1 if part in e.shared else layers) for part, value in parts),
         tuple(part for part, value in parts if part in e.shared and value is not None),
-        _runs(e, params, *words, V),
+        _runs(partial(attend, e), params, *words, V),
         isinstance(e, ScoreEncoding),
     )
 

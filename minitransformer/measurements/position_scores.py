@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from minitransformer.attention import scores
-from minitransformer.gather_scatter import by_offset
 from minitransformer.positions import FIRE, Encoding, KerpleLog, OffsetBias, RoPE, ScoreEncoding, rotate
+from minitransformer.positions.encoding import pair_scores
 from minitransformer.positions.fire import START
 from minitransformer.pullback import Tree
 from minitransformer.typing import Array
@@ -16,13 +16,10 @@ THRESHOLD = 24  # n₀ of FIRE, |L| in its paper
 
 def scores_of(encoding: Encoding, params: Tree, Q: Array, K: Array, *, causal: bool = False) -> Array:
     """The scores before softmax, (*batch, H, n, m), whichever stage the encoding acts on."""
-    n, m = Q.shape[-2], K.shape[-2]
-    if isinstance(encoding, ScoreEncoding):
-        return encoding.scores(params, Q, K)[0]
-    if isinstance(encoding, OffsetBias):
-        bias, _ = encoding.bias(params, n, m, causal=causal)
-        return scores(Q, K, scale=encoding.scale)[0] + by_offset(bias, n, m)
+    if isinstance(encoding, (OffsetBias, ScoreEncoding)):
+        return pair_scores(encoding, params, Q, K, causal=causal)[0]
     if isinstance(encoding, RoPE):
+        m = K.shape[-2]
         angles, magnitude = encoding.angles(m)
         turned = [
             rotate(X, angles=angles[m - X.shape[-2] :], layout=encoding.layout, magnitude=magnitude)[0] for X in (Q, K)

@@ -12,7 +12,7 @@ from minitransformer.models.reversible import ReversibleStack
 from minitransformer.models.stack import Stack
 from minitransformer.models.transformer_xl import MemoryStack
 from minitransformer.models.universal import UniversalStack
-from minitransformer.positions import Encoding, refuse_without_scores
+from minitransformer.positions import Encoding
 from minitransformer.typing import Array
 
 FFN = Literal["plain", "glu", "reglu", "geglu", "swiglu", "bilinear", "none"]
@@ -44,7 +44,7 @@ def mixer_of(
     if isinstance(part, Mixer):
         if encoding is not None or groups is not None:
             what = "groups" if encoding is None else f"positions: {type(encoding).__name__}"
-            raise ValueError(f"{what}: {type(part).__name__} has no queries and keys that it could act on")
+            raise ValueError(f"{what}: {type(part).__name__} {part.unplaced}")
         return part
     rotate = None
     if encoding is not None and encoding.acts_on == ("queries and keys",):
@@ -58,18 +58,14 @@ def mixer_of(
 
 
 def _with_scores(core: Core, encoding: Encoding) -> Core:
-    if core.turns:
-        what = " and the ".join(encoding.acts_on)
+    acts = f"positions: {type(encoding).__name__} acts on the {' and the '.join(encoding.acts_on)}, and "
+    if not core.places:
+        raise ValueError(f"{acts}{type(core).__name__} {core.unplaced}")
+    if core.encoding is not None:
         raise ValueError(
-            f"positions: {type(encoding).__name__} acts on the {what}, and {type(core).__name__} makes its own"
+            f"positions: {type(encoding).__name__} and {type(core.encoding).__name__} would both make the scores"
         )
-    if not core.has_scores:
-        refuse_without_scores(encoding, type(core).__name__)
-    if core.scores is not None:
-        raise ValueError(
-            f"positions: {type(encoding).__name__} and {type(core.scores).__name__} would both make the scores"
-        )
-    return replace(core, scores=encoding)  # type: ignore[type-var]
+    return replace(core, encoding=encoding)  # type: ignore[type-var]
 
 
 def stack_of(

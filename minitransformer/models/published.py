@@ -3,17 +3,19 @@
               norm    positions           heads             second half   blocks
     GPT-2     layer   learned             all               GELU          all alike
     Llama     RMS     turned, in halves   in groups         SwiGLU        all alike
-    gpt-oss   RMS     turned, in halves   in groups, sinks  SwiGLU        a window, all, a window, all …
+    gpt-oss   RMS     turned, in halves   groups, sinks     SwiGLU        a window, all, a window, all …
     DeepSeek  RMS     turned, apart       from one latent   SwiGLU        all alike
-    Qwen3     RMS     a quarter turned    in groups, gated  SwiGLU        three with a gated delta rule, one with all
+    Qwen3     RMS     a quarter turned    groups, gated     SwiGLU        three with a gated delta rule, one with all
 
 Sizes are small unless others are given, so that they train on a text. In each, D = H d: where a published model has heads that
 are wider together than its rows, that is not here, and neither are mixtures of experts. What else is left out says each.
 """
 
-from minitransformer.attention import GatedDelta, LearnedSink, MultiHeadAttention, SoftmaxAttention, Window
+from minitransformer.attention import GatedDelta, MultiHeadAttention, SoftmaxAttention, Window
+from minitransformer.attention.sink import LearnedSink
 from minitransformer.models.sequence_model import LanguageModel
 from minitransformer.positions import RoPE
+from minitransformer.ranges import NonNegativeNumber, PositiveNumber
 from minitransformer.typing import checked
 
 
@@ -27,7 +29,7 @@ def _turned(width: int, heads: int, base: float, part: int | None = None) -> RoP
 @checked
 def gpt2(
     vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4,
-    hidden: int | None = None, activation: str = "gelu_tanh", eps: float = 1e-5, tied: bool = True,
+    hidden: int | None = None, activation: str = "gelu_tanh", eps: NonNegativeNumber = 1e-5, tied: bool = True,
 ) -> LanguageModel:  # fmt: skip
     """GPT-2. The smallest of the published ones is gpt2(50257, 1024, 768, 12, 12): 124,439,808 parameters.
 
@@ -42,7 +44,7 @@ def gpt2(
 @checked
 def llama(
     vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4, groups: int = 2,
-    hidden: int | None = None, base: float = 10000.0, eps: float = 1e-5, tied: bool = False,
+    hidden: int | None = None, base: PositiveNumber = 10000.0, eps: NonNegativeNumber = 1e-5, tied: bool = False,
 ) -> LanguageModel:  # fmt: skip
     """The Llama kind. Llama 3 8B is llama(128256, 8192, 4096, 32, 32, 8, 14336, 500000.0): 8,030,261,248 parameters.
 
@@ -58,15 +60,14 @@ def llama(
 @checked
 def gpt_oss(
     vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4, groups: int = 2,
-    hidden: int | None = None, window: int = 32, base: float = 150000.0,
+    hidden: int | None = None, window: int = 32, base: PositiveNumber = 150000.0,
 ) -> LanguageModel:  # fmt: skip
     """The pattern of gpt-oss: every other block sees a window of the last tokens, its own among them; 128 in the published ones.
 
-    Every head has a sink of its own. Left out: the mixture of experts, whose SwiGLU is clipped; YaRN
+    Every head has a sink, a learned score that takes weight and has no value.
+    Left out: the mixture of experts, whose SwiGLU is clipped; YaRN
     source   OpenAI 2025, `gpt_oss/torch/model.py` in openai/gpt-oss
     """
-    if window < 1:
-        raise ValueError(f"window: of {window} tokens none sees itself")
     near, all_ = (SoftmaxAttention(pattern, sink=LearnedSink(heads)) for pattern in (Window(window - 1), None))
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (near, all_),

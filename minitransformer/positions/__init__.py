@@ -1,6 +1,5 @@
 """Part I: where am I? Position encodings, one file for each kind."""
 
-import minitransformer.attention  # noqa: F401  first: an encoding acts inside it, and it knows models that use encodings
 from minitransformer.positions.absolute import (
     LearnableSinusoids,
     LearnedPositions,
@@ -17,7 +16,6 @@ from minitransformer.positions.encoding import (
     OffsetBias,
     ScoreEncoding,
     offsets,
-    refuse_without_scores,
 )
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.four_terms import four_terms
@@ -82,7 +80,6 @@ __all__ = [
     "grid_offsets",
     "offsets",
     "place",
-    "refuse_without_scores",
     "rope_frequencies",
     "rotate",
     "shift_matrix",

@@ -14,11 +14,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.dot_product import ScoresPullback, scores
-from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, linear
-from minitransformer.gather_scatter import sum_by_index, unbroadcast
+from minitransformer.functional import LinearPullback, ScoresPullback, linear, scores
+from minitransformer.gather_scatter import merge_heads, split_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.positions.relative_sinusoids import fit_heads
 from minitransformer.typing import Array, Int, checked

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.checks import frozen
+from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.typing import Array

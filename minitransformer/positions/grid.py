@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.checks import frozen
+from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import refuse_other_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, queries_last
 from minitransformer.ranges import NonNegative

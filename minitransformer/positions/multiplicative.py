@@ -14,8 +14,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.checks import frozen
+from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import by_offset, sum_by_index, sum_by_offset
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.positions.shaw import by_clipped_offset, heads_are, sum_by_clipped_offset, sum_over_rows

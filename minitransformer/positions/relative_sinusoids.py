@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.dot_product import ScoresPullback, scores
-from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, linear
-from minitransformer.gather_scatter import unbroadcast
+from minitransformer.functional import LinearPullback, ScoresPullback, linear, scores
+from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.positions.absolute import sinusoids
 from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.typing import Array

@@ -12,14 +12,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
-from minitransformer.positions.encoding import Encoding, NoParams, queries_last
+from minitransformer.positions.encoding import Encoding
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
-from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative, PositiveNumber
-from minitransformer.typing import Array, Bool, Float, checked
+from minitransformer.typing import Array, Float, checked
 
 Layout = Literal["interleaved", "halves"]
 
@@ -99,23 +97,6 @@ def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = No
     return W.reshape(*W.shape[:-1], W.shape[-1] // d, d)[..., order].reshape(W.shape)
 
 
-class RoPEPullback(NamedTuple):
-    """Back through attention, then turned back. There is nothing to learn."""
-
-    q: RotatePullback
-    k: RotatePullback
-    attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
-
-    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
-        dQ, dK, dV = self.attention(dY)
-        return NoParams(), self.q(dQ), self.k(dK), dV
-
-
 @functools.lru_cache(maxsize=64)
 def _table(rope: "RoPE", length: int, dtype: np.dtype) -> tuple[Array, Array]:
     """cos φ_if and sin φ_if for every position of a text, times the magnitude."""
@@ -164,24 +145,6 @@ class RoPE(Encoding):
             frequencies, magnitude = self.scaling(turned, self.base, m)
         return np.arange(m)[:, None] * frequencies, magnitude
 
-    @checked
-    def __call__(
-        self,
-        params: NoParams,
-        Q: Float[Array, "*batch n {self.d}"],
-        K: Float[Array, "*shared m {self.d}"],
-        V: Float[Array, "*shared m dv"],
-        *,
-        causal: bool = False,
-        mask: Bool[Array, "..."] | None = None,
-    ) -> tuple[Float[Array, "*batch n dv"], RoPEPullback]:
-        """Attention with turned queries and keys. Pullback: dY to (dparams, dQ, dK, dV)."""
-        n, m = queries_last(Q, K)
-        Q, q = self.turn(Q, first=m - n, length=m)
-        K, k = self.turn(K, length=m)
-        Y, attention = dot_product_attention(Q, K, V, causal=causal, mask=mask, scale=self.scale)
-        return Y, RoPEPullback(q, k, attention)
-
     @property
     def fixed(self) -> bool:
         """Whether a position is turned by the same angles in texts of all lengths, so that turned keys can be kept."""
@@ -197,7 +160,7 @@ class RoPE(Encoding):
         if X.ndim < 2 or X.shape[-1] != self.d or X.dtype.kind != "f":
             raise ValueError(f"X: {X.dtype} {X.shape} should be numbers of the shape (*batch, n, {self.d})")
 
-    def turn(self, X: Array, *, first: int = 0, length: int) -> tuple[Array, RotatePullback]:
+    def turn(self, X: Array, *, first: NonNegative = 0, length: int) -> tuple[Array, RotatePullback]:
         """Rows of X (*batch, n, d) turned as the positions first, first + 1, … of a text of this length."""
         self._refuse_other_widths(X)
         if not 0 <= first <= length - X.shape[-2]:

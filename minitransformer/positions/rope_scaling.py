@@ -111,10 +111,10 @@ class Llama3:
     source    Grattafiori et al. 2024 (Llama 3.1)
     """
 
-    factor: float
+    factor: PositiveNumber
     trained: int
-    fast: float = 4.0
-    slow: float = 1.0
+    fast: PositiveNumber = 4.0
+    slow: PositiveNumber = 1.0
 
     fixed = True
 

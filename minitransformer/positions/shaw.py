@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.checks import frozen
+from minitransformer.functional import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.positions.encoding import PlainAggregatePullback, ScoreEncoding
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.dot_product import ScoresPullback, scores
 from minitransformer.checks import frozen
+from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoidPullback, LearnableSinusoids
 from minitransformer.positions.encoding import NoParams, ScoreEncoding

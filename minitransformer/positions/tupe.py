@@ -14,11 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.dot_product import ScoresPullback, scores
-from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, layer_norm, linear
-from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_index, unbroadcast
+from minitransformer.functional import LinearPullback, ScoresPullback, layer_norm, linear, scores
+from minitransformer.gather_scatter import (
+    by_offset,
+    merge_heads,
+    refuse_other_heads,
+    split_heads,
+    sum_by_index,
+    unbroadcast,
+)
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.positions.t5 import t5_buckets
 from minitransformer.pullback import Pullback, Tree

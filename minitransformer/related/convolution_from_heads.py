@@ -76,7 +76,7 @@ def convolution_from_heads(
         W_v[c, :, c] = 1  # every head takes all channels as they are
     W_o[:, :C, :E] = blocks
     scores, table = _scores(taps, shape, kernel.dtype.type(height))
-    attention = MultiHeadAttention(width, heads, bias=False, core=SoftmaxAttention(scores=scores))
+    attention = MultiHeadAttention(width, heads, bias=False, core=SoftmaxAttention(encoding=scores))
     zeros = np.zeros((width, width), kernel.dtype)
     params = MultiHeadParams(zeros, zeros, W_v.reshape(width, width), W_o.reshape(width, width), core=table)
     return ConvolutionFromHeads(attention, params)

@@ -38,6 +38,7 @@ class AmongTokens(Mixer):
 
     width: int
     radius: int | None
+    unplaced = "knows the edges of a graph, and no positions"
     cost = "O(edges)"
 
     def edges(self, X: Array, causal: bool) -> Edges:

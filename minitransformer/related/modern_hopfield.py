@@ -168,8 +168,8 @@ def _shape_of_beta(beta: Array | float | None, Q: Array, name: str = "Q") -> Non
     if isinstance(beta, np.ndarray):
         one_dtype(**{name: Q, "beta": beta})
         must_broadcast(beta, Q.shape[:-2], "beta", "the heads")
-        if not (beta > 0).all():
-            raise ValueError(f"beta: {beta.min()} should be above 0")
+    if beta is not None and not np.all(beta > 0):
+        raise ValueError(f"beta: {np.min(beta)} should be above 0")
 
 
 @checked
@@ -345,6 +345,7 @@ class Hopfield(Core):
     gradient: Gradient = "unrolled"
     beta: PositiveNumber | None = None
 
+    unplaced = "moves its queries among the keys, to where they stand nowhere"
     cost = "O(T n²)"
     groups = True
 
@@ -352,7 +353,7 @@ class Hopfield(Core):
         _enough(self.steps, self.gradient)
 
     @property
-    def scale(self) -> float | None:  # type: ignore[override]
+    def scale(self) -> float | None:
         """The inverse temperature is what multiplies the product of queries and keys."""
         return self.beta
 

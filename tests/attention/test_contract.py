@@ -235,7 +235,7 @@ def test_with_every_encoding_of_positions_or_a_reason_why_not(name, positions):
     part = PARTS[name]
     inside = place(positions, width=D, heads=H, longest=96).in_attention
     turns = inside is None or inside.acts_on == ("queries and keys",)
-    if not (turns or getattr(part, "has_scores", False)) or (inside is not None and isinstance(part, Mixer)):
+    if not (turns or (isinstance(part, Core) and part.places)) or (inside is not None and isinstance(part, Mixer)):
         with pytest.raises(ValueError, match=r"^positions: [^\n]*$"):
             language_model(name, positions=positions)
         return
@@ -349,7 +349,7 @@ def test_names_and_options():
         "KernelAttention",
     ] * 2 + ["SoftmaxAttention"]
     for wrong, message in {
-        "windw": "no 'windw'; there are softmax, compressed, linformer",
+        "windw": "no 'windw'; there are softmax, differential, latent, compressed, linformer",
         "window:step=5": "'window' has no option 'step=5'; it is called dilation now",
         "longformer:globals_=5": "'longformer' has no option 'globals_=5'; it is called global_tokens now",
         "window:radio=5": "'window' has no option 'radio=5'; it has radius, dilation, global_tokens, as window:radius=…",

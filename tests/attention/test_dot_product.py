@@ -15,6 +15,7 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import (
     aggregate,
+    attend,
     block_pattern,
     block_sparse_attention,
     causal_mask,
@@ -372,7 +373,7 @@ def test_a_value_that_is_hidden_does_not_reach_y(tier, n, hides, what):
         "mask": lambda V: dot_product_attention(Q, K, V, mask=mask)[0],
         "causal": lambda V: dot_product_attention(Q, K, V, causal=True)[0][:, :at],
         "pattern": lambda V: block_sparse_attention(Q, K, V, block_pattern(n, n, lambda i, j: (j != at) | (i < 0)))[0],
-        "encoding": lambda V: shaw(params, Q, K, V, mask=mask)[0],
+        "encoding": lambda V: attend(shaw, params, Q, K, V, mask=mask)[0],
     }[hides]
     shaw = Shaw(4, 2)
     params = shaw.init(rng, np.float64)

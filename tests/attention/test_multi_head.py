@@ -13,6 +13,7 @@ from minitransformer.attention import (
     KernelAttention,
     MultiHeadAttention,
     SoftmaxAttention,
+    attend,
     dot_product_attention,
     merge_heads,
     padding_mask,
@@ -288,7 +289,7 @@ def grouped(groups, *, bias=True, core=SoftmaxAttention(), rotate=None):  # noqa
     return layer, random_like(layer.init(np.random.default_rng(3), np.float64), np.random.default_rng(4))
 
 
-CORES = {"dense": SoftmaxAttention(), "T5": SoftmaxAttention(scores=T5Bias(6)), "linear": KernelAttention()}
+CORES = {"dense": SoftmaxAttention(), "T5": SoftmaxAttention(encoding=T5Bias(6)), "linear": KernelAttention()}
 every_core = pytest.mark.parametrize("core", CORES.values(), ids=CORES)
 
 
@@ -409,7 +410,7 @@ def test_positions_turn_queries_and_keys_before_the_core_sees_them():
         split_heads(X @ W + b, H)
         for W, b in ((PARAMS.W_q, PARAMS.b_q), (PARAMS.W_k, PARAMS.b_k), (PARAMS.W_v, PARAMS.b_v))
     )
-    heads, _ = RoPE(2)(NoParams(), Q, K, V, causal=True)
+    heads, _ = attend(RoPE(2), NoParams(), Q, K, V, causal=True)
     np.testing.assert_allclose(Y, merge_heads(heads) @ PARAMS.W_o + PARAMS.b_o, rtol=1e-12)
 
 
@@ -523,7 +524,7 @@ def test_float32_stays_and_is_close():
 
 def test_unscaled_scores_start_as_small_as_scaled_ones():
     """T5 leaves out 1/√d, and draws W_q smaller by it."""
-    cores = (SoftmaxAttention(scores=scores) for scores in (ALiBi(3), T5Bias(3)))
+    cores = (SoftmaxAttention(encoding=scores) for scores in (ALiBi(3), T5Bias(3)))
     usual, unscaled = (MultiHeadAttention(12, 3, core=core).init(np.random.default_rng(0)) for core in cores)
     np.testing.assert_allclose(unscaled.W_q, usual.W_q / 2, rtol=1e-6)  # d = 4
     assert np.array_equal(unscaled.W_k, usual.W_k)

@@ -301,7 +301,7 @@ def test_off_by_one_learns_nothing():
     assert np.allclose(pullback.A, np.exp(S := Q @ K.mT / 2) / (1 + np.exp(S).sum(-1, keepdims=True)), rtol=1e-11)
 
 
-def test_at_first_a_sink_takes_the_share_of_one_key():
+def test_a_sink_begins_at_zero():
     assert (LearnedSink(4).init(np.random.default_rng(0)) == 0).all()
 
 

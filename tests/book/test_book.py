@@ -274,3 +274,20 @@ def test_outside_a_repository_one_line_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(book, "__file__", str(tmp_path / "lib" / "minitransformer" / "book" / "book.py"))
     with pytest.raises(book.BookError, match="run this in a clone"):
         book.repository()
+
+
+def test_a_copy_that_can_not_be_removed_is_left_where_it_is(root, monkeypatch):
+    """A kernel may still hold a file of it: that is no reason to lose the chapter that was run there."""
+    unlink = os.unlink
+
+    def busy(path, **options):
+        if os.path.basename(path) == "busy":
+            raise OSError(16, "Device or resource busy")
+        unlink(path, **options)
+
+    with book.workspace(root) as copy:
+        (copy / "busy").touch()
+        monkeypatch.setattr(os, "unlink", busy)
+    assert (copy / "busy").exists()
+    monkeypatch.undo()
+    shutil.rmtree(copy.parent)

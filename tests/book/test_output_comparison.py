@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ def stream(text):
     return [{"output_type": "stream", "name": "stdout", "text": text}]
 
 
-def png(pixels):
+def png(pixels, *, palette=False):
     buffer = io.BytesIO()
-    Image.fromarray(np.asarray(pixels, np.uint8)).save(buffer, "png")
+    picture = Image.fromarray(np.asarray(pixels, np.uint8))
+    (picture.quantize() if palette else picture).save(buffer, "png")
     return base64.b64encode(buffer.getvalue()).decode()
 
 
@@ -78,6 +80,13 @@ def test_png_is_compared_by_its_pixels(change, differ):
     assert old != new
     assert bool(data_differ("image/png", old, new)) == differ
     assert bool(data_differ("image/png", base64.b64decode(old), base64.b64decode(new))) == differ
+
+
+def test_only_two_palettes_may_move_their_colours():
+    grey = np.full((8, 9, 3), 100)
+    for first, second in itertools.product((True, False), repeat=2):
+        differ = data_differ("image/png", png(grey, palette=first), png(grey + 6, palette=second))
+        assert bool(differ) == (not (first and second))
 
 
 def test_what_one_pixel_does_to_a_palette_is_no_change(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from minitransformer.attention import attend
 from minitransformer.positions.shaw import Shaw, ShawParams
 
 n, D, d, k = 5, 6, 3, 2
@@ -66,5 +67,5 @@ def test_aalto_eq_17_relative_values():
             for b in range(d):
                 z[i, b] += alpha * (v[j][b] + a_V[b])
 
-    Y, _ = Shaw(d, k)(ShawParams(w_K, w_V), x @ W_Q, x @ W_K, x @ W_V)
+    Y, _ = attend(Shaw(d, k), ShawParams(w_K, w_V), x @ W_Q, x @ W_K, x @ W_V)
     np.testing.assert_allclose(Y, z, rtol=0, atol=1e-12)

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from minitransformer.attention import aggregate, dot_product_attention
+from minitransformer.attention import aggregate, attend, dot_product_attention
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions import sinusoids
 from minitransformer.positions.deberta import DeBERTa, DeBERTaParams
@@ -250,7 +250,7 @@ def test_borealis_eq_11_a_number_for_each_offset():
                     Y[h, i, e] += math.exp(a[j]) / total * V[h, j, e]
 
     table = np.array([[pi[h][-o] for o in range(-(n - 1), n)] for h in range(heads)])  # o = j − i
-    ours, _ = OffsetScalars(heads, longest=n)(OffsetScalarParams(table), X @ Phi_q, X @ Phi_k, V)
+    ours, _ = attend(OffsetScalars(heads, longest=n), OffsetScalarParams(table), X @ Phi_q, X @ Phi_k, V)
 
     np.testing.assert_allclose(ours, Y, rtol=0, atol=1e-12)
     assert table.shape == (heads, 2 * n - 1)
@@ -314,7 +314,7 @@ def test_borealis_eq_13_deberta():
     S, _ = encoding.scores(params, Q, K)
     np.testing.assert_allclose(S[0], a / math.sqrt(3 * D), rtol=0, atol=1e-12)
 
-    Y, pullback = encoding(params, Q, K, V)
+    Y, pullback = attend(encoding, params, Q, K, V)
     A, _ = softmax(a / math.sqrt(3 * D))
     np.testing.assert_allclose(pullback.A[0], A, rtol=0, atol=1e-12)
     np.testing.assert_allclose(Y[0], A @ X @ Phi_v, rtol=0, atol=1e-12)  # values are content only

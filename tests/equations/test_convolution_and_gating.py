@@ -40,7 +40,7 @@ def test_borealis_eq_22_scores_with_a_number_for_each_offset():
             for b in range(D):
                 Sa[i, b] += math.exp(score[j]) / total * sum(X[j, c] * Phi_v[c, b] for c in range(D))
 
-    attention = MultiHeadAttention(D, 1, bias=False, core=SoftmaxAttention(scores=OffsetScalars(1, n)))
+    attention = MultiHeadAttention(D, 1, bias=False, core=SoftmaxAttention(encoding=OffsetScalars(1, n)))
     table = np.array([[pi[-o] for o in range(-(n - 1), n)]])  # ours are of j − i
     params = MultiHeadParams(Phi_q, Phi_k, Phi_v, np.eye(D), core=OffsetScalarParams(table))
     np.testing.assert_allclose(attention(params, X)[0], Sa, rtol=0, atol=1e-13)

@@ -81,7 +81,7 @@ def test_aalto_eq_8_scores_of_content_and_distance():
         table[N - x] = p[x]
     encoding = Shaw(D, N, values=False)
     own = encoding.init(rng, np.float64)._replace(a_k=table)
-    span = AdaptiveSpan(1, N, scores=encoding)
+    span = AdaptiveSpan(1, N, encoding=encoding)
     _, pullback = span(SpanParams(np.ones(1), own), (X @ W_q)[None], (X @ W_k)[None], X[None])
     np.testing.assert_allclose(pullback.A[0], wanted, rtol=0, atol=1e-13)
 

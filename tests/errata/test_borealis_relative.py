@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from minitransformer.attention import dot_product_attention, scores
+from minitransformer.attention import attend, dot_product_attention, scores
 from minitransformer.functional import softmax
 from minitransformer.positions import sinusoids
 from minitransformer.positions.deberta import DeBERTa, DeBERTaParams
@@ -143,22 +143,22 @@ def test_E9_a_scalar_for_each_signed_offset_and_what_t5_does_with_it():
 
     # π_|i−j|: backwards in, backwards out
     printed = OffsetScalarParams(pi[of_distance][None])
-    forwards, _ = encoding(printed, Q, K, V)
-    backwards, _ = encoding(printed, Q[:, ::-1], K[:, ::-1], V[:, ::-1])
+    forwards, _ = attend(encoding, printed, Q, K, V)
+    backwards, _ = attend(encoding, printed, Q[:, ::-1], K[:, ::-1], V[:, ::-1])
     np.testing.assert_allclose(backwards[:, ::-1], forwards, rtol=0, atol=1e-12)
 
     # π_{i−j}: it matters which way one reads
     signed = OffsetScalarParams(rng.standard_normal((1, 2 * n - 1)))
-    forwards, _ = encoding(signed, Q, K, V)
-    backwards, _ = encoding(signed, Q[:, ::-1], K[:, ::-1], V[:, ::-1])
+    forwards, _ = attend(encoding, signed, Q, K, V)
+    backwards, _ = attend(encoding, signed, Q[:, ::-1], K[:, ::-1], V[:, ::-1])
     assert np.abs(backwards[:, ::-1] - forwards).max() > 0.1
 
     # the best that a head can do which wants the token before it, and has only distances: half of its weight
     zeros = np.zeros((1, n, d))
-    _, pullback = encoding(OffsetScalarParams(np.where(of_distance == 1, 50.0, 0)[None]), zeros, zeros, V)
+    _, pullback = attend(encoding, OffsetScalarParams(np.where(of_distance == 1, 50.0, 0)[None]), zeros, zeros, V)
     assert pullback.A[0, 3, 2] == pytest.approx(0.5)
     one_before = np.where(np.arange(-(n - 1), n) == -1, 50.0, 0)
-    _, pullback = encoding(OffsetScalarParams(one_before[None]), zeros, zeros, V)
+    _, pullback = attend(encoding, OffsetScalarParams(one_before[None]), zeros, zeros, V)
     assert pullback.A[0, 3, 2] == pytest.approx(1)
 
 
@@ -171,10 +171,10 @@ def test_E9_not_a_scalar_for_each_offset_but_for_each_bucket():
     rng = np.random.default_rng(1)
     T5 = T5Bias(heads=2)
     X = rng.standard_normal((2, 300, 4))
-    T5(T5.init(rng, np.float64), X, X, X)
+    attend(T5, T5.init(rng, np.float64), X, X, X)
     printed = OffsetScalars(heads=2, longest=200)
     with pytest.raises(ValueError, match="the table ends at 199"):
-        printed(printed.init(rng, np.float64), X, X, X)
+        attend(printed, printed.init(rng, np.float64), X, X, X)
 
 
 def test_E9_no_scale_and_what_that_asks_of_the_weights():

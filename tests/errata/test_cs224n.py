@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from minitransformer.attention import MultiHeadAttention, aggregate, dot_product_attention, scores
+from minitransformer.attention import MultiHeadAttention, aggregate, attend, dot_product_attention, scores
 from minitransformer.checker import check_pullback
 from minitransformer.functional import layer_norm, layer_norm_outside, linear, relu, softmax
 from minitransformer.models import FeedForward
@@ -152,7 +152,7 @@ def test_E70_what_is_added_to_the_outputs_has_looked_nowhere_else():
     def weight_of_the_previous_word(A):
         return np.diagonal(A, -1)
 
-    Y, as_printed = encoding(ShawParams(a_k, a_v), Q, K, V)
+    Y, as_printed = attend(encoding, ShawParams(a_k, a_v), Q, K, V)
     plain, attention = dot_product_attention(Q, K, V)
     T = np.array([[sum(A_i[j] for j in range(n) if np.clip(j - i, -k, k) == c - k) for c in range(2 * k + 1)]
                   for i, A_i in enumerate(attention.A)])  # fmt: skip
@@ -161,7 +161,7 @@ def test_E70_what_is_added_to_the_outputs_has_looked_nowhere_else():
     assert weight_of_the_previous_word(as_printed.A).min() < 0.2
 
     a_k[k - 1, 0] = 40  # offset −1
-    _, in_the_keys = encoding(ShawParams(a_k, a_v), Q, K, V)
+    _, in_the_keys = attend(encoding, ShawParams(a_k, a_v), Q, K, V)
     assert weight_of_the_previous_word(in_the_keys.A).min() > 0.99
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
+from minitransformer.attention import attend
 from minitransformer.figures import same_word
 from minitransformer.figures.same_word import CLIP, ENCODINGS
 from minitransformer.functional import softmax
@@ -31,7 +32,7 @@ def test_the_scores_are_those_of_the_attention_itself(name):
     Q, K, V = rng.standard_normal((3, 2, heads, 9, same_word.WIDTH))
     params = with_some_parameters(encoding, rng)
     with mt.backend("numpy"):
-        _, pullback = encoding(params, Q, K, V)
+        _, pullback = attend(encoding, params, Q, K, V)
     np.testing.assert_allclose(softmax(scores_of(encoding, params, Q, K))[0], pullback.A, atol=1e-12)
 
 

@@ -85,7 +85,7 @@ def test_what_is_remembered_grows_with_n_unless_scores_are_formed(facts, name):
     for n in (128, 1024):
         Q, K, V = rng.standard_normal((3, 4, n, 16), np.float32)
         with mt.backend("numba"):
-            _, pullback = e(e.init(rng), Q, K, V)
+            _, pullback = attend(e, e.init(rng), Q, K, V)
         remembered.append(mt.tree_bytes(pullback))
     growth = remembered[1] / remembered[0]
     assert growth > 12 if facts[name].forms_scores else growth < 8.1
@@ -96,7 +96,7 @@ def test_numbers_are_those_of_the_layers(facts, name):
     """Six layers of attention with the encoding, less six without; and what is shared counted once."""
     rng = np.random.default_rng(0)
     e = place(name, width=64, heads=4, longest=128).in_attention
-    params = MultiHeadAttention(64, 4, core=SoftmaxAttention(scores=e)).init(rng)
+    params = MultiHeadAttention(64, 4, core=SoftmaxAttention(encoding=e)).init(rng)
     plain = MultiHeadAttention(64, 4).init(rng)
     one = mt.tree_size(params) - mt.tree_size(plain)
     shared = sum(mt.tree_size(getattr(params.core, part)) for part in facts[name].shared)

@@ -148,7 +148,7 @@ class SlopeForAll(OffsetBias):
 
 
 def test_what_layers_share_gets_the_sum_of_their_gradients(rng):
-    attention = MultiHeadAttention(8, 2, core=SoftmaxAttention(scores=SlopeForAll(2)))
+    attention = MultiHeadAttention(8, 2, core=SoftmaxAttention(encoding=SlopeForAll(2)))
     stack = Stack((Block(attention, FeedForward(8, 6)),) * 3)
     params = stack.init(rng, np.float64)
     assert [block.attention.core.slope for block in params.blocks] == [None] * 3

@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import GatedDelta, Latent, LatentParams, LearnedSink, SoftmaxAttention, Window
+from minitransformer.attention import GatedDelta, Latent, LatentParams, SoftmaxAttention, Window
+from minitransformer.attention.sink import LearnedSink
 from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import (
@@ -155,8 +156,7 @@ def test_the_sizes_that_everybody_knows():
 
 def test_kinds_of_blocks_take_turns():
     cores = [block.attention.core for block in gpt_oss(depth=6, window=7).stack.blocks]
-    sink = LearnedSink(4)
-    assert cores == [SoftmaxAttention(Window(6), sink=sink), SoftmaxAttention(sink=sink)] * 3
+    assert cores == [SoftmaxAttention(pattern, sink=LearnedSink(4)) for pattern in (Window(6), None)] * 3
     mixers = [block.attention for block in qwen3_next(depth=8).stack.blocks]
     assert [isinstance(mixer.core, GatedDelta) for mixer in mixers] == [True, True, True, False] * 2
     assert mixers[3].core == SoftmaxAttention(norm="rms", gate="element")

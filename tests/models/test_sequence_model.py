@@ -93,7 +93,7 @@ def test_gradient_of_other_models(other):
     """Sequences of several lengths, where padding can be hidden."""
     params, zero = some(other), []
     for k, block in enumerate(other.stack.blocks):  # a bias of the keys has no effect where scores go through softmax
-        if block.attention.core.has_scores and block.attention.rotate is None:
+        if block.attention.core.places and block.attention.rotate is None:
             zero.append(f"params.stack.blocks.{k}.attention.b_k")
     check_pullback(lambda params: other(params, TOKENS, lengths=np.array([4, 3])), params, zero=zero, entries=3)
 

@@ -215,7 +215,7 @@ def test_what_is_shared_is_counted_once():
 
 def test_what_only_some_blocks_share():
     """T5's table is that of the blocks that have it."""
-    t5 = Block(MultiHeadAttention(D, 2, core=SoftmaxAttention(scores=T5Bias(2))))
+    t5 = Block(MultiHeadAttention(D, 2, core=SoftmaxAttention(encoding=T5Bias(2))))
     stack = Stack((t5, Block.of(D, 2, 7), t5))
     params = some(stack)
     assert stack.ties == (("attention.core.table", (0, 2)),)

@@ -79,7 +79,9 @@ def test_a_memory_of_everything_is_the_whole_text_at_once(positions, depth, orde
 def test_against_loops(memory, cuts, tier):
     """Layer by layer: rows before it, joined; each query sees the memory and what is not later."""
     positions = TransformerXLPositions(D, H)
-    stack = MemoryStack((Block(MultiHeadAttention(D, H, core=SoftmaxAttention(scores=positions))),) * 2, memory=memory)
+    stack = MemoryStack(
+        (Block(MultiHeadAttention(D, H, core=SoftmaxAttention(encoding=positions))),) * 2, memory=memory
+    )
     params, X = some(stack, 0.4), np.random.default_rng(3).standard_normal((17, D))
     d, kept, wanted = D // H, [np.zeros((0, D))] * 2, []
     u, v = (params.shared[f"attention.core.{name}"] for name in "uv")

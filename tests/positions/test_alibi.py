@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback
-from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, causal_mask, dot_product_attention, scores
+from minitransformer.attention import (
+    MultiHeadAttention,
+    SoftmaxAttention,
+    attend,
+    causal_mask,
+    dot_product_attention,
+    scores,
+)
 from minitransformer.functional import softmax
 from minitransformer.positions import ALiBi, NoParams, alibi_slopes
 
@@ -26,7 +33,7 @@ def test_slopes_of_the_paper():
 @pytest.mark.parametrize("causal", [False, True])
 def test_pair_by_pair(Q, K, V, mask, causal):
     """Query i of n stands at position i + m − n."""
-    Y, pullback = ALiBi(H)(NONE, Q, K, V, causal=causal, mask=mask)
+    Y, pullback = attend(ALiBi(H), NONE, Q, K, V, causal=causal, mask=mask)
     S = np.full((2, H, n, m), -np.inf)
     for b, h, i, j in np.ndindex(S.shape):
         position = i + m - n
@@ -40,26 +47,26 @@ def test_pair_by_pair(Q, K, V, mask, causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients(Q, K, V, mask, causal):
-    check_pullback(partial(ALiBi(H), causal=causal, mask=mask), NONE, Q, K, V)
+    check_pullback(partial(attend, ALiBi(H), causal=causal, mask=mask), NONE, Q, K, V)
 
 
 def test_gradients_with_keys_that_heads_share(Q, K, V):
-    check_pullback(partial(ALiBi(H), causal=True), NONE, Q, K[:, :1], V[:, :1])
-    Y, _ = ALiBi(H)(NONE, Q, K[:, :1], V[:, :1])
-    repeated, _ = ALiBi(H)(NONE, Q, np.repeat(K[:, :1], H, 1), np.repeat(V[:, :1], H, 1))
+    check_pullback(partial(attend, ALiBi(H), causal=True), NONE, Q, K[:, :1], V[:, :1])
+    Y, _ = attend(ALiBi(H), NONE, Q, K[:, :1], V[:, :1])
+    repeated, _ = attend(ALiBi(H), NONE, Q, np.repeat(K[:, :1], H, 1), np.repeat(V[:, :1], H, 1))
     np.testing.assert_allclose(Y, repeated, rtol=0, atol=1e-13)
 
 
 def test_a_shift_of_a_row_is_not_seen(rng):
     """−m (i − j) = −m i + m j, and softmax does not see the −m i of a row: causally the bias may as well be +m j."""
     Q, K = rng.standard_normal((2, 2, H, m, d))
-    _, pullback = ALiBi(H)(NONE, Q, K, K, causal=True)
+    _, pullback = attend(ALiBi(H), NONE, Q, K, K, causal=True)
     S, _ = scores(Q, K)
     slopes = alibi_slopes(H)[:, None, None]
     A, _ = softmax(S + slopes * np.arange(m), mask=causal_mask(m))
     np.testing.assert_allclose(pullback.A, A, rtol=0, atol=1e-13)
 
-    _, both_ways = ALiBi(H)(NONE, Q, K, K)
+    _, both_ways = attend(ALiBi(H), NONE, Q, K, K)
     A, _ = softmax(S + slopes * np.arange(m))
     assert np.abs(both_ways.A - A).max() > 0.1  # with |i − j| it is another bias
 
@@ -68,16 +75,16 @@ def test_only_the_offset_counts(rng):
     """Tokens that come before everything and are hidden change nothing."""
     Q, K, V = rng.standard_normal((3, 2, H, m, d))
     before = rng.standard_normal((2, H, 4, d))
-    Y, _ = ALiBi(H)(NONE, Q, K, V)
+    Y, _ = attend(ALiBi(H), NONE, Q, K, V)
     hidden = np.arange(4 + m) >= 4
-    later, _ = ALiBi(H)(NONE, Q, np.concatenate([before, K], -2), np.concatenate([before, V], -2), mask=hidden)
+    later, _ = attend(ALiBi(H), NONE, Q, np.concatenate([before, K], -2), np.concatenate([before, V], -2), mask=hidden)
     np.testing.assert_allclose(Y, later, rtol=0, atol=1e-13)
 
 
 def test_steeper_heads_look_less_far(rng):
     """With equal scores, the mean distance that a head looks back grows as its slope falls."""
     Q = np.zeros((8, 200, d))
-    _, pullback = ALiBi(8)(NONE, Q, Q, Q, causal=True)
+    _, pullback = attend(ALiBi(8), NONE, Q, Q, Q, causal=True)
     mean = pullback.A[:, -1] @ np.arange(199, -1, -1.0)
     assert (np.diff(mean) > 0).all()
     _, plain = dot_product_attention(Q, Q, Q, causal=True)
@@ -86,14 +93,14 @@ def test_steeper_heads_look_less_far(rng):
 
 def test_one_row_from_a_cache_is_the_last_row(rng):
     Q, K, V = rng.standard_normal((3, 2, H, m, d))
-    Y, _ = ALiBi(H)(NONE, Q, K, V, causal=True)
+    Y, _ = attend(ALiBi(H), NONE, Q, K, V, causal=True)
     for i in range(m):
-        one, _ = ALiBi(H)(NONE, Q[..., i : i + 1, :], K[..., : i + 1, :], V[..., : i + 1, :], causal=True)
+        one, _ = attend(ALiBi(H), NONE, Q[..., i : i + 1, :], K[..., : i + 1, :], V[..., : i + 1, :], causal=True)
         np.testing.assert_allclose(one[..., 0, :], Y[..., i, :], rtol=0, atol=1e-13)
 
 
 def test_generation_in_a_layer(rng):
-    attention = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=ALiBi(3)))
+    attention = MultiHeadAttention(12, 3, core=SoftmaxAttention(encoding=ALiBi(3)))
     params = attention.init(rng, np.float64)
     X = rng.standard_normal((2, m, 12))
     Y, _ = attention(params, X, causal=True)
@@ -103,7 +110,7 @@ def test_generation_in_a_layer(rng):
 
 
 def test_float32_stays(Q, K, V):
-    Y, pullback = ALiBi(H)(NONE, *(M.astype(np.float32) for M in (Q, K, V)))
+    Y, pullback = attend(ALiBi(H), NONE, *(M.astype(np.float32) for M in (Q, K, V)))
     assert Y.dtype == np.float32
     assert all(g.dtype == np.float32 for g in pullback(Y)[1:])
 
@@ -112,6 +119,6 @@ def test_refusals(Q, K, V):
     with pytest.raises(ValueError, match="heads: 0 should be at least 1"):
         ALiBi(0)
     with pytest.raises(ValueError, match=r"Q: shape .* what it goes to has 4 heads"):
-        ALiBi(4)(NONE, Q, K, V)
+        attend(ALiBi(4), NONE, Q, K, V)
     with pytest.raises(ValueError, match="Q: 7 queries for 5 keys"):
-        ALiBi(H)(NONE, K, Q, Q)
+        attend(ALiBi(H), NONE, K, Q, Q)

@@ -9,7 +9,7 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, dot_product_attention
+from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, attend, dot_product_attention
 from minitransformer.positions.deberta import DeBERTa, DeBERTaParams, deberta_buckets
 from minitransformer.pullback import tree_leaves
 
@@ -60,7 +60,7 @@ def test_entry_by_entry(n, index, terms, k, rng):
     S /= math.sqrt(4 * (1 + len(terms)))
     np.testing.assert_allclose(encoding.scores(params, Q, K)[0], S, rtol=0, atol=1e-12)
     A = np.exp(S) / np.exp(S).sum(-1, keepdims=True)
-    Y, pullback = encoding(params, Q, K, V)
+    Y, pullback = attend(encoding, params, Q, K, V)
     np.testing.assert_allclose(pullback.A, A, rtol=0, atol=1e-12)
     np.testing.assert_allclose(Y, A @ V, rtol=0, atol=1e-12)
 
@@ -76,7 +76,7 @@ def test_gradients(encoding, causal, groups, rng):
         # what the bias of a key for positions adds to a row of scores, ⟨q_i, b_kr⟩, is the same for all of them: softmax
         zero = ("params.b_kr",) if biases and "c2p" in encoding.terms else ()
         check_pullback(
-            partial(encoding, causal=causal, mask=mask),
+            partial(attend, encoding, causal=causal, mask=mask),
             random_params(encoding, rng, biases),
             *inputs(rng, groups=groups),
             entries=12,
@@ -92,7 +92,7 @@ def test_without_positions_it_is_dense_attention(terms, causal, rng):
     encoding = DeBERTa(12, 3, 4, terms=terms)
     params = random_params(encoding, rng)._replace(P=np.zeros((8, 12)))
     expected, _ = dot_product_attention(Q, K, V, causal=causal, scale=1 / math.sqrt((1 + len(terms)) * 4))
-    np.testing.assert_allclose(encoding(params, Q, K, V, causal=causal)[0], expected, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(attend(encoding, params, Q, K, V, causal=causal)[0], expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -137,22 +137,22 @@ def test_nothing_changes_when_all_is_moved(encoding, rng):
     Q, K, V = inputs(rng)
     params = random_params(encoding, rng)
     later = [np.concatenate([rng.standard_normal((2, 3, 4, M.shape[-1])), M], -2) for M in (K, V)]
-    moved, _ = encoding(params, Q, *later, mask=np.arange(11) >= 4)
-    np.testing.assert_allclose(moved, encoding(params, Q, K, V)[0], rtol=0, atol=1e-13)
+    moved, _ = attend(encoding, params, Q, *later, mask=np.arange(11) >= 4)
+    np.testing.assert_allclose(moved, attend(encoding, params, Q, K, V)[0], rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_with_a_cache_a_row_is_the_same_row(encoding, rng):
     Q, K, V = inputs(rng, n=7)
     params = random_params(encoding, rng)
-    full, _ = encoding(params, Q, K, V, causal=True)
+    full, _ = attend(encoding, params, Q, K, V, causal=True)
     for n in (1, 3):
-        last, _ = encoding(params, Q[..., -n:, :], K, V, causal=True)
+        last, _ = attend(encoding, params, Q[..., -n:, :], K, V, causal=True)
         np.testing.assert_allclose(last, full[..., -n:, :], rtol=0, atol=1e-13)
 
 
 def test_generation_with_a_cache_is_the_full_forward(rng):
-    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=DeBERTa(12, 3, 4)))
+    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(encoding=DeBERTa(12, 3, 4)))
     params = mt.random_like(layer.init(rng, np.float64), rng)
     X = rng.standard_normal((2, 6, 12))
     full, _ = layer(params, X, causal=True)
@@ -205,7 +205,7 @@ def test_no_array_of_n_m_vectors(rng):
     Q, K, V = rng.standard_normal((3, 1, n, d)).astype(np.float32)
     with mt.backend("numpy"):  # nothing is compiled while memory is counted
         tracemalloc.start()
-        Y, pullback = encoding(params, Q, K, V)
+        Y, pullback = attend(encoding, params, Q, K, V)
         pullback(Y)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -216,7 +216,7 @@ def test_no_array_of_n_m_vectors(rng):
 def test_float32_stays(encoding, rng):
     Q, K, V = (M.astype(np.float32) for M in inputs(rng))
     params = encoding.init(rng)
-    Y, pullback = encoding(params, Q, K, V, causal=True)
+    Y, pullback = attend(encoding, params, Q, K, V, causal=True)
     dparams, *rest = pullback(Y)
     assert {a.dtype for a in (*tree_leaves(params), *tree_leaves(dparams), *rest, Y)} == {np.dtype(np.float32)}
     assert type(dparams) is DeBERTaParams
@@ -263,18 +263,18 @@ def test_wrong_shapes_and_types_are_refused(rng):
     encoding = DeBERTa(12, 3, 4)
     params = random_params(encoding, rng)
     with pytest.raises(ValueError, match="Q: 5 queries for 4 keys"):
-        encoding(params, Q, K[..., :4, :], V[..., :4, :])
+        attend(encoding, params, Q, K[..., :4, :], V[..., :4, :])
     with pytest.raises(TypeError, match=r"Q: shape \(2, 3, 5, 4\), for 2 heads of width 6"):
-        DeBERTa(12, 2, 4)(params, Q, K, V)
+        attend(DeBERTa(12, 2, 4), params, Q, K, V)
     with pytest.raises(TypeError, match=r"P: shape \(8, 12\) should be \(10, 12\)"):
-        DeBERTa(12, 3, 5)(params, Q, K, V)
+        attend(DeBERTa(12, 3, 5), params, Q, K, V)
     for bias in ("b_kr", "b_qr"):
         odd = random_params(encoding, rng, biases=True)._replace(**{bias: np.zeros(11)})
         with pytest.raises(TypeError, match=rf"{bias}: shape \(11,\) should be \(12,\)"):
             encoding.scores(odd, Q, K)
     with pytest.raises(TypeError, match=r"params\.W_qr: should be an array \(12, 12\), is None"):
-        encoding(params._replace(W_qr=None), Q, K, V)
+        attend(encoding, params._replace(W_qr=None), Q, K, V)
     with pytest.raises(TypeError, match=r"params\.W_qr: should be None, is an array \(12, 12\)"):
-        DeBERTa(12, 3, 4, terms=("c2p",))(params, Q, K, V)
+        attend(DeBERTa(12, 3, 4, terms=("c2p",)), params, Q, K, V)
     with pytest.raises(TypeError, match="should all be float32, or all float64"):
-        encoding(params._replace(P=params.P.astype(np.float32)), Q, K, V)
+        attend(encoding, params._replace(P=params.P.astype(np.float32)), Q, K, V)

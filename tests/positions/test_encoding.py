@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from minitransformer.attention import attend
 from minitransformer.positions import (
     ALiBi,
     Encoding,
@@ -10,9 +11,7 @@ from minitransformer.positions import (
     RoPE,
     ScoreEncoding,
     Shaw,
-    T5Bias,
     offsets,
-    refuse_without_scores,
 )
 
 
@@ -27,17 +26,14 @@ def test_offsets_of_the_last_queries():
 def test_more_queries_than_keys_are_refused(encoding):
     Q, K = np.zeros((2, 5, 4)), np.zeros((2, 3, 4))
     with pytest.raises(ValueError, match="Q: 5 queries for 3 keys"):
-        encoding(encoding.init(np.random.default_rng(0), np.float64), Q, K, K)
+        attend(encoding, encoding.init(np.random.default_rng(0), np.float64), Q, K, K)
 
 
-def test_kernel_attention_refuses_what_needs_a_score():
-    refuse_without_scores(RoPE(4))
-    with pytest.raises(
-        ValueError, match="positions: T5Bias acts on the scores, and KernelAttention has no score for a pair"
-    ):
-        refuse_without_scores(T5Bias(2))
-    with pytest.raises(ValueError, match="Shaw acts on the scores and the values, and Kernel"):
-        refuse_without_scores(Shaw(4, 3))
+def test_a_cores_scale_is_that_of_its_encoding_and_no_other():
+    Q = np.zeros((2, 3, 4))
+    params = Shaw(4, 3).init(np.random.default_rng(0), np.float64)
+    with pytest.raises(ValueError, match="scale: Shaw has one of its own"):
+        attend(Shaw(4, 3), params, Q, Q, Q, scale=1.0)
 
 
 def test_an_encoding_that_gives_nothing_is_refused():
@@ -50,12 +46,12 @@ def test_an_encoding_that_gives_nothing_is_refused():
     Q = np.zeros((1, 3, 4))
     for encoding, lacks in ((Bias(), "bias"), (Scores(), "scores")):
         with pytest.raises(TypeError, match=f"has no {lacks}"):
-            encoding(Encoding().init(np.random.default_rng(0)), Q, Q, Q)
+            attend(encoding, Encoding().init(np.random.default_rng(0)), Q, Q, Q)
 
 
 @pytest.mark.parametrize("encoding", [ALiBi(2), Shaw(4, 3)])
 def test_no_tokens(encoding):
     Q = np.zeros((2, 0, 4))
-    Y, pullback = encoding(encoding.init(np.random.default_rng(0), np.float64), Q, Q, Q)
+    Y, pullback = attend(encoding, encoding.init(np.random.default_rng(0), np.float64), Q, Q, Q)
     assert Y.shape == (2, 0, 4)
     assert [d.shape for d in pullback(Y)[1:]] == [Q.shape] * 3

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback
+from minitransformer.attention import attend
 from minitransformer.functional import softmax
 from minitransformer.positions.fire import FIRE, FIREParams, fire_network, relative_distance
 from minitransformer.positions.kerple import KerpleLog, KerpleParams
@@ -21,7 +22,7 @@ def test_pair_by_pair(Q, K, V, causal, c, L_mult, rng):
     params = FIRE(H, hidden=6).init(rng, np.float64)
     params = params._replace(c=np.array([c]), L_mult=np.array([L_mult]))
     _, _, W_1, b_1, W_2, b_2 = params
-    Y, pullback = FIRE(H, hidden=6)(params, Q, K, V, causal=causal)
+    Y, pullback = attend(FIRE(H, hidden=6), params, Q, K, V, causal=causal)
     S = np.full((2, H, n, m), -np.inf)
     for b, h, i, j in np.ndindex(S.shape):
         position = i + m - n
@@ -77,8 +78,8 @@ def test_a_linear_network_is_kerple(rng):
     one_unit = FIREParams(
         np.array([c]), np.ones(1), np.ones((1, 1)), np.zeros(1), -D * p[None], rng.standard_normal(H)
     )  # the ReLU lets z ≥ 0 pass; b_2 is not seen by softmax
-    Y, _ = FIRE(H, hidden=1)(one_unit, Q, K, V)
-    kerple, _ = KerpleLog(H)(KerpleParams(p, np.full(H, c)), Q, K, V)
+    Y, _ = attend(FIRE(H, hidden=1), one_unit, Q, K, V)
+    kerple, _ = attend(KerpleLog(H), KerpleParams(p, np.full(H, c)), Q, K, V)
     np.testing.assert_allclose(Y, kerple, rtol=0, atol=1e-12)
 
 

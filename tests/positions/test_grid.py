@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import random_like
+from minitransformer.attention import attend
 from minitransformer.models import LanguageModel
 from minitransformer.positions import GridScalars, grid_offsets
 
@@ -17,7 +18,7 @@ def test_the_definition(n, m, rng):
     encoding = GridScalars(H, 6, columns)
     params = random_like(encoding.init(rng, np.float64), rng)
     Q, K, V = (rng.standard_normal((2, H, length, d)) for length in (n, m, m))
-    Y, _ = encoding(params, Q, K, V)
+    Y, _ = attend(encoding, params, Q, K, V)
     for s, h, i in np.ndindex(2, H, n):
         y_i, x_i = divmod(m - n + i, columns)
         weights = []
@@ -50,7 +51,7 @@ def test_one_row_is_a_line(rng):
 
 def test_in_a_model_and_what_is_refused(rng):
     model = LanguageModel(17, 64, width=8, depth=1, heads=2, positions="grid:columns=4")
-    assert model.stack.blocks[0].attention.core.scores == GridScalars(2, 64, 4)
+    assert model.stack.blocks[0].attention.core.encoding == GridScalars(2, 64, 4)
     params = model.init(rng)
     with pytest.raises(ValueError, match="K: 65 pixels, and the table is for 16 rows of 4"):
         model(params, np.zeros(65, int))

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from minitransformer.attention import attend
 from minitransformer.functional import softmax
 from minitransformer.positions import ALiBi, NoParams, alibi_slopes
 from minitransformer.positions.kerple import (
@@ -35,7 +36,7 @@ CURVES = {
 @pytest.mark.parametrize("causal", [False, True])
 def test_pair_by_pair(name, Q, K, V, causal):
     encoding, params, score = CURVES[name]
-    Y, pullback = encoding(params, Q, K, V, causal=causal)
+    Y, pullback = attend(encoding, params, Q, K, V, causal=causal)
     S = np.full((2, H, n, m), -np.inf)
     for b, h, i, j in np.ndindex(S.shape):
         offset = j - (i + m - n)
@@ -50,8 +51,8 @@ def test_pair_by_pair(name, Q, K, V, causal):
 def test_power_1_with_fixed_slopes_is_alibi(rng, causal):
     """p = 1 and a = m_h (identity 27), for heads whose slope is not below 0.01: of 4 heads the last has 1/256, and is clamped."""
     Q, K, V = rng.standard_normal((3, 2, 4, m, d))
-    Y, _ = KerplePower(4)(KerpleParams(np.ones(4), alibi_slopes(4)), Q, K, V, causal=causal)
-    alibi, _ = ALiBi(4)(NoParams(), Q, K, V, causal=causal)
+    Y, _ = attend(KerplePower(4), KerpleParams(np.ones(4), alibi_slopes(4)), Q, K, V, causal=causal)
+    alibi, _ = attend(ALiBi(4), NoParams(), Q, K, V, causal=causal)
     np.testing.assert_allclose(Y[:, :3], alibi[:, :3], rtol=0, atol=1e-13)
     assert np.abs(Y[:, 3] - alibi[:, 3]).max() > 1e-4
 
@@ -63,8 +64,8 @@ def test_what_is_out_of_bounds_counts_as_the_bound_and_gets_no_gradient(name, Q,
     bounds = {field: (0.01, top if field.startswith("p") else np.inf) for field in params._fields}
     outside = type(params)(*(np.array([-1.0, 0.009, 2.5]) for _ in params))
     inside = type(params)(*(np.clip([-1.0, 0.009, 2.5], *bounds[field]) for field in params._fields))
-    Y, pullback = encoding(outside, Q, K, V)
-    at_bound, bound_pullback = encoding(inside, Q, K, V)
+    Y, pullback = attend(encoding, outside, Q, K, V)
+    at_bound, bound_pullback = attend(encoding, inside, Q, K, V)
     np.testing.assert_array_equal(Y, at_bound)
 
     dY = rng.standard_normal(Y.shape)
@@ -89,7 +90,7 @@ def test_distance_0_costs_nothing(rng):
     """ln(1 + 0) = 0 and 0^p = 0, and the power has no say there: t^p ln t → 0."""
     Q = rng.standard_normal((H, 1, d))
     for encoding, params, _ in CURVES.values():
-        _, pullback = encoding(params, Q, Q, Q)
+        _, pullback = attend(encoding, params, Q, Q, Q)
         dparams, *_ = pullback(np.ones_like(Q))
         assert all((x == 0).all() for x in dparams)
 

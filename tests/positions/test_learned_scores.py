@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback, random_like
-from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
+from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, attend
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.grid import GridScalars
 from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
@@ -50,30 +50,31 @@ def zero(encoding):
 @every_encoding
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients(encoding, Q, K, V, mask, causal, rng):
-    attend = partial(encoding, causal=causal, mask=mask)
-    check_pullback(attend, parameters(encoding, rng), Q, K, V, zero=zero(encoding))
+    check_pullback(
+        partial(attend, encoding, causal=causal, mask=mask), parameters(encoding, rng), Q, K, V, zero=zero(encoding)
+    )
 
 
 @every_encoding
 def test_gradients_of_as_many_queries_as_keys(encoding, K, V, rng):
     """Where TUPE's [CLS] is among the queries too."""
     Q = rng.standard_normal(K.shape)
-    check_pullback(encoding, parameters(encoding, rng), Q, K, V, zero=zero(encoding))
+    check_pullback(partial(attend, encoding), parameters(encoding, rng), Q, K, V, zero=zero(encoding))
 
 
 @every_encoding
 def test_gradients_with_keys_that_heads_share(encoding, Q, K, V, rng):
     params = parameters(encoding, rng)
-    check_pullback(encoding, params, Q, K[:, :1], V[:, :1], zero=zero(encoding))
-    Y, _ = encoding(params, Q, K[:, :1], V[:, :1])
-    repeated, _ = encoding(params, Q, np.repeat(K[:, :1], H, 1), np.repeat(V[:, :1], H, 1))
+    check_pullback(partial(attend, encoding), params, Q, K[:, :1], V[:, :1], zero=zero(encoding))
+    Y, _ = attend(encoding, params, Q, K[:, :1], V[:, :1])
+    repeated, _ = attend(encoding, params, Q, np.repeat(K[:, :1], H, 1), np.repeat(V[:, :1], H, 1))
     np.testing.assert_allclose(Y, repeated, rtol=0, atol=1e-13)
 
 
 @every_encoding
 def test_a_query_that_sees_no_key(encoding, Q, K, V, mask, rng):
     """Gives zeros, and gets no gradient."""
-    Y, pullback = encoding(parameters(encoding, rng), Q, K, V, mask=mask)
+    Y, pullback = attend(encoding, parameters(encoding, rng), Q, K, V, mask=mask)
     np.testing.assert_array_equal(Y[0, 1, 2], 0)
     _, dQ, _, _ = pullback(rng.standard_normal(Y.shape))
     np.testing.assert_array_equal(dQ[0, 1, 2], 0)
@@ -85,8 +86,8 @@ def test_positions_matter(encoding, K, V, rng):
     """Keys in another order are attended to in another way: without positions, the output would be the same."""
     Q, order = rng.standard_normal(K.shape), [3, 1, 0, 2, 6, 5, 4]
     params = parameters(encoding, rng)
-    Y, _ = encoding(params, Q, K, V)
-    other, _ = encoding(params, Q, K[..., order, :], V[..., order, :])
+    Y, _ = attend(encoding, params, Q, K, V)
+    other, _ = attend(encoding, params, Q, K[..., order, :], V[..., order, :])
     assert np.abs(Y - other).max() > 0.05
 
 
@@ -94,9 +95,9 @@ def test_positions_matter(encoding, K, V, rng):
 def test_one_row_from_a_cache_is_the_last_row(encoding, K, V, rng):
     """Generation: a query alone, at the last position so far, sees what it would see among all."""
     Q, params = rng.standard_normal(K.shape), parameters(encoding, rng)
-    Y, _ = encoding(params, Q, K, V, causal=True)
+    Y, _ = attend(encoding, params, Q, K, V, causal=True)
     for i in range(m):
-        one, _ = encoding(params, Q[..., i : i + 1, :], K[..., : i + 1, :], V[..., : i + 1, :], causal=True)
+        one, _ = attend(encoding, params, Q[..., i : i + 1, :], K[..., : i + 1, :], V[..., : i + 1, :], causal=True)
         np.testing.assert_allclose(one[..., 0, :], Y[..., i, :], rtol=0, atol=1e-12)
 
 
@@ -104,9 +105,9 @@ def test_one_row_from_a_cache_is_the_last_row(encoding, K, V, rng):
 def test_later_tokens_are_not_seen(encoding, K, V, rng):
     """With `causal`, what changes at position 4 leaves the bits before it as they were."""
     Q, params = rng.standard_normal(K.shape), parameters(encoding, rng)
-    Y, _ = encoding(params, Q, K, V, causal=True)
+    Y, _ = attend(encoding, params, Q, K, V, causal=True)
     Q[..., 4, :], K[..., 4, :], V[..., 4, :] = 1, 2, 3
-    changed, _ = encoding(params, Q, K, V, causal=True)
+    changed, _ = attend(encoding, params, Q, K, V, causal=True)
     np.testing.assert_array_equal(Y[..., :4, :], changed[..., :4, :])
     assert (Y[..., 4:, :] != changed[..., 4:, :]).any()
 
@@ -114,7 +115,7 @@ def test_later_tokens_are_not_seen(encoding, K, V, rng):
 @every_encoding
 def test_in_a_layer(encoding, rng):
     """Trained with, saved with and generated with the projections of a layer."""
-    attention = MultiHeadAttention(H * d, H, core=SoftmaxAttention(scores=encoding))
+    attention = MultiHeadAttention(H * d, H, core=SoftmaxAttention(encoding=encoding))
     params = attention.init(rng, np.float64)._replace(core=parameters(encoding, rng))
     X = rng.standard_normal((2, m, H * d))
     Y, pullback = attention(params, X, causal=True)
@@ -130,7 +131,7 @@ def test_float32_stays(encoding, Q, K, V, rng):
     """Also that of `init`, whose default it is."""
     params = encoding.init(rng)
     assert {x.dtype for x in tree_leaves(params)} == {np.dtype(np.float32)}
-    Y, pullback = encoding(params, *(M.astype(np.float32) for M in (Q, K, V)))
+    Y, pullback = attend(encoding, params, *(M.astype(np.float32) for M in (Q, K, V)))
     assert Y.dtype == np.float32
     assert {x.dtype for x in tree_leaves(pullback(Y))} == {np.dtype(np.float32)}
     assert {x.dtype for x in tree_leaves(encoding.init(rng, np.float64))} == {np.dtype(np.float64)}
@@ -140,18 +141,18 @@ def test_float32_stays(encoding, Q, K, V, rng):
 def test_refused_at_the_call(encoding, Q, K, V, rng):
     params = encoding.init(rng, np.float64)
     with pytest.raises(ValueError, match="Q: 7 queries for 5 keys"):
-        encoding(params, K, Q, Q)
+        attend(encoding, params, K, Q, Q)
     with pytest.raises(ValueError, match=r"does not broadcast|should be \(…, 3, n, d\)"):
-        encoding(params, Q[:, :1], K[:, :1], V[:, :1])
+        attend(encoding, params, Q[:, :1], K[:, :1], V[:, :1])
     with pytest.raises(TypeError, match="should have one dtype"):
-        encoding(params, Q.astype(np.float32), K, V)
+        attend(encoding, params, Q.astype(np.float32), K, V)
 
 
 @pytest.mark.parametrize("name", ["KERPLE weighted", "FIRE", "TUPE-A"])
 def test_parameters_of_another_dtype_are_refused(name, Q, K, V, rng):
     encoding = ENCODINGS[name]
     with pytest.raises(TypeError, match="should have one dtype"):
-        encoding(encoding.init(rng), Q, K, V)
+        attend(encoding, encoding.init(rng), Q, K, V)
 
 
 def test_what_a_stack_shares():
@@ -173,4 +174,4 @@ def test_keys_of_other_heads_are_refused_by_their_axes(encoding, Q, K, V, rng):
     with pytest.raises(
         TypeError, match=r"K'?: batch axes \(2, 2\) should be those of Q, \(2, 3\), or end in a divisor"
     ):
-        encoding(parameters(encoding, rng), Q, K[:, :2], V[:, :2])
+        attend(encoding, parameters(encoding, rng), Q, K[:, :2], V[:, :2])

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback, random_like
-from minitransformer.attention import MultiHeadAttention, MultiHeadParams, SoftmaxAttention, dot_product_attention
-from minitransformer.positions.encoding import refuse_without_scores
+from minitransformer.attention import (
+    MultiHeadAttention,
+    MultiHeadParams,
+    SoftmaxAttention,
+    attend,
+    dot_product_attention,
+)
 from minitransformer.positions.multiplicative import Multiplicative, MultiplicativeParams
 from minitransformer.positions.shaw import Shaw, ShawParams
 
@@ -60,16 +65,16 @@ def test_scores_are_the_definition(rng, n, m, k, kind):
 def test_gradients(rng, n, m, k, kind, causal):
     encoding, params = setting(rng, kind, k)
     Q, K, V, mask = some(rng, n, m)
-    check_pullback(lambda params, Q, K, V: encoding(params, Q, K, V, causal=causal, mask=mask), params, Q, K, V)
+    check_pullback(lambda params, Q, K, V: attend(encoding, params, Q, K, V, causal=causal, mask=mask), params, Q, K, V)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_with_shared_keys_and_in_a_layer(rng, kind):
     encoding, params = setting(rng, kind, 2)
     Q, K, V, mask = some(rng, 4, 6, 4, 2)
-    check_pullback(lambda params, Q, K, V: encoding(params, Q, K, V, mask=mask), params, Q, K, V)
+    check_pullback(lambda params, Q, K, V: attend(encoding, params, Q, K, V, mask=mask), params, Q, K, V)
 
-    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=encoding))
+    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(encoding=encoding))
     params = random_like(layer.init(rng), rng)
     check_pullback(lambda params, X: layer(params, X, causal=True), params, rng.standard_normal((2, 5, 12)))
 
@@ -83,7 +88,7 @@ def test_neutral_factors_are_dense_attention(rng, kind, causal):
     params = encoding.init(rng, np.float64)
     if kind == "M4":
         params = MultiplicativeParams(np.zeros_like(params.a))
-    Y, pullback = encoding(params, Q, K, V, causal=causal, mask=mask)
+    Y, pullback = attend(encoding, params, Q, K, V, causal=causal, mask=mask)
     dense, dense_pullback = dot_product_attention(Q, K, V, causal=causal, mask=mask)
     np.testing.assert_allclose(Y, dense, rtol=0, atol=1e-13)
     for ours, theirs in zip(pullback(Q)[1:], dense_pullback(Q), strict=True):
@@ -117,7 +122,7 @@ def test_published_numbers():
     X = np.sin(np.arange(16) ** 2).reshape(1, 4, 4)
     a = MultiplicativeParams(np.cos(np.arange(14)).reshape(7, 2))
     params = MultiHeadParams(np.eye(4), np.eye(4), np.eye(4), np.eye(4), core=a)
-    Y, _ = MultiHeadAttention(4, 2, bias=False, core=SoftmaxAttention(scores=Multiplicative(2, 3, "M4")))(params, X)
+    Y, _ = MultiHeadAttention(4, 2, bias=False, core=SoftmaxAttention(encoding=Multiplicative(2, 3, "M4")))(params, X)
     np.testing.assert_allclose(
         Y[0],
         [
@@ -137,7 +142,7 @@ def test_a_small_factor_is_no_penalty(rng):
     K = np.array([[-8.0, 0, 0, 0], [-2.0, 0, 0, 0], [-3.0, 0, 0, 0]])
     V = np.eye(3, d)
     dense, _ = dot_product_attention(Q, K, V)
-    Y, _ = Multiplicative(d, 2, "M1")(MultiplicativeParams(np.array([1, 1, 0.1])), Q, K, V)
+    Y, _ = attend(Multiplicative(d, 2, "M1"), MultiplicativeParams(np.array([1, 1, 0.1])), Q, K, V)
     assert dense[0].argmax() == 1
     assert dense[0, 0] < 0.05
     assert Y[0].argmax() == 0
@@ -147,9 +152,9 @@ def test_a_small_factor_is_no_penalty(rng):
 def test_one_query_with_a_cache_is_a_row_of_all(rng, kind):
     encoding, params = setting(rng, kind, 2)
     Q, K, V, _ = some(rng, 6, 6)
-    Y, _ = encoding(params, Q, K, V, causal=True)
+    Y, _ = attend(encoding, params, Q, K, V, causal=True)
     for t in range(6):
-        row, _ = encoding(params, Q[..., t : t + 1, :], K[..., : t + 1, :], V[..., : t + 1, :], causal=True)
+        row, _ = attend(encoding, params, Q[..., t : t + 1, :], K[..., : t + 1, :], V[..., : t + 1, :], causal=True)
         np.testing.assert_allclose(row[..., 0, :], Y[..., t, :], rtol=0, atol=1e-13)
 
 
@@ -158,8 +163,8 @@ def test_words_in_front_move_nothing(rng, kind):
     encoding, params = setting(rng, kind, 2)
     Q, K, V, _ = some(rng, 5, 5)
     longer = [np.concatenate([rng.standard_normal((2, 3, 4, d)), M], -2) for M in (Q, K, V)]
-    Y, _ = encoding(params, Q, K, V)
-    shifted, _ = encoding(params, *longer, mask=np.arange(9) >= 4)
+    Y, _ = attend(encoding, params, Q, K, V)
+    shifted, _ = attend(encoding, params, *longer, mask=np.arange(9) >= 4)
     np.testing.assert_allclose(shifted[..., 4:, :], Y, rtol=0, atol=1e-13)
 
 
@@ -167,12 +172,12 @@ def test_words_in_front_move_nothing(rng, kind):
 def test_the_past_does_not_see_the_future(rng, kind):
     encoding, params = setting(rng, kind, 2)
     Q, K, V, _ = some(rng, 6, 6)
-    Y, _ = encoding(params, Q, K, V, causal=True)
+    Y, _ = attend(encoding, params, Q, K, V, causal=True)
     for t in range(6):
         moved = [M.copy() for M in (Q, K, V)]
         for M in moved:
             M[..., t, :] += 1
-        changed, _ = encoding(params, *moved, causal=True)
+        changed, _ = attend(encoding, params, *moved, causal=True)
         np.testing.assert_array_equal(changed[..., :t, :], Y[..., :t, :])
         assert np.abs(changed[..., t, :] - Y[..., t, :]).max() > 0.01
 
@@ -181,7 +186,7 @@ def test_the_past_does_not_see_the_future(rng, kind):
 def test_who_sees_nothing_gets_zeros(rng, kind):
     encoding, params = setting(rng, kind, 2)
     Q, K, V, mask = some(rng, 5, 5)
-    Y, pullback = encoding(params, Q, K, V, mask=mask)
+    Y, pullback = attend(encoding, params, Q, K, V, mask=mask)
     assert not Y[0, :, 2].any()
     assert not pullback(Q)[1][0, :, 2].any()
 
@@ -195,7 +200,7 @@ def test_no_array_of_pairs_and_features(rng, kind):
     params = random_like(encoding.init(rng, np.float64), rng)
     tracemalloc.start()
     try:
-        encoding(params, Q, K, V)[1](Q)
+        attend(encoding, params, Q, K, V)[1](Q)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -223,8 +228,6 @@ def test_bad_sizes():
         Multiplicative(0, 2)
     with pytest.raises(ValueError, match="clip: -1 should be at least 0"):
         Multiplicative(4, -1)
-    with pytest.raises(ValueError, match="acts on the scores"):
-        refuse_without_scores(Multiplicative(4, 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -232,10 +235,10 @@ def test_bad_arguments(rng, kind):
     encoding, params = setting(rng, kind, 2)
     Q, K, V, _ = some(rng, 4, 4)
     with pytest.raises(TypeError, match=r"a: shape \(.*\) should be \("):
-        Multiplicative(d, 3, kind)(params, Q, K, V)
+        attend(Multiplicative(d, 3, kind), params, Q, K, V)
     with pytest.raises(TypeError, match="should have one dtype"):
-        encoding(encoding.init(rng), Q, K, V)
+        attend(encoding, encoding.init(rng), Q, K, V)
     with pytest.raises(ValueError, match="4 queries for 3 keys"):
-        encoding(params, Q, K[..., :3, :], V[..., :3, :])
+        attend(encoding, params, Q, K[..., :3, :], V[..., :3, :])
     with pytest.raises(TypeError, match="Q: heads of width 3, but the positions are for heads of width 4"):
-        encoding(params, Q[..., :3], K[..., :3], V)
+        attend(encoding, params, Q[..., :3], K[..., :3], V)

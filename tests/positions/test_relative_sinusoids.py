@@ -9,7 +9,7 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, dot_product_attention
+from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, attend, dot_product_attention
 from minitransformer.positions.relative_sinusoids import (
     TENER,
     RelativeSinusoidParams,
@@ -67,7 +67,7 @@ def test_transformer_xl_entry_by_entry(n, rng):
         S[b, h, i, j] = (content + position) / math.sqrt(4)
     np.testing.assert_allclose(XL.scores(params, Q, K)[0], S, rtol=0, atol=1e-13)
     A = np.exp(S) / np.exp(S).sum(-1, keepdims=True)
-    Y, pullback = XL(params, Q, K, V)
+    Y, pullback = attend(XL, params, Q, K, V)
     np.testing.assert_allclose(pullback.A, A, rtol=0, atol=1e-13)
     np.testing.assert_allclose(Y, A @ V, rtol=0, atol=1e-12)
 
@@ -95,7 +95,7 @@ def test_gradients(encoding, causal, groups, rng):
     mask = rng.random((2, 3, 5, 7)) < 0.7
     mask[0, 1, 3] = False  # a query that sees nobody
     check_pullback(
-        partial(encoding, causal=causal, mask=mask),
+        partial(attend, encoding, causal=causal, mask=mask),
         random_params(encoding, rng),
         *inputs(rng, groups=groups),
         entries=20,
@@ -106,15 +106,15 @@ def test_gradients(encoding, causal, groups, rng):
 def test_with_a_cache_a_row_is_the_same_row(encoding, rng):
     Q, K, V = inputs(rng, n=7)
     params = random_params(encoding, rng)
-    full, _ = encoding(params, Q, K, V, causal=True)
+    full, _ = attend(encoding, params, Q, K, V, causal=True)
     for n in (1, 3):
-        last, _ = encoding(params, Q[..., -n:, :], K, V, causal=True)
+        last, _ = attend(encoding, params, Q[..., -n:, :], K, V, causal=True)
         np.testing.assert_allclose(last, full[..., -n:, :], rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("encoding", BOTH)
 def test_generation_with_a_cache_is_the_full_forward(encoding, rng):
-    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=encoding))
+    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(encoding=encoding))
     params = mt.random_like(layer.init(rng, np.float64), rng)
     X = rng.standard_normal((2, 6, 12))
     full, _ = layer(params, X, causal=True)
@@ -129,7 +129,7 @@ def test_without_position_vectors_it_is_dense_attention(rng):
     Q, K, V = inputs(rng)
     params = random_params(XL, rng)._replace(W_kr=np.zeros((12, 12)), u=np.zeros((3, 4)))
     for causal in (True, False):
-        Y, _ = XL(params, Q, K, V, causal=causal)
+        Y, _ = attend(XL, params, Q, K, V, causal=causal)
         np.testing.assert_allclose(Y, dot_product_attention(Q, K, V, causal=causal)[0], rtol=0, atol=1e-13)
 
 
@@ -171,8 +171,8 @@ def test_nothing_changes_when_all_is_moved(encoding, rng):
     Q, K, V = inputs(rng)
     params = random_params(encoding, rng)
     later = [np.concatenate([rng.standard_normal((2, 3, 4, M.shape[-1])), M], -2) for M in (K, V)]
-    moved, _ = encoding(params, Q, *later, mask=np.arange(11) >= 4)
-    np.testing.assert_allclose(moved, encoding(params, Q, K, V)[0], rtol=0, atol=1e-13)
+    moved, _ = attend(encoding, params, Q, *later, mask=np.arange(11) >= 4)
+    np.testing.assert_allclose(moved, attend(encoding, params, Q, K, V)[0], rtol=0, atol=1e-13)
 
 
 def test_no_array_of_n_m_vectors(rng):
@@ -183,7 +183,7 @@ def test_no_array_of_n_m_vectors(rng):
     Q, K, V = rng.standard_normal((3, 1, n, d)).astype(np.float32)
     with mt.backend("numpy"):  # nothing is compiled while memory is counted
         tracemalloc.start()
-        Y, pullback = encoding(params, Q, K, V)
+        Y, pullback = attend(encoding, params, Q, K, V)
         pullback(Y)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -194,7 +194,7 @@ def test_no_array_of_n_m_vectors(rng):
 def test_float32_stays(encoding, rng):
     Q, K, V = (M.astype(np.float32) for M in inputs(rng))
     params = encoding.init(rng)
-    Y, pullback = encoding(params, Q, K, V, causal=True)
+    Y, pullback = attend(encoding, params, Q, K, V, causal=True)
     dparams, *rest = pullback(Y)
     assert {a.dtype for a in (*tree_leaves(params), *tree_leaves(dparams), *rest, Y)} == {np.dtype(np.float32)}
 
@@ -203,8 +203,8 @@ def test_float32_stays(encoding, rng):
 def test_a_single_sample_needs_no_batch_axis(encoding, rng):
     Q, K, V = inputs(rng)
     params = random_params(encoding, rng)
-    Y, pullback = encoding(params, Q[0], K[0], V[0])
-    np.testing.assert_allclose(Y, encoding(params, Q, K, V)[0][0], rtol=0, atol=1e-13)
+    Y, pullback = attend(encoding, params, Q[0], K[0], V[0])
+    np.testing.assert_allclose(Y, attend(encoding, params, Q, K, V)[0][0], rtol=0, atol=1e-13)
     assert pullback(Y)[0].u.shape == (3, 4)
 
 
@@ -247,13 +247,13 @@ def test_wrong_shapes_and_types_are_refused(rng):
     Q, K, V = inputs(rng)
     params = random_params(XL, rng)
     with pytest.raises(ValueError, match="Q: 5 queries for 4 keys"):
-        XL(params, Q, K[..., :4, :], V[..., :4, :])
+        attend(XL, params, Q, K[..., :4, :], V[..., :4, :])
     with pytest.raises(TypeError, match=r"params\.u: shape \(3, 4\) should be \(2, 6\)"):
-        TransformerXLPositions(12, 2)(params, Q, K, V)
+        attend(TransformerXLPositions(12, 2), params, Q, K, V)
     with pytest.raises(TypeError, match=r"params\.v: shape \(1, 4\) should be \(3, 4\)"):
-        XL(params._replace(v=params.v[:1]), Q, K, V)
+        attend(XL, params._replace(v=params.v[:1]), Q, K, V)
     with pytest.raises(TypeError, match="params: should all be float32, or all float64"):
-        XL(params._replace(W_kr=params.W_kr.astype(np.float32)), Q, K, V)
+        attend(XL, params._replace(W_kr=params.W_kr.astype(np.float32)), Q, K, V)
     with pytest.raises(TypeError, match="params: should be NoParams, is RelativeSinusoidParams"):
         RelativeSinusoids().scores(RelativeSinusoidParams(params.u, params.v), Q, K)
     with pytest.raises(TypeError, match="RelativeSinusoids has no sinusoids"):

@@ -8,7 +8,7 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import MultiHeadAttention, dot_product_attention
+from minitransformer.attention import MultiHeadAttention, attend, dot_product_attention
 from minitransformer.backend import available
 from minitransformer.checks import unmarked
 from minitransformer.positions.absolute import shift_matrix
@@ -92,7 +92,7 @@ def test_attention_row_by_row(layout, causal, rng):
     Q, K, V = inputs(rng)
     e = RoPE(6, layout=layout)
     angles, _ = e.angles(7)
-    Y, pullback = e(NONE, Q, K, V, causal=causal)
+    Y, pullback = attend(e, NONE, Q, K, V, causal=causal)
     q, k = rotate(Q, angles=angles[2:], layout=layout)[0], rotate(K, angles=angles, layout=layout)[0]
     expected, dense = dot_product_attention(q, k, V, causal=causal)
     np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-14)
@@ -104,10 +104,10 @@ def test_attention_row_by_row(layout, causal, rng):
 def test_the_attention_matrix_does_not_change_when_all_is_moved(e, rng):
     """Identity 27: with four hidden tokens in front, everyone stands four positions later and sees the same."""
     Q, K, V = inputs(rng)
-    here, _ = e(NONE, Q, K, V)
+    here, _ = attend(e, NONE, Q, K, V)
     later = [np.concatenate([rng.standard_normal((2, 3, 4, M.shape[-1])), M], -2) for M in (K, V)]
     mask = np.arange(11) >= 4
-    moved, _ = e(NONE, Q, *later, mask=mask)
+    moved, _ = attend(e, NONE, Q, *later, mask=mask)
     np.testing.assert_allclose(moved, here, rtol=0, atol=1e-13)
 
 
@@ -120,16 +120,18 @@ def test_gradients(e, causal, groups, rng):
     mask[0, 1, 3] = False  # a query that sees nobody
     for tier in available():
         with mt.backend(tier):
-            check_pullback(partial(e, causal=causal, mask=mask), NONE, *inputs(rng, groups=groups), entries=12)
+            check_pullback(partial(attend, e, causal=causal, mask=mask), NONE, *inputs(rng, groups=groups), entries=12)
 
 
 @pytest.mark.parametrize("e", ENCODINGS)
 def test_with_a_cache_a_row_is_the_same_row(e, rng):
     """The query is the last of the positions, however few queries there are."""
     Q, K, V = inputs(rng, n=7)
-    full, _ = e(NONE, Q, K, V, causal=True)
+    full, _ = attend(e, NONE, Q, K, V, causal=True)
     for n in (1, 3):
-        np.testing.assert_allclose(e(NONE, Q[..., -n:, :], K, V, causal=True)[0], full[..., -n:, :], rtol=0, atol=1e-13)
+        np.testing.assert_allclose(
+            attend(e, NONE, Q[..., -n:, :], K, V, causal=True)[0], full[..., -n:, :], rtol=0, atol=1e-13
+        )
 
 
 @pytest.mark.parametrize("e", [e for e in ENCODINGS if e.fixed])
@@ -176,13 +178,13 @@ def test_rows_turned_apart_are_those_turned_together(e, rng):
 def test_channels_that_are_not_turned_are_dense_attention(rng):
     Q, K, V = inputs(rng)
     Q[..., :2] = 0  # nothing in the turned channels
-    Y, _ = RoPE(6, part=2)(NONE, Q, K, V, causal=True)
+    Y, _ = attend(RoPE(6, part=2), NONE, Q, K, V, causal=True)
     np.testing.assert_allclose(Y, dot_product_attention(Q, K, V, causal=True)[0], rtol=0, atol=1e-14)
 
 
 def test_position_zero_is_not_turned(rng):
     Q, K, V = inputs(rng, n=1, m=1)
-    np.testing.assert_array_equal(RoPE(6)(NONE, Q, K, V)[0], V)
+    np.testing.assert_array_equal(attend(RoPE(6), NONE, Q, K, V)[0], V)
     np.testing.assert_array_equal(rotate(Q, angles=RoPE(6).angles(1)[0])[0], Q)
 
 
@@ -225,14 +227,14 @@ def test_yarn_makes_scores_larger_by_the_square_of_its_magnitude(rng):
     angles, magnitude = RoPE(6, scaling=scaling).angles(7)
     q, k = rotate(Q, angles=angles[2:])[0], rotate(K, angles=angles)[0]
     expected, _ = dot_product_attention(q, k, V, scale=magnitude**2 / math.sqrt(6))
-    np.testing.assert_allclose(RoPE(6, scaling=scaling)(NONE, Q, K, V)[0], expected, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(attend(RoPE(6, scaling=scaling), NONE, Q, K, V)[0], expected, rtol=0, atol=1e-13)
     assert magnitude == 0.1 * math.log(4) + 1
 
 
 @pytest.mark.parametrize("e", [RoPE(6), RoPE(6, scaling=YaRN(4.0, 100))])
 def test_float32_stays(e, rng):
     Q, K, V = (M.astype(np.float32) for M in inputs(rng))
-    Y, pullback = e(NONE, Q, K, V, causal=True)
+    Y, pullback = attend(e, NONE, Q, K, V, causal=True)
     assert {Y.dtype, *(d.dtype for d in pullback(Y)[1:])} == {np.dtype(np.float32)}
     assert pullback(Y)[0] == NONE
 
@@ -255,7 +257,10 @@ def test_what_it_says_about_itself(rng):
         (lambda: RoPE(6, part=2, scaling=NTK(2.0)), "d: of 2 channels the highest frequency is also the lowest"),
         (lambda: change_layout(np.ones((3, 6)), 6, to="thirds"), "to: no 'thirds'"),
         (lambda: rotate(np.ones((2, 3)), angles=np.ones((2, 2))), "angles: 2 pairs do not fit into 3 channels"),
-        (lambda: RoPE(6)(NONE, np.ones((1, 3, 6)), np.ones((1, 2, 6)), np.ones((1, 2, 6))), "Q: 3 queries for 2 keys"),
+        (
+            lambda: attend(RoPE(6), NONE, np.ones((1, 3, 6)), np.ones((1, 2, 6)), np.ones((1, 2, 6))),
+            "Q: 3 queries for 2 keys",
+        ),
     ],
 )
 def test_what_it_refuses(make, message):
@@ -287,10 +292,10 @@ def test_heads_of_another_width_are_refused(tier):
 
 def test_wrong_shapes_and_types_are_refused(rng):
     Q, K, V = inputs(rng)
-    with pytest.raises(TypeError, match=r"(?s)parameter 'Q'.*f64\[2,3,5,5\]"):
-        RoPE(6)(NONE, Q[..., :5], K, V)
+    with pytest.raises(ValueError, match=r"X: float64 \(2, 3, 5, 5\) should be numbers of the shape"):
+        attend(RoPE(6), NONE, Q[..., :5], K[..., :5], V)
     with pytest.raises(TypeError, match=r"Q, K, V.*: should have one dtype, got float32, float64"):
-        RoPE(6)(NONE, Q.astype(np.float32), K, V)
+        attend(RoPE(6), NONE, Q.astype(np.float32), K, V)
     with pytest.raises(TypeError, match=r"(?s)parameter 'angles'"):
         rotate(Q[0, 0], angles=np.ones((4, 3)))
     with pytest.raises(AttributeError):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from minitransformer.attention import attend
 from minitransformer.positions.encoding import NoParams
 from minitransformer.positions.rope import RoPE
 from minitransformer.positions.rope_scaling import (
@@ -41,9 +42,9 @@ def test_a_factor_of_one_changes_nothing(scaling, d, base):
 def test_a_factor_of_one_is_rope_in_attention():
     rng = np.random.default_rng(2)
     Q, K, V = rng.standard_normal((3, 2, 3, 9, 8))
-    plain, _ = RoPE(8)(NoParams(), Q, K, V, causal=True)
+    plain, _ = attend(RoPE(8), NoParams(), Q, K, V, causal=True)
     for scaling in (PositionInterpolation(1.0), NTK(1.0), DynamicNTK(1.0, 9), YaRN(1.0, 9), Llama3(1.0, 9)):
-        Y, _ = RoPE(8, scaling=scaling)(NoParams(), Q, K, V, causal=True)
+        Y, _ = attend(RoPE(8, scaling=scaling), NoParams(), Q, K, V, causal=True)
         np.testing.assert_array_equal(Y, plain)
 
 
@@ -155,6 +156,7 @@ def test_published_numbers(scaling, d, base, length, frequencies, magnitude):
         (lambda: NTK(0.0), "factor: 0.0 should be above 0"),
         (lambda: NTK(math.nan), "factor: nan should be a number"),
         (lambda: NTK(2.0)(2, 1e4, 5), "d: of 2 channels the highest frequency is also the lowest"),
+        (lambda: RoPE(2, scaling=NTK(2.0)), "d: of 2 channels"),  # when it is made, not when it turns something
         (lambda: DynamicNTK(0.9, 10), "factor: 0.9 does not"),
         (lambda: DynamicNTK(2.0, 0), "trained: 0 should be at least 1"),
         (lambda: DynamicNTK(2.0, 10)(2, 1e4, 5), "d: of 2 channels"),

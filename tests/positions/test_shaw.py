@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitransformer import check_pullback, random_like
-from minitransformer.attention import MultiHeadAttention, MultiHeadParams, SoftmaxAttention, dot_product_attention
-from minitransformer.positions.encoding import refuse_without_scores
+from minitransformer.attention import (
+    MultiHeadAttention,
+    MultiHeadParams,
+    SoftmaxAttention,
+    attend,
+    dot_product_attention,
+)
 from minitransformer.positions.shaw import Shaw, ShawParams, by_clipped_offset, sum_by_clipped_offset
 
 SHAPES = [(5, 5), (3, 7), (1, 6)]  # n, m
@@ -75,7 +80,7 @@ def test_it_is_the_definition(rng, n, m, k, causal, values):
     encoding = Shaw(d, k, values=values)
     params = random_like(encoding.init(rng, np.float64), rng)
     Q, K, V, mask = some(rng, n, m)
-    Y, pullback = encoding(params, Q, K, V, causal=causal, mask=mask)
+    Y, pullback = attend(encoding, params, Q, K, V, causal=causal, mask=mask)
     expected, A = definition(params, Q, K, V, k, causal, mask)
     np.testing.assert_allclose(pullback.A, A, rtol=0, atol=1e-13)
     np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-13)
@@ -89,11 +94,11 @@ def test_gradients(rng, n, m, causal, values, groups):
     encoding = Shaw(d, 2, values=values)
     params = random_like(encoding.init(rng, np.float64), rng)
     Q, K, V, mask = some(rng, n, m, 4, groups)
-    check_pullback(lambda params, Q, K, V: encoding(params, Q, K, V, causal=causal, mask=mask), params, Q, K, V)
+    check_pullback(lambda params, Q, K, V: attend(encoding, params, Q, K, V, causal=causal, mask=mask), params, Q, K, V)
 
 
 def test_gradients_in_a_layer(rng):
-    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=Shaw(d, 2)))
+    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(encoding=Shaw(d, 2)))
     params, X = random_like(layer.init(rng), rng), rng.standard_normal((2, 5, 12))
     check_pullback(lambda params, X: layer(params, X, causal=True), params, X, zero=["params.b_k"])
 
@@ -108,7 +113,7 @@ def test_published_numbers():
     params = MultiHeadParams(np.eye(4), np.eye(4), np.eye(4), np.eye(4))
 
     keys = params._replace(core=ShawParams(np.cos(np.arange(6)).reshape(3, 2)))
-    Y, _ = MultiHeadAttention(4, 2, bias=False, core=SoftmaxAttention(scores=Shaw(2, 1, values=False)))(keys, X)
+    Y, _ = MultiHeadAttention(4, 2, bias=False, core=SoftmaxAttention(encoding=Shaw(2, 1, values=False)))(keys, X)
     np.testing.assert_allclose(
         Y[0],
         [
@@ -123,7 +128,7 @@ def test_published_numbers():
 
     tables = (np.cos(np.arange(start, start + 14)).reshape(7, 2) for start in (0, 100))
     both = params._replace(core=ShawParams(*tables))
-    Y, _ = MultiHeadAttention(4, 2, bias=False, core=SoftmaxAttention(scores=Shaw(2, 3)))(both, X)
+    Y, _ = MultiHeadAttention(4, 2, bias=False, core=SoftmaxAttention(encoding=Shaw(2, 3)))(both, X)
     np.testing.assert_allclose(
         Y[0],
         [
@@ -141,7 +146,7 @@ def test_published_numbers():
 def test_zeros_are_dense_attention(rng, causal):
     Q, K, V, mask = some(rng, 4, 6)
     zeros = np.zeros((5, d))
-    Y, pullback = Shaw(d, 2)(ShawParams(zeros, zeros), Q, K, V, causal=causal, mask=mask)
+    Y, pullback = attend(Shaw(d, 2), ShawParams(zeros, zeros), Q, K, V, causal=causal, mask=mask)
     dense, dense_pullback = dot_product_attention(Q, K, V, causal=causal, mask=mask)
     np.testing.assert_allclose(Y, dense, rtol=0, atol=1e-13)
     for ours, theirs in zip(pullback(Q)[1:], dense_pullback(Q), strict=True):
@@ -152,7 +157,7 @@ def test_without_offsets_to_tell_apart_the_keys_vector_is_lost(rng):
     """k = 0: every key gets the same vector, every score of a row the same number, and softmax does not see it."""
     Q, K, V, mask = some(rng, 5, 5)
     params = ShawParams(rng.standard_normal((1, d)))
-    Y, pullback = Shaw(d, 0, values=False)(params, Q, K, V, mask=mask)
+    Y, pullback = attend(Shaw(d, 0, values=False), params, Q, K, V, mask=mask)
     np.testing.assert_allclose(Y, dot_product_attention(Q, K, V, mask=mask)[0], rtol=0, atol=1e-13)
     assert np.abs(pullback(Q)[0].a_k).max() < 1e-13
 
@@ -176,8 +181,8 @@ def test_words_in_front_move_nothing(rng):
     params = random_like(encoding.init(rng, np.float64), rng)
     Q, K, V, _ = some(rng, 5, 5)
     longer = [np.concatenate([rng.standard_normal((2, 3, 4, d)), M], -2) for M in (Q, K, V)]
-    Y, _ = encoding(params, Q, K, V)
-    shifted, _ = encoding(params, *longer, mask=np.arange(9) >= 4)
+    Y, _ = attend(encoding, params, Q, K, V)
+    shifted, _ = attend(encoding, params, *longer, mask=np.arange(9) >= 4)
     np.testing.assert_allclose(shifted[..., 4:, :], Y, rtol=0, atol=1e-13)
 
 
@@ -185,14 +190,14 @@ def test_one_query_with_a_cache_is_a_row_of_all(rng):
     encoding = Shaw(d, 2)
     params = random_like(encoding.init(rng, np.float64), rng)
     Q, K, V, _ = some(rng, 6, 6)
-    Y, _ = encoding(params, Q, K, V, causal=True)
+    Y, _ = attend(encoding, params, Q, K, V, causal=True)
     for t in range(6):
-        row, _ = encoding(params, Q[..., t : t + 1, :], K[..., : t + 1, :], V[..., : t + 1, :], causal=True)
+        row, _ = attend(encoding, params, Q[..., t : t + 1, :], K[..., : t + 1, :], V[..., : t + 1, :], causal=True)
         np.testing.assert_allclose(row[..., 0, :], Y[..., t, :], rtol=0, atol=1e-14)
 
 
 def test_decoding_is_the_layer(rng):
-    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(scores=Shaw(d, 2)))
+    layer = MultiHeadAttention(12, 3, core=SoftmaxAttention(encoding=Shaw(d, 2)))
     params = random_like(layer.init(rng, np.float64), rng)
     X = rng.standard_normal((2, 6, 12))
     Y, _ = layer(params, X, causal=True)
@@ -208,12 +213,12 @@ def test_the_past_does_not_see_the_future(rng):
     encoding = Shaw(d, 2)
     params = random_like(encoding.init(rng, np.float64), rng)
     Q, K, V, _ = some(rng, 6, 6)
-    Y, _ = encoding(params, Q, K, V, causal=True)
+    Y, _ = attend(encoding, params, Q, K, V, causal=True)
     for t in range(6):
         moved = [M.copy() for M in (Q, K, V)]
         for M in moved:
             M[..., t, :] += 1
-        changed, _ = encoding(params, *moved, causal=True)
+        changed, _ = attend(encoding, params, *moved, causal=True)
         np.testing.assert_array_equal(changed[..., :t, :], Y[..., :t, :])
         assert np.abs(changed[..., t, :] - Y[..., t, :]).max() > 0.01
 
@@ -222,7 +227,7 @@ def test_who_sees_nothing_gets_zeros(rng):
     encoding = Shaw(d, 2)
     params = random_like(encoding.init(rng, np.float64), rng)
     Q, K, V, mask = some(rng, 5, 5)
-    Y, pullback = encoding(params, Q, K, V, mask=mask)
+    Y, pullback = attend(encoding, params, Q, K, V, mask=mask)
     assert not Y[0, :, 2].any()  # not even the vectors of the values
     assert not pullback(Q)[1][0, :, 2].any()
 
@@ -235,7 +240,7 @@ def test_no_array_of_pairs_and_features(rng):
     params = random_like(encoding.init(rng, np.float64), rng)
     tracemalloc.start()
     try:
-        encoding(params, Q, K, V)[1](Q)
+        attend(encoding, params, Q, K, V)[1](Q)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -259,29 +264,27 @@ def test_bad_sizes():
         Shaw(0, 2)
     with pytest.raises(ValueError, match="clip: -1 should be at least 0"):
         Shaw(4, -1)
-    with pytest.raises(ValueError, match="acts on the scores and the values"):
-        refuse_without_scores(Shaw(4, 2))
 
 
 def test_bad_arguments(rng):
     Q, K, V, _ = some(rng, 4, 4)
     good = random_like(Shaw(d, 2).init(rng, np.float64), rng)
     with pytest.raises(TypeError, match=r"a_k: shape \(5, 4\) should be \(7, 4\)"):
-        Shaw(d, 3)(good, Q, K, V)
+        attend(Shaw(d, 3), good, Q, K, V)
     with pytest.raises(TypeError, match=r"a_v: shape \(4, 4\) should be \(5, 4\)"):
-        Shaw(d, 2)(good._replace(a_v=good.a_v[1:]), Q, K, V)
+        attend(Shaw(d, 2), good._replace(a_v=good.a_v[1:]), Q, K, V)
     with pytest.raises(TypeError, match=r"params\.a_v: should be an array \(5, 4\), is None"):
-        Shaw(d, 2)(good._replace(a_v=None), Q, K, V)
+        attend(Shaw(d, 2), good._replace(a_v=None), Q, K, V)
     with pytest.raises(TypeError, match=r"params\.a_v: should be None, is an array \(5, 4\)"):
-        Shaw(d, 2, values=False)(good, Q, K, V)
+        attend(Shaw(d, 2, values=False), good, Q, K, V)
     wide = ShawParams(*rng.standard_normal((2, 5, 6)))
     with pytest.raises(TypeError, match="Q: heads of width 4, but the positions are for heads of width 6"):
-        Shaw(6, 2)(wide, Q, K, V)
+        attend(Shaw(6, 2), wide, Q, K, V)
     with pytest.raises(TypeError, match="V: heads of width 3, but the positions are for heads of width 4"):
-        Shaw(d, 2)(good, Q, K, V[..., :3])
+        attend(Shaw(d, 2), good, Q, K, V[..., :3])
     with pytest.raises(TypeError, match="should have one dtype"):
-        Shaw(d, 2)(Shaw(d, 2).init(rng), Q, K, V)
+        attend(Shaw(d, 2), Shaw(d, 2).init(rng), Q, K, V)
     with pytest.raises(ValueError, match="4 queries for 3 keys"):
-        Shaw(d, 2)(good, Q, K[..., :3, :], V[..., :3, :])
+        attend(Shaw(d, 2), good, Q, K[..., :3, :], V[..., :3, :])
     with pytest.raises(ValueError, match="mask: shape"):
-        Shaw(d, 2)(good, Q, K, V, mask=np.ones((4, 5), bool))
+        attend(Shaw(d, 2), good, Q, K, V, mask=np.ones((4, 5), bool))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from minitransformer import check_pullback
+from minitransformer.attention import attend
 from minitransformer.positions import sinusoids
 from minitransformer.positions.shaw import Shaw, ShawParams
 from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
@@ -16,8 +17,8 @@ def test_it_is_shaw_with_a_table_of_sinusoids(learn, n, rng):
     Q, K, V = rng.standard_normal((2, 3, n, 6)), rng.standard_normal((2, 3, 7, 6)), rng.standard_normal((2, 3, 7, 4))
     table = ShawParams(sinusoids(13, 6, first=-6))
     for causal in (False, True):
-        Y, pullback = encoding(encoding.init(rng, np.float64), Q, K, V, causal=causal)
-        same, same_pullback = shaw(table, Q, K, V, causal=causal)
+        Y, pullback = attend(encoding, encoding.init(rng, np.float64), Q, K, V, causal=causal)
+        same, same_pullback = attend(shaw, table, Q, K, V, causal=causal)
         np.testing.assert_allclose(Y, same, rtol=0, atol=1e-13)
         for have, want in zip(pullback(Y)[1:], same_pullback(Y)[1:], strict=True):
             np.testing.assert_allclose(have, want, rtol=0, atol=1e-12)
@@ -31,7 +32,7 @@ def test_gradients(learn, rng):
     mask[2] = False
     for causal in (False, True):
         check_pullback(
-            lambda params, Q, K, V, causal=causal: encoding(params, Q, K, V, causal=causal, mask=mask),
+            lambda params, Q, K, V, causal=causal: attend(encoding, params, Q, K, V, causal=causal, mask=mask),
             encoding.init(rng, np.float64), Q, K, V,
         )  # fmt: skip
 

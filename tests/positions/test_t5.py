@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minitransformer.attention import causal_mask, dot_product_attention, scores
+from minitransformer.attention import attend, causal_mask, dot_product_attention, scores
 from minitransformer.functional import softmax
 from minitransformer.positions.t5 import OffsetScalarParams, OffsetScalars, T5Bias, T5Params, t5_buckets
 from minitransformer.pullback import random_like
@@ -59,7 +59,7 @@ def test_pair_by_pair(Q, K, V, causal, rng):
     """Not divided by √d, and the bucket of j − i, where query i of n stands at position i + m − n."""
     encoding = T5Bias(H, buckets=8, distance=6)
     params = random_like(encoding.init(rng, np.float64), rng)
-    Y, pullback = encoding(params, Q, K, V, causal=causal)
+    Y, pullback = attend(encoding, params, Q, K, V, causal=causal)
     S = np.full((2, H, n, m), -np.inf)
     for b, h, i, j in np.ndindex(S.shape):
         offset = j - (i + m - n)
@@ -75,7 +75,7 @@ def test_a_gradient_for_each_bucket(Q, K, V, rng):
     """db_k = Σ dS_ij over the batch and the pairs of bucket k; a bucket that no pair is in gets nothing."""
     encoding = T5Bias(H, buckets=12, distance=8)
     params = random_like(encoding.init(rng, np.float64), rng)
-    Y, pullback = encoding(params, Q, K, V)
+    Y, pullback = attend(encoding, params, Q, K, V)
     dY = rng.standard_normal(Y.shape)
     dA, A = dY @ V.mT, pullback.A
     dS = A * (dA - (A * dA).sum(-1, keepdims=True))
@@ -89,7 +89,7 @@ def test_a_gradient_for_each_bucket(Q, K, V, rng):
 
 def test_equal_numbers_are_attention_without_a_scale(Q, K, V):
     """Softmax does not see a constant (identity 24)."""
-    Y, _ = T5Bias(H)(T5Params(np.full((H, 32), 1.7)), Q, K, V)
+    Y, _ = attend(T5Bias(H), T5Params(np.full((H, 32), 1.7)), Q, K, V)
     plain, _ = dot_product_attention(Q, K, V, scale=1.0)
     np.testing.assert_allclose(Y, plain, rtol=0, atol=1e-13)
 
@@ -98,7 +98,7 @@ def test_very_negative_numbers_are_a_window(rng):
     """−10⁴ for every bucket of 4 and more, 0 for 0 to 3: causal attention to the last four positions."""
     Q, K, V = rng.standard_normal((3, 2, H, 20, d))
     table = np.where(np.arange(32) < 4, 0.0, -1e4) * np.ones((H, 1))
-    Y, _ = T5Bias(H)(T5Params(table), Q, K, V, causal=True)
+    Y, _ = attend(T5Bias(H), T5Params(table), Q, K, V, causal=True)
     window = causal_mask(20) & ~np.tri(20, k=-4, dtype=bool)
     masked, _ = dot_product_attention(Q, K, V, mask=window, scale=1.0)
     np.testing.assert_allclose(Y, masked, rtol=0, atol=1e-13)
@@ -106,9 +106,9 @@ def test_very_negative_numbers_are_a_window(rng):
 
 def test_a_number_for_each_offset_that_agrees_in_every_bucket_is_t5(Q, K, V, rng):
     params = random_like(T5Bias(H, 8, 6).init(rng, np.float64), rng)
-    T5, _ = T5Bias(H, 8, 6)(params, Q, K, V)
+    T5, _ = attend(T5Bias(H, 8, 6), params, Q, K, V)
     bucket = t5_buckets(np.arange(-8, 9), buckets=8, distance=6, causal=False)
-    Y, _ = OffsetScalars(H, 9)(OffsetScalarParams(params.table[:, bucket]), Q, K, V)
+    Y, _ = attend(OffsetScalars(H, 9), OffsetScalarParams(params.table[:, bucket]), Q, K, V)
     np.testing.assert_allclose(Y, T5, rtol=0, atol=1e-13)
 
 
@@ -140,4 +140,4 @@ def test_refusals(Q, K, V, rng):
         t5_buckets(np.arange(3.0), causal=True)
     short = OffsetScalars(H, longest=6)
     with pytest.raises(ValueError, match="K: 7 positions have offsets of up to 6, and the table ends at 5"):
-        short(short.init(rng, np.float64), Q, K, V)
+        attend(short, short.init(rng, np.float64), Q, K, V)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from minitransformer.attention import dot_product_attention
+from minitransformer.attention import attend, dot_product_attention
 from minitransformer.attention.multi_head import split_heads
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions.t5 import t5_buckets
@@ -28,7 +28,7 @@ def test_pair_by_pair(queries, cls, buckets, K, V, rng):
     encoding = TUPE(D, H, longest=9, cls=cls, buckets=buckets, distance=5)
     params = parameters(encoding, rng)
     Q = rng.standard_normal((2, H, queries, d))
-    Y, pullback = encoding(params, Q, K, V)
+    Y, pullback = attend(encoding, params, Q, K, V)
 
     p, _ = layer_norm(params.table, params.gamma, params.beta)
     S = np.zeros((2, H, queries, m))
@@ -53,7 +53,7 @@ def test_without_queries_of_positions_it_is_dense(K, V, rng):
     encoding = TUPE(D, H, longest=9, cls=False)
     params = parameters(encoding, rng)
     Q = rng.standard_normal(K.shape)
-    Y, _ = encoding(params._replace(U_q=np.zeros((D, D))), Q, K, V)
+    Y, _ = attend(encoding, params._replace(U_q=np.zeros((D, D))), Q, K, V)
     dense, _ = dot_product_attention(Q, K, V, scale=1 / math.sqrt(2 * d))
     np.testing.assert_allclose(Y, dense, rtol=0, atol=1e-13)
 
@@ -63,7 +63,7 @@ def test_it_is_dense_attention_with_positions_side_by_side(K, V, rng):
     encoding = TUPE(D, H, longest=9, cls=False)
     params = parameters(encoding, rng)
     Q = rng.standard_normal((2, H, n, d))
-    Y, _ = encoding(params, Q, K, V)
+    Y, _ = attend(encoding, params, Q, K, V)
     p, _ = layer_norm(params.table[:m], params.gamma, params.beta)
     P_q, P_k = (np.broadcast_to(split_heads(p @ U, H), K.shape) for U in (params.U_q, params.U_k))
     dense, _ = dot_product_attention(np.concatenate([Q, P_q[:, :, m - n :]], -1), np.concatenate([K, P_k], -1), V)
@@ -91,7 +91,7 @@ def test_cls_is_treated_alike_from_every_place(K, V, rng):
     S, _ = encoding.scores(params, zeros, zeros)
     np.testing.assert_array_equal(S[:, :, 0, :], np.broadcast_to(params.theta[0][:, None], (2, H, m)))
     np.testing.assert_array_equal(S[:, :, 1:, 0], np.broadcast_to(params.theta[1][:, None], (2, H, m - 1)))
-    _, pullback = encoding(params, rng.standard_normal(K.shape), K, V)
+    _, pullback = attend(encoding, params, rng.standard_normal(K.shape), K, V)
     dparams, *_ = pullback(rng.standard_normal(V.shape))
     np.testing.assert_array_equal(dparams.table[0], 0)
     assert (dparams.table[1:m] != 0).all()
@@ -101,7 +101,7 @@ def test_cls_is_treated_alike_from_every_place(K, V, rng):
 def test_the_row_of_cls_gives_theta_1_no_gradient(K, V, rng):
     """It adds the same number to a whole row, which softmax does not see. θ_1 is there, and learns nothing from it."""
     encoding = TUPE(D, H, longest=9)
-    Y, pullback = encoding(parameters(encoding, rng), rng.standard_normal(K.shape), K, V)
+    Y, pullback = attend(encoding, parameters(encoding, rng), rng.standard_normal(K.shape), K, V)
     dtheta = pullback(rng.standard_normal(Y.shape))[0].theta
     np.testing.assert_allclose(dtheta[0], 0, rtol=0, atol=1e-14)
     assert (np.abs(dtheta[1]) > 1e-3).all()
@@ -142,7 +142,7 @@ def test_refusals(K, V, rng):
         TUPE(D, H, 9, buckets=7)
     short = TUPE(D, H, longest=6)
     with pytest.raises(ValueError, match="K: position 6 is beyond the learned table, which ends at 5"):
-        short(short.init(rng, np.float64), K, K, V)
+        attend(short, short.init(rng, np.float64), K, K, V)
     wide = TUPE(2 * D, H, longest=9)
     with pytest.raises(ValueError, match="Q: heads of width 4, and a table of width 24 has heads of 8"):
-        wide(wide.init(rng, np.float64), K, K, V)
+        attend(wide, wide.init(rng, np.float64), K, K, V)

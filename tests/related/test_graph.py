@@ -77,6 +77,7 @@ def broken(edges):
     yield "destinations should be within", changed("destinations", 1, 10**9)
     yield "by_source should be within", changed("by_source", 1, 4)
     yield "row_starts should be 6 numbers", changed("row_starts", 2, 9)
+    yield "row_starts should be 6 numbers", changed("row_starts", 0, 1)
     yield "row_starts should be 6 numbers", changed("row_starts", -1, 5)
     yield "column_starts should be 6 numbers", edges._replace(column_starts=edges.column_starts[:-1])
     yield "of one length", edges._replace(by_source=edges.by_source[:-1])

@@ -247,7 +247,7 @@ WRONG = {
 LARGE = ("a million", "a thousand millions", "a million millions", "a googol")
 MAY = {  # what else may stand there
     "depth": (), "hidden": ("nothing",), "groups": ("nothing",), "outputs": ("nothing",), "part": ("nothing",),
-    "scaling": ("nothing",), "buckets": ("nothing",), "scores": ("nothing",), "pattern": ("nothing",),
+    "scaling": ("nothing",), "buckets": ("nothing",), "encoding": ("nothing",), "pattern": ("nothing",),
     "taps": ("nothing",), "steps": ("nothing",), "page": ("nothing", "a million"), "redraw": ("nothing",),
     "scale": ("nothing", "negative", "fraction", *LARGE), "beta": ("nothing", "fraction", *LARGE),
 }  # fmt: skip
@@ -425,7 +425,7 @@ def test_the_largest_numbers():
 def nested(depth):
     part = None
     for _ in range(depth):
-        part = {"class": "SoftmaxAttention", "pattern": None, "scores": part, "page": None}
+        part = {"class": "SoftmaxAttention", "pattern": None, "encoding": part, "page": None}
     return part
 
 
@@ -438,7 +438,7 @@ def test_parts_within_parts_within_parts(tmp_path):
     for depth, too_many in (
         (5, False),
         (6, True),
-    ):  # the innermost field is model.attention.scores.…: six dots and seven
+    ):  # the innermost field is model.attention.encoding.…: six dots and seven
         about["model"]["attention"] = nested(depth)
         write(tmp_path / "run", arrays, about)
         assert ("too many parts within parts" in (refusal(tmp_path / "run") or "")) == too_many

@@ -22,6 +22,15 @@ def test_results_come_in_the_order_of_the_parts(threads):
     assert list(each(slow_first, [], threads)) == []
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_there_are_no_more_threads_than_were_asked_for(threads):
+    def which(_):
+        time.sleep(0.01)
+        return threading.get_ident()
+
+    assert len(set(each(which, range(6), threads))) <= threads
+
+
 def test_parts_run_side_by_side():
     meeting = threading.Barrier(2, timeout=600)
     assert sorted(each(lambda _: meeting.wait(), range(2), threads=2)) == [0, 1]  # would time out one after the other

@@ -303,6 +303,7 @@ class Nystrom(Core):
     taps: int | None = 65
     steps: Repeats | None = 6
 
+    unplaced = "has landmarks, which are means of queries and of keys and stand nowhere"
     cost = "O(n landmarks)"
     causal = "never"
     remembers = None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, opened, refuse_to_grow, unit
 from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
 from minitransformer.checks import frozen
@@ -69,6 +69,7 @@ class DeltaRule(Core):
     nu: Iterations | None = None
     reach: NonNegativeNumber = 1.0
 
+    unplaced = NO_PAIRS
     cost = "O(n)"
     causal = "always"
     needs = "β from X"

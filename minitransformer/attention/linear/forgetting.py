@@ -17,12 +17,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW, one_dtype
+from minitransformer.attention.attend import attend, form
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import softplus
-from minitransformer.pullback import NoParams, Pullback
+from minitransformer.positions.encoding import Encoding, ScoreEncoding
+from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 UNIT = math.log(2)  # of c: where the core of attention takes exponentials to the base 2, it multiplies S by 1/ln 2
@@ -46,6 +48,16 @@ def faded_keys(K: Array, whole: Array, rest: Array) -> Array:
     return np.concatenate([np.ones_like(whole), -whole, -rest, K], -1)
 
 
+def fading(c: Array, n: int, dtype: Any) -> Array:
+    """c_i − c_j of all pairs, (…, n, m), for queries that are the last n of the m positions."""
+    return (c[..., c.shape[-1] - n :, None] - c[..., None, :]).astype(dtype)
+
+
+def where_it_is(seen: Array | None, X: Array) -> Array:
+    """A number of each token, (…, n), and zero for those that are not there, (…, n, 1)."""
+    return X if seen is None else where_seen(seen[..., 0], X)
+
+
 def from_t_on(X: Array) -> Array:
     """Σ_{s ≥ t} x_s, summed in float64."""
     return X[..., ::-1].cumsum(-1, dtype=np.float64)[..., ::-1].astype(X.dtype)
@@ -66,12 +78,32 @@ class ForgettingPullback(NamedTuple):
         """The attention matrix, (*batch, n, n)."""
         return self.attention.A
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
-        dQ, dK, dV = self.attention(dY)
-        dlog_forget = from_t_on((dQ[..., 0] - dK[..., 2]) / dQ.dtype.type(UNIT))
-        if self.seen is not None:
-            dlog_forget = where_seen(self.seen[..., 0], dlog_forget)
-        return dQ[..., 3:] * dQ.dtype.type(self.scale / UNIT), dK[..., 3:], dV, dlog_forget
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        *dparams, dQ, dK, dV = self.attention(dY)
+        dlog_forget = where_it_is(self.seen, from_t_on((dQ[..., 0] - dK[..., 2]) / dQ.dtype.type(UNIT)))
+        return *dparams, dQ[..., 3:] * dQ.dtype.type(self.scale / UNIT), dK[..., 3:], dV, dlog_forget
+
+
+class FormedForgettingPullback(NamedTuple):
+    """The same, where an encoding of positions forms the scores and c_i − c_j is added to them: dc_t = Σ_j dS_tj − Σ_i dS_it."""
+
+    attention: Pullback
+    seen: Array | None
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrix, (*batch, n, n)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        *gradients, dS = self.attention(dY)
+        return *gradients, where_it_is(self.seen, from_t_on(dS.sum(-1) - dS.sum(-2)))
+
+
+def scale_of(encoding: Any, Q: Array) -> float:
+    """That of the encoding, or 1/√d."""
+    own = None if encoding is None else encoding.scale
+    return max(Q.shape[-1], 1) ** -0.5 if own is None else own
 
 
 @checked
@@ -83,6 +115,8 @@ def forgetting_attention(
     *,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
+    encoding: Encoding | None = None,
+    params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Causal attention whose scores fall by −ln f_t at each position t between query and key.
 
@@ -92,19 +126,26 @@ def forgetting_attention(
                 −10¹⁵ leaves no digits for the others
     mask        True where a key is there, (…, 1, n); what is hidden does not fade either
     scale       1/√d by default
+    encoding    of positions in the scores, with its params
     source      Lin et al. 2025
-    cost        that of `dot_product_attention` with three channels more. Always causal
-    returns     Y and a pullback: dQ, dK, dV, dlog_forget = pullback(dY)
+    cost        that of `dot_product_attention` with three channels more; that of `attend` with an encoding. Always causal
+    returns     Y and a pullback: dQ, dK, dV, dlog_forget = pullback(dY), after dparams if there is an encoding
     raises      TypeError for a wrong shape or dtype, ValueError for a mask that hides pairs
     """
     one_dtype(Q=Q, K=K, V=V, log_forget=log_forget)
     seen = seen_keys(mask, Q, K, "a sum of gates")
-    if seen is not None:
-        log_forget = where_seen(seen[..., 0], log_forget)
-    scale = max(Q.shape[-1], 1) ** -0.5 if scale is None else scale
-    whole, rest = in_two(log_forget.cumsum(-1, dtype=np.float64), K.dtype)
+    c = where_it_is(seen, log_forget).cumsum(-1, dtype=np.float64)
+    if isinstance(encoding, ScoreEncoding):
+        fades = fading(c, Q.shape[-2], Q.dtype)
+        Y, formed = form(encoding, params, Q, K, V, matrix=fades, causal=True, mask=mask)
+        return Y, FormedForgettingPullback(formed, seen)
+    scale = scale_of(encoding, Q) if scale is None else scale
+    whole, rest = in_two(c, K.dtype)
     queries, keys = faded_queries(Q, whole, scale), faded_keys(K, whole, rest)
-    Y, attention = dot_product_attention(queries, keys, V, causal=True, mask=mask, scale=UNIT)
+    if encoding is None:
+        Y, attention = dot_product_attention(queries, keys, V, causal=True, mask=mask, scale=UNIT)
+    else:
+        Y, attention = attend(encoding, params, queries, keys, V, causal=True, mask=mask, scale=UNIT)
     return Y, ForgettingPullback(attention, scale, seen)
 
 
@@ -122,9 +163,9 @@ class ForgettingCorePullback(NamedTuple):
         """The attention matrices, (*batch, H, n, n)."""
         return self.attention.A
 
-    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array, Array]:
-        dQ, dK, dV, dlog_forget = self.attention(dY)
-        return NoParams(), dQ, dK, dV, self.gate(dlog_forget)[..., None]
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        *dparams, dQ, dK, dV, dlog_forget = self.attention(dY)
+        return *(dparams or [NoParams()]), dQ, dK, dV, self.gate(dlog_forget)[..., None]
 
 
 class ForgettingState(NamedTuple):
@@ -143,9 +184,12 @@ class ForgettingState(NamedTuple):
 class Forgetting(Core):
     """Softmax attention whose past fades, as fast as each token says.
 
+    encoding of positions in the scores, beside the gates; a model puts its own there
     source   Lin et al. 2025
     cost     O(n² d) time. Always causal, and the past has to be its own: m = n
     """
+
+    encoding: Any = None
 
     causal = "always"
     remembers = "keys, values and sums of gates"
@@ -154,7 +198,7 @@ class Forgetting(Core):
 
     def __call__(
         self,
-        params: NoParams,
+        params: Tree,
         Q: Array,
         K: Array,
         V: Array,
@@ -168,32 +212,48 @@ class Forgetting(Core):
         if Q.shape[-2] != K.shape[-2]:
             raise ValueError(f"K: each token has a gate, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
         closed, gate = softplus(-streams[0][..., 0])
-        Y, attention = forgetting_attention(Q, K, V, -closed, mask=mask)
+        positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
+        Y, attention = forgetting_attention(Q, K, V, -closed, mask=mask, **positions)
         return Y, ForgettingCorePullback(attention, gate)
 
     def step(
-        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: ForgettingState | None = None
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: ForgettingState | None = None
     ) -> tuple[Array, ForgettingState]:
         """O(m d) for one new token."""
         closed, _ = softplus(-streams[0][..., 0])
         before = np.zeros(Q.shape[:-2]) if state is None else state.c
         c = before[..., None] - closed.cumsum(-1, dtype=np.float64)
-        (whole, rest), scale = in_two(c, K.dtype), max(Q.shape[-1], 1) ** -0.5
+        (whole, rest), scale = in_two(c, K.dtype), scale_of(self.encoding, Q)
         keys = faded_keys(K, whole, rest)
         past = KeysValues.of(keys, V) if state is None else state.past.extended(keys, V)
         after = ForgettingState(past, c[..., -1] if c.shape[-1] else before)
         n, m = Q.shape[-2], past.length
+        if isinstance(self.encoding, ScoreEncoding):
+            sums = -UNIT * past.keys[..., 1:3].sum(-1, dtype=np.float64)
+            fades = fading(sums, n, Q.dtype)
+            return form(self.encoding, params, Q, past.keys[..., 3:], past.values, matrix=fades, causal=True)[0], after
+        bias = None
+        if self.encoding is not None:
+            bias = self.encoding.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
         if not 0 < n <= FEW:
-            return attend_to_buffer(faded_queries(Q, whole, scale), past.K, past.V, m, scale=UNIT), after
+            return attend_to_buffer(faded_queries(Q, whole, scale), past.K, past.V, m, bias, scale=UNIT), after
         c_now = whole, rest
-        rows = [one_query(Q, c_now, t, past, m - n + t + 1, scale) for t in range(n)]
+        rows = [one_query(Q, c_now, t, past, m - n + t + 1, scale, bias) for t in range(n)]
         return np.concatenate(rows, -2), after
 
 
-def one_query(Q: Array, c: tuple[Array, Array], t: int, past: KeysValues, m: int, scale: float) -> Array:
-    """Query t alone and the first m keys, with c_t − c_j as a bias: a short product may be summed in any order."""
+def one_query(
+    Q: Array, c: tuple[Array, Array], t: int, past: KeysValues, m: int, scale: float, more: Array | None
+) -> Array:
+    """Query t alone and the first m keys, with c_t − c_j as a bias: a short product may be summed in any order.
+
+    more   what an encoding adds, of all offsets; m counts up to the query itself
+    """
     whole, rest = (part[..., t, :] for part in c)
     bias = (whole + past.K[..., :m, 1]) + (rest + past.K[..., :m, 2])
+    bias = bias * bias.dtype.type(UNIT)
+    if more is not None:
+        bias = bias + more[..., past.length - m : past.length]
     query = np.zeros((*Q.shape[:-2], 1, past.K.shape[-1]), Q.dtype)
     query[..., 0, 3:] = Q[..., t, :]
-    return attend_to_buffer(query, past.K, past.V, m, bias * bias.dtype.type(UNIT), scale=scale)
+    return attend_to_buffer(query, past.K, past.V, m, bias, scale=scale)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import must_broadcast
-from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
 from minitransformer.attention.linear.gated import gated_linear_attention, gated_linear_step
 from minitransformer.attention.linear.gated_delta import gated_delta_rule, gated_delta_step
 from minitransformer.attention.linear.short_convolution import Kernel, short_convolution
@@ -143,6 +143,7 @@ class Memory(Core):
     learned: ClassVar[type] = NoParams
     taps: int | None = None
 
+    unplaced = NO_PAIRS
     cost = "O(n)"
     causal = "always"
 

@@ -202,6 +202,8 @@ class Smoother(Core):
 
     similarity: Literal["gaussian", "exponential", "polynomial"] = "gaussian"
 
+    unplaced = "weighs pairs by their similarity, which need not be the exponential of a score"
+
     def __call__(
         self,
         params: NoParams,

@@ -9,23 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import FEW, one_dtype, those_seen
+from minitransformer.arrays import FEW, one_dtype
+from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, one_pattern
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sparse.pattern import TILE, Pattern
 from minitransformer.checks import frozen
-from minitransformer.functional import softmax
-from minitransformer.gather_scatter import (
-    by_offset,
-    for_each_head,
-    refuse_other_heads,
-    sum_by_offset,
-    sum_over_heads,
-    unbroadcast,
-)
-from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
+from minitransformer.gather_scatter import refuse_other_heads, unbroadcast
+from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -137,42 +130,17 @@ def adaptive_span_attention(
 
 
 class SpanParams(NamedTuple):
-    """span (H,): z/S of each head, from 0 to 1; and what an encoding of positions in the scores has to learn."""
+    """span (H,): z/S of each head, from 0 to 1; and what an encoding of positions has to learn."""
 
     span: Array
-    scores: Tree = NoParams()
-
-
-class FormedSpanPullback(NamedTuple):
-    """As `AdaptiveSpanPullback`, where an encoding of positions forms the scores: dS goes to it, and by offset to b."""
-
-    scores: Pullback
-    softmax: Pullback
-    aggregate: Pullback
-    ramp: LogRampPullback
-    shapes: tuple[tuple[int, ...], ...]  # of K and V
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.softmax.A
-
-    def __call__(self, dY: Array) -> tuple[Any, ...]:
-        dvalues, dA, dV = self.aggregate(dY)
-        dS = self.softmax(dA)
-        dscores, dQ, dK = self.scores(dS)
-        if dvalues is not None:
-            dscores = tree_add(dscores, dvalues)
-        heads, o = self.ramp.slope.shape
-        dz = self.ramp(unbroadcast(sum_by_offset(dS), (heads, o)))
-        return dscores, dQ, sum_over_heads(dK, self.shapes[0]), sum_over_heads(dV, self.shapes[1]), dz
+    encoding: Tree = NoParams()
 
 
 class SpanCorePullback(NamedTuple):
     """z = S · span, and the penalty λ/H Σ_h z_h is added to the loss: dspan = S (dz + λ/H · dadded)."""
 
     attention: Pullback
-    encoding: Pullback | None
+    ramp: LogRampPullback
     limit: int
     rate: float
     added: float
@@ -184,15 +152,10 @@ class SpanCorePullback(NamedTuple):
         return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[SpanParams, Array, Array, Array]:
-        dscores: Tree = NoParams()
-        if isinstance(self.attention, FormedSpanPullback):
-            dscores, dQ, dK, dV, dz = self.attention(dY)
-        else:
-            dQ, dK, dV, dz, *dbias = self.attention(dY)
-            if self.encoding is not None:
-                dscores = self.encoding(*dbias)
+        dencoding, dQ, dK, dV, db = self.attention(dY)
+        dz = self.ramp(db)
         dspan = self.limit * (dz + dz.dtype.type(self.rate * self.dadded))
-        return SpanParams(dspan, dscores), dQ, dK, dV
+        return SpanParams(dspan, dencoding), dQ, dK, dV
 
 
 @frozen
@@ -203,7 +166,7 @@ class AdaptiveSpan(Core):
     limit     S, the largest span; as the longest sequence if None
     ramp      R, over which the edge is soft
     penalty   λ: (λ/H) Σ_h z_h is added to the loss, for each layer
-    scores    an encoding of positions that changes the scores; a model puts its own there
+    encoding  of positions, which changes the scores; a model puts its own there
 
     After a step of the optimiser the spans are brought back into 0 … S.
 
@@ -216,11 +179,10 @@ class AdaptiveSpan(Core):
     limit: int | None = None
     ramp: int = 32
     penalty: NonNegativeNumber = 2e-6
-    scores: Any = None
+    encoding: Any = None
 
     cost = "O(n largest span)"
     causal = "always"
-    has_scores = True
     groups = True
     moves = True
     adds_loss = True
@@ -231,19 +193,13 @@ class AdaptiveSpan(Core):
         return self.longest if self.limit is None else self.limit
 
     @property
-    def scale(self) -> float | None:  # type: ignore[override]
-        """That of the scores."""
-        return None if self.scores is None else self.scores.scale
-
-    @property
     def shared(self) -> tuple[str, ...]:
         """What the encoding shares."""
-        return () if self.scores is None else tuple(f"scores.{path}" for path in self.scores.shared)
+        return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SpanParams:
         """Spans of 0: at first a head sees the R positions of its ramp."""
-        scores = NoParams() if self.scores is None else self.scores.init(rng, dtype)
-        return SpanParams(np.zeros(self.heads, dtype), scores)
+        return SpanParams(np.zeros(self.heads, dtype), super().init(rng, dtype))
 
     def __call__(
         self,
@@ -259,34 +215,15 @@ class AdaptiveSpan(Core):
         """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError if it shall not be causal."""
         self.refuse(causal=causal)
         refuse_other_heads(Q, self.heads)
-        z, encoding = self.largest * params.span, None
-        attention: Pullback
-        if self.scores is not None and not hasattr(self.scores, "bias"):
-            Y, attention = self._formed(params, Q, K, V, z, mask)
-        else:
-            bias: tuple[Array, ...] = ()
-            if self.scores is not None:
-                b, encoding = self.scores.bias(params.scores, Q.shape[-2], K.shape[-2], causal=True)
-                bias = (b.astype(Q.dtype, copy=False),)
-            Y, attention = adaptive_span_attention(
-                *(Q, K, V, z, *bias), ramp=self.ramp, longest=self.largest, mask=mask, scale=self.scale
-            )
-        added = float(self.penalty * z.mean())
-        return Y, SpanCorePullback(attention, encoding, self.largest, self.penalty / self.heads, added)
-
-    def _formed(
-        self, params: SpanParams, Q: Array, K: Array, V: Array, z: Array, mask: Array | None
-    ) -> tuple[Array, FormedSpanPullback]:
-        """Scores that depend on both contents and both positions: O(n m) memory."""
         n, m = Q.shape[-2], K.shape[-2]
+        refuse_more_queries(n, m)
+        z = self.largest * params.span
         b, reach, ramp = log_ramp(z, self.ramp, self.largest, n, m)
-        sees = tiles(reach, n, m).mask
-        shapes = K.shape, V.shape
-        K, V = those_seen(mask, for_each_head(K, Q.shape[:-2]), for_each_head(V, Q.shape[:-2]))
-        S, scores = self.scores.scores(params.scores, Q, K)
-        A, normalise = softmax(S + by_offset(b, n, m), mask=sees if mask is None else sees & mask)
-        Y, aggregate = self.scores.aggregate(params.scores, A, V)
-        return Y, FormedSpanPullback(scores, normalise, aggregate, ramp, shapes)
+        Y, attention = attend(
+            *(self.encoding, params.encoding, Q, K, V, b), causal=True, mask=mask, pattern=tiles(reach, n, m)
+        )
+        added = float(self.penalty * z.mean())
+        return Y, SpanCorePullback(attention, ramp, self.largest, self.penalty / self.heads, added)
 
     def after_step(self, params: SpanParams, observed: Tree, rng: np.random.Generator) -> SpanParams:
         """Spans from 0 to S."""
@@ -297,15 +234,15 @@ class AdaptiveSpan(Core):
     ) -> tuple[Array, KeysValues]:
         """As any core with keys and values; of a few tokens only what the largest span reaches is read."""
         n = Q.shape[-2]
-        if n > FEW or not (self.scores is None or hasattr(self.scores, "bias")):
+        if n > FEW or not (self.encoding is None or hasattr(self.encoding, "bias")):
             return super().step(params, Q, K, V, state=state)
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         z = self.largest * params.span
         b, reach, _ = log_ramp(z, self.ramp, self.largest, n, state.length)
         near = min(n + int(reach.max()), state.length)
         b = b[:, state.length - near :]  # of the nearest keys
-        if self.scores is not None:
-            b = b + self.scores.bias(params.scores, n, near, causal=True)[0].astype(Q.dtype, copy=False)
+        if self.encoding is not None:
+            b = b + self.encoding.bias(params.encoding, n, near, causal=True)[0].astype(Q.dtype, copy=False)
         x = np.arange(near - n, near)[:, None] - np.arange(near)
         mask = (1 <= x) & (x <= reach[:, None, None])
         last = slice(state.length - near, state.length)

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import as_one_axis
+from minitransformer.attention.attend import attend
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.gathered import rows_at, sum_rows
 from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
+from minitransformer.positions.encoding import Encoding
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 AT_ONCE = 2**19  # scores, or numbers of gathered keys, that exist at once
@@ -88,6 +91,20 @@ class Choice(NamedTuple):
         """How many keys a query can choose."""
         return self.lists.shape[-1] * self.block
 
+    @property
+    def blocks(self) -> Array:
+        """Which blocks each query has chosen, (…, n, ⌈m/block⌉), for each list."""
+        found = np.zeros((*self.lists.shape[:-1], -(-self.m // self.block) + 1), bool)
+        np.put_along_axis(found, self.lists, True, -1)  # −1 is the last, nobody's
+        return found[..., :-1]
+
+    def pairs(self, batch: tuple[int, ...]) -> Array:
+        """Who sees whom, (*batch, n, m), but for what is ahead."""
+        n = self.lists.shape[-2]
+        sees = as_one_axis(np.repeat(self.blocks, self.block, -1)[..., : self.m], 0, -2)
+        sees = np.repeat(sees, math.prod(batch) // max(len(sees), 1), 0).reshape(*batch, n, self.m)
+        return sees if self.mask is None else sees & self.mask
+
     def keys(self, rows: slice, batch: tuple[int, ...]) -> tuple[Array, Array]:
         """The keys in the slots of these queries, (P, rows, c · block) for P heads, and which of them count."""
         lists, n = as_one_axis(self.lists, 0, -2)[:, rows], self.lists.shape[-2]
@@ -137,10 +154,7 @@ class ChosenPullback(NamedTuple):
     @property
     def blocks(self) -> Array:
         """Which blocks each query has chosen, (…, n, ⌈m/block⌉), for each list."""
-        lists, count = self.choice.lists, -(-self.choice.m // self.choice.block)
-        found = np.zeros((*lists.shape[:-1], count + 1), bool)
-        np.put_along_axis(found, lists, True, -1)  # −1 is the last, nobody's
-        return found[..., :-1]
+        return self.choice.blocks
 
     def gathered(self) -> "Iterator[_Part]":
         """The queries, part by part, with their keys and values."""
@@ -159,6 +173,37 @@ class ChosenPullback(NamedTuple):
                 of_heads = sum_rows(weights[..., None] * rows, part.j, m)
                 dX += sum_over_heads(of_heads.reshape(*Q.shape[:-2], *dX.shape[-2:]), dX.shape)
         return dQ, dK, dV
+
+
+class EncodedChosenPullback(NamedTuple):
+    """As `ChosenPullback`, with an encoding of positions in the scores; called, it gives dparams, dQ, dK, dV."""
+
+    attention: Pullback
+    choice: Choice
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The attention matrices, (*batch, n, m)."""
+        return self.attention.A
+
+    @property
+    def blocks(self) -> Array:
+        """Which blocks each query has chosen, (…, n, ⌈m/block⌉), for each list."""
+        return self.choice.blocks
+
+    @property
+    def weights(self) -> Array:
+        """What the heads of a list give to its slots, summed, (…, n, c · block)."""
+        *batch, n, m = self.A.shape
+        j, sees = self.choice.keys(slice(None), tuple(batch))
+        of_slots = np.where(
+            sees, np.take_along_axis(self.A.reshape(len(j), n, m), np.maximum(j, 0), -1), self.A.dtype.type(0)
+        )
+        lists = self.choice.lists.shape[:-1]
+        return of_slots.reshape(math.prod(lists[:-1]), -1, n, of_slots.shape[-1]).sum(1).reshape(*lists, -1)
+
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        return self.attention(dY)
 
 
 class _Part(NamedTuple):
@@ -202,16 +247,23 @@ def attend_to_chosen(
     mask: Array | None = None,
     scale: float | None = None,
     weigh: bool = False,
-) -> tuple[Array, ChosenPullback]:
+    encoding: Encoding | None = None,
+    params: Any = None,
+) -> tuple[Array, Any]:
     """Attention to the keys of the blocks that each query has chosen, and to no others.
 
     K, V     (*batch, m, …), or one for each group of neighbouring heads
     lists    numbers of blocks, (…, n, c), −1 for none; of as many heads as there are, or of a divisor: neighbours share one
     mask     what broadcasts to (*batch, n, m)
     weigh    whether the weights of the slots are wanted, summed over the heads that share a list
-    cost     O(n c block d) time, O(n c) memory beside what is given and returned
+    encoding of positions in the scores, with its params: then dparams is the first of the gradients
+    cost     O(n c block d) time, O(n c) memory beside what is given and returned; O(n m d) and O(n m) with an encoding
     """
     n, m = Q.shape[-2], K.shape[-2]
+    if encoding is not None:
+        choice = Choice(lists, block, m, causal, None if mask is None else np.atleast_2d(mask))
+        Y, attention = attend(encoding, params, Q, K, V, causal=causal, mask=choice.pairs(Q.shape[:-2]), scale=scale)
+        return Y, EncodedChosenPullback(attention, choice)
     scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else float(scale)
     choice = Choice(lists, block, m, causal, None if mask is None else np.atleast_2d(mask))
     Y, L = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype), np.empty(Q.shape[:-1], Q.dtype)

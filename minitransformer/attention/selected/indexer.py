@@ -17,9 +17,16 @@ import numpy as np
 from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
-from minitransformer.attention.selected.chosen import ChosenPullback, attend_to_chosen, largest_places, parts
+from minitransformer.attention.selected.chosen import (
+    ChosenPullback,
+    EncodedChosenPullback,
+    attend_to_chosen,
+    largest_places,
+    parts,
+)
 from minitransformer.attention.selected.gathered import only_those_there, rows_at, sum_of_rows, who_is_there
 from minitransformer.checks import frozen
+from minitransformer.pullback import NoParams, Tree
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -96,11 +103,15 @@ def index_loss(
 
 
 class IndexerParams(NamedTuple):
-    """What the indexer makes of queries (n, H·d) and keys (m, H·d): U_q (H·d, H_I·d_I), U_k (H·d, d_I), U_w (H·d, H_I)."""
+    """What the indexer makes of queries (n, H·d) and keys (m, H·d): U_q (H·d, H_I·d_I), U_k (H·d, d_I), U_w (H·d, H_I).
+
+    And what an encoding of positions has to learn.
+    """
 
     U_q: Array
     U_k: Array
     U_w: Array
+    encoding: Tree = NoParams()
 
 
 class IndexerPullback(NamedTuple):
@@ -110,7 +121,7 @@ class IndexerPullback(NamedTuple):
     those of query i with its chosen keys are scores of one query, a sample of its own.
     """
 
-    attention: ChosenPullback
+    attention: ChosenPullback | EncodedChosenPullback
     scores: IndexScoresPullback
     loss: IndexLossPullback
     chosen: Array
@@ -133,8 +144,8 @@ class IndexerPullback(NamedTuple):
 
         dkeys = sum_of_rows(dK, self.chosen, self.X_k.shape[-2])
         dU_q = of_samples(self.X_q, as_one_axis(dQ, -3))
-        dparams = IndexerParams(dU_q, of_samples(self.X_k, dkeys), of_samples(self.X_q, dw))
-        return dparams, *self.attention(dY)
+        *dencoding, dQ, dK, dV = self.attention(dY)
+        return IndexerParams(dU_q, of_samples(self.X_k, dkeys), of_samples(self.X_q, dw), *dencoding), dQ, dK, dV
 
 
 def in_a_row(X: Array) -> Array:
@@ -156,6 +167,7 @@ class Indexer(Core):
     chosen     k keys for each query, the same ones for all heads
     small      H_I, heads of the indexer, and `narrow`, d_I, their width
     weight     what its loss is multiplied by
+    encoding   of positions in the scores of the chosen pairs, not in those of the indexer; a model puts its own there
 
     It reads the queries and keys of all heads, as constants; DeepSeek's reads the tokens, and their latents.
 
@@ -170,17 +182,24 @@ class Indexer(Core):
     small: int = 2
     narrow: int = 8
     weight: NonNegativeNumber = 1.0
+    encoding: Any = None
 
     cost = "O(n² small narrow + n chosen)"
     adds_loss = True
     apart = ("U_q", "U_k", "U_w")
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """What the encoding shares."""
+        return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> IndexerParams:
         """Projections drawn uniformly from ±√(3/D)."""
         D = self.heads * self.d
         b = (3 / D) ** 0.5
         widths = self.small * self.narrow, self.narrow, self.small
-        return IndexerParams(*(rng.uniform(-b, b, (D, width)).astype(dtype) for width in widths))
+        own = IndexerParams(*(rng.uniform(-b, b, (D, width)).astype(dtype) for width in widths))
+        return own._replace(encoding=super().init(rng, dtype))
 
     def __call__(
         self,
@@ -203,7 +222,8 @@ class Indexer(Core):
         queries, keys, w = X_q @ params.U_q, X_k @ params.U_k, X_q @ params.U_w
         queries = queries.reshape(*w.shape, self.narrow).swapaxes(-2, -3)
         chosen = self._choose(queries, keys, w, None if mask is None else _for_all_heads(mask, 3), causal)
-        Y, attention = attend_to_chosen(Q, K, V, chosen, 1, causal=causal, mask=mask, weigh=True)
+        positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
+        Y, attention = attend_to_chosen(Q, K, V, chosen, 1, causal=causal, mask=mask, weigh=True, **positions)
 
         one_query = queries.swapaxes(-2, -3)[..., None, :]  # each is a sample, with its chosen keys
         index, scores = index_scores(one_query, rows_at(keys, chosen), w[..., None, :])

@@ -18,6 +18,7 @@ from minitransformer.arrays import one_dtype
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.selected.chosen import (
     ChosenPullback,
+    EncodedChosenPullback,
     attend_to_chosen,
     block_means,
     largest_places,
@@ -25,14 +26,15 @@ from minitransformer.attention.selected.chosen import (
 )
 from minitransformer.attention.selected.gathered import only_those_there, who_is_there
 from minitransformer.checks import frozen
-from minitransformer.pullback import NoParams
+from minitransformer.positions.encoding import Encoding
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
 class MoBAPullback(NamedTuple):
-    """The chosen pairs are constant: attention's own gradients, of these pairs."""
+    """The chosen pairs are constant: attention's own gradients, of these pairs; with an encoding that of its parameters first."""
 
-    attention: ChosenPullback
+    attention: ChosenPullback | EncodedChosenPullback
 
     @property
     def blocks(self) -> Array:
@@ -44,7 +46,7 @@ class MoBAPullback(NamedTuple):
         """The attention matrices, (*batch, n, m)."""
         return self.attention.A
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
         return self.attention(dY)
 
 
@@ -59,6 +61,8 @@ def moba_attention(
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
+    encoding: Encoding | None = None,
+    params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], MoBAPullback]:
     """Softmax attention to a query's own block and to the blocks that it has chosen by their mean key.
 
@@ -67,9 +71,11 @@ def moba_attention(
     causal   and j ≤ i; the others are complete blocks of the past. Otherwise all other blocks are ranked
     mask     True where query i sees key j. A key that no query sees counts in no mean; one that some do helps all to choose
     scale    1/√d by default
+    encoding of positions in the scores, with its params; blocks are chosen without, for a mean stands nowhere
     source   Lu et al. 2025, Mixture of Block Attention
-    cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend; O(n + m) memory
-    returns  Y and a pullback: dQ, dK, dV = pullback(dY); `pullback.blocks` is the choice
+    cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend; O(n + m) memory.
+             O(n m d) and O(n m) with an encoding
+    returns  Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding; `pullback.blocks` is the choice
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V)
@@ -82,7 +88,8 @@ def moba_attention(
     places = _others(Q, means, there, block, chosen - 1, causal)
     own = np.broadcast_to((np.arange(m - n, m) // block)[:, None], (*Q.shape[:-1], 1))
     lists = np.concatenate([places, own], -1)
-    Y, attention = attend_to_chosen(Q, K, V, lists, block, causal=causal, mask=mask, scale=scale)
+    options: dict[str, Any] = {"scale": scale, "encoding": encoding, "params": params}
+    Y, attention = attend_to_chosen(Q, K, V, lists, block, causal=causal, mask=mask, **options)
     return Y, MoBAPullback(attention)
 
 
@@ -111,18 +118,20 @@ def _others(Q: Array, means: Array, there: Array, block: int, k: int, causal: bo
 class MoBA(Core):
     """Each query looks at its own block, and at the `chosen` − 1 others whose mean key it likes best.
 
+    encoding of positions in the scores of the pairs that were chosen; a model puts its own there
     source   Lu et al. 2025
     cost     O(n (n/block + chosen · block) d) time. Causal, which keys are seen as well
     """
 
     block: int = 16
     chosen: int = 3
+    encoding: Any = None
 
     cost = "O(n²/block + n chosen block)"
 
     def __call__(
         self,
-        params: NoParams,
+        params: Tree,
         Q: Array,
         K: Array,
         V: Array,
@@ -130,7 +139,10 @@ class MoBA(Core):
         causal: bool = False,
         mask: Array | None = None,
         rng: Any = None,
-    ) -> tuple[Array, NothingLearnedPullback]:
+    ) -> tuple[Array, Pullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        Y, attention = moba_attention(Q, K, V, block=self.block, chosen=self.chosen, causal=causal, mask=mask)
-        return Y, NothingLearnedPullback(attention)
+        positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
+        Y, attention = moba_attention(
+            Q, K, V, block=self.block, chosen=self.chosen, causal=causal, mask=mask, **positions
+        )
+        return Y, NothingLearnedPullback(attention) if self.encoding is None else attention

@@ -15,11 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention, complete_blocks
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.selected.chosen import (
     BlockMeansPullback,
     ChosenPullback,
+    EncodedChosenPullback,
     attend_to_chosen,
     block_means,
     largest_places,
@@ -30,7 +32,8 @@ from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.functional import sigmoid, softmax
 from minitransformer.gather_scatter import for_each_head
-from minitransformer.pullback import NoParams, Pullback
+from minitransformer.positions.encoding import Encoding
+from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -46,7 +49,7 @@ class NSAPullback(NamedTuple):
     compressed: Pullback
     K_means: BlockMeansPullback
     V_means: BlockMeansPullback
-    selected: ChosenPullback
+    selected: ChosenPullback | EncodedChosenPullback
     window: Pullback
 
     @property
@@ -54,15 +57,18 @@ class NSAPullback(NamedTuple):
         """Which blocks each group of heads has chosen, (*batch, G, n, ⌈m/block⌉)."""
         return self.selected.blocks
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
         dgates = np.stack([np.vecdot(dY, Y) for Y in self.branches], -1)
         parts = (self.compressed, self.selected, self.window)
         found = [pullback(self.gates[..., b : b + 1] * dY) for b, pullback in enumerate(parts)]
         (dQ, dK_means, dV_means), *exact = found
         dK, dV = self.K_means(dK_means), self.V_means(dV_means)
-        for more_dQ, more_dK, more_dV in exact:
-            dQ, dK, dV = dQ + more_dQ, dK + more_dK, dV + more_dV
-        return dQ, dK, dV, dgates
+        dparams: list[Tree] = []
+        for *more_dparams, more_dQ, more_dK, more_dV in exact:
+            for whole, part in ((dQ, more_dQ), (dK, more_dK), (dV, more_dV)):
+                whole += part
+            dparams += more_dparams
+        return *([tree_add(*dparams)] if dparams else []), dQ, dK, dV, dgates
 
 
 @checked
@@ -77,6 +83,8 @@ def nsa_attention(
     window: NonNegative = 32,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
+    encoding: Encoding | None = None,
+    params: Any = None,
 ) -> tuple[Float[Array, "*batch heads n dv"], NSAPullback]:
     """Attention to the means of blocks, to the keys of chosen blocks, and to the last keys, weighted by gates.
 
@@ -91,10 +99,12 @@ def nsa_attention(
     mask     True where query i sees key j. A key that no query sees counts in no mean; a mean that holds a key hidden from a
              query is not shown to it
     scale    1/√d by default
+    encoding of positions in the scores of the selected branch and of the window, with its params; a mean stands nowhere
     source   Yuan et al. 2025, Native Sparse Attention
     cost     O(n (m/block + chosen · block + window) d) time, O(n + m) memory. Always causal, the choice as well: only complete
-             blocks are averaged
-    returns  Y and a pullback: dQ, dK, dV, dgates = pullback(dY); `pullback.blocks` is the choice
+             blocks are averaged. O(n m d) and O(n m) with an encoding
+    returns  Y and a pullback: dQ, dK, dV, dgates = pullback(dY), after dparams if there is an encoding. `pullback.blocks` is
+             the choice
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys, no window, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, gates=gates)
@@ -102,6 +112,8 @@ def nsa_attention(
     G, m = K.shape[-3:-1]
     refuse_more_queries(n, m)
     refuse_no_window(window)
+    exact = scale  # the branches with positions have the scale of the encoding, and so has the other
+    scale = encoding.scale if encoding is not None and scale is None else scale
     scale = 1 / math.sqrt(max(d, 1)) if scale is None else scale
     mask, there = who_is_there(mask, (*batch, H, n, m))
     if H != G and there.ndim > 1 and there.shape[-2] != 1:
@@ -117,10 +129,14 @@ def nsa_attention(
     Y_c, compressed = block_sparse_attention(Q, K_c, V_c, complete, mask=None if whole.all() else whole, scale=scale)
 
     lists = _best(Q, K_c, whole, has_keys, m, block, max(chosen, 3), scale)
-    Y_s, selected = attend_to_chosen(Q, K, V, lists, block, causal=True, mask=mask, scale=scale)
+    seen: dict[str, Any] = {"causal": True, "mask": mask, "scale": scale if encoding is None else exact}
+    Y_s, selected = attend_to_chosen(Q, K, V, lists, block, **seen, encoding=encoding, params=params)
 
     near = Window(window - 1)(n, m, causal=True)
-    Y_w, last = block_sparse_attention(Q, K, V, near, causal=True, mask=mask, scale=scale)
+    if encoding is None:
+        Y_w, last = block_sparse_attention(Q, K, V, near, **seen)
+    else:
+        Y_w, last = attend(encoding, params, Q, K, V, pattern=near, **seen)
     branches = Y_c, Y_s, Y_w
     Y: Any = sum(gates[..., b : b + 1] * Y_b for b, Y_b in enumerate(branches))
     return Y, NSAPullback(gates, branches, compressed, K_means, V_means, selected, last)
@@ -159,9 +175,9 @@ class NSACorePullback(NamedTuple):
     gate: Pullback
     attention: NSAPullback
 
-    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array, Array]:
-        *gradients, dgates = self.attention(dY)
-        return NoParams(), *gradients, self.gate(dgates)
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        *dparams, dQ, dK, dV, dgates = self.attention(dY)
+        return *(dparams or [NoParams()]), dQ, dK, dV, self.gate(dgates)
 
 
 @frozen
@@ -169,6 +185,7 @@ class NSA(Core):
     """A coarse view of the whole past, an exact one of a few blocks of it, and a window, added as gates of the token say.
 
     block, chosen, window   as in `nsa_attention`. The three branches have the same keys and values
+    encoding                of positions in the scores of the selected branch and of the window; a model puts its own there
     source                  Yuan et al. 2025
     cost                    O(n (n/block + chosen · block + window) d) time. Always causal, the choice as well
     """
@@ -176,6 +193,7 @@ class NSA(Core):
     block: int = 16
     chosen: int = 4
     window: NonNegative = 32
+    encoding: Any = None
 
     cost = "O(n²/block + n (chosen block + window))"
     causal = "always"
@@ -188,7 +206,7 @@ class NSA(Core):
 
     def __call__(
         self,
-        params: NoParams,
+        params: Tree,
         Q: Array,
         K: Array,
         V: Array,
@@ -201,5 +219,5 @@ class NSA(Core):
         self.refuse(causal=causal)
         gates, gate = sigmoid(streams[0])
         options: dict[str, Any] = {"block": self.block, "chosen": self.chosen, "window": self.window}
-        Y, attention = nsa_attention(Q, K, V, gates, mask=mask, **options)
+        Y, attention = nsa_attention(Q, K, V, gates, mask=mask, **options, encoding=self.encoding, params=params)
         return Y, NSACorePullback(gate, attention)

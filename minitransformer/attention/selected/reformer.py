@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.attention.attend import attend
 from minitransformer.attention.core import Core
 from minitransformer.attention.delta_rule import unit
 from minitransformer.attention.merge import merge, partial_attention
 from minitransformer.attention.selected.gathered import at_pairs, of_pairs, only_those_there, who_is_there
 from minitransformer.checks import frozen
-from minitransformer.pullback import NoParams, Pullback
+from minitransformer.positions.encoding import Encoding
+from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import Iterations, Seed
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
@@ -53,6 +55,14 @@ class Sorted(NamedTuple):
     def unsort(self, X: Array) -> Array:
         """(rounds, *batch, chunks, chunk, w) to (rounds, *batch, n, w): each place has one position, so also the gradient."""
         return np.take_along_axis(as_one_axis(X, -3, -1), self.place[..., None], -2)
+
+    def of_all_pairs(self, X: Array) -> Array:
+        """What each query has for the keys that its chunk looks at, (rounds, *batch, n, 2 · chunk), as (*batch, n, n)."""
+        j = look_one_back(self.order[..., None], -1)[..., 0]
+        columns = np.take_along_axis(j, self.place[..., None] // self.order.shape[-1], -2)
+        whole = np.zeros((*self.place.shape, self.place.shape[-1] + 1), X.dtype)  # the last column is nobody's
+        np.put_along_axis(whole, columns, X, -1)
+        return whole[..., :-1].sum(0)
 
 
 def look_one_back(X: Array, empty: Any = 0) -> Array:
@@ -120,13 +130,7 @@ class LSHPullback(NamedTuple):
     @property
     def A(self) -> Array:  # noqa: N802
         """The weights of all pairs, (*batch, n, n): those of each round by its share in the whole."""
-        order, place = self.sorted.order, self.sorted.place
-        A = self.sorted.unsort(self.attention.A) * self.rounds.w[..., None]
-        j = look_one_back(order[..., None], -1)[..., 0]
-        columns = np.take_along_axis(j, place[..., None] // order.shape[-1], -2)
-        whole = np.zeros((*place.shape, place.shape[-1] + 1), A.dtype)  # the last column is nobody's
-        np.put_along_axis(whole, columns, A, -1)
-        return whole[..., :-1].sum(0)
+        return self.sorted.of_all_pairs(self.sorted.unsort(self.attention.A) * self.rounds.w[..., None])
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
         dO, dL = self.rounds((dY, dY.dtype.type(0)))
@@ -134,6 +138,22 @@ class LSHPullback(NamedTuple):
         dQ, dK, dV = self.attention((chunks[..., :-1], chunks[..., -1]))
         dQ, dK, dV = (self.sorted.unsort(X).sum(0) for X in (dQ, sum_of_both_looks(dK), sum_of_both_looks(dV)))
         return dQ + self.key(dK), dV
+
+
+class DenseLSHPullback(NamedTuple):
+    """As `LSHPullback`, of one softmax over the pairs of all rounds."""
+
+    key: Pullback
+    attention: Pullback
+
+    @property
+    def A(self) -> Array:  # noqa: N802
+        """The weights of all pairs, (*batch, n, n)."""
+        return self.attention.A
+
+    def __call__(self, dY: Array) -> tuple[Tree, Array, Array]:
+        dparams, dQ, dK, dV = self.attention(dY)
+        return dparams, dQ + self.key(dK), dV
 
 
 @checked
@@ -147,7 +167,9 @@ def lsh_attention(
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
     other_buckets: bool = False,
-) -> tuple[Float[Array, "*batch n dv"], LSHPullback]:
+    encoding: Encoding | None = None,
+    params: Any = None,
+) -> tuple[Float[Array, "*batch n dv"], LSHPullback | DenseLSHPullback]:
     """Attention over the pairs that some round of hashing puts side by side, softmax over all of them together.
 
         y_i = Σ_{j ∈ P_i} exp(S_ij − L_i) v_j,    S_ij = scale · ⟨q_i, k_j⟩,    P_i = ∪_r P_i^r without i
@@ -163,9 +185,11 @@ def lsh_attention(
     scale          1/√d by default, as in the attention that this stands for. The authors' code makes keys of norm √d and
                    divides them by √d: keys of norm one and no further scale, scale=1.0. Both are in use; they differ by √d
     other_buckets  True lets a chunk see all keys of the two chunks, whatever their bucket, as the authors' code does
+    encoding       of positions in the scores, with its params: the pairs of all rounds are then those of one matrix
     source         Aalto (9) and the text after it; Kitaev, Kaiser and Levskaya 2020
-    cost           O(rounds · n (chunk · d + ln n)) time, O(rounds · n · chunk) bits of a pattern in memory
-    returns        Y and a pullback: dQ, dV = pullback(dY)
+    cost           O(rounds · n (chunk · d + ln n)) time, O(rounds · n · chunk) bits of a pattern in memory; O(n² d) and O(n²)
+                   with an encoding
+    returns        Y and a pullback: dQ, dV = pullback(dY), after dparams if there is an encoding
     raises         TypeError for a wrong shape or dtype, ValueError for chunk < 1 or a mask that does not fit
     """
     one_dtype(Q=Q, V=V, rotations=rotations)
@@ -177,6 +201,10 @@ def lsh_attention(
     Q, V = only_those_there(there, Q, V)
     known = sort_in_rounds(hash_buckets(Q, rotations), chunk, causal=causal, mask=mask, other_buckets=other_buckets)
     K, key = unit(Q)
+    if encoding is not None:
+        pairs = known.of_all_pairs(known.unsort(known.sees)) > 0
+        Y, whole = attend(encoding, params, Q, K, V, causal=causal, mask=pairs, scale=scale)
+        return Y, DenseLSHPullback(key, whole)
     sorted_Q, *looks = (known.sort(X[None]) for X in (Q, K, V))
     (chunks, L), attention = partial_attention(
         sorted_Q, *(look_one_back(X) for X in looks), mask=known.sees, scale=scale
@@ -191,16 +219,16 @@ def lsh_attention(
 class ReformerPullback(NamedTuple):
     """There was nothing to learn in it, and the keys were made of the queries: all of it goes to Q."""
 
-    attention: LSHPullback
+    attention: LSHPullback | DenseLSHPullback
 
     @property
     def A(self) -> Array:  # noqa: N802
         """The weights of all pairs, (*batch, H, n, n)."""
         return self.attention.A
 
-    def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
-        dQ, dV = self.attention(dY)
-        return NoParams(), dQ, np.zeros_like(dQ), dV
+    def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
+        *dparams, dQ, dV = self.attention(dY)
+        return *(dparams or [NoParams()]), dQ, np.zeros_like(dQ), dV
 
 
 @frozen
@@ -209,19 +237,21 @@ class Reformer(Core):
 
     rounds, buckets, chunk   of the hash; b is even. In the paper b = 2n/chunk, so that a bucket is half a chunk
     seed                     of the rotations where no generator is given; with one, each forward pass draws its own
+    encoding                 of positions in the scores; a model puts its own there
 
     Causal in its values only: a query takes nothing from later tokens, but later tokens change which earlier ones it sees,
     for they take places in the sorted order. A model trained so has seen a little of what comes next, and reads all again
     for each token that it writes, in which that is not there.
 
     source   Aalto (9); Kitaev, Kaiser and Levskaya 2020
-    cost     O(rounds · n (chunk · d + ln n)) time
+    cost     O(rounds · n (chunk · d + ln n)) time, O(n² d) with an encoding
     """
 
     rounds: Iterations = 2
     buckets: int = 8
     chunk: int = 32
     seed: Seed = 0
+    encoding: Any = None
 
     cost = "O(rounds n (chunk + ln n))"
     remembers = None
@@ -235,7 +265,7 @@ class Reformer(Core):
 
     def __call__(
         self,
-        params: NoParams,
+        params: Tree,
         Q: Array,
         K: Array,
         V: Array,
@@ -249,5 +279,6 @@ class Reformer(Core):
             raise ValueError(f"K: queries are the keys, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
         rng = np.random.default_rng(self.seed) if rng is None else rng
         rotations = rng.standard_normal((self.rounds, Q.shape[-1], self.buckets // 2)).astype(Q.dtype)
-        Y, attention = lsh_attention(Q, V, rotations=rotations, chunk=self.chunk, causal=causal, mask=mask)
+        options: dict[str, Any] = {"rotations": rotations, "chunk": self.chunk, "causal": causal, "mask": mask}
+        Y, attention = lsh_attention(Q, V, **options, encoding=self.encoding, params=params)
         return Y, ReformerPullback(attention)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype
+from minitransformer.attention.attend import FormedPullback, form
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.selected.gathered import (
@@ -25,8 +26,9 @@ from minitransformer.attention.selected.gathered import (
     who_is_there,
 )
 from minitransformer.checks import frozen
-from minitransformer.functional import layer_norm
-from minitransformer.pullback import Pullback
+from minitransformer.functional import layer_norm, softmax
+from minitransformer.positions.encoding import Encoding
+from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegative, Part
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -77,12 +79,54 @@ class RoutingPullback(NamedTuple):
     near_k: Array
     there: Array
 
-    def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        if isinstance(self.attention, FormedPullback):
+            dparams, dQ, dK, dV = self.attention(dY)
+            return dparams, self.q(dQ), self.k(dK), dV
         dO = rows_at(dY, self.queries) * self.share[..., None]
         dQ, dK, dV = self.attention(dO)
         m = self.K.shape[-2]
         dQ = self.q(sum_rows(dQ, self.queries, dY.shape[-2]))
         return dQ, self.k(sum_rows(dK, self.keys, m)), sum_rows(dV, self.keys, m)
+
+
+class InClustersPullback(NamedTuple):
+    """A = Σ_c share_c A^c, each A^c a softmax of its own over the pairs of cluster c: dA^c = share_c dA, and dS sums the dS^c."""
+
+    A: Array
+    softmax: Pullback
+    clusters: "InClusters"
+
+    def __call__(self, dA: Array) -> Array:
+        dA_c = self.clusters.take(dA) * self.clusters.share[..., None]
+        return self.clusters.put(self.softmax(dA_c), dA.shape)
+
+
+class InClusters(NamedTuple):
+    """From a matrix of all scores to that of all weights, in the place of its softmax.
+
+    pairs   i m + j for each query and key of a cluster, (*batch, clusters, w, w); n m for nobody
+    sees    which of them count, and `share`, how much a cluster counts for each of its queries, (*batch, clusters, w)
+    """
+
+    pairs: Array
+    sees: Array
+    share: Array
+
+    def __call__(self, S: Array, *, mask: Array | None) -> tuple[Array, InClustersPullback]:
+        """A (*batch, n, m). What a mask hides is not among the pairs."""
+        A_c, back = softmax(self.take(S), mask=self.sees)
+        A = self.put(A_c * self.share[..., None], S.shape)
+        return A, InClustersPullback(A, back, self)
+
+    def take(self, S: Array) -> Array:
+        """(*batch, n, m) to (*batch, clusters, w, w)."""
+        return rows_at(as_one_axis(S, -2)[..., None], as_one_axis(self.pairs, -2))[..., 0].reshape(self.pairs.shape)
+
+    def put(self, A_c: Array, shape: tuple[int, ...]) -> Array:
+        """Its gradient: the sum over the clusters."""
+        rows = as_one_axis(A_c, -2)[..., None]
+        return sum_rows(rows, as_one_axis(self.pairs, -2), shape[-2] * shape[-1]).reshape(shape)
 
 
 @checked
@@ -96,6 +140,8 @@ def routing_attention(
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
+    encoding: Encoding | None = None,
+    params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], RoutingPullback]:
     """Attention within clusters: each centroid takes the queries and the keys that are nearest to it.
 
@@ -109,9 +155,10 @@ def routing_attention(
                 seen is not**: a later token can push an earlier one out of its cluster. See `Routing`
     mask        True where query i sees key j. A token that no query sees is in no cluster, and gives zeros
     scale       1/√d by default
+    encoding    of positions in the scores of q̂ and k̂, with its params
     source      Borealis II (named); Roy, Saffar, Vaswani and Grangier 2020. Their code divides by the number of clusters + 0.01
-    cost        O(n clusters d + clusters · w² d) time: O(n √n d) with √n clusters of √n
-    returns     Y and a pullback: dQ, dK, dV = pullback(dY)
+    cost        O(n clusters d + clusters · w² d) time: O(n √n d) with √n clusters of √n; O(n m d) with an encoding
+    returns     Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding
     raises      TypeError for a wrong shape or dtype, ValueError for n > m, no window, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, centroids=centroids)
@@ -130,13 +177,18 @@ def routing_attention(
     sees = (i < n) & (j < m) & at_pairs(mask, (*batch, n, m), i, j)
     if causal:
         sees &= j <= i + (m - n)
-    found, attention = dot_product_attention(
-        *(rows_at(Q, queries), rows_at(K, keys), rows_at(V, keys)), mask=sees, scale=scale
-    )
     answers = sees.any(-1).astype(Q.dtype)
     number = sum_rows(answers[..., None], queries, n)[..., 0]
     share = answers / np.maximum(of_pairs(number, queries[..., None])[..., 0], 1)
-    Y = sum_rows(found * share[..., None], queries, n)
+    attention: Pullback
+    if encoding is None:
+        found, attention = dot_product_attention(
+            *(rows_at(Q, queries), rows_at(K, keys), rows_at(V, keys)), mask=sees, scale=scale
+        )
+        Y = sum_rows(found * share[..., None], queries, n)
+    else:
+        in_clusters = InClusters(np.where((i < n) & (j < m), i * m + j, n * m), sees, share)
+        Y, attention = form(encoding, params, Q, K, V, causal=causal, normalise=in_clusters)
     return Y, RoutingPullback(q, k, attention, queries, keys, share, Q, K, near_q, near_k, there)
 
 
@@ -144,9 +196,10 @@ def routing_attention(
 
 
 class RoutingParams(NamedTuple):
-    """centroids (H, clusters, d), of length √d each. No gradient moves them."""
+    """centroids (H, clusters, d), of length √d each, that no gradient moves; and what an encoding of positions has to learn."""
 
     centroids: Array
+    encoding: Tree = NoParams()
 
 
 class Seen(NamedTuple):
@@ -162,7 +215,8 @@ class RoutingCorePullback(NamedTuple):
     attention: RoutingPullback
 
     def __call__(self, dY: Array) -> tuple[RoutingParams, Array, Array, Array]:
-        return RoutingParams(None), *self.attention(dY)  # type: ignore[arg-type]
+        *dencoding, dQ, dK, dV = self.attention(dY)
+        return RoutingParams(None, *dencoding), dQ, dK, dV  # type: ignore[arg-type]
 
 
 @frozen
@@ -173,6 +227,7 @@ class Routing(Core):
     clusters            centroids of each head
     window              how many queries, and keys, each takes; longest/clusters if None
     decay               λ of the moving average
+    encoding            of positions in the scores; a model puts its own there
 
     Causal in its values only: a later token can take the place of an earlier one in a cluster, and so change what others
     see of the past. A model trained so has seen a little of what comes next. A token that no centroid took gets zeros: let
@@ -180,7 +235,7 @@ class Routing(Core):
 
     source   Borealis II (named); Roy, Saffar, Vaswani and Grangier 2020, λ = 0.999. They add sums to a centroid where this adds
              their mean, which does not depend on the size of the batch
-    cost     O(n clusters d + clusters · window² d) time
+    cost     O(n clusters d + clusters · window² d) time, O(n² d) with an encoding
     """
 
     heads: int
@@ -189,6 +244,7 @@ class Routing(Core):
     clusters: int = 8
     window: NonNegative | None = None
     decay: Part = 0.999
+    encoding: Any = None
 
     cost = "O(n clusters + n window)"
     remembers = None
@@ -200,13 +256,19 @@ class Routing(Core):
         refuse_no_window(self.taken)
 
     @property
+    def shared(self) -> tuple[str, ...]:
+        """What the encoding shares."""
+        return tuple(f"encoding.{path}" for path in super().shared)
+
+    @property
     def taken(self) -> int:
         """w, how many tokens a cluster takes."""
         return -(-self.longest // max(self.clusters, 1)) if self.window is None else self.window
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> RoutingParams:
         """Centroids in random directions."""
-        return RoutingParams(of_length(rng.standard_normal((self.heads, self.clusters, self.d))).astype(dtype))
+        centroids = of_length(rng.standard_normal((self.heads, self.clusters, self.d))).astype(dtype)
+        return RoutingParams(centroids, super().init(rng, dtype))
 
     def __call__(
         self,
@@ -221,6 +283,7 @@ class Routing(Core):
     ) -> tuple[Array, RoutingCorePullback]:
         """Pullback: dY to (dparams, dQ, dK, dV), without a gradient for the centroids."""
         options: dict[str, Any] = {"centroids": params.centroids, "window": self.taken}
+        options |= {"encoding": self.encoding, "params": params.encoding}
         Y, attention = routing_attention(Q, K, V, causal=causal, mask=mask, **options)
         return Y, RoutingCorePullback(attention)
 
@@ -243,7 +306,7 @@ class Routing(Core):
         counts = observed.counts[..., None]
         mean = observed.sums / np.maximum(counts, 1e-30)  # fewer than one: an average over the parts of a batch
         moved = of_length(self.decay * old + (1 - self.decay) * mean)
-        return RoutingParams(np.where(counts > 0, moved, old).astype(old.dtype))
+        return params._replace(centroids=np.where(counts > 0, moved, old).astype(old.dtype))
 
 
 def of_length(X: Array) -> Array:

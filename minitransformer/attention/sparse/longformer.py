@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
-from minitransformer.pullback import NoParams, Pullback, Tree
+from minitransformer.positions.encoding import Encoding
+from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -39,6 +41,21 @@ class LongformerPullback(NamedTuple):
         return np.concatenate([before, dQ], -2), dK, dV, np.concatenate([dQ_g, after], -2), dK_g, dV_g
 
 
+class EncodedLongformerPullback(NamedTuple):
+    """As `LongformerPullback`, where both attentions have an encoding of positions: its parameters get the sum."""
+
+    everything: Pullback
+    near: Pullback
+    g: int
+
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        dparams, dQ, dK, dV = self.near(dY[..., self.g :, :])
+        of_globals = np.where(np.arange(dY.shape[-2])[:, None] < self.g, dY, dY.dtype.type(0))
+        dparams_g, dQ_g, dK_g, dV_g = self.everything(of_globals)
+        dQ = np.concatenate([np.zeros_like(dQ_g[..., : self.g, :]), dQ], -2)
+        return tree_add(dparams, dparams_g), dQ, dK, dV, dQ_g, dK_g, dV_g
+
+
 @checked
 def longformer_attention(
     Q: Float[Array, "*batch n d"],
@@ -52,15 +69,18 @@ def longformer_attention(
     dilation: int = 1,
     global_tokens: NonNegative = 1,
     mask: Bool[Array, "..."] | None = None,
+    encoding: Encoding | None = None,
+    params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention to a window and to the first `global_tokens` tokens, which see everything by projections of their own.
 
     radius         of the window, half of the "attention_window" of others; dilation: the step of `Window`
     mask           True where query i sees key j; must broadcast to (*batch, n, n)
+    encoding       of positions in all scores, with its params
     source         Borealis II, figure 9a; Aalto 3.1.2. Beltagy et al. 2020
-    cost           O(n (radius + global_tokens) d). Global rows see what comes later: never causal
-    returns        Y and a pullback: dQ, dK, dV, dQ_g, dK_g, dV_g = pullback(dY). Of Q only the rows that are not global have a
-                   gradient, of Q_g only those that are
+    cost           O(n (radius + global_tokens) d), O(n² d) with an encoding. Global rows see what comes later: never causal
+    returns        Y and a pullback: dQ, dK, dV, dQ_g, dK_g, dV_g = pullback(dY), after dparams if there is an encoding. Of Q only
+                   the rows that are not global have a gradient, of Q_g only those that are
     raises         ValueError for a number below zero
     """
     one_dtype(Q=Q, K=K, V=V, Q_g=Q_g, K_g=K_g, V_g=V_g)
@@ -69,9 +89,12 @@ def longformer_attention(
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], n))
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
-    pattern = Window(radius, dilation, global_tokens)(
-        n - g, n, causal=False
-    )  # the others are the last n − g of n positions
+    pattern = Window(radius, dilation, global_tokens)(n - g, n, causal=False)  # the others are the last of n positions
+    if encoding is not None:  # in which global queries have a place only among all queries
+        first = np.arange(n)[:, None] < g
+        Y, everything = attend(encoding, params, Q_g, K_g, V_g, mask=first if mask is None else first & mask)
+        Y_local, near = attend(encoding, params, Q[..., g:, :], K, V, mask=below, pattern=pattern)
+        return np.concatenate([Y[..., :g, :], Y_local], -2), EncodedLongformerPullback(everything, near, g)
     Y_global, everything = dot_product_attention(Q_g[..., :g, :], K_g, V_g, mask=above)
     Y_local, near = block_sparse_attention(Q[..., g:, :], K, V, pattern, mask=below)
     return np.concatenate([Y_global, Y_local], -2), LongformerPullback(everything, near, g)
@@ -84,10 +107,10 @@ class LongformerCorePullback(NamedTuple):
     turns: tuple[Pullback, ...]
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        dQ, dK, dV, dQ_g, dK_g, dV_g = self.attention(dY)
+        *dparams, dQ, dK, dV, dQ_g, dK_g, dV_g = self.attention(dY)
         if self.turns:
             dQ, dK, dQ_g, dK_g = (back(d) for back, d in zip(self.turns, (dQ, dK, dQ_g, dK_g), strict=True))
-        return NoParams(), dQ, dK, dV, dQ_g, dK_g, dV_g
+        return *(dparams or [NoParams()]), dQ, dK, dV, dQ_g, dK_g, dV_g
 
 
 @frozen
@@ -98,6 +121,7 @@ class Longformer(Core):
     radius        of the window; dilation: only every so many-th of its tokens
     global_tokens      G: the first so many tokens
     rotate        a rotary encoding, which turns both kinds of queries and keys; the model puts it there
+    encoding      of positions in all scores; the model puts its own there
     source        Beltagy et al. 2020; Borealis II, figure 9a
     cost          O(n (radius + G) d), and 3 D² parameters more than a window has
     raises        ValueError without a global token: that is a window
@@ -108,6 +132,7 @@ class Longformer(Core):
     dilation: int = 1
     global_tokens: NonNegative = 1
     rotate: Any = None
+    encoding: Any = None
 
     causal = "never"
     cost = "O(n radius)"
@@ -143,6 +168,7 @@ class Longformer(Core):
         if self.rotate is not None:
             (Q, q), (K, k), (Q_g, q_g), (K_g, k_g) = (self.rotate.turn(X, length=n) for X in (Q, K, Q_g, K_g))
             turns = q, k, q_g, k_g
-        options = {"radius": self.radius, "dilation": self.dilation, "global_tokens": self.global_tokens}
-        Y, attention = longformer_attention(Q, K, V, Q_g, K_g, V_g, **options, mask=mask)
+        window: dict[str, Any] = {"radius": self.radius, "dilation": self.dilation, "global_tokens": self.global_tokens}
+        positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
+        Y, attention = longformer_attention(Q, K, V, Q_g, K_g, V_g, **window, **positions, mask=mask)
         return Y, LongformerCorePullback(attention, turns)

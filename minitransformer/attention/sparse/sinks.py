@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import must_broadcast
+from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
-from minitransformer.pullback import Pullback, Tree
+from minitransformer.positions.encoding import Encoding
+from minitransformer.pullback import Pullback, Tree, tree_add
 from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -47,6 +50,62 @@ class SinksPullback(NamedTuple):
         return dQ, self.k(np.concatenate([sinks[..., : self.first, :], near[..., self.first :, :]], -2)), dV
 
 
+class CachesPullback(NamedTuple):
+    """Queries within the length of the cache share a text, each later one has its own: a key gets what all of them send back."""
+
+    early: Pullback
+    late: Pullback
+    places: Array  # the key at each place of the cache of each late query, (late queries, a + w)
+    first: int
+    shapes: tuple[tuple[int, ...], ...]  # of K and V
+
+    def __call__(self, dY: Array) -> tuple[Any, ...]:
+        late = len(self.places)
+        early = dY.shape[-2] - late
+        dparams, dQ, *known = self.early(dY[..., :early, :])
+        more, dQ_late, *known_late = self.late(np.ascontiguousarray(alone(dY[..., early:, :])))
+        gradients = []
+        for shape, dX, dX_late in zip(self.shapes, known, known_late, strict=True):
+            whole = np.zeros(shape, dY.dtype)
+            whole[..., : dX.shape[-2], :] = dX
+            for place, key in enumerate(self.places[0] if late else ()):
+                of_place = dX_late[..., place, :].swapaxes(-2, -3)
+                if place < self.first:
+                    whole[..., place, :] += of_place.sum(-2)
+                else:
+                    whole[..., key : key + late, :] += of_place
+            gradients.append(whole)
+        return tree_add(dparams, more), np.concatenate([dQ, dQ_late[..., 0, :].swapaxes(-2, -3)], -2), *gradients
+
+
+def alone(X: Array) -> Array:
+    """Rows (*batch, H, n, d) as n samples of one row each, (*batch, n, H, 1, d)."""
+    return X.swapaxes(-2, -3)[..., None, :]
+
+
+def in_caches(
+    encoding: Any, params: Any, Q: Array, K: Array, V: Array, mask: Array | None, first: int, last: int
+) -> tuple[Array, CachesPullback]:
+    """Any encoding of positions in the scores: the cache of a query is a text of its own, whose last token asks."""
+    n, m, size = Q.shape[-2], K.shape[-2], first + last
+    early = min(max(size - (m - n), 0), n)
+    known, late = m - n + early, n - early
+    places = np.arange(m - late, m)[:, None] + np.arange(1 - size, 1)
+    places[:, :first] = np.arange(first)
+    seen = seen_late = None
+    if mask is not None:
+        whole = np.broadcast_to(must_broadcast(mask, (*Q.shape[:-1], m)), (*Q.shape[:-1], m))
+        seen = whole[..., :early, :known]
+        of_all = np.broadcast_to(places, (*whole.shape[:-2], *places.shape))
+        seen_late = alone(np.take_along_axis(whole[..., early:, :], of_all, -1))
+    Y, soon = attend(encoding, params, Q[..., :early, :], K[..., :known, :], V[..., :known, :], causal=True, mask=seen)
+    caches = (np.ascontiguousarray(X[..., places, :].swapaxes(-3, -4)) for X in (K, V))
+    queries = np.ascontiguousarray(alone(Q[..., early:, :]))
+    Y_late, later = attend(encoding, params, queries, *caches, causal=True, mask=seen_late)
+    Y = np.concatenate([Y, Y_late[..., 0, :].swapaxes(-2, -3)], -2)
+    return Y, CachesPullback(soon, later, places, first, (K.shape, V.shape))
+
+
 @checked
 def sink_attention(
     Q: Float[Array, "*batch n d"],
@@ -57,6 +116,8 @@ def sink_attention(
     last: int = 64,
     rotate: Any = None,
     mask: Bool[Array, "..."] | None = None,
+    encoding: Encoding | None = None,
+    params: Any = None,
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Causal attention to the first a keys and the last w, turned by where they stand among those a + w.
 
@@ -67,16 +128,21 @@ def sink_attention(
 
     first, last   a and w; with n ≤ a + w it is dense attention. K, V, mask: as in `dot_product_attention`
     rotate        an encoding with `turn` (positions/rope.py); None for the same without any R
+    encoding      of positions in the scores, with its params, instead of `rotate`: the cache is a text of a + w positions
     source        Xiao et al. 2024, in whose code the cache is turned anew for every token
-    cost          O(n (a + w) d) time. Always causal
-    returns       Y and a pullback: dQ, dK, dV = pullback(dY)
-    raises        ValueError for a < 0, w < 1, or more queries than keys
+    cost          O(n (a + w) d) time, and as much memory with an encoding. Always causal
+    returns       Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding
+    raises        ValueError for a < 0, w < 1, more queries than keys, or an encoding beside `rotate`
     """
     n, m = Q.shape[-2], K.shape[-2]
     if first < 0:
         raise ValueError(f"first: {first} should be at least 0")
     refuse_more_queries(n, m)
     pattern, scale = Window(last - 1, global_tokens=first)(n, m, causal=True), 1 / np.sqrt(max(Q.shape[-1], 1))
+    if encoding is not None:
+        if rotate is not None:
+            raise ValueError("rotate: positions can act on queries and keys, or on scores, and not on both")
+        return in_caches(encoding, params, Q, K, V, mask, first, last)
     if rotate is not None and not hasattr(rotate, "turn"):
         raise TypeError(f"rotate: {type(rotate).__name__} turns nothing; RoPE does")
     if rotate is None:
@@ -99,7 +165,7 @@ class Sinks(Core):
 
     first    a, the sinks
     last     w, the window, the query's own key among them
-    rotate   a rotary encoding; the model puts it there
+    rotate   a rotary encoding, and `encoding` one that changes the scores; the model puts one of them there
     source   Xiao et al. 2024
     cost     O(n (a + w) d); while it writes, memory for a + w keys, however long the text
     """
@@ -107,6 +173,7 @@ class Sinks(Core):
     first: Integer = 4
     last: int = 64
     rotate: Any = None
+    encoding: Any = None
 
     causal = "always"
     cost = "O(n last)"
@@ -128,8 +195,12 @@ class Sinks(Core):
     ) -> tuple[Array, Pullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         self.refuse(causal=causal)
-        Y, attention = sink_attention(Q, K, V, first=self.first, last=self.last, rotate=self.rotate, mask=mask)
-        return Y, NothingLearnedPullback(attention)
+        Y, attention = sink_attention(Q, K, V, **self._options(params), mask=mask)
+        return Y, NothingLearnedPullback(attention) if self.encoding is None else attention
+
+    def _options(self, params: Tree) -> dict[str, Any]:
+        positions = {"rotate": self.rotate, "encoding": self.encoding, "params": params}
+        return {"first": self.first, "last": self.last, **positions}
 
     def step(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Recent | None = None
@@ -140,5 +211,5 @@ class Sinks(Core):
         else:
             seen = np.concatenate([state.keys, K], -2), np.concatenate([state.values, V], -2)
             longer = state.extended(K, V)
-        Y, _ = sink_attention(Q, *seen, first=self.first, last=self.last, rotate=self.rotate)
+        Y, _ = sink_attention(Q, *seen, **self._options(params))
         return Y, longer

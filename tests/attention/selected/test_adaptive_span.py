@@ -155,11 +155,11 @@ def test_with_the_vectors_of_offsets_that_the_equation_has():
     """(8): s_tr = q_t · (k_r + p_{t−r}), divided by √d; Shaw's tables hold such vectors."""
     Q, K, V = heads()
     encoding = Shaw(D, N, values=False)
-    layer = core(scores=encoding)
+    layer = core(encoding=encoding)
     rng = np.random.default_rng(1)
     params = SpanParams(Z / N, random_like(encoding.init(rng, np.float64), rng))
     Y, _ = layer(params, Q, K, V)
-    p = params.scores.a_k
+    p = params.encoding.a_k
     for b, h, t in np.ndindex(B, H, N):
         total, weighted = 0.0, np.zeros(DV)
         for r in range(t):

@@ -8,6 +8,7 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention
+from minitransformer.attention.selected import NSA, Indexer, MoBA
 from minitransformer.attention.selected import chosen as module
 from minitransformer.attention.selected.chosen import attend_to_chosen, largest, largest_places, parts
 from minitransformer.attention.selected.gathered import rows_at, sum_of_rows
@@ -187,6 +188,22 @@ def test_memory_grows_with_what_is_chosen(tier):
     with mt.backend(tier):
         less, more = peaks_of(lambda *arrays: attend_to_chosen(*arrays, 16, causal=True), inputs)
     assert more < 2.2 * less
+
+
+@pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+@pytest.mark.parametrize("name", ["moba", "nsa", "indexer"])
+def test_memory_of_the_cores_grows_with_n(name):
+    """Neither the matrix of all queries and all blocks is ever there, nor that of the indexer's scores."""
+    core = {"moba": MoBA(), "nsa": NSA(), "indexer": Indexer(heads=2, d=8)}[name]
+    params = core.init(np.random.default_rng(0))
+
+    def inputs(n):
+        *arrays, dY = np.random.default_rng(0).standard_normal((4, 1, 2, n, 8)).astype("float32")
+        return *arrays, *[np.ones((1, 2, n, 3), "float32")] * (name == "nsa"), dY
+
+    with mt.backend(available()[-1]):
+        less, more = peaks_of(lambda *arrays: core(params, *arrays, causal=True), inputs, (4096, 8192))
+    assert more < 2.3 * less
 
 
 def test_rows_that_many_have_chosen():

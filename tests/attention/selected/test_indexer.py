@@ -157,8 +157,8 @@ def test_the_indexer_learns_from_its_loss_alone_and_the_model_from_its_own():
     check_pullback(loss, some(), entries=20)
     Y, pullback = attend(some(), Q, K, V)
     without, paid = pullback(Y), with_added(pullback, 1.0)(Y)
-    assert not any(dU.any() for dU in without[0])
-    assert all(dU.any() for dU in paid[0])
+    assert not any(dU.any() for dU in without[0][:3])
+    assert all(dU.any() for dU in paid[0][:3])
     for a, b in zip(without[1:], paid[1:], strict=True):
         np.testing.assert_array_equal(a, b)
     assert core().apart == IndexerPaths

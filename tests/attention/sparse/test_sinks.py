@@ -18,7 +18,7 @@ from minitransformer.attention import (
 )
 from minitransformer.backend import available
 from minitransformer.models import LanguageModel
-from minitransformer.positions import NTK, DynamicNTK, RoPE
+from minitransformer.positions import NTK, ALiBi, DynamicNTK, RoPE
 from minitransformer.pullback import NoParams, tree_bytes
 
 D = 4
@@ -152,6 +152,8 @@ def test_what_can_not_be():
         sink_attention(*arrays(5, 4))
     with pytest.raises(ValueError, match="always causal"):
         Sinks()(NoParams(), *arrays(4), causal=False)
-    with pytest.raises(ValueError, match="positions: T5Bias acts on the scores, and Sinks makes its own"):
-        LanguageModel(attention="sinks", positions="t5")
+    with pytest.raises(
+        ValueError, match="rotate: positions can act on queries and keys, or on scores, and not on both"
+    ):
+        sink_attention(*arrays(4), rotate=RoPE(D), encoding=ALiBi(2), params=NoParams())
     assert not MultiHeadAttention(8, 2, core=Sinks(rotate=RoPE(D, scaling=DynamicNTK(2.0, 6)))).decodes
