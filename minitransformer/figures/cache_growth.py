@@ -1,4 +1,4 @@
-"""How what a model keeps grows with the text: windows, groups, latents and states of published shapes, by arithmetic."""
+"""How what a model keeps grows with the text: groups, windows, latents and states of five models, by arithmetic."""
 
 from typing import NamedTuple
 
