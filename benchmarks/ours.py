@@ -188,7 +188,7 @@ def training_step() -> Job:
     from minitransformer.training.schedule import Cosine
 
     noise = np.random.default_rng(0).integers(0, 256, 2**16).astype(np.uint8)
-    never = 10**9
+    never = 2**20
     objective = NextByte(Text(noise, noise[:1024], "noise", ""), MODEL["context"])
     schedule, parts = Cosine(3e-4, never), parts_of(BATCH)
     training = Training(never, BATCH, schedule, parts=parts, look_every=never, save_every=never)

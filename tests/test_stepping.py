@@ -22,7 +22,7 @@ STOP = re.compile(r"^> (.+)\(\d+\)(\S+)\(\)", re.MULTILINE)
 ROWS = equations.load()
 CALLED_BY_THE_BOOK = {  # and by no line of their tests
     *("borealis-22", "borealis-local-attention", "borealis-longformer", "borealis-etc", "borealis-gmlp"),
-    *("gru-free-candidates", "gru-positions"),
+    *("gru-free-candidates", "gru-positions", "borealis-11", "aalto-17", "cs224n-relative-positions"),
 }
 
 

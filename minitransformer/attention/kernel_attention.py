@@ -267,7 +267,7 @@ class FeatureAttention(Core):
     cost = "O(n)"
     remembers = "S and z, d·dv + d for each head"
 
-    def phi(self, params: Tree, X: Array, *, first: int, query: bool) -> tuple[Array, Pullback]:
+    def phi(self, params: Tree, X: Array, *, first: Integer, query: bool) -> tuple[Array, Pullback]:
         """Features (*batch, H, n, r) of queries or of keys, and a pullback from dF to (dparams, dX)."""
         raise TypeError(f"{type(self).__name__} does not say what its features are")
 
@@ -316,6 +316,6 @@ class KernelAttention(FeatureAttention):
         """Those of the features."""
         return self.features.init(rng, dtype)
 
-    def phi(self, params: Tree, X: Array, *, first: int, query: bool) -> tuple[Array, Pullback]:
+    def phi(self, params: Tree, X: Array, *, first: Integer, query: bool) -> tuple[Array, Pullback]:
         """Those of the object that was given."""
         return self.features(params, X, first=first, query=query)

@@ -28,7 +28,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
-FEW = 4  # new tokens for which it takes longer to make the keys of all that came before than to do without them
+ABSORBED = 4  # new tokens for which it takes longer to make the keys of all that came before than to do without them
 
 
 class ExpandedPullback(NamedTuple):
@@ -311,7 +311,7 @@ class Latent(Mixer):
             Y = self._one(params, Q, Q_R, state.keys)
         else:
             C, K_R = state.keys[..., :r], state.keys[..., r:]
-            Y, _ = latent_attention(Q, Q_R, C, K_R, params.W_uk, params.W_uv, causal=True, absorbed=n <= FEW)
+            Y, _ = latent_attention(Q, Q_R, C, K_R, params.W_uk, params.W_uv, causal=True, absorbed=n <= ABSORBED)
         return affine(merge_heads(Y), params.W_o), state
 
     def _one(self, params: LatentParams, Q: Array, Q_R: Array, rows: Array) -> Array:

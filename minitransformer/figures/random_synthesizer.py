@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from minitransformer.attention import attend
 from minitransformer.figures.style import figure
 from minitransformer.positions import T5Bias
 from minitransformer.related import Synthesizer, SynthesizerParams
@@ -34,7 +35,7 @@ def data(n: int = 16, seed: int = 1) -> RandomWeights:
         weights = [core(SynthesizerParams(RandomParams(R[None])), text, text, text)[1].A[0] for text in V]
         found[name] = np.stack(weights)
     zero = np.zeros((1, n, 4))  # no content: only the bias is left
-    Y, _ = bias(params, zero, zero, np.eye(n)[None])
+    Y, _ = attend(bias, params, zero, zero, np.eye(n)[None])
     return RandomWeights(found["random"], found["offsets"], Y[0])
 
 

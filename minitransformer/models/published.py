@@ -100,8 +100,8 @@ def qwen3_next(
 ) -> LanguageModel:  # fmt: skip
     """The pattern of Qwen3-Next: three blocks with a gated delta rule, and one with softmax, of which a quarter is turned.
 
-    There queries and keys are normalised, and each channel of Y has a gate. Left out: the mixture of experts, gains that begin at
-    zero
+    The softmax blocks normalise queries and keys, and open each channel by a gate.
+    Left out: the mixture of experts, gains that begin at zero
     source   Qwen Team 2025, and `modeling_qwen3_next.py` in huggingface/transformers
     """
     d = width // heads

@@ -7,7 +7,14 @@ import math
 
 import numpy as np
 
-from minitransformer.attention import MultiHeadAttention, MultiHeadParams, aggregate, dot_product_attention, scores
+from minitransformer.attention import (
+    MultiHeadAttention,
+    MultiHeadParams,
+    aggregate,
+    attend,
+    dot_product_attention,
+    scores,
+)
 from minitransformer.functional import layer_norm_outside, linear, softmax
 from minitransformer.models import FeedForward
 from minitransformer.positions.shaw import Shaw, ShawParams
@@ -290,10 +297,10 @@ def test_cs224n_relative_positions():
         return O
 
     encoding = Shaw(d, n - 1)
-    added, _ = encoding(ShawParams(np.zeros_like(r_K), r_V), q, k, v)
+    added, _ = attend(encoding, ShawParams(np.zeros_like(r_K), r_V), q, k, v)
     np.testing.assert_allclose(added, outputs(np.zeros_like(r_K)), rtol=0, atol=1e-13)
 
-    Y, pullback = encoding(ShawParams(r_K, r_V), q, k, v)
+    Y, pullback = attend(encoding, ShawParams(r_K, r_V), q, k, v)
     np.testing.assert_allclose(Y, outputs(r_K), rtol=0, atol=1e-13)
 
     dparams, *_ = pullback(rng.standard_normal((n, d)))

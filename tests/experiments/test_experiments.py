@@ -11,7 +11,7 @@ from minitransformer import experiments
 from minitransformer.models.bert_files import BertMissing
 
 NAMES = list(experiments.modules())
-SMALLER = {"thinking_longer", "training_text"}  # their small trials have a small model, too
+SMALLER = {"segment_memory", "thinking_longer", "training_text"}  # their small trials have a small model, too
 PLAIN = (bool, int, float, str, type(None))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
+from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, attend
 from minitransformer.backend import available
 from minitransformer.experiments.positions import TABLES
 from minitransformer.measurements import position_facts

@@ -361,13 +361,13 @@ def test_a_model_that_sees_both_sides_has_no_past():
         ({"types": 0}, "types: 0 should be at least 1"),
         ({"embedding": "loud"}, "embedding: no 'loud'; there are scaled, plain, normed"),
         ({"groups": 3}, "groups: 2 heads are not divisible into 3 groups"),
-        ({"attention": "nearby"}, "attention: no 'nearby'; there are softmax, latent"),
+        ({"attention": "nearby"}, "attention: no 'nearby'; there are softmax, differential, latent"),
         ({"attention": ()}, "attention: an empty sequence"),
         ({"attention": 3}, "attention: 3 is not a name, nor a core, a mixer or a pattern"),
         ({"attention": "delta", "causal": False}, "attention: DeltaRule is always causal"),
         (
             {"attention": "linear", "positions": "t5"},
-            "positions: T5Bias acts on the scores, and KernelAttention has no",
+            "positions: T5Bias acts on the scores, and KernelAttention sums over the keys before it sees a query",
         ),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map, tree_size
-from minitransformer.attention import MultiHeadAttention, attention_of, dot_product_attention
+from minitransformer.attention import MultiHeadAttention, attend, attention_of, dot_product_attention
 from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import T5Bias
@@ -144,9 +144,9 @@ def test_constant_diagonals_are_a_relative_bias():
     R[:, :n, :n] = b[:, np.arange(n) - np.arange(n)[:, None] + n - 1]
     Q, K, V = heads(n)
     alone, _ = core("random")(SynthesizerParams(RandomParams(R)), Q, K, V)
-    np.testing.assert_allclose(alone, bias(params, np.zeros_like(Q), K, V)[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(alone, attend(bias, params, np.zeros_like(Q), K, V)[0], rtol=0, atol=1e-12)
     both, _ = core("random", "sum")(SynthesizerParams(RandomParams(R)), Q, K, V)
-    np.testing.assert_allclose(both, bias(params, Q / np.sqrt(d), K, V)[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(both, attend(bias, params, Q / np.sqrt(d), K, V)[0], rtol=0, atol=1e-12)
 
 
 def test_a_dense_one_is_attention_to_a_table_of_places():

@@ -249,6 +249,8 @@ MAY = {  # what else may stand there
     "depth": (), "hidden": ("nothing",), "groups": ("nothing",), "outputs": ("nothing",), "part": ("nothing",),
     "scaling": ("nothing",), "buckets": ("nothing",), "encoding": ("nothing",), "pattern": ("nothing",),
     "taps": ("nothing",), "steps": ("nothing",), "page": ("nothing", "a million"), "redraw": ("nothing",),
+    **{"sink": ("nothing", "negative", "fraction", *LARGE), "cap": ("nothing", "fraction", *LARGE)},
+    **{"norm": ("nothing",), "gate": ("nothing",)},
     "scale": ("nothing", "negative", "fraction", *LARGE), "beta": ("nothing", "fraction", *LARGE),
 }  # fmt: skip
 
@@ -425,7 +427,8 @@ def test_the_largest_numbers():
 def nested(depth):
     part = None
     for _ in range(depth):
-        part = {"class": "SoftmaxAttention", "pattern": None, "encoding": part, "page": None}
+        part = {"class": "SoftmaxAttention", "encoding": part}
+        part |= dict.fromkeys(("pattern", "page", "sink", "cap", "norm", "gate"))
     return part
 
 

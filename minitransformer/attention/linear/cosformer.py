@@ -106,7 +106,7 @@ class CosFormer(FeatureAttention):
     remembers = "S and z, 2 d (dv + 1) for each head"
     needs = "a longest length"
 
-    def phi(self, params: NoParams, X: Array, *, first: int, query: bool) -> tuple[Array, FeaturesPullback]:
+    def phi(self, params: NoParams, X: Array, *, first: Integer, query: bool) -> tuple[Array, FeaturesPullback]:
         """Those of the positions from `first` on."""
         if first < 0:
             refuse_more_queries(X.shape[-2], X.shape[-2] + first)

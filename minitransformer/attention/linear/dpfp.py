@@ -16,7 +16,7 @@ from minitransformer.arrays import inverse
 from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
-from minitransformer.ranges import Iterations
+from minitransformer.ranges import Integer, Iterations
 from minitransformer.typing import Array, Float, checked
 
 
@@ -90,7 +90,7 @@ class DPFP(FeatureAttention):
     cost = "O(n ν)"
     remembers = "S and z, 2 d ν (dv + 1) for each head"
 
-    def phi(self, params: NoParams, X: Array, *, first: int, query: bool) -> tuple[Array, FeaturesPullback]:
+    def phi(self, params: NoParams, X: Array, *, first: Integer, query: bool) -> tuple[Array, FeaturesPullback]:
         """The same for queries and keys."""
         F, pullback = dpfp_features(X, nu=self.nu)
         return F, FeaturesPullback(pullback)

@@ -30,6 +30,7 @@ from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.pullback import Pullback, Tree
+from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Float, checked
 
 Kind = Literal["positive", "hyperbolic", "trigonometric", "relu"]
@@ -144,7 +145,9 @@ class Performer(FeatureAttention):
         """The directions, freshly drawn."""
         return PerformerParams(self._draw(rng, dtype), np.zeros(1, dtype))
 
-    def phi(self, params: PerformerParams, X: Array, *, first: int, query: bool) -> tuple[Array, NotLearnedPullback]:
+    def phi(
+        self, params: PerformerParams, X: Array, *, first: Integer, query: bool
+    ) -> tuple[Array, NotLearnedPullback]:
         """Those of each head's directions."""
         refuse_other_heads(X, self.heads)
         F, pullback = performer_features(X, params.W, self.kind, query=query)

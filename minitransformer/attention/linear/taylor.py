@@ -15,7 +15,7 @@ from minitransformer.attention.kernel_attention import FeatureAttention, Feature
 from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
-from minitransformer.ranges import Degree
+from minitransformer.ranges import Degree, Integer
 from minitransformer.typing import Array, Float, checked
 
 
@@ -77,7 +77,7 @@ class Taylor(FeatureAttention):
         if self.degree % 2:
             raise ValueError(f"degree: {self.degree} is odd, so that weights could be negative")
 
-    def phi(self, params: NoParams, X: Array, *, first: int, query: bool) -> tuple[Array, FeaturesPullback]:
+    def phi(self, params: NoParams, X: Array, *, first: Integer, query: bool) -> tuple[Array, FeaturesPullback]:
         """Of q/d^¼ and k/d^¼, whose product is ⟨q, k⟩/√d."""
         c = fourth_root(X)
         F, pullback = taylor_features(c * X, degree=self.degree)
