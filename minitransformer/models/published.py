@@ -5,7 +5,7 @@
     Llama     RMS     turned, in halves   in groups         SwiGLU        all alike
     gpt-oss   RMS     turned, in halves   groups, sinks     SwiGLU        a window, all, a window, all …
     DeepSeek  RMS     turned, apart       from one latent   SwiGLU        all alike
-    Qwen3     RMS     a quarter turned    in groups         SwiGLU        three with a gated delta rule, one with all
+    Qwen3     RMS     a quarter turned    groups, gated     SwiGLU        three with a gated delta rule, one with all
 
 Sizes are small unless others are given, so that they train on a text. In each, D = H d: where a published model has heads that
 are wider together than its rows, that is not here, and neither are mixtures of experts. What else is left out says each.

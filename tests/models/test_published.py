@@ -159,6 +159,7 @@ def test_kinds_of_blocks_take_turns():
     assert cores == [SoftmaxAttention(pattern, sink=LearnedSink(4)) for pattern in (Window(6), None)] * 3
     mixers = [block.attention for block in qwen3_next(depth=8).stack.blocks]
     assert [isinstance(mixer.core, GatedDelta) for mixer in mixers] == [True, True, True, False] * 2
+    assert mixers[3].core == SoftmaxAttention(norm="rms", gate="element")
     assert [None if mixer.rotate is None else mixer.rotate.part for mixer in mixers] == [None, None, None, 8] * 2
     assert {type(block.attention) for block in deepseek_v2_lite().stack.blocks} == {Latent}
 

@@ -1,0 +1,61 @@
+"""How what a model keeps grows with the text: groups, windows, latents and states of five models, by arithmetic."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.figures.style import figure
+from minitransformer.measurements.cache_sizes import GIB, MODELS, READ, Layers, cache_size, keys_and_values, layers_of
+from minitransformer.typing import Array
+
+LENGTHS = 2 ** np.arange(10, 21)
+QWEN = "36 of a 32 × 128 × 128 state, 12 of 2 heads of 256 (Qwen3-Next's)"
+SHAPES: dict[str, tuple[tuple[Layers, ...], tuple[Layers, ...]]] = {  # as they are; and without what makes them small
+    "Llama 3 8B": (layers_of(READ["Llama 3 8B"]), (Layers(32, keys_and_values(32, 128)),)),
+    "Gemma 3's pattern": (
+        MODELS["the same, 5 of 6 a window of 1024 (Gemma 3's pattern)"],
+        MODELS["60 layers, 16 heads of 128"],
+    ),
+    "DeepSeek-V3": (MODELS["the same, one latent of 576 (DeepSeek-V3)"], MODELS["61 layers, 128 heads of 128"]),
+    "gpt-oss-120b": (
+        MODELS["the same, every other a window of 128 (gpt-oss-120b)"],
+        MODELS["36 layers, 8 heads of 64"],
+    ),
+    "Qwen3-Next": (MODELS[QWEN], (Layers(48, keys_and_values(2, 256)),)),
+}
+
+
+class CacheGrowth(NamedTuple):
+    """Bytes after n tokens, and how many times as many it would be without groups, windows, latents or states."""
+
+    n: Array
+    bytes: dict[str, Array]
+    saving: dict[str, Array]
+
+
+def data() -> CacheGrowth:
+    """From 1,024 tokens to 1,048,576, in bfloat16."""
+    kept, without = (
+        {name: np.array([cache_size(pair[k], int(n)) for n in LENGTHS]) for name, pair in SHAPES.items()}
+        for k in (0, 1)
+    )
+    return CacheGrowth(LENGTHS, kept, {name: without[name] / kept[name] for name in SHAPES})
+
+
+def draw(data: CacheGrowth) -> Figure:
+    """Left: GiB by the number of tokens. Right: how many times smaller that is than without the idea. All axes logarithmic."""
+    fig, (left, right) = figure(1, 2, width=12, height=6)
+    for (name, kept), marker in zip(data.bytes.items(), "os^Dv", strict=True):
+        left.loglog(data.n, kept / GIB, marker=marker, markersize=7, label=name)
+        right.loglog(data.n, data.saving[name], marker=marker, markersize=7)
+    for ax in (left, right):
+        ax.set(xlabel="tokens", xticks=[2**10, 2**14, 2**17, 2**20])
+        ax.set_xticklabels(["1k", "16k", "128k", "1M"])
+        ax.minorticks_off()
+    left.set(ylabel="cache, GiB", ylim=(0.02, 200), yticks=[0.1, 1, 10, 100])
+    left.set_yticklabels(["0.1", "1", "10", "100"])
+    right.set(ylabel="times smaller", ylim=(0.8, 100), yticks=[1, 2, 4, 6, 16, 57])
+    right.set_yticklabels(["1", "2", "4", "6", "16", "57"])
+    fig.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return fig

@@ -1,0 +1,55 @@
+"""A sink as a gate: how far the keys of a query reach, with a matching key among them and without, and what b makes of it."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.figures.style import figure
+from minitransformer.functional import sigmoid
+from minitransformer.typing import Array
+
+QUERIES, KEYS, WIDTH = 2000, 64, 64
+LONGER = 1.5  # a query is so many times as long as a key
+SHOWN = 9.0  # the sink of the left panel
+
+
+class SinkGate(NamedTuple):
+    """L_i = ln Σ_j e^{S_ij} of queries that point where one key does, and of others; and the mean gate for each b."""
+
+    matched: Array
+    unmatched: Array
+    b: Array
+    gates: dict[str, Array]
+
+
+def data() -> SinkGate:
+    """Keys are normal, 64 for each query; a query is a key made longer, one of its own keys or one of another set."""
+    rng = np.random.default_rng(18)
+    K = rng.standard_normal((QUERIES, KEYS, WIDTH))
+    L = {}
+    for name, q in (("matched", K[:, 0]), ("unmatched", np.roll(K[:, 0], 1, 0))):
+        S = LONGER * np.einsum("qd,qkd->qk", q, K) / np.sqrt(WIDTH)
+        L[name] = np.log(np.exp(S).sum(-1))
+    b = np.linspace(0, 18, 73)
+    return SinkGate(**L, b=b, gates={name: sigmoid(of - b[:, None])[0].mean(-1) for name, of in L.items()})
+
+
+def draw(data: SinkGate) -> Figure:
+    """Left: how often which L, and the gate σ(L − 9), which opens between the humps. Right: the mean gate by the sink b."""
+    fig, (left, right) = figure(1, 2, width=12, height=5.6)
+    colours = {"matched": "#20639b", "unmatched": "#c8553d"}
+    bins = np.linspace(0, 18, 73)
+    for name, hatch in (("unmatched", "//"), ("matched", "")):
+        counts, _ = np.histogram(getattr(data, name), bins)
+        left.stairs(counts / counts.max(), bins, fill=True, alpha=0.45, color=colours[name], hatch=hatch, label=name)
+        line = "-" if name == "matched" else "--"
+        right.plot(data.b, data.gates[name], color=colours[name], linestyle=line, label=name)
+    left.plot(data.b, sigmoid(data.b - SHOWN)[0], color="black", linestyle="-", label=r"$\sigma(L - 9)$")
+    right.axvline(SHOWN, ymax=0.7, color="0.5", linewidth=1.2, linestyle=":")
+    left.set(xlabel="log-sum-exp $L$ of a query", ylabel="part of the peak; gate", xlim=(0, 18), ylim=(0, 1.45))
+    right.set(xlabel="sink $b$", ylabel="mean gate", xlim=(0, 18), ylim=(0, 1.45))
+    for ax in (left, right):
+        ax.set_yticks([0, 0.5, 1])
+        ax.legend(loc="upper left", ncols=2, columnspacing=1.0)
+    return fig

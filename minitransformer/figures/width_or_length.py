@@ -1,0 +1,73 @@
+"""Two meanings of low rank: a latent bounds the width of keys and values, Linformer the length of the matrix of attention."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.figures.style import figure
+from minitransformer.functional import softmax
+from minitransformer.typing import Array
+
+TOKENS, WIDTH, HEADS, RANK = 64, 64, 4, 16
+FLOOR = 1e-4  # what is below is rounding
+
+
+class WidthOrLength(NamedTuple):
+    """Singular values over the largest of them: of [K | V] of all heads (n, 2D), and of who gets what from whom (n, n)."""
+
+    width: dict[str, Array]
+    length: dict[str, Array]
+
+
+def data() -> WidthOrLength:
+    """64 normal rows and normal weights: multi-head attention, from latents of 16, and with 64 keys mixed down to 16 (head 1)."""
+    rng = np.random.default_rng(18)
+    d = WIDTH // HEADS
+    X = rng.standard_normal((TOKENS, WIDTH))
+    W_q, W_k, W_v = rng.standard_normal((3, WIDTH, WIDTH)) / np.sqrt(WIDTH)
+    W_dc = rng.standard_normal((WIDTH, RANK)) / np.sqrt(WIDTH)
+    W_uk, W_uv = rng.standard_normal((2, RANK, WIDTH)) / np.sqrt(RANK)
+    E = rng.standard_normal((RANK, TOKENS)) / np.sqrt(TOKENS)
+    C, Q = X @ W_dc, 2 * X @ W_q[:, :d]
+    K, V, K_c, V_c = X @ W_k, X @ W_v, C @ W_uk, C @ W_uv
+
+    def attention(keys: Array) -> Array:
+        return softmax(Q @ keys.T / np.sqrt(d))[0]
+
+    return WidthOrLength(
+        {
+            "all heads": _falls(np.hstack([K, V])),
+            "latent": _falls(np.hstack([K_c, V_c])),
+            "Linformer": _falls(np.hstack([K, V])),
+        },
+        {
+            "all heads": _falls(attention(K[:, :d])),
+            "latent": _falls(attention(K_c[:, :d])),
+            "Linformer": _falls(attention(E @ K[:, :d]) @ E),
+        },
+    )
+
+
+def _falls(M: Array) -> Array:
+    values = np.linalg.svd(M, compute_uv=False)
+    return values / values[0]
+
+
+def draw(data: WidthOrLength) -> Figure:
+    """Left: keys and values of all heads; the latent's end at 16. Right: the matrices of attention; Linformer's ends at 16."""
+    fig, axes = figure(1, 2, width=12, height=5.8, sharey=True)
+    for ax, found, title in zip(
+        axes, (data.width, data.length), ("width: keys and values", "length: who gets what from whom"), strict=True
+    ):
+        for (name, values), marker in zip(found.items(), "os^", strict=True):
+            seen = values[values > FLOOR]
+            ax.semilogy(np.arange(1, len(seen) + 1), seen, marker=marker, markersize=6, markevery=3, label=name)
+        ax.axvline(RANK, color="0.5", linewidth=1.2, linestyle=":")
+        ax.set(
+            title=title, xlabel="singular value", xlim=(0, TOKENS + 1), ylim=(FLOOR, 1.5), xticks=[1, 16, 32, 48, 64]
+        )
+    axes[0].set(ylabel="over the largest", yticks=[1, 0.1, 0.01, 0.001, 0.0001])
+    axes[0].set_yticklabels(["1", "0.1", "0.01", "0.001", "0.0001"])
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return fig

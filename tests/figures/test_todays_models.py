@@ -1,0 +1,56 @@
+"""What the captions of the figures on today's models claim."""
+
+import numpy as np
+import pytest
+
+from minitransformer.figures import cache_growth, sink_gate, width_or_length
+
+
+@pytest.fixture(scope="module")
+def growth():
+    return cache_growth.data()
+
+
+def test_groups_and_latents_save_as_much_at_any_length(growth):
+    for name, times in (("Llama 3 8B", 4), ("DeepSeek-V3", 32768 / 576)):
+        np.testing.assert_allclose(growth.saving[name], times)
+
+
+def test_windows_and_states_save_more_the_longer_the_text_and_never_more_than_layers_to_a_full_one(growth):
+    for name, most in (("Gemma 3's pattern", 6), ("gpt-oss-120b", 2), ("Qwen3-Next", 4)):
+        saving = growth.saving[name]
+        assert (np.diff(saving) > 0).all()
+        assert 0.99 * most < saving[-1] < most
+    assert growth.saving["Gemma 3's pattern"][0] == 1, "a window of 1,024 tokens, in a text of 1,024"
+    assert growth.saving["Qwen3-Next"][0] == pytest.approx(1, abs=0.01), "its states weigh as much as 1,024 tokens"
+    assert growth.saving["Gemma 3's pattern"][2] == pytest.approx(8 / 3)
+
+
+def test_the_order_of_the_lines_changes_on_the_way(growth):
+    at = {int(n): {name: kept[k] for name, kept in growth.bytes.items()} for k, n in enumerate(growth.n)}
+    assert min(at[1024], key=at[1024].get) == "gpt-oss-120b"
+    assert min(at[2**17], key=at[2**17].get) == "Qwen3-Next"
+    assert max(at[1024], key=at[1024].get) == "Gemma 3's pattern"
+    assert max(at[2**17], key=at[2**17].get) == "Llama 3 8B"
+    cache_growth.draw(growth)
+
+
+def test_a_sink_between_the_humps_opens_for_a_match():
+    found = sink_gate.data()
+    (at,) = np.flatnonzero(found.b == sink_gate.SHOWN)
+    assert found.gates["matched"][at] > 0.85
+    assert found.gates["unmatched"][at] < 0.03
+    assert np.mean(found.unmatched > sink_gate.SHOWN) == 0
+    assert np.mean(found.matched > sink_gate.SHOWN) > 0.9
+    assert (np.diff(list(found.gates.values()), axis=1) < 0).all()
+    assert found.unmatched.std() < found.matched.std() / 2
+    sink_gate.draw(found)
+
+
+def test_a_latent_bounds_the_width_and_linformer_the_length():
+    found, r = width_or_length.data(), width_or_length.RANK
+    for bounded, free, values in (("latent", "Linformer", found.width), ("Linformer", "latent", found.length)):
+        assert values[bounded][r - 1] > 0.1 > 1e-12 > values[bounded][r]
+        assert values[free][r] > 0.1
+    np.testing.assert_array_equal(found.width["Linformer"], found.width["all heads"])
+    width_or_length.draw(found)
