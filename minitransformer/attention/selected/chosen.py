@@ -164,7 +164,8 @@ class ChosenPullback(NamedTuple):
         Q, K, V, choice, scale, Y, L, _ = self
         if loops := loops_in("chosen_keys"):
             return loops.backward(Q, K, V, choice, scale, Y, L, dY)
-        D, m, (dQ, dK, dV) = np.vecdot(dY, Y)[..., None], K.shape[-2], [np.zeros_like(X) for X in (Q, K, V)]
+        # in C order, whatever that of Q is: parts are written through another shape
+        D, m, (dQ, dK, dV) = np.vecdot(dY, Y)[..., None], K.shape[-2], [np.zeros(X.shape, X.dtype) for X in (Q, K, V)]
         for part in self.gathered():
             A, dy = part.A(scale, L), _one_batch_axis(dY)[:, part.rows, None]
             dS = scale * A * ((dy @ part.V.mT)[..., 0, :] - _one_batch_axis(D)[:, part.rows])
