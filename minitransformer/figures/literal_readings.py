@@ -61,6 +61,9 @@ def draw(data: LiteralReadings) -> Figure:
     ax.tick_params(axis="y", length=0)
     ax.legend(
         loc="lower right",
+        bbox_to_anchor=(1.0, -0.01),
+        labelspacing=0.25,
+        borderpad=0.1,
         handlelength=0.8,
         handletextpad=0.3,
         frameon=True,
