@@ -98,6 +98,7 @@ class Terminal:
         return said.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 def test_at_a_terminal_one_steps_from_a_test_into_a_compiled_loop():
     """With NUMBA_DISABLE_JIT=1, the loop is plain Python."""
     command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--equation", "borealis-1", "--trace")

@@ -180,6 +180,7 @@ def test_masks_and_what_looks_ahead_go_by_tiles(in_columns):
     assert not isinstance(pullback, ColumnsPullback)
 
 
+@pytest.mark.skipif("numba" not in available(), reason="columns are for the loops")
 def test_memory_of_columns_grows_with_n():
     def inputs(n):
         return (
