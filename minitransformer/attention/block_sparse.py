@@ -211,7 +211,7 @@ def block_sparse_attention(
     pattern = settled(pattern)
     if len(pattern.starts) not in (1, *batch[-1:]):
         raise ValueError(f"pattern: it has lists for {len(pattern.starts)} heads, and the queries are {Q.shape}")
-    refuse_what_does_not_fit(Q, K, V, bias, mask, sink, cap)
+    refuse_what_does_not_fit(Q, K, V, bias, mask, sink)
     if loops := loops_in("attention"):
         scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
         options = {"causal": causal, "mask": mask, "scale": scale, "cap": cap}

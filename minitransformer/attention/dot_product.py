@@ -94,9 +94,8 @@ class AttentionPullback(NamedTuple):
 
 
 def refuse_what_does_not_fit(
-    Q: Array, K: Array, V: Array, bias: Array | None, mask: Array | None,
-    sink: Array | None = None, cap: float | None = None,
-) -> None:  # fmt: skip
+    Q: Array, K: Array, V: Array, bias: Array | None, mask: Array | None, sink: Array | None
+) -> None:
     """TypeError for mixed dtypes or for heads that can't share these keys, ValueError for what else does not fit."""
     one_dtype(Q=Q, K=K, V=V, bias=bias, sink=sink)
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
@@ -110,8 +109,6 @@ def refuse_what_does_not_fit(
         must_broadcast(bias, (*batch, max(n + m - 1, 0)), "bias", "one number for each offset")
     if sink is not None:
         must_be_for_heads(sink, batch, "sink")
-    if cap is not None and not cap > 0:
-        raise ValueError(f"cap: {cap} should be above 0")
 
 
 @checked
@@ -144,7 +141,7 @@ def dot_product_attention(
              attention matrix. In the tier "numpy" the stages are there too: pullback.scores, pullback.softmax, pullback.aggregate
     raises   TypeError for a wrong shape or dtype, ValueError for a mask, a bias or a sink that does not fit, or a cap not above 0
     """
-    refuse_what_does_not_fit(Q, K, V, bias, mask, sink, cap)
+    refuse_what_does_not_fit(Q, K, V, bias, mask, sink)
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
     if loops := loops_in("attention"):

@@ -406,11 +406,9 @@ class MultiHeadAttention(Mixer):
         first = 0 if state is None else state.length
         g_q, g_k = (None, None) if params.gains is None else params.gains
         V = self._plain(params.W_v, params.b_v, X, self._groups)
-        Q = (
-            V
-            if params.W_q is None
-            else self._plain(params.W_q, params.b_q, X, self._query_heads, g_q, turned_from=first)
-        )
+        Q = V
+        if params.W_q is not None:
+            Q = self._plain(params.W_q, params.b_q, X, self._query_heads, g_q, turned_from=first)
         K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._key_heads, g_k, turned_from=first)
         if self._groups != self.heads and not self.core.groups:
             K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))

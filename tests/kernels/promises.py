@@ -4,11 +4,25 @@ import functools
 import tracemalloc
 
 import numpy as np
+import pytest
 
 from minitransformer.backend import available
 from tests.fresh_python import fresh_python
 
 TIERS = [tier for tier in ("numba", "micro") if tier in available()]
+IN_EVERY_TIER = [pytest.mark.skipif(not TIERS, reason="needs Numba"), pytest.mark.usefixtures("tier")]
+
+
+def assert_agree(have, want, dtype, tolerance, sizes=()):
+    """Arrays of one name in both are equal to so much of 1 and the largest number, or of a size that is given for the name."""
+    sizes = dict(sizes)
+    for name, w in want.items():
+        h = have[name]
+        assert h.shape == w.shape, name
+        assert h.dtype == dtype, name
+        assert np.isfinite(h).all(), name
+        error = np.abs(h - w).max(initial=0) / (1 + max(np.abs(w).max(initial=0), sizes.get(name, 0)))
+        assert error <= tolerance[str(dtype)], f"{name} differs by {error:.2g}"
 
 
 def assert_any_memory_order(everything, arrays):

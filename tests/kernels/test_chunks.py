@@ -11,7 +11,9 @@ import minitransformer as mt
 from minitransformer.arrays import inverse
 from minitransformer.attention import elu_features, kernel_attention
 from tests.kernels.promises import (
+    IN_EVERY_TIER,
     TIERS,
+    assert_agree,
     assert_any_memory_order,
     assert_any_number_of_threads,
     assert_no_past_is_changed,
@@ -19,14 +21,8 @@ from tests.kernels.promises import (
     peaks_of,
 )
 
-pytestmark = pytest.mark.skipif(not TIERS, reason="needs Numba")
+pytestmark = IN_EVERY_TIER
 TOLERANCE = {"float32": 5e-6, "float64": 5e-14}
-
-
-@pytest.fixture(params=TIERS, autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def random_inputs(seed=0, batch=(2, 3), n=7, m=9, r=5, dv=4, dtype="float64"):
@@ -51,13 +47,7 @@ def assert_as_defined(*arrays, **options):
         D = kernel_attention(FQ, FK, V, **options)[1].D[..., None]
     terms = np.abs(FQ).mT @ (np.abs(dY) * inverse(np.abs(D))) @ np.abs(V).mT  # without their signs
     sizes = {"dFK": terms.max(initial=0) / 64}
-    for name, w in want.items():
-        h = have[name]
-        assert h.shape == w.shape, name
-        assert h.dtype == arrays[0].dtype, name
-        assert np.isfinite(h).all(), name
-        error = np.abs(h - w).max(initial=0) / (1 + max(np.abs(w).max(initial=0), sizes.get(name, 0)))
-        assert error <= TOLERANCE[str(h.dtype)], f"{name} differs by {error:.2g}"
+    assert_agree(have, want, arrays[0].dtype, TOLERANCE, sizes)
 
 
 # ----------------------------------------------------------------------------------------------- agreement

@@ -19,12 +19,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=[tier for tier in available() if tier != "numpy"])
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
-
-
 def some(model, dtype):
     rng = np.random.default_rng(1)
     return tree_map(lambda a: (0.5 * a).astype(dtype), random_like(model.init(rng, np.float64), rng))

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer.attention import delta_rule, gated_delta_rule, gated_linear_attention
 from tests.kernels.promises import (
+    IN_EVERY_TIER,
     TIERS,
+    assert_agree,
     assert_any_memory_order,
     assert_any_number_of_threads,
     assert_no_past_is_changed,
@@ -16,14 +18,8 @@ from tests.kernels.promises import (
     peaks_of,
 )
 
-pytestmark = pytest.mark.skipif(not TIERS, reason="needs Numba")
+pytestmark = IN_EVERY_TIER
 TOLERANCE = {"float32": 1e-5, "float64": 3e-14}
-
-
-@pytest.fixture(params=TIERS, autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def random_inputs(seed=0, batch=(2, 3), n=7, r=5, dv=4, dtype="float64", channels=True):
@@ -52,14 +48,7 @@ def everything(Q, K, V, beta, log_decay, dY):
 def assert_as_defined(*arrays):
     have = everything(*arrays)
     with mt.backend("numpy"):
-        want = everything(*arrays)
-    for name, w in want.items():
-        h = have[name]
-        assert h.shape == w.shape, name
-        assert h.dtype == w.dtype == arrays[0].dtype, name
-        assert np.isfinite(h).all(), name
-        error = np.abs(h - w).max(initial=0) / (1 + np.abs(w).max(initial=0))
-        assert error <= TOLERANCE[str(h.dtype)], f"{name} differs by {error:.2g}"
+        assert_agree(have, everything(*arrays), arrays[0].dtype, TOLERANCE)
 
 
 lengths = st.integers(0, 70) | st.sampled_from([1, 1, 31, 32, 33, 64, 65, 100, 200])

@@ -17,20 +17,16 @@ from minitransformer.attention import (
     kernel_attention_step,
 )
 from tests.kernels.promises import (
+    IN_EVERY_TIER,
     TIERS,
+    assert_agree,
     assert_any_memory_order,
     assert_any_number_of_threads,
     difference_as_plain_python,
 )
 from tests.kernels.test_scan import TOLERANCE, problems, random_inputs
 
-pytestmark = pytest.mark.skipif(not TIERS, reason="needs Numba")
-
-
-@pytest.fixture(params=TIERS, autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
+pytestmark = IN_EVERY_TIER
 
 
 def a_state(Q, V):
@@ -63,12 +59,7 @@ def test_the_tiers_agree(tier, arrays):
     with mt.backend(tier):
         have = everything(*arrays)
     with mt.backend("numpy"):
-        want = everything(*arrays)
-    for name, w in want.items():
-        assert have[name].shape == w.shape, name
-        assert have[name].dtype == w.dtype == arrays[0].dtype, name
-        error = np.abs(have[name] - w).max(initial=0) / (1 + np.abs(w).max(initial=0))
-        assert error <= TOLERANCE[str(w.dtype)], f"{name} differs by {error:.2g}"
+        assert_agree(have, everything(*arrays), arrays[0].dtype, TOLERANCE)
     for old, new in zip(before, arrays, strict=True):
         np.testing.assert_array_equal(old, new)
 
