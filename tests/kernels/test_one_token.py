@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import random_like, tree_map
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, Window
 from minitransformer.backend import available
