@@ -30,8 +30,7 @@ def test_all_know_more_than_pairs_of_bytes_and_less_than_triples(record):
 def test_most_coordinates_forget_within_a_byte_and_a_few_hold_what_is_older_than_a_training_text(record):
     for ages in [np.array(result["ages"]) for trial, result in record if trial.model == "GRU"]:
         assert (ages < 1).mean() > 0.8
-        assert 3 <= (ages > 10).sum() <= 7
-        assert 2 <= (ages > gru_maps.CONTEXT).sum() <= 4
+        assert 1 <= (ages > gru_maps.CONTEXT).sum() <= (ages > 10).sum() < 0.2 * len(ages)
 
 
 @pytest.mark.parametrize("model", MODELS)

