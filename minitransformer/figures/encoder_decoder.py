@@ -15,7 +15,7 @@ from minitransformer.typing import Array
 
 
 class EncoderDecoderData(NamedTuple):
-    """Parameters of each part of a block, of a last norm, of E and of the whole model; gradients that go to the memory.
+    """Parameters of each part of a block, of a last norm, of E and of the whole model; gradients that go to Z.
 
     sent_back   norm of what each block of the decoder sends back to the encoder
     sum         norm of the sum of that
@@ -41,20 +41,20 @@ def data(depth: int = 3, seed: int = 0) -> EncoderDecoderData:
     logits, pullback = model(params, rng.integers(0, 40, (4, 12)), rng.integers(0, 40, (4, 9)))
     decoder = pullback.decoder
     _, dX = decoder.norm(rng.standard_normal(logits.shape) @ params.E)
-    memories = []
+    sent = []
     top = dX
     for block in reversed(decoder.blocks):
-        _, dX, dmemory = block(dX)
-        memories.append(dmemory)
+        _, dX, dZ = block(dX)
+        sent.append(dZ)
     _, _, received = decoder._replace(norm=None)(top)
     sizes = [
         {name: tree_size(part) for name, part in zip(block._fields, block, strict=True) if part is not None}
         for block in (params.encoder.blocks[0], params.decoder.blocks[0])
     ]
     counts = tree_size(params.decoder.norm), tree_size(params.E), tree_size(params)
-    norms = np.array([np.linalg.norm(d) for d in reversed(memories)])
+    norms = np.array([np.linalg.norm(d) for d in reversed(sent)])
     return EncoderDecoderData(
-        *sizes, *counts, depth, norms, float(np.linalg.norm(sum(memories))), float(np.linalg.norm(received))
+        *sizes, *counts, depth, norms, float(np.linalg.norm(sum(sent))), float(np.linalg.norm(received))
     )
 
 
@@ -64,7 +64,7 @@ BRANCH = 2.35  # height of a norm, a layer, and the way back to the stream
 
 
 def draw(data: EncoderDecoderData) -> Figure:
-    """Two stacks, one block of each drawn in full; both have their boxes inside, so that the memory has a short way."""
+    """Two stacks, one block of each drawn in full; both have their boxes inside, so that Z has a short way."""
     fig, ax = figure(width=11.0, height=9.6)
     ax.set(xlim=(-0.9, 11.1), ylim=(-1.15, 9.35))
     ax.axis("off")
@@ -72,7 +72,7 @@ def draw(data: EncoderDecoderData) -> Figure:
     end, middle = _stack(ax, 9.9, -1, data.decoder, data, "decoder", "target (n)")
     ax.plot([0.3, 0.3, 5.1, 5.1], [top, top + 0.5, top + 0.5, middle], color=RED, linewidth=2.6, linestyle="-")
     arrow(ax, (5.1, middle), (5.73, middle), RED, 2.6)
-    ax.text(0.3, top + 0.65, f"memory M (m, D), the\nsame for all {data.depth} blocks", color=RED, va="bottom")
+    ax.text(0.3, top + 0.65, f"Z (m, D), the same\nfor all {data.depth} blocks", color=RED, va="bottom")
     arrow(ax, (9.9, end), (9.9, end + 0.4), "0.2")
     ax.text(11.0, end + 0.5, "logits = N Eᵀ", ha="right", va="bottom")
     return fig

@@ -26,7 +26,7 @@ Order = Literal["pre", "post"]
 
 
 class HalfPullback(NamedTuple):
-    """F(LN(X)), with dropout: dY to (dnorm, dlayer, dX), and dmemory if the layer looked at one.
+    """F(LN(X)), with dropout: dY to (dnorm, dlayer, dX), and dZ if the layer looked at other rows Z.
 
     before   of the norm of rows before X, if there were any: they are constants, but what the norm has learned is not
     """
@@ -37,11 +37,11 @@ class HalfPullback(NamedTuple):
     before: Pullback | None = None
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        dlayer, dN, *dmemory = self.layer(self.dropout(dY))
+        dlayer, dN, *dZ = self.layer(self.dropout(dY))
         dnorm, dX = self.norm(dN)
         if self.before is not None:
-            dnorm, dmemory = tree_add(dnorm, self.before(*dmemory)[0]), []
-        return dnorm, dlayer, dX, *dmemory
+            dnorm, dZ = tree_add(dnorm, self.before(*dZ)[0]), []
+        return dnorm, dlayer, dX, *dZ
 
 
 class PreNormPullback(NamedTuple):
@@ -58,8 +58,8 @@ class PreNormPullback(NamedTuple):
         return self.layer.A
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        dnorm, dlayer, dX, *dmemory = HalfPullback(*self)(dY)
-        return dnorm, dlayer, dY + dX, *dmemory
+        dnorm, dlayer, dX, *dZ = HalfPullback(*self)(dY)
+        return dnorm, dlayer, dY + dX, *dZ
 
 
 class PostNormPullback(NamedTuple):
@@ -76,8 +76,8 @@ class PostNormPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dnorm, dS = self.norm(dY)
-        dlayer, dX, *dmemory = self.layer(self.dropout(dS))
-        return dnorm, dlayer, dS + dX, *dmemory
+        dlayer, dX, *dZ = self.layer(self.dropout(dS))
+        return dnorm, dlayer, dS + dX, *dZ
 
 
 StepPullback = PreNormPullback | PostNormPullback
@@ -103,10 +103,10 @@ class BlockPullback(NamedTuple):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dffn_norm, dffn, dX = (None, None, dY) if self.ffn is None else self.ffn(dY)
-        dcross_norm, dcross, dX, *dmemory = (None, None, dX) if self.cross is None else self.cross(dX)
+        dcross_norm, dcross, dX, *dZ = (None, None, dX) if self.cross is None else self.cross(dX)
         dattention_norm, dattention, dX, *_ = self.attention(dX)  # rows before X are constants: what they get ends here
         dparams = BlockParams(dattention_norm, dattention, dffn_norm, dffn, dcross_norm, dcross)
-        return dparams, dX, *dmemory
+        return dparams, dX, *dZ
 
 
 @frozen
@@ -195,28 +195,28 @@ class Block:
         self,
         params: BlockParams,
         X: Float[Array, "*batch n {self.width}"],
-        memory: Float[Array, "*batch m {self.width}"] | None = None,
+        Z: Float[Array, "*batch m {self.width}"] | None = None,
         *,
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
-        memory_mask: Bool[Array, "..."] | None = None,
+        Z_mask: Bool[Array, "..."] | None = None,
         rng: np.random.Generator | None = None,
         before: Float[Array, "*batch b {self.width}"] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], BlockPullback]:
-        """One block. Pullback: dY to (dparams, dX), and dmemory in the block of a decoder.
+        """One block. Pullback: dY to (dparams, dX), and dZ in the block of a decoder.
 
-        memory   what cross-attention looks at, the encoder's output
+        Z        what cross-attention looks at, the encoder's output
         before   rows that stand before X in the same text: self-attention looks at them, and no gradient goes there
-        raises   ValueError for a memory without cross-attention, or the reverse; for parameters of a block of another form
+        raises   ValueError for a Z without cross-attention, or the reverse; for parameters of a block of another form
         """
-        if (self.cross is None) != (memory is None):
-            has, lacks = ("a memory", "no cross-attention") if self.cross is None else ("cross-attention", "no memory")
-            raise ValueError(f"memory: there is {has}, but {lacks}")
+        if (self.cross is None) != (Z is None):
+            has, lacks = ("a Z", "no cross-attention") if self.cross is None else ("cross-attention", "no Z")
+            raise ValueError(f"Z: there is {has}, but {lacks}")
         attend = partial(self.attention, causal=causal, mask=mask, rng=rng)
         X, attention = self._step(params.attention_norm, attend, params.attention, X, rng, before)
         cross = ffn = None
-        if self.cross is not None and memory is not None:
-            look = partial(self.cross.cross, Z=memory, mask=memory_mask)
+        if self.cross is not None and Z is not None:
+            look = partial(self.cross.cross, Z=Z, mask=Z_mask)
             X, cross = self._step(params.cross_norm, look, params.cross, X, rng)
         if self.ffn is not None:
             X, ffn = self._step(params.ffn_norm, self.ffn, params.ffn, X, rng)

@@ -49,8 +49,8 @@ class EncoderDecoderPullback(NamedTuple):
     def __call__(self, dlogits: Array) -> EncoderDecoderParams:
         flat = dlogits.reshape(-1, dlogits.shape[-1])
         dE_write = flat.T @ self.N.reshape(-1, self.N.shape[-1])
-        ddecoder, dtarget, dmemory = self.decoder(dlogits @ self.E)
-        dencoder, dsource = self.encoder(dmemory)
+        ddecoder, dtarget, dencoded = self.decoder(dlogits @ self.E)
+        dencoder, dsource = self.encoder(dencoded)
         dE_target, dpositions_target = self.target(dtarget)
         dE_source, dpositions_source = self.source(dsource)
         dpositions = tree_add(dpositions_source, dpositions_target)
@@ -144,9 +144,9 @@ class EncoderDecoder(Model):
             refuse_unknown(tokens, self.vocabulary, name)
         mask = keys_that_are_there(lengths, source.shape[-1])
         X, embedded_source = self._embed(params, source, rng)
-        memory, encoder = self.encoder(params.encoder, X, mask=mask, rng=rng)
-        Z, embedded_target = self._embed(params, target, rng)
-        N, decoder = self.decoder(params.decoder, Z, memory, causal=True, memory_mask=mask, rng=rng)
+        encoded, encoder = self.encoder(params.encoder, X, mask=mask, rng=rng)
+        X, embedded_target = self._embed(params, target, rng)
+        N, decoder = self.decoder(params.decoder, X, encoded, causal=True, Z_mask=mask, rng=rng)
         return N @ params.E.T, EncoderDecoderPullback(embedded_source, encoder, embedded_target, decoder, N, params.E)
 
     @checked
@@ -169,12 +169,12 @@ class EncoderDecoder(Model):
         if not 0 <= most <= LONGEST:
             raise ValueError(f"longest: {longest} should be a number from 0 to {LONGEST}")
         mask = keys_that_are_there(lengths, source.shape[-1])
-        memory, _ = self.encoder(params.encoder, self._embed(params, source)[0], mask=mask)
+        encoded, _ = self.encoder(params.encoder, self._embed(params, source)[0], mask=mask)
         target = np.full((len(source), 1), begin)
         done = np.zeros(len(source), bool)
         while target.shape[1] <= most and not done.all():
-            Z, _ = self._embed(params, target)
-            N, _ = self.decoder(params.decoder, Z, memory, causal=True, memory_mask=mask)
+            X, _ = self._embed(params, target)
+            N, _ = self.decoder(params.decoder, X, encoded, causal=True, Z_mask=mask)
             token = np.where(done, end, (N[:, -1] @ params.E.T).argmax(-1))
             target = np.concatenate([target, token[:, None]], 1)
             done |= token == end

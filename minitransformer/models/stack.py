@@ -34,7 +34,7 @@ class StackParams(NamedTuple):
 class StackPullback(NamedTuple):
     """Backwards through the blocks: `pullback.blocks[3].attention.A` is the attention of the fourth.
 
-    If the blocks looked at a memory, dmemory is the sum over them. The rows in front said nothing, so their dY is zero; all
+    If the blocks looked at other rows Z, dZ is the sum over them. The rows in front said nothing, so their dY is zero; all
     samples had the same ones, whose gradient is the sum over the samples.
     """
 
@@ -48,18 +48,18 @@ class StackPullback(NamedTuple):
             silent = np.zeros((*dY.shape[:-2], self.prefix, dY.shape[-1]), dY.dtype)
             dY = np.concatenate([silent, dY], -2)
         dnorm, dX = self.norm(dY) if self.norm else (None, dY)
-        dblocks, dmemories = [], []
+        dblocks, dZs = [], []
         for block in reversed(self.blocks):
-            dblock, dX, *dmemory = block(dX)
+            dblock, dX, *dZ = block(dX)
             dblocks.append(dblock)
-            dmemories += dmemory
+            dZs += dZ
         blocks, shared = untie(tuple(reversed(dblocks)), self.ties)
-        dmemory = [np.sum(dmemories, axis=0)] if dmemories else []
+        dZ = [np.sum(dZs, axis=0)] if dZs else []
         dprefix = None
         if self.prefix:
             dprefix = unbroadcast(dX[..., : self.prefix, :], (self.prefix, dX.shape[-1]))
             dX = dX[..., self.prefix :, :]
-        return StackParams(blocks, dnorm, shared, dprefix), dX, *dmemory
+        return StackParams(blocks, dnorm, shared, dprefix), dX, *dZ
 
 
 def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[tuple[Tree, ...], Any]:
@@ -157,23 +157,23 @@ class Stack:
         self,
         params: StackParams,
         X: Float[Array, "*batch n {self.width}"],
-        memory: Float[Array, "*batch m {self.width}"] | None = None,
+        Z: Float[Array, "*batch m {self.width}"] | None = None,
         *,
         causal: bool = False,
         mask: Bool[Array, "..."] | None = None,
-        memory_mask: Bool[Array, "..."] | None = None,
+        Z_mask: Bool[Array, "..."] | None = None,
         rng: np.random.Generator | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], StackPullback]:
-        """Encoder; with causal=True the stack of a language model; with a memory, that of a translator's decoder.
+        """Encoder; with causal=True the stack of a language model; with an encoder's output Z, that of a translator's decoder.
 
-        Pullback: dY to (dparams, dX), and dmemory if there is a memory: every block looks at the same one.
+        Pullback: dY to (dparams, dX), and dZ if there is a Z: every block looks at the same one.
         """
         pullbacks, prefix = [], self.prefix
         if prefix:
             mask = seen_behind(prefix, mask, X.shape[-2])
             X = np.concatenate([np.broadcast_to(params.prefix, (*X.shape[:-2], *params.prefix.shape)), X], -2)
         for block, own in zip(self.blocks, self._tied(params), strict=True):
-            X, pullback = block(own, X, memory, causal=causal, mask=mask, memory_mask=memory_mask, rng=rng)
+            X, pullback = block(own, X, Z, causal=causal, mask=mask, Z_mask=Z_mask, rng=rng)
             pullbacks.append(pullback)
         X, norm = self._last_norm(params, X)
         return X[..., prefix:, :], StackPullback(tuple(pullbacks), norm, self.ties, prefix)

@@ -3,10 +3,10 @@
 import numpy as np
 
 from minitransformer import experiments
-from minitransformer.experiments.beside import MODELS, InTwoTokens
 from minitransformer.experiments.many_pairs import ATTENTIONS, KEYS, PAIRS, VALUES
 from minitransformer.experiments.parity import ATTENTIONS as COUNTING
 from minitransformer.experiments.parity import PLACES
+from minitransformer.experiments.short_convolution import MODELS, InTwoTokens
 from minitransformer.experiments.thinking_longer import STEPS
 from minitransformer.figures import many_pairs, reading_and_writing, thinking_longer
 
@@ -85,7 +85,7 @@ def test_a_memory_writes_as_fast_behind_a_long_text_and_reads_in_bounded_room():
 def test_two_taps_tie_a_value_to_the_key_beside_it():
     """Without them, or with one, a block has right what the commonest value of the text has; so have two of the memory."""
     rng = np.random.default_rng(0)
-    record = list(experiments.load("beside"))
+    record = list(experiments.load("short_convolution"))
     for pairs in (4, 8, 16):
         right = {name: [found[f"{pairs} pairs"] for trial, found in record if trial.model == name] for name in MODELS}
         often = np.mean([np.bincount(text).max() for text in rng.integers(0, VALUES, (2000, pairs))]) / pairs

@@ -15,11 +15,11 @@ from minitransformer.models import Block, FeedForward, Norm
 
 fixed = np.random.default_rng(0)
 B, N, M, D = 2, 4, 5, 6
-X, MEMORY = fixed.standard_normal((B, N, D)), fixed.standard_normal((B, M, D))
+X, Z = fixed.standard_normal((B, N, D)), fixed.standard_normal((B, M, D))
 KINDS = ["layer", "layer_eps_outside", "rms"]
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh"]
 PADDING = padding_mask(np.array([N, 2]), N)[..., None, :, :]
-MEMORY_PADDING = padding_mask(np.array([3, M]), M)[..., None, :, :]
+Z_PADDING = padding_mask(np.array([3, M]), M)[..., None, :, :]
 NO_EFFECT = ("params.attention.b_k", "params.cross.b_k")
 
 
@@ -70,11 +70,11 @@ def test_gradient_with_dropout(order):
 @pytest.mark.parametrize("norm", KINDS)
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient_of_a_decoder_block(order, norm):
-    """To the parameters of all three steps, to the input and to the memory."""
+    """To the parameters of all three steps, to the input and to the encoder's output."""
     block = Block.of(D, 2, 7, order, norm, 0.1, cross=True)
     check_pullback(
-        partial(block, causal=True, memory_mask=MEMORY_PADDING),
-        *(some(block), X, MEMORY),
+        partial(block, causal=True, Z_mask=Z_PADDING),
+        *(some(block), X, Z),
         zero=NO_EFFECT,
         entries=4,
     )
@@ -84,8 +84,8 @@ def test_gradient_of_a_decoder_block(order, norm):
 def test_gradient_of_a_decoder_block_with_dropout(order):
     block = Block.of(D, 2, 7, order, dropout=0.3, cross=True)
     check_pullback(
-        lambda params, X, memory: block(params, X, memory, causal=True, rng=np.random.default_rng(4)),
-        *(some(block), X, MEMORY),
+        lambda params, X, Z: block(params, X, Z, causal=True, rng=np.random.default_rng(4)),
+        *(some(block), X, Z),
         zero=NO_EFFECT,
         entries=4,
     )
@@ -117,9 +117,9 @@ def test_the_equation(order):
     assert np.allclose(block(encoder_params, X, mask=PADDING)[0], Y, rtol=1e-12)
 
     Y = step(params.attention_norm, lambda X: attention(params.attention, X, causal=True)[0], X)
-    Y = step(params.cross_norm, lambda X: attention.cross(params.cross, X, MEMORY, mask=MEMORY_PADDING)[0], Y)
+    Y = step(params.cross_norm, lambda X: attention.cross(params.cross, X, Z, mask=Z_PADDING)[0], Y)
     Y = step(params.ffn_norm, lambda X: ffn(params.ffn, X)[0], Y)
-    assert np.allclose(decoder(params, X, MEMORY, causal=True, memory_mask=MEMORY_PADDING)[0], Y, rtol=1e-12)
+    assert np.allclose(decoder(params, X, Z, causal=True, Z_mask=Z_PADDING)[0], Y, rtol=1e-12)
 
 
 def test_a_pre_norm_block_that_adds_nothing_is_the_identity(rng):
@@ -146,7 +146,7 @@ def test_the_pullback_can_be_opened():
     assert not np.triu(A, 1).any()
     assert pullback.cross is None
     block = Block.of(D, 2, 7, cross=True)
-    _, pullback = block(some(block), X, MEMORY)
+    _, pullback = block(some(block), X, Z)
     assert pullback.attention.A.shape == (B, 2, N, N)
     assert pullback.cross.A.shape == (B, 2, N, M)
 
@@ -160,9 +160,9 @@ def test_causal_outputs_before_t_do_not_change_at_all(order, t):
     """Bit by bit: same shapes, same operations; so also in a decoder block."""
     changed = X.copy()
     changed[:, t, 0] += 1
-    for memory in (None, MEMORY):
-        block = Block.of(D, 2, 7, order, cross=memory is not None)
-        before, after = (block(some(block), X, memory, causal=True)[0] for X in (X, changed))
+    for other in (None, Z):
+        block = Block.of(D, 2, 7, order, cross=other is not None)
+        before, after = (block(some(block), X, other, causal=True)[0] for X in (X, changed))
         assert np.array_equal(before[:, :t], after[:, :t])
         assert not np.isclose(before[:, t:], after[:, t:]).all(-1).any()
 
@@ -235,8 +235,8 @@ def test_another_mixer(order):
     """The block around it is the same: with its feed-forward network, with cross-attention, or with neither."""
     fade, ffn, cross = Fade(D), FeedForward(D, 7), MultiHeadAttention(D, 2)
     for block in (Block(fade, ffn, order=order), Block(fade, order=order), Block(fade, ffn, cross, order)):
-        memory = () if block.cross is None else (MEMORY,)
-        check_pullback(partial(block, causal=True), some(block), X, *memory, zero=NO_EFFECT, entries=4)
+        other = () if block.cross is None else (Z,)
+        check_pullback(partial(block, causal=True), some(block), X, *other, zero=NO_EFFECT, entries=4)
 
 
 @pytest.mark.parametrize("order", ["pre", "post"])
@@ -336,8 +336,8 @@ def test_bad_input_is_refused(rng):
     with pytest.raises(TypeError, match="parameter 'rng'"):
         block(params, X, rng=0)
     decoder = Block.of(D, 2, 7, cross=True)
-    with pytest.raises(TypeError, match="parameter 'memory'"):
-        decoder(decoder.init(rng, np.float64), X, MEMORY[:1])
+    with pytest.raises(TypeError, match="parameter 'Z'"):
+        decoder(decoder.init(rng, np.float64), X, Z[:1])
     with pytest.raises(TypeError, match="should have one dtype"):
         block(params, X.astype(np.float32))
     with pytest.raises(ValueError, match=r"mask: shape \(4, 5\) does not broadcast"):
@@ -346,11 +346,11 @@ def test_bad_input_is_refused(rng):
         block(params, X, mask=np.ones((B, N, N), bool))
 
 
-def test_a_memory_goes_with_cross_attention(rng):
+def test_other_rows_go_with_cross_attention(rng):
     encoder, decoder = (Block.of(D, 2, 7, cross=cross) for cross in (False, True))
-    with pytest.raises(ValueError, match="memory: there is a memory, but no cross-attention"):
-        encoder(encoder.init(rng, np.float64), X, MEMORY)
-    with pytest.raises(ValueError, match="memory: there is cross-attention, but no memory"):
+    with pytest.raises(ValueError, match="Z: there is a Z, but no cross-attention"):
+        encoder(encoder.init(rng, np.float64), X, Z)
+    with pytest.raises(ValueError, match="Z: there is cross-attention, but no Z"):
         decoder(decoder.init(rng, np.float64), X)
 
 
@@ -363,6 +363,6 @@ def test_parameters_of_another_form_are_refused(rng):
         (encoder, alone.init(rng, np.float64), "params.ffn_norm: should be NormParams, is None"),
         (alone, encoder.init(rng, np.float64), "params.ffn_norm: should be None, is NormParams"),
     ):
-        memory = (MEMORY,) if block is decoder else ()
+        other = (Z,) if block is decoder else ()
         with pytest.raises(TypeError, match=message):
-            block(params, X, *memory)
+            block(params, X, *other)

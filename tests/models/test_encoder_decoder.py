@@ -49,7 +49,7 @@ def _tier():
     ids=lambda options: " ".join(map(str, options.values())),
 )
 def test_gradient(options):
-    """One table used three times, positions used twice, a memory that every block looked at; sources are padded."""
+    """One table used three times, positions used twice, rows that every block looked at; sources are padded."""
     ed = model(**options)
     params = some(ed)
     check_pullback(
@@ -76,9 +76,9 @@ def test_the_equation():
     """Encoder, decoder and the two embeddings, put together by hand."""
     ed = model()
     params, mask = some(ed), padding_mask(LENGTHS, 5)[:, None]
-    memory, _ = ed.encoder(params.encoder, math.sqrt(D) * params.E[SOURCE] + sinusoids(5, D), mask=mask)
-    Z = math.sqrt(D) * params.E[TARGET] + sinusoids(3, D)
-    N, _ = ed.decoder(params.decoder, Z, memory, causal=True, memory_mask=mask)
+    encoded, _ = ed.encoder(params.encoder, math.sqrt(D) * params.E[SOURCE] + sinusoids(5, D), mask=mask)
+    X = math.sqrt(D) * params.E[TARGET] + sinusoids(3, D)
+    N, _ = ed.decoder(params.decoder, X, encoded, causal=True, Z_mask=mask)
     logits, pullback = ed(params, SOURCE, TARGET, lengths=LENGTHS)
     assert np.allclose(logits, N @ params.E.T, rtol=1e-12)
     assert pullback.decoder.blocks[1].cross.A.shape == (2, 2, 3, 5)

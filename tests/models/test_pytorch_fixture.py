@@ -81,7 +81,7 @@ def ours(case, stored):
     cross = kind == "decoder"
     layer = Block.of(x["X"].shape[-1], heads, hidden, order, eps=eps, activation=activation, cross=cross)
     layer, convert = (Stack((layer,) * 2), stack) if stacked else (layer, block)
-    options = {"memory_mask": mask, "causal": True} if cross else {"mask": mask, "causal": causal}
+    options = {"Z_mask": mask, "causal": True} if cross else {"mask": mask, "causal": causal}
     return partial(layer, **options), (convert(w), *x.values()), convert
 
 

@@ -16,9 +16,9 @@ from minitransformer.pullback import NoParams, tree_add, tree_get, tree_leaves, 
 
 fixed = np.random.default_rng(0)
 B, N, M, D = 2, 4, 5, 6
-X, MEMORY = fixed.standard_normal((B, N, D)), fixed.standard_normal((B, M, D))
+X, Z = fixed.standard_normal((B, N, D)), fixed.standard_normal((B, M, D))
 PADDING = padding_mask(np.array([N, 2]), N)[..., None, :, :]
-MEMORY_PADDING = padding_mask(np.array([3, M]), M)[..., None, :, :]
+Z_PADDING = padding_mask(np.array([3, M]), M)[..., None, :, :]
 
 
 def blocks(depth, order="pre", *, cross=False, dropout=0.0):
@@ -51,12 +51,12 @@ def test_gradient(order, options):
 
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient_of_a_decoder(order):
-    """The memory collects a gradient from every block."""
+    """The encoder's output collects a gradient from every block."""
     stack = blocks(2, order, cross=True)
     params = some(stack)
     check_pullback(
-        partial(stack, causal=True, memory_mask=MEMORY_PADDING),
-        *(params, X, MEMORY),
+        partial(stack, causal=True, Z_mask=Z_PADDING),
+        *(params, X, Z),
         zero=without_effect(params),
         entries=2,
     )
@@ -66,8 +66,8 @@ def test_gradient_with_dropout():
     stack = blocks(2, cross=True, dropout=0.3)
     params = some(stack)
     check_pullback(
-        lambda params, X, memory: stack(params, X, memory, causal=True, rng=np.random.default_rng(4)),
-        *(params, X, MEMORY),
+        lambda params, X, Z: stack(params, X, Z, causal=True, rng=np.random.default_rng(4)),
+        *(params, X, Z),
         zero=without_effect(params),
         entries=1,
     )
@@ -89,17 +89,17 @@ def test_blocks_one_after_another(order):
     assert np.array_equal(stack(params, X, causal=True)[0], Y)
 
 
-def test_every_block_of_the_decoder_looks_at_the_memory(rng):
+def test_every_block_of_the_decoder_looks_at_the_encoders_output(rng):
     stack = blocks(3, cross=True)
-    Y, pullback = stack(some(stack), X, MEMORY, causal=True)
+    Y, pullback = stack(some(stack), X, Z, causal=True)
     assert [block.cross.A.shape for block in pullback.blocks] == [(B, 2, N, M)] * 3
     dY = rng.standard_normal(Y.shape)
     dX = pullback.norm(dY)[1]
-    total = np.zeros_like(MEMORY)
+    total = np.zeros_like(Z)
     for block in reversed(pullback.blocks):
-        _, dX, dmemory = block(dX)
-        assert dmemory.any()
-        total += dmemory
+        _, dX, dZ = block(dX)
+        assert dZ.any()
+        total += dZ
     assert np.allclose(pullback(dY)[2], total, rtol=1e-13)
 
 
@@ -247,7 +247,7 @@ def test_parameters_of_another_depth_are_refused(rng):
     with pytest.raises(TypeError, match=r"params\.blocks: should be tuple of 2, is tuple of 3"):
         stack(deeper, X)
     with pytest.raises(TypeError, match=r"params\.blocks: should be tuple of 2, is tuple of 3"):
-        blocks(2, cross=True)(blocks(3, cross=True).init(rng, np.float64), X, MEMORY)
+        blocks(2, cross=True)(blocks(3, cross=True).init(rng, np.float64), X, Z)
 
 
 def test_parameters_that_share_something_else_are_refused(rng):
