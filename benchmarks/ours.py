@@ -178,13 +178,13 @@ def linear_layer(n: int, D: int, E: int, backward: bool) -> Job:
 
 def training_step() -> Job:
     """Forward, backward, clipping and AdamW, as `minitransformer train` does it."""
-    from minitransformer.commands.recipes import parts_of
     from minitransformer.data.text import Text
     from minitransformer.machine import keep_freed_memory
     from minitransformer.models import LanguageModel
     from minitransformer.training.choices import Training
     from minitransformer.training.loop import advance, start
     from minitransformer.training.objective import NextByte
+    from minitransformer.training.recipes import parts_of
     from minitransformer.training.schedule import Cosine
 
     noise = np.random.default_rng(0).integers(0, 256, 2**16).astype(np.uint8)

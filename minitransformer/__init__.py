@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from minitransformer.commands import terminal
+from minitransformer import terminal
 
 terminal.begin()  # of the command alone: Ctrl-C is answered while NumPy is imported, too
 

@@ -10,10 +10,10 @@ import pytest
 
 from minitransformer.attention import ATTENTIONS, GLA, GatedDelta, attention_of
 from minitransformer.checks import form_of
-from minitransformer.commands import defaults
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, TUPE, DeBERTa, LearnedPositions, Shaw, T5Bias, place
 from minitransformer.pullback import tree_get, tree_size
+from minitransformer.training import defaults
 from tests.test_checks import ROOMS, SHORT
 
 DEFAULTS = Path(__file__).with_name("defaults.txt")

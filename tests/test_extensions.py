@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import cli
 from minitransformer.attention import ATTENTIONS, Core, Mixer, Pattern, SoftmaxAttention, dot_product_attention
 from minitransformer.checks import frozen
-from minitransformer.commands import catalogue
+from minitransformer.cli import catalogue
+from minitransformer.cli import command as cli
 from minitransformer.extensions import ReaderFile
 from minitransformer.models import LanguageModel, Stack
 from minitransformer.models.registry import STACKS

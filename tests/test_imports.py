@@ -75,7 +75,7 @@ def test_what_a_reader_imports_first_loads_little():
     for code, absent in (
         ("import minitransformer", late | {"beartype", "jaxtyping"}),
         ("from minitransformer.models import LanguageModel", late | {"beartype"}),
-        ("import minitransformer.cli", late),
+        ("import minitransformer.cli.command", late),
     ):
         loaded = fresh_python(f"{code}\nimport sys\nprint(*sys.modules)").split()
         assert absent & set(loaded) == set(), code

@@ -25,13 +25,14 @@ from safetensors.numpy import load_file
 
 import benchmarks.run
 import minitransformer
-from minitransformer import cli, models
+from minitransformer import models
 from minitransformer.attention import ATTENTIONS
-from minitransformer.commands.recipes import language_model
+from minitransformer.cli import command as cli
 from minitransformer.models.registry import STACKS
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.loop import start
+from minitransformer.training.recipes import language_model
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

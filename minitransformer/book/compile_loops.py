@@ -26,7 +26,6 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.kernel_attention import elu_features, kernel_attention
 from minitransformer.attention.selected import moba_attention
 from minitransformer.backend import available, backend
-from minitransformer.commands.terminal import ctrl_c_waits
 from minitransformer.functional import (
     cross_entropy,
     embedding,
@@ -43,6 +42,7 @@ from minitransformer.machine import cores
 from minitransformer.models import FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions.rope import rotate
 from minitransformer.related import dynamic_convolution, edge_attention, edges_of, propagate
+from minitransformer.terminal import ctrl_c_waits
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
 

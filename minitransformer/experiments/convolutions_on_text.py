@@ -11,12 +11,12 @@ import numpy as np
 
 from minitransformer.backend import backend
 from minitransformer.checks import form_of
-from minitransformer.commands.recipes import language_model
 from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import tree_size
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
+from minitransformer.training.recipes import language_model
 
 TAPS = 15  # bytes that a token sees in one layer, its own included; causal
 MODELS = {

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from minitransformer.backend import backend
-from minitransformer.commands.recipes import DATES, date_translator
 from minitransformer.data import dates
 from minitransformer.models import EncoderDecoder
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.loop import train
 from minitransformer.training.objective import WriteISO
+from minitransformer.training.recipes import DATES, date_translator
 from minitransformer.typing import Array
 
 LOOKED_AT = ("Wednesday, March 3rd, 2021", "14.7.1989")

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.commands.recipes import language_model
 from minitransformer.data.text import python_docs
 from minitransformer.experiments.reading_and_writing import size_of, writing
 from minitransformer.models.generate import read
 from minitransformer.pullback import tree_size
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
+from minitransformer.training.recipes import language_model
 
 ALONE = True
 ATTENTIONS = ("softmax", "window:radius=32", "linear", "delta")

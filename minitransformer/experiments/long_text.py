@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.commands.recipes import language_model
 from minitransformer.data.text import python_docs
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
+from minitransformer.training.recipes import language_model
 
 EVERY = 20  # steps whose losses become one number
 WINDOW = "window:radius=32"

@@ -7,7 +7,6 @@ then judged with memories of several lengths, for which nothing more is learned.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minitransformer.commands.recipes import parts_of
 from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
 from minitransformer.models.transformer_xl import reach
@@ -15,6 +14,7 @@ from minitransformer.pullback import tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import Segments
+from minitransformer.training.recipes import parts_of
 from minitransformer.training.schedule import Cosine
 
 JUDGED = (0, 32, 64, 128, 256, 512)  # lengths of the memory in evaluation

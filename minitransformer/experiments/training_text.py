@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.commands.evaluation import bits_per_byte
-from minitransformer.commands.recipes import TEXT, language_model
 from minitransformer.data import text
 from minitransformer.models import generate
 from minitransformer.pullback import tree_size
+from minitransformer.training.evaluation import bits_per_byte
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
+from minitransformer.training.recipes import TEXT, language_model
 
 EVERY = 20  # steps whose losses become one number
 PROMPT = "The value of "

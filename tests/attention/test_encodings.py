@@ -16,7 +16,7 @@ from minitransformer.attention.selected.adaptive_span import log_ramp
 from minitransformer.attention.selected.chosen import block_means
 from minitransformer.attention.selected.routing import normed
 from minitransformer.backend import available
-from minitransformer.commands import catalogue
+from minitransformer.cli import catalogue
 from minitransformer.functional import sigmoid, softmax
 from minitransformer.gather_scatter import by_offset
 from minitransformer.models.assemble import mixer_of

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from minitransformer import cli
-from minitransformer.commands.recipes import date_translator, language_model
 from minitransformer.figures.look import LONGEST, draw_heads, heads
 from minitransformer.models import LanguageModel
 from minitransformer.training.checkpoint import Checkpoint, save
 from minitransformer.training.loop import start
+from minitransformer.training.recipes import date_translator, language_model
 
 
 def saved(path, model, training, task="text"):

@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from minitransformer.commands.evaluation import bits_per_byte, judged, table
 from minitransformer.data import ngrams
 from minitransformer.data.text import Text, copied
 from minitransformer.models import LanguageModel
+from minitransformer.training.evaluation import bits_per_byte, judged, table
 from minitransformer.training.objective import NextByte
 
 MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)

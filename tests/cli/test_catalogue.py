@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from minitransformer.attention.registry import ATTENTIONS
-from minitransformer.commands.catalogue import COLUMNS, SIZES, attentions, encodings, stacks
+from minitransformer.cli.catalogue import COLUMNS, SIZES, attentions, encodings, stacks
 from minitransformer.models import LanguageModel
 from minitransformer.models.registry import STACKS
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from minitransformer import terminal
 from minitransformer.backend import available
 from minitransformer.cli import main
-from minitransformer.commands import terminal
 from minitransformer.training.checkpoint import load
 
 COMMAND = [sys.executable, "-m", "minitransformer"]
@@ -241,14 +241,14 @@ for program, wish in eval(sys.argv[1]):
         del sys.modules[name]
     sys.argv[0] = program
     signal.signal(signal.SIGINT, getattr(signal, wish))
-    import minitransformer.cli
+    import minitransformer.cli.command
     print(getattr(signal.getsignal(signal.SIGINT), "__name__", "SIG_IGN"))
 """
 ANSWERS = {
     ("-m", "default_int_handler"): "end",
     ("/usr/bin/minitransformer", "default_int_handler"): "end",
     ("/usr/bin/minitransformer", "SIG_IGN"): "SIG_IGN",
-    (terminal.__file__.replace("commands/terminal", "__main__"), "default_int_handler"): "end",
+    (terminal.__file__.replace("terminal", "__main__"), "default_int_handler"): "end",
     ("my_program.py", "default_int_handler"): "default_int_handler",
     ("pytest/__main__.py", "default_int_handler"): "default_int_handler",
 }

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minitransformer.commands import terminal
-from minitransformer.commands.defaults import DATES, TEXT
+from minitransformer import terminal
 from minitransformer.registry import OLD_FIELDS
+from minitransformer.training.defaults import DATES, TEXT
 
 if TYPE_CHECKING:  # at run time imported by the command that needs it: `minitransformer --help` should not wait
     from minitransformer.training.objective import NextByte, WriteISO
@@ -108,7 +108,7 @@ def train(args: argparse.Namespace) -> int:
 
 def _begin(args: argparse.Namespace) -> tuple[Any, Any, Any, None]:
     """A new run: objective, model, training, and no state yet."""
-    from minitransformer.commands.recipes import date_translator, language_model
+    from minitransformer.training.recipes import date_translator, language_model
 
     if args.out.exists():
         raise ValueError(f"{args.out} is there already: --resume goes on with it, --out starts another")
@@ -118,8 +118,8 @@ def _begin(args: argparse.Namespace) -> tuple[Any, Any, Any, None]:
 
 def _go_on(args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
     """The run in the checkpoint, if it is of this task, on this text, and with these choices."""
-    from minitransformer.commands.recipes import choices
     from minitransformer.training.checkpoint import load, refuse_other_data
+    from minitransformer.training.recipes import choices
 
     found = load(args.out)
     if found.data.get("task") != args.task:
@@ -169,8 +169,8 @@ def _objective(args: argparse.Namespace, model: Any) -> "NextByte | WriteISO":
 
 def _judge_text(objective: "NextByte", model: Any, params: Any) -> None:
     """Print held-out bits per byte beside those of n-grams, and a sample."""
-    from minitransformer.commands.evaluation import bits_per_byte, judged, table
     from minitransformer.pullback import tree_size
+    from minitransformer.training.evaluation import bits_per_byte, judged, table
 
     text, (small, copies) = objective.text, judged(objective)
     share = f"{copies.mean():.0%}"

@@ -8,12 +8,12 @@ import math
 from typing import Any
 
 from minitransformer.backend import current
-from minitransformer.commands.defaults import DATES, TEXT
-from minitransformer.commands.memory import refuse_too_large
 from minitransformer.data import dates
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training.choices import Training
+from minitransformer.training.defaults import DATES, TEXT
 from minitransformer.training.schedule import Cosine
+from minitransformer.training.size import refuse_too_large
 
 OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups", "ffn")
 OF_TEXT = ("context", "stack")

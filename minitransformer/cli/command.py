@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minitransformer import files
-from minitransformer.commands import terminal
-from minitransformer.commands.train import add_generate, add_train
+from minitransformer import files, terminal
+from minitransformer.cli.train import add_generate, add_train
 from minitransformer.kept_loops import keep_somewhere
 
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
@@ -97,7 +96,7 @@ def run_experiment(args: argparse.Namespace) -> int:
 
 def attentions(args: argparse.Namespace) -> int:
     """List the kinds of attention that a model can be given by name, or tell all of one."""
-    from minitransformer.commands import catalogue
+    from minitransformer.cli import catalogue
 
     print(catalogue.attentions(args.name))
     return 0
@@ -105,7 +104,7 @@ def attentions(args: argparse.Namespace) -> int:
 
 def positions(args: argparse.Namespace) -> int:
     """List the encodings of positions that a model can be given by name, or tell all of one, or which attention takes which."""
-    from minitransformer.commands import catalogue
+    from minitransformer.cli import catalogue
 
     print(catalogue.grid() if args.grid else catalogue.encodings(args.name))
     return 0
@@ -113,7 +112,7 @@ def positions(args: argparse.Namespace) -> int:
 
 def stacks(args: argparse.Namespace) -> int:
     """List the ways in which a model can put its blocks together, or tell all of one."""
-    from minitransformer.commands import catalogue
+    from minitransformer.cli import catalogue
 
     print(catalogue.stacks(args.name))
     return 0

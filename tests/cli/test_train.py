@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from minitransformer import tree_bytes, tree_size
-from minitransformer.cli import main, parser
-from minitransformer.commands import recipes, train
-from minitransformer.commands.memory import needed
-from minitransformer.commands.recipes import choices, date_translator, language_model
-from minitransformer.commands.train import CHOICES
+from minitransformer.cli import main, train
+from minitransformer.cli.command import parser
+from minitransformer.cli.train import CHOICES
 from minitransformer.data import text
 from minitransformer.data.dates import held_out_set
 from minitransformer.data.text import python_docs
+from minitransformer.training import recipes
 from minitransformer.training.checkpoint import load
 from minitransformer.training.loop import advance, start
 from minitransformer.training.objective import NextByte, WriteISO
+from minitransformer.training.recipes import choices, date_translator, language_model
+from minitransformer.training.size import needed
 
 SMALL = ["--width", "8", "--depth", "1", "--heads", "2", "--batch", "4"]
 TEXT = "the cat sat on the mat, and that was that. "

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from minitransformer import cli, figures
+from minitransformer import figures
 from minitransformer.book import book, equations
+from minitransformer.cli import command as cli
 
 
 def command(*args, **environment):

@@ -1,1 +1,0 @@
-"""`minitransformer train` and `generate`: the two trainings of the book, how good they become, and what is written then."""
