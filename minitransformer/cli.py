@@ -19,6 +19,7 @@ COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile")  # t
 IMPORT = (
     "attentions",
     "positions",
+    "stacks",
     "experiment",
     "train",
     "generate",
@@ -234,7 +235,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("doctor", help="look at this machine", description=examine.__doc__)
     command.set_defaults(run=examine)
     for name in IMPORT:
-        text = "a file of yours, run first: it can register an attention or positions (may be given several times)"
+        text = "a file of yours, run first: it can register an attention, positions or a stack (may be given several times)"
         commands.choices[name].add_argument(
             "--import", dest="imports", action="append", metavar="FILE.py", type=Path, help=text
         )

@@ -463,8 +463,8 @@ def learns(part: Part, *, tier: str) -> None:
         keep(np.isfinite(array).all(), f"after ten steps of training, {path} is not finite")
     pairs = zip(tree_items(before.params), tree_items(after.params), strict=True)
     moved = {path for (path, a), (_, b) in pairs if (a != b).any()}
-    still = [path for path in model.stack.untrained if f"stack.{path}" not in moved]
-    keep(not (model.stack.moves and still), f"it says that after_step moves its parameters, and {still} stay")
+    still = [path for path in model.body.untrained if f"stack.{path}" not in moved]
+    keep(not (model.body.moves and still), f"it says that after_step moves its parameters, and {still} stay")
     own = type(part).after_step is not Part.after_step
     keep(isinstance(part, MultiHeadAttention) or own == part.moves, "after_step does something: it needs moves = True")
 

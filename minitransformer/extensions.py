@@ -1,4 +1,4 @@
-"""What readers bring: an attention or an encoding of positions of their own, from a file or a cell outside the package.
+"""What readers bring: an attention, an encoding of positions or a stack of their own, from a file or a cell outside the package.
 
     mt.register("sigmoid", Sigmoid)                                  from here on the name means this class, in every model
     minitransformer train --import mine.py --attention sigmoid       mine.py is run first, and registers it
@@ -9,6 +9,7 @@ A file is run because its reader names it on the command line. No checkpoint and
 import dataclasses
 import inspect
 import re
+import reprlib
 import sys
 import traceback
 from collections.abc import Callable, MutableMapping
@@ -19,11 +20,14 @@ from typing import Any, NamedTuple
 from minitransformer import attention, positions
 from minitransformer.attention import ATTENTIONS, Core, Mixer, Pattern
 from minitransformer.attention.registry import EXAMPLE
+from minitransformer.models.registry import EXAMPLE as STACK_EXAMPLE
+from minitransformer.models.registry import STACKS
+from minitransformer.models.stack import Stack
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, Encoding, OffsetBias, ScoreEncoding
 from minitransformer.registry import named
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-GIVEN = dict.fromkeys(("causal", "mask", "rng"))  # to a core and a mixer, beside arrays
+GIVEN = dict.fromkeys(("causal", "mask", "rng"))  # to a core, a mixer and a stack, beside arrays
 Registry = MutableMapping[str, Callable[..., Any]]
 
 
@@ -31,7 +35,8 @@ def register(name: str, kind: type) -> None:
     """Give a class of yours a name, in every model, on the command line and in checkpoints.
 
     A `Core`, `Mixer` or `Pattern` becomes a kind of attention, `LanguageModel(attention=name)`. An `Encoding`, or a class that
-    adds something to the embeddings, becomes an encoding of positions, `LanguageModel(positions=name)`.
+    adds something to the embeddings, becomes an encoding of positions, `LanguageModel(positions=name)`. A `Stack` becomes a way
+    to put blocks together, `LanguageModel(stack=name)`.
 
     Registering a class of the same module and name again replaces it, so a cell of a notebook can be run twice.
     kind     a frozen dataclass (`@frozen`); every field has a default, but for the sizes that a model fills in
@@ -50,8 +55,9 @@ def register(name: str, kind: type) -> None:
         raise ValueError(
             f"{name}: there is another class {kind.__name__}, {_full_name(other)}; a checkpoint could not tell them apart"
         )
-    _refuse_fields(kind)
-    _refuse_signatures(kind, _example(kind))
+    sizes = STACK_EXAMPLE if registry is STACKS else EXAMPLE
+    _refuse_fields(kind, sizes)
+    _refuse_signatures(kind, _example(kind, sizes))
     for known in others:
         for taken in [taken for taken, old in known.items() if _same(old, kind)]:
             known[taken] = kind  # a cell that was run again, whatever it called the class before
@@ -81,17 +87,19 @@ def _registry_of(name: str, kind: type) -> tuple[Registry, tuple[Registry, ...]]
     """Where a class belongs, and where its name must not mean anything else."""
     if issubclass(kind, (Core, Mixer, Pattern)):
         return ATTENTIONS, (ATTENTIONS,)
+    if issubclass(kind, Stack):
+        return STACKS, (STACKS,)
     if issubclass(kind, Encoding):
         return IN_ATTENTION, (AT_EMBEDDING, IN_ATTENTION)
     if hasattr(kind, "init") and "__call__" in vars(kind):
         return AT_EMBEDDING, (AT_EMBEDDING, IN_ATTENTION)
     raise ValueError(
-        f"{name}: {kind.__name__} should be a Core, a Mixer or a Pattern, for attention; or an Encoding, or a class with init "
-        "and __call__, for positions"
+        f"{name}: {kind.__name__} should be a Core, a Mixer or a Pattern, for attention; an Encoding, or a class with init and "
+        "__call__, for positions; or a Stack"
     )
 
 
-def _refuse_fields(kind: type) -> None:
+def _refuse_fields(kind: type, sizes: dict[str, Any]) -> None:
     """A model makes objects of the class, compares them, and writes them down."""
     if "__dataclass_params__" not in vars(kind) or not vars(kind)["__dataclass_params__"].frozen:
         raise ValueError(
@@ -99,19 +107,19 @@ def _refuse_fields(kind: type) -> None:
         )
     missing = (dataclasses.MISSING, dataclasses.MISSING)
     for field in dataclasses.fields(kind):
-        if field.init and (field.default, field.default_factory) == missing and field.name not in EXAMPLE:
+        if field.init and (field.default, field.default_factory) == missing and field.name not in sizes:
             raise ValueError(
-                f"{kind.__name__}: the field {field.name} needs a default; a model fills in {', '.join(EXAMPLE)} only"
+                f"{kind.__name__}: the field {field.name} needs a default; a model fills in {', '.join(sizes)} only"
             )
 
 
-def _example(kind: type) -> Any:
+def _example(kind: type, sizes: dict[str, Any]) -> Any:
     """An object of the class, as a model would make it."""
     try:
-        return named(kind.__name__, {"it": kind}, "it", EXAMPLE)
+        return named(kind.__name__, {"it": kind}, "it", sizes)
     except Exception as error:
-        sizes = ", ".join(f"{size}={value}" for size, value in EXAMPLE.items())
-        raise ValueError(f"{kind.__name__}: can't be made for a model of {sizes}: {error}") from error
+        said = ", ".join(f"{size}={reprlib.repr(value)}" for size, value in sizes.items())
+        raise ValueError(f"{kind.__name__}: can't be made for a model of {said}: {error}") from error
 
 
 def _refuse_signatures(kind: type, made: Any) -> None:
@@ -122,7 +130,10 @@ def _refuse_signatures(kind: type, made: Any) -> None:
         _refuse_signature(kind, "sees", ("i", "j", "m"), {"causal": True})
         return
     _refuse_signature(kind, "init", ("rng", "dtype"))
-    if issubclass(kind, Core):
+    if issubclass(kind, Stack):
+        _refuse_signature(kind, "__call__", ("params", "X"), GIVEN)
+        _refuse_signature(kind, "step", ("params", "X", "states"))
+    elif issubclass(kind, Core):
         heads = ("params", "Q", "K", "V", *made.streams)
         _refuse_signature(kind, "__call__", heads, GIVEN, own=Core)
         _refuse_signature(kind, "step", heads, {"state": None})

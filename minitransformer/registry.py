@@ -9,6 +9,12 @@ from typing import Any
 from minitransformer.ranges import bare
 
 RENAMED = {"globals_": "global_tokens", "step": "dilation"}  # options that once had another name
+OLD_FIELDS = {  # of a model, and how the same is chosen now
+    "reversible": 'stack="reversible"',
+    "memory": 'stack="transformer-xl:memory=…"',
+    "universal": 'stack="universal:halting=…"',
+    "ponder": 'stack="universal:ponder=…"',
+}
 PLAIN = (int, float, bool, str, type(None))  # what an option in a text can be
 
 
@@ -20,12 +26,12 @@ class UnknownName(ValueError):
         self.what, self.name = what, name
 
 
-def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, sizes: Mapping[str, int]) -> Any:
+def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, sizes: Mapping[str, Any]) -> Any:
     """What the registry has under a name, made with those of the sizes that it asks for, and with the options in the text.
 
     what     the name of the choice, for the error
     text     NAME or NAME:OPTION=VALUE,OPTION=VALUE
-    sizes    of the model; no option can change them
+    sizes    of the model, and for a stack its blocks; no option can change them
     raises   ValueError for a name, an option or a value that makes no sense
     """
     name, colon, rest = text.partition(":")
@@ -51,7 +57,7 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
     return registry[name](**given)
 
 
-def options(maker: Callable[..., Any], sizes: Mapping[str, int]) -> dict[str, tuple[type, ...]]:
+def options(maker: Callable[..., Any], sizes: Mapping[str, Any]) -> dict[str, tuple[type, ...]]:
     """What can be chosen in a text, beside the sizes, and the types that it may have."""
     known = inspect.signature(maker, eval_str=True).parameters
     return {option: kinds for option in known if option not in sizes and (kinds := _kinds(known[option]))}
@@ -62,6 +68,8 @@ def _kinds(parameter: inspect.Parameter) -> tuple[type, ...]:
     annotation = bare(parameter.annotation)
     if annotation is parameter.empty:
         annotation = type(parameter.default)
+    if typing.get_origin(annotation) is tuple:
+        return ()
     parts = (
         (annotation,)
         if typing.get_origin(annotation) is typing.Literal

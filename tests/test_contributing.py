@@ -22,6 +22,7 @@ VARIANT = (
 OTHERS = (
     "sigmoid.py",
     "slopes.py",
+    "looped.py",
     "minitransformer/experiments/best_of_64.py",
     "minitransformer/figures/best_of_64.py",
     "tests/figures/test_best_of_64.py",
@@ -109,9 +110,9 @@ def test_a_variant_is_one_file_one_line_one_test_one_row_one_cell(parts):
 
 
 def test_a_file_of_ones_own_works_in_every_command(copy, tmp_path):
-    out, other = str(tmp_path / "run.safetensors"), str(tmp_path / "other.safetensors")
+    out, other, deep = (str(tmp_path / f"{name}.safetensors") for name in ("run", "other", "deep"))
     brought = ["--import", "sigmoid.py"]
-    listed, trained, written, drawn, encoding, slopes = commands(
+    listed, trained, written, drawn, encoding, slopes, stack, looped, read_again = commands(
         copy,
         ["attentions", *brought],
         ["train", *brought, "--attention", "sigmoid", *SMALL, "--out", out],
@@ -119,6 +120,9 @@ def test_a_file_of_ones_own_works_in_every_command(copy, tmp_path):
         ["look", *brought, out, "The "],
         ["positions", "--import", "slopes.py", "slopes"],
         ["train", "--import", "slopes.py", "--positions", "slopes", "--attention", "window", *SMALL, "--out", other],
+        ["stacks", "--import", "looped.py", "looped"],
+        ["train", "--import", "looped.py", "--stack", "looped:rounds=3", *SMALL, "--out", deep],
+        ["generate", "--import", "looped.py", deep, "The ", "--length", "9"],
     )
     assert re.search(r"^sigmoid +O\(n²\); causal: yes; remembers keys and values", listed, re.MULTILINE)
     assert f"saved in {out}" in trained
@@ -126,6 +130,9 @@ def test_a_file_of_ones_own_works_in_every_command(copy, tmp_path):
     assert drawn == str(tmp_path / "run_heads.svg\n")
     assert encoding.startswith("slopes ")
     assert f"saved in {other}" in slopes
+    assert "options: rounds=2" in stack
+    assert f"saved in {deep}" in looped
+    assert read_again.startswith("The ")
     done = in_copy(copy, "-m", "minitransformer", "generate", out, "The ")
     assert done.returncode == 1
     assert re.fullmatch(

@@ -11,16 +11,19 @@ import minitransformer as mt
 from minitransformer import cli
 from minitransformer.attention import ATTENTIONS, Core, Mixer, Pattern, SoftmaxAttention, dot_product_attention
 from minitransformer.checks import frozen
+from minitransformer.commands import catalogue
 from minitransformer.extensions import ReaderFile
-from minitransformer.models import LanguageModel
+from minitransformer.models import LanguageModel, Stack
+from minitransformer.models.registry import STACKS
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, Encoding, NoPositions, OffsetBias, ScoreEncoding
 from minitransformer.pullback import NoParams, tree_items
+from minitransformer.ranges import NonNegative
 from minitransformer.training.checkpoint import Checkpoint, CheckpointError, load, save
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start
 from minitransformer.training.schedule import Cosine
 
-REGISTRIES = (ATTENTIONS, AT_EMBEDDING, IN_ATTENTION)
+REGISTRIES = (ATTENTIONS, AT_EMBEDDING, IN_ATTENTION, STACKS)
 MINE = """
 import minitransformer as mt
 from minitransformer.attention import Window
@@ -78,7 +81,7 @@ def test_a_registered_core_is_a_name_in_models_and_in_the_list(capsys):
         sharpness: float = 1.0
 
     mt.register("own", Own)
-    core = LanguageModel(attention="own:sharpness=2", heads=2).stack.blocks[0].attention.core
+    core = LanguageModel(attention="own:sharpness=2", heads=2).body.blocks[0].attention.core
     assert (type(core), core.heads, core.sharpness) == (Own, 2, 2)
     assert cli.main(["attentions"]) == 0
     assert re.search(
@@ -118,12 +121,48 @@ def test_a_pattern_a_mixer_and_encodings_have_names_too():
 
     for name, kind in {"even": Even, "same": Same, "far": Far, "any": Any, "added": Added}.items():
         mt.register(name, kind)
-    block = LanguageModel(attention="even", positions="far").stack.blocks[0]
+    block = LanguageModel(attention="even", positions="far").body.blocks[0]
     assert type(block.attention.core.pattern) is Even
     assert type(block.attention.core.encoding) is Far
-    assert type(LanguageModel(positions="any").stack.blocks[0].attention.core.encoding) is Any
-    assert type(LanguageModel(attention="same", positions="added").stack.blocks[0].attention) is Same
+    assert type(LanguageModel(positions="any").body.blocks[0].attention.core.encoding) is Any
+    assert type(LanguageModel(attention="same", positions="added").body.blocks[0].attention) is Same
     assert "added" in AT_EMBEDDING
+
+
+def test_a_stack_has_a_name_too():
+    """A frozen dataclass with an option of its own; a model gives it its blocks."""
+
+    @frozen
+    class Shallow(Stack):
+        """As many of the blocks as it is told."""
+
+        used: NonNegative = 1
+
+        def __call__(self, params, X, *, causal=False, mask=None, rng=None):
+            return Stack(self.blocks[: self.used])(params, X, causal=causal, mask=mask, rng=rng)
+
+    mt.register("shallow", Shallow)
+    body = LanguageModel(stack="shallow:used=2", depth=3).body
+    assert (type(body), body.used, body.depth) == (Shallow, 2, 3)
+    assert "shallow         takes any blocks" in catalogue.stacks()
+    with pytest.raises(ValueError, match="used: -1 should be at least 0"):
+        LanguageModel(stack="shallow:used=-1")
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("__call__(self, params, X)", r"__call__: is called as __call__\(params, X, \*, causal, mask, rng\)"),
+        ("step(self, params, X)", r"step: is called as step\(params, X, states\)"),
+        ("__post_init__(self): raise ValueError('no')", r"Wrong: can't be made for a model of blocks=.*: no"),
+    ],
+)
+def test_a_stack_that_a_model_could_not_use(method, says):
+    namespace = {"Stack": Stack, "frozen": frozen}
+    exec(f"@frozen\nclass Wrong(Stack):\n    def {method}{'' if 'raise' in method else ': pass'}", namespace)
+    with pytest.raises(ValueError, match=says):
+        mt.register("wrong", namespace["Wrong"])
+    assert "wrong" not in STACKS
 
 
 def cell(radius):
@@ -135,11 +174,11 @@ def cell(radius):
 
 def test_a_cell_can_be_run_again():
     assert cell(1) is not cell(2)
-    assert LanguageModel(attention="near").stack.blocks[0].attention.core.pattern.radius == 2
+    assert LanguageModel(attention="near").body.blocks[0].attention.core.pattern.radius == 2
     mt.register("nearer", cell(2))
     cell(3)  # it says "near" only; and by its other name it is the new one, too
     for name in ("near", "nearer"):
-        assert LanguageModel(attention=name).stack.blocks[0].attention.core.pattern.radius == 3
+        assert LanguageModel(attention=name).body.blocks[0].attention.core.pattern.radius == 3
 
 
 @frozen
@@ -237,7 +276,7 @@ Window = frozen(type("Window", (Plain,), {"__annotations__": {}, "__module__": _
         ("x" * 41, Streams, "name: 'xxx"),
         (7, Streams, "name: 7 should be"),
         ("own", SoftmaxAttention(), "own: SoftmaxAttention(.*) should be a class"),
-        ("own", int, "own: int should be a Core, a Mixer or a Pattern, for attention; or an Encoding"),
+        ("own", int, "own: int should be a Core, a Mixer or a Pattern, for attention; an Encoding"),
         ("own", Plain, "Plain: should be a frozen dataclass; write @frozen"),
         ("own", Melted, "Melted: should be a frozen dataclass"),
         ("own", Undecorated, "Undecorated: should be a frozen dataclass"),

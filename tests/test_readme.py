@@ -28,6 +28,7 @@ import minitransformer
 from minitransformer import cli, models
 from minitransformer.attention import ATTENTIONS
 from minitransformer.commands.recipes import language_model
+from minitransformer.models.registry import STACKS
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.loop import start
@@ -42,13 +43,13 @@ ON_THE_WAY = ("best_of_64", "temperature")  # what is made in test_contributing.
 @pytest.fixture(autouse=True)
 def registries():
     """What a listing registers is forgotten after its test, and so are the modules of a reader."""
-    known, modules = (ATTENTIONS, AT_EMBEDDING, IN_ATTENTION), set(sys.modules)
+    known, modules = (ATTENTIONS, AT_EMBEDDING, IN_ATTENTION, STACKS), set(sys.modules)
     before = [dict(registry) for registry in known]
     yield
     for registry, old in zip(known, before, strict=True):
         registry.clear()
         registry.update(old)
-    for name in {"sigmoid", "slopes"} - modules:
+    for name in {"sigmoid", "slopes", "looped"} - modules:
         sys.modules.pop(name, None)
 
 

@@ -1,6 +1,6 @@
 """Choices by name: options in a text, sizes filled in, everything else refused in one line."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytest
@@ -72,10 +72,27 @@ def test_every_encoding_has_a_name(name):
 
 def test_in_a_model():
     model = LanguageModel(attention="window:radius=5", positions="rope:base=500,layout=halves")
-    assert model.stack.blocks[0].attention.core.pattern.radius == 5
-    assert model.stack.blocks[0].attention.rotate.base == 500
+    assert model.body.blocks[0].attention.core.pattern.radius == 5
+    assert model.body.blocks[0].attention.rotate.base == 500
     with pytest.raises(ValueError, match="positions: 'rope' has no option 'scaling=3'"):
         LanguageModel(positions="rope:scaling=3")
     with pytest.raises(ValueError, match="attention: radius of 'window' should be int"):
         LanguageModel(attention="window:radius=0.5")
     assert set(ATTENTIONS) >= {"softmax", "window", "strided", "bigbird", "linear", "delta"}
+
+
+@pytest.mark.parametrize("field", ["reversible", "memory", "universal", "ponder"])
+def test_a_field_that_there_was_once_is_refused_with_what_says_it_now(field):
+    for refused in (lambda: LanguageModel(**{field: 1}), lambda: replace(LanguageModel(), **{field: 1})):
+        with pytest.raises(TypeError, match=f'^{field}: stack="[a-z:=-]+…?" says it now'):
+            refused()
+
+
+def test_stacks_in_a_model():
+    assert LanguageModel(stack="universal:halting=accumulated,ponder=0.5").body.ponder == 0.5
+    assert LanguageModel(context=7, positions="rope", stack="transformer-xl:memory=9").body.segment == 7
+    for text in ("plain:tied=ffn", "universal:places=True", "transformer-xl:segment=3", "reversible:blocks=1"):
+        with pytest.raises(ValueError, match=f"^stack: '{text.partition(':')[0]}' has no option"):
+            LanguageModel(stack=text)
+    with pytest.raises(TypeError, match="stack: None should be str"):
+        LanguageModel(stack=None)

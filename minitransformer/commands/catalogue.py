@@ -3,27 +3,19 @@
 import inspect
 import itertools
 import textwrap
-import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from minitransformer.attention.core import Core, Part
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of, positions
-from minitransformer.commands.defaults import TEXT
-from minitransformer.models import LanguageModel
-from minitransformer.models.assemble import STACKS, mixer_of
+from minitransformer.models import registry
+from minitransformer.models.assemble import mixer_of
+from minitransformer.models.registry import STACKS
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION, place
-from minitransformer.ranges import bare
-from minitransformer.registry import UnknownName, named, options
+from minitransformer.registry import named, options
 
 COLUMNS = 100
-SIZES = {**EXAMPLE, "longest": 128}
-CHOSEN: dict[str, dict[str, Any]] = {  # each stack, by the fields of a model
-    "plain": {},
-    "reversible": {"reversible": True},
-    "universal": {"universal": "basic", "ponder": 0.01},
-    "memory": {"memory": 128, "positions": "transformer-xl"},
-}
+SIZES = {**EXAMPLE, **registry.EXAMPLE}
 
 
 def attentions(name: str | None = None) -> str:
@@ -75,29 +67,20 @@ def grid() -> str:
 
 
 def stacks(name: str | None = None) -> str:
-    """Every stack of blocks: how it is chosen, what it is, options; or all there is to say of one.
+    """Every stack of blocks: what its blocks have to be like, what it is, options; or all there is to say of one.
 
     raises   ValueError for an unknown name
     """
-    if name is not None and name not in STACKS:
-        raise UnknownName("stack", name, STACKS)
-    lines: list[str] = []
-    for each in STACKS if name is None else [name]:
-        lines += _entry(
-            each, STACKS, [*_chosen(each), (inspect.getdoc(STACKS[each]) or "").splitlines()[0], *_choices(each)]
-        )
-    if name is not None:
-        lines += ["", *(inspect.getdoc(STACKS[name]) or "").splitlines()]
-    return "\n".join(lines)
+    return _catalogue("stack", STACKS, _of_stack, name)
 
 
-def _catalogue(what: str, registry: dict[str, Any], about: Any, name: str | None) -> str:
-    names = list(registry) if name is None else [name]
+def _catalogue(what: str, known: dict[str, Any], about: Any, name: str | None) -> str:
+    names = list(known) if name is None else [name]
     lines: list[str] = []
     for each in names:
-        made = named(what, registry, each, SIZES)
-        said = [about(each, made), (inspect.getdoc(made) or "").splitlines()[0], *_options(registry[each])]
-        lines += _entry(each, registry, said)
+        made = named(what, known, each, SIZES)
+        said = [about(each, made), (inspect.getdoc(made) or "").splitlines()[0], *_options(known[each])]
+        lines += _entry(each, known, said)
     if name is not None:
         lines += ["", *(inspect.getdoc(made) or "").splitlines()]
     return "\n".join(lines)
@@ -111,28 +94,6 @@ def _entry(name: str, names: Iterable[str], said: list[str]) -> Iterator[str]:
         yield from textwrap.wrap(part, COLUMNS, initial_indent=indent, subsequent_indent=" " * (widest + 2))
 
 
-def _chosen(name: str) -> Iterator[str]:
-    """What to write in Python, and on the command line if that can be said there."""
-    yield f"LanguageModel({', '.join(f'{field}={value!r}' for field, value in CHOSEN[name].items())})"
-    options = {field: value for field, value in CHOSEN[name].items() if field in TEXT}
-    yield "minitransformer train" + "".join(f" --{o}{'' if v is True else f' {v}'}" for o, v in options.items())
-
-
-def _choices(name: str) -> Iterator[str]:
-    """The values that a field can have, and what is usual; those of the blocks are the same in every stack."""
-    known = inspect.signature(LanguageModel).parameters
-    said = [
-        f"{field}={_default(known[field])}{_one_of(known[field])}" for field in CHOSEN[name] if field != "positions"
-    ]
-    if said:
-        yield f"options: {', '.join(said)}"
-
-
-def _one_of(parameter: inspect.Parameter) -> str:
-    words = typing.get_args(bare(parameter.annotation))
-    return f" ({', '.join(words)})" if words else ""
-
-
 def _of_attention(name: str, made: Any) -> str:
     part: Part = attention_of(made, EXAMPLE)
     causal = "values only" if part.looks_ahead else {"either": "yes"}.get(part.causal, part.causal)
@@ -140,6 +101,10 @@ def _of_attention(name: str, made: Any) -> str:
     remembers = f"remembers {part.remembers}" if part.remembers else remembers
     needs = f"; needs {part.needs}" if part.needs else ""
     return f"{part.cost}; causal: {causal}; {remembers}; positions: {positions(part)}{needs}"
+
+
+def _of_stack(name: str, made: Any) -> str:
+    return f"takes {made.takes}"
 
 
 def _of_encoding(name: str, made: Any) -> str:

@@ -16,7 +16,7 @@ from minitransformer.training.choices import Training
 from minitransformer.training.schedule import Cosine
 
 OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups", "ffn")
-OF_TEXT = ("context", "memory", "reversible", "universal")
+OF_TEXT = ("context", "stack")
 PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
 
 

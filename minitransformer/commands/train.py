@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from minitransformer.commands import terminal
 from minitransformer.commands.defaults import DATES, TEXT
+from minitransformer.registry import OLD_FIELDS
 
 if TYPE_CHECKING:  # at run time imported by the command that needs it: `minitransformer --help` should not wait
     from minitransformer.training.objective import NextByte, WriteISO
@@ -23,12 +24,7 @@ CHOICES = {  # option: type, help
     "attention": (str, "which one: see `minitransformer attentions`; NAME:OPTION=VALUE, or several that take turns"),
     "ffn": (str, "the second half of a block: plain, or gated: glu, reglu, geglu, swiglu, bilinear; or none"),
     "context": (int, "bytes that the model sees (text only)"),
-    "memory": (int, "rows that each block remembers of the text before, with relative positions (text only)"),
-    "reversible": (bool, "layers that can be run backwards, so that little is remembered in training (text only)"),
-    "universal": (
-        str,
-        "one block over and over: fixed, basic or accumulated, see `minitransformer stacks` (text only)",
-    ),
+    "stack": (str, "how the blocks are put together: see `minitransformer stacks`; NAME:OPTION=VALUE (text only)"),
     "positions": (str, "how it knows where a byte stands: sinusoidal, learned, rope, rope:base=500, alibi, …"),
 }
 PROMPT, SAMPLE, TEMPERATURE = "The ", 400, 0.8
@@ -49,10 +45,17 @@ def add_train(commands: Any) -> None:
     )
     for name, (kind, text) in CHOICES.items():
         form: dict[str, Any] = {"type": kind, "nargs": "+" if name == "attention" else None}
-        if kind is bool:
-            form = {"action": "store_const", "const": True}
         parser.add_argument(f"--{name}", help=f"{text} ({_usual(name)})", **form)
+    for name in OLD_FIELDS:
+        parser.add_argument(f"--{name}", nargs="?", action=_Old, help=argparse.SUPPRESS)
     parser.set_defaults(run=train)
+
+
+class _Old(argparse.Action):
+    """An option that there was once: it ends the process, and says how the same is chosen now."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None) -> None:
+        parser.error(f"{option}: --{OLD_FIELDS[self.dest].replace('=', ' ', 1)} says it now")
 
 
 def _usual(name: str) -> str:
@@ -157,7 +160,7 @@ def _objective(args: argparse.Namespace, model: Any) -> "NextByte | WriteISO":
     from minitransformer.training.objective import NextByte, Segments, WriteISO
 
     if args.task == "text":
-        kind = Segments if model.memory else NextByte
+        kind = Segments if model.body.remembers else NextByte
         return kind(python_docs() if args.file is None else read_text(args.file), model.context)
     if args.file is not None:
         raise ValueError(f"{args.file}: the dates are drawn at random, --task dates takes no file")

@@ -129,10 +129,10 @@ def some(model: LanguageModel) -> Tree:
 def e57() -> Reading:
     """Rows of a table of absolute positions in two segments; and the gradient with a memory, beside that of the whole text."""
     absolute = np.concatenate([sinusoids(4, 12)] * 2)
-    model = LanguageModel(**SIZES, memory=8, positions="transformer-xl")
+    model = LanguageModel(**SIZES, stack="transformer-xl:memory=8", positions="transformer-xl")
     params, text = some(model), np.arange(8)[None]
     dY = np.random.default_rng(2).standard_normal((1, 8, 40))
-    whole, of_all = replace(model, memory=0)(params, text)
+    whole, of_all = replace(model, stack="plain")(params, text)
     a, first = model(params, text[:, :4])
     b, second = model(params, text[:, 4:], memory=first.stack.memory)
     cut, full = (
@@ -149,8 +149,8 @@ def e57() -> Reading:
 
 def e58() -> Reading:
     """Steps of twelve tokens: as printed, and where each may halt."""
-    printed = LanguageModel(**{**SIZES, "depth": 6}, universal="fixed", order="post")
-    meant = replace(printed, universal="accumulated")
+    printed = LanguageModel(**{**SIZES, "depth": 6}, stack="universal:halting=fixed", order="post")
+    meant = replace(printed, stack="universal:halting=accumulated")
     tokens = np.arange(12)[None] * 3
     params = some(meant)
     halting = HaltingParams(params.stack.halting.w, np.full(1, -0.3))

@@ -49,7 +49,8 @@ def run(trial: Trial) -> dict[str, Any]:
         "heads": 4,
         "positions": "transformer-xl",
     }
-    remembers, slides = (LanguageModel(**sizes, memory=memory) for memory in (trial.sees, 0))
+    slides = LanguageModel(**sizes)
+    remembers = replace(slides, stack=f"transformer-xl:memory={trial.sees}")
     params = remembers.init(np.random.default_rng(0))
     text = np.resize(python_docs().held_out, trial.sees + max(trial.read, trial.slid)).astype(np.int64)
 

@@ -46,7 +46,9 @@ def small(trial: Trial) -> Trial:
 def run(trial: Trial) -> dict[str, Any]:
     """Held-out bits per byte for each memory; and how many bytes before its segment a prediction can depend on."""
     sizes: dict[str, Any] = {"context": trial.segment, "width": trial.width, "depth": trial.depth, "heads": 4}
-    model = LanguageModel(**sizes, positions="transformer-xl", memory=trial.memory, activation="relu")
+    model = LanguageModel(
+        **sizes, positions="transformer-xl", stack=f"transformer-xl:memory={trial.memory}", activation="relu"
+    )
     schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
     training = Training(
         trial.steps, BATCH, schedule, parts=parts_of(BATCH), seed=trial.seed, look_every=trial.steps, save_every=trial.steps
@@ -56,6 +58,9 @@ def run(trial: Trial) -> dict[str, Any]:
     return {
         "text": objective.data,
         "parameters": tree_size(params),
-        "bits": [round(float(objective.bits(replace(model, memory=M), params).mean()), 4) for M in JUDGED],
+        "bits": [
+            round(float(objective.bits(replace(model, stack=f"transformer-xl:memory={M}"), params).mean()), 4)
+            for M in JUDGED
+        ],
         "reach": [reach(trial.depth, trial.segment, M) for M in JUDGED],
     }

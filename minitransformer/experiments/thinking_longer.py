@@ -97,9 +97,9 @@ def small(trial: Trial) -> Trial:
 
 def run(trial: Trial) -> dict[str, Any]:
     """For each number of moves: how often it occurs, the share of right answers, and the steps that are taken."""
-    universal = "accumulated" if trial.ponder > 0 else "fixed" if trial.ponder == 0 else "no"
-    options: dict[str, Any] = {"outputs": PLACES, "universal": universal, "ponder": max(trial.ponder, 0.0)}
-    model = SequenceModel(PLACES, PLACES, trial.width, STEPS, 4, **options)
+    halts = f"universal:halting=accumulated,ponder={trial.ponder}"
+    stack = halts if trial.ponder > 0 else "universal:halting=fixed" if trial.ponder == 0 else "plain"
+    model = SequenceModel(PLACES, PLACES, trial.width, STEPS, 4, outputs=PLACES, stack=stack)
     schedule = Cosine(3e-3, trial.steps, warmup=trial.steps // 10)
     training = Training(
         trial.steps, BATCH, schedule, parts=1, seed=trial.seed, look_every=trial.steps, save_every=trial.steps

@@ -24,7 +24,7 @@ def data(steps: int = 3, n: int = 5, width: int = 8) -> UniversalBlock:
     """Do what is drawn, so many times."""
     rng = np.random.default_rng(0)
     block = Block(MultiHeadAttention(width, 2), FeedForward(width, 16), order="post")
-    stack = UniversalStack((block,) * steps, rule="fixed")
+    stack = UniversalStack((block,) * steps, halting="fixed")
     params = stack.init(rng, np.float64)
     H = X = rng.standard_normal((n, width))
     own = params.block

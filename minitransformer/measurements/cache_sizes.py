@@ -60,7 +60,7 @@ READ: dict[str, LanguageModel] = {  # models of the book in published sizes; not
 
 def layers_of(model: LanguageModel) -> tuple[Layers, ...]:
     """What each block of a model keeps, from its own numbers."""
-    return tuple(_kept_by(block.attention) for block in model.stack.blocks)
+    return tuple(_kept_by(block.attention) for block in model.body.blocks)
 
 
 def _kept_by(mixer: Any) -> Layers:

@@ -1,27 +1,17 @@
-"""From names and sizes to a stack of blocks: which attention, with which positions, in how many heads."""
+"""From names and sizes to blocks: which attention, with which positions, in how many heads; and what comes after it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from minitransformer.attention import Core, Mixer, MultiHeadAttention, attention_of, padding_mask
-from minitransformer.models.block import Block, Order
+from minitransformer.models.block import Block
 from minitransformer.models.feed_forward import FeedForward
 from minitransformer.models.gated_feed_forward import GatedFeedForward
-from minitransformer.models.reversible import ReversibleStack
-from minitransformer.models.stack import Stack
-from minitransformer.models.transformer_xl import MemoryStack
-from minitransformer.models.universal import UniversalStack
 from minitransformer.positions import Encoding
 from minitransformer.typing import Array
 
 FFN = Literal["plain", "glu", "reglu", "geglu", "swiglu", "bilinear", "none"]
-STACKS: dict[str, type[Stack]] = {
-    "plain": Stack,
-    "reversible": ReversibleStack,
-    "universal": UniversalStack,
-    "memory": MemoryStack,
-}
 
 
 def mixer_of(
@@ -68,47 +58,28 @@ def _with_scores(core: Core, encoding: Encoding) -> Core:
     return replace(core, encoding=encoding)  # type: ignore[type-var]
 
 
-def stack_of(
-    attention: Any, encoding: Encoding | None, *, width: int, depth: int, heads: int, hidden: int | None,
-    groups: int | None, longest: int, order: Order, norm: str, eps: float = 1e-5, activation: str, ffn: FFN, dropout: float,
-    cross: bool = False, reversible: bool = False, memory: int = 0, universal: str = "no", ponder: float = 0.0,
-    places: bool = False, bias: bool = True,
-) -> Stack:  # fmt: skip
-    """A stack of `depth` blocks. Several kinds of attention take turns along the depth.
+def second_half(
+    ffn: FFN, *, width: int, hidden: int | None, activation: str, bias: bool = True
+) -> FeedForward | GatedFeedForward | None:
+    """What a block does to each token by itself: a plain network with this activation, a gated one, or nothing.
 
-    attention    a name, a core, a mixer or a pattern, or a sequence of them
-    hidden       width of the feed-forward network; 4 D if None
-    ffn          "plain" with this activation, the name of a gated one, or "none" for blocks of attention alone
-    cross        whether each block has cross-attention, always dense and without positions
-    reversible   whether its layers are (models/reversible.py)
-    memory       rows that a block remembers of the segments before (models/transformer_xl.py)
-    universal    "fixed", "basic" or "accumulated" for one block over and over (models/universal.py), or "no".
-                 ponder: the price of a step; places: whether each step says where a token stands
-    bias         whether the projections of attention and the feed-forward network have one
+    hidden   4 D if None
     """
-    if (reversible, memory > 0, universal != "no").count(True) > 1:
-        raise ValueError("reversible, memory, universal: a stack can be one of these")
+    hidden = 4 * width if hidden is None else hidden
+    if ffn == "plain":
+        return FeedForward(width, hidden, activation, bias)  # type: ignore[arg-type]
+    return None if ffn == "none" else GatedFeedForward(width, hidden, ffn, bias)
+
+
+def in_turns(attention: Any, block: Callable[[Any], Block], depth: int) -> tuple[Block, ...]:
+    """A block for each layer. Several kinds of attention take turns along the depth."""
     kinds = attention if isinstance(attention, Sequence) and not isinstance(attention, str) else (attention,)
     if not kinds:
         raise ValueError("attention: an empty sequence")
     if len(kinds) > depth:
         raise ValueError(f"attention: {len(kinds)} kinds for {depth} blocks")
-    hidden = 4 * width if hidden is None else hidden
-    second = {"plain": lambda: FeedForward(width, hidden, activation, bias), "none": lambda: None}  # type: ignore[arg-type]
-    half = second.get(ffn, lambda: GatedFeedForward(width, hidden, ffn, bias))()  # type: ignore[arg-type]
-    blocks = [
-        Block(
-            mixer_of(kind, encoding, width=width, heads=heads, groups=groups, longest=longest, bias=bias),
-            *(half, MultiHeadAttention(width, heads) if cross else None, order, norm, eps, dropout),
-        )
-        for kind in kinds
-    ]
-    blocks = [blocks[k % len(blocks)] for k in range(depth)]
-    if memory:
-        return MemoryStack(tuple(blocks), memory=memory, segment=longest)
-    if universal != "no":
-        return UniversalStack(tuple(blocks), rule=universal, ponder=ponder, places=places)  # type: ignore[arg-type]
-    return STACKS["reversible" if reversible else "plain"](tuple(blocks))
+    blocks = [block(kind) for kind in kinds]
+    return tuple(blocks[k % len(blocks)] for k in range(depth))
 
 
 def keys_that_are_there(lengths: Array | None, m: int) -> Array | None:

@@ -6,15 +6,16 @@ collects a gradient from every block of the decoder.
 
 import math
 import operator
-from functools import cached_property
-from typing import Any, NamedTuple, SupportsIndex
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple, SupportsIndex
 
 import numpy as np
 
+from minitransformer.attention import MultiHeadAttention
 from minitransformer.checks import frozen
 from minitransformer.functional import refuse_unknown
-from minitransformer.models.assemble import FFN, keys_that_are_there, stack_of
-from minitransformer.models.block import Order
+from minitransformer.models.assemble import FFN, in_turns, keys_that_are_there, mixer_of, second_half
+from minitransformer.models.block import Block, Order
 from minitransformer.models.embed import EmbeddedPullback, embed
 from minitransformer.models.model import Model
 from minitransformer.models.stack import Stack, StackParams, StackPullback
@@ -84,7 +85,7 @@ class EncoderDecoder(Model):
     ffn: FFN = "plain"
     dropout: Fraction = 0.0
 
-    stacks = ("encoder", "decoder")
+    stacks: ClassVar = {"encoder": "encoder", "decoder": "decoder"}
 
     def __post_init__(self) -> None:
         self.encoder.refuse(causal=False)
@@ -97,20 +98,22 @@ class EncoderDecoder(Model):
     @cached_property
     def encoder(self) -> Stack:
         """Its blocks see the whole source."""
-        return self._stack(cross=False)
+        return Stack(in_turns(self.attention, partial(self._block, cross=False), self.depth))
 
     @cached_property
     def decoder(self) -> Stack:
         """Its blocks see the target so far, and the source."""
-        return self._stack(cross=True)
+        return Stack(in_turns(self.attention, partial(self._block, cross=True), self.depth))
 
-    def _stack(self, *, cross: bool) -> Stack:
-        return stack_of(
-            *(self.attention, self._placed.in_attention),
-            width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,
-            longest=self.longest, order=self.order, norm=self.norm, activation=self.activation, ffn=self.ffn,
-            dropout=self.dropout, cross=cross,
-        )  # fmt: skip
+    def _block(self, kind: Any, *, cross: bool) -> Block:
+        encoding, longest = self._placed.in_attention, self.longest
+        return Block(
+            mixer_of(kind, encoding, width=self.width, heads=self.heads, groups=self.groups, longest=longest),
+            second_half(self.ffn, width=self.width, hidden=self.hidden, activation=self.activation),
+            MultiHeadAttention(self.width, self.heads) if cross else None,
+            *(self.order, self.norm),
+            dropout=self.dropout,
+        )
 
     def _embed(self, params: EncoderDecoderParams, tokens: Array, rng: Any = None) -> tuple[Array, EmbeddedPullback]:
         positions = self._placed.at_embedding

@@ -80,13 +80,13 @@ def generate(
         raise ValueError(f"model: it has {model.outputs} outputs of its own, and does not say which token is next")
     refuse_unknown(prompt, model.vocabulary, "prompt")
     tokens = list(prompt)
-    logits, state = read(model, params, np.array(tokens if model.memory else tokens[-model.context :]))
+    logits, state = read(model, params, np.array(tokens if model.body.remembers else tokens[-model.context :]))
     for k in range(steps):
         P = next_token_distribution(logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p)
         tokens.append(draw(P, rng))
         if k == steps - 1:
             break
-        if state.length >= model.context and not model.memory:
+        if state.length >= model.context and not model.body.remembers:
             logits, state = read(model, params, np.array(tokens[-max(model.context // 2, 1) :]))
         else:
             logits, state = model.step(params, np.array(tokens[-1:]), state)
@@ -102,7 +102,7 @@ def read(
     Read in pieces of 4096: what the blocks need on their way is for one piece, however long the text is. Where attention keeps
     no state, all of it is read at once.
     """
-    pieces = range(PIECE, len(tokens), PIECE) if model.stack.decodes else ()
+    pieces = range(PIECE, len(tokens), PIECE) if model.body.decodes else ()
     state = None
     for piece in np.split(tokens, pieces):
         logits, state = model.step(params, piece, state)

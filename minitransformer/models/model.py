@@ -1,18 +1,27 @@
 """What a model says of its stacks: which parameters no gradient moves, what moves them, and which losses are added."""
 
+from typing import Any, ClassVar, Self
+
 import numpy as np
 
 from minitransformer.models.stack import Stack
 from minitransformer.pullback import Pullback, Tree
+from minitransformer.registry import OLD_FIELDS
 
 
 class Model:
-    """A model made of stacks, which have the same names in the model, in its parameters and in its pullback."""
+    """A model made of stacks. Each has one name in the parameters and in the pullback, and one in the model."""
 
-    stacks: tuple[str, ...] = ("stack",)
+    stacks: ClassVar = {"stack": "body"}
+
+    def __new__(cls, *_: Any, **fields: Any) -> Self:
+        """Raise TypeError for a field that there was once; the message says how the same is chosen now."""
+        for field in OLD_FIELDS.keys() & fields:
+            raise TypeError(f"{field}: {OLD_FIELDS[field]} says it now")
+        return super().__new__(cls)
 
     def _stacks(self) -> dict[str, Stack]:
-        return {name: getattr(self, name) for name in self.stacks}
+        return {name: getattr(self, own) for name, own in self.stacks.items()}
 
     @property
     def untrained(self) -> tuple[str, ...]:

@@ -95,6 +95,8 @@ class ReversibleStack(Stack):
     raises   ValueError for post-norm blocks, with cross-attention, of attention alone, or with tokens in front
     """
 
+    takes = "pre-norm blocks of attention and a feed-forward network, without tokens in front"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.blocks[0].order != "pre":

@@ -17,11 +17,12 @@ import numpy as np
 from minitransformer.attention.multi_head import ProjectionParams
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
-from minitransformer.models.assemble import FFN, keys_that_are_there, stack_of
-from minitransformer.models.block import Order
+from minitransformer.models.assemble import FFN, in_turns, keys_that_are_there, mixer_of, second_half
+from minitransformer.models.block import Block, Order
 from minitransformer.models.embed import EmbeddedPullback, NormedEmbeddingPullback, embed, embed_normed
 from minitransformer.models.model import Model
 from minitransformer.models.norms import Norm
+from minitransformer.models.registry import stack_of
 from minitransformer.models.stack import Stack, StackParams
 from minitransformer.positions import NoPositions, Placed, SinusoidalPositions, place
 from minitransformer.pullback import Pullback, Tree
@@ -100,12 +101,9 @@ class SequenceModel(Model):
     tied         whether the table that reads tokens says them too; if not, there is one more (vocabulary · D) for that
     embedding    "scaled" by √D, "plain" or "normed", see above
     types        rows of the table of types, in a normed embedding
-    reversible   whether the backward pass finds the activations again instead of remembering them (models/reversible.py)
-    memory       rows that each block remembers of the segments before this one; positions have to be relative then. A segment
-                 has `context` tokens where one is written after the other (models/transformer_xl.py)
-    universal    whether one block is used `depth` times: "fixed", or, with tokens that halt earlier, "basic" or "accumulated";
-                 "no" for a block of its own in each layer. Sinusoidal positions are then added in every step, and `ponder` is
-                 the price of a step in the loss (models/universal.py)
+    stack        how the blocks are put together, a name of the registry (models/registry.py): "plain"; "reversible", with
+                 activations that are found again and not remembered; "transformer-xl", with a memory of the segments before,
+                 of `context` tokens each; "universal", one block that is used `depth` times, with tokens that halt
     cost         O(n D²) per block, and attention's own; 12 D² parameters per block
     raises       ValueError for what can't be, at construction
     """
@@ -129,23 +127,14 @@ class SequenceModel(Model):
     outputs: NonNegative | None = None
     embedding: Literal["scaled", "plain", "normed"] = "scaled"
     types: int = 1
-    reversible: bool = False
-    memory: NonNegative = 0
-    universal: Literal["no", "fixed", "basic", "accumulated"] = "no"
-    ponder: NonNegativeNumber = 0.01
+    stack: str = "plain"
     bias: bool = True
     tied: bool = True
 
     def __post_init__(self) -> None:
         if self.types > 1 and self.embedding != "normed":
             raise ValueError(f"types: {self.types}, but only a normed embedding has a table of types")
-        self.stack.refuse(causal=self.causal)
-        absolute = self._placed.absolute
-        if self.memory and (absolute is not None or not self.causal):
-            what = f"positions: {type(absolute).__name__}" if self.causal else "causal: False"
-            raise ValueError(
-                f"{what} does not go with a memory: it wants relative positions, and to see what was before"
-            )
+        self.body.refuse(causal=self.causal, absolute=self._placed.absolute)
 
     @property
     def answers(self) -> int:
@@ -158,26 +147,30 @@ class SequenceModel(Model):
         return bool(self.outputs) or (self.outputs is None and not self.tied)
 
     @cached_property
+    def _chosen(self) -> Placed:
+        return place(self.positions, width=self.width, heads=self.heads, longest=self.context)
+
+    @cached_property
     def _placed(self) -> Placed:
-        placed = place(self.positions, width=self.width, heads=self.heads, longest=self.context)
-        return placed._replace(at_embedding=NoPositions(self.width)) if self._in_every_step else placed
+        """As chosen; but what the stack says in every step is not added to the embeddings."""
+        return self._chosen._replace(at_embedding=NoPositions(self.width)) if self.body.places else self._chosen
 
     @cached_property
-    def _in_every_step(self) -> bool:
-        """Whether sinusoids are added by the stack, again and again."""
-        placed = place(self.positions, width=self.width, heads=self.heads, longest=self.context)
-        return self.universal != "no" and isinstance(placed.at_embedding, SinusoidalPositions)
+    def body(self) -> Stack:
+        """The stack of its blocks, between the embedding and the head."""
+        in_every_step = isinstance(self._chosen.at_embedding, SinusoidalPositions)
+        blocks = in_turns(self.attention, self._block, self.depth)
+        return stack_of(self.stack, blocks, segment=self.context, places=in_every_step)
 
-    @cached_property
-    def stack(self) -> Stack:
-        """The stack of its blocks."""
-        return stack_of(
-            *(self.attention, self._placed.in_attention),
-            width=self.width, depth=self.depth, heads=self.heads, hidden=self.hidden, groups=self.groups,
-            longest=self.context, order=self.order, norm=self.norm, eps=self.eps, activation=self.activation,
-            ffn=self.ffn, dropout=self.dropout, reversible=self.reversible, memory=self.memory, universal=self.universal,
-            ponder=self.ponder, places=self._in_every_step, bias=self.bias,
-        )  # fmt: skip
+    def _block(self, kind: Any) -> Block:
+        encoding, longest = self._chosen.in_attention, self.context
+        return Block(
+            mixer_of(
+                kind, encoding, width=self.width, heads=self.heads, groups=self.groups, longest=longest, bias=self.bias
+            ),
+            second_half(self.ffn, width=self.width, hidden=self.hidden, activation=self.activation, bias=self.bias),
+            *(None, self.order, self.norm, self.eps, self.dropout),
+        )
 
     @cached_property
     def _norm(self) -> Norm:
@@ -198,7 +191,7 @@ class SequenceModel(Model):
         if self.embedding == "normed":
             types, norm = table(self.types), self._norm.init(rng, dtype)
         positions = self._placed.at_embedding.init(rng, dtype)
-        return SequenceParams(E, positions, self.stack.init(rng, dtype), types, norm, head)
+        return SequenceParams(E, positions, self.body.init(rng, dtype), types, norm, head)
 
     def _embed(
         self, params: SequenceParams, tokens: Array, *, types: Array | None = None, rng: Any = None, first: int = 0
@@ -233,13 +226,13 @@ class SequenceModel(Model):
         raises    ValueError for a token or type outside its table, a length beyond n, or more tokens than a learned table
                   has positions; for parameters of a model of another form
         """
-        if memory is not None and (not self.memory or lengths is not None):
-            why = "padding would be remembered" if self.memory else "this model has none"
+        if memory is not None and (not self.body.remembers or lengths is not None):
+            why = "padding would be remembered" if self.body.remembers else "this model has none"
             raise ValueError(f"memory: {why}")
         X, embedded = self._embed(params, tokens, types=types, rng=rng)
         mask = keys_that_are_there(lengths, tokens.shape[-1])
         before = () if memory is None else (memory,)
-        N, stack = self.stack(params.stack, X, *before, causal=self.causal, mask=mask, rng=rng)
+        N, stack = self.body(params.stack, X, *before, causal=self.causal, mask=mask, rng=rng)
         logits, head = self._answer(params, N)
         return logits, SequencePullback(embedded, stack, head, self.outputs is None and self.tied)
 
@@ -257,9 +250,9 @@ class SequenceModel(Model):
             raise ValueError("causal: a model that sees both sides has no past to go on from")
         first = 0 if state is None else state.length
         longer = first + tokens.shape[-1]
-        if self.stack.decodes:
+        if self.body.decodes:
             X, _ = self._embed(params, tokens, first=first)
-            N, blocks = self.stack.step(params.stack, X, None if state is None else state.blocks)
+            N, blocks = self.body.step(params.stack, X, None if state is None else state.blocks)
             return self._answer(params, N)[0], Written(longer, blocks, None)
         everything = tokens if state is None else np.concatenate([state.tokens, tokens], -1)
         logits, _ = self(params, everything)

@@ -94,6 +94,10 @@ class Stack:
     blocks: tuple[Block, ...]
     tied: tuple[str, ...] = ()
 
+    takes = "any blocks"
+    remembers = False  # whether it looks back at the segments before this one
+    places = False  # whether it says in every step where a token stands, so that nothing is added to the embeddings
+
     def __post_init__(self) -> None:
         if not self.blocks:
             raise ValueError("blocks: a stack needs at least one")
@@ -209,8 +213,8 @@ class Stack:
             longer.append(state)
         return X, tuple(longer)
 
-    def refuse(self, *, causal: bool) -> None:
-        """Raise ValueError if a block can't be causal, or can't but be."""
+    def refuse(self, *, causal: bool, absolute: Any = None) -> None:
+        """Raise ValueError if a block can't be causal, or can't but be; or for absolute positions that can't be had."""
         for block in self.blocks:
             block.attention.refuse(causal=causal)
 

@@ -77,8 +77,11 @@ class MemoryStack(Stack):
     raises    ValueError for attention that is not dense softmax attention
     """
 
-    memory: NonNegative = 0
+    memory: NonNegative = 128
     segment: int = 128
+
+    takes = "causal blocks of dense softmax attention, with relative positions or none"
+    remembers = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,6 +93,15 @@ class MemoryStack(Stack):
                 raise ValueError(
                     f"memory: {type(what).__name__} can't look back; softmax attention can, without pattern and pages"
                 )
+
+    def refuse(self, *, causal: bool, absolute: Any = None) -> None:
+        """Raise ValueError for what sees both sides, or knows places; if nothing is remembered, it may."""
+        super().refuse(causal=causal)
+        if self.memory and (absolute is not None or not causal):
+            what = f"positions: {type(absolute).__name__}" if causal else "causal: False"
+            raise ValueError(
+                f"{what} does not go with a memory: it wants relative positions, and to see what was before"
+            )
 
     @checked
     def __call__(  # type: ignore[override]

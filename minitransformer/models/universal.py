@@ -32,7 +32,7 @@ from minitransformer.pullback import Pullback, Tree, tree_add
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
-Rule = Literal["fixed", "basic", "accumulated"]
+Halting = Literal["fixed", "basic", "accumulated"]
 
 
 class HaltingPullback(NamedTuple):
@@ -222,7 +222,7 @@ class Thinking(NamedTuple):
 class UniversalStack(Stack):
     """One block, used T times at most; T is the number of `blocks`, which are all the same.
 
-    rule     "fixed": always T steps. "basic" or "accumulated": adaptive computation time, combined in this way
+    halting  "fixed": always T steps. "basic" or "accumulated": adaptive computation time, combined in this way
     ponder   λ, the price of a step; the loss gets λ · mean(N + R)
     eps      ε
     places   whether P^t also says where a token stands, beside how often it was transformed
@@ -233,10 +233,12 @@ class UniversalStack(Stack):
              after a step
     """
 
-    rule: Rule = "basic"
+    halting: Halting = "basic"
     ponder: NonNegativeNumber = 0.01
     eps: NonNegativeNumber = 0.01
     places: bool = True
+
+    takes = "a block that is the same in every layer, without tokens in front"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -251,7 +253,7 @@ class UniversalStack(Stack):
         """Of one block. b starts at 1, so that p is about 0.73: two steps at first."""
         block = self.blocks[0].init(rng, dtype)
         norm = self.blocks[0]._norm.init(rng, dtype) if self.blocks[0].order == "pre" else None
-        if self.rule == "fixed":
+        if self.halting == "fixed":
             return UniversalParams(block, None, norm)
         w = rng.standard_normal(self.width) / np.sqrt(self.width)
         return UniversalParams(block, HaltingParams(w.astype(dtype), np.ones(1, dtype)), norm)
@@ -290,7 +292,7 @@ class UniversalStack(Stack):
             Y, norm = self._last_norm(params, X)  # type: ignore[arg-type]
             return Y, UniversalPullback(tuple(steps), None, None, None, norm, self.ponder, None)
         (w, R), halted = halting(np.stack(p), eps=self.eps)
-        X, combined = combine(w, np.stack(states), rule=self.rule)  # type: ignore[arg-type]
+        X, combined = combine(w, np.stack(states), rule=self.halting)  # type: ignore[arg-type]
         Y, norm = self._last_norm(params, X)  # type: ignore[arg-type]
         there = _who_is_there(mask, X)
         cost = (halted.N + R) if there is None else (halted.N + R)[there]
@@ -316,7 +318,7 @@ class UniversalStack(Stack):
             rows.append(X)
         if params.halting is not None:
             (w, _), _ = halting(np.stack(p), eps=self.eps)
-            X, _ = combine(w, np.stack(rows), rule=self.rule)  # type: ignore[arg-type]
+            X, _ = combine(w, np.stack(rows), rule=self.halting)  # type: ignore[arg-type]
         Y, _ = self._last_norm(params, X)  # type: ignore[arg-type]
         return Y, Thinking(states.length + n, tuple(longer))
 
@@ -328,7 +330,7 @@ class UniversalStack(Stack):
     @property
     def adds_loss(self) -> bool:
         """The ponder cost, or what its attention adds."""
-        return self.rule != "fixed" or super().adds_loss
+        return self.halting != "fixed" or super().adds_loss
 
     def observe(self, pullback: Pullback) -> Tree:
         """No part of it moves after a step, so there is nothing to know."""

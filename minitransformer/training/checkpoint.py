@@ -180,12 +180,12 @@ def _restored(entries: list[tuple[str, dict[str, Any]]], about: dict[str, Any], 
 
 def _carried(arrays: dict[str, Any], model: Any, training: Training) -> Iterator[Any]:
     """What the last step left for the next one, taken out of the arrays: the memory of each block, or nothing."""
-    depth = getattr(model, "depth", 0)
+    depth, longest = getattr(model, "depth", 0), getattr(getattr(model, "body", None), "memory", 0)
     names = [name for k in range(depth) if (name := f"carried.{k}") in arrays]
     for name in names:
         entry = arrays.pop(name)
         shape = batch, rows, width = tuple(entry["shape"])
-        if (len(names), batch, width) != (depth, training.batch, model.width) or rows > getattr(model, "memory", 0):
+        if (len(names), batch, width) != (depth, training.batch, model.width) or rows > longest:
             raise ValueError(f"{name}: {shape} is not what {depth} blocks remember of {training.batch} streams")
         yield np.frombuffer(entry["data"], DTYPES[entry["dtype"]]).reshape(shape)
 

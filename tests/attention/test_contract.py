@@ -282,20 +282,21 @@ def test_ten_steps_of_training_and_a_checkpoint(name, tier):
 
 
 @every
-@pytest.mark.parametrize("stack", ["plain", "reversible", "fixed", "basic", "accumulated"])
+@pytest.mark.parametrize(
+    "stack", ["plain", "reversible", *(f"universal:halting={h}" for h in ("fixed", "basic", "accumulated"))]
+)
 def test_in_every_stack(name, stack):
     """Beside a part that adds to the loss, where blocks may differ: its pullback can be walked, and its training is told apart
     from one that has diverged, by the name of an array."""
-    part, universal = PARTS[name], stack if stack in ("fixed", "basic", "accumulated") else "no"
+    part, universal = PARTS[name], stack.startswith("universal")
     causal = can(part, True)
-    attention = part if universal != "no" else (part, made("span:limit=8") if causal else part)
-    sizes = {"attention": attention, "reversible": stack == "reversible", "universal": universal, "ponder": 0.01}
+    attention = part if universal else (part, made("span:limit=8") if causal else part)
     kind = LanguageModel if causal else SequenceModel
-    if (stack != "plain" and part.prefix) or (universal != "no" and part.moves):
+    if (stack != "plain" and part.prefix) or (universal and part.moves):
         with pytest.raises(ValueError, match=r"^blocks: .* (take no tokens in front|can't have)"):
-            kind(40, 24, D, 2, H, 10, **sizes)
+            kind(40, 24, D, 2, H, 10, attention=attention, stack=stack)
         return
-    model = kind(40, 24, D, 2, H, 10, **sizes)
+    model = kind(40, 24, D, 2, H, 10, attention=attention, stack=stack)
     training = Training(2, 2, Cosine(1e-2, 2, 1), parts=1)
     before = start(model, training)
     tokens = np.random.default_rng(1).integers(0, 40, (2, 9))
@@ -342,8 +343,8 @@ def test_what_moves_after_a_step_says_so():
 
 
 def test_names_and_options():
-    assert LanguageModel(attention="window:radius=5").stack.blocks[0].attention.core.pattern.radius == 5
-    mixed = LanguageModel(depth=5, attention=("softmax", "linear")).stack
+    assert LanguageModel(attention="window:radius=5").body.blocks[0].attention.core.pattern.radius == 5
+    mixed = LanguageModel(depth=5, attention=("softmax", "linear")).body
     assert [type(block.attention.core).__name__ for block in mixed.blocks] == [
         "SoftmaxAttention",
         "KernelAttention",

@@ -5,15 +5,14 @@ import inspect
 import pytest
 
 from minitransformer.attention.registry import ATTENTIONS
-from minitransformer.cli import parser
-from minitransformer.commands.catalogue import CHOSEN, COLUMNS, SIZES, attentions, encodings, stacks
+from minitransformer.commands.catalogue import COLUMNS, SIZES, attentions, encodings, stacks
 from minitransformer.models import LanguageModel
-from minitransformer.models.assemble import STACKS
+from minitransformer.models.registry import STACKS
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.registry import named, options
 
 ENCODINGS = {**AT_EMBEDDING, **IN_ATTENTION}
-LISTS = [(attentions, ATTENTIONS), (encodings, ENCODINGS)]
+LISTS = [(attentions, ATTENTIONS), (encodings, ENCODINGS), (stacks, STACKS)]
 
 
 @pytest.mark.parametrize(("listed", "registry"), LISTS)
@@ -33,10 +32,10 @@ def test_the_list_is_narrow_and_names_everything_with_its_options(listed, regist
             assert f" {option}=" in entry.partition("options:")[2]
 
 
-@pytest.mark.parametrize(("listed", "registry"), [*LISTS, (stacks, STACKS)])
+@pytest.mark.parametrize(("listed", "registry"), LISTS)
 def test_all_of_one(listed, registry):
-    for name, kind in registry.items():
-        said, about = listed(name), inspect.getdoc(kind if listed is stacks else named("it", registry, name, SIZES))
+    for name in registry:
+        said, about = listed(name), inspect.getdoc(named("it", registry, name, SIZES))
         assert said.startswith(f"{name} ")
         assert said.endswith(about)
         assert " ".join(about.splitlines()[0].split()) in " ".join(said[: -len(about)].split()), (
@@ -48,7 +47,7 @@ def test_all_of_one(listed, registry):
 
 def test_options_can_be_given_as_they_are_listed():
     """What is printed as a default is what the option takes."""
-    for registry in (ATTENTIONS, ENCODINGS):
+    for registry in (ATTENTIONS, ENCODINGS, STACKS):
         for name, maker in registry.items():
             known = inspect.signature(maker).parameters
             usual = {
@@ -66,22 +65,9 @@ def test_causality_and_memory_are_told():
     assert "causal: always" in said["sinks"]
 
 
-def test_stacks_are_told_as_they_are_made():
-    """The line in Python makes the stack of that name, and so do the options of `train`."""
+def test_a_stack_says_which_blocks_it_takes():
     said = stacks()
-    assert max(map(len, said.splitlines())) <= COLUMNS
-    assert CHOSEN.keys() == STACKS.keys()
+    assert "plain           takes any blocks" in said
+    assert "options: halting=basic, ponder=0.01, eps=0.01" in said
     for name, kind in STACKS.items():
-        entry = stacks(name)
-        assert entry.startswith(f"{name} ")
-        assert entry.endswith(inspect.getdoc(kind))
-        python, shell = entry.splitlines()[:2]
-        assert type(eval(python.removeprefix(name), {"LanguageModel": LanguageModel}).stack) is kind
-        assert {python.strip(), shell.strip()} <= {line.strip() for line in said.splitlines()}
-        args = parser().parse_args(shell.split()[1:])
-        fields = {"reversible", "universal", "memory", "positions"} & CHOSEN[name].keys()
-        chosen = {field: getattr(args, field) for field in fields}
-        assert type(LanguageModel(**chosen).stack) is kind
-    assert "options: universal=no (no, fixed, basic, accumulated), ponder=0.01" in said
-    with pytest.raises(ValueError, match="stack: no 'nonsense'; there are plain, reversible"):
-        stacks("nonsense")
+        assert type(LanguageModel(stack=name, positions="rope").body) is kind

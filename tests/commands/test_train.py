@@ -147,7 +147,19 @@ def test_help_says_what_is_usual(name):
 
 def test_a_model_with_a_memory_reads_on_and_is_resumed(folder, capsys):
     """Trained on streams, judged on all that is held out, resumed with what it remembered, and it writes beyond its context."""
-    argv = ("train", "mine.txt", *SMALL, "--context", 8, "--memory", 16, "--positions", "transformer-xl", "--steps", 40)
+    argv = (
+        "train",
+        "mine.txt",
+        *SMALL,
+        "--context",
+        8,
+        "--stack",
+        "transformer-xl:memory=16",
+        "--positions",
+        "transformer-xl",
+        "--steps",
+        40,
+    )
     out = run(capsys, *argv, "--lr", 0.02)
     assert re.search(r"^transformer +\d\.\d{3}", out, re.MULTILINE)
     state = load("run.safetensors").state
@@ -157,19 +169,27 @@ def test_a_model_with_a_memory_reads_on_and_is_resumed(folder, capsys):
     assert len(said) > 20
     line = refused(capsys, *argv, "--out", "other", "--positions", "sinusoidal")
     assert "SinusoidalPositions does not go with a memory" in line
-    line = refused(capsys, "train", "--task", "dates", "--memory", 4, "--out", "other")
-    assert "no choice 'memory'" in line
 
 
-@pytest.mark.parametrize("stack", [("--reversible",), ("--universal", "basic")], ids=" ".join)
+@pytest.mark.parametrize("stack", ["reversible", "universal:halting=accumulated"])
 def test_another_stack_is_trained_and_resumed(folder, capsys, stack):
-    argv = ("train", "mine.txt", *SMALL, "--context", 8, *stack)
+    argv = ("train", "mine.txt", *SMALL, "--context", 8, "--stack", stack)
     run(capsys, *argv, "--steps", 3)
     run(capsys, *argv, "--steps", 4, "--resume")
-    name = stack[0].strip("-")
-    assert getattr(load("run.safetensors").model, name) == (stack[1] if len(stack) > 1 else True)
-    line = refused(capsys, "train", "--task", "dates", *stack, "--out", "other")
-    assert f"no choice '{name}'" in line
+    assert load("run.safetensors").model.stack == stack
+    line = refused(capsys, "train", "mine.txt", "--resume", "--stack", "plain")
+    assert f"--stack plain: the run in run.safetensors was started with {stack}, and can't change it" in line
+    line = refused(capsys, "train", "--task", "dates", "--stack", stack, "--out", "other")
+    assert "no choice 'stack'" in line
+
+
+@pytest.mark.parametrize(
+    "option", [("--memory", "128"), ("--reversible",), ("--universal", "basic"), ("--ponder", "0.1")]
+)
+def test_an_option_that_there_was_once_says_what_to_write_now(capsys, option):
+    with pytest.raises(SystemExit):
+        main(["train", *option])
+    assert f"{option[0]}: --stack " in capsys.readouterr().err
 
 
 def test_a_folder_is_no_checkpoint(folder, capsys):
@@ -306,11 +326,10 @@ def test_ctrl_c_says_where_the_run_is(folder):
 def test_the_choices_of_a_recipe_can_be_read_back():
     wish = {"width": 16, "depth": 3, "heads": 2, "context": 32, "batch": 8, "steps": 50, "lr": 0.01, "seed": 7}
     wish |= {"attention": ("linear", "softmax"), "positions": "rope", "groups": 1, "ffn": "swiglu"}
-    plain = {"memory": 0, "reversible": False, "universal": "no"}
-    assert choices(*language_model(**wish)) == {**wish, **plain}
-    for stack in ({"memory": 40}, {"reversible": True}, {"universal": "accumulated"}):
-        other = {**wish, "attention": "softmax", **stack}
-        assert choices(*language_model(**other)) == {**plain, **other}
+    assert choices(*language_model(**wish)) == {**wish, "stack": "plain"}
+    for stack in ("transformer-xl:memory=40", "reversible", "universal:halting=accumulated"):
+        other = {**wish, "attention": "softmax", "stack": stack}
+        assert choices(*language_model(**other)) == other
     wish.pop("context")
     assert choices(*date_translator(**wish)) == wish
 

@@ -35,7 +35,7 @@ def test_aalto_transformer_xl():
         D,
         1,
         bias=False,
-        core=LanguageModel(width=D, heads=1, positions="transformer-xl").stack.blocks[0].attention.core,
+        core=LanguageModel(width=D, heads=1, positions="transformer-xl").body.blocks[0].attention.core,
     )
     p = random_params(layer, 1)
     text = np.random.default_rng(2).standard_normal((3 * n, D))
@@ -70,7 +70,7 @@ def test_aalto_transformer_xl():
 
 def universal(seed, T=3, D=6):
     """A stack of one head, and its parameters."""
-    stack = UniversalStack((Block(MultiHeadAttention(D, 1), FeedForward(D, 5), order="post"),) * T, rule="fixed")
+    stack = UniversalStack((Block(MultiHeadAttention(D, 1), FeedForward(D, 5), order="post"),) * T, halting="fixed")
     return stack, random_params(stack, seed)
 
 

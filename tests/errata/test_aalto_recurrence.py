@@ -28,9 +28,9 @@ def test_E57_one_encoding_for_two_segments():
     absolute = np.concatenate([sinusoids(segment, width)] * 2)  # the memory, then the segment
     np.testing.assert_array_equal(absolute[2], absolute[2 + segment])
     with pytest.raises(ValueError, match="SinusoidalPositions does not go with a memory"):
-        LanguageModel(**SIZES, memory=4, positions="sinusoidal")
+        LanguageModel(**SIZES, stack="transformer-xl:memory=4", positions="sinusoidal")
 
-    model = LanguageModel(**SIZES, memory=4, positions="transformer-xl")
+    model = LanguageModel(**SIZES, stack="transformer-xl:memory=4", positions="transformer-xl")
     params, token = some(model), np.full(4, 7)
     _, first = model(params, token)
     _, second = model(params, token, memory=first.stack.memory)
@@ -46,10 +46,10 @@ def test_E57_reusing_states_is_not_the_gradient_of_the_whole():
              by more than 0.01.
     holds    A memory has no gradient, and that is what makes a step affordable.
     """
-    model = LanguageModel(**SIZES, memory=8, positions="transformer-xl")
+    model = LanguageModel(**SIZES, stack="transformer-xl:memory=8", positions="transformer-xl")
     params, text = some(model), np.arange(8)[None]
     dY = np.random.default_rng(2).standard_normal((1, 8, 40))
-    whole, of_all = replace(model, memory=0)(params, text)
+    whole, of_all = replace(model, stack="plain")(params, text)
     a, first = model(params, text[:, :4])
     b, second = model(params, text[:, 4:], memory=first.stack.memory)
 
@@ -70,8 +70,8 @@ def test_E58_dynamically_adjusted_by_what():
     holds    Adaptive computation time: each token has its own number of steps, its weights sum to one, and a step
              costs.
     """
-    printed = LanguageModel(**{**SIZES, "depth": 6}, universal="fixed", order="post")
-    meant = replace(printed, universal="accumulated")
+    printed = LanguageModel(**{**SIZES, "depth": 6}, stack="universal:halting=fixed", order="post")
+    meant = replace(printed, stack="universal:halting=accumulated")
     tokens = np.arange(12)[None] * 3
     _, pullback = printed(some(printed), tokens)
     assert (pullback.stack.N == 6).all()
@@ -86,6 +86,6 @@ def test_E58_dynamically_adjusted_by_what():
 
 def test_E58_m_is_a_number_of_positions():
     """3.3.3: "H^t ∈ R^{m×d} for all input positions m". m counts the rows; there is one H^t, not one for each of them."""
-    model = LanguageModel(**SIZES, universal="fixed", outputs=0)
+    model = LanguageModel(**SIZES, stack="universal:halting=fixed", outputs=0)
     for m in (1, 5, 9):
         assert model(some(model), np.arange(m))[0].shape == (m, 12)

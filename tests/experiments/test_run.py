@@ -121,7 +121,7 @@ def looks_near(trial):
     """Where the trial is run, a reader's attention has its name."""
     from minitransformer.models import LanguageModel
 
-    return {"radius": LanguageModel(attention="near").stack.blocks[0].attention.core.pattern.radius}
+    return {"radius": LanguageModel(attention="near").body.blocks[0].attention.core.pattern.radius}
 
 
 def looks_near_and_dies_once(trial):

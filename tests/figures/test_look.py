@@ -26,7 +26,9 @@ def made(path, **choices):
     return saved(path, LanguageModel(context=16, width=8, depth=2, heads=2, **choices), training)
 
 
-@pytest.mark.parametrize("choices", [{}, {"attention": "window"}, {"attention": "linear"}, {"universal": "fixed"}])
+@pytest.mark.parametrize(
+    "choices", [{}, {"attention": "window"}, {"attention": "linear"}, {"stack": "universal:halting=fixed"}]
+)
 def test_each_head_has_its_matrix_and_its_picture(path, choices):
     """Rows sum to one and look back only; the bytes of the text stand beside them."""
     found = heads(made(path, **choices), "a é\nb")
@@ -57,7 +59,7 @@ def test_what_can_not_be_looked_into(path, tmp_path, capsys):
     assert "a text of 0 bytes: 1 … 200 can be drawn" in refused(path, "")
     assert f"a text of {LONGEST + 1} bytes" in refused(path, "x" * (LONGEST + 1))
     assert "a.txt: should end in .svg, .png or .pdf" in refused(path, "a", "--out", tmp_path / "a.txt")
-    for choices in ({"reversible": True}, {"attention": "gla"}):
+    for choices in ({"stack": "reversible"}, {"attention": "gla"}):
         assert "its blocks keep no attention matrix" in refused(made(path, **choices), "a")
     model, training = date_translator(width=8, depth=1, heads=2, steps=2)
     assert "a model of dates; only models of a text can be looked into" in refused(

@@ -95,13 +95,13 @@ def test_other_blocks_go_step_by_step(options, tier, monkeypatch):
 
 def test_blocks_of_different_lengths_go_one_by_one(tier):
     model = LanguageModel(40, 96, width=24, depth=2, heads=4, hidden=10)
-    stack, params = model.stack, some(model, np.float64).stack
+    stack, params = model.body, some(model, np.float64).stack
     X = np.random.default_rng(0).standard_normal((9, 24))
     _, short = stack.step(params, X[:3])
     _, long = stack.step(params, X[:6])
     Y, states = stack.step(params, X[8:], (long[0], short[1]))
-    first, _ = model.stack.blocks[0].step(params.blocks[0], X[8:], long[0])
-    second, _ = model.stack.blocks[1].step(params.blocks[1], first, short[1])
+    first, _ = model.body.blocks[0].step(params.blocks[0], X[8:], long[0])
+    second, _ = model.body.blocks[1].step(params.blocks[1], first, short[1])
     assert np.allclose(Y, stack.blocks[0]._norm.value(params.norm, second))
     assert [state.length for state in states] == [7, 4]
 

@@ -99,7 +99,7 @@ def test_by_one_word_in_every_model(kind, ffn, rng):
     logits, pullback = model(params, tokens, *([tokens] if kind is EncoderDecoder else []))
     grads = pullback(np.ones_like(logits))
     mt.tree_map(lambda *_: None, grads, params)  # of the same form
-    ffn_of = (model.decoder if kind is EncoderDecoder else model.stack).blocks[0].ffn
+    ffn_of = (model.decoder if kind is EncoderDecoder else model.body).blocks[0].ffn
     assert ffn_of == (None if ffn == "none" else GatedFeedForward(12, 10, ffn))
 
 
@@ -109,7 +109,7 @@ def test_words_that_are_none_are_refused():
     with pytest.raises(ValueError, match="kind: no 'plain'; there are glu"):
         GatedFeedForward(4, 7, "plain")
     with pytest.raises(ValueError, match="two halves"):
-        LanguageModel(ffn="none", reversible=True)
+        LanguageModel(ffn="none", stack="reversible")
     layer = GatedFeedForward(4, 7)
     with pytest.raises(TypeError, match="parameter 'X'"):
         layer(layer.init(np.random.default_rng(0), np.float64), X[..., :3])

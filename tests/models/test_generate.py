@@ -302,8 +302,8 @@ def test_bad_input_is_refused():
         {"attention": "linear"},
         {"attention": "gated-delta:taps=3"},
         {"attention": "reformer:buckets=4,chunk=6"},
-        {"memory": 4, "positions": "rope"},
-        {"universal": "fixed"},
+        {"stack": "transformer-xl:memory=4", "positions": "rope"},
+        {"stack": "universal:halting=fixed"},
     ],
 )
 def test_a_text_in_pieces_is_read_as_a_whole(options, tier, monkeypatch):

@@ -155,17 +155,17 @@ def test_the_sizes_that_everybody_knows():
 
 
 def test_kinds_of_blocks_take_turns():
-    cores = [block.attention.core for block in gpt_oss(depth=6, window=7).stack.blocks]
+    cores = [block.attention.core for block in gpt_oss(depth=6, window=7).body.blocks]
     assert cores == [SoftmaxAttention(pattern, sink=LearnedSink(4)) for pattern in (Window(6), None)] * 3
-    mixers = [block.attention for block in qwen3_next(depth=8).stack.blocks]
+    mixers = [block.attention for block in qwen3_next(depth=8).body.blocks]
     assert [isinstance(mixer.core, GatedDelta) for mixer in mixers] == [True, True, True, False] * 2
     assert mixers[3].core == SoftmaxAttention(norm="rms", gate="element")
     assert [None if mixer.rotate is None else mixer.rotate.part for mixer in mixers] == [None, None, None, 8] * 2
-    assert {type(block.attention) for block in deepseek_v2_lite().stack.blocks} == {Latent}
+    assert {type(block.attention) for block in deepseek_v2_lite().body.blocks} == {Latent}
 
 
 def test_a_window_of_w_sees_the_last_w_tokens():
-    (first, *_) = gpt_oss(window=3).stack.blocks
+    (first, *_) = gpt_oss(window=3).body.blocks
     mask = first.attention.core.pattern(6, 6, causal=True).mask
     assert [row.sum() for row in mask] == [1, 2, 3, 3, 3, 3]
 

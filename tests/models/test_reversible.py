@@ -127,15 +127,15 @@ def test_tied_blocks():
 def test_memory_does_not_grow_with_the_depth():
     """Bytes of the pullback beside the parameters, which are the model's: the same for 2 blocks and for 12."""
 
-    def remembered(depth, *, reversible):
-        model = LanguageModel(40, 64, D, depth, H, 10, reversible=reversible)
+    def remembered(depth, stack):
+        model = LanguageModel(40, 64, D, depth, H, 10, stack=stack)
         params = model.init(np.random.default_rng(0))
         _, pullback = model(params, np.ones((4, 64), int), rng=np.random.default_rng(0))
         return tree_bytes((params, pullback)) - tree_bytes(params)
 
-    assert remembered(2, reversible=True) == remembered(12, reversible=True)
-    assert remembered(12, reversible=False) > 5 * remembered(2, reversible=False)
-    assert remembered(12, reversible=True) < remembered(12, reversible=False) / 20
+    assert remembered(2, "reversible") == remembered(12, "reversible")
+    assert remembered(12, "plain") > 5 * remembered(2, "plain")
+    assert remembered(12, "reversible") < remembered(12, "plain") / 20
 
 
 def test_an_added_loss_goes_back_as_well():
@@ -157,7 +157,7 @@ def test_an_added_loss_goes_back_as_well():
 @pytest.mark.parametrize("attention", ["softmax", "span", "reformer", ("softmax", "reformer")])
 @pytest.mark.parametrize("tier", available())
 def test_a_model_is_told_so_and_trains(attention, tier, tmp_path):
-    model = LanguageModel(40, 24, D, 2, H, 10, attention=attention, dropout=0.1, reversible=True)
+    model = LanguageModel(40, 24, D, 2, H, 10, attention=attention, dropout=0.1, stack="reversible")
     objective = NextByte(Text(LETTERS, LETTERS[:600], "letters", ""), 24)
     training = Training(10, 4, Cosine(2e-2, 10, 1), parts=2, look_every=10)
     with mt.backend(tier):
@@ -171,7 +171,7 @@ def test_a_model_is_told_so_and_trains(attention, tier, tmp_path):
 @pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("attention", ["softmax", "linear", ("softmax", "window:radius=3")])
 def test_one_by_one_is_the_same_as_all_at_once(attention, tier):
-    model = LanguageModel(40, 24, D, 3, H, 10, attention=attention, reversible=True)
+    model = LanguageModel(40, 24, D, 3, H, 10, attention=attention, stack="reversible")
     params = model.init(np.random.default_rng(0), np.float64)
     tokens, state, said = np.random.default_rng(1).integers(0, 40, (2, 13)), None, []
     with mt.backend(tier):
@@ -184,17 +184,17 @@ def test_one_by_one_is_the_same_as_all_at_once(attention, tier):
 
 def test_it_is_not_a_usual_stack():
     """The same parameters, another function; padding is hidden as ever."""
-    model = SequenceModel(40, 24, D, 3, H, 10, reversible=True)
+    model = SequenceModel(40, 24, D, 3, H, 10, stack="reversible")
     params, tokens = model.init(np.random.default_rng(0)), np.random.default_rng(1).integers(0, 40, (2, N))
     logits, _ = model(params, tokens, lengths=np.array([N, 4]))
-    assert not np.allclose(logits, replace(model, reversible=False)(params, tokens, lengths=np.array([N, 4]))[0])
+    assert not np.allclose(logits, replace(model, stack="plain")(params, tokens, lengths=np.array([N, 4]))[0])
     alone, _ = model(params, tokens[1:, :4])
     np.testing.assert_allclose(logits[1, :4], alone[0], atol=1e-5)
 
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match="order: reversible layers are pre-norm"):
-        LanguageModel(order="post", reversible=True)
+        LanguageModel(order="post", stack="reversible")
     attention = MultiHeadAttention(D, H)
     for block in (Block(attention), Block.of(D, H, 10, cross=True)):
         with pytest.raises(ValueError, match="blocks: reversible ones have two halves"):
@@ -203,4 +203,4 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match=r"params\.blocks: should be tuple of 2, is tuple of 1"):
         stack.step(stack_of(1).init(np.random.default_rng(0)), rows(B, N))
     with pytest.raises(ValueError, match="blocks: reversible ones take no tokens in front, and these want 8"):
-        SequenceModel(attention="etc", reversible=True)
+        SequenceModel(attention="etc", stack="reversible")

@@ -92,7 +92,7 @@ OTHERS = {
 def test_gradient_of_other_models(other):
     """Sequences of several lengths, where padding can be hidden."""
     params, zero = some(other), []
-    for k, block in enumerate(other.stack.blocks):  # a bias of the keys has no effect where scores go through softmax
+    for k, block in enumerate(other.body.blocks):  # a bias of the keys has no effect where scores go through softmax
         if block.attention.core.places and block.attention.rotate is None:
             zero.append(f"params.stack.blocks.{k}.attention.b_k")
     check_pullback(lambda params: other(params, TOKENS, lengths=np.array([4, 3])), params, zero=zero, entries=3)
@@ -142,13 +142,13 @@ def test_the_equation(order, positions):
     params = some(lm)
     Pi = sinusoids(4, D) if positions == "sinusoidal" else params.positions.table[:4]
     X = math.sqrt(D) * params.E[TOKENS] + Pi
-    X, pullback = lm.stack(params.stack, X, causal=True)
+    X, pullback = lm.body(params.stack, X, causal=True)
     logits, model_pullback = lm(params, TOKENS)
     assert np.allclose(logits, X @ params.E.T, rtol=1e-13)
     assert np.array_equal(model_pullback.blocks[1].attention.A, pullback.blocks[1].attention.A)
     if order == "pre":
-        blocks = lm.stack.blocks[0](params.stack.blocks[0], math.sqrt(D) * params.E[TOKENS] + Pi, causal=True)[0]
-        blocks = lm.stack.blocks[0](params.stack.blocks[1], blocks, causal=True)[0]
+        blocks = lm.body.blocks[0](params.stack.blocks[0], math.sqrt(D) * params.E[TOKENS] + Pi, causal=True)[0]
+        blocks = lm.body.blocks[0](params.stack.blocks[1], blocks, causal=True)[0]
         assert np.allclose(Norm(D)(params.stack.norm, blocks)[0] @ params.E.T, logits, rtol=1e-12)
 
 
@@ -186,7 +186,7 @@ def test_a_normed_embedding_is_the_norm_of_three_tables():
     bert = classifier(outputs=0, types=2)
     params, types = some(bert), np.array([[0, 0, 1, 1], [0, 1, 1, 1]])
     X = params.E[TOKENS] + params.positions.table[:4] + params.types[types]
-    N, _ = bert.stack(params.stack, Norm(4, eps=1e-12)(params.norm, X)[0])
+    N, _ = bert.body(params.stack, Norm(4, eps=1e-12)(params.norm, X)[0])
     np.testing.assert_allclose(bert(params, TOKENS, types=types)[0], N, rtol=1e-12)
 
 
@@ -323,7 +323,7 @@ def test_what_keeps_no_state_reads_all_again():
     """Then a step is the whole exactly; the state is the tokens, and two continuations of it stay apart."""
     lm = model(positions=RoPE(3 * 2, scaling=DynamicNTK(2.0, 2)), heads=1)
     params = some(lm)
-    assert not lm.stack.decodes
+    assert not lm.body.decodes
     state = None
     for k in range(4):
         logits, state = lm.step(params, TOKENS[:, k : k + 1], state)

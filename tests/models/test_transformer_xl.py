@@ -36,7 +36,9 @@ def _tier():
 
 
 def model_of(memory=8, depth=2, positions="transformer-xl", **options):
-    return LanguageModel(**{**SIZES, "depth": depth}, positions=positions, memory=memory, **options)
+    return LanguageModel(
+        **{**SIZES, "depth": depth}, positions=positions, stack=f"transformer-xl:memory={memory}", **options
+    )
 
 
 def some(layer, size=0.6, dtype=np.float64):
@@ -69,7 +71,7 @@ def test_a_memory_of_everything_is_the_whole_text_at_once(positions, depth, orde
     comes later, so it is the same row in the memory. And however the text is cut."""
     model = model_of(16, depth, positions, order=order)
     params, text = some(model), tokens(2, 12)
-    whole, _ = replace(model, memory=0)(params, text)
+    whole, _ = replace(model, stack="plain")(params, text)
     for cuts in ((5, 10), (3, 4, 11), (1, 2, 3, 4, 5), ()):
         np.testing.assert_allclose(in_segments(model, params, text, cuts), whole, rtol=0, atol=1e-11)
 
@@ -186,7 +188,7 @@ def test_the_gradient_of_a_text_is_the_sum_over_its_segments_and_not_that_of_the
     model = model_of(16)
     params, text = some(model), tokens(1, 10)
     dY = np.random.default_rng(4).standard_normal((1, 10, 40))
-    _, whole = replace(model, memory=0)(params, text)
+    _, whole = replace(model, stack="plain")(params, text)
     _, first = model(params, text[:, :5])
     _, second = model(params, text[:, 5:], memory=first.stack.memory)
     found = tree_map(np.add, first(dY[:, :5]), second(dY[:, 5:]))
@@ -242,7 +244,7 @@ def test_the_published_shift_is_the_same_index_map_below_the_diagonal_and_garbag
 )
 def test_the_context_that_is_reached(layers, segment, memory):
     """By perturbation, token by token; layers times memory if that is a multiple of the segment."""
-    model = LanguageModel(40, segment, D, layers, H, 10, positions="none", memory=memory)
+    model = LanguageModel(40, segment, D, layers, H, 10, positions="none", stack=f"transformer-xl:memory={memory}")
     params, before = some(model), 7 * segment
     text = tokens(1, before + 1)
     cuts = range(segment, before + 1, segment)
@@ -308,8 +310,11 @@ def test_more_memory_where_it_is_judged():
     """Nothing is learned for it: the same parameters serve any M; with all of the text it is the whole again."""
     model, text = model_of(5), tokens(2, 20)
     params = some(model)
-    whole, _ = replace(model, memory=0)(params, text)
-    far = [np.abs(in_segments(replace(model, memory=m), params, text, [5, 10, 15]) - whole).max() for m in (5, 10, 15)]
+    whole, _ = replace(model, stack="plain")(params, text)
+    far = [
+        np.abs(in_segments(replace(model, stack=f"transformer-xl:memory={m}"), params, text, [5, 10, 15]) - whole).max()
+        for m in (5, 10, 15)
+    ]
     assert far[0] > far[2]
     assert far[0] > 1e-3
     assert far[2] < 1e-11
@@ -369,7 +374,7 @@ def test_the_memory_is_carried_from_step_to_step(tier):
 
 def test_a_model_without_a_memory_reads_the_same_segments():
     """What one with a memory is compared with: the same batches, nothing carried."""
-    model, objective, training = model_of(0), Segments(TEXT, 5), run_of(8)
+    model, objective, training = replace(model_of(), stack="plain"), Segments(TEXT, 5), run_of(8)
     state = train(model, objective, training, progress=False)
     assert state.carried == ()
     alone = NextByte(TEXT, 5)
@@ -415,11 +420,11 @@ def test_what_is_held_out_is_read_once():
     model = model_of(150)
     params, held_out = some(model, 0.3), TEXT.held_out
     bits = Segments(TEXT, 5).bits(model, params)
-    logits, _ = replace(model, memory=0)(params, held_out[:-1].astype(int))
+    logits, _ = replace(model, stack="plain")(params, held_out[:-1].astype(int))
     P = np.exp(logits - logits.max(-1, keepdims=True))
     P /= P.sum(-1, keepdims=True)
     np.testing.assert_allclose(bits, -np.log2(P[np.arange(129), held_out[1:]]), rtol=1e-9)
-    less = Segments(TEXT, 5).bits(replace(model, memory=4), params)
+    less = Segments(TEXT, 5).bits(replace(model, stack="transformer-xl:memory=4"), params)
     assert less.shape == bits.shape
     assert not np.allclose(less, bits)
     assert Segments(TEXT, 5).look(model, params) == pytest.approx(bits.mean(), rel=0.2)
@@ -436,12 +441,10 @@ def test_what_can_not_be():
     for positions in {*AT_EMBEDDING, *IN_ATTENTION} - {*absolute}:
         model_of(positions=positions)
     with pytest.raises(ValueError, match="causal: False does not go with a memory"):
-        SequenceModel(positions="rope", memory=4)
+        SequenceModel(positions="rope", stack="transformer-xl:memory=4")
     for attention, name in (("window", "Window"), ("delta", "DeltaRule"), ("linear", "KernelAttention")):
         with pytest.raises(ValueError, match=f"memory: {name} can't look back"):
             model_of(positions="none", attention=attention)
-    with pytest.raises(ValueError, match="a stack can be one of these"):
-        model_of(reversible=True)
     with pytest.raises(ValueError, match="memory: -1 should be at least 0"):
         model_of(-1)
 
@@ -457,7 +460,7 @@ def test_a_memory_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="memory: padding would be remembered"):
         model(params, tokens(2, 5), memory=memory, lengths=np.array([5, 3]))
     with pytest.raises(ValueError, match="memory: this model has none"):
-        replace(model, memory=0)(params, tokens(2, 5), memory=memory)
+        replace(model, stack="plain")(params, tokens(2, 5), memory=memory)
     with pytest.raises(ValueError, match="too short for 400 streams of 5 bytes"):
         Segments(TEXT, 5).segment(400, 1, ())
 
@@ -467,7 +470,7 @@ def test_padding_in_the_only_segment_and_a_mask_beside_a_memory():
     params, text = some(model), tokens(2, 5)
     logits, _ = model(params, text, lengths=np.array([5, 3]))
     np.testing.assert_allclose(logits[1, :3], model(params, text[1:, :3])[0][0], atol=1e-12)
-    stack, X = model.stack, np.random.default_rng(0).standard_normal((2, 4, D))
+    stack, X = model.body, np.random.default_rng(0).standard_normal((2, 4, D))
     _, first = stack(params.stack, X, causal=True)
     seen = np.array([True, False, True, True])
     Y, _ = stack(params.stack, X, first.memory, causal=True, mask=seen[None])
@@ -490,7 +493,7 @@ def test_an_empty_memory_is_none():
 
 def test_without_a_memory_it_is_the_usual_stack():
     """M = 0 forgets, bit for bit."""
-    stack = model_of().stack
+    stack = model_of().body
     params, X = some(stack), np.random.default_rng(0).standard_normal((2, 6, D))
     forgets = MemoryStack(stack.blocks, memory=0, segment=3)
     usual = Stack(stack.blocks)
@@ -502,7 +505,7 @@ def test_without_a_memory_it_is_the_usual_stack():
 
 
 def test_groups_share_keys_in_memory_too():
-    model = LanguageModel(40, 5, 16, 2, 4, 10, positions="rope", memory=6, groups=2)
+    model = LanguageModel(40, 5, 16, 2, 4, 10, positions="rope", stack="transformer-xl:memory=6", groups=2)
     params, text, state = some(model), tokens(2, 12), None
     whole = in_segments(model, params, text, [5, 10])
     logits, _ = model.step(params, text, state)

@@ -42,7 +42,7 @@ def _tier():
 
 def stack_of(depth=4, rule="basic", order="post", core=None, cls=UniversalStack, dropout=0.0, **options):
     attention = MultiHeadAttention(D, H, bias=False, core=core or SoftmaxAttention())
-    return cls((Block(attention, FeedForward(D, 10), order=order, dropout=dropout),) * depth, rule=rule, **options)
+    return cls((Block(attention, FeedForward(D, 10), order=order, dropout=dropout),) * depth, halting=rule, **options)
 
 
 def some(layer, size=0.6, dtype=np.float64):
@@ -386,8 +386,9 @@ def test_tiers_agree(rule, tier):
 # --------------------------------------------------------------------------------------------- in a model
 
 
-def model_of(rule="basic", depth=4, **options):
-    return LanguageModel(40, 24, D, depth, H, 10, universal=rule, **options)
+def model_of(rule="basic", depth=4, ponder=0.01, **options):
+    stack = f"universal:halting={rule},ponder={ponder}"
+    return LanguageModel(40, 24, D, depth, H, 10, stack=stack, **options)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -432,14 +433,14 @@ def test_the_first_token_is_fast_and_a_later_one_is_not():
 
 def test_sinusoids_are_added_in_every_step_and_not_before():
     model, other = model_of("fixed"), model_of("fixed", positions="rope")
-    assert model.stack.places
-    assert not other.stack.places
+    assert model.body.places
+    assert not other.body.places
     params = model.init(np.random.default_rng(0), np.float64)
     tokens = np.arange(6)[None]
     X, _ = model._embed(params, tokens)
     np.testing.assert_array_equal(X, math.sqrt(D) * params.E[tokens])
     _, pullback = model(params, tokens)
-    np.testing.assert_allclose(pullback.stack.steps[0].Z - X, model.stack.signal(6, 1)[None], atol=1e-14)
+    np.testing.assert_allclose(pullback.stack.steps[0].Z - X, model.body.signal(6, 1)[None], atol=1e-14)
 
 
 def test_it_has_the_parameters_of_one_block():
@@ -499,7 +500,7 @@ def test_what_its_attention_adds_is_added():
 
 
 def test_other_models_with_it():
-    model = SequenceModel(40, 24, D, 3, H, 10, universal="basic", outputs=3)
+    model = SequenceModel(40, 24, D, 3, H, 10, stack="universal:halting=basic", outputs=3)
     params, tokens = model.init(np.random.default_rng(0)), np.random.default_rng(1).integers(0, 40, (2, 9))
     logits, pullback = model(params, tokens, lengths=np.array([9, 4]))
     alone, _ = model(params, tokens[1:, :4])
@@ -511,14 +512,12 @@ def test_what_can_not_be():
     with pytest.raises(ValueError, match="blocks: a Universal Transformer has one block, and these differ"):
         model_of(attention=("softmax", "window"))
     with pytest.raises(ValueError, match="can't have tokens in front"):
-        SequenceModel(universal="basic", attention="etc")
+        SequenceModel(stack="universal", attention="etc")
     with pytest.raises(ValueError, match="can't have what is moved"):
         model_of(attention="span")
     with pytest.raises(ValueError, match="can't have cross-attention"):
         UniversalStack((Block.of(D, H, 10, cross=True),) * 2)
-    with pytest.raises(ValueError, match="a stack can be one of these"):
-        model_of(reversible=True)
-    with pytest.raises(ValueError, match="universal: no 'sometimes'; there are no, fixed, basic, accumulated"):
+    with pytest.raises(ValueError, match="halting: no 'sometimes'; there are fixed, basic, accumulated"):
         model_of("sometimes")
     with pytest.raises(ValueError, match=r"ponder: -1.0 should be at least 0"):
         model_of(ponder=-1.0)

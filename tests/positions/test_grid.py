@@ -51,14 +51,14 @@ def test_one_row_is_a_line(rng):
 
 def test_in_a_model_and_what_is_refused(rng):
     model = LanguageModel(17, 64, width=8, depth=1, heads=2, positions="grid:columns=4")
-    assert model.stack.blocks[0].attention.core.encoding == GridScalars(2, 64, 4)
+    assert model.body.blocks[0].attention.core.encoding == GridScalars(2, 64, 4)
     params = model.init(rng)
     with pytest.raises(ValueError, match="K: 65 pixels, and the table is for 16 rows of 4"):
         model(params, np.zeros(65, int))
     with pytest.raises(ValueError, match="columns: 0 should be at least 1"):
         GridScalars(2, 64, 0)
     with pytest.raises(ValueError, match="memory"):
-        LanguageModel(positions="grid", memory=8)
+        LanguageModel(positions="grid", stack="transformer-xl:memory=8")
     with pytest.raises(ValueError, match="n: 3 queries should be the last of 2 keys"):
         grid_offsets(3, 2, 4, 4)
     with pytest.raises(ValueError, match="m: 17 pixels should be at most 4 rows of 4"):

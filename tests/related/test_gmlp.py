@@ -155,7 +155,7 @@ def test_a_model_of_it_alone_learns_and_writes(form):
     model = LanguageModel(
         40, 12, width=8, depth=2, heads=2, attention=f"gmlp:form={form}", positions="none", ffn="none"
     )
-    assert model.stack.blocks[0] == Block(GMLP(8, 12, form))
+    assert model.body.blocks[0] == Block(GMLP(8, 12, form))
     params = model.init(np.random.default_rng(0))
     said = generate(model, params, np.array([1, 2, 3]), 9, rng=np.random.default_rng(0))
     assert len(said) == 9

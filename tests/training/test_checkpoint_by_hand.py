@@ -291,7 +291,9 @@ def assert_no_lie_gets_through(path, model, thinned, under=()):
 
 
 @pytest.mark.parametrize(
-    "choice", [{"positions": "learned"}, {"positions": "rope", "memory": 3}, {"universal": "basic"}], ids=str
+    "choice",
+    [{"positions": "learned"}, {"positions": "rope", "stack": "transformer-xl:memory=3"}, {"stack": "universal"}],
+    ids=str,
 )
 def test_a_lie_in_any_field_of_a_run(choice, tmp_path, thinned):
     assert_no_lie_gets_through(tmp_path / "run", model_with(choice), thinned)
@@ -317,6 +319,16 @@ def test_a_name_with_large_options(name, count, tmp_path):
         arrays, about = parts_of(tmp_path / "run", model_with({field: name}))
         write(tmp_path / "run", arrays, with_value(about, ("model", field), f"{name}:{option}={count}"))
         refusal(tmp_path / "run")
+
+
+def test_a_field_that_there_was_once(tmp_path):
+    """A model of before stacks had names is told by what to make it again."""
+    arrays, about = parts_of(tmp_path / "run", model_with({}))
+    about["model"] |= {"reversible": False, "memory": 0, "universal": "no", "ponder": 0.01}
+    del about["model"]["stack"]
+    write(tmp_path / "run", arrays, about)
+    says = ': model.memory: LanguageModel has no such field; stack="transformer-xl:memory=…" says it now'
+    assert refusal(tmp_path / "run") == says
 
 
 def test_two_large_numbers_together(tmp_path):

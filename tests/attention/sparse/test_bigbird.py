@@ -72,7 +72,7 @@ def test_heads_draw_differently_and_once():
     other = BigBird(random=2, block=4, seed=1)(80, 80, causal=False).mask
     assert not np.array_equal(masks[0], other)
     model = LanguageModel(40, 96, 12, 1, 4, 10, attention="bigbird:block=4")
-    assert len(model.stack.blocks[0].attention.core.pattern.of_heads) == 4
+    assert len(model.body.blocks[0].attention.core.pattern.of_heads) == 4
 
 
 def test_what_is_drawn_is_what_the_pattern_has():

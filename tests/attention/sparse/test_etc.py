@@ -128,9 +128,9 @@ def test_a_model_puts_them_in_front_and_drops_them(rng):
     assert Y.shape == (2, 9, 12)
     X, _ = etc._embed(params, tokens)
     X = np.concatenate([np.stack([params.stack.prefix] * 2), X], 1)
-    for block, own in zip(etc.stack.blocks, params.stack.blocks, strict=True):
+    for block, own in zip(etc.body.blocks, params.stack.blocks, strict=True):
         X, _ = block(own, X)
-    X, _ = etc.stack._last_norm(params.stack, X)
+    X, _ = etc.body._last_norm(params.stack, X)
     assert np.allclose(Y, X[:, 3:], atol=1e-13)
 
 

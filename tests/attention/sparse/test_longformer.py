@@ -126,8 +126,8 @@ def test_a_rotary_encoding_turns_the_second_queries_and_keys_too(rng):
     """Only differences of positions count: with rotary positions moving a text along changes nothing."""
     rope = RoPE(4, base=10.0)
     model = SequenceModel(40, 24, 8, 1, 2, 10, "longformer:radius=2", rope)
-    core = model.stack.blocks[0].attention.core
-    assert (core.rotate, model.stack.blocks[0].attention.rotate) == (rope, None)
+    core = model.body.blocks[0].attention.core
+    assert (core.rotate, model.body.blocks[0].attention.rotate) == (rope, None)
     Q, K, V, Q_g, K_g, V_g = arrays(12)
     Y, _ = core(NoParams(), Q, K, V, Q_g, K_g, V_g)
     turned = [rope.turn(X, first=7, length=30)[0] for X in (Q, K, Q_g, K_g)]

@@ -132,8 +132,8 @@ def test_no_angle_is_larger_than_in_a_text_that_fits():
 
 def test_memory_is_constant_in_a_model(tier):
     model = LanguageModel(40, 96, 16, 2, 2, 10, attention="sinks:first=2,last=9", positions="rope")
-    assert isinstance(model.stack.blocks[0].attention.core.rotate, RoPE)
-    assert model.stack.blocks[0].attention.rotate is None
+    assert isinstance(model.body.blocks[0].attention.core.rotate, RoPE)
+    assert model.body.blocks[0].attention.rotate is None
     params = model.init(np.random.default_rng(0))
     state, sizes = None, []
     for t in range(300):

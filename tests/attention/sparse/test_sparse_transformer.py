@@ -81,7 +81,7 @@ def test_heads_that_take_turns():
     near, far = (sets(Strided(5, part), 30) for part in ("near", "far"))
     np.testing.assert_array_equal(tiles.mask, [near, far, near])
     model = LanguageModel(40, 24, 12, 1, 4, 10, attention="fixed:block=5,part=heads")
-    assert [rule.part for rule in model.stack.blocks[0].attention.core.pattern.of_heads] == ["near", "far"] * 2
+    assert [rule.part for rule in model.body.blocks[0].attention.core.pattern.of_heads] == ["near", "far"] * 2
 
 
 def test_layers_that_take_turns():
@@ -94,7 +94,7 @@ def test_layers_that_take_turns():
     for depth, sees in ((1, sets(Strided(4, "near"), n)), (2, np.tril(np.ones((n, n), bool)))):
         for i in (7, 19):
             Y, blocks = X, []
-            for block, own in zip(model.stack.blocks[:depth], params.stack.blocks, strict=False):
+            for block, own in zip(model.body.blocks[:depth], params.stack.blocks, strict=False):
                 Y, pullback = block(own, Y, causal=True)
                 blocks.append(pullback)
             dX = np.zeros_like(Y)
