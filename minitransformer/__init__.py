@@ -20,6 +20,7 @@ from minitransformer.pullback import (  # noqa: E402
 
 if TYPE_CHECKING:
     from minitransformer.contract import check_attention
+    from minitransformer.exercises import check_exercise
     from minitransformer.extensions import register
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ __all__ = [
     "backend",
     "chain",
     "check_attention",
+    "check_exercise",
     "check_pullback",
     "random_like",
     "register",
@@ -45,6 +47,10 @@ def __getattr__(name: str) -> Any:
         from minitransformer.extensions import register
 
         return register
+    if name == "check_exercise":
+        from minitransformer.exercises import check_exercise
+
+        return check_exercise
     if name == "check_attention":
         from minitransformer.contract import check_attention
 

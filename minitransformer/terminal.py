@@ -27,10 +27,10 @@ def in_ascii(sign: str) -> str:
     """What a sign is called where there are 128 of them: θ is theta, ² is ^2, ≤ is <=, é is e; else a question mark."""
     if sign in SIGNS:
         return SIGNS[sign]
-    kind, _, code = unicodedata.decomposition(sign).rpartition("> ")
+    kind, _, codes = unicodedata.decomposition(sign).rpartition("> ")
     if kind + ">" in SCRIPTS:
-        letter = chr(int(code, 16))
-        return SCRIPTS[kind + ">"] + SIGNS.get(letter, letter)
+        letters = (chr(int(code, 16)) for code in codes.split())
+        return SCRIPTS[kind + ">"] + "".join(letter if letter.isascii() else in_ascii(letter) for letter in letters)
     alphabet, _, letter = unicodedata.name(sign, "").partition(" LETTER ")
     if alphabet.startswith("GREEK"):
         return letter.lower() if alphabet.endswith("SMALL") else letter.capitalize()

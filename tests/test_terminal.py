@@ -56,6 +56,12 @@ def test_every_sign_of_the_map_has_a_name_of_its_own(root):
     assert [sign for sign in sorted(set(text)) if terminal.in_ascii(sign) == "?" and sign != "?"] == []
 
 
+def test_whatever_a_model_makes_up_can_be_written():
+    """A letter in a script need be no ASCII letter, nor only one."""
+    assert [sign for sign in map(chr, range(128, 0x30000)) if not terminal.in_ascii(sign).isascii()] == []
+    assert [terminal.in_ascii(sign) for sign in "ᵝ℠"] == ["^beta", "^SM"]
+
+
 def test_only_what_cant_be_encoded_is_replaced():
     assert "naïve θ".encode("latin-1", "in_ascii") == "naïve theta".encode("latin-1")
     with pytest.raises(UnicodeDecodeError):

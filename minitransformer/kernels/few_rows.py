@@ -2,6 +2,7 @@
 
     normed          γ ⊙ (x − μ)/√(σ² + ε) + β
     feed_forward    f(x W₁ + b₁) W₂ + b₂
+    gated           (f(x U₁ + b₁) ⊙ (x U₂ + b₂)) W + b
 
 Why this is fast. A row has so little arithmetic that the calls around it take longer: here each layer is one call with one
 result, and nothing is remembered for a way back. W is read once, row by row, and the sums run along its rows.
@@ -12,7 +13,7 @@ import numpy as np
 from minitransformer.arrays import FEW
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.norms_and_loss import squares, total
-from minitransformer.kernels.pointwise import GELU, GELU_TANH, RELU, activate_some
+from minitransformer.kernels.pointwise import GATES, GELU, GELU_TANH, RELU, activate_some, open_gate
 from minitransformer.typing import Array
 
 KINDS = {"relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH}
@@ -60,6 +61,15 @@ def two_layers(X, W_1, b_1, W_2, b_2, kind):
     return product(F, W_2, b_2)
 
 
+@compiled
+def gated_layers(X, U_1, b_1, U_2, b_2, W, b, gate):
+    """(f(X U₁ + b₁) ⊙ (X U₂ + b₂)) W + b."""
+    A, B = product(X, U_1, b_1), product(X, U_2, b_2)
+    a = A.reshape(-1)
+    open_gate(gate, a, B.reshape(-1), a)
+    return product(A, W, b)
+
+
 def _few(X: Array, *pairs: tuple[Array, tuple[int, ...]]) -> bool:
     """Whether these are few rows, and everything is of their dtype and of the shape beside it."""
     return X.size <= FEW * X.shape[-1] and all(a.dtype == X.dtype and a.shape == shape for a, shape in pairs)
@@ -81,3 +91,14 @@ def feed_forward(X: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, kind:
     if not _few(X, *layers) or (kind == "gelu" and X.dtype != np.float32):
         return None
     return two_layers(X.reshape(-1, D), W_1, b_1, W_2, b_2, KINDS[kind]).reshape(X.shape)
+
+
+def gated_feed_forward(
+    X: Array, U_1: Array, b_1: Array, U_2: Array, b_2: Array, W: Array, b: Array, gate: str
+) -> Array | None:
+    """A gated network on a few rows; None for what has to go the usual way."""
+    D, hidden = X.shape[-1], len(b_1)
+    first = (U_1, (D, hidden)), (b_1, (hidden,)), (U_2, (D, hidden)), (b_2, (hidden,))
+    if not _few(X, *first, (W, (hidden, D)), (b, (D,))) or (gate == "gelu" and X.dtype != np.float32):
+        return None
+    return gated_layers(X.reshape(-1, D), U_1, b_1, U_2, b_2, W, b, GATES[gate]).reshape(X.shape)

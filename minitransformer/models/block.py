@@ -245,9 +245,9 @@ class Block:
             self.order == "pre"
             and self.norm != "layer_eps_outside"
             and self.cross is None
-            and isinstance(self.ffn, FeedForward)
+            and isinstance(self.ffn, FeedForward | GatedFeedForward)
             and isinstance(attention, MultiHeadAttention)
-            and attention.core == SoftmaxAttention()
+            and attention.core in (SoftmaxAttention(), SoftmaxAttention(norm="rms"))
             and (attention.rotate is None or (isinstance(attention.rotate, RoPE) and attention.rotate.fixed))
         )
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from minitransformer.checks import frozen
-from minitransformer.functional import Gate, GLUPullback, LinearPullback, affine, gated, glu, linear
+from minitransformer.functional import Gate, GLUPullback, LinearPullback, affine, gated, glu, linear, loops_in
 from minitransformer.typing import Array, Float, checked
 
 GATES: dict[str, Gate] = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu", "bilinear": "none"}
@@ -56,6 +56,11 @@ class GatedFeedForward:
     kind: Literal["glu", "reglu", "geglu", "swiglu", "bilinear"] = "swiglu"
     bias: bool = True
 
+    @property
+    def gate(self) -> Gate:
+        """The name of f."""
+        return GATES[self.kind]
+
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GatedFeedForwardParams:
         """Weights uniform with variance 1/D, 1/D and 1/hidden, biases zero: a row's variance becomes that of f(a) at most."""
         a, c = math.sqrt(3 / self.width), math.sqrt(3 / self.hidden)
@@ -67,11 +72,15 @@ class GatedFeedForward:
     @checked
     def __call__(self, params: GatedFeedForwardParams, X: Float[Array, "*batch {self.width}"]):
         """Apply it to every row."""
-        F, unit = glu(X, params.U_1, params.U_2, params.b_1, params.b_2, gate=GATES[self.kind])
+        F, unit = glu(X, params.U_1, params.U_2, params.b_1, params.b_2, gate=self.gate)
         Y, last = linear(F, params.W, params.b)
         return Y, GatedFeedForwardPullback(unit, last)
 
     def value(self, params: GatedFeedForwardParams, X: Array) -> Array:
         """Y alone, with nothing to go back by."""
-        F, _ = gated(affine(X, params.U_1, params.b_1), affine(X, params.U_2, params.b_2), GATES[self.kind])
+        if self.bias and (loops := loops_in("few_rows")):
+            Y = loops.gated_feed_forward(X, *params, self.gate)
+            if Y is not None:
+                return Y
+        F, _ = gated(affine(X, params.U_1, params.b_1), affine(X, params.U_2, params.b_2), self.gate)
         return affine(F, params.W, params.b)

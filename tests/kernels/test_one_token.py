@@ -15,6 +15,9 @@ CASES = [
     {"norm": "rms", "activation": "gelu_tanh"},
     {"positions": "rope", "groups": 2},
     {"positions": "rope:layout=halves,part=4", "groups": 1, "activation": "gelu"},
+    {"positions": "rope", "groups": 2, "attention": "softmax:norm=rms"},
+    {"attention": "softmax:norm=rms", "ffn": "swiglu"},
+    *({"positions": "rope", "ffn": gate} for gate in ("glu", "reglu", "geglu", "bilinear")),
 ]
 
 
@@ -46,7 +49,9 @@ def test_it_is_the_blocks_step_by_step(options, dtype, batch, tier, monkeypatch)
     calls, step = [], loops().one_token
     monkeypatch.setattr(loops(), "one_token", lambda *a: calls.append(step(*a)) or calls[-1])
     fast, state = written(model, params, tokens)
-    if options.get("activation") == "gelu" and dtype == np.float64:  # asked for all blocks, and then for each
+    if (
+        options.get("activation") == "gelu" or options.get("ffn") == "geglu"
+    ) and dtype == np.float64:  # asked for all blocks, and then for each
         assert calls == [None] * 69 * 3
     else:
         assert len(calls) == 69  # the first token makes the state
@@ -59,9 +64,8 @@ def test_it_is_the_blocks_step_by_step(options, dtype, batch, tier, monkeypatch)
     assert np.allclose(state.blocks[1].keys, other.blocks[1].keys, atol=tolerance * np.abs(other.blocks[1].keys).max())
 
 
-@pytest.mark.parametrize("ffn", ["geglu", "none"])
-def test_a_block_whose_second_half_is_another_goes_step_by_step(ffn, tier, monkeypatch):
-    model = LanguageModel(40, 96, width=24, depth=2, heads=4, hidden=10, ffn=ffn)
+def test_a_block_that_is_attention_alone_goes_step_by_step(tier, monkeypatch):
+    model = LanguageModel(40, 96, width=24, depth=2, heads=4, hidden=10, ffn="none")
     params, tokens = some(model, np.float32), np.random.default_rng(0).integers(0, 40, (2, 70))
     monkeypatch.setattr(loops(), "one_token", lambda *_: pytest.fail("there is no loop for it"))
     said, _ = written(model, params, tokens)
@@ -137,7 +141,7 @@ def test_nothing_past_the_door(change, tier):
     else:
         W = W[:, :-2] if change == "shape" else W.astype(np.float32)
     other = params._replace(attention=params.attention._replace(W_k=W))
-    assert W is params.attention.W_k or loops().known((other,), 12, 12, 7).weights == []
+    assert W is params.attention.W_k or loops().known((other,), 12, 12, 7, 6).weights == []
     if change != "dtype":
         with pytest.raises((ValueError, TypeError)):
             block.step(other, X[:, 1:], state)
@@ -160,3 +164,16 @@ def test_what_was_looked_at_for_one_form_is_not_taken_for_another(tier):
     _, state = usual.step(params, X[:1])
     _, state = usual.step(params, X[1:2], state)
     assert loops().one_token(wider, (params,), X[2:], (state,)) is None
+
+
+@pytest.mark.parametrize("part", ["gain", "gate"])
+def test_nor_a_gain_or_a_gate_of_another_size(part, tier):
+    model = LanguageModel(40, 96, width=24, depth=1, heads=4, hidden=10, attention="softmax:norm=rms", ffn="swiglu")
+    (params,) = some(model, np.float32).stack.blocks
+    assert len(loops().known((params,), 24, 24, 10, 6).weights) == 1
+    attention, ffn = params.attention, params.ffn
+    if part == "gain":
+        other = params._replace(attention=attention._replace(gains=attention.gains._replace(k=attention.gains.k[:-1])))
+    else:
+        other = params._replace(ffn=ffn._replace(U_2=ffn.U_2[:, :-1].copy()))
+    assert loops().known((other,), 24, 24, 10, 6).weights == []

@@ -7,11 +7,12 @@ So softmax is kernel attention, exactly, with features of infinite number. Here 
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback
+from minitransformer.attention.linear.pieces import in_pieces
 from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
@@ -64,7 +65,8 @@ class Taylor(FeatureAttention):
 
     degree   of the polynomial; even, so that no weight is negative. 2 makes 1 + d + d² features
     source   Borealis II (17), (18)
-    cost     O(n d^degree dv) time. Can be causal
+    cost     O(n d^degree dv) time; memory O(n d^degree) up to 256 MB of features, and beyond that O(n d), with the features made
+             twice. Can be causal
     raises   ValueError for an odd degree
     """
 
@@ -76,6 +78,21 @@ class Taylor(FeatureAttention):
     def __post_init__(self) -> None:
         if self.degree % 2:
             raise ValueError(f"degree: {self.degree} is odd, so that weights could be negative")
+
+    def __call__(
+        self,
+        params: NoParams,
+        Q: Array,
+        K: Array,
+        V: Array,
+        *streams: Array,
+        causal: bool = False,
+        mask: Array | None = None,
+        rng: Any = None,
+    ) -> tuple[Array, Any]:
+        """As of any features; of a long text they are made piece by piece. Pullback: dY to (dparams, dQ, dK, dV)."""
+        done = in_pieces(self, Q, K, V, causal=causal, mask=mask)
+        return done or super().__call__(params, Q, K, V, *streams, causal=causal, mask=mask, rng=rng)
 
     def phi(self, params: NoParams, X: Array, *, first: Integer, query: bool) -> tuple[Array, FeaturesPullback]:
         """Of q/d^¼ and k/d^¼, whose product is ⟨q, k⟩/√d."""

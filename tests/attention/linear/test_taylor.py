@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, kernel_attention
-from minitransformer.attention.linear import Taylor, taylor_features
+from minitransformer.attention.linear import Taylor, pieces, taylor_features
+from minitransformer.backend import available
 from minitransformer.measurements.random_features import taylor_bound
 from minitransformer.pullback import NoParams
 
@@ -113,3 +115,55 @@ def test_degrees_that_can_not_be(rng):
 def test_more_features_than_any_memory_holds_are_refused_at_once(d, degree):
     with pytest.raises(ValueError, match=rf"degree: {degree} makes {d}\^{degree} features"):
         taylor_features(np.ones((1, d)), degree=degree)
+
+
+# ---------------------------------------------------------------------------------------------- piece by piece
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize("n", [7, 11])
+def test_piece_by_piece_is_the_same(causal, masked, n, rng, monkeypatch):
+    """Pieces of two positions and a shorter last one; more keys than queries; a key that is hidden may be anything."""
+    core, m = Taylor(), 11
+    Q, K, V, dY = (rng.standard_normal((B, H, rows, c)) for rows, c in ((n, D), (m, D), (m, DV), (n, DV)))
+    mask = rng.random((B, 1, 1, m)) < 0.7 if masked else None
+    if mask is not None:
+        K, V = (np.where(mask.mT, X, np.nan) for X in (K, V))
+    Y, pullback = core(NoParams(), Q, K, V, causal=causal, mask=mask)
+    monkeypatch.setattr(pieces, "WHOLE", 0)
+    monkeypatch.setattr(pieces, "PIECE", 2 * B * H * (1 + D + D**2) * 8)
+    for tier in available():
+        with mt.backend(tier):
+            Y_p, in_pieces = core(NoParams(), Q, K, V, causal=causal, mask=mask)
+            assert len(in_pieces.sums) == -(-n // 2)
+            assert np.allclose(Y_p, Y, rtol=1e-10, atol=1e-12)
+            for got, wanted in zip(in_pieces(dY)[1:], pullback(dY)[1:], strict=True):
+                assert np.allclose(got, wanted, rtol=1e-9, atol=1e-11)
+            assert np.allclose(in_pieces.A, pullback.A, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_piece_by_piece_has_a_gradient_of_its_own(causal, rng, monkeypatch):
+    monkeypatch.setattr(pieces, "WHOLE", 0)
+    monkeypatch.setattr(pieces, "PIECE", 2 * B * H * (1 + D + D**2) * 8)
+    Q, K, V = (rng.standard_normal((B, H, 5, c)) for c in (D, D, DV))
+    check_pullback(partial(Taylor(), causal=causal), NoParams(), Q, K, V)
+
+
+def test_the_features_of_a_long_text_are_never_there_at_once(rng, monkeypatch):
+    """Those of 700 keys of width 24 are 1.7 MB; whole, there are those of queries and keys, and as much again on the way back."""
+    Q, K, V = rng.standard_normal((3, 1, 700, 24), np.float32)
+
+    def peak():
+        tracemalloc.start()
+        Y, pullback = Taylor()(NoParams(), Q, K, V)
+        pullback(Y)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    whole = peak()
+    monkeypatch.setattr(pieces, "WHOLE", 0)
+    monkeypatch.setattr(pieces, "PIECE", 50 * 601 * 4)
+    assert peak() < whole / 5

@@ -1,0 +1,104 @@
+"""Every exercise with a checker: right answers pass, at least three wrong ones do not, and the page shows what it should.
+
+`answers_02.py` holds, for each exercise of chapter 02, wrong answers, and the right one where the page has no folded solution.
+"""
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer.exercises.check import CHECKERS, NotYet, Untried, close, exercise, hint_for, numbers
+
+HERE = Path(__file__).parent
+TASK = re.compile(r"^\*\*(\d+\.\d+)\*\* (★+) (\d+) min", re.MULTILINE)
+SOLUTION = re.compile(r"<summary>Solution of (\d+\.\d+)</summary>(.*?)</details>", re.DOTALL)
+CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+CALL = re.compile(r'mt\.check_exercise\("(\d+\.\d+)", answer\)$')
+
+
+class Page(NamedTuple):
+    tasks: list[str]
+    cells: dict[str, Any]
+    solutions: dict[str, str]
+
+
+def pages(root):
+    """The exercises of each chapter that has them."""
+    found = {}
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        words = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        code = {}
+        for cell in cells:
+            if cell["cell_type"] == "code" and (call := CALL.search("".join(cell["source"]))):
+                code[call[1]] = cell
+        tasks = [number for number, _, _ in TASK.findall(words)]
+        if tasks:
+            found[path.name[:2]] = Page(tasks, code, dict(SOLUTION.findall(words)))
+    return found
+
+
+def answers():
+    found = {}
+    for path in sorted(HERE.glob("answers_*.py")):
+        found |= importlib.import_module(f"tests.exercises.{path.stem}").ANSWERS
+    return found
+
+
+def folded(solution):
+    """What the code of a folded solution calls `answer`."""
+    names = {"np": np, "mt": mt}
+    for code in CODE.findall(solution):
+        exec(code, names)
+    return names.get("answer")
+
+
+@pytest.mark.parametrize("number", numbers())
+def test_right_answers_pass_and_wrong_ones_do_not(number, root):
+    tried = answers()[number]
+    solution = next((page.solutions[number] for page in pages(root).values() if number in page.solutions), "")
+    right = [answer for answer in (folded(solution), tried.get("right")) if answer is not None]
+    assert right, f"{number}: no right answer, folded or in answers_*.py"
+    for answer in right:
+        assert hint_for(number, answer) is None
+    assert len(tried["wrong"]) >= 3
+    for answer in tried["wrong"]:
+        hint = hint_for(number, answer)
+        assert len((hint or "").split()) > 3, f"{number}: {answer!r} passes, or the hint says nothing"
+    with pytest.raises(Untried):
+        hint_for(number, ...)
+
+
+def test_each_page_has_its_exercises(root):
+    found = pages(root)
+    for chapter, page in found.items():
+        assert page.tasks == [f"{int(chapter)}.{place + 1}" for place in range(len(page.tasks))]
+        assert 8 <= len(page.tasks) <= 10, chapter
+        assert 2 * len(page.solutions) >= len(page.tasks), f"{chapter}: solutions for half of them"
+        assert len(page.tasks) - len(page.cells) <= 1, f"{chapter}: all but the open one have a checker"
+        for number, cell in page.cells.items():
+            assert "".join(cell["outputs"][0]["text"]) == f"Exercise {number} waits for your answer.\n", number
+    assert {number for page in found.values() for number in page.cells} == set(numbers())
+
+
+def test_what_a_reader_sees(capsys):
+    mt.check_exercise(numbers()[0], ...)
+    assert "waits for your answer" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"no exercise '99\.1'"):
+        mt.check_exercise("99.1", 1)
+
+
+def test_parts_of_checkers():
+    close([1.0, 2], [1, 2], "")
+    for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
+        with pytest.raises(NotYet):
+            close(given, [1, 2], "Look again.")
+    with pytest.raises(ValueError, match="has a checker already"):
+        exercise(numbers()[0])(close)
+    assert numbers()[0] in CHECKERS
