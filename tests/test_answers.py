@@ -11,7 +11,6 @@ from minitransformer.attention import (
     partial_attention,
     softmax_with_sink,
 )
-from minitransformer.attention.unweighted import unweighted_attention
 from minitransformer.functional import layer_norm, layer_norm_outside, softmax
 from minitransformer.positions import shift_matrix, sinusoids
 from minitransformer.related import (
@@ -30,16 +29,6 @@ def test_01_weights_of_a_constant_gate():
     C, _ = gru_coefficients(np.full((8, 1), 0.5))
     assert C[-5, ::][:5, 0].tolist() == [1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2]
     assert 0.5**7 < 0.01 < 0.5**6
-
-
-def test_02_a_fourth_token():
-    X = np.linalg.cholesky(
-        np.log([[4.0, 1.0001, 2], [1.0001, 9, 3], [2, 3, 9]])
-    )  # any three with these products in row 1
-    _, pullback = unweighted_attention(np.vstack([X, X[:1]]))
-    np.testing.assert_allclose(pullback.A[0], np.array([4, 1, 2, 4]) / 11, atol=1e-4)
-    _, back = softmax(np.log([4.0, 1, 2, 4]))
-    np.testing.assert_allclose(back(np.array([0.0, 0, 1, 0])), np.array([-8, -2, 18, -8]) / 121)
 
 
 def test_03_what_a_norm_lets_through():
