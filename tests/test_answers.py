@@ -25,12 +25,6 @@ from minitransformer.related import (
 )
 
 
-def test_01_weights_of_a_constant_gate():
-    C, _ = gru_coefficients(np.full((8, 1), 0.5))
-    assert C[-5, ::][:5, 0].tolist() == [1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2]
-    assert 0.5**7 < 0.01 < 0.5**6
-
-
 def test_03_what_a_norm_lets_through():
     Y, pullback = layer_norm(np.array([[0.0, 0, 0, 10]]), np.ones(4), np.zeros(4), eps=0.0)
     np.testing.assert_allclose(Y, np.array([[-1, -1, -1, 3]]) / np.sqrt(3))
