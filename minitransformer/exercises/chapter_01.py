@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, close, derivative, exercise, with_pullback
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, with_pullback
 from minitransformer.functional import softmax
 from minitransformer.related import GRU, gru_coefficients
 
@@ -12,12 +12,12 @@ def weights_of_a_constant_gate(answer):
     """The weights of h_0, c_1 … c_4 in h_4, if all gates are one half; five numbers."""
     C, _ = gru_coefficients(np.full((4, 1), 0.5))
     hint = "Each candidate enters with 1 − u and passes every gate after it. h_0 has passed four, and entered whole."
-    if np.shape(answer) == (5,):
-        if np.allclose(answer, C[4, ::-1, 0]):
-            raise NotYet("These are the five weights from the newest to the oldest. h_0 comes first.")
-        if not abs(np.sum(answer) - 1) < 0.01:
-            raise NotYet(f"The five sum to {np.sum(answer):.3f}. An average of averages is an average. {hint}")
-    close(answer, C[4, :, 0], hint, 0.01)
+    given = array_of(answer, (5,), hint)
+    if np.allclose(given, C[4, ::-1, 0]):
+        raise NotYet("These are the five weights from the newest to the oldest. h_0 comes first.")
+    if not abs(given.sum() - 1) < 0.01:
+        raise NotYet(f"The five sum to {given.sum():.3f}. An average of averages is an average. {hint}")
+    close(given, C[4, :, 0], hint, 0.01)
 
 
 @exercise("1.2")
@@ -28,15 +28,14 @@ def steps_until_forgotten(answer):
         faded = u ** np.arange(100)
         wanted.append(int(np.argmax((1 - u) * faded < 0.01)))
         without.append(int(np.argmax(faded < 0.01)))
-    if np.shape(answer) == (2,):
-        if list(answer) == without:
-            raise NotYet("That is for a candidate that enters with the weight 1. With which weight does it enter?")
-        if all(given == right + 1 for given, right in zip(answer, wanted, strict=True)):
-            raise NotYet("Both are one too many. The step at which it enters is no further step.")
-        for given, right, u in zip(answer, wanted, (0.5, 0.9), strict=True):
-            if given != right:
-                raise NotYet(f"For u = {u} it is another number. What is the weight after s further steps?")
-    close(answer, wanted, "Two whole numbers are wanted.")
+    given = array_of(answer, (2,), "Two whole numbers are wanted.").tolist()
+    if given == without:
+        raise NotYet("That is for a candidate that enters with the weight 1. With which weight does it enter?")
+    if given == [right + 1 for right in wanted]:
+        raise NotYet("Both are one too many. The step at which it enters is no further step.")
+    for one, right, u in zip(given, wanted, (0.5, 0.9), strict=True):
+        if one != right:
+            raise NotYet(f"For u = {u} it is another number. What is the weight after s further steps?")
 
 
 @exercise("1.3")
@@ -46,19 +45,17 @@ def layers_of_windows(answer):
     while reached < far:
         reached += 2**spread
         spread += 1
-    if np.shape(answer) == (2,):
-        given, doubled = answer
-        if given != plain:
-            raise NotYet(
-                "The first number: how many tokens further does a row see with each layer, and how many has it to cross?"
-                if given != far + 1
-                else "The first number: from token 1 to token 1000 there are fewer steps than tokens."
-            )
-        if doubled != spread:
-            raise NotYet(
-                "The second number: the reach of a stack is a sum over its layers, 1 + 2 + 4 + … What is that sum?"
-            )
-    close(answer, [plain, spread], "Two whole numbers are wanted.")
+    given, doubled = array_of(answer, (2,), "Two whole numbers are wanted.")
+    if given == far + 1:
+        raise NotYet("The first number: from token 1 to token 1000 there are fewer steps than tokens.")
+    if given != plain:
+        raise NotYet(
+            "The first number: how many tokens further does a row see with each layer, and how many has it to cross?"
+        )
+    if doubled != spread:
+        raise NotYet(
+            "The second number: the reach of a stack is a sum over its layers, 1 + 2 + 4 + … What is that sum?"
+        )
 
 
 @exercise("1.4")
@@ -68,11 +65,11 @@ def room_for_a_factor(answer):
     hint = (
         "From n = 2 to n = 128 the gradient passes some more times through c. How often? That power of c is one half."
     )
-    if np.ndim(answer) == 0 and np.isreal(answer):
-        if abs(float(answer) - (1 - room)) < 0.001:
-            raise NotYet("That is c itself. 1 − c is wanted.")
-        if 0.004 < abs(float(answer) / room - 1) < 0.03:
-            raise NotYet("Nearly: one step too many or too few. At n = 2 it has passed once already.")
+    given = float(array_of(answer, ()))
+    if abs(given - (1 - room)) < 0.001:
+        raise NotYet("That is c itself. 1 − c is wanted.")
+    if 0.004 < abs(given / room - 1) < 0.03:
+        raise NotYet("Nearly: one step too many or too few. At n = 2 it has passed once already.")
     close(answer, room, hint, 0.004)
 
 
@@ -81,11 +78,10 @@ def without_a_beginning(answer):
     """From which i on the factor 1 − u^i is 1.000, if u = 0.8."""
     factor = 1 - 0.8 ** np.arange(200)
     right = int(np.argmax(factor >= 0.9995))
-    if not isinstance(answer, (int, np.integer, float)) or answer != int(answer):
-        raise NotYet("A whole number is wanted.")
-    if abs(answer - right) == 1:
+    given = array_of(answer, (), "A whole number is wanted.")
+    if abs(given - right) <= 1 and given != right:
         raise NotYet("Nearly. A number is 1.000 to three decimals from 0.9995 on.")
-    if answer != right:
+    if given != right:
         raise NotYet("What do the weights of c_1 … c_i in h_i sum to, in the GRU, and what in softmax?")
 
 

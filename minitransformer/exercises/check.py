@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from minitransformer import exercises
 from minitransformer.checker import GradientError, check_pullback
@@ -100,15 +101,21 @@ def _tried(answer: Any) -> Any:
 # ---------------------------------------------------------------------------------- what checkers ask
 
 
-def close(given: Any, wanted: Any, hint: str, tolerance: float = 1e-6) -> None:
-    """The numbers of the answer, within a tolerance relative to the largest of them (numbers found by hand: 0.01)."""
+def array_of(given: Any, shape: tuple[int, ...], hint: str = "") -> Array:
+    """The numbers of an answer that has this shape; of () it is a single number."""
     try:
         found = np.asarray(given, float)
     except (TypeError, ValueError):
-        raise NotYet(f"Numbers are wanted here, and this is {type(given).__name__}.") from None
+        raise NotYet(f"Numbers are wanted here, and this is {given!r:.60}. {hint}") from None
+    if found.shape != shape:
+        raise NotYet(f"The shape is {found.shape}, and {shape} is wanted. {hint}")
+    return found
+
+
+def close(given: Any, wanted: Any, hint: str, tolerance: float = 1e-6) -> None:
+    """The numbers of the answer, within a tolerance relative to the largest of them (numbers found by hand: 0.01)."""
     right = np.asarray(wanted, float)
-    if found.shape != right.shape:
-        raise NotYet(f"The shape is {found.shape}, and {right.shape} is wanted. {hint}")
+    found = array_of(given, right.shape, hint)
     if not np.allclose(found, right, rtol=0, atol=tolerance * max(np.abs(right).max(initial=0), 1e-300)):
         raise NotYet(hint)
 
