@@ -12,7 +12,6 @@ from minitransformer.attention import (
     softmax_with_sink,
 )
 from minitransformer.functional import layer_norm, layer_norm_outside, softmax
-from minitransformer.positions import shift_matrix, sinusoids
 from minitransformer.related import (
     classical_recall,
     convolve_with_heads,
@@ -23,16 +22,6 @@ from minitransformer.related import (
     propagate,
     route,
 )
-
-
-def test_04_a_sixth_of_a_turn():
-    angles = np.arange(7) * np.pi / 3
-    rows, root = np.stack([np.sin(angles), np.cos(angles)], 1), np.sqrt(3) / 2
-    np.testing.assert_allclose(rows @ rows[0], [1, 0.5, -0.5, -1, -0.5, 0.5, 1], atol=1e-12)
-    M = np.array([[-0.5, root], [-root, -0.5]])
-    np.testing.assert_allclose(rows[:5] @ M.T, rows[2:], atol=1e-12)
-    slow = sinusoids(5, 2)  # ω = 1: the same form
-    np.testing.assert_allclose(slow[:3] @ shift_matrix(2, 2).T, slow[2:], atol=1e-12)
 
 
 def test_06_a_geometric_series():
