@@ -62,6 +62,10 @@ def hint_for(number: str, answer: Any) -> str | None:
         CHECKERS[number](_tried(answer))
     except NotYet as hint:
         return str(hint)
+    except TypeError as error:
+        if callable(answer) or "not callable" not in str(error):
+            raise
+        return f"A function is wanted here, and this is {type(answer).__name__}."
     return None
 
 

@@ -13,7 +13,18 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer.exercises.check import CHECKERS, NotYet, Untried, close, exercise, hint_for, numbers
+from minitransformer.exercises.check import (
+    CHECKERS,
+    NotYet,
+    Untried,
+    choice,
+    close,
+    derivative,
+    exercise,
+    hint_for,
+    numbers,
+    with_pullback,
+)
 
 HERE = Path(__file__).parent
 TASK = re.compile(r"^\*\*(\d+\.\d+)\*\* (★+) (\d+) min", re.MULTILINE)
@@ -94,11 +105,46 @@ def test_what_a_reader_sees(capsys):
         mt.check_exercise("99.1", 1)
 
 
+def own_error(*_):
+    raise TypeError("of the reader's own function")
+
+
+def test_an_answer_of_another_kind_gets_a_hint():
+    assert "A function is wanted" in hint_for("2.4", [True, False])
+    with pytest.raises(TypeError, match="of the reader's own"):
+        hint_for("2.4", own_error)
+    assert hint_for("2.3", np.array([True, False, False, False, True])) is None
+
+
+def test_a_pullback_of_the_package_is_an_answer():
+    from minitransformer.functional import linear
+
+    assert hint_for("0.5", lambda X, W: (linear(X, W)[0], lambda dY: linear(X, W)[1](dY)[:2])) is None
+    with_pullback(lambda X: linear(X, X), np.eye(2))
+    for found in (1.0, (1.0, 2.0), np.zeros(2)):
+        with pytest.raises(NotYet, match="two things"):
+            with_pullback(lambda found=found: found)
+
+
+def test_a_gradient_need_not_keep_float32():
+    def wide(X):
+        return np.sin(X), lambda dY: (dY * np.cos(X)).astype(np.float64) * np.ones(X.shape)
+
+    derivative(wide, np.random.default_rng(0).standard_normal((2, 3)), hint="")
+    with pytest.raises(NotYet, match=r"A hint. The checker says"):
+        derivative(lambda X: (np.sin(X), np.cos), np.random.default_rng(0).standard_normal((2, 3)), hint="A hint.")
+
+
 def test_parts_of_checkers():
     close([1.0, 2], [1, 2], "")
     for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
         with pytest.raises(NotYet):
             close(given, [1, 2], "Look again.")
+    choice(" Yes ", "yes", "")
+    choice(np.int64(3), 3, "")
+    for given, wanted in (("no", "yes"), (True, 1), (3.0, 3)):
+        with pytest.raises(NotYet):
+            choice(given, wanted, "Look again.")
     with pytest.raises(ValueError, match="has a checker already"):
         exercise(numbers()[0])(close)
     assert numbers()[0] in CHECKERS
