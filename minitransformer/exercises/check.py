@@ -42,11 +42,18 @@ def exercise(number: str) -> Callable[[Checker], Checker]:
     return register
 
 
-def numbers() -> list[str]:
-    """All exercises that have a checker, in order."""
+def numbers(chapter: str = "") -> list[str]:
+    """The exercises that have a checker, in order: of a chapter, such as "02", or of all."""
     for module in pkgutil.iter_modules(exercises.__path__):
-        importlib.import_module(f"{exercises.__name__}.{module.name}")
-    return sorted(CHECKERS, key=lambda number: [int(part) for part in number.split(".")])
+        if module.name.startswith(f"chapter_{chapter}"):
+            importlib.import_module(f"{exercises.__name__}.{module.name}")
+    found = [number for number in CHECKERS if _chapter(number).startswith(chapter)]
+    return sorted(found, key=lambda number: [int(part) for part in number.split(".")])
+
+
+def _chapter(number: str) -> str:
+    """The chapter of an exercise: "02" of "2.5"."""
+    return str(number).partition(".")[0].zfill(2)
 
 
 def hint_for(number: str, answer: Any) -> str | None:
@@ -56,8 +63,9 @@ def hint_for(number: str, answer: Any) -> str | None:
     raises   ValueError if there is no such exercise, Untried if the answer is None or ..., or a function that returns them;
              and whatever the reader's own function raises
     """
-    if number not in CHECKERS and number not in numbers():
-        raise ValueError(f"there is no exercise {number!r} with a checker; there are {', '.join(numbers())}")
+    there = numbers(_chapter(number))
+    if number not in there:
+        raise ValueError(f"there is no exercise {number!r} with a checker; there are {', '.join(there or numbers())}")
     try:
         CHECKERS[number](_tried(answer))
     except NotYet as hint:

@@ -25,6 +25,7 @@ from minitransformer.exercises.check import (
     numbers,
     with_pullback,
 )
+from tests.fresh_python import fresh_python
 
 HERE = Path(__file__).parent
 TASK = re.compile(r"^\*\*(\d+\.\d+)\*\* (★+) (\d+) min", re.MULTILINE)
@@ -101,8 +102,23 @@ def test_each_page_has_its_exercises(root):
 def test_what_a_reader_sees(capsys):
     mt.check_exercise(numbers()[0], ...)
     assert "waits for your answer" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"no exercise '99\.1'"):
-        mt.check_exercise("99.1", 1)
+    for unknown, there in (
+        ("99.1", "0.1, 0.2"),
+        ("2.10", "there are 2.1, "),
+        (2.3, "there are 2.1, "),
+        ("two", "0.1, 0.2"),
+    ):
+        with pytest.raises(ValueError, match=f"no exercise {unknown!r} with a checker.* {there}"):
+            mt.check_exercise(unknown, 1)
+
+
+def test_a_checker_is_imported_with_its_chapter_alone():
+    code = """
+import sys, minitransformer as mt
+mt.check_exercise("4.3", 16)
+print(*sorted(name for name in sys.modules if "exercises.chapter" in name))
+"""
+    assert fresh_python(code) == "Exercise 4.3 is right.\nminitransformer.exercises.chapter_04\n"
 
 
 def own_error(*_):
