@@ -95,9 +95,7 @@ def _tried(answer: Any) -> Any:
     """The answer, if there is one; of a function, one that gets copies of its arrays, and says so if it returns nothing."""
     if answer is None or answer is ...:
         raise Untried
-    if isinstance(answer, tuple) and hasattr(answer, "_fields"):
-        return answer  # a pullback, or a tree of parameters
-    if isinstance(answer, (tuple, list)):
+    if type(answer) in (tuple, list):  # and no pullback of the package, which is a tuple that one can call
         return type(answer)(map(_tried, answer))
     if not callable(answer):
         return answer
