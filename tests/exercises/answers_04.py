@@ -98,5 +98,5 @@ ANSWERS = {
             lambda X, b: base(X, b, batch=False),
         ]
     },
-    "4.9": {"wrong": [20, 120, 400, 100, "80 or so"]},
+    "4.9": {"wrong": [20, 120, 400, 100, "many"]},
 }

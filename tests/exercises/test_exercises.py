@@ -71,6 +71,20 @@ def folded(solution):
     return names.get("answer")
 
 
+def told(what):
+    """Numbers in a hint, or among right answers, that cannot stand there by chance: 10 and more, or no whole ones."""
+    if isinstance(what, str):
+        what = re.findall(r"\d+\.?\d*", what)
+    else:
+        what = [
+            x
+            for answer in what
+            if not callable(answer) and np.asarray(answer).dtype.kind in "if"
+            for x in np.ravel(answer)
+        ]
+    return {f"{float(x):.3g}" for x in what if abs(float(x)) >= 10 or float(x) % 1}
+
+
 @pytest.mark.parametrize("number", numbers())
 def test_right_answers_pass_and_wrong_ones_do_not(number, root):
     tried = answers()[number]
@@ -83,6 +97,7 @@ def test_right_answers_pass_and_wrong_ones_do_not(number, root):
     for answer in tried["wrong"]:
         hint = hint_for(number, answer)
         assert len((hint or "").split()) > 3, f"{number}: {answer!r} passes, or the hint says nothing"
+        assert not told(hint) & told(right), f"{number}: {hint!r} holds the answer"
     with pytest.raises(Untried):
         hint_for(number, ...)
 
