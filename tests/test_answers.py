@@ -11,9 +11,7 @@ from minitransformer.attention import (
     partial_attention,
     softmax_with_sink,
 )
-from minitransformer.attention.unweighted import unweighted_attention
 from minitransformer.functional import layer_norm, layer_norm_outside, softmax
-from minitransformer.positions import shift_matrix, sinusoids
 from minitransformer.related import (
     classical_recall,
     convolve_with_heads,
@@ -24,39 +22,6 @@ from minitransformer.related import (
     propagate,
     route,
 )
-
-
-def test_01_weights_of_a_constant_gate():
-    C, _ = gru_coefficients(np.full((8, 1), 0.5))
-    assert C[-5, ::][:5, 0].tolist() == [1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2]
-    assert 0.5**7 < 0.01 < 0.5**6
-
-
-def test_02_a_fourth_token():
-    X = np.linalg.cholesky(
-        np.log([[4.0, 1.0001, 2], [1.0001, 9, 3], [2, 3, 9]])
-    )  # any three with these products in row 1
-    _, pullback = unweighted_attention(np.vstack([X, X[:1]]))
-    np.testing.assert_allclose(pullback.A[0], np.array([4, 1, 2, 4]) / 11, atol=1e-4)
-    _, back = softmax(np.log([4.0, 1, 2, 4]))
-    np.testing.assert_allclose(back(np.array([0.0, 0, 1, 0])), np.array([-8, -2, 18, -8]) / 121)
-
-
-def test_03_what_a_norm_lets_through():
-    Y, pullback = layer_norm(np.array([[0.0, 0, 0, 10]]), np.ones(4), np.zeros(4), eps=0.0)
-    np.testing.assert_allclose(Y, np.array([[-1, -1, -1, 3]]) / np.sqrt(3))
-    for nothing in ([1.0, 1, 1, 1], [-1.0, -1, -1, 3]):
-        assert np.abs(pullback(np.array([nothing]))[0]).max() < 1e-12
-
-
-def test_04_a_sixth_of_a_turn():
-    angles = np.arange(7) * np.pi / 3
-    rows, root = np.stack([np.sin(angles), np.cos(angles)], 1), np.sqrt(3) / 2
-    np.testing.assert_allclose(rows @ rows[0], [1, 0.5, -0.5, -1, -0.5, 0.5, 1], atol=1e-12)
-    M = np.array([[-0.5, root], [-root, -0.5]])
-    np.testing.assert_allclose(rows[:5] @ M.T, rows[2:], atol=1e-12)
-    slow = sinusoids(5, 2)  # ω = 1: the same form
-    np.testing.assert_allclose(slow[:3] @ shift_matrix(2, 2).T, slow[2:], atol=1e-12)
 
 
 def test_06_a_geometric_series():

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from minitransformer import exercises
 from minitransformer.checker import GradientError, check_pullback
+from minitransformer.pullback import Pullback, Tree, tree_leaves, tree_map
 
 Checker = Callable[[Any], None]
 CHECKERS: dict[str, Checker] = {}
@@ -40,11 +42,18 @@ def exercise(number: str) -> Callable[[Checker], Checker]:
     return register
 
 
-def numbers() -> list[str]:
-    """All exercises that have a checker, in order."""
+def numbers(chapter: str = "") -> list[str]:
+    """The exercises that have a checker, in order: of a chapter, such as "02", or of all."""
     for module in pkgutil.iter_modules(exercises.__path__):
-        importlib.import_module(f"{exercises.__name__}.{module.name}")
-    return sorted(CHECKERS, key=lambda number: [int(part) for part in number.split(".")])
+        if module.name.startswith(f"chapter_{chapter}"):
+            importlib.import_module(f"{exercises.__name__}.{module.name}")
+    found = [number for number in CHECKERS if _chapter(number).startswith(chapter)]
+    return sorted(found, key=lambda number: [int(part) for part in number.split(".")])
+
+
+def _chapter(number: str) -> str:
+    """The chapter of an exercise: "02" of "2.5"."""
+    return str(number).partition(".")[0].zfill(2)
 
 
 def hint_for(number: str, answer: Any) -> str | None:
@@ -54,12 +63,17 @@ def hint_for(number: str, answer: Any) -> str | None:
     raises   ValueError if there is no such exercise, Untried if the answer is None or ..., or a function that returns them;
              and whatever the reader's own function raises
     """
-    if number not in CHECKERS and number not in numbers():
-        raise ValueError(f"there is no exercise {number!r} with a checker; there are {', '.join(numbers())}")
+    there = numbers(_chapter(number))
+    if number not in there:
+        raise ValueError(f"there is no exercise {number!r} with a checker; there are {', '.join(there or numbers())}")
     try:
         CHECKERS[number](_tried(answer))
     except NotYet as hint:
         return str(hint)
+    except TypeError as error:
+        if callable(answer) or "not callable" not in str(error):
+            raise
+        return f"A function is wanted here, and this is {type(answer).__name__}."
     return None
 
 
@@ -81,7 +95,7 @@ def _tried(answer: Any) -> Any:
     """The answer, if there is one; of a function, one that gets copies of its arrays, and says so if it returns nothing."""
     if answer is None or answer is ...:
         raise Untried
-    if isinstance(answer, (tuple, list)):
+    if type(answer) in (tuple, list):  # and no pullback of the package, which is a tuple that one can call
         return type(answer)(map(_tried, answer))
     if not callable(answer):
         return answer
@@ -97,15 +111,21 @@ def _tried(answer: Any) -> Any:
 # ---------------------------------------------------------------------------------- what checkers ask
 
 
-def close(given: Any, wanted: Any, hint: str, tolerance: float = 1e-6) -> None:
-    """The numbers of the answer, within a tolerance relative to the largest of them (numbers found by hand: 0.01)."""
+def array_of(given: Any, shape: tuple[int, ...], hint: str = "") -> Array:
+    """The numbers of an answer that has this shape; of () it is a single number."""
     try:
         found = np.asarray(given, float)
     except (TypeError, ValueError):
-        raise NotYet(f"Numbers are wanted here, and this is {type(given).__name__}.") from None
+        raise NotYet(f"Numbers are wanted here, and this is {given!r:.60}. {hint}") from None
+    if found.shape != shape:
+        raise NotYet(f"The shape is {found.shape}, and {shape} is wanted. {hint}")
+    return found
+
+
+def close(given: Any, wanted: Any, hint: str, tolerance: float = 1e-6) -> None:
+    """The numbers of the answer, within a tolerance relative to the largest of them (numbers found by hand: 0.01)."""
     right = np.asarray(wanted, float)
-    if found.shape != right.shape:
-        raise NotYet(f"The shape is {found.shape}, and {right.shape} is wanted. {hint}")
+    found = array_of(given, right.shape, hint)
     if not np.allclose(found, right, rtol=0, atol=tolerance * max(np.abs(right).max(initial=0), 1e-300)):
         raise NotYet(hint)
 
@@ -114,15 +134,45 @@ def choice(given: Any, wanted: Any, hint: str) -> None:
     """A word, an integer, or yes and no: the very one."""
     if isinstance(given, str):
         given = given.strip().lower()
+    if isinstance(given, np.generic):
+        given = given.item()
     if type(given) is not type(wanted):
         raise NotYet(f"The answer is of another kind ({type(wanted).__name__}). {hint}")
     if given != wanted:
         raise NotYet(hint)
 
 
+def with_pullback(function: Callable[..., Any], *args: Any) -> tuple[Any, Pullback]:
+    """What the function returns, if that is (Y, pullback)."""
+    found = function(*args)
+    if not (isinstance(found, tuple) and len(found) == 2 and callable(found[1])):
+        raise NotYet("The function is to return two things: the value, and its pullback, a function of dY.")
+    return found
+
+
 def derivative(function: Callable[..., Any], *args: Any, hint: str, **options: Any) -> None:
     """The function returns (Y, pullback), and the pullback is its derivative: options are those of `check_pullback`."""
     try:
-        check_pullback(function, *args, **options)
+        check_pullback(_in_float64(function), *args, **options)
     except GradientError as error:
         raise NotYet(f"{hint} The checker says: {error}") from None
+
+
+def _in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which computes in float64 whatever it is given: to keep float32 is no exercise."""
+
+    @functools.wraps(function, updated=())
+    def wide(*args: Any) -> tuple[Any, Pullback]:
+        kinds = [a.dtype for a in tree_leaves(args) if _is_float(a)]
+        Y, pullback = with_pullback(function, *_cast(args, np.float64))
+        return _cast(Y, kinds[0]), lambda dY: _cast(pullback(_cast(dY, np.float64)), kinds[0])
+
+    return wide
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind == "f"
+
+
+def _cast(tree: Tree, dtype: Any) -> Tree:
+    return tree_map(lambda leaf: leaf.astype(dtype) if _is_float(leaf) else leaf, tree)

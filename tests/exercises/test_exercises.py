@@ -13,7 +13,19 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer.exercises.check import CHECKERS, NotYet, Untried, close, exercise, hint_for, numbers
+from minitransformer.exercises.check import (
+    CHECKERS,
+    NotYet,
+    Untried,
+    choice,
+    close,
+    derivative,
+    exercise,
+    hint_for,
+    numbers,
+    with_pullback,
+)
+from tests.fresh_python import fresh_python
 
 HERE = Path(__file__).parent
 TASK = re.compile(r"^\*\*(\d+\.\d+)\*\* (★+) (\d+) min", re.MULTILINE)
@@ -59,6 +71,20 @@ def folded(solution):
     return names.get("answer")
 
 
+def told(what):
+    """Numbers in a hint, or among right answers, that cannot stand there by chance: 10 and more, or no whole ones."""
+    if isinstance(what, str):
+        what = re.findall(r"\d+\.?\d*", what)
+    else:
+        what = [
+            x
+            for answer in what
+            if not callable(answer) and np.asarray(answer).dtype.kind in "if"
+            for x in np.ravel(answer)
+        ]
+    return {f"{float(x):.3g}" for x in what if abs(float(x)) >= 10 or float(x) % 1}
+
+
 @pytest.mark.parametrize("number", numbers())
 def test_right_answers_pass_and_wrong_ones_do_not(number, root):
     tried = answers()[number]
@@ -71,6 +97,7 @@ def test_right_answers_pass_and_wrong_ones_do_not(number, root):
     for answer in tried["wrong"]:
         hint = hint_for(number, answer)
         assert len((hint or "").split()) > 3, f"{number}: {answer!r} passes, or the hint says nothing"
+        assert not told(hint) & told(right), f"{number}: {hint!r} holds the answer"
     with pytest.raises(Untried):
         hint_for(number, ...)
 
@@ -90,8 +117,53 @@ def test_each_page_has_its_exercises(root):
 def test_what_a_reader_sees(capsys):
     mt.check_exercise(numbers()[0], ...)
     assert "waits for your answer" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"no exercise '99\.1'"):
-        mt.check_exercise("99.1", 1)
+    for unknown, there in (
+        ("99.1", "0.1, 0.2"),
+        ("2.10", "there are 2.1, "),
+        (2.3, "there are 2.1, "),
+        ("two", "0.1, 0.2"),
+    ):
+        with pytest.raises(ValueError, match=f"no exercise {unknown!r} with a checker.* {there}"):
+            mt.check_exercise(unknown, 1)
+
+
+def test_a_checker_is_imported_with_its_chapter_alone():
+    code = """
+import sys, minitransformer as mt
+mt.check_exercise("4.3", 16)
+print(*sorted(name for name in sys.modules if "exercises.chapter" in name))
+"""
+    assert fresh_python(code) == "Exercise 4.3 is right.\nminitransformer.exercises.chapter_04\n"
+
+
+def own_error(*_):
+    raise TypeError("of the reader's own function")
+
+
+def test_an_answer_of_another_kind_gets_a_hint():
+    assert "A function is wanted" in hint_for("2.4", [True, False])
+    with pytest.raises(TypeError, match="of the reader's own"):
+        hint_for("2.4", own_error)
+    assert hint_for("2.3", np.array([True, False, False, False, True])) is None
+
+
+def test_a_pullback_of_the_package_is_an_answer():
+    from minitransformer.functional import linear
+
+    assert hint_for("0.5", lambda X, W: (linear(X, W)[0], lambda dY: linear(X, W)[1](dY)[:2])) is None
+    with_pullback(lambda X: linear(X, X), np.eye(2))
+    for found in (1.0, (1.0, 2.0), np.zeros(2)):
+        with pytest.raises(NotYet, match="two things"):
+            with_pullback(lambda found=found: found)
+
+
+def test_a_gradient_need_not_keep_float32():
+    def wide(X):
+        return np.sin(X), lambda dY: (dY * np.cos(X)).astype(np.float64) * np.ones(X.shape)
+
+    derivative(wide, np.random.default_rng(0).standard_normal((2, 3)), hint="")
+    with pytest.raises(NotYet, match=r"A hint. The checker says"):
+        derivative(lambda X: (np.sin(X), np.cos), np.random.default_rng(0).standard_normal((2, 3)), hint="A hint.")
 
 
 def test_parts_of_checkers():
@@ -99,6 +171,11 @@ def test_parts_of_checkers():
     for given in ([1, 2.1], [[1, 2]], "two", [1, np.nan], None):
         with pytest.raises(NotYet):
             close(given, [1, 2], "Look again.")
+    choice(" Yes ", "yes", "")
+    choice(np.int64(3), 3, "")
+    for given, wanted in (("no", "yes"), (True, 1), (3.0, 3)):
+        with pytest.raises(NotYet):
+            choice(given, wanted, "Look again.")
     with pytest.raises(ValueError, match="has a checker already"):
         exercise(numbers()[0])(close)
     assert numbers()[0] in CHECKERS

@@ -1,0 +1,188 @@
+"""Exercises of chapter 03, on the transformer."""
+
+import numpy as np
+
+from minitransformer.attention import dot_product_attention
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, with_pullback
+from minitransformer.functional import layer_norm, linear, rms_norm
+from minitransformer.models import NormParams, next_token_distribution
+
+
+@exercise("3.1")
+def nothing_through_the_norm(answer):
+    """Two directions of dY, (2, 4), of which the norm of (0, 0, 0, 10) passes nothing."""
+    given = array_of(answer, (2, 4), "Two rows of four numbers are wanted.")
+    _, pullback = layer_norm(np.array([[0.0, 0, 0, 10]]), np.ones(4), np.zeros(4), eps=0.0)
+    for number, dY in enumerate(given, 1):
+        if not dY.any():
+            raise NotYet("Zeros pass no gradient anywhere. Which other vectors?")
+        if np.abs(pullback(dY[None])[0]).max() > 0.01 * np.abs(dY).max() / (7.5 / np.sqrt(3)):
+            raise NotYet(f"Something of row {number} comes through. What can be done to the row without a change of Y?")
+    if np.linalg.matrix_rank(given, tol=1e-3 * np.abs(given).max()) < 2:
+        raise NotYet("The two are multiples of each other. One is a change of all entries together; and the other?")
+
+
+@exercise("3.2")
+def count_of_parameters(answer):
+    """A function of D, depth, vocabulary and context: the parameters of the chapter's model."""
+    for D, depth, vocabulary, context in ((12, 5, 40, 7), (32, 2, 256, 32)):
+        given = array_of(answer(D, depth, vocabulary, context), ())
+        attention, norm = 4 * D * D, D + D
+        network = D * 4 * D + 4 * D + 4 * D * D + D
+        tables = (vocabulary + context) * D
+        right = tables + depth * (attention + network + 2 * norm) + norm
+        for missing, hint in (
+            (-vocabulary * D, "E is counted twice: the same table reads and writes."),
+            (context * D, "The positions are learned, too."),
+            (norm, "A pre-norm stack ends with one more norm."),
+            (depth * 2 * norm + norm, "Each norm has a gain and a bias."),
+            (depth * 2 * norm, "There are two norms in each block."),
+            (depth * 5 * D, "The two layers of the feed-forward network have biases: 4D and D numbers."),
+            (depth * 4 * D * D, "Are the four matrices of attention, and both of the feed-forward network, in it?"),
+            (-depth * 4 * D, "The projections of attention have no biases here."),
+        ):
+            if given == right - missing:
+                raise NotYet(f"For D = {D} and {depth} blocks it is off by {abs(missing)}. {hint}")
+        if given != right:
+            raise NotYet(f"For D = {D} and {depth} blocks it is another number. Count a block first, part by part.")
+
+
+@exercise("3.3")
+def bits_of_two_kinds_of_places(answer):
+    """Bits per byte for 1/2 and 1/32, half of the places each, and the probability that costs as much."""
+    P = np.array([1 / 2, 1 / 32])
+    bits = -np.log2(P).mean()
+    if np.shape(answer) == (2,):
+        if np.isclose(answer[0], -np.log2(P.mean())):
+            raise NotYet("The loss is the mean of the surprises, and not the surprise of the mean probability.")
+        if np.isclose(answer[1], P.mean()):
+            raise NotYet("The second is the plain mean of the two. How many bits does it cost?")
+        if np.isclose(answer[0], bits * np.log(2)):
+            raise NotYet("That is in nats. A bit is ln 2 of them.")
+    close(
+        answer,
+        [bits, 2**-bits],
+        "Find the surprise at each kind of place, in bits, then the mean; and then go back.",
+        0.01,
+    )
+
+
+@exercise("3.4")
+def adam_of_a_gradient_that_turns(answer):
+    """The length of Adam's step, in rates, if the gradient is 1 and −1 in turns."""
+    mean = 0.0
+    for t in range(400):
+        mean = 0.9 * mean + 0.1 * (-1) ** t
+    hint = "What is ḡ after a step up, if it was −a before? And what is the mean of the squares?"
+    given = float(array_of(answer, ()))
+    if abs(given - 1) < 0.01:
+        raise NotYet(f"One rate is for a gradient that keeps its sign. {hint}")
+    if abs(given - 0.1) < 0.001:
+        raise NotYet(f"0.1 is what one gradient adds to ḡ, and there is something there already. {hint}")
+    close(given, abs(mean), hint, 0.01)
+
+
+@exercise("3.5")
+def bits_of_a_fresh_model(answer):
+    """Bits above 8 if 256 logits are independent normal numbers."""
+    logits = np.random.default_rng(35).standard_normal((4000, 256))
+    nats = np.log(np.exp(logits).sum(1)).mean() - np.log(256)
+    if np.ndim(answer) == 0:
+        if abs(float(answer) - nats) < 0.02:
+            raise NotYet("That is in nats. A bit is ln 2 of them.")
+        if abs(float(answer) - nats / np.log(2) - 8) < 0.1:
+            raise NotYet("That is all of it. How much is above 8?")
+        if float(answer) < 0.02:
+            raise NotYet("Some bytes get more than their share and some less. But the mean of −log₂ P is not 8.")
+    close(
+        answer,
+        nats / np.log(2),
+        "The surprise is log Σ exp ℓ − ℓ of the byte that comes. Take its mean over many places.",
+        0.03,
+    )
+
+
+@exercise("3.6")
+def the_fewest_that_reach(answer):
+    """A function of P (vocabulary,) and p: what top-p leaves, and how it shares the whole."""
+    tried = np.array([[0.5, 0.3, 0.15, 0.05], [0.05, 0.3, 0.5, 0.15], [0.1, 0.6, 0.02, 0.28]])
+    for P, p in zip(tried, (0.9, 0.4, 0.85), strict=True):
+        given, wanted = np.asarray(answer(P, p)), next_token_distribution(np.log(P), top_p=p)
+        kept, right = np.flatnonzero(given), np.flatnonzero(wanted)
+        if given.shape == P.shape:
+            if len(kept) < len(right):
+                raise NotYet(
+                    f"Of {P} you keep {P[kept].sum():.2f}, which does not reach {p}. Which token makes it reach?"
+                )
+            if len(kept) > len(right):
+                raise NotYet(f"Of {P} you keep {len(kept)}. Fewer reach {p}.")
+            if np.allclose(given, np.where(wanted > 0, P, 0)):
+                raise NotYet("Those that are kept share the whole: they have to sum to one again.")
+        close(given, wanted, f"Of {P}, for p = {p}, other tokens are kept, or each has not its place any more.")
+
+
+@exercise("3.7")
+def one_token_at_a_time(answer):
+    """A function of q, k, v and the state: y, and the state for the next token."""
+    rng = np.random.default_rng(37)
+    Q, K, V = (rng.standard_normal(shape) for shape in ((5, 4), (5, 4), (5, 3)))
+    wanted, _ = dot_product_attention(Q, K, V, causal=True)
+    plain, _ = dot_product_attention(Q, K, V, causal=True, scale=1.0)
+    state, hint = None, "The first row sees one key: y is its value."
+    for i in range(5):
+        found = answer(Q[i], K[i], V[i], state)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise NotYet("Each call is to return two things: y, and the state for the next call.")
+        y, state = found
+        if i and np.shape(y) == (3,):
+            if np.allclose(y, V[i]):
+                raise NotYet(f"At token {i + 1} y is the value of this token alone. Where are those before it?")
+            if np.allclose(y, dot_product_attention(Q[i : i + 1], K[:i], V[:i])[0][0]):
+                raise NotYet(f"Token {i + 1} sees those before it, and not itself: j ≤ i.")
+            if np.allclose(y, plain[i]):
+                raise NotYet("The scores are not divided by √d.")
+        close(y, wanted[i], f"Token {i + 1} gets another row than from the whole. {hint}")
+        hint = f"The first {i + 1} are right. What does a state have to hold for the next one?"
+
+
+@exercise("3.8")
+def rms_norm_by_hand(answer):
+    """RMS norm of X, gamma and eps, and a pullback with dX and dgamma."""
+    rng = np.random.default_rng(38)
+    X, gamma, eps = rng.standard_normal((2, 3, 5)) + 0.5, rng.standard_normal(5), 0.1
+    Y, _ = with_pullback(answer, X, gamma, eps)
+    close(Y, rms_norm(X, gamma, eps=eps)[0], "Y is not γ ⊙ x/r. No mean is taken off, and ε stands under the root.")
+    derivative(
+        lambda X, gamma: answer(X, gamma, eps),
+        X,
+        gamma,
+        hint="Y is right, its gradient is not. An entry of x acts directly, and through the r of its row; γ acts in all rows.",
+    )
+
+
+@exercise("3.9")
+def post_norm(answer):
+    """LN(X + F(X)) from layer, p, norm and X, and a pullback with dp, dnorm and dX."""
+    rng = np.random.default_rng(39)
+    W, X, (gamma, beta) = (rng.standard_normal(shape) for shape in ((4, 4), (2, 3, 4), (2, 4)))
+    norm = NormParams(gamma, beta)
+
+    def layer(W, X):
+        Y, pullback = linear(X, W)
+        return Y, lambda dY: pullback(dY)[::-1]
+
+    Y, _ = with_pullback(answer, layer, W, norm, X)
+    right, _ = layer_norm(X + X @ W, gamma, beta)
+    if np.shape(Y) == np.shape(right):
+        if np.allclose(Y, X + layer_norm(X, gamma, beta)[0] @ W):
+            raise NotYet("This is pre-norm, the branch of the chapter. Here the norm comes after the sum.")
+        if np.allclose(Y, X + layer_norm(X @ W, gamma, beta)[0]):
+            raise NotYet("Here the norm is on the branch alone. It comes after the sum.")
+    close(Y, right, "Y is not LN(X + F(X)).")
+    derivative(
+        lambda p, norm, X: answer(layer, p, norm, X),
+        W,
+        norm,
+        X,
+        hint="Y is right, its gradient is not. Go through the forward lines from the last to the first; X stands in two places.",
+    )
