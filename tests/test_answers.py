@@ -22,7 +22,6 @@ from minitransformer.related import (
     gru_coefficients,
     hebbian,
     propagate,
-    route,
 )
 
 
@@ -117,18 +116,6 @@ def test_14_a_star():
     np.testing.assert_allclose(propagate(x, star, scaling="rows")[0][:, 0], [8, 5, 5, 5, 5])
     np.testing.assert_allclose(propagate(x, star)[0][:, 0], [40 / np.sqrt(10), 5, 5, 5, 5])
     assert edge_weights(star, "symmetric")[:5].sum() == pytest.approx(1.46, abs=0.005)
-
-
-def test_13_agreement_of_two_inputs():
-    V, pullback = route(np.array([[[2.0], [2.0]], [[2.0], [-2.0]]]), iterations=2)
-    c = 1 / (1 + np.exp(-8 / 5))
-    assert pullback.C[1][0, 0] == pytest.approx(c) == pytest.approx(0.832, abs=5e-4)
-    assert V[0, 0] == pytest.approx((4 * c) ** 2 / (1 + (4 * c) ** 2)) == pytest.approx(0.917, abs=5e-4)
-
-
-def test_13_a_random_synthesizer_that_copies_the_token_before():
-    A, _ = softmax(20 * np.eye(16, k=-1))
-    assert np.diagonal(A, -1).min() > 0.999
 
 
 def test_16_a_minimum_comes_with_its_negative():

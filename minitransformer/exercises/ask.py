@@ -31,3 +31,14 @@ def unless(given: Any, mistake: Any, hint: str, tolerance: float = 1e-6) -> None
     except NotYet:
         return
     raise NotYet(hint)
+
+
+def shaped(given: Any, shape: tuple[int, ...], hint: str) -> np.ndarray:
+    """The answer as an array of numbers, if it is one of this shape."""
+    try:
+        found = np.asarray(given, float)
+    except (TypeError, ValueError):
+        raise NotYet(f"Numbers are wanted here, and this is {type(given).__name__}. {hint}") from None
+    if found.shape != shape:
+        raise NotYet(f"The shape is {found.shape}, and {shape} is wanted. {hint}")
+    return found
