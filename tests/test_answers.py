@@ -17,11 +17,8 @@ from minitransformer.positions import shift_matrix, sinusoids
 from minitransformer.related import (
     classical_recall,
     convolve_with_heads,
-    edge_weights,
-    edges_of,
     gru_coefficients,
     hebbian,
-    propagate,
 )
 
 
@@ -108,14 +105,6 @@ def test_11_one_pass_and_many():
             np.testing.assert_allclose(K @ S, [[0.75], [0]], atol=1e-12)
     assert errors[-1] < 1e-12
     assert errors[1] / errors[0] == pytest.approx(1 / 4)
-
-
-def test_14_a_star():
-    star = edges_of(np.array([[0, 1], [0, 2], [0, 3], [0, 4]]), 5, both_ways=True, loops=True)
-    x = np.array([[0.0], [10], [10], [10], [10]])
-    np.testing.assert_allclose(propagate(x, star, scaling="rows")[0][:, 0], [8, 5, 5, 5, 5])
-    np.testing.assert_allclose(propagate(x, star)[0][:, 0], [40 / np.sqrt(10), 5, 5, 5, 5])
-    assert edge_weights(star, "symmetric")[:5].sum() == pytest.approx(1.46, abs=0.005)
 
 
 def test_16_a_minimum_comes_with_its_negative():
