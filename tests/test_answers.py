@@ -16,7 +16,6 @@ from minitransformer.functional import layer_norm, layer_norm_outside, softmax
 from minitransformer.positions import shift_matrix, sinusoids
 from minitransformer.related import (
     classical_recall,
-    convolve_with_heads,
     gru_coefficients,
     hebbian,
 )
@@ -112,12 +111,6 @@ def test_16_a_minimum_comes_with_its_negative():
     found = classical_recall(hebbian(x[None]), -np.ones(3))
     assert found.states[-1].tolist() == (-x).tolist()
     assert found.energies[-1] == -1
-
-
-def test_15_heads_without_a_frame():
-    Y = convolve_with_heads(np.array([[3.0], [6], [12], [9]]), np.array([1.0, -2, 1]), (4,))
-    np.testing.assert_allclose(Y[:, 0], [7.5, 3, -9, 1.5], atol=1e-12)
-    np.testing.assert_allclose(np.convolve([3.0, 6, 12, 9], [1, -2, 1], "same"), [0, 3, -9, -6])
 
 
 def test_17_two_parts_and_one_key_at_a_time():
