@@ -15,9 +15,7 @@ from minitransformer.attention.unweighted import unweighted_attention
 from minitransformer.functional import layer_norm, layer_norm_outside, softmax
 from minitransformer.positions import shift_matrix, sinusoids
 from minitransformer.related import (
-    classical_recall,
     gru_coefficients,
-    hebbian,
 )
 
 
@@ -104,13 +102,6 @@ def test_11_one_pass_and_many():
             np.testing.assert_allclose(K @ S, [[0.75], [0]], atol=1e-12)
     assert errors[-1] < 1e-12
     assert errors[1] / errors[0] == pytest.approx(1 / 4)
-
-
-def test_16_a_minimum_comes_with_its_negative():
-    x = np.array([1.0, 1, -1])
-    found = classical_recall(hebbian(x[None]), -np.ones(3))
-    assert found.states[-1].tolist() == (-x).tolist()
-    assert found.energies[-1] == -1
 
 
 def test_17_two_parts_and_one_key_at_a_time():
