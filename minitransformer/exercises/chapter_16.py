@@ -1,5 +1,7 @@
 """Exercises of chapter 16, on attention as memory retrieval."""
 
+from typing import Any
+
 import numpy as np
 
 from minitransformer.exercises.ask import result, shaped, unless, value
@@ -36,7 +38,13 @@ def with_its_negative(answer):
     overlaps = X @ s[0]
     given = shaped(answer, (5,), "True or False, five times.")
     names = "z²", "z³", "z⁴", "e to the z", "the logarithm of (16.3)"
-    functions = (lambda z: z**2, lambda z: z**3, lambda z: z**4, np.exp, lambda z: np.log(np.exp(z).sum()))
+    functions: tuple[Any, ...] = (
+        lambda z: z**2,
+        lambda z: z**3,
+        lambda z: z**4,
+        np.exp,
+        lambda z: np.log(np.exp(z).sum()),
+    )
     for said, name, F in zip(given, names, functions, strict=True):
         if said != np.isclose(np.sum(F(overlaps)), np.sum(F(-overlaps))):
             raise NotYet(f"Look again at {name}: what becomes of it if all overlaps change their sign?")
