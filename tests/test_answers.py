@@ -7,8 +7,6 @@ from minitransformer.attention import (
     delta_rule_step,
     dot_product_attention,
     kernel_attention,
-    merge,
-    partial_attention,
     softmax_with_sink,
 )
 from minitransformer.attention.unweighted import unweighted_attention
@@ -102,18 +100,6 @@ def test_11_one_pass_and_many():
             np.testing.assert_allclose(K @ S, [[0.75], [0]], atol=1e-12)
     assert errors[-1] < 1e-12
     assert errors[1] / errors[0] == pytest.approx(1 / 4)
-
-
-def test_17_two_parts_and_one_key_at_a_time():
-    S, V = np.log(np.array([3.0, 1, 6, 1])), np.array([[1.0], [0], [1], [2]])
-    Q, K = np.ones((1, 1, 1)), S[None, :, None]
-    parts = [partial_attention(Q, K[:, j], V[None, j], scale=1.0)[0] for j in (slice(0, 2), slice(2, 4))]
-    (Y, L), _ = merge(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-    assert Y.item() == pytest.approx(1)
-    assert L.item() == pytest.approx(np.log(6) + np.log(11 / 6))
-    for scores in (S, S[::-1]):
-        tops = np.maximum.accumulate(scores)
-        assert (np.diff(tops) > 0).sum() == 1
 
 
 def test_19_the_printed_sum_of_four_steps():
