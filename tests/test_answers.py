@@ -7,7 +7,6 @@ from minitransformer.attention import (
     delta_rule_step,
     dot_product_attention,
     kernel_attention,
-    softmax_with_sink,
 )
 from minitransformer.attention.unweighted import unweighted_attention
 from minitransformer.functional import layer_norm, layer_norm_outside, softmax
@@ -115,15 +114,3 @@ def test_19_which_norm_leaves_small_rows_alone():
     for norm, sigma in ((layer_norm, 0.0222), (layer_norm_outside, 0.00099)):
         below, above = (norm(factor * sigma * x, one, zero, eps=1e-5)[0].std() for factor in (0.98, 1.02))
         assert below < 0.99 < above
-
-
-def test_18_a_sink_and_the_same_twice():
-    one, K, V, b = np.ones((1, 1)), np.log([[2.0], [6]]), np.array([[3.0], [1]]), np.array(np.log(4.0))
-    A, _ = softmax_with_sink(K.T, b)
-    np.testing.assert_allclose(A, [[1 / 6, 1 / 2]])
-    Y, plain = (dot_product_attention(one, K, V, None, sink, scale=1.0)[0][0, 0] for sink in (b, None))
-    assert Y == pytest.approx(1)
-    assert plain == pytest.approx(3 / 2)
-    assert Y / plain == pytest.approx(2 / 3)
-    twice, _ = dot_product_attention(one, K, V, None, np.array(np.log(8.0)), scale=1.0)
-    assert twice[0, 0] == pytest.approx(3 / 4)
