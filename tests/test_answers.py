@@ -9,7 +9,7 @@ from minitransformer.attention import (
     kernel_attention,
 )
 from minitransformer.attention.unweighted import unweighted_attention
-from minitransformer.functional import layer_norm, layer_norm_outside, softmax
+from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions import shift_matrix, sinusoids
 from minitransformer.related import (
     gru_coefficients,
@@ -99,18 +99,3 @@ def test_11_one_pass_and_many():
             np.testing.assert_allclose(K @ S, [[0.75], [0]], atol=1e-12)
     assert errors[-1] < 1e-12
     assert errors[1] / errors[0] == pytest.approx(1 / 4)
-
-
-def test_19_the_printed_sum_of_four_steps():
-    u = np.full(5, 0.5)
-    printed = [u[1 : 4 - i + 2].prod() * (1 - u[1:i]).prod() for i in range(1, 5)]
-    assert printed == [1 / 16] * 4
-    C, _ = gru_coefficients(u[1:, None])
-    assert C[4, :, 0].tolist() == [1 / 16, 1 / 16, 1 / 8, 1 / 4, 1 / 2]
-
-
-def test_19_which_norm_leaves_small_rows_alone():
-    one, zero, x = np.ones(2), np.zeros(2), np.array([[-1.0, 1]])
-    for norm, sigma in ((layer_norm, 0.0222), (layer_norm_outside, 0.00099)):
-        below, above = (norm(factor * sigma * x, one, zero, eps=1e-5)[0].std() for factor in (0.98, 1.02))
-        assert below < 0.99 < above

@@ -13,7 +13,7 @@ from minitransformer.functional import sigmoid, softmax
 @exercise("18.1")
 def a_sink_and_the_same_twice(answer):
     """Output and gate of two keys beside a sink, and the output beside two sinks."""
-    one, K, V = np.ones((1, 1)), np.log([[2.0], [6]]), np.array([[3.0], [1]])
+    one, K, V = np.ones((1, 1)), np.log(np.array([[2.0], [6]])), np.array([[3.0], [1]])
     sinks = None, np.array(np.log(4.0)), np.array(np.log(8.0))
     plain, once, twice = (dot_product_attention(one, K, V, None, b, scale=1.0)[0].item() for b in sinks)
     given = shaped(answer, (3,), "Three numbers.")
