@@ -127,7 +127,7 @@ def two_parts(answer):
         m[nothing], total[nothing], a[nothing] = -np.inf, 0, 0
     wanted = join(Found(m[0], total[0], a[0]), Found(m[1], total[1], a[1]))
     given = result(answer, m[0], total[0], a[0], m[1], total[1], a[1])
-    if not isinstance(given, tuple) or len(given) != 3:
+    if not isinstance(given, (tuple, list)) or len(given) != 3:
         raise NotYet("Three arrays are wanted: m (n,), total (n,) and a (n, d).")
     unless(given[1], total.sum(0), "Each sum was made with a largest score of its own; bring both to the same.")
     lost = np.isnan(np.asarray(given[1], float))
@@ -138,7 +138,7 @@ def two_parts(answer):
     if lost[2:3].any():
         raise NotYet("Where neither part has found anything, −∞ is subtracted from −∞.")
     scaled = "The weighted sums are of the same kind as the sums: they need the same factors."
-    close(np.exp(given[0] - 1000), np.exp(wanted.m - 1000), "The first of the three is the larger of both.")
+    close(np.exp(np.asarray(given[0]) - 1000), np.exp(wanted.m - 1000), "The first of the three is the larger of both.")
     close(given[1], wanted.total, "What was divided by e to the m has to be divided by e to the larger m.")
     close(given[2], wanted.sum, scaled)
 

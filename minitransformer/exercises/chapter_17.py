@@ -169,7 +169,7 @@ def merged_parts(answer):
     w = np.exp(L[0]) / np.exp(L).sum(0)
     whole = w[:, None] * Y[0] + (1 - w[:, None]) * Y[1]
     given = value(answer, Y[0], L[0], Y[1], L[1])
-    if not isinstance(given, tuple) or len(given) != 2:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise NotYet("The value is a pair, Y and L of the whole.")
     unless(given[0], Y.sum(0), "Each Y is an average already; it counts by the sum of its weights.")
     unless(given[0], Y.mean(0), "The two parts do not have the same weight.")
