@@ -130,7 +130,7 @@ def two_parts(answer):
     if not isinstance(given, (tuple, list)) or len(given) != 3:
         raise NotYet("Three arrays are wanted: m (n,), total (n,) and a (n, d).")
     unless(given[1], total.sum(0), "Each sum was made with a largest score of its own; bring both to the same.")
-    lost = np.isnan(np.asarray(given[1], float))
+    lost = np.isnan(shaped(given[1], (6,), "A sum for each query."))
     if lost[1:2].any():
         raise NotYet(
             "e to the power of 1,000 is too large a number. The largest score is subtracted before, not after."

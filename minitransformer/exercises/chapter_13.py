@@ -81,9 +81,7 @@ def weights_of_many_heads(answer):
     """M of a layer with several heads."""
     rng = np.random.default_rng(5)
     A, W_v, W_o, X = (rng.standard_normal(s) for s in ((2, 4, 4), (2, 3, 5), (2, 5, 3), (4, 3)))
-    M = np.asarray(result(answer, A, W_v, W_o))
-    if M.shape != (12, 12):
-        raise NotYet(f"M has the shape {M.shape}: n D rows and columns are wanted, for n = 4 and D = 3.")
+    M = shaped(result(answer, A, W_v, W_o), (12, 12), "M has n D rows and columns, here for n = 4 and D = 3.")
     maps = W_v @ W_o
     Y = (A @ X @ maps).sum(0)
     unless(

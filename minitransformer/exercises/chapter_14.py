@@ -51,8 +51,8 @@ def two_edges_away(answer):
     wanted = np.zeros((9, 9), bool)
     for i, k, j in np.ndindex(9, 9, 9):
         wanted[i, j] |= mask[i, k] & mask[k, j]
-    given = np.asarray(result(answer, mask))
-    if given.shape == (9, 9) and given.dtype != bool and np.array_equal(given > 0, wanted):
+    given = result(answer, mask)
+    if np.array_equal(shaped(given, (9, 9), "It is a mask.") > 0, wanted) and np.asarray(given).dtype != bool:
         raise NotYet("The places are right. But it is to be a mask: True or False, and no number of ways.")
     unless(given, mask, "That is one edge: the mask again.")
     unless(given, wanted.T, "The direction is turned: i sees k, and k sees j.")
@@ -91,8 +91,8 @@ def average_along_edges(answer):
     order, X = rng.permutation(len(i)), rng.standard_normal((6, 3))
     number = mask.sum(1, keepdims=True)
     wanted = mask @ X / np.maximum(number, 1)
-    given = result(answer, X, i[order], j[order])
-    if np.isnan(np.asarray(given, float)).any():
+    given = shaped(result(answer, X, i[order], j[order]), (6, 3), "A row for each node.")
+    if np.isnan(given).any():
         raise NotYet("Somebody sees nobody, and 0/0 is no number. Such a node gets zeros.")
     last = np.zeros((6, 3))
     last[i[order]] = X[j[order]]

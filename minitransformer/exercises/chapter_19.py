@@ -110,8 +110,9 @@ def judged(said: Any, wanted: bool, what: str) -> None:
 def scale_from_outside(answer):
     """The scale of an attention, from what it says."""
     for d, scale in ((16, 1 / 4), (16, 1 / 16), (9, 0.9), (64, 2 / 64**0.5), (5, 0.3)):
-        given = result(answer, lambda Q, K, V, s=scale: softmax(s * Q @ K.T)[0] @ V, d)
-        told = f"For one layer of width d = {d} yours finds {np.asarray(given).round(4)}. "
+        found = result(answer, lambda Q, K, V, s=scale: softmax(s * Q @ K.T)[0] @ V, d)
+        given = shaped(found, (), "s is one number.")
+        told = f"For one layer of width d = {d} yours finds {given:.4f}. "
         unless(given, 1 / scale, told + "That is what is divided by; s multiplies.", 1e-4)
         unless(given, -scale, told + "The sign: which of your two keys is the one that fits?", 1e-4)
         close(given, scale, told + "With two keys, y is σ of s times the difference of both products.", 1e-4)
@@ -133,7 +134,7 @@ def where_is_epsilon(answer):
     for eps in (1e-5, 1e-2, 1e-6, 1e-3):
         for kind in ("inside", "outside", "twice"):
             said = result(answer, norm(kind, eps))
-            if said not in ("inside", "outside", "twice"):
+            if not isinstance(said, str) or said not in ("inside", "outside", "twice"):
                 raise NotYet("The answer is one of the three words.")
             told = f"For an ε of {eps:.0e}, yours takes {kind} for {said}."
             choice(said, kind, f"{told} What does each do to a row with σ = 100, and to two small rows?")
