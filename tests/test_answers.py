@@ -59,12 +59,6 @@ def test_04_a_sixth_of_a_turn():
     np.testing.assert_allclose(slow[:3] @ shift_matrix(2, 2).T, slow[2:], atol=1e-12)
 
 
-def test_06_a_geometric_series():
-    m, n = 0.3, 400
-    A, _ = softmax(-m * np.arange(n))
-    np.testing.assert_allclose(A[:5], (1 - np.exp(-m)) * np.exp(-m * np.arange(5)))
-
-
 def test_07_one_merged_key_for_one_query():
     x = np.log(5 / 2)
     assert 2 * np.exp(x) == pytest.approx(1 + 4)

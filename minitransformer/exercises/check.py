@@ -81,7 +81,7 @@ def _tried(answer: Any) -> Any:
     """The answer, if there is one; of a function, one that gets copies of its arrays, and says so if it returns nothing."""
     if answer is None or answer is ...:
         raise Untried
-    if isinstance(answer, (tuple, list)):
+    if type(answer) in (tuple, list):  # and no pullback of the package, which is a tuple that one can call
         return type(answer)(map(_tried, answer))
     if not callable(answer):
         return answer
