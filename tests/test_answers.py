@@ -59,12 +59,6 @@ def test_04_a_sixth_of_a_turn():
     np.testing.assert_allclose(slow[:3] @ shift_matrix(2, 2).T, slow[2:], atol=1e-12)
 
 
-def test_07_one_merged_key_for_one_query():
-    x = np.log(5 / 2)
-    assert 2 * np.exp(x) == pytest.approx(1 + 4)
-    assert 2 * np.exp(2 * x) == pytest.approx(12.5) != 1 + 16
-
-
 def test_08_a_window_of_four_words():
     near = np.abs(np.arange(4)[:, None] - np.arange(4)) <= 1
     zero, V, dY = np.zeros((4, 2)), np.array([[6.0], [12], [18], [24]]), np.array([[1.0], [0], [0], [0]])

@@ -132,4 +132,4 @@ def test_tags_are_known(chapters):
     tags = {
         tag for notebook in chapters.values() for cell in notebook["cells"] for tag in cell["metadata"].get("tags", [])
     }
-    assert {tag for tag in tags if not tag.startswith("eq-")} <= {"live", "navigation"}
+    assert {tag for tag in tags if not tag.startswith("eq-")} <= {"exercise", "live", "navigation"}
