@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, choice, close, exercise
-from minitransformer.exercises.mistakes import its_derivative, likely, pair, wanted
+from minitransformer.exercises.check import NotYet, choice, exercise
+from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, wanted
 from minitransformer.functional import softmax
 from minitransformer.positions import rotate, t5_buckets
 from minitransformer.positions.rope_scaling import Llama3, rope_frequencies
@@ -16,13 +16,14 @@ def a_bias_as_a_series(answer):
         t = np.arange(7)
         A, _ = softmax(-m * np.arange(2000.0))
         found = [wanted(answer)(m, int(step)) for step in t]
-        likely(
+        expect(
             found,
+            A[:7],
+            "Divide by the sum of all weights: it is a geometric series.",
             (np.exp(-m * t), "These numbers do not sum to one. What is their sum over all t?"),
             (m * np.exp(-m * t), "That is an integral over t in the place of the sum."),
             ((1 - np.exp(-m)) * np.exp(-m * (t + 1)), "The query's own token is t = 0, and it has a score too."),
         )
-        close(found, A[:7], "Divide by the sum of all weights: it is a geometric series.")
 
 
 @exercise("6.2")
@@ -33,16 +34,16 @@ def how_wide_is_a_slope(answer):
         + 1  # those before it, and the one that passes it
         for m in (1 / 2, 1 / 256)
     ]
-    likely(
+    expect(
         answer,
+        right,
+        "Sum the weights of 6.1 from t = 0 to w − 1. From which whole w on is it at least a half?",
         (
             np.subtract(right, 1),
             "So many tokens hold less than a half. Which is the first number that holds a half or more?",
         ),
         ([2, 256], "At 1/m a weight has fallen to 1/e of the first. Half of the sum is reached elsewhere."),
-    )
-    close(
-        answer, right, "Sum the weights of 6.1 from t = 0 to w − 1. From which whole w on is it at least a half?", 1e-9
+        tolerance=1e-9,
     )
 
 
@@ -50,13 +51,15 @@ def how_wide_is_a_slope(answer):
 def angles_that_were_never_seen(answer):
     """How many pairs of a wide head have not gone round in training."""
     angles = 4096 * rope_frequencies(64)
-    likely(
+    expect(
         answer,
+        (angles < 2 * np.pi).sum(),
+        "By which angle has pair f turned after 4,096 tokens?",
         ((angles >= 2 * np.pi).sum(), "So many pairs have gone all the way round, and are not in trouble."),
         ((angles < 1).sum(), "Once around is an angle of 2π, not of 1."),
         (32, "The first pair has gone round hundreds of times. Is any angle new to it?"),
+        tolerance=1e-9,
     )
-    close(answer, (angles < 2 * np.pi).sum(), "By which angle has pair f turned after 4,096 tokens?", 1e-9)
 
 
 @exercise("6.4")
@@ -76,8 +79,10 @@ def what_the_row_hides(answer):
     found, right = wanted(answer)(A), f - f[n - 1]
     logs = np.log(A)
     means = np.array([np.diagonal(logs, o).mean() for o in range(1 - n, n)])
-    likely(
+    expect(
         found,
+        right,
+        "Compare two entries of one row: what belongs to the row is in both.",
         (right[::-1], "The order is turned round: the first offset is −(n − 1), a key far behind the query."),
         (np.exp(right), "These are ratios of weights. The profile is in their logarithm."),
         (means, "The mean of a diagonal still holds the numbers of its rows."),
@@ -86,20 +91,20 @@ def what_the_row_hides(answer):
             "Two diagonals cross different rows, so what belongs to a row does not cancel between them.",
         ),
     )
-    close(found, right, "Compare two entries of one row: what belongs to the row is in both.")
 
 
 @exercise("6.6")
 def a_counter_with_a_focus(answer):
     """The score of the first token at which positions 100 and 101 differ most."""
     s = np.log(np.sqrt(99 * 100))  # where the derivative of a/(a + 99) − a/(a + 100) is zero
-    likely(
+    expect(
         answer,
+        s,
+        "With a = eˢ the head writes a/(a + i − 1) at position i. Where is the difference largest?",
         (np.exp(s), "That is the factor by which the first token weighs more. The score is its logarithm."),
         (0.0, "At equal scores the difference is 1/100 − 1/101. Try s = 1 and s = 3."),
         tolerance=0.01,
     )
-    close(answer, s, "With a = eˢ the head writes a/(a + i − 1) at position i. Where is the difference largest?", 0.01)
 
 
 @exercise("6.7")
@@ -110,12 +115,13 @@ def the_ramp_of_llama_3(answer):
         right, _ = Llama3(s, length)(32, 10000.0, length)
         found = wanted(answer)(omega, length, s)
         rho = np.clip((4 - length * omega) / 3, 0, 1)
-        likely(
+        expect(
             found,
+            right,
+            "Try it with one ω that turns exactly four times in L₀ tokens, and one that turns once.",
             (omega * (1 - rho + rho / s), "As printed. Which ω turns exactly once within the trained length?"),
             (omega / s, "Then every pair is slower, and the fast ones should stay as they were."),
         )
-        close(found, right, "Try it with one ω that turns exactly four times in L₀ tokens, and one that turns once.")
 
 
 @exercise("6.8")
@@ -126,8 +132,12 @@ def frequencies_that_learn(answer):
     angles = np.arange(5)[:, None] * omega
     (right, _), (other, _) = (rotate(X, angles=sign * angles) for sign in (1, -1))
     Y, pullback = pair(wanted(answer)(X, omega))
-    likely(Y, (other, "Y is turned the other way round: look at the sign of the sine."))
-    close(Y, right, "Y: the pair f of row i is channels 2f and 2f + 1, and the first row is not turned.")
+    expect(
+        Y,
+        right,
+        "Y: the pair f of row i is channels 2f and 2f + 1, and the first row is not turned.",
+        (other, "Y is turned the other way round: look at the sign of the sine."),
+    )
     found = pullback(dY)
     if not isinstance(found, tuple) or len(found) != 2:
         raise NotYet("The pullback returns two gradients, of X and of ω.")
@@ -159,10 +169,11 @@ def buckets_that_nobody_trained(answer):
         late[:, last + 2 :] = table[:, [last + 1]]
         zeros = table.copy()
         zeros[:, last + 1 :] = 0
-        likely(
-            wanted(answer)(table, n),
+        expect(
+            answer(table, n),
+            right,
+            "Which buckets do the offsets 0, −1, …, −(n − 1) use, if the model is causal?",
             (table, "The table that comes back is the one that was handed in."),
             (late, "That begins one bucket too late. The longest offset of n tokens is n − 1."),
             (zeros, "A bucket of zeros is a number too, and no nearer to what far offsets have learned."),
         )
-        close(answer(table, n), right, "Which buckets do the offsets 0, −1, …, −(n − 1) use, if the model is causal?")

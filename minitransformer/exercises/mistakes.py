@@ -19,6 +19,15 @@ def likely(given: Any, *mistakes: tuple[Any, str], tolerance: float = 1e-6) -> N
         raise NotYet(hint)
 
 
+def expect(given: Any, right: Any, hint: str, *mistakes: tuple[Any, str], tolerance: float = 1e-6) -> None:
+    """`close`, with a hint of its own for each likely mistake."""
+    try:
+        close(given, right, hint, tolerance)
+    except NotYet:
+        likely(given, *mistakes, tolerance=tolerance)
+        raise
+
+
 def wanted(answer: Any) -> Callable[..., Any]:
     """The answer, if it is a function."""
     if not callable(answer):
