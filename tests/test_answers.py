@@ -59,11 +59,6 @@ def test_04_a_sixth_of_a_turn():
     np.testing.assert_allclose(slow[:3] @ shift_matrix(2, 2).T, slow[2:], atol=1e-12)
 
 
-def test_09_rounds():
-    assert (5 / 9) ** 8 < 0.01 < (5 / 9) ** 7
-    assert 1 - (8 / 9) ** 8 == pytest.approx(0.61, abs=0.005)
-
-
 def test_10_six_numbers():
     def features(x):
         return np.array([[1, x, x**2 / np.sqrt(2)]])
