@@ -6,7 +6,6 @@ import pytest
 from minitransformer.attention import (
     delta_rule_step,
     dot_product_attention,
-    kernel_attention,
     merge,
     partial_attention,
     softmax_with_sink,
@@ -57,18 +56,6 @@ def test_04_a_sixth_of_a_turn():
     np.testing.assert_allclose(rows[:5] @ M.T, rows[2:], atol=1e-12)
     slow = sinusoids(5, 2)  # ω = 1: the same form
     np.testing.assert_allclose(slow[:3] @ shift_matrix(2, 2).T, slow[2:], atol=1e-12)
-
-
-def test_10_six_numbers():
-    def features(x):
-        return np.array([[1, x, x**2 / np.sqrt(2)]])
-
-    K, V = np.vstack([features(1.0), features(-1.0)]), np.array([[2.0], [4]])
-    np.testing.assert_allclose((K.T @ V)[:, 0], [6, -2, 3 * np.sqrt(2)])
-    np.testing.assert_allclose(K.sum(0), [2, 0, np.sqrt(2)], atol=1e-12)
-    assert kernel_attention(features(1.0), K, V)[0][0, 0] == pytest.approx(7 / 3)
-    Y, _ = dot_product_attention(np.ones((1, 1)), np.array([[1.0], [-1]]), V, scale=1.0)
-    assert Y[0, 0] == pytest.approx(2.24, abs=0.005)
 
 
 def test_11_one_pass_and_many():
