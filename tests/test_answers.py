@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from minitransformer.attention import (
-    delta_rule_step,
     dot_product_attention,
     merge,
     partial_attention,
@@ -56,19 +55,6 @@ def test_04_a_sixth_of_a_turn():
     np.testing.assert_allclose(rows[:5] @ M.T, rows[2:], atol=1e-12)
     slow = sinusoids(5, 2)  # ω = 1: the same form
     np.testing.assert_allclose(slow[:3] @ shift_matrix(2, 2).T, slow[2:], atol=1e-12)
-
-
-def test_11_one_pass_and_many():
-    K, V = np.array([[1.0, 0], [0.5, np.sqrt(0.75)]]), np.array([[1.0], [0]])
-    np.testing.assert_allclose(K @ (K.T @ V), [[1], [0.5]])
-    S, errors = np.zeros((2, 1)), []
-    for _ in range(30):
-        _, S = delta_rule_step(K, K, V, np.ones(2), S)
-        errors.append(np.abs(K @ S - V).max())
-        if len(errors) == 1:
-            np.testing.assert_allclose(K @ S, [[0.75], [0]], atol=1e-12)
-    assert errors[-1] < 1e-12
-    assert errors[1] / errors[0] == pytest.approx(1 / 4)
 
 
 def test_14_a_star():
