@@ -117,7 +117,7 @@ ANSWERS = {
             step(keep="all"),
             step(keep="said"),
             step(keep="old"),
-            swish,
+            lambda x, before, theta: x,
         ],
     },
     "11.7": {
