@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, choice, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, wanted
+from minitransformer.exercises.check import choice, exercise
+from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
 from minitransformer.functional import softmax
 from minitransformer.positions import rotate, t5_buckets
 from minitransformer.positions.rope_scaling import Llama3, rope_frequencies
@@ -138,9 +138,7 @@ def frequencies_that_learn(answer):
         "Y: the pair f of row i is channels 2f and 2f + 1, and the first row is not turned.",
         (other, "Y is turned the other way round: look at the sign of the sine."),
     )
-    found = pullback(dY)
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise NotYet("The pullback returns two gradients, of X and of ω.")
+    found = several(pullback(dY), "dX", "dω")
     dX, domega = found
     likely(dX, (rotate(dY, angles=angles)[0], "dX is turned forwards once more. What undoes a turn?"))
     dangles = right[..., 0::2] * dY[..., 1::2] - right[..., 1::2] * dY[..., 0::2]

@@ -8,7 +8,7 @@ import numpy as np
 from minitransformer.attention import Window, dot_product_attention
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.exercises.check import NotYet, close, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, wanted
+from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
 
 
 @exercise("8.1")
@@ -101,9 +101,7 @@ def what_stands_where_in_the_ring(answer):
 @exercise("8.5")
 def a_rule_of_your_own(answer):
     """A mask in which one sees oneself, the one before and the first of one's block, and its number of layers."""
-    if not isinstance(answer, tuple) or len(answer) != 2:
-        raise NotYet("The answer has two parts, a function and a number.")
-    mask, layers = answer
+    mask, layers = several(answer, "the function", "the number")
     for n in (8, 21):
         i, j = np.ogrid[:n, :n]
         right = (j <= i) & ((i - j <= 1) | (j == i // 8 * 8))
@@ -216,9 +214,7 @@ def a_window_without_a_matrix(answer):
         (dot_product_attention(Q, K, V, mask=near, scale=1.0)[0], "The scores are to be divided by √d."),
         (nobody @ V, "In the first rows, keys that are not there count with a weight of e⁰."),
     )
-    found = pullback(dY)
-    if not isinstance(found, tuple) or len(found) != 3:
-        raise NotYet("The pullback returns three gradients, of Q, K and V.")
+    found = several(pullback(dY), "dQ", "dK", "dV")
     places = np.arange(7)[:, None] - np.arange(3)
     sent = np.take_along_axis(masked.A, np.maximum(places, 0)[None, None], -1) * (places >= 0)
     once = np.zeros_like(V)

@@ -7,7 +7,7 @@ import numpy as np
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.selected import sinkhorn
 from minitransformer.exercises.check import NotYet, choice, derivative, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, wanted
+from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
 from minitransformer.functional import linear, softmax, tanh
 
 
@@ -180,9 +180,7 @@ def back_without_a_memory(answer):
     Y_1 = X_1 + F(X_2)[0]
     Y_2 = X_2 + G(Y_1)[0]
     calls.clear()
-    found = wanted(answer)(F, G, Y_1, Y_2, dY_1, dY_2)
-    if not isinstance(found, tuple) or len(found) != 4:
-        raise NotYet("Four arrays are wanted: X_1, X_2, dX_1, dX_2.")
+    found = several(wanted(answer)(F, G, Y_1, Y_2, dY_1, dY_2), "X_1", "X_2", "dX_1", "dX_2")
     if sorted(calls) != ["F", "G"]:
         raise NotYet(f"F should be called once and G once. Here it was {', '.join(calls) or 'none of them'}.")
     expect(
@@ -240,9 +238,7 @@ def query_and_key_at_once(answer):
         (dot_product_attention(K, K, V, mask=others)[0], "Y: only keys are brought to length one."),
         (dot_product_attention(Q, K, V, mask=others, scale=1.0)[0], "Y: the scores are to be divided by √d."),
     )
-    found = pullback(dY)
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise NotYet("The pullback returns two gradients, of Q and V.")
+    found = several(pullback(dY), "dQ", "dV")
     as_query, as_key, _ = back(dY)
     likely(
         found[0],

@@ -4,7 +4,7 @@ import numpy as np
 
 from minitransformer.attention import delta_rule_step, gated_linear_attention, short_convolution
 from minitransformer.exercises.check import NotYet, choice, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, wanted
+from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
 from minitransformer.functional import silu
 
 
@@ -139,14 +139,14 @@ def taps_while_writing(answer):
     rng = np.random.default_rng(116)
     for taps in (4, 2, 1):
         X, theta = rng.standard_normal((6, 5)), rng.standard_normal((taps, 5))
-        whole, plain = short_convolution(X, theta)[0], np.stack([X[t] for t in range(6)])
+        whole, _ = short_convolution(X, theta)
         padded = np.pad(X, ((taps - 1, 0), (0, 0)))
         raw, turned = (
             np.stack([(way * padded[t : t + taps]).sum(0) for t in range(6)]) for way in (theta, theta[::-1])
         )
         before = np.zeros((taps - 1, 5))
         for t in range(6):
-            row, before = _two(wanted(answer)(plain[t], before, theta))
+            row, before = several(wanted(answer)(X[t], before, theta), "the new row", "what is kept")
             expect(
                 row,
                 whole[t],
@@ -168,12 +168,6 @@ def taps_while_writing(answer):
                     "The next steps need x, not what came out.",
                 ),
             )
-
-
-def _two(found):
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise NotYet("Two things are wanted: the new row, and the rows to keep.")
-    return found
 
 
 @exercise("11.7")
@@ -259,9 +253,7 @@ def a_decay_that_learns(answer):
         ((L * S / 2) @ V, "Y: there is no 1/√d here."),
         ((0.8 * L * S) @ V, "Y: the own value has not faded yet."),
     )
-    found = pullback(dY)
-    if not isinstance(found, tuple) or len(found) != 4:
-        raise NotYet("The pullback returns four gradients, of Q, K, V and γ.")
+    found = several(pullback(dY), "dQ", "dK", "dV", "dγ")
     each = L * S * (dY @ V.swapaxes(-1, -2)) / 0.8
     likely(
         found[3],

@@ -42,6 +42,13 @@ def pair(found: Any) -> tuple[Any, Callable[..., Any]]:
     return found
 
 
+def several(found: Any, *names: str) -> tuple[Any, ...]:
+    """As many things as there are names, in their order."""
+    if not isinstance(found, (tuple, list)) or len(found) != len(names):
+        raise NotYet(f"{len(names)} things are wanted here, in this order: {', '.join(names)}.")
+    return tuple(found)
+
+
 def its_derivative(answer: Callable[..., Any], *args: Any, hint: str, **options: Any) -> None:
     """`derivative`, for a reader whose constants may be of another precision than the arguments."""
 
