@@ -210,7 +210,7 @@ def a_window_without_a_matrix(answer):
         Y,
         right,
         "Y: compare it with dense attention under the mask 0 ≤ i − j ≤ ρ, first the first rows.",
-        (dot_product_attention(Q, K, V, mask=near & (i - j <= 1))[0], "A query sees ρ keys before it *and* its own."),
+        (dot_product_attention(Q, K, V, mask=near & (i - j <= 1))[0], "A query sees ρ keys before it and its own."),
         (dot_product_attention(Q, K, V, mask=near, scale=1.0)[0], "The scores are to be divided by √d."),
         (nobody @ V, "In the first rows, keys that are not there count with a weight of e⁰."),
     )
