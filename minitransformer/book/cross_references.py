@@ -74,7 +74,7 @@ def linked(text: str, path: Path, chapters: list[Path], named: set[str]) -> str:
 def displays(path: Path) -> dict[str, tuple[str, str]]:
     """The numbered displays of a chapter: the file, and the anchor of the section that each stands in."""
     places, heading = {}, ""
-    for found in TAGGED.finditer(_prose(path)):
+    for found in TAGGED.finditer(prose(path)):
         heading = found["heading"] or heading
         if found["tag"] and heading:
             places[found["tag"]] = (path.name, anchor(heading))
@@ -83,10 +83,10 @@ def displays(path: Path) -> dict[str, tuple[str, str]]:
 
 def papers(path: Path) -> frozenset[str]:
     """First author and year of each entry of the bibliography."""
-    return frozenset(f"{entry['first']} {entry['year']}" for entry in ENTRY.finditer(_prose(path)))
+    return frozenset(f"{entry['first']} {entry['year']}" for entry in ENTRY.finditer(prose(path)))
 
 
-def _prose(path: Path) -> str:
+def prose(path: Path) -> str:
     if not path.is_file():
         return ""
     stamp = path.stat()
