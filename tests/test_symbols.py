@@ -35,7 +35,9 @@ def rows(table):
 
 def signs(cell):
     """The symbols that a cell introduces: of `$d = D/H$` the one before the =, of `$i$, $j$` both; no gradient dS."""
-    plain = re.sub(r"\\\|", "", re.sub(r"\[\(.*?\)\]\([^)]*\)|\([^)]*\)|`[^`]*`|\\[rl]?Vert|\\lvert|\\langle.*", "", cell))
+    plain = re.sub(
+        r"\\\|", "", re.sub(r"\[\(.*?\)\]\([^)]*\)|\([^)]*\)|`[^`]*`|\\[rl]?Vert|\\lvert|\\langle.*", "", cell)
+    )
     found = set()
     for part in re.split(r"[,;](?![^{}]*\})", plain.replace("$", "")):
         if sign := SIGN.match(part.partition("=")[0].strip()):

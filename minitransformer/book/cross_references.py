@@ -87,6 +87,7 @@ def papers(path: Path) -> frozenset[str]:
 
 
 def prose(path: Path) -> str:
+    """What a chapter says between its code; nothing where there is no such file."""
     if not path.is_file():
         return ""
     stamp = path.stat()
@@ -95,6 +96,6 @@ def prose(path: Path) -> str:
 
 @cache
 def _read(path: Path, written: int, size: int) -> str:
-    """What a chapter says between its code, read once for each state of the file."""
+    """The same, read once for each state of the file."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")

@@ -7,17 +7,16 @@ making it again changes nothing. `blank` makes a reader's own copy, from which e
 import math
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from minitransformer import files
+from minitransformer.book import appendix
 from minitransformer.book.cross_references import anchor, linked
 from minitransformer.book.equations import notebooks
 
 TAG = "navigation"
 README = "../README.md#chapters"
-MAP = Path(__file__).with_name("chapters.toml")
 SECTION = re.compile(r"^## +(.+?) *$", re.MULTILINE)
 OPTIONAL = re.compile(r"^★", re.MULTILINE)  # begins the first line of a section that nothing later needs
 EXERCISES = re.compile(r"^#{2,3} (?:Exercises|Four things to try|To try)\b.*", re.MULTILINE | re.DOTALL)
@@ -26,7 +25,10 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")  # to a file; not to the 
 
 
 def navigate(notebook: Any, path: Path, chapters: list[Path]) -> None:
-    """Bring the two cells and the links of one chapter up to date. A notebook that begins with no title has none."""
+    """Bring the two cells and the links of one chapter up to date, and what is made from all others.
+
+    A notebook that begins with no title has none.
+    """
     import nbformat
 
     notebook.cells = [cell for cell in notebook.cells if TAG not in cell.metadata.get("tags", [])]
@@ -34,7 +36,9 @@ def navigate(notebook: Any, path: Path, chapters: list[Path]) -> None:
         return
     named: set[str] = set()
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
+        if cell.get("id") in appendix.MADE:
+            cell.source = appendix.MADE[cell.id](chapters)
+        elif cell.cell_type == "markdown":
             cell.source = linked(cell.source, path, chapters, named)
     marks = {"tags": [TAG]}
     ways = _ways(path, chapters)
@@ -75,7 +79,7 @@ def minutes(notebook: Any) -> float:
 def _before(notebook: Any, path: Path, chapters: list[Path]) -> str:
     """How long the chapter takes, to the next five minutes, and what it assumes."""
     time = f"**{5 * math.ceil(minutes(notebook) / 5)} minutes to read**, exercises not counted."
-    row = tomllib.loads(MAP.read_text(encoding="utf-8")).get(path.name[:2])
+    row = appendix.table().get(path.name[:2])
     if row is None:
         return ""
     named = {chapter.name[:2]: chapter.name for chapter in chapters}

@@ -10,9 +10,11 @@ import nbformat
 import pytest
 
 from minitransformer import cli
-from minitransformer.book import book, navigation
+from minitransformer.attention import ATTENTIONS
+from minitransformer.book import appendix, book, navigation
 from minitransformer.book.cross_references import anchor, displays
 from minitransformer.book.equations import notebooks
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 
 LINKED = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 TITLES = {"00_first": "# 00 · First", "01_second": "# 01 · Second", "02_third": "# 02 · Third"}
@@ -118,13 +120,14 @@ def test_minutes_are_those_of_words_and_cells(made):
 
 
 def test_a_chapter_takes_an_hour_at_most_and_says_what_it_builds_on(root):
-    table = tomllib.loads(navigation.MAP.read_text(encoding="utf-8"))
+    table = appendix.table()
     for path in notebooks(root):
         assert navigation.minutes(nbformat.read(path, as_version=4)) <= 60, path.stem
-        if path.name < "9":
+        if path.name < "90":
             row = table[path.name[:2]]  # KeyError: the chapter lacks a row in chapters.toml
             assert all(before < path.name[:2] for before in row["builds_on"])
-    assert all(set(row) == {"builds_on", "mathematics"} for row in table.values())
+    fields = {"builds_on", "mathematics", "attentions", "positions", "terms"}
+    assert all({"builds_on", "mathematics"} <= set(row) <= fields for row in table.values())
 
 
 def test_to_make_it_again_changes_nothing(made):
@@ -230,3 +233,36 @@ def test_jupyterlab_makes_the_cells_that_a_link_leads_to(root):
     assert "none" in known.get("enum", []) + [choice["const"] for choice in known.get("oneOf", [])]
     shared = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     assert "minitransformer/book/jupyterlab.json" in shared["wheel"]["shared-data"]
+
+
+# ------------------------------------------------------------------------------------- the map and the glossary
+
+
+def test_every_kind_of_attention_and_of_positions_has_its_chapter():
+    """In chapters.toml, each once: the map says it to the reader."""
+    rows = appendix.table().values()
+    assert sorted(name for row in rows for name in row.get("attentions", ())) == sorted(ATTENTIONS)
+    assert sorted(name for row in rows for name in row.get("positions", ())) == sorted({**AT_EMBEDDING, **IN_ATTENTION})
+
+
+def test_the_map_has_a_line_for_each(root):
+    made = appendix.map_of_attention(notebooks(root)), appendix.map_of_positions(notebooks(root))
+    for text, names in zip(made, (ATTENTIONS, {**AT_EMBEDDING, **IN_ATTENTION}), strict=True):
+        lines = text.splitlines()[2:]
+        assert [re.match(r"\| `(.+?)` \|", line)[1] for line in lines] == list(names)
+        for line in lines:
+            assert all(cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]), line
+
+
+def test_a_term_is_in_bold_in_its_chapter_and_explained_once(root):
+    terms = [term for row in appendix.table().values() for term in row.get("terms", {})]
+    assert len(terms) == len(set(terms)) > 80
+    lines = appendix.glossary(notebooks(root)).splitlines()
+    assert len(lines) == len(terms)
+    assert lines == sorted(lines, key=str.lower)
+
+
+def test_a_term_that_its_chapter_lacks_is_named(made, monkeypatch):
+    monkeypatch.setattr(appendix, "table", lambda: {"01": {"terms": {"no such thing": "Nothing."}}})
+    with pytest.raises(ValueError, match=r"\*\*no such thing\*\* stands nowhere in 01_second.ipynb"):
+        appendix.glossary(notebooks(made))

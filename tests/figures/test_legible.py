@@ -49,7 +49,9 @@ def panels(svg):
     for group in ElementTree.fromstring(svg).iter(f"{SVG}g"):
         if re.fullmatch(r"axes_\d+", group.get("id", "")):
             frame = next((path for path in group.iter(f"{SVG}path") if path.get("d")), None)
-            numbers = [float(x) for x in re.findall(r"-?[\d.]+(?:e-?\d+)?", frame.get("d"))] if frame is not None else []
+            numbers = (
+                [float(x) for x in re.findall(r"-?[\d.]+(?:e-?\d+)?", frame.get("d"))] if frame is not None else []
+            )
             if numbers:
                 found.append((min(numbers[::2]), max(numbers[::2]), min(numbers[1::2]), max(numbers[1::2])))
     return [(left, right, top, bottom) for left, right, top, bottom in found if right - left > 45]
@@ -62,7 +64,9 @@ def side_by_side(svg):
 
 
 def test_at_most_two_panels_stand_side_by_side(root):
-    rows = {path.name: side_by_side(path.read_text(encoding="utf-8")) for path in sorted((root / "figures").glob("*.svg"))}
+    rows = {
+        path.name: side_by_side(path.read_text(encoding="utf-8")) for path in sorted((root / "figures").glob("*.svg"))
+    }
     assert {name: row for name, row in rows.items() if row > 2} == {}
     assert sum(row == 2 for row in rows.values()) > 20
 
