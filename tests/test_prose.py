@@ -40,6 +40,7 @@ ELSEWHERE = {  # known without the chapter's cells
     "15": {"1,797"},  # digits that come with the book
     "17": {"74", "77", "86"},  # 64 + 10 and 64 + 13 cycles; 64/74
     "18": {"10,000"},  # an example
+    "19": {"27"},  # errata of Borealis II: see below
 }
 EXERCISES = re.compile(r"^#{2,3} (?:Exercises|Four things to try|To try)\b.*", re.MULTILINE | re.DOTALL)
 NOT_PROSE = re.compile(
