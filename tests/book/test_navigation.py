@@ -12,7 +12,7 @@ import pytest
 from minitransformer import cli
 from minitransformer.attention import ATTENTIONS
 from minitransformer.book import appendix, book, navigation
-from minitransformer.book.cross_references import anchor, displays
+from minitransformer.book.cross_references import anchor, displays, prose
 from minitransformer.book.equations import notebooks
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 
@@ -266,3 +266,14 @@ def test_a_term_that_its_chapter_lacks_is_named(made, monkeypatch):
     monkeypatch.setattr(appendix, "table", lambda: {"01": {"terms": {"no such thing": "Nothing."}}})
     with pytest.raises(ValueError, match=r"\*\*no such thing\*\* stands nowhere in 01_second.ipynb"):
         appendix.glossary(notebooks(made))
+
+
+def test_a_term_is_in_bold_once_in_the_book(root):
+    """But for words that mean another thing in another chapter, where that is said."""
+    others = {("15", "offset"), ("15", "kernel")}
+    chapters = [path for path in notebooks(root) if path.name < "90"]
+    for number, row in appendix.table().items():
+        for term in row.get("terms", {}):
+            words = {path.name[:2]: navigation.EXERCISES.sub("", prose(path)).count(f"**{term}**") for path in chapters}
+            found = {chapter: times for chapter, times in words.items() if times and (chapter, term) not in others}
+            assert found == {number: 1}, term
