@@ -15,10 +15,10 @@ CHAPTER = r"\[(?P<linked>[Cc]hapter \d\d)\]\([^)\s]+\.ipynb\)|(?<![\[`])\b(?P<ch
 CHAPTERS = r"\b(?P<several>[Cc]hapters (?:\[?\d\d(?:\]\([^)\s]+\.ipynb\))?(?:, | and | to )?)+)"
 DISPLAY = r"\[\((?P<known>\d+\.\d+)\)\]\([^)\s]*#[^)\s]+\)|(?<!\]\()\((?P<display>\d+\.\d+)\)"
 NAME = r"[^\W\d_a-z][\w’-]+"
-PAPER = (  # Shaw et al. (2018); Dai et al. 2019; Ke, He and Liu (2021); Bell (1991)
+YEAR = r"(?:\((?:19|20)\d\d\)|(?:19|20)\d\d(?!\d))"
+PAPER = (  # Shaw et al. (2018); Dai et al. 2019; Ke, He and Liu (2021); Bell (1991); OpenAI 2025
     rf"\[(?P<cited>{NAME}[^\]\n]*? \(?\d{{4}}\)?)\]\({SOURCES}#\w\)"
-    rf"|(?P<paper>{NAME}(?:(?: et al\.|(?:, {NAME})* and {NAME}),? (?:\((?:19|20)\d\d\)|(?:19|20)\d\d(?!\d))"
-    rf"| \((?:19|20)\d\d\)))"
+    rf"|(?P<paper>{NAME}(?:(?: et al\.|(?:, {NAME})* and {NAME}),?)? {YEAR})"
 )
 MENTION = re.compile(f"(?P<kept>{PROTECTED})|{CHAPTERS}|{CHAPTER}|{DISPLAY}|{PAPER}", re.DOTALL | re.MULTILINE)
 TAGGED = re.compile(r"^## +(?P<heading>.+?) *$|\\tag\{(?P<tag>\d+\.\d+)\}", re.MULTILINE)
