@@ -170,7 +170,7 @@ def headings(notebook):
 
 
 def test_what_chapters_name_is_a_link(root):
-    """Every mention of another chapter or of a display, and of each paper the first; headings and code are left alone."""
+    """Every mention of another chapter or of a display; headings and code are left alone."""
     for path in notebooks(root):
         tags = {f"({tag})" for chapter in notebooks(root) for tag in displays(chapter) if tag[:2] != "0."}
         for cell in nbformat.read(path, as_version=4).cells:
