@@ -39,7 +39,7 @@ def entries(page):
 
 
 def test_the_bibliography_has_what_chapters_name_and_nothing_else(root, entries):
-    text = "\n\n".join(words(path) for path in equations.notebooks(root) if path.stem != "99_sources")
+    text = "\n\n".join(words(path) for path in equations.notebooks(root) if path.name < "98")
     listed = {(entry["names"].split()[0], entry["year"]): entry["system"] for entry in entries}
     assert papers(text) - set(listed) == set(), "not in the bibliography"
     rest = {paper for paper, system in listed.items() if not (system and re.search(rf"\b{system}\b", text))}
@@ -85,3 +85,25 @@ def test_all_five_sources_are_introduced(page):
 )
 def test_the_search_would_notice(text, found):
     assert papers(text) == found
+
+
+def test_a_paper_is_a_link_to_its_letter_where_a_chapter_first_names_it(root, entries):
+    listed = {(entry["names"].split()[0], entry["year"]) for entry in entries}
+    for path in equations.notebooks(root):
+        text = words(path)
+        named = [found for found in PAPER.finditer(text) if (found["first"], found["year"] or found["alone"]) in listed]
+        seen = set()
+        for found in named if path.name < "98" else ():
+            first, year = found["first"], found["year"] or found["alone"]
+            if (first, year) not in seen:
+                link = rf"\[{re.escape(first)}[^\]]*{year}\)?\]\(99_sources\.ipynb#{first[0]}\)"
+                assert re.match(link, text[found.start() - 1 :]), (path.stem, found[0])
+                seen.add((first, year))
+
+
+def test_the_bibliography_has_a_heading_for_each_letter(page):
+    papers = page.partition("## Papers")[2]
+    letters = re.findall(r"^### (\w)$", papers, re.MULTILINE)
+    assert letters == sorted(set(re.findall(r"^- \*\*(\w)", papers, re.MULTILINE)))
+    for part in re.split(r"^### ", papers, flags=re.MULTILINE)[1:]:
+        assert set(re.findall(r"^- \*\*(\w)", part, re.MULTILINE)) == {part[0]}

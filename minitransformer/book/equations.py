@@ -178,18 +178,11 @@ def markdown(rows: list[Equation]) -> str:
 
 
 def chapters(root: Path) -> str:
-    """The Markdown table of chapters that README shows: title, question, and the equations explained there."""
-    rows = load(root / IN_REPOSITORY)
-    lines = ["| | chapter | its question | equations |", "|---|---|---|---|"]
+    """The Markdown table of chapters that README shows: number, title and question."""
+    lines = ["| | chapter | its question |", "|---|---|---|"]
     for notebook in notebooks(root):
         title, question = _opening(notebook)
-        here = [row for row in rows if row.notebook == notebook.stem]
-        explained = []
-        for source in dict.fromkeys(row.source for row in here):
-            numbers = [f"({row.number})" for row in here if row.source == source and row.number]
-            explained.append(" ".join([source, *numbers]))
-        link = f"[{title}](notebooks/{notebook.name})"
-        lines.append(f"| {notebook.stem[:2]} | {link} | {question} | {', '.join(explained)} |")
+        lines.append(f"| {notebook.stem[:2]} | [{title}](notebooks/{notebook.name}) | {question} |")
     return "\n".join(lines)
 
 
@@ -203,7 +196,7 @@ def _opening(notebook: Path) -> tuple[str, str]:
 
 
 def readme(root: Path) -> str:
-    """README with its table of chapters as the notebooks and the map have it now.
+    """README with its table of chapters as the notebooks have it now.
 
     raises   ValueError if README lacks the two comments between which the table stands
     """

@@ -1,50 +1,98 @@
-"""What leads from chapter to chapter: a cell after the title and one at the end, and links where the prose names a chapter.
+"""What leads from chapter to chapter: a cell after the title, one at the end, and links where the prose names something.
 
-All of it is made from the list of chapters and from their headings, so nobody writes it by hand, and making it again
-changes nothing. `blank` makes a reader's own copy, from which every link leads where it led.
+All of it is made from the list of chapters, from their text and from `chapters.toml`, so nobody writes it by hand, and
+making it again changes nothing. `blank` makes a reader's own copy, from which every link leads where it led.
 """
 
+import math
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 from minitransformer import files
+from minitransformer.book import appendix
+from minitransformer.book.cross_references import anchor, linked
 from minitransformer.book.equations import notebooks
 
 TAG = "navigation"
 README = "../README.md#chapters"
 SECTION = re.compile(r"^## +(.+?) *$", re.MULTILINE)
-MENTION = re.compile(r"\[([Cc]hapter (\d\d))\]\([^)\s]+\.ipynb\)|(?<![\[`])\b([Cc]hapter (\d\d))\b")
+OPTIONAL = re.compile(r"^★", re.MULTILINE)  # begins the first line of a section that nothing later needs
+EXERCISES = re.compile(r"^#{2,3} (?:Exercises|Four things to try|To try)\b.*", re.MULTILINE | re.DOTALL)
+WORDS, CELL = 200, 0.5  # words that one reads in a minute; minutes for a cell of code and what it shows
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")  # to a file; not to the net, nor to a heading of the same page
 
 
 def navigate(notebook: Any, path: Path, chapters: list[Path]) -> None:
-    """Bring the two cells and the mentions of one chapter up to date. A notebook that begins with no title has none."""
+    """Bring the two cells and the links of one chapter up to date, and what is made from all others.
+
+    A notebook that begins with no title has none.
+    """
     import nbformat
 
     notebook.cells = [cell for cell in notebook.cells if TAG not in cell.metadata.get("tags", [])]
     if not (notebook.cells and notebook.cells[0].source.startswith("# ")):
         return
+    named: set[str] = set()
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = _linked(cell.source, path, chapters)
+        if cell.get("id") in appendix.MADE:
+            cell.source = appendix.MADE[cell.id](chapters)
+        elif cell.cell_type == "markdown":
+            cell.source = linked(cell.source, path, chapters, named)
     marks = {"tags": [TAG]}
     ways = _ways(path, chapters)
-    contents = "\n".join(f"- [{heading}]({anchor(heading)})" for heading in headings(notebook))
-    top = f"{ways}\n\n{contents}".strip()
+    contents = "\n".join(
+        f"- [{heading}]({anchor(heading)}){' ★' if optional else ''}" for heading, optional in sections(notebook)
+    )
+    top = "\n\n".join(part for part in (ways, _before(notebook, path, chapters), contents) if part)
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell(top, id="navigation-top", metadata=marks))
     notebook.cells.append(nbformat.v4.new_markdown_cell(ways, id="navigation-end", metadata=marks))
 
 
-def headings(notebook: Any) -> list[str]:
-    """The sections of a chapter."""
-    return [found for cell in notebook.cells if cell.cell_type == "markdown" for found in SECTION.findall(cell.source)]
+def sections(notebook: Any) -> list[tuple[str, bool]]:
+    """The sections of a chapter, and whether one may leave them out: those that begin with a star."""
+    found = []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            _, *parts = SECTION.split(cell.source)
+            for heading, text in zip(parts[::2], parts[1::2], strict=True):
+                found.append((heading, bool(OPTIONAL.match(text.lstrip()))))
+    return found
 
 
-def anchor(heading: str) -> str:
-    """Where a heading is, for JupyterLab and for GitHub: they put - for a space and leave other signs."""
-    return "#" + heading.replace(" ", "-")
+def minutes(notebook: Any) -> float:
+    """How long a chapter takes to read, its exercises left out: by its words, and by its cells of code."""
+    words = cells = 0
+    for cell in notebook.cells:
+        if cell.get("id", "").startswith("ex-") or TAG in cell.metadata.get("tags", []):
+            continue
+        if cell.cell_type == "code":
+            cells += 1
+            continue
+        words += len(EXERCISES.sub("", cell.source).split())
+        if EXERCISES.search(cell.source):
+            break
+    return words / WORDS + CELL * cells
+
+
+def _before(notebook: Any, path: Path, chapters: list[Path]) -> str:
+    """How long the chapter takes, to the next five minutes, and what it assumes."""
+    time = f"**{5 * math.ceil(minutes(notebook) / 5)} minutes to read**, exercises not counted."
+    row = appendix.table().get(path.name[:2])
+    if row is None:
+        return ""
+    named = {chapter.name[:2]: chapter.name for chapter in chapters}
+    links = [f"[{number}]({named[number]})" for number in row["builds_on"] if number in named]
+    before = f" It builds on chapter{'s' if len(links) > 1 else ''} {_and(links)}." if links else ""
+    beyond = f" Mathematics, beside linear algebra and the chain rule: {row['mathematics']}."
+    stars = " Sections with a ★ can be left out: nothing later needs them."
+    starred = any(optional for _, optional in sections(notebook))
+    return time + before + (beyond if row["mathematics"] else "") + (stars if starred else "")
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def _ways(path: Path, chapters: list[Path]) -> str:
@@ -64,17 +112,6 @@ def _title(path: Path) -> str:
 
     first = nbformat.read(path, as_version=4).cells[:1]
     return first[0].source.partition("\n")[0].lstrip("# ") if first else path.stem
-
-
-def _linked(text: str, path: Path, chapters: list[Path]) -> str:
-    """The prose, in which "chapter 05" leads there; headings stay as they are."""
-    numbered = {chapter.name[:2]: chapter.name for chapter in chapters if chapter != path}
-
-    def link(found: re.Match[str]) -> str:
-        words, number = found[1] or found[3], found[2] or found[4]
-        return f"[{words}]({numbered[number]})" if number in numbered else words
-
-    return "\n".join(line if line.startswith("#") else MENTION.sub(link, line) for line in text.split("\n"))
 
 
 # ------------------------------------------------------------------------------------- a reader's own copy

@@ -19,6 +19,7 @@ class CompressedMatrix(NamedTuple):
     dense: Array
     mixing: Array
     compressed: Array
+    dense_causal: Array
     causal: Array
 
 
@@ -33,28 +34,29 @@ def data(n: int = 24, s: int = 4, d: int = 8, seed: int = 5) -> CompressedMatrix
     null = np.zeros((1, d))
     with backend("numpy"):
         _, dense = dot_product_attention(Q, K, K)
+        _, dense_causal = dot_product_attention(Q, K, K, causal=True)
         _, compressed = memory_compressed_attention(Q, K, K, theta, theta)
         _, causal = memory_compressed_attention(Q, K, K, theta, theta, null, null, causal=True)
         mixing, _ = compress(np.eye(n)[None], np.full((1, s, n), 1 / s))  # what it makes of the identity
-    return CompressedMatrix(dense.A[0], mixing[0], compressed.A[0], causal.A[0])
+    return CompressedMatrix(dense.A[0], mixing[0], compressed.A[0], dense_causal.A[0], causal.A[0])
 
 
 def draw(data: CompressedMatrix) -> Figure:
-    """Queries downwards, keys to the right, every weight a square of the same size; what a causal query can't see is grey."""
+    """Left every key, right its blocks, every weight a square of the same size; below what a causal query can't see is grey."""
     n, blocks = data.compressed.shape
-    fig, axes = figure(1, 3, width=11.5, height=8.2, width_ratios=[n, blocks, blocks + 1])
-    titles = f"$A$\n{n} × {n}", f"$A$\n{n} × {blocks}", f"causal\n{n} × (1 + {blocks})"
+    fig, axes = figure(2, 2, width=7.5, height=11.5, width_ratios=[n, blocks + 1])
+    shown = data.dense, data.compressed, data.dense_causal, data.causal
+    titles = f"{n} × {n}", f"{n} × {blocks}", f"causal, {n} × {n}", f"{n} × {blocks + 1}"
     colours = mpl.colormaps["magma_r"].with_extremes(bad="0.8")
-    unseen = np.ma.masked_equal(data.causal, 0)
-    for ax, A, title in zip(axes, (data.dense, data.compressed, unseen), titles, strict=True):
-        ax.imshow(A, cmap=colours, vmin=0, vmax=1, aspect="equal")
+    for ax, A, title in zip(axes.flat, shown, titles, strict=True):
+        ax.imshow(np.ma.masked_equal(A, 0), cmap=colours, vmin=0, vmax=1, aspect="equal")
         ax.set_title(title)
-        ax.set_yticks([0, n - 1], ["1", f"{n}"] if ax is axes[0] else ["", ""])
+        ax.set(xticks=(0, A.shape[1] - 1), yticks=(0, n - 1))
+        ax.set_yticklabels(("1", f"{n}") if ax in axes[:, 0] else ("", ""))
+        ax.set_xticklabels(("1", f"{A.shape[1]}"))
         ax.spines[["top", "right"]].set_visible(True)
-    axes[0].set(xlabel="key $j$", ylabel="query $i$")
-    axes[0].set_xticks([0, n - 1], ["1", f"{n}"])
-    axes[1].set(xlabel="block $b$")
-    axes[1].set_xticks([0, blocks - 1], ["1", f"{blocks}"])
-    axes[2].set(xlabel="null, $b$")
-    axes[2].set_xticks([0, 1, blocks], ["0", "1", f"{blocks}"])
+    axes[1, 1].set_xticks([0, 1, blocks], ["0", "1", f"{blocks}"])
+    for row, label in zip(axes, ("block $b$", "null, $b$"), strict=True):
+        row[0].set(xlabel="key $j$", ylabel="query $i$")
+        row[1].set_xlabel(label)
     return fig

@@ -36,14 +36,14 @@ def data(side: int = 6, row: int = 3, column: int = 2) -> FactorisedPictures:
 
 
 def draw(data: FactorisedPictures) -> Figure:
-    """Above the pictures, below the matrices."""
-    fig, axes = figure(2, 3, width=11, height=8.4)
-    for column, name in enumerate(data.matrices):
+    """A row for each pattern: left the picture, right the matrix."""
+    fig, axes = figure(3, 2, width=9.5, height=12)
+    for (left, right), name in zip(axes, data.matrices, strict=True):
         picture, matrix = data.pictures[name], data.matrices[name]
-        squares(axes[0, column], picture > 0, name, picture)
-        squares(axes[1, column], matrix > 0, "", matrix)
-        axes[0, column].set(xticks=(), yticks=(), xlabel="column")
-        axes[1, column].set(xticks=(1, len(matrix)), yticks=(1, len(matrix)), xlabel="key $j$")
-    axes[0, 0].set_ylabel("line of the picture")
-    axes[1, 0].set_ylabel("query $i$")
+        squares(left, picture > 0, name, picture)
+        squares(right, matrix > 0, name, matrix)
+        left.set(xticks=(), yticks=(), ylabel="line of the picture")
+        right.set(xticks=(1, len(matrix)), yticks=(1, len(matrix)), ylabel="query $i$")
+    axes[-1, 0].set_xlabel("column")
+    axes[-1, 1].set_xlabel("key $j$")
     return fig

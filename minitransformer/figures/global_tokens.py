@@ -44,9 +44,9 @@ def data(n: int = 20) -> GlobalTokens:
 
 
 def draw(data: GlobalTokens) -> Figure:
-    """Above the parts, below three ways to put them together."""
-    fig, axes = figure(2, 3, width=11, height=8.6)
-    for ax, (name, kinds) in zip(axes.flat, data.kinds.items(), strict=True):
+    """Left the parts, right three ways to put them together."""
+    fig, axes = figure(3, 2, width=9, height=12.5)
+    for ax, (name, kinds) in zip(axes.T.flat, data.kinds.items(), strict=True):
         squares(ax, kinds > 0, name, kinds)
         ax.set(xticks=(), yticks=())
         if name == "ETC":
@@ -54,6 +54,6 @@ def draw(data: GlobalTokens) -> Figure:
                 line(EXTRA + 0.5, color="black", linewidth=2, linestyle="-")
     for ax in axes[:, 0]:
         ax.set_ylabel("query $i$")
-    for ax in axes[1]:
+    for ax in axes[-1]:
         ax.set_xlabel("key $j$")
     return fig

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention.selected.reformer import hash_buckets, sort_in_rounds
 from minitransformer.figures.interaction_matrices import squares
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, merged
 from minitransformer.typing import Array
 
 DRAWS = 20_000
@@ -64,8 +64,9 @@ def data(n: int = 24, chunk: int = 3, seed: int = 3) -> HashCollisions:
 
 
 def draw(data: HashCollisions) -> Figure:
-    """Left formula (lines) and draws (marks); then one causal round, by position and sorted, colours are buckets."""
-    fig, axes = figure(1, 3, width=13, height=5.4, width_ratios=(1.15, 1, 1))
+    """Above formula (lines) and draws (marks); below one causal round, by position and sorted, colours are buckets."""
+    fig, grid = figure(2, 2, width=10, height=9.5, height_ratios=(1, 1.3))
+    axes = (merged(fig, grid[0]), *grid[1])
     fine = np.linspace(0, 180, 181)
     for (buckets, found), marker in zip(data.shares.items(), "o^s", strict=True):
         label = f"{buckets} buckets"

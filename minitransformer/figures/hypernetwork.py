@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.backend import backend
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, merged
 from minitransformer.related import attention_weights
 from minitransformer.typing import Array
 
@@ -45,9 +45,7 @@ def draw(data: Hypernetwork) -> Figure:
     One colour is one weight.
     """
     fig, axes = figure(2, 2, width=10, height=10.2, height_ratios=[1.1, 1])
-    for ax in axes[0]:
-        ax.remove()
-    net = fig.add_subplot(axes[0, 0].get_gridspec()[0, :])
+    net = merged(fig, axes[0])
     n = TOKENS * WIDTH
     place = np.arange(n) + 0.8 * (np.arange(n) // WIDTH)  # a gap between tokens
     largest = np.abs(data.W).max()

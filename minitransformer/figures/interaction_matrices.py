@@ -47,12 +47,12 @@ def squares(ax: object, mask: Array, title: str, kinds: Array | None = None) -> 
 def draw(data: InteractionMatrices) -> Figure:
     """One panel for each; what is dark is computed."""
     n = len(next(iter(data.masks.values())))
-    fig, axes = figure(2, 3, width=11, height=8.4, sharex=True, sharey=True)
+    fig, axes = figure(3, 2, width=9.5, height=12.5, sharex=True, sharey=True)
     for ax, (name, mask) in zip(axes.flat, data.masks.items(), strict=True):
         squares(ax, mask, name)
         ax.set(xticks=(1, n // 2, n), yticks=(1, n // 2, n))
     for ax in axes[:, 0]:
         ax.set_ylabel("query $i$")
-    for ax in axes[1]:
+    for ax in axes[-1]:
         ax.set_xlabel("key $j$")
     return fig

@@ -28,13 +28,15 @@ def data(n: int = 32, workers: int = 4) -> RingWork:
 
 def draw(data: RingWork) -> Figure:
     """A panel for each schedule; a row is a step, a column a worker, and dark is busy."""
-    fig, axes = figure(1, 3, width=12, height=4.6, sharey=True)
+    fig, axes = figure(2, 2, width=8.5, height=8.5, sharey=True)
     most = max(int(pairs.max()) for pairs in data.pairs.values())
-    for ax, (name, pairs) in zip(axes, data.pairs.items(), strict=True):
+    for ax, (name, pairs) in zip(axes.flat, data.pairs.items(), strict=False):
         ax.imshow(pairs, cmap="Blues", vmin=0, vmax=1.4 * most)
         for (t, r), count in np.ndenumerate(pairs):
             ax.text(r, t, str(count), ha="center", va="center")
         ax.set(xticks=range(len(pairs)), yticks=range(len(pairs)), xlabel="worker $k$")
         ax.set_title(f"{name}: {data.efficiency[name]:.0%}")
-    axes[0].set_ylabel("step $t$")
+    axes[1, 1].remove()
+    for ax in axes[:, 0]:
+        ax.set_ylabel("step $t$")
     return fig

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, merged
 from minitransformer.positions import sinusoids
 from minitransformer.positions.absolute import shift_matrix
 from minitransformer.typing import Array
@@ -36,9 +36,7 @@ def draw(data: ShiftedPeak) -> Figure:
         ax.set(xlabel="key at $k$", title=f"queries shifted by {j}" if j else "not shifted")
         ax.set(xticks=(0, 32, 64), yticks=(0, 32, 64))
     axes[0, 0].set_ylabel("query at $i$")
-    for ax in axes[1]:
-        ax.remove()
-    row = fig.add_subplot(axes[1, 0].get_gridspec()[1, :])
+    row = merged(fig, axes[1])
     for j, products in zip(data.shifts, data.products, strict=True):
         row.plot(np.arange(len(products)) - data.query, products[data.query], label=f"$j = {j}$")
         row.plot(j, products[data.query, data.query + j], "o", color="0.2", markersize=9)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention.selected import sinkhorn
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, merged
 from minitransformer.typing import Array
 
 TEMPERATURES = (1.0, 0.5, 0.25)
@@ -31,8 +31,9 @@ def data(N: int = 8, iterations: int = 10, seed: int = 9) -> SinkhornOrder:
 
 
 def draw(data: SinkhornOrder) -> Figure:
-    """Left the error of the rows, logarithmic; right the matrix for the hottest and the coldest."""
-    fig, axes = figure(1, 3, width=13, height=5.2, width_ratios=(1.2, 1, 1))
+    """Above the error of the rows, logarithmic; below the matrix for the hottest and the coldest."""
+    fig, grid = figure(2, 2, width=10, height=9.5, height_ratios=(1, 1.3))
+    axes = (merged(fig, grid[0]), *grid[1])
     for (temperature, off), marker in zip(data.off.items(), "o^s", strict=True):
         axes[0].plot(np.arange(1, len(off) + 1), off, marker=marker, label=f"τ = {temperature:g}")
     axes[0].set(yscale="log", xlabel="iterations", ylabel="largest |row sum − 1|", xticks=(1, 4, 7, 10))

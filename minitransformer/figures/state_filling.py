@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import elu_features, kernel_attention_step, kernel_state
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, merged
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import tree_leaves
 from minitransformer.typing import Array
@@ -61,19 +61,18 @@ def data() -> StateFilling:
 
 def draw(data: StateFilling) -> Figure:
     """Above the states, z as a last column apart; below the bytes."""
-    fig, axes = figure(2, 4, height=8.0, gridspec_kw={"height_ratios": (1, 1.2)})
+    fig, axes = figure(3, 2, height=10.5, gridspec_kw={"height_ratios": (1, 1, 1.4)})
     largest = max(np.abs(data.S).max(), data.z.max())
-    for ax, t in zip(axes[0], SHOWN, strict=True):
+    for ax, t in zip(axes[:2].flat, SHOWN, strict=True):
         shown = np.concatenate([data.S[t - 1], np.full((data.S.shape[1], 1), np.nan), data.z[t - 1][:, None]], 1)
         image = ax.imshow(shown, cmap="RdBu_r", vmin=-largest, vmax=largest)
         ax.set(title=f"after {t}", xticks=[(data.S.shape[2] - 1) / 2, data.S.shape[2] + 1], yticks=[])
         ax.set_xticklabels(["S", "z"])
         ax.tick_params(length=0)
-    axes[0, 0].set_ylabel("feature")
-    fig.colorbar(image, ax=axes[0, -1], shrink=0.6)
-    for ax in axes[1]:
-        ax.remove()
-    below = fig.add_subplot(axes[1, 0].get_gridspec()[1, :])
+    for ax in axes[:2, 0]:
+        ax.set_ylabel("feature")
+    fig.colorbar(image, ax=axes[:2], shrink=0.6)
+    below = merged(fig, axes[2])
     below.plot(data.lengths, data.cache_bytes / 1024, "o-", label="keys and values")
     below.plot(data.lengths, data.state_bytes / 1024, "s--", label="S and z")
     below.set(xlabel="tokens", ylabel="remembered, kB", xscale="log", yscale="log")

@@ -55,6 +55,14 @@ def figure(
     return fig, fig.subplots(rows, columns, **options)
 
 
+def merged(fig: Figure, panels: Any) -> Any:
+    """One panel in the place of a row of them."""
+    row = panels[0].get_subplotspec().rowspan.start
+    for ax in panels:
+        ax.remove()
+    return fig.add_subplot(panels[0].get_gridspec()[row, :])
+
+
 def _told_by(caller: FrameType) -> str:
     """What a module and its function that draws say of themselves: the subject, and where to look for what."""
     if caller.f_globals.get("__name__") == "__main__":  # a notebook: its docstring is IPython's

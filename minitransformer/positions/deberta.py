@@ -112,7 +112,7 @@ class DeBERTaPullback(NamedTuple):
 
 @frozen
 class DeBERTa(ScoreEncoding):
-    """Disentangled attention.
+    """Disentangled attention: word with offset and offset with word, from one table of offsets; each has a projection.
 
         δ(i,j) = clip(i − j + k, 0, 2k − 1)
 

@@ -132,7 +132,7 @@ def test_rows_are_printed_by_source(root):
 def test_readme_gets_its_table_of_chapters(root):
     text = equations.readme(root)
     link = "[Self-attention](notebooks/02_self_attention.ipynb)"
-    assert f"| 02 | {link} | What does a row of attention *average*? | Lecture notes |" in text
+    assert f"| 02 | {link} | What does a row of attention *average*? |" in text
     assert "old" not in text
     assert text.startswith("Chapters:\n")
     assert text.endswith("\nEnd.\n")

@@ -15,7 +15,7 @@ def test_a_quarter_of_the_columns(matrices):
     assert matrices.dense.shape == (24, 24)
     assert matrices.compressed.shape == (24, 6)
     assert matrices.causal.shape == (24, 7)
-    for A in (matrices.dense, matrices.compressed, matrices.causal):
+    for A in (matrices.dense, matrices.compressed, matrices.dense_causal, matrices.causal):
         np.testing.assert_allclose(A.sum(1), 1, atol=1e-12)
 
 
@@ -34,5 +34,8 @@ def test_a_block_is_seen_from_its_last_token_on(matrices):
 def test_it_draws_every_weight(matrices):
     panels = compressed_matrix.draw(matrices).axes
     drawn = [ax.images[0].get_array() for ax in panels]
-    assert [A.shape for A in drawn] == [(24, 24), (24, 6), (24, 7)]
-    assert np.array_equal(drawn[2].mask, matrices.causal == 0)
+    assert [A.shape for A in drawn] == [(24, 24), (24, 6), (24, 24), (24, 7)]
+    assert not drawn[0].mask.any()
+    assert not drawn[1].mask.any()
+    assert np.array_equal(drawn[2].mask, np.triu(np.ones((24, 24)), 1) == 1)
+    assert np.array_equal(drawn[3].mask, matrices.causal == 0)

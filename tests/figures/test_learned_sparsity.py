@@ -40,7 +40,7 @@ def test_one_round_by_position_and_sorted(hashed):
 
 
 def test_the_panels_show_what_is_seen(hashed):
-    _, by_position, by_bucket = hash_collisions.draw(hashed).axes
+    by_position, by_bucket, _ = hash_collisions.draw(hashed).axes
     for ax, sees in ((by_position, hashed.sees), (by_bucket, hashed.sees[np.ix_(hashed.order, hashed.order)])):
         (image,) = ax.images
         np.testing.assert_array_equal(~np.ma.getmaskarray(image.get_array()), sees)

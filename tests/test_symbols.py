@@ -1,0 +1,147 @@
+"""The tables of symbols that end the chapters: a letter has one meaning in a chapter.
+
+If that is not the meaning that chapter 00 gives it, its row says "elsewhere", and what it means there.
+"""
+
+import json
+import re
+
+import pytest
+
+from minitransformer.book.equations import notebooks
+
+TABLE = re.compile(r"^\|[^\n]*\bsymbol\b[^\n]*\|\n\|[-| ]+\|\n((?:\|[^\n]*\n?)+)", re.MULTILINE)
+NOTATION = re.compile(r"^\| \| ours, with shape \|[^\n]*\n\|[-| ]+\|\n((?:\|[^\n]*\n?)+)", re.MULTILINE)
+SIGN = re.compile(  # a letter with its accents, its index and its prime: \bar K_c, W_{kr}, u′, ξ
+    r"(?:\\(?:bar|hat|tilde|mathcal|mathbf)\s*)?\{?(?:\\[A-Za-z]+|[^\W\d_])\}?(?:[_^](?:\{[^}]*\}|\\?\w+|[+*]))*['′*]*(?!\w)"
+)
+GREEK = str.maketrans(
+    {
+        letter: rf"\{name}"
+        for letter, name in zip(
+            "αβγδεζηθκλμνξπρστφχψωΓΔΘΛΞΠΣΦΨΩℓ",
+            [
+                "alpha",
+                "beta",
+                "gamma",
+                "delta",
+                "varepsilon",
+                "zeta",
+                "eta",
+                "theta",
+                "kappa",
+                "lambda",
+                "mu",
+                "nu",
+                "xi",
+                "pi",
+                "rho",
+                "sigma",
+                "tau",
+                "varphi",
+                "chi",
+                "psi",
+                "omega",
+                "Gamma",
+                "Delta",
+                "Theta",
+                "Lambda",
+                "Xi",
+                "Pi",
+                "Sigma",
+                "Phi",
+                "Psi",
+                "Omega",
+                "ell",
+            ],
+            strict=True,
+        )
+    }
+)
+LONG = re.compile(r"[^\W\d_]{3,}")
+EMPTY = {"all", "and", "different", "each", "first", "for", "number", "one", "single", "that", "the", "what", "with"}
+
+
+def prose(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def cells_of(row):
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row.strip())[1:-1]]
+
+
+def rows(table):
+    """Symbols and meaning of each row."""
+    return [(signs(row[0]), row[-1] + " " + row[-2]) for row in map(cells_of, table.strip().splitlines())]
+
+
+def signs(cell):
+    """The symbols that a cell introduces: of `$d = D/H$` the one before the =, of `$i$, $j$` both; no gradient dS."""
+    plain = re.sub(
+        r"\\\|", "", re.sub(r"\[\(.*?\)\]\([^)]*\)|\([^)]*\)|`[^`]*`|\\[rl]?Vert|\\lvert|\\langle.*", "", cell)
+    )
+    found = set()
+    for part in re.split(r"[,;](?![^{}]*\})", plain.replace("$", "")):
+        if sign := SIGN.match(part.partition("=")[0].strip()):
+            found.add(re.sub(r"[\s{}]", "", sign[0].translate(GREEK)))
+    return found
+
+
+def of_the_book(text):
+    """What chapter 00 says a letter means: the words of its row."""
+    meant = {}
+    for row in map(cells_of, NOTATION.search(text)[1].strip().splitlines()):
+        for formula in re.findall(r"\$([^$]+)\$", row[1]):
+            for sign in signs(re.sub(r"\\sqrt.*|1/", "", formula)):
+                meant.setdefault(sign, set()).update(words(row[0]))
+    for found, meaning in rows(TABLE.search(text)[1]):
+        for sign in found:
+            meant.setdefault(sign, set()).update(words(meaning))
+    return meant
+
+
+def words(text):
+    long = (word.lower() for word in LONG.findall(text))
+    return {word if word.endswith("ss") else word.rstrip("s") for word in long} - EMPTY
+
+
+def clashes(table, meant):
+    """(letter, why) for a letter in two rows, or with another meaning than in chapter 00 that the row does not admit."""
+    found, seen = [], set()
+    for letters, meaning in table:
+        found += [(letter, "twice") for letter in sorted(letters & seen)]
+        seen |= letters
+        for letter in sorted(letters & set(meant)):
+            if "elsewhere" not in meaning and not words(meaning) & meant[letter]:
+                found.append((letter, "not as in chapter 00"))
+    return found
+
+
+def test_a_letter_means_one_thing_in_a_chapter(root):
+    chapters = notebooks(root)
+    meant = of_the_book(prose(chapters[0]))
+    assert {"n", "m", "i", "j", "X", "Z", "D", "H", "d", "W_q", "Q", "S", "A", "Y", "L", r"\varepsilon"} <= set(meant)
+    found = {}
+    for path in chapters:
+        if path.name < "9" and path.name[:2] != "19":
+            tables = TABLE.findall(prose(path))
+            assert len(tables) == 1, f"{path.name}: the chapter ends with one table of symbols"
+            if lost := clashes(rows(tables[0]), meant):
+                found[path.name] = lost
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("| $L$ | (n, n) | a mask |", "not as in chapter 00"),
+        ("| $L$ | (n, n) | a mask (elsewhere the loss) |", None),
+        ("| ρ, $L$ | numbers | radius; the loss |", None),
+        ("| $k$, a | numbers | twice in the table |", "twice"),
+        ("| $\\bar a$, $a_i$ | numbers | other letters |", None),
+    ],
+)
+def test_the_search_would_notice(row, why):
+    found = clashes(rows(f"| a | number | the first |\n{row}"), {"L": {"loss"}})
+    assert [reason for _, reason in found] == ([why] if why else [])
