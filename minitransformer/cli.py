@@ -250,7 +250,9 @@ def parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("site", help="make pages for a browser", description=make_site.__doc__)
     command.add_argument("out", nargs="?", metavar="OUT", type=Path, help="the folder (default: _site)")
-    command.add_argument("--serve", action="store_true", help="and send them to a browser of this machine, at port 8000")
+    command.add_argument(
+        "--serve", action="store_true", help="and send them to a browser of this machine, at port 8000"
+    )
     command.add_argument("--single", action="store_true", help="all on one page, to be printed")
     command.set_defaults(run=make_site)
 

@@ -19,6 +19,7 @@ copybutton_selector = "div.cell_input div.highlight pre"
 
 html_theme = "sphinx_book_theme"
 html_title = "minitransformer"
+html_favicon = str(HERE / "static" / "mark.svg")
 html_static_path = [str(HERE / "static")]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
@@ -26,6 +27,7 @@ html_copy_source = html_show_sourcelink = False
 html_permalinks_icon = "#"
 html_theme_options = {
     "show_toc_level": 2,
+    "max_navbar_depth": 1,
     "use_download_button": False,
     "use_fullscreen_button": False,
     "home_page_in_toc": False,

@@ -1,7 +1,6 @@
 """What the site needs of Sphinx beyond the usual: names for cells, anchors for equations, links out of running text."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,16 @@ from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-CLOSED = (nodes.literal, nodes.literal_block, nodes.reference, nodes.math, nodes.math_block, nodes.title, nodes.raw, nodes.term)
+CLOSED = (
+    nodes.literal,
+    nodes.literal_block,
+    nodes.reference,
+    nodes.math,
+    nodes.math_block,
+    nodes.title,
+    nodes.raw,
+    nodes.term,
+)
 
 
 class Places(SphinxTransform):
@@ -33,7 +41,11 @@ class Places(SphinxTransform):
                 block["no-wrap"] = block["nowrap"] = True
                 block[:] = [nodes.Text(rf"\[{block.astext()}\]")]
         for paragraph in self.document.findall(nodes.paragraph):
-            if len(paragraph) == 1 and isinstance(paragraph[0], nodes.emphasis) and not isinstance(paragraph.parent, nodes.list_item):
+            if (
+                len(paragraph) == 1
+                and isinstance(paragraph[0], nodes.emphasis)
+                and not isinstance(paragraph.parent, nodes.list_item)
+            ):
                 paragraph["classes"].append("figure-caption")
         for quote in self.document.findall(nodes.block_quote):
             quote["classes"].append("erratum" if quote.astext().startswith(("Erratum", "Errata")) else "aside")
@@ -44,7 +56,7 @@ class Places(SphinxTransform):
 
 
 class Links(SphinxPostTransform):
-    """"chapter 03", "(2.1)", "Aalto (12)" and "Child et al. (2019)" lead to their places."""
+    """ "chapter 03", "(2.1)", "Aalto (12)" and "Child et al. (2019)" lead to their places."""
 
     default_priority = 5
 
@@ -85,7 +97,10 @@ def copy(app: Sphinx, error: Exception | None) -> None:
                     (static / name).mkdir(parents=True, exist_ok=True)
                     shutil.copy(source / part, static / name / part)
         shutil.copytree(Path(app.srcdir) / "_static", static, dirs_exist_ok=True)
-        for unused in [*static.rglob("*.map"), *(static / "locales").glob("*")]:  # for who debugs or translates the theme
+        for unused in [
+            *static.rglob("*.map"),
+            *(static / "locales").glob("*"),
+        ]:  # for who debugs or translates the theme
             shutil.rmtree(unused) if unused.is_dir() else unused.unlink()
         (Path(app.outdir) / ".nojekyll").touch()  # a static host that builds pages leaves these alone
 

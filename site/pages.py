@@ -12,6 +12,7 @@ import shutil
 import sys
 import textwrap
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,9 @@ def drawn(book: Book, cell: dict[str, Any]) -> None:
             data["text/markdown"] = _relinked(book, "".join(data["text/markdown"]))
         if "image/png" in data and (path := book.figures.get(f"fig_{next(names, '')}")):
             shown = output["metadata"]["image/png"]
-            output["data"] = {"text/html": words.picture(path.name, shown["alt"], (shown["width"], shown["height"]), _kind(path))}
+            output["data"] = {
+                "text/html": words.picture(path.name, shown["alt"], (shown["width"], shown["height"]), _kind(path))
+            }
             output["metadata"] = {}
 
 
@@ -200,9 +203,9 @@ def index(book: Book) -> str:
         "Every variant of attention by its equation, in NumPy, with its gradient derived by hand.",
         ":::",
         "",
-        f"{len(book.chapters)} chapters, {len(book.rows)} rows of the [equation map](map.html), "
-        f"{len(book.figures)} figures. Each chapter is a notebook: a question, a guess, an equation, the lines of code that are the "
-        "equation, a number or a picture, and what it means. It assumes linear algebra, the chain rule and Python. "
+        f"{len(book.chapters)} chapters, {len(book.rows)} rows of the [equation map](map.html), {len(book.figures)} figures. "
+        "Each chapter is a notebook: a question, a guess, an equation, the lines of code that are the equation, a number or a "
+        "picture, and what it means. It assumes linear algebra, the chain rule and Python. "
         "Begin with [how to read this book](00_how_to_read_this_book.html), or look up [a symbol](symbols.html), "
         "[a word](glossary.html), [an equation](map.html) or [a function](api.html).",
         "",
@@ -219,7 +222,18 @@ def index(book: Book) -> str:
             )
         lines += ["</ol>", ""]
         tree += ["```{toctree}", ":hidden:", f":caption: {part}", ":maxdepth: 1", *stems, "```", ""]
-    tree += ["```{toctree}", ":hidden:", ":caption: To look up", ":maxdepth: 1", "map", "symbols", "glossary", "api", "code", "```"]
+    tree += [
+        "```{toctree}",
+        ":hidden:",
+        ":caption: To look up",
+        ":maxdepth: 1",
+        "map",
+        "symbols",
+        "glossary",
+        "api",
+        "code",
+        "```",
+    ]
     return "\n".join(lines + tree)
 
 
@@ -237,8 +251,8 @@ def equation_map(book: Book) -> str:
     lines = [
         "# The map",
         "",
-        "Each line is an equation of one of the five sources, or a system that has no number there. It leads to the function that is "
-        "the equation, to the test that spells it out in loops, to the cell that explains it, and to its figure.",
+        "Each line is an equation of one of the five sources, or a system that has no number there. It leads to the function "
+        "that is the equation, to the test that spells it out in loops, to the cell that explains it, and to its figure.",
         "",
     ]
     for source in dict.fromkeys(row.source for row in book.rows):
@@ -247,7 +261,11 @@ def equation_map(book: Book) -> str:
         lines += ["</tr></thead><tbody>"]
         for row in (row for row in book.rows if row.source == source):
             file, _, test = row.test.partition("::")
-            figure = f'<a href="{figure_place(book, row.figure)}">{row.figure.removeprefix("fig_")}</a>' if row.figure else ""
+            figure = (
+                f'<a href="{figure_place(book, row.figure)}">{row.figure.removeprefix("fig_")}</a>'
+                if row.figure
+                else ""
+            )
             function = row.function.rpartition(".")[2]
             lines.append(
                 f'<tr id="{row.id}"><th scope="row">{escape(row.printed)}</th>'
@@ -272,7 +290,12 @@ def figure_place(book: Book, figure: str) -> str:
 def symbols(book: Book) -> str:
     """The rows of all closing tables, in one order."""
     rows = [row for stem, text in book.text.items() for row in words.symbols(stem, text)]
-    lines = ["# Symbols", "", "One letter means one thing within a chapter. The chapters' own closing tables, in one.", ""]
+    lines = [
+        "# Symbols",
+        "",
+        "One letter means one thing within a chapter. The chapters' own closing tables, in one.",
+        "",
+    ]
     lines += ["| symbol | shape | what it is | chapter |", "|---|---|---|---|"]
     for row in sorted(rows, key=lambda row: (words.order(row.sign), row.chapter)):
         lines.append(f"| {row.sign} | {row.shape} | {_relinked(book, row.meaning)} | {_chapter(row.chapter)} |")
@@ -289,7 +312,7 @@ def glossary(book: Book) -> str:
     for stem, text in book.text.items():
         if stem[:2] not in ("00", "99"):
             for word, told in words.terms(text):
-                found.setdefault(word if word[:2] != word[:2].title() else word, []).append((stem, told))
+                found.setdefault(word, []).append((stem, told))
     lines = ["# Glossary", "", "The words that a chapter prints in bold, in the sentence that says what they mean.", ""]
     for word in sorted(found, key=str.lower):
         lines += [word]
@@ -364,14 +387,28 @@ def entry(thing: Any, whole: bool) -> list[str]:
     node = ast.parse(source).body[0]
     lines = ["```python", signature(node), "```", "", words.docstring(inspect.getdoc(thing) or "")]
     for inner in node.body if isinstance(node, ast.ClassDef) else []:
-        if isinstance(inner, ast.FunctionDef) and (inner.name == "__call__" or inner.name[0] != "_") and ast.get_docstring(inner):
+        if (
+            isinstance(inner, ast.FunctionDef)
+            and (inner.name == "__call__" or inner.name[0] != "_")
+            and ast.get_docstring(inner)
+        ):
             lines += ["```python", signature(inner), "```", "", words.docstring(ast.get_docstring(inner) or "")]
     return lines + folded(source) * whole
 
 
 def folded(source: str) -> list[str]:
     """A listing that opens with a click; the search passes over it."""
-    return ["<details><summary>Source</summary>", "", "```{code-block} python", ":class: no-search", "", source.rstrip(), "```", "", "</details>"]
+    return [
+        "<details><summary>Source</summary>",
+        "",
+        "```{code-block} python",
+        ":class: no-search",
+        "",
+        source.rstrip(),
+        "```",
+        "",
+        "</details>",
+    ]
 
 
 def signature(node: ast.AST) -> str:
@@ -392,6 +429,8 @@ def _arguments(args: ast.arguments) -> list[str]:
     """Each argument with its default, and the signs between them."""
     defaults = [None] * (len(args.posonlyargs) + len(args.args) - len(args.defaults)) + list(args.defaults)
     found = [_one(arg, default) for arg, default in zip([*args.posonlyargs, *args.args], defaults, strict=True)]
+    if args.posonlyargs:
+        found.insert(len(args.posonlyargs), "/")
     if args.vararg:
         found.append("*" + ast.unparse(args.vararg))
     elif args.kwonlyargs:
@@ -411,16 +450,28 @@ def listing(path: str) -> str:
     """A file of tests or of the package, function by function, so that a link can lead to one."""
     source = (ROOT / path).read_text(encoding="utf-8")
     lines, rows = [f"# {Path(path).name}", "", f"`{path}`", ""], source.splitlines()
-    starts = [(node.lineno - 1 - _above(node), node.name) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    starts = [
+        (node.lineno - 1 - _above(node), node.name)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
     cuts = [(0, ""), *starts, (len(rows), "")]
-    for (begin, name), (end, _) in zip(cuts, cuts[1:], strict=False):
+    for (begin, name), (end, _) in pairwise(cuts):
         block = "\n".join(rows[begin:end]).strip("\n")
         if name.startswith("test_"):
             lines += [place(name), f"## {name}", ""]
         elif name:
             lines += [place(name), ""]
         if block:
-            lines += ["```{code-block} python", ":class: no-search", f":lineno-start: {begin + 1}", "", block, "```", ""]
+            lines += [
+                "```{code-block} python",
+                ":class: no-search",
+                f":lineno-start: {begin + 1}",
+                "",
+                block,
+                "```",
+                "",
+            ]
     return "\n".join(lines)
 
 
@@ -444,8 +495,15 @@ def write(out: Path) -> None:
     tree = ["```{toctree}", ":maxdepth: 1", *(f"api-{words.slug(title)}" for title in rooms), "```"]
     about = "Every public function and class, with its docstring: equation, shapes, source, cost, errors."
     pages["api"] = "\n".join(["# The package", "", about, "", *tree])
-    tree = ["```{toctree}", ":maxdepth: 1", *(page.removesuffix(".html") for page in sorted(book.sources.values())), "```"]
-    pages["code"] = "\n".join(["# Tests that are written to be read", "", "Files that chapters and the map lead to.", "", *tree])
+    tree = [
+        "```{toctree}",
+        ":maxdepth: 1",
+        *(page.removesuffix(".html") for page in sorted(book.sources.values())),
+        "```",
+    ]
+    pages["code"] = "\n".join(
+        ["# Tests that are written to be read", "", "Files that chapters and the map lead to.", "", *tree]
+    )
     for path, page in book.sources.items():
         pages[page.removesuffix(".html")] = listing(path)
     for name, text in pages.items():

@@ -6,14 +6,14 @@ from html import escape
 from typing import Any, NamedTuple
 
 TAG = re.compile(r"\\tag\{([^}]+)\}")
-SIGNS = {"II": "ii", "Borealis": "borealis-ii"}  # one source has two short names
 
 
 class Mention(NamedTuple):
-    """A pattern of running text, and the address of what it found, or None."""
+    """A pattern of running text, and the address of what it found, or None; `within` has to be around it."""
 
     pattern: re.Pattern[str]
     address: Callable[[re.Match[str]], str | None]
+    within: re.Pattern[str] | None = None
 
 
 # ------------------------------------------------------------------------------------------------------ equations
@@ -45,21 +45,26 @@ def slug(text: str) -> str:
 def linked(text: str, mentions: list[Mention]) -> list[tuple[str, str | None]]:
     """The text in pieces, each with its address or None; together they are the text."""
     pieces: list[tuple[str, str | None]] = [(text, None)]
-    for pattern, address in mentions:
-        pieces = [new for piece in pieces for new in (_cut(piece[0], pattern, address) if piece[1] is None else [piece])]
+    for mention in mentions:
+        pieces = [new for piece in pieces for new in ([piece] if piece[1] else _cut(piece[0], mention))]
     return pieces
 
 
-def _cut(text: str, pattern: re.Pattern[str], address: Callable[..., str | None]) -> Iterator[tuple[str, str | None]]:
+def _cut(text: str, mention: Mention) -> Iterator[tuple[str, str | None]]:
     last = 0
-    for found in pattern.finditer(text):
-        if where := address(found):
-            if found.start() > last:
-                yield text[last : found.start()], None
-            yield found[0], where
-            last = found.end()
+    around = [found.span() for found in mention.within.finditer(text)] if mention.within else [(0, len(text))]
+    for begin, end in around:
+        for found in mention.pattern.finditer(text, begin, end):
+            if where := mention.address(found):
+                if found.start() > last:
+                    yield text[last : found.start()], None
+                yield found[0], where
+                last = found.end()
     if last < len(text) or not text:
         yield text[last:], None
+
+
+CHAPTERS = re.compile(r"\b[Cc]hapters? \d\d(?!\d)(?:(?:, | and | to )\d\d(?!\d))*")
 
 
 def mentions(chapters: dict[str, str], equations: dict[str, str], papers: list["Paper"], here: str) -> list[Mention]:
@@ -80,26 +85,28 @@ def mentions(chapters: dict[str, str], equations: dict[str, str], papers: list["
         return equations.get(found[1])
 
     found = [
-        Mention(re.compile(r"\b(?<=hapter )(\d\d)\b|\b(?<=hapters )(\d\d)\b|(?<=hapters \d\d and )(\d\d)\b"), lambda m: chapters.get(m[0])),
+        Mention(re.compile(r"\d\d"), lambda m: chapters.get(m[0]), CHAPTERS),
         Mention(re.compile(r"\((\d{1,2}\.\d{1,2})\)"), display),
         Mention(re.compile(r"\b(Borealis II|Aalto),? \((\d+)\)"), lambda m: equations.get(f"{m[1]} {m[2]}")),
-        Mention(CITATION, lambda m: cited.get((m["first"], m["year"] or m["alone"]))),
     ]
-    if systems:
+    if here != SOURCES:
+        found.append(Mention(CITATION, lambda m: cited.get((m["first"], m["year"] or m["bare"] or m["alone"]))))
         longest = sorted(map(re.escape, systems), key=len, reverse=True)
         found.append(Mention(re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w-])"), once))
-    return [mention for mention in found if here != SOURCES or mention.pattern is not CITATION][: 3 if here == SOURCES else None]
+    return found
 
 
 # --------------------------------------------------------------------------------------------------------- papers
 
 SOURCES = "99_sources.html"
-_NAME, _YEAR = r"[^\W\d_a-z][\w’-]+", r"(?P<{}>(?:19|20)\d\d)"
+_NAME, _YEAR = r"[^\W\d_a-z][\w’-]+", r"(?:19|20)\d\d"
 CITATION = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu (2021); Bell (1991)
-    rf"(?P<first>{_NAME})(?:(?: et al\.|(?:, {_NAME})* and {_NAME}),? \(?{_YEAR.format('year')}(?!\d)\)?"
-    rf"| \({_YEAR.format('alone')}\))"
+    rf"(?P<first>{_NAME})(?:(?: et al\.|(?:, {_NAME})* and {_NAME}),? (?:\((?P<year>{_YEAR})\)|(?P<bare>{_YEAR})(?!\d))"
+    rf"| \((?P<alone>{_YEAR})\))"
 )
-ENTRY = re.compile(r"^(?:- \*\*)?(?P<names>[^\n]+?) \((?P<year>\d{4})\)(?:, (?P<system>[^\n]+?))?\.(?:\*\* |$)", re.MULTILINE)
+ENTRY = re.compile(
+    r"^(?:- \*\*)?(?P<names>[^\n]+?) \((?P<year>\d{4})\)(?:, (?P<system>[^\n]+?))?\.(?:\*\* |$)", re.MULTILINE
+)
 
 
 class Paper(NamedTuple):
@@ -142,7 +149,9 @@ def symbols(chapter: str, text: str) -> Iterator[Symbol]:
         if head[0] == "symbol":
             for line in table[2].splitlines():
                 row = dict(zip(head, _cells(line.strip()[1:-1]), strict=True))
-                yield Symbol(chapter, row["symbol"], row.get("shape", ""), row.get("what it is") or row.get("meaning", ""))
+                yield Symbol(
+                    chapter, row["symbol"], row.get("shape", ""), row.get("what it is") or row.get("meaning", "")
+                )
 
 
 def _cells(line: str) -> list[str]:
@@ -150,25 +159,30 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
 
 
-GREEK = dict(zip("αβγδεζηθικλμνξοπρστυφχψω", "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron "
-                 "pi rho sigma tau upsilon phi chi psi omega".split(), strict=True))  # fmt: skip
+NAMES = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu
+nu xi omicron pi rho sigma tau upsilon phi chi psi omega"""
+GREEK = dict(zip("αβγδεζηθικλμνξοπρστυφχψω", NAMES.split(), strict=True))
+DRESS = re.compile(r"\\(?:mathbf|boldsymbol|mathrm|mathcal|(?:wide)?(?:tilde|hat)|bar|text|operatorname|overline)\b")
 
 
 def order(sign: str) -> tuple[Any, ...]:
     """A key that sorts signs as a reader looks for them: Latin, then Greek, then the rest; a and A side by side."""
-    bare = re.sub(r"\\(?:mathbf|boldsymbol|mathrm|mathcal|tilde|hat|bar|text|operatorname|widetilde|widehat|overline)\b", "", sign)
-    bare = re.sub(r"\\([A-Za-z]+)", lambda m: next((g for g, n in GREEK.items() if n == m[1].lower()), "") or m[1], bare)
+    bare = DRESS.sub("", sign)
+    bare = re.sub(
+        r"\\([A-Za-z]+)", lambda m: next((g for g, n in GREEK.items() if n == m[1].lower()), "") or m[1], bare
+    )
     bare = re.sub(r"[^\w]", "", bare)
     first = bare[:1].lower()
-    kind = 0 if "a" <= first <= "z" else 1 if first in GREEK or first in "ϕϵ" else 2
+    kind = 0 if "a" <= first <= "z" else 1 if first in {*GREEK, "ϕ", "ϵ"} else 2
     return kind, GREEK.get(first, first), bare.lower(), bare
 
 
 TERM = re.compile(r"(?<!\*)\*\*([A-Za-z][^*\n$`|]{2,40}?)\*\*(?!\*)")
 CLOSE = ".?!:"
 EMPHASIS = re.compile(  # what is in bold because it is said loudly
-    r"(?:(?:The|A|An|And|Its|In|By|While|Or|By) .*|added|before|between|fields|in the place of|learns|size|values|what|where|whether"
-    r"|loss of its own|cc, cp.*|Q, K, V|dQ = 0|Theorem 2|width|length|at least|at most|never|not|every)$", re.IGNORECASE
+    r"(?:(?:The|A|An|And|Its|In|By|While|Or) .*|added|before|between|fields|in the place of|learns|size|values|what|where"
+    r"|whether|loss of its own|cc, cp.*|Q, K, V|dQ = 0|Theorem 2|width|length|at least|at most|never|not|every)$",
+    re.IGNORECASE,
 )
 
 
@@ -181,7 +195,12 @@ def terms(text: str) -> Iterator[tuple[str, str]]:
             continue
         for found in TERM.finditer(paragraph):
             word = found[1]
-            if word[-1] in CLOSE or len(word.split()) > 4 or paragraph.startswith(f"**{word}**:") or EMPHASIS.match(word):
+            if (
+                word[-1] in CLOSE
+                or len(word.split()) > 4
+                or paragraph.startswith(f"**{word}**:")
+                or EMPHASIS.match(word)
+            ):
                 continue
             if word[0].isupper() and " " not in word and "-" not in word and paragraph.startswith(f"**{word}**"):
                 continue  # the first word of a paragraph, as "Backwards"
@@ -202,7 +221,9 @@ def sentence(paragraph: str, start: int, end: int) -> str:
 
 # ------------------------------------------------------------------------------------------------------ docstrings
 
-KEY = re.compile(r"^(\*{0,2}\w+(?:(?: or|,) \*{0,2}\w+)*) {2,}(\S.*)$")  # "cost     O(n m d)"; continued lines are indented
+KEY = re.compile(
+    r"^(\*{0,2}\w+(?:(?: or|,) \*{0,2}\w+)*) {2,}(\S.*)$"
+)  # "cost     O(n m d)"; continued lines are indented
 
 
 def docstring(text: str) -> str:
@@ -219,7 +240,8 @@ def docstring(text: str) -> str:
             display.clear()
 
     for line in text.splitlines():
-        if (found := KEY.match(line)) and not display:
+        if found := KEY.match(line):
+            flush()
             out.extend(["", f"`{found[1]}`", f": {plain(found[2])}"])
             within = True
         elif line.startswith("    ") and within:
@@ -233,7 +255,7 @@ def docstring(text: str) -> str:
                 within = False
             out.append(plain(line))
     flush()
-    return "\n".join(out).strip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip() + "\n"
 
 
 def plain(line: str) -> str:
@@ -251,7 +273,11 @@ def opening(text: str) -> tuple[str, str, str]:
     """Title, question and the rest of a chapter's first cell."""
     title, _, rest = text.partition("\n")
     found = re.match(r"\s*\*\*(.+?)\*\*\s*(?:\n|$)", rest, re.DOTALL)
-    return title.lstrip("# "), " ".join(found[1].split()) if found else "", rest[found.end() :].strip() if found else rest.strip()
+    return (
+        title.lstrip("# "),
+        " ".join(found[1].split()) if found else "",
+        rest[found.end() :].strip() if found else rest.strip(),
+    )
 
 
 def notes(navigation: str) -> list[str]:
@@ -263,7 +289,6 @@ def notes(navigation: str) -> list[str]:
 def picture(name: str, alt: str, size: tuple[float, float], kind: str) -> str:
     """A figure as HTML: of the size at which it was drawn, so that nothing moves while it loads."""
     width, height = (round(number) for number in size)
-    return (
-        f'<figure class="drawn {kind}" id="{name.partition(".")[0]}"><img src="_static/figures/{name}" alt="{escape(" ".join(alt.split()))}" '
-        f'width="{width}" height="{height}"></figure>'
-    )
+    told = escape(" ".join(alt.split()))
+    img = f'<img src="_static/figures/{name}" alt="{told}" width="{width}" height="{height}">'
+    return f'<figure class="drawn {kind}" id="{name.partition(".")[0]}">{img}</figure>'

@@ -1,0 +1,179 @@
+"""Every page of the site as a reader sees it, wide and narrow, light and dark: `make site-test`.
+
+The pages come from a server on this machine, and a request to anywhere else is a mistake. For level AA of the accessibility
+guidelines axe-core is asked, which npm brings for the test; where it can't, that test says so.
+"""
+
+import json
+import shutil
+import subprocess
+import tarfile
+import threading
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from minitransformer.commands.site import server
+from tests.browser.devtools import new_page, program, wait
+
+if program() is None:
+    pytest.skip("there is no browser; on Debian and Ubuntu: apt install chromium", allow_module_level=True)
+
+LOOK = Path(__file__).with_name("site.js").read_text(encoding="utf-8")
+WIDTHS, THEMES = (1300, 390), ("light", "dark")
+READY = "document.readyState == 'complete' && (window.MathJax?.startup?.promise ?? Promise.resolve()).then(() => true)"
+AXE = "axe-core@4.14.1"
+AA = """axe.run({exclude: [["mjx-container"]]}, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
+  resultTypes: ["violations"]}).then(found => found.violations.flatMap(rule => rule.nodes.map(node =>
+  `${rule.id}: ${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`)))"""
+
+
+class Site:
+    """A page of a browser, and the pages of the site that it shows."""
+
+    def __init__(self, folder, address, page):
+        self.folder, self.address, self.page = folder, address, page
+        self.names = sorted(path.name for path in folder.glob("*.html"))
+        for domain in ("Runtime", "Network", "Log", "Page"):
+            page.send(f"{domain}.enable")
+
+    def open(self, name, width, theme="light"):
+        """Load a page in a window of that many pixels; what it asks of the network, and complains of, is noted anew."""
+        self.page.resize(width)
+        self.paint(theme)
+        self.page.go("about:blank")
+        self.page.events.clear()
+        self.page.go(f"{self.address}/{name}")
+        wait(lambda: self.page.ask(f"location.href != 'about:blank' && {READY}"), name)
+        self.page.ask("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+
+    def paint(self, theme):
+        self.page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    def requests(self):
+        """The addresses that were asked for since a page was opened."""
+        sent = [event["params"] for event in self.page.events if event["method"] == "Network.requestWillBeSent"]
+        return [params["request"]["url"] for params in sent]
+
+    def complaints(self):
+        """What the console has of errors since then."""
+        found = []
+        for event in self.page.events:
+            params = event["params"]
+            if event["method"] == "Runtime.exceptionThrown":
+                found.append(str(params["exceptionDetails"].get("exception", {}).get("description")))
+            elif event["method"] == "Log.entryAdded" and params["entry"]["level"] == "error":
+                found.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
+            elif event["method"] == "Runtime.consoleAPICalled" and params["type"] == "error":
+                found.append(str(params["args"]))
+        return found
+
+
+class Seen(NamedTuple):
+    """What a page showed at a width; `site.js` says how it is found."""
+
+    name: str
+    width: int
+    shown: dict
+    outward: list
+    complaints: list
+    violations: list
+
+    def __str__(self):
+        return f"{self.name} at {self.width} px"
+
+
+@pytest.fixture(scope="module")
+def site(root, tmp_path_factory):
+    folder = root / "_site"
+    if not (folder / "index.html").is_file():
+        pytest.skip("there is no site: make site")
+    with server(folder, 0) as serving, new_page(tmp_path_factory.mktemp("home") / "browser") as page:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield Site(folder, f"http://127.0.0.1:{serving.server_port}", page)
+        serving.shutdown()
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory):
+    """The source of axe-core, or None where npm can't bring it."""
+    folder = tmp_path_factory.mktemp("axe")
+    if not shutil.which("npm") or subprocess.run(["npm", "pack", AXE], cwd=folder, capture_output=True).returncode:
+        return None
+    with tarfile.open(next(folder.glob("*.tgz"))) as package:
+        return package.extractfile("package/axe.min.js").read().decode("utf-8")
+
+
+@pytest.fixture(scope="module")
+def everything(site, axe):
+    """Each page at each width, and in both themes where colours are looked at."""
+    seen = []
+    for name in site.names:
+        for width in WIDTHS:
+            site.open(name, width)
+            shown, violations = site.page.ask(LOOK), []
+            for theme in THEMES if axe else ():
+                site.paint(theme)
+                site.page.ask("new Promise(done => setTimeout(done, 400))")  # colours fade over
+                site.page.ask(f"window.axe || eval({json.dumps(axe)}), true")
+                violations += [f"{theme}: {found}" for found in site.page.ask(AA)]
+            outward = [url for url in site.requests() if not url.startswith((site.address, "data:", "blob:", "about:"))]
+            seen.append(Seen(name, width, shown, outward, site.complaints(), violations))
+    return seen
+
+
+def none_of(problems):
+    if problems := list(problems):
+        pytest.fail("\n".join(problems[:60]))
+
+
+def test_every_equation_is_set(everything):
+    assert sum(seen.shown["equations"] for seen in everything) > 2000
+    none_of(f"{seen}: {error}" for seen in everything for error in seen.shown["errors"])
+
+
+def test_no_page_is_wider_than_its_window(everything):
+    none_of(f"{seen}: {seen.shown['wider']} px too wide" for seen in everything if seen.shown["wider"] > 0)
+
+
+def test_every_picture_is_drawn_and_has_alternative_text(everything):
+    none_of(f"{seen}: {img}" for seen in everything for kind in ("nameless", "undrawn") for img in seen.shown[kind])
+
+
+def test_nothing_is_asked_of_another_machine(everything):
+    none_of(f"{seen}: {url}" for seen in everything for url in seen.outward)
+
+
+def test_nothing_complains(everything):
+    none_of(f"{seen}: {text}" for seen in everything for text in seen.complaints)
+
+
+def test_every_link_and_anchor_leads_somewhere(everything, site):
+    ids = {seen.name: set(seen.shown["ids"]) for seen in everything}
+    none_of(
+        f"{seen.name}: {link}"
+        for seen in everything
+        if seen.width == WIDTHS[0]
+        for link in seen.shown["links"]
+        if link.startswith(site.address) and dead(urlsplit(link), ids, site.folder)
+    )
+
+
+def dead(link, ids, folder):
+    """Whether no file has this name, or nothing on the page that place."""
+    name = unquote(link.path).lstrip("/") or "index.html"
+    if link.fragment and name in ids:
+        return unquote(link.fragment) not in ids[name]
+    return not (folder / name).is_file()
+
+
+def test_every_control_can_be_reached_by_keyboard(everything):
+    none_of(f"{seen}: {element}" for seen in everything for element in seen.shown["unreachable"])
+
+
+def test_no_violation_of_level_aa(everything, axe):
+    if axe is None:
+        pytest.skip("axe-core is not there: npm is needed, and a registry")
+    none_of(f"{seen}: {found}" for seen in everything for found in seen.violations)
