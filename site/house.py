@@ -31,7 +31,7 @@ class Places(SphinxTransform):
     def apply(self, **_: Any) -> None:
         for cell in self.document.findall(lambda node: isinstance(node, nodes.container) and "cell" in node["classes"]):
             meta = cell.get("cell_metadata") or {}
-            own = [tag for tag in meta.get("tags", []) if tag.startswith(("eq-", "ex-"))]
+            own = [tag for tag in meta.get("tags", []) if tag.startswith("eq-")]
             cell["ids"] += [f"cell-{meta['cell']}", *own] if "cell" in meta else own
         for block in list(self.document.findall(nodes.math_block)):  # a list, because the tree grows
             for tag in words.TAG.findall(block.astext()):

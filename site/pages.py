@@ -122,7 +122,8 @@ def chapter(book: Book, stem: str) -> dict[str, Any]:
             told = told or _source(cell)
             continue
         if cell["cell_type"] == "markdown":
-            anchors = "".join(place(tag) for tag in _tags(cell) if tag.startswith(("eq-", "ex-")))
+            names = [tag for tag in _tags(cell) if tag.startswith("eq-")] + [cell["id"]] * cell["id"].startswith("ex-")
+            anchors = "".join(map(place, names))
             cell["source"] = anchors + _relinked(book, _source(cell))
         elif cell["cell_type"] == "code":
             cell["metadata"]["cell"] = cell["id"]

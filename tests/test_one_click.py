@@ -41,12 +41,16 @@ def test_binder_takes_the_versions_of_the_lock(root):
         assert os.access(script, os.X_OK)
         subprocess.run(["bash", "-n", script], check=True)
     assert "--no-deps --require-hashes -r requirements.lock" in build.read_text()
-    told = subprocess.run(["bash", start, "printenv", "MINITRANSFORMER_BACKEND"], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        ["bash", start, "printenv", "MINITRANSFORMER_BACKEND"], capture_output=True, text=True, check=True
+    )
     assert told.stdout.split() == [os.environ.get("MINITRANSFORMER_BACKEND") or "numpy"]
 
 
 def test_the_sites_packages_are_pinned_by_hash(root):
-    wanted = re.findall(r"^([\w.-]+)[><=]", (root / "site" / "requirements.in").read_text(encoding="utf-8"), re.MULTILINE)
+    wanted = re.findall(
+        r"^([\w.-]+)[><=]", (root / "site" / "requirements.in").read_text(encoding="utf-8"), re.MULTILINE
+    )
     text = (root / "site" / "requirements.txt").read_text(encoding="utf-8")
     pinned = re.findall(r"^([\w.-]+)==", text, re.MULTILINE)
     assert set(wanted) <= set(pinned)
