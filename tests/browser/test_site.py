@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -25,9 +26,16 @@ LOOK = Path(__file__).with_name("site.js").read_text(encoding="utf-8")
 WIDTHS, THEMES = (1300, 390), ("light", "dark")
 READY = "document.readyState == 'complete' && (window.MathJax?.startup?.promise ?? Promise.resolve()).then(() => true)"
 AXE = "axe-core@4.14.1"
-AA = """axe.run({exclude: [["mjx-container"]]}, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
-  resultTypes: ["violations"]}).then(found => found.violations.flatMap(rule => rule.nodes.map(node =>
-  `${rule.id}: ${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`)))"""
+AA = """axe.run({exclude: [["mjx-container"]]}, {RULES, resultTypes: ["violations"]}).then(found =>
+  found.violations.flatMap(rule => rule.nodes.map(node =>
+    `${rule.id}: ${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`)))"""
+LEVEL = 'runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]'
+COLOURS = "color-contrast"  # the costly one, and colours are the same at every width
+RULES = {
+    (1300, "light"): LEVEL,
+    (1300, "dark"): f'runOnly: {{type: "rule", values: ["{COLOURS}"]}}',
+    (390, "light"): f'{LEVEL}, rules: {{"{COLOURS}": {{enabled: false}}}}',
+}
 
 
 class Site:
@@ -86,14 +94,27 @@ class Seen(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def site(root, tmp_path_factory):
-    folder = root / "_site"
-    if not (folder / "index.html").is_file():
-        pytest.skip("there is no site: make site")
-    with server(folder, 0) as serving, new_page(tmp_path_factory.mktemp("home") / "browser") as page:
+def browser(tmp_path_factory):
+    with new_page(tmp_path_factory.mktemp("home") / "browser") as page:
+        yield page
+
+
+@contextmanager
+def shown(folder, page):
+    """The pages of a folder, from a server of this machine."""
+    with server(folder, 0) as serving:
         threading.Thread(target=serving.serve_forever, daemon=True).start()
         yield Site(folder, f"http://127.0.0.1:{serving.server_port}", page)
         serving.shutdown()
+
+
+@pytest.fixture(scope="module")
+def site(root, browser):
+    folder = root / "_site"
+    if not (folder / "index.html").is_file():
+        pytest.skip("there is no site: make site")
+    with shown(folder, browser) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
@@ -108,20 +129,22 @@ def axe(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def everything(site, axe):
-    """Each page at each width, and in both themes where colours are looked at."""
-    seen = []
-    for name in site.names:
-        for width in WIDTHS:
-            site.open(name, width)
-            shown, violations = site.page.ask(LOOK), []
-            for theme in THEMES if axe else ():
-                site.paint(theme)
-                site.page.ask("new Promise(done => setTimeout(done, 400))")  # colours fade over
-                site.page.ask(f"window.axe || eval({json.dumps(axe)}), true")
-                violations += [f"{theme}: {found}" for found in site.page.ask(AA)]
-            outward = [url for url in site.requests() if not url.startswith((site.address, "data:", "blob:", "about:"))]
-            seen.append(Seen(name, width, shown, outward, site.complaints(), violations))
-    return seen
+    return [look(site, name, width, axe) for name in site.names for width in WIDTHS]
+
+
+def look(site, name, width, axe):
+    """What a page shows at a width, in both themes."""
+    site.open(name, width)
+    shown, violations = site.page.ask(LOOK), []
+    for theme in THEMES:
+        site.paint(theme)
+        if axe and (width, theme) in RULES:
+            site.page.ask("new Promise(done => setTimeout(done, 400))")  # colours fade over
+            site.page.ask(f"window.axe || eval({json.dumps(axe)}), true")
+            rules = RULES[width, theme]
+            violations += [f"{theme}: {found}" for found in site.page.ask(AA.replace("RULES", rules))]
+    outward = [url for url in site.requests() if not url.startswith((site.address, "data:", "blob:", "about:"))]
+    return Seen(name, width, shown, outward, site.complaints(), violations)
 
 
 def none_of(problems):
@@ -177,3 +200,55 @@ def test_no_violation_of_level_aa(everything, axe):
     if axe is None:
         pytest.skip("axe-core is not there: npm is needed, and a registry")
     none_of(f"{seen}: {found}" for seen in everything for found in seen.violations)
+
+
+# ------------------------------------------------------------------------------------------------- and two ways to use it
+
+
+def test_the_site_works_from_a_folder(site, tmp_path):
+    """No server: mathematics is set, and the search finds the Performer in its chapter."""
+    with new_page(tmp_path / "browser") as page:
+        page.go((site.folder / "search.html").as_uri() + "?q=Performer")
+        found = """document.querySelectorAll('#search-results a[href*="10_attention_as_a_kernel"]').length"""
+        wait(lambda: page.ask(found), "what the search finds")
+        page.go((site.folder / "10_attention_as_a_kernel.html").as_uri())
+        wait(lambda: page.ask(f"location.href.includes('10_') && {READY}"), "the chapter")
+        assert page.ask("document.querySelectorAll('mjx-container').length") > 50
+
+
+def test_the_tab_key_comes_by_every_link_of_a_page(site):
+    site.open("index.html", 1300)
+    page = site.page
+    page.send("Emulation.setFocusEmulationEnabled", enabled=True)
+    wanted = page.ask("[...document.querySelectorAll('article a[href]:not(.headerlink)')].map(a => a.href)")
+    reached = []
+    for _ in range(150):
+        for kind in ("rawKeyDown", "keyUp"):
+            page.send("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        reached.append(page.ask("document.activeElement.href ?? null"))
+    assert len(wanted) > 20
+    assert set(wanted) <= set(reached)
+
+
+TRIAL = """<!doctype html><html lang="en"><title>trial</title><script>console.error("oh")</script><article>
+<img src="gone.png"><img src="http://192.0.2.1/outward.png" alt="far away"><a href="gone.html">1</a><a href="#gone">2</a>
+<a href="trial.html#here" id="here">3</a><a href="#here" tabindex="-1">4</a><div style="width: 2000px">wide</div>
+<div style="width: 90px; overflow: auto"><div style="width: 200px">scrolls</div></div><div class="math">\\(x\\)</div>
+<p style="color: #999; background: #fff">pale</p></article></html>"""
+
+
+def test_what_is_wrong_would_be_noticed(tmp_path, browser, axe):
+    (tmp_path / "trial.html").write_text(TRIAL)
+    with shown(tmp_path, browser) as site:
+        seen = look(site, "trial.html", 1300, axe)
+        ids = {"trial.html": set(seen.shown["ids"])}
+        links = [link for link in seen.shown["links"] if dead(urlsplit(link), ids, tmp_path)]
+    assert len(seen.shown["errors"]) == 1
+    assert seen.shown["wider"] > 500
+    assert len(seen.shown["nameless"]) == 1
+    assert any("gone.png" in img for img in seen.shown["undrawn"])
+    assert [link.rpartition("/")[2] for link in links] == ["gone.html", "trial.html#gone"]
+    assert len(seen.shown["unreachable"]) == 2
+    assert seen.outward == ["http://192.0.2.1/outward.png"]
+    assert any("oh" in text for text in seen.complaints)
+    assert axe is None or any("color-contrast" in found for found in seen.violations)
