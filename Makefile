@@ -6,13 +6,14 @@
 PYTHON ?= python3
 VENV   := .venv
 PEERS  := .venv-bench
+SITE   := .venv-site
 RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 LOOPS  := $(VENV)/.loops
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all check browser corners experiments lint environment lock bench bench-quick clean
+.PHONY: help book test test-all check browser corners experiments lint environment lock site pdf site-test bench bench-quick clean
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -34,6 +35,15 @@ check: $(LOOPS)  ## run the notebooks in a copy, and compare; find gaps in the e
 browser: $(READY)  ## open every chapter in JupyterLab and a browser, and look at figures, formulas and links
 	@$(RUN) -m pytest -q -rs tests/browser
 
+site: $(READY) $(SITE)/.ready  ## the book as pages for a browser, in _site, from the outputs that are kept
+	@$(RUN) -m minitransformer site
+
+pdf: $(READY) $(SITE)/.ready  ## the book as one PDF, _site/book.pdf, printed by Chromium
+	@$(RUN) site/print.py _site/book.pdf
+
+site-test: site  ## open every page in Chromium, wide and narrow, light and dark, and look for what is wrong
+	@$(RUN) -m pytest -q -rs tests/browser/test_site.py
+
 experiments: $(LOOPS)  ## run what the records of the experiments lack, one core a trial
 	@$(RUN) -m minitransformer experiment --all
 
@@ -53,6 +63,8 @@ lock:  ## choose versions anew (needs uv)
 	@uv lock --quiet
 	@uv export --quiet --locked --all-groups --no-emit-project --no-header --no-annotate -o requirements.lock
 	@rm uv.lock  # it holds the address of every file
+	@uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  site/requirements.in -o site/requirements.txt
 
 bench: $(READY) $(PEERS)/.ready  ## measure every core beside PyTorch, which gets an environment of its own (an hour)
 	@$(RUN) -m benchmarks.run --peer-python $(PEERS)/bin/python
@@ -60,8 +72,8 @@ bench: $(READY) $(PEERS)/.ready  ## measure every core beside PyTorch, which get
 bench-quick: $(READY) $(PEERS)/.ready  ## ... only what has a target (five minutes)
 	@$(RUN) -m benchmarks.run --peer-python $(PEERS)/bin/python --quick
 
-clean:  ## remove .venv, .venv-bench and everything that was cached
-	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+clean:  ## remove environments, the site and everything that was cached
+	rm -rf $(VENV) $(PEERS) $(SITE) _site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough and can make environments; where there is none, one line that says so.
@@ -81,6 +93,12 @@ $(READY): requirements.lock pyproject.toml
 # every loop at once on all cores, before chapters and tests, side by side, would each wait for a compiler
 $(LOOPS): $(READY) $(wildcard minitransformer/kernels/*.py)
 	@$(RUN) -m minitransformer compile
+	@touch $@
+
+$(SITE)/.ready: site/requirements.txt
+	$(if $(CAPABLE),,$(error Python 3.11 or newer with venv is needed for the site's environment))
+	@$(FOUND) -m venv --clear $(SITE)
+	@$(SITE)/bin/python -m pip --disable-pip-version-check -qq install --no-deps --require-hashes -r site/requirements.txt
 	@touch $@
 
 $(PEERS)/.ready: benchmarks/requirements.txt

@@ -11,7 +11,7 @@ import re
 import pytest
 
 from minitransformer.book import errata
-from minitransformer.commands.defaults import TEXT
+from minitransformer.training.defaults import TEXT
 
 # Two decimals and more are measurements, as a rule. These are not: known before anything is run.
 KNOWN = {

@@ -157,6 +157,23 @@ def show_equations(args: argparse.Namespace) -> int:
     return 0
 
 
+def make_site(args: argparse.Namespace) -> int:
+    """Make pages for a browser of the chapters, as their outputs are kept, and of everything that they lead to."""
+    from minitransformer.book import book
+    from minitransformer.cli import site
+
+    root = book.repository()
+    out = args.out or root / "_site"
+    with terminal.ctrl_c_raises():
+        site.build(root, out, single=args.single)
+    print(out / "index.html")
+    if args.serve:
+        with site.server(out) as server:
+            print(f"http://127.0.0.1:{server.server_port}, until Ctrl-C", flush=True)
+            server.serve_forever()
+    return 0
+
+
 def examine(args: argparse.Namespace) -> int:
     """Print what the machine has, and what to do where something is missing."""
     from minitransformer.book.doctor import report
@@ -230,6 +247,14 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--markdown", action="store_true", help="as a Markdown table")
     one.add_argument("--readme", action="store_true", help="write README's table of chapters")
     command.set_defaults(run=show_equations)
+
+    command = commands.add_parser("site", help="make pages for a browser", description=make_site.__doc__)
+    command.add_argument("out", nargs="?", metavar="OUT", type=Path, help="the folder (default: _site)")
+    command.add_argument(
+        "--serve", action="store_true", help="and send them to a browser of this machine, at port 8000"
+    )
+    command.add_argument("--single", action="store_true", help="all on one page, to be printed")
+    command.set_defaults(run=make_site)
 
     command = commands.add_parser("doctor", help="look at this machine", description=examine.__doc__)
     command.set_defaults(run=examine)

@@ -27,13 +27,14 @@ class Page:
 
     def __init__(self, socket: websocket.WebSocket) -> None:
         self.socket, self.sent = socket, 0
+        self.events: list[dict[str, Any]] = []  # of the domains that were enabled
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol, and wait for what it returns."""
         self.sent += 1
         self.socket.send(json.dumps({"id": self.sent, "method": method, "params": params}))
         while (answer := json.loads(self.socket.recv())).get("id") != self.sent:
-            pass  # an event that nobody asked for
+            self.events.append(answer)
         assert "error" not in answer, (method, answer["error"])
         return answer["result"]
 

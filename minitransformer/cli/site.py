@@ -1,0 +1,60 @@
+"""`minitransformer site`: the chapters as pages for a browser, from their committed outputs, with nothing run."""
+
+import functools
+import http.server
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PYTHONS = ("bin/python", "Scripts/python.exe")  # of an environment
+MARK = ".minitransformer-site"  # a folder with this file is ours to replace
+
+
+def build(root: Path, out: Path, *, single: bool = False) -> None:
+    """Write the site of the repository at `root` into a folder; `single`: all of it on one page, to be printed.
+
+    raises   ImportError if the site's packages are not there; ValueError if the folder holds something else, or if a step fails
+    """
+    site = root / "site"
+    python = next((path for name in PYTHONS if (path := root / ".venv-site" / name).exists()), None)
+    if python is None:
+        raise ImportError("the site needs packages of its own: `make site` gets them, or see README")
+    if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
+        raise ValueError(f"{out}: holds something else than a site, and is not overwritten")
+    with tempfile.TemporaryDirectory() as folder:
+        pages, made = Path(folder, "pages"), Path(folder, "site")
+        _run([sys.executable, str(site / "pages.py"), str(pages)])
+        kind = "singlehtml" if single else "html"
+        options = ["-q", "-j", "2", "-W", "--keep-going", "-d", str(Path(folder, "trees")), "-b", kind, "-c", str(site)]
+        _run([str(python), "-m", "sphinx", *options, str(pages), str(made)])
+        if (prepare := site / "run" / "prepare.py").exists() and not single:  # ▶ on the cells
+            _run([sys.executable, str(prepare), str(made / "_static" / "run")])
+        (made / MARK).touch()
+        shutil.rmtree(out, ignore_errors=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(made, out)
+
+
+def _run(command: list[str]) -> None:
+    if subprocess.run(command, stdout=sys.stderr).returncode:
+        raise ValueError(f"{' '.join(command[:3])} … has failed")
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Sends files, and says nothing of it."""
+
+    extensions_map = {  # noqa: RUF012
+        **http.server.SimpleHTTPRequestHandler.extensions_map,
+        ".mjs": "text/javascript",
+        ".wasm": "application/wasm",
+    }
+
+    def log_message(self, *_: object) -> None:
+        """The terminal is left alone."""
+
+
+def server(folder: Path, port: int = 8000) -> http.server.ThreadingHTTPServer:
+    """What sends the pages to a browser of this machine; port 0 is any that is free."""
+    return http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Handler, directory=str(folder)))

@@ -1,0 +1,114 @@
+"""What the site needs of Sphinx beyond the usual: names for cells, anchors for equations, links out of running text."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import words
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+CLOSED = (
+    nodes.literal,
+    nodes.literal_block,
+    nodes.reference,
+    nodes.math,
+    nodes.math_block,
+    nodes.title,
+    nodes.raw,
+    nodes.term,
+)
+
+
+class Places(SphinxTransform):
+    """Anchors and classes: cells by id and tags, displays by their tags, papers by author and year, boxes by their first word."""
+
+    default_priority = 900
+
+    def apply(self, **_: Any) -> None:
+        for cell in self.document.findall(lambda node: isinstance(node, nodes.container) and "cell" in node["classes"]):
+            meta = cell.get("cell_metadata") or {}
+            own = [tag for tag in meta.get("tags", []) if tag.startswith("eq-")]
+            cell["ids"] += [f"cell-{meta['cell']}", *own] if "cell" in meta else own
+        for block in list(self.document.findall(nodes.math_block)):  # a list, because the tree grows
+            for tag in words.TAG.findall(block.astext()):
+                ids = [words.anchor(name) for name in words.names(tag)]
+                block.parent.insert(block.parent.index(block), nodes.target("", "", ids=ids))
+            if r"\tag" in block.astext():  # Sphinx would put several lines into `split`, which forbids \tag
+                block["no-wrap"] = block["nowrap"] = True
+                block[:] = [nodes.Text(rf"\[{block.astext()}\]")]
+        for paragraph in self.document.findall(nodes.paragraph):
+            if (
+                len(paragraph) == 1
+                and isinstance(paragraph[0], nodes.emphasis)
+                and not isinstance(paragraph.parent, nodes.list_item)
+            ):
+                paragraph["classes"].append("figure-caption")
+        for quote in self.document.findall(nodes.block_quote):
+            quote["classes"].append("erratum" if quote.astext().startswith(("Erratum", "Errata")) else "aside")
+        if self.env.docname == words.SOURCES.removesuffix(".html"):
+            for item in self.document.findall(nodes.list_item):
+                if found := words.ENTRY.match(item.astext().partition(": ")[0].partition(". ")[0] + "."):
+                    item["ids"].append(words.paper(found).anchor)
+
+
+class Links(SphinxPostTransform):
+    """ "chapter 03", "(2.1)", "Aalto (12)" and "Child et al. (2019)" lead to their places."""
+
+    default_priority = 5
+
+    def run(self, **_: Any) -> None:
+        here = self.env.docname + ".html"
+        known = json.loads((Path(self.app.srcdir) / "places.json").read_text(encoding="utf-8"))
+        papers = [words.Paper(*paper) for paper in known["papers"]]
+        chapters = {number: page for number, page in known["chapters"].items() if page != here}
+        found = words.mentions(chapters, known["equations"], papers, here)
+        for text in list(self.document.findall(nodes.Text)):
+            if text.parent is None or any(isinstance(node, CLOSED) for node in _above(text)):
+                continue
+            pieces = words.linked(str(text), found)
+            if any(where for _, where in pieces):
+                text.parent.replace(text, [_piece(words_, where) for words_, where in pieces])
+
+
+def _above(node: nodes.Node) -> list[nodes.Node]:
+    found = []
+    while (node := node.parent) is not None and not isinstance(node, nodes.section):
+        found.append(node)
+    return found
+
+
+def _piece(text: str, where: str | None) -> nodes.Node:
+    return nodes.reference("", text, refuri=where, internal=True, classes=["mention"]) if where else nodes.Text(text)
+
+
+def copy(app: Sphinx, error: Exception | None) -> None:
+    """Fonts, MathJax and figures beside the pages."""
+    if error is None and app.builder.format == "html":
+        static = Path(app.outdir) / "_static"
+        for name, (source, parts) in app.config.FOLDERS.items():
+            for part in parts:
+                if (source / part).is_dir():
+                    shutil.copytree(source / part, static / name / part, dirs_exist_ok=True)
+                else:
+                    (static / name).mkdir(parents=True, exist_ok=True)
+                    shutil.copy(source / part, static / name / part)
+        shutil.copytree(Path(app.srcdir) / "_static", static, dirs_exist_ok=True)
+        for unused in [
+            *static.rglob("*.map"),
+            *(static / "locales").glob("*"),
+        ]:  # for who debugs or translates the theme
+            shutil.rmtree(unused) if unused.is_dir() else unused.unlink()
+        (Path(app.outdir) / ".nojekyll").touch()  # a static host that builds pages leaves these alone
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.add_config_value("FOLDERS", {}, "")
+    app.add_transform(Places)
+    app.add_post_transform(Links)
+    app.connect("build-finished", copy)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

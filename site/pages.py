@@ -1,0 +1,524 @@
+"""The sources of the site, written from chapters, figures, equation map, docstrings and tests: `python site/pages.py FOLDER`.
+
+Chapters stay notebooks, with links and figures of the site; everything else is Markdown. Sphinx makes pages of both.
+"""
+
+import ast
+import importlib
+import inspect
+import json
+import re
+import shutil
+import sys
+import textwrap
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import words
+
+from minitransformer.book import equations
+
+ROOT = Path(__file__).parents[1]
+PARTS = {  # the number of the first chapter of each
+    "00": "Foundations",
+    "04": "Where a word stands",
+    "07": "Long texts",
+    "12": "Relatives of attention",
+    "17": "On real machines",
+    "19": "The sources",
+}
+API = {  # pages of the package, and the modules whose public names stand there
+    "The package": ["minitransformer", "minitransformer.functional"],
+    "Attention": ["minitransformer.attention"],
+    "Fewer keys": ["minitransformer.attention.compressed"],
+    "Fewer pairs": ["minitransformer.attention.sparse", "minitransformer.attention.selected"],
+    "Kernels and memories": ["minitransformer.attention.linear"],
+    "Positions": ["minitransformer.positions"],
+    "Models": ["minitransformer.models"],
+    "Relatives": ["minitransformer.related"],
+}
+HEAT = re.compile(rb"<image |pcolormesh|QuadMesh")  # a picture whose colours are numbers: it keeps them on a dark page
+
+
+class Book:
+    """What is read once: chapters, map, tests that something links to, and where each of them stands in the site."""
+
+    def __init__(self) -> None:
+        self.chapters = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in equations.notebooks(ROOT)}
+        self.text = {stem: _prose(chapter) for stem, chapter in self.chapters.items()}
+        self.rows = equations.load()
+        self.figures = {path.stem: path for path in sorted((ROOT / "figures").glob("fig_*.*"))}
+        self.sources: dict[str, str] = {}  # files that are shown: path to page
+        for row in self.rows:
+            self.show(row.test.partition("::")[0])
+        self.api = _public(self.rows)
+        self.papers = words.papers(self.text["99_sources"].partition("## Papers")[2])
+
+    def title(self, stem: str) -> str:
+        return words.opening(_source(self.chapters[stem]["cells"][0]))[0]
+
+    def question(self, stem: str) -> str:
+        return words.opening(_source(self.chapters[stem]["cells"][0]))[1]
+
+    def show(self, path: str) -> str:
+        """The page that shows a file."""
+        return self.sources.setdefault(path, words.slug(path.removesuffix(".py")).replace("_", "-") + ".html")
+
+    def equations(self) -> dict[str, str]:
+        """The address of each numbered display, and of each row of the map whose equation is displayed nowhere."""
+        found = {}
+        for stem, text in self.text.items():
+            for tag in words.TAG.findall(text):
+                for name in words.names(tag):
+                    found[name] = f"{stem}.html#{words.anchor(name)}"
+        for row in self.rows:
+            if row.number:
+                found.setdefault(f"{row.source} {row.number}", f"map.html#{row.id}")
+        return found
+
+    def address(self, link: str) -> str:
+        """Where a link of a notebook leads in the site."""
+        path, _, place = link.partition("#")
+        if path.endswith(".ipynb") or not path:
+            path = path.replace(".ipynb", ".html")
+            place = words.slug(place)
+        elif path == "../README.md":
+            path = "index.html"
+        elif path.startswith("../") and (ROOT / path[3:]).is_file():
+            path = self.show(path[3:])
+        return path + f"#{place}" * bool(place)
+
+
+def place(name: str) -> str:
+    """An anchor in front of what follows."""
+    return f'<div class="place" id="{escape(name)}"></div>\n\n'
+
+
+def _source(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"])
+
+
+def _tags(cell: dict[str, Any]) -> list[str]:
+    return cell["metadata"].get("tags", [])
+
+
+def _prose(chapter: dict[str, Any]) -> str:
+    cells = [cell for cell in chapter["cells"] if cell["cell_type"] == "markdown" and "navigation" not in _tags(cell)]
+    return "\n\n".join(map(_source, cells))
+
+
+# ------------------------------------------------------------------------------------------------------- chapters
+
+
+def chapter(book: Book, stem: str) -> dict[str, Any]:
+    """The notebook as Sphinx gets it."""
+    notebook = json.loads(json.dumps(book.chapters[stem]))
+    told, cells = "", []
+    for cell in notebook["cells"]:
+        if "navigation" in _tags(cell):
+            told = told or _source(cell)
+            continue
+        if cell["cell_type"] == "markdown":
+            names = [tag for tag in _tags(cell) if tag.startswith("eq-")] + [cell["id"]] * cell["id"].startswith("ex-")
+            anchors = "".join(map(place, names))
+            cell["source"] = anchors + _relinked(book, _source(cell))
+        elif cell["cell_type"] == "code":
+            cell["metadata"]["cell"] = cell["id"]
+            drawn(book, cell)
+        cells.append(cell)
+    first = cells[0]["source"]
+    cells[0]["source"] = opened(book, stem, first, told)
+    notebook["cells"] = cells
+    return notebook
+
+
+def drawn(book: Book, cell: dict[str, Any]) -> None:
+    """Figures of a cell come from `figures/`, where they are drawings, and not as the bitmap that notebooks keep."""
+    names = iter(words.SAVED.findall(_source(cell)))
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "text/markdown" in data:
+            data["text/markdown"] = _relinked(book, "".join(data["text/markdown"]))
+        if "image/png" in data and (path := book.figures.get(f"fig_{next(names, '')}")):
+            shown = output["metadata"]["image/png"]
+            output["data"] = {
+                "text/html": words.picture(path.name, shown["alt"], (shown["width"], shown["height"]), _kind(path))
+            }
+            output["metadata"] = {}
+
+
+def _kind(path: Path) -> str:
+    return "heat" if path.suffix == ".png" or HEAT.search(path.read_bytes()) else "line"
+
+
+COARSE = re.compile(r"\[(\(\d+\.\d+\)|[^\W\d_a-z][^\]\n]*? \(?\d{4}\)?)\]\((?:\d\d_\w+\.ipynb)?#[^)\s]+\)")
+
+
+def _relinked(book: Book, text: str) -> str:
+    """Links as they are here. A display or a paper was linked to its section: that is unmade, because here it has a place."""
+    text = COARSE.sub(r"\1", text)
+    return re.sub(r"(?<=\]\()(?![a-z]+:)([^)\s]+)", lambda found: book.address(found[1]), text)
+
+
+def opened(book: Book, stem: str, text: str, told: str) -> str:
+    """The first screen: title, question, notes and ways, one figure, and then the chapter's own first words."""
+    title, question, rest = words.opening(text)
+    stems = list(book.chapters)
+    k = stems.index(stem)
+    ways = []
+    if k > 0:
+        ways.append(f'<a rel="prev" href="{stems[k - 1]}.html">← {escape(book.title(stems[k - 1]))}</a>')
+    if k + 1 < len(stems):
+        ways.append(f'<a rel="next" href="{stems[k + 1]}.html">{escape(book.title(stems[k + 1]))} →</a>')
+    lines = [f"# {title}", "", first_figure(book, stem), "", ":::{container} question", question, ":::", ""]
+    for note in words.notes(told):
+        lines += [":::{container} note-line", _relinked(book, note), ":::", ""]
+    lines += [f'<nav class="ways" aria-label="chapters before and after">{" ".join(ways)}</nav>', ""]
+    return "\n".join([*lines, rest])
+
+
+def first_figure(book: Book, stem: str) -> str:
+    """The chapter's first figure, which leads to its place."""
+    for cell in book.chapters[stem]["cells"]:
+        for name in words.SAVED.findall(_source(cell)):
+            path = book.figures[f"fig_{name}"]
+            return (
+                f'<a class="emblem drawn {_kind(path)}" href="#{path.stem}">'
+                f'<img src="_static/figures/{path.name}" alt="The first figure of this chapter: go to it"></a>'
+            )
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------ pages of the book
+
+
+def index(book: Book) -> str:
+    """The cover and the contents."""
+    lines = [
+        "# The book on attention that runs",
+        "",
+        ":::{container} question",
+        "Every variant of attention by its equation, in NumPy, with its gradient derived by hand.",
+        ":::",
+        "",
+        f"{len(book.chapters)} chapters, {len(book.rows)} rows of the [equation map](map.html), {len(book.figures)} figures. "
+        "Each chapter is a notebook: a question, a guess, an equation, the lines of code that are the equation, a number or a "
+        "picture, and what it means. It assumes linear algebra, the chain rule and Python. "
+        "Begin with [how to read this book](00_how_to_read_this_book.html), or look up [a symbol](symbols.html), "
+        "[a word](glossary.html), [an equation](map.html) or [a function](api.html).",
+        "",
+        place("chapters"),
+    ]
+    tree = []
+    for part, stems in parts(book).items():
+        lines += [f"## {part}", "", '<ol class="contents">']
+        for stem in stems:
+            number, _, title = book.title(stem).rpartition(" · ")
+            lines.append(
+                f'<li><a href="{stem}.html"><span class="number">{number or stem[:2]}</span>'
+                f'<span class="title">{escape(title)}</span><span class="asks">{escape(book.question(stem))}</span></a></li>'
+            )
+        lines += ["</ol>", ""]
+        tree += ["```{toctree}", ":hidden:", f":caption: {part}", ":maxdepth: 1", *stems, "```", ""]
+    tree += [
+        "```{toctree}",
+        ":hidden:",
+        ":caption: To look up",
+        ":maxdepth: 1",
+        "map",
+        "symbols",
+        "glossary",
+        "api",
+        "code",
+        "```",
+    ]
+    return "\n".join(lines + tree)
+
+
+def parts(book: Book) -> dict[str, list[str]]:
+    """The chapters, part by part."""
+    found: dict[str, list[str]] = {}
+    for stem in book.chapters:
+        part = PARTS[max(first for first in PARTS if first <= stem[:2])] if stem[:2] != "99" else PARTS["19"]
+        found.setdefault(part, []).append(stem)
+    return {part: found[part] for part in [*PARTS.values()] if part in found}
+
+
+def equation_map(book: Book) -> str:
+    """Equation → function → test → cell → figure."""
+    lines = [
+        "# The map",
+        "",
+        "Each line is an equation of one of the five sources, or a system that has no number there. It leads to the function "
+        "that is the equation, to the test that spells it out in loops, to the cell that explains it, and to its figure.",
+        "",
+    ]
+    for source in dict.fromkeys(row.source for row in book.rows):
+        lines += [f"## {source}", "", '<table class="map"><thead><tr>']
+        lines += [f'<th scope="col">{head}</th>' for head in ("equation", "function", "test", "cell", "figure")]
+        lines += ["</tr></thead><tbody>"]
+        for row in (row for row in book.rows if row.source == source):
+            file, _, test = row.test.partition("::")
+            figure = (
+                f'<a href="{figure_place(book, row.figure)}">{row.figure.removeprefix("fig_")}</a>'
+                if row.figure
+                else ""
+            )
+            function = row.function.rpartition(".")[2]
+            lines.append(
+                f'<tr id="{row.id}"><th scope="row">{escape(row.printed)}</th>'
+                f'<td data-is="function"><a href="{book.api[row.function]}"><code>{function}</code></a></td>'
+                f'<td data-is="test"><a href="{book.show(file)}#{test}">{row.id}</a></td>'
+                f'<td data-is="cell"><a href="{row.notebook}.html#eq-{row.id}">chapter {row.notebook[:2]}</a></td>'
+                f'<td data-is="figure">{figure}</td></tr>'
+            )
+        lines += ["</tbody></table>", ""]
+    return "\n".join(lines)
+
+
+def figure_place(book: Book, figure: str) -> str:
+    """Where a figure stands in a chapter."""
+    for stem, notebook in book.chapters.items():
+        for cell in notebook["cells"]:
+            if figure.removeprefix("fig_") in words.SAVED.findall(_source(cell)):
+                return f"{stem}.html#{figure}"
+    return f"_static/figures/{book.figures[figure].name}"
+
+
+def symbols(book: Book) -> str:
+    """The rows of all closing tables, in one order."""
+    rows = [row for stem, text in book.text.items() for row in words.symbols(stem, text)]
+    lines = [
+        "# Symbols",
+        "",
+        "One letter means one thing within a chapter. The chapters' own closing tables, in one.",
+        "",
+    ]
+    lines += ["| symbol | shape | what it is | chapter |", "|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (words.order(row.sign), row.chapter)):
+        lines.append(f"| {row.sign} | {row.shape} | {_relinked(book, row.meaning)} | {_chapter(row.chapter)} |")
+    return "\n".join(lines)
+
+
+def _chapter(stem: str, place: str = "what-we-know-now") -> str:
+    return f"[{stem[:2]}]({stem}.html#{place})"
+
+
+def glossary(book: Book) -> str:
+    """The words that chapters print in bold, each with the sentence that it stands in."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for stem, text in book.text.items():
+        if stem[:2] not in ("00", "99"):
+            for word, told in words.terms(text):
+                found.setdefault(word, []).append((stem, told))
+    lines = ["# Glossary", "", "The words that a chapter prints in bold, in the sentence that says what they mean.", ""]
+    for word in sorted(found, key=str.lower):
+        lines += [word]
+        for stem, told in dict(found[word]).items():
+            lines += [f": {_relinked(book, told)} {_chapter(stem, '')}".replace("#)", ")")]
+        lines += [""]
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------ the package
+
+
+def _rooms(rows: list[equations.Equation]) -> dict[str, list[str]]:
+    """The pages of the API; what the map names beyond them has the last one."""
+    named = {module for modules in API.values() for module in modules}
+    other = sorted({_home(row.function)[0] for row in rows} - named)
+    return {**API, "What is measured": other}
+
+
+def _home(function: str) -> tuple[str, str]:
+    """Module and name of what has an entry of its own; a method stands with its class."""
+    module, _, name = function.rpartition(".")
+    return _home(module) if inspect.isclass(equations.resolve(module)) else (module, name)
+
+
+def _public(rows: list[equations.Equation]) -> dict[str, str]:
+    """The address of every public name."""
+    found: dict[str, str] = {}
+    for title, modules in _rooms(rows).items():
+        for module in modules:
+            for name in _names(module):
+                found[f"{module}.{name}"] = f"api-{words.slug(title)}.html#{module}.{name}"
+    by_thing = {id(_thing(*name.rpartition(".")[::2])): where for name, where in reversed(found.items())}
+    for row in rows:
+        home = ".".join(_home(row.function))
+        found.setdefault(row.function, found.get(home) or by_thing[id(equations.resolve(home))])
+    return found
+
+
+def _thing(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def _names(module: str) -> list[str]:
+    """The public functions and classes of a module."""
+    room = importlib.import_module(module)
+    own = [name for name, thing in vars(room).items() if getattr(thing, "__module__", "") == module]
+    names = [name for name in {*getattr(room, "__all__", ()), *own} if not name.startswith("_")]
+    return [name for name in names if inspect.isfunction(thing := getattr(room, name)) or inspect.isclass(thing)]
+
+
+def api(book: Book, title: str, modules: list[str]) -> str:
+    """A page of functions and classes: signature as it is written, docstring, and the source of what the map names."""
+    mapped = {inspect.unwrap(equations.resolve(".".join(_home(row.function)))) for row in book.rows}
+    lines, seen = [f"# {title}", ""], set()
+    for module in modules:
+        lines += [f"## {module}", "", words.docstring(inspect.getdoc(importlib.import_module(module)) or ""), ""]
+        for name in sorted(_names(module), key=str.lower):
+            thing = inspect.unwrap(getattr(importlib.import_module(module), name))
+            if id(thing) not in seen:
+                seen.add(id(thing))
+                lines += [place(f"{module}.{name}"), f"### {name}", "", *entry(thing, thing in mapped), ""]
+    return "\n".join(lines)
+
+
+def entry(thing: Any, whole: bool) -> list[str]:
+    """Signature and docstring of a function or class, and all of its source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(thing))
+    except (OSError, TypeError):
+        return [words.docstring(inspect.getdoc(thing) or "")]
+    node = ast.parse(source).body[0]
+    lines = ["```python", signature(node), "```", "", words.docstring(inspect.getdoc(thing) or "")]
+    for inner in node.body if isinstance(node, ast.ClassDef) else []:
+        if (
+            isinstance(inner, ast.FunctionDef)
+            and (inner.name == "__call__" or inner.name[0] != "_")
+            and ast.get_docstring(inner)
+        ):
+            lines += ["```python", signature(inner), "```", "", words.docstring(ast.get_docstring(inner) or "")]
+    return lines + folded(source) * whole
+
+
+def folded(source: str) -> list[str]:
+    """A listing that opens with a click; the search passes over it."""
+    return [
+        "<details><summary>Source</summary>",
+        "",
+        "```{code-block} python",
+        ":class: no-search",
+        "",
+        source.rstrip(),
+        "```",
+        "",
+        "</details>",
+    ]
+
+
+def signature(node: ast.AST) -> str:
+    """The head of a function, one argument a line where it is long; of a class, its fields."""
+    if isinstance(node, ast.ClassDef):
+        fields = [ast.unparse(item) for item in node.body if isinstance(item, ast.AnnAssign)]
+        bases = f"({', '.join(map(ast.unparse, node.bases))})" * bool(node.bases)
+        return "\n".join([f"class {node.name}{bases}", *(f"    {field}" for field in fields)])
+    assert isinstance(node, ast.FunctionDef)
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    line = f"def {node.name}({ast.unparse(node.args)}){returns}"
+    if len(line) <= 88:
+        return line
+    return f"def {node.name}(\n    " + ",\n    ".join(_arguments(node.args)) + f",\n){returns}"
+
+
+def _arguments(args: ast.arguments) -> list[str]:
+    """Each argument with its default, and the signs between them."""
+    defaults = [None] * (len(args.posonlyargs) + len(args.args) - len(args.defaults)) + list(args.defaults)
+    found = [_one(arg, default) for arg, default in zip([*args.posonlyargs, *args.args], defaults, strict=True)]
+    if args.posonlyargs:
+        found.insert(len(args.posonlyargs), "/")
+    if args.vararg:
+        found.append("*" + ast.unparse(args.vararg))
+    elif args.kwonlyargs:
+        found.append("*")
+    found += [_one(arg, default) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+    return found + (["**" + ast.unparse(args.kwarg)] if args.kwarg else [])
+
+
+def _one(arg: ast.arg, default: ast.expr | None) -> str:
+    return ast.unparse(arg) + (f"{' = ' if arg.annotation else '='}{ast.unparse(default)}" if default else "")
+
+
+# ------------------------------------------------------------------------------------------------- files that are shown
+
+
+def listing(path: str) -> str:
+    """A file of tests or of the package, function by function, so that a link can lead to one."""
+    source = (ROOT / path).read_text(encoding="utf-8")
+    lines, rows = [f"# {Path(path).name}", "", f"`{path}`", ""], source.splitlines()
+    starts = [
+        (node.lineno - 1 - _above(node), node.name)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    cuts = [(0, ""), *starts, (len(rows), "")]
+    for (begin, name), (end, _) in pairwise(cuts):
+        block = "\n".join(rows[begin:end]).strip("\n")
+        if name.startswith("test_"):
+            lines += [place(name), f"## {name}", ""]
+        elif name:
+            lines += [place(name), ""]
+        if block:
+            lines += [
+                "```{code-block} python",
+                ":class: no-search",
+                f":lineno-start: {begin + 1}",
+                "",
+                block,
+                "```",
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def _above(node: ast.FunctionDef | ast.ClassDef) -> int:
+    return node.lineno - min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+# --------------------------------------------------------------------------------------------------------------- all
+
+
+def write(out: Path) -> None:
+    """Everything that Sphinx reads."""
+    book = Book()
+    out.mkdir(parents=True, exist_ok=True)
+    pages = {"index": index(book), "map": equation_map(book), "symbols": symbols(book), "glossary": glossary(book)}
+    for stem in book.chapters:
+        (out / f"{stem}.ipynb").write_text(json.dumps(chapter(book, stem)), encoding="utf-8")
+    rooms = _rooms(book.rows)
+    for title, modules in rooms.items():
+        pages[f"api-{words.slug(title)}"] = api(book, title, modules)
+    tree = ["```{toctree}", ":maxdepth: 1", *(f"api-{words.slug(title)}" for title in rooms), "```"]
+    about = "Every public function and class, with its docstring: equation, shapes, source, cost, errors."
+    pages["api"] = "\n".join(["# The package", "", about, "", *tree])
+    tree = [
+        "```{toctree}",
+        ":maxdepth: 1",
+        *(page.removesuffix(".html") for page in sorted(book.sources.values())),
+        "```",
+    ]
+    pages["code"] = "\n".join(
+        ["# Tests that are written to be read", "", "Files that chapters and the map lead to.", "", *tree]
+    )
+    for path, page in book.sources.items():
+        pages[page.removesuffix(".html")] = listing(path)
+    for name, text in pages.items():
+        (out / f"{name}.md").write_text(text, encoding="utf-8")
+    shutil.copytree(ROOT / "figures", out / "_static" / "figures")
+    (out / "_static" / "fonts").mkdir()
+    shutil.copy(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSansMono.ttf"), out / "_static" / "fonts")
+    places = {
+        "chapters": {stem[:2]: f"{stem}.html" for stem in book.chapters},
+        "equations": book.equations(),
+        "papers": book.papers,
+    }
+    (out / "places.json").write_text(json.dumps(places), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

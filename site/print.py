@@ -1,0 +1,53 @@
+"""The book as one PDF, printed by Chromium: `python site/print.py book.pdf`."""
+
+import base64
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from minitransformer.cli import site  # noqa: E402
+from tests.browser.devtools import new_page, program, wait  # noqa: E402
+
+READY = "document.readyState == 'complete' && MathJax.startup.promise.then(() => document.fonts.ready).then(() => true)"
+LINKS = """document.querySelectorAll('a[href*=".html#"]').forEach(a => {
+  if (document.getElementById(a.hash.slice(1))) a.href = a.hash
+})"""
+NUMBER = "<div style='font: 8px serif; width: 100%; text-align: center'><span class='pageNumber'></span></div>"
+INCH = 25.4  # millimetres
+
+
+def write(out: Path) -> None:
+    """All pages in one, with bookmarks, and with links between them."""
+    with tempfile.TemporaryDirectory() as folder, new_page(Path(folder, "browser")) as page:
+        site.build(ROOT, Path(folder, "site"), single=True)
+        page.socket.settimeout(600)
+        page.send(
+            "Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "light"}]
+        )
+        page.go(f"file://{folder}/site/index.html")
+        wait(lambda: page.ask(f"location.protocol == 'file:' && {READY}"), "the book", 300)
+        page.ask(f"{LINKS}, true")
+        paper = {"paperWidth": 210 / INCH, "paperHeight": 297 / INCH}
+        edges = {f"margin{side}": 18 / INCH for side in ("Top", "Bottom", "Left", "Right")}
+        extras = {"generateDocumentOutline": True, "generateTaggedPDF": True, "displayHeaderFooter": True}
+        foot = {"headerTemplate": "<span></span>", "footerTemplate": NUMBER}
+        stream = page.send("Page.printToPDF", **paper, **edges, **extras, **foot, transferMode="ReturnAsStream")[
+            "stream"
+        ]
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("wb") as file:
+            while True:
+                part = page.send("IO.read", handle=stream, size=1 << 20)
+                file.write(base64.b64decode(part["data"]) if part["base64Encoded"] else part["data"].encode())
+                if part["eof"]:
+                    break
+
+
+if __name__ == "__main__":
+    if program() is None:
+        sys.exit("there is no browser to print with; on Debian and Ubuntu: apt install chromium")
+    write(Path(sys.argv[1]))
+    print(sys.argv[1])

@@ -1,0 +1,10 @@
+// The theme calls its search button other than what stands on it, which a voice would have to know.
+document.querySelectorAll(".search-button-field").forEach(button => button.removeAttribute("aria-label"))
+
+// What scrolls sideways can be reached by keyboard, and says what it is.
+const name = element => element.matches("table, table *, .pst-scrollable-table-container") ? "table" : element.matches("mjx-container") ? "equation" : element.matches("figure") ? "figure" : "code"
+const reach = () => document.querySelectorAll("article :is(pre, mjx-container[display], .output, figure, .pst-scrollable-table-container)").forEach(element => {
+  if (element.scrollWidth > element.clientWidth + 1) Object.assign(element, { tabIndex: 0 }).ariaLabel ||= name(element)
+})
+addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(reach))
+addEventListener("resize", reach)

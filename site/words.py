@@ -1,0 +1,294 @@
+"""What the site does to text, in plain Python: anchors, links, tables of symbols, terms, docstrings. No Sphinx here."""
+
+import re
+from collections.abc import Callable, Iterator
+from html import escape
+from typing import Any, NamedTuple
+
+TAG = re.compile(r"\\tag\{([^}]+)\}")
+
+
+class Mention(NamedTuple):
+    """A pattern of running text, and the address of what it found, or None; `within` has to be around it."""
+
+    pattern: re.Pattern[str]
+    address: Callable[[re.Match[str]], str | None]
+    within: re.Pattern[str] | None = None
+
+
+# ------------------------------------------------------------------------------------------------------ equations
+
+
+def names(tag: str) -> list[str]:
+    r"""The equations that one \tag names: "Borealis II 10, Aalto 16" two of them, "Borealis II 19, 20" two as well."""
+    found, source = [], ""
+    for part in tag.split(", "):
+        *words, number = part.split(" ")
+        source = " ".join(words) or source
+        found.append(f"{'Borealis II' if source == 'Borealis' else source} {number}".strip())
+    return found
+
+
+def anchor(name: str) -> str:
+    """Where an equation stands on its page: "8.1" at #equation-8-1."""
+    return "equation-" + slug(name)
+
+
+def slug(text: str) -> str:
+    """Letters, digits and dashes."""
+    return re.sub(r"[^\w]+", "-", text.lower()).strip("-")
+
+
+# ---------------------------------------------------------------------------------------------------------- links
+
+
+def linked(text: str, mentions: list[Mention]) -> list[tuple[str, str | None]]:
+    """The text in pieces, each with its address or None; together they are the text."""
+    pieces: list[tuple[str, str | None]] = [(text, None)]
+    for mention in mentions:
+        pieces = [new for piece in pieces for new in ([piece] if piece[1] else _cut(piece[0], mention))]
+    return pieces
+
+
+def _cut(text: str, mention: Mention) -> Iterator[tuple[str, str | None]]:
+    last = 0
+    around = [found.span() for found in mention.within.finditer(text)] if mention.within else [(0, len(text))]
+    for begin, end in around:
+        for found in mention.pattern.finditer(text, begin, end):
+            if where := mention.address(found):
+                if found.start() > last:
+                    yield text[last : found.start()], None
+                yield found[0], where
+                last = found.end()
+    if last < len(text) or not text:
+        yield text[last:], None
+
+
+CHAPTERS = re.compile(r"\b[Cc]hapters? \d\d(?!\d)(?:(?:, | and | to )\d\d(?!\d))*")
+
+
+def mentions(chapters: dict[str, str], equations: dict[str, str], papers: list["Paper"], here: str) -> list[Mention]:
+    """What becomes a link on the page `here`: chapters by number, equations by tag, papers by author and year or by name.
+
+    chapters    number to page
+    equations   tag, such as "8.1" or "Borealis II 15", to address
+    """
+    cited = {(paper.first, paper.year): f"{SOURCES}#{paper.anchor}" for paper in reversed(papers)}
+    systems = {paper.system: f"{SOURCES}#{paper.anchor}" for paper in papers if paper.system}
+
+    def once(found: re.Match[str]) -> str | None:
+        return systems.pop(found[0], None)  # the name of a system leads there the first time that a page has it
+
+    def display(found: re.Match[str]) -> str | None:
+        if found[1].startswith("0.") and not here.startswith("00_"):
+            return None  # a number between 0 and 1
+        return equations.get(found[1])
+
+    found = [
+        Mention(re.compile(r"\d\d"), lambda m: chapters.get(m[0]), CHAPTERS),
+        Mention(re.compile(r"\((\d{1,2}\.\d{1,2})\)"), display),
+        Mention(re.compile(r"\b(Borealis II|Aalto),? \((\d+)\)"), lambda m: equations.get(f"{m[1]} {m[2]}")),
+    ]
+    if here != SOURCES:
+        found.append(Mention(CITATION, lambda m: cited.get((m["first"], m["year"] or m["bare"] or m["alone"]))))
+        longest = sorted(map(re.escape, systems), key=len, reverse=True)
+        found.append(Mention(re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w-])"), once))
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- papers
+
+SOURCES = "99_sources.html"
+_NAME, _YEAR = r"[^\W\d_a-z][\w’-]+", r"(?:19|20)\d\d"
+CITATION = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu (2021); Bell (1991)
+    rf"(?P<first>{_NAME})(?:(?: et al\.|(?:, {_NAME})* and {_NAME}),? (?:\((?P<year>{_YEAR})\)|(?P<bare>{_YEAR})(?!\d))"
+    rf"| \((?P<alone>{_YEAR})\))"
+)
+ENTRY = re.compile(
+    r"^(?:- \*\*)?(?P<names>[^\n]+?) \((?P<year>\d{4})\)(?:, (?P<system>[^\n]+?))?\.(?:\*\* |$)", re.MULTILINE
+)
+
+
+class Paper(NamedTuple):
+    """An entry of the bibliography."""
+
+    first: str
+    year: str
+    system: str
+    anchor: str
+
+
+def papers(text: str) -> list[Paper]:
+    """The entries of a bibliography."""
+    return [paper(found) for found in ENTRY.finditer(text)]
+
+
+def paper(found: re.Match[str]) -> Paper:
+    """The entry that begins with "Child et al. (2019), Longformer."."""
+    system = found["system"] or ""
+    parts = (found["names"].replace(" et al.", ""), found["year"], system)
+    return Paper(found["names"].split()[0].rstrip(","), found["year"], system, "paper-" + slug(" ".join(parts)))
+
+
+# -------------------------------------------------------------------------------------------- symbols and glossary
+
+
+class Symbol(NamedTuple):
+    """A row of a chapter's closing table."""
+
+    chapter: str
+    sign: str
+    shape: str
+    meaning: str
+
+
+def symbols(chapter: str, text: str) -> Iterator[Symbol]:
+    """The rows of the tables whose first column is called "symbol", or "new symbol"."""
+    for table in re.finditer(r"^\|(.+)\|\n\|[-:| ]+\|\n((?:\|.*\|\n?)+)", text, re.MULTILINE):
+        head = [cell.removeprefix("new ") for cell in _cells(table[1])]
+        if head[0] == "symbol":
+            for line in table[2].splitlines():
+                row = dict(zip(head, _cells(line.strip()[1:-1]), strict=True))
+                yield Symbol(
+                    chapter, row["symbol"], row.get("shape", ""), row.get("what it is") or row.get("meaning", "")
+                )
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a line of a table; a bar in code or maths is written \\|."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
+
+
+NAMES = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu
+nu xi omicron pi rho sigma tau upsilon phi chi psi omega"""
+GREEK = dict(zip("αβγδεζηθικλμνξοπρστυφχψω", NAMES.split(), strict=True))
+DRESS = re.compile(r"\\(?:mathbf|boldsymbol|mathrm|mathcal|(?:wide)?(?:tilde|hat)|bar|text|operatorname|overline)\b")
+
+
+def order(sign: str) -> tuple[Any, ...]:
+    """A key that sorts signs as a reader looks for them: Latin, then Greek, then the rest; a and A side by side."""
+    bare = DRESS.sub("", sign)
+    bare = re.sub(
+        r"\\([A-Za-z]+)", lambda m: next((g for g, n in GREEK.items() if n == m[1].lower()), "") or m[1], bare
+    )
+    bare = re.sub(r"[^\w]", "", bare)
+    first = bare[:1].lower()
+    kind = 0 if "a" <= first <= "z" else 1 if first in {*GREEK, "ϕ", "ϵ"} else 2
+    return kind, GREEK.get(first, first), bare.lower(), bare
+
+
+TERM = re.compile(r"(?<!\*)\*\*([A-Za-z][^*\n$`|]{2,40}?)\*\*(?!\*)")
+CLOSE = ".?!:"
+EMPHASIS = re.compile(  # what is in bold because it is said loudly
+    r"(?:(?:The|A|An|And|Its|In|By|While|Or) .*|added|before|between|fields|in the place of|learns|size|values|what|where"
+    r"|whether|loss of its own|cc, cp.*|Q, K, V|dQ = 0|Theorem 2|width|length|at least|at most|never|not|every)$",
+    re.IGNORECASE,
+)
+
+
+def terms(text: str) -> Iterator[tuple[str, str]]:
+    """The words in bold, each with the sentence in which it stands; not questions, headings of paragraphs and boxes."""
+    prose = re.sub(r"(?s:```.*?```|<details>.*?</details>)|^[|#>].*$", "", text, flags=re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n|\n(?=- |\d\. )", prose):
+        paragraph = " ".join(re.sub(r"^(?:- |\d\. )", "", paragraph.strip()).split())
+        if paragraph.count("$$") % 2:
+            continue
+        for found in TERM.finditer(paragraph):
+            word = found[1]
+            if (
+                word[-1] in CLOSE
+                or len(word.split()) > 4
+                or paragraph.startswith(f"**{word}**:")
+                or EMPHASIS.match(word)
+            ):
+                continue
+            if word[0].isupper() and " " not in word and "-" not in word and paragraph.startswith(f"**{word}**"):
+                continue  # the first word of a paragraph, as "Backwards"
+            yield word, sentence(paragraph, found.start(), found.end())
+
+
+END = re.compile(r"[.?!][)*”]*(?= [^a-z])|: (?=\$\$)")
+SHORT = ("et al.", "e.g.", "i.e.", "Fig.", "vs.")
+
+
+def sentence(paragraph: str, start: int, end: int) -> str:
+    """The sentence around a place."""
+    stops = [m.end() for m in END.finditer(paragraph) if not paragraph[: m.end()].endswith(SHORT)]
+    first = max((stop for stop in stops if stop <= start), default=0)
+    last = min((stop for stop in stops if stop >= end), default=len(paragraph))
+    return paragraph[first:last].strip()
+
+
+# ------------------------------------------------------------------------------------------------------ docstrings
+
+KEY = re.compile(
+    r"^(\*{0,2}\w+(?:(?: or|,) \*{0,2}\w+)*) {2,}(\S.*)$"
+)  # "cost     O(n m d)"; continued lines are indented
+
+
+def docstring(text: str) -> str:
+    """A docstring of the house as Markdown: displays become blocks of code, aligned key words a list of definitions."""
+    out: list[str] = []
+    display: list[str] = []
+    within = False
+
+    def flush() -> None:
+        while display and not display[-1].strip():
+            display.pop()
+        if display:
+            out.extend(["", "```text", *display, "```", ""])
+            display.clear()
+
+    for line in text.splitlines():
+        if found := KEY.match(line):
+            flush()
+            out.extend(["", f"`{found[1]}`", f": {plain(found[2])}"])
+            within = True
+        elif line.startswith("    ") and within:
+            out.append("  " + plain(line.strip()))
+        elif line.startswith("    ") or (display and not line.strip()):
+            display.append(line.removeprefix("    "))
+        else:
+            flush()
+            if within and line.strip():
+                out.append("")
+                within = False
+            out.append(plain(line))
+    flush()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip() + "\n"
+
+
+def plain(line: str) -> str:
+    """Signs that Markdown would take for its own, outside of code."""
+    parts = re.split(r"(`[^`]*`)", line)
+    return "".join(part if k % 2 else re.sub(r"([*_<\[\]$|~#])", r"\\\1", part) for k, part in enumerate(parts))
+
+
+# --------------------------------------------------------------------------------------------------------- chapters
+
+SAVED = re.compile(r"save\([^\n]*?\"(\w+)\"(?:, format=\"\w+\")?\)")
+
+
+def opening(text: str) -> tuple[str, str, str]:
+    """Title, question and the rest of a chapter's first cell."""
+    title, _, rest = text.partition("\n")
+    found = re.match(r"\s*\*\*(.+?)\*\*\s*(?:\n|$)", rest, re.DOTALL)
+    return (
+        title.lstrip("# "),
+        " ".join(found[1].split()) if found else "",
+        rest[found.end() :].strip() if found else rest.strip(),
+    )
+
+
+def notes(navigation: str) -> list[str]:
+    """What the cell under the title says beside the ways and the contents: minutes, what the chapter assumes."""
+    paragraphs = re.split(r"\n\s*\n", navigation.strip())
+    return [p for p in paragraphs if p and "all chapters](" not in p and not p.lstrip().startswith("- [")]
+
+
+def picture(name: str, alt: str, size: tuple[float, float], kind: str) -> str:
+    """A figure as HTML: of the size at which it was drawn, so that nothing moves while it loads."""
+    width, height = (round(number) for number in size)
+    told = escape(" ".join(alt.split()))
+    img = f'<img src="_static/figures/{name}" alt="{told}" width="{width}" height="{height}">'
+    return f'<figure class="drawn {kind}" id="{name.partition(".")[0]}">{img}</figure>'

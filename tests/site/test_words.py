@@ -1,0 +1,241 @@
+"""What the site does to text: anchors, links, symbols, terms, docstrings. Sphinx is not needed for any of it."""
+
+import ast
+import importlib.util
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+def module(name):
+    """A module of the folder `site`, whose name the standard library has taken."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "site" / f"{name}.py")
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+words = module("words")
+pages = module("pages")
+
+BIBLIOGRAPHY = """
+- **Ainslie et al. (2020), ETC.** Joshua Ainslie, …: *ETC: Encoding Long and Structured Inputs*. EMNLP 2020.
+- **Child et al. (2019).** Rewon Child, …: *Generating Long Sequences with Sparse Transformers*. arXiv.
+- **Dao and Gu (2024), Mamba-2.** Tri Dao and Albert Gu: *Transformers are SSMs*. ICML 2024.
+"""
+
+
+def links(text, here="08_sparse_attention.html"):
+    chapters = {"02": "02_self_attention.html", "04": "04_absolute_positions.html"}
+    equations = {
+        "2.1": "02_self_attention.html#equation-2-1",
+        "Aalto 5": "map.html#aalto-5",
+        "0.5": "00_how.html#equation-0-5",
+    }
+    found = words.mentions(chapters, equations, words.papers(BIBLIOGRAPHY), here)
+    pieces = words.linked(text, found)
+    assert "".join(piece for piece, _ in pieces) == text
+    return [(piece, where) for piece, where in pieces if where]
+
+
+@pytest.mark.parametrize(
+    ("tag", "anchors"),
+    [
+        ("8.1", ["equation-8-1"]),
+        ("Borealis II 10, Aalto 16", ["equation-borealis-ii-10", "equation-aalto-16"]),
+        ("Borealis II 19, 20", ["equation-borealis-ii-19", "equation-borealis-ii-20"]),
+        ("Borealis 22", ["equation-borealis-ii-22"]),
+        ("Lecture notes", ["equation-lecture-notes"]),
+    ],
+)
+def test_every_equation_of_a_tag_has_an_anchor(tag, anchors):
+    assert [words.anchor(name) for name in words.names(tag)] == anchors
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "From chapter 02, and (2.1).",
+            [("02", "02_self_attention.html"), ("(2.1)", "02_self_attention.html#equation-2-1")],
+        ),
+        ("Chapters 02, 03 and 04", [("02", "02_self_attention.html"), ("04", "04_absolute_positions.html")]),
+        ("chapter 2024, 02 of them, section 2.1, (9.9), a probability (0.5)", []),
+        ("Aalto (5), Aalto, (5)", [("Aalto (5)", "map.html#aalto-5"), ("Aalto, (5)", "map.html#aalto-5")]),
+        ("Child et al. (2019)", [("Child et al. (2019)", "99_sources.html#paper-child-2019")]),
+        ("(Dao and Gu 2024)", [("Dao and Gu 2024", "99_sources.html#paper-dao-and-gu-2024-mamba-2")]),
+        ("ETC, and ETC again, not ETCs", [("ETC", "99_sources.html#paper-ainslie-2020-etc")]),
+    ],
+)
+def test_what_is_named_becomes_a_link(text, expected):
+    assert links(text) == expected
+
+
+def test_the_bibliography_does_not_lead_to_itself():
+    assert links("Child et al. (2019), ETC", here=words.SOURCES) == []
+
+
+def test_a_number_below_one_is_an_equation_where_they_stand():
+    assert links("By (0.5)", here="00_how.html") == [("(0.5)", "00_how.html#equation-0-5")]
+
+
+TABLES = r"""
+| symbol | shape | what it is |
+|---|---|---|
+| $\beta$ | (H,) | a temperature |
+| P | set | who sees whom |
+
+| new symbol | meaning | shape |
+|---|---|---|
+| dY | the gradient | of Y |
+
+| text | n |
+|---|---|
+| not a symbol | 3 |
+"""
+
+
+def test_symbols_are_read_by_the_heads_of_their_columns():
+    found = list(words.symbols("08", TABLES))
+    assert found[0] == words.Symbol("08", r"$\beta$", "(H,)", "a temperature")
+    assert found[2] == words.Symbol("08", "dY", "of Y", "the gradient")
+    assert len(found) == 3
+
+
+def test_symbols_stand_in_the_order_of_their_letters():
+    signs = [r"$\Lambda$", "b", r"$\boldsymbol\alpha$", "B", "β", r"$\tilde A$", "÷", r"$a_i$"]
+    assert sorted(signs, key=words.order) == [
+        r"$\tilde A$",
+        r"$a_i$",
+        "B",
+        "b",
+        r"$\boldsymbol\alpha$",
+        "β",
+        r"$\Lambda$",
+        "÷",
+    ]
+
+
+PROSE = """
+**What is it?** Before. A **pattern** is a set, as Child et al. (2019) say. After it.
+
+> **Erratum** · not a **term**
+
+**Backwards** comes the gradient, *before* **before** anything.
+
+- **keys**: how many?
+1. **By hand.** Do it.
+"""
+
+
+def test_terms_come_with_their_sentence():
+    assert list(words.terms(PROSE)) == [("pattern", "A **pattern** is a set, as Child et al. (2019) say.")]
+
+
+DOCSTRING = """Attention, of *batch axes.
+
+    Y = softmax(Q Kᵀ) V
+
+`Q` asks.
+
+cost     O(n m d) time,
+         O(n m) memory
+raises   ValueError
+
+After."""
+
+MARKDOWN = """Attention, of \\*batch axes.
+
+```text
+Y = softmax(Q Kᵀ) V
+```
+
+`Q` asks.
+
+`cost`
+: O(n m d) time,
+  O(n m) memory
+
+`raises`
+: ValueError
+
+After.
+"""
+
+
+def test_a_docstring_of_the_house_becomes_markdown():
+    assert words.docstring(DOCSTRING) == MARKDOWN
+
+
+def test_a_chapter_opens_with_its_question():
+    text = "# 08 · Sparse attention\n\n**Which pairs\ncan be left out?**\n\nDense attention …"
+    assert words.opening(text) == ("08 · Sparse attention", "Which pairs can be left out?", "Dense attention …")
+    navigation = "[← 07](07.ipynb) | [all chapters](../README.md#chapters)\n\n**40 minutes.**\n\n- [A](#A)\n- [B](#B)"
+    assert words.notes(navigation) == ["**40 minutes.**"]
+
+
+def test_a_name_that_is_quoted_can_be_alternative_text():
+    assert 'alt="&quot;a&quot; &lt; b"' in words.picture("fig_a.svg", '"a"\n < b', (3.6, 2.2), "line")
+
+
+def test_the_signature_of_a_function_is_as_it_is_written():
+    def signature(source):
+        return pages.signature(ast.parse(source).body[0])
+
+    assert (
+        signature("def f(a: Float[Array, 'n d'], *, b=1) -> Array: ...")
+        == "def f(a: Float[Array, 'n d'], *, b=1) -> Array"
+    )
+    long = "def long_name(first: Float[Array, '*batch n d'], /, second: int = 3, *rest, mask: Array | None = None, **more): ..."
+    assert signature(long).splitlines() == [
+        "def long_name(",
+        "    first: Float[Array, '*batch n d'],",
+        "    /,",
+        "    second: int = 3,",
+        "    *rest,",
+        "    mask: Array | None = None,",
+        "    **more,",
+        ")",
+    ]
+    assert signature("class A(B):\n    x: int = 1\n    def f(self): ...") == "class A(B)\n    x: int = 1"
+
+
+@pytest.fixture(scope="module")
+def book():
+    return pages.Book()
+
+
+def test_the_map_leads_to_every_function_test_cell_and_figure(book):
+    text = pages.equation_map(book)
+    for row in book.rows:
+        assert f'id="{row.id}"' in text
+        assert f'href="{row.notebook}.html#eq-{row.id}"' in text
+        assert row.test.partition("::")[2] in text
+        assert not row.figure or row.figure in text
+    assert 'href=""' not in text
+
+
+def test_every_link_of_a_chapter_has_a_place(book):
+    for stem in book.chapters:
+        notebook = pages.chapter(book, stem)
+        text = "".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+        assert ".ipynb)" not in text
+        assert "](../" not in text
+        assert "navigation" not in str([cell["metadata"].get("tags") for cell in notebook["cells"]])
+        assert not any(
+            "image/png" in output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", [])
+        )
+
+
+def test_a_coarse_link_is_unmade_because_the_site_has_a_place(book):
+    text = "[(8.1)](08_sparse_attention.ipynb#A-rule) of [Child et al. (2019)](99_sources.ipynb#C), [1](02_self_attention.ipynb)"
+    assert pages._relinked(book, text) == "(8.1) of Child et al. (2019), [1](02_self_attention.html)"
+
+
+def test_every_display_with_a_tag_is_known(book):
+    equations = book.equations()
+    assert equations["8.1"] == "08_sparse_attention.html#equation-8-1"
+    assert equations["Borealis II 15"] == "07_smaller_attention_matrices.html#equation-borealis-ii-15"
+    assert equations["Aalto 1"] == "map.html#aalto-1"
