@@ -132,4 +132,5 @@ def test_tags_are_known(chapters):
     tags = {
         tag for notebook in chapters.values() for cell in notebook["cells"] for tag in cell["metadata"].get("tags", [])
     }
-    assert {tag for tag in tags if not tag.startswith("eq-")} <= {"live", "navigation"}
+    known = {"live", "native", "navigation", "needs-bert", "needs-processes", "needs-safetensors"}
+    assert {tag for tag in tags if not tag.startswith("eq-")} <= known
