@@ -9,7 +9,7 @@ import pytest
 TOP = {
     *("README.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", "LICENSE-TEXT", ".gitignore", ".ci", ".vscode"),
     *("Makefile", "environment.yml", "pyproject.toml", "requirements.lock"),
-    *("minitransformer", "notebooks", "tests", "figures", "benchmarks"),
+    *("minitransformer", "notebooks", "tests", "figures", "benchmarks", "site"),
 }
 TEXT = {".md", ".py", ".toml", ".yml", ".cff", ".lock", ".json", ".svg", ".ipynb", ""}
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|NotImplemented" + "Error")

@@ -12,7 +12,7 @@
     }
   },
   build({ data, svg, slider, button, say, stage, minus }, compute) {
-    const n = data.longest, pairs = data.q.length / 2, W = 660, gap = W / pairs, R = 56
+    const n = data.longest, pairs = data.q.length / 2, W = 520, gap = W / pairs, R = 56
     const i = slider("query at i", [0, n, 1, 12], v => v, draw), j = slider("key at j", [0, n, 1, 7], v => v, draw)
     const base = slider("base", [1, 6, 0.5, 4], v => Math.round(10 ** v).toLocaleString("en"), draw)
     for (const by of [-5, -1, 1, 5]) {
@@ -27,12 +27,12 @@
     const clocks = [...Array(pairs).keys()].map(f => {
       const hand = hue => svg("line", { stroke: `var(--${hue})`, "stroke-width": 4, "stroke-linecap": "round" })
       const clock = { q: hand("a"), k: hand("b"), arc: svg("path", { fill: "none", stroke: "currentColor", "stroke-dasharray": "3 3" }),
-        says: svg("text", { y: R + 22, "text-anchor": "middle" }) }
+        says: ["speed", "apart"].map((_, line) => svg("text", { y: R + 20 + 17 * line, "text-anchor": "middle" })) }
       art.append(svg("g", { transform: `translate(${gap * (f + 0.5)} ${R + 4})` },
-        svg("circle", { r: R, fill: "none", stroke: "var(--line)" }), clock.arc, clock.q, clock.k, clock.says))
+        svg("circle", { r: R, fill: "none", stroke: "var(--line)" }), clock.arc, clock.q, clock.k, ...clock.says))
       return clock
     })
-    const left = 44, PW = W - left - 10, mid = 250, PH = 58, X = o => left + (o + n) / (2 * n) * PW
+    const left = 44, PW = W - left - 10, mid = 240, PH = 58, X = o => left + (o + n) / (2 * n) * PW
     const curve = svg("path", { fill: "none", stroke: "currentColor", "stroke-width": 1.8 })
     const dot = svg("circle", { r: 6, fill: "var(--b)" }), number = svg("text", { "text-anchor": "middle" })
     art.append(svg("line", { x1: left, x2: left + PW, y1: mid, y2: mid, stroke: "var(--line)" }),
@@ -53,7 +53,8 @@
         const from = point(clock.q, Q[f]), r = 0.45 * R, to = from + apart[f]
         point(clock.k, K[f])
         clock.arc.setAttribute("d", `M${r * Math.cos(from)} ${-r * Math.sin(from)}A${r} ${r} 0 0 ${apart[f] > 0 ? 0 : 1} ${r * Math.cos(to)} ${-r * Math.sin(to)}`)
-        clock.says.textContent = minus(`${(b ** (-f / pairs)).toPrecision(2)} a step, ${Math.round(apart[f] * 180 / Math.PI)}° apart`)
+        clock.says[0].textContent = minus(`${Math.round(apart[f] * 180 / Math.PI)}° apart`)
+        clock.says[1].textContent = `θ = ${(b ** (-f / pairs)).toPrecision(2)}`
       })
       if (drawn !== b) {
         drawn = b

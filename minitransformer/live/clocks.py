@@ -38,6 +38,6 @@ def still(data: dict[str, Any]) -> Figure:
         ax.plot(np.cos(turn), np.sin(turn), color="0.6", linewidth=1.5, linestyle="-")
         for angle, colour, style in ((of_query, "#20639b", "-"), (of_query + apart[f], "#c8553d", "--")):
             ax.plot([0, 0.92 * np.cos(angle)], [0, 0.92 * np.sin(angle)], color=colour, linestyle=style, linewidth=4)
-        ax.set(aspect="equal", title=f"{np.degrees(apart[f]):.0f}° apart".replace("-", "−"))
+        ax.set(aspect="equal", title=f"{np.degrees(apart[f]).round() + 0.0:.0f}° apart".replace("-", "−"))
         ax.set_axis_off()
     return fig

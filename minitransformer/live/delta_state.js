@@ -14,21 +14,21 @@
     return { sums, delta, sums_wrong: wrong(sums), delta_wrong: wrong(delta) }
   },
   build({ data, svg, slider, button, say, stage }, compute) {
-    const n = data.K.length, d = data.K[0].length, W = 660, size = 26, top = 34
+    const n = data.K.length, d = data.K[0].length, W = 520, size = 26, top = 34
     const written = slider("pairs written", [0, n, 1, 5], k => k, draw)
     const beta = slider("β", [0, 2, 0.1, 1], b => b.toFixed(1), draw)
     button("write one more", () => { written.value = written.value % n + 1; draw() })
-    const art = svg("svg", { viewBox: `0 0 ${W} 400`, role: "img", "aria-label": "two states, and the errors of reading them" })
+    const art = svg("svg", { viewBox: `0 0 ${W} 380`, role: "img", "aria-label": "two states, and the errors of reading them" })
     const squares = ["sums", "delta"].map((name, side) => {
-      const x = 60 + 330 * side
-      art.append(svg("text", { x, y: 20, style: "font-weight:600" }, side ? "corrected: the delta rule" : "added up: linear attention"))
+      const x = 20 + 270 * side
+      art.append(svg("text", { x, y: 20, style: "font-weight:600" }, side ? "values are corrected" : "values are added"))
       return [...Array(d * d).keys()].map(k => {
         const cell = svg("rect", { x: x + k % d * size, y: top + Math.floor(k / d) * size, width: size - 1, height: size - 1, rx: 2 })
         art.append(cell)
         return cell
       })
     })
-    const low = 370, high = 140, gap = (W - 60) / n
+    const low = 350, high = 120, gap = (W - 60) / n
     const bars = [...Array(n).keys()].map(j => ["a", "b"].map((hue, side) => {
       const bar = svg("rect", { x: 50 + gap * (j + 0.14 + 0.36 * side), width: 0.34 * gap, fill: `var(--${hue})`, rx: 1 })
       art.append(bar)
@@ -36,7 +36,7 @@
     }))
     for (let j = 0; j < n; j++) art.append(svg("text", { x: 50 + gap * (j + 0.5), y: low + 18, "text-anchor": "middle" }, j + 1))
     art.append(svg("line", { x1: 50, x2: W - 10, y1: low, y2: low, stroke: "currentColor" }),
-      svg("text", { x: 0, y: low - high + 4 }, "error"), svg("text", { x: 0, y: low + 18 }, "pair"))
+      svg("text", { x: 0, y: low - high + 4 }, "error of reading"), svg("text", { x: 0, y: low + 18 }, "pair"))
     stage.append(art)
     const colour = v => `color-mix(in srgb, ${v < 0 ? "var(--b)" : "var(--a)"} ${Math.min(100, 60 * Math.abs(v))}%, transparent)`
     function draw() {
@@ -48,7 +48,7 @@
           cell.setAttribute("stroke", "var(--line)")
         })
       })
-      const both = [found.sums_wrong, found.delta_wrong], tallest = Math.max(4, ...both.flat())
+      const both = [found.sums_wrong, found.delta_wrong], tallest = Math.max(3, ...both.flat())
       bars.forEach((pair, j) => pair.forEach((bar, side) => {
         const h = (both[side][j] ?? 0) / tallest * high
         bar.setAttribute("y", low - h)

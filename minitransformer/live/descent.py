@@ -35,13 +35,14 @@ def compute(data: dict[str, Any], x: float, y: float, beta: float, steps: int = 
 def still(data: dict[str, Any]) -> Figure:
     """From one start: for β = 1 the state goes to the middle of all patterns, for β = 8 to the nearest."""
     fig, axes = figure(1, 2, height=5.4)
+    x, y = data["start"]
     K, side = np.array(data["patterns"]), np.linspace(-1.3, 1.3, 81)
     places = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     for ax, beta in zip(axes, (1.0, 8.0), strict=True):
         energy = hopfield_energy(places, K, beta)[0].reshape(81, 81)
         ax.contourf(side, side, energy, levels=14, cmap="Blues_r")
         ax.plot(*K.T, "^", color="k", markersize=11)
-        path = [compute(data, *data["start"], beta, steps) for steps in range(13)]
+        path = [compute(data, x, y, beta, steps) for steps in range(13)]
         ax.plot([at["x"] for at in path], [at["y"] for at in path], "o-", color="#c8553d", linewidth=2, markersize=6)
         ax.set(title=f"β = {beta:.0f}", aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
     return fig

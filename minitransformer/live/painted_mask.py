@@ -38,7 +38,7 @@ def compute(data: dict[str, Any], rows: list[str], query: int, layers: int) -> d
 
 def still(data: dict[str, Any]) -> Figure:
     """A window of three with one global token: dark is what one layer sees, pale what a second one adds, and that is all."""
-    fig, axes = figure(1, 2, height=5.2)
+    fig, axes = figure(1, 2, height=5.8)
     for ax, name in zip(axes, ("window", "window, one global"), strict=True):
         rows = data["masks"][name]
         A = np.array([[float(x) for x in row] for row in rows])

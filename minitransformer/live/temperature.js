@@ -10,20 +10,21 @@
     }
   },
   build({ data, svg, slider, box, say, stage }, compute) {
-    const widths = Object.keys(data.scores).map(Number), n = data.scores[widths[0]].length, W = 660, H = 200, gap = W / n
+    const widths = Object.keys(data.scores).map(Number), n = data.scores[widths[0]].length, W = 520, H = 170, gap = W / n
     const width = slider("width d", [0, widths.length - 1, 1, 2], k => widths[k], draw)
     const heat = slider("temperature", [-3, 3, 0.25, 0], t => (2 ** t).toFixed(2), draw)
     const divide = box("divide by √d", false, draw)
     const Y = w => 20 + H * (1 - w), bars = [], names = []
-    const art = svg("svg", { viewBox: `0 0 ${W} ${H + 50}`, role: "img", "aria-label": "bars: the weight of each key" })
+    const art = svg("svg", { viewBox: `0 0 ${W} ${H + 64}`, role: "img", "aria-label": "bars: the weight of each key" })
     for (let j = 0; j < n; j++) {
       const x = gap * (j + 0.5)
       bars.push(svg("rect", { x: x - 0.36 * gap, width: 0.72 * gap, rx: 2 }))
       names.push(svg("text", { x, "text-anchor": "middle" }))
-      art.append(bars[j], names[j], svg("text", { x, y: H + 40, "text-anchor": "middle" }, `key ${j + 1}`))
+      art.append(bars[j], names[j], svg("text", { x, y: H + 40, "text-anchor": "middle" }, j + 1))
     }
     art.append(svg("line", { x1: 0, x2: W, y1: Y(0), y2: Y(0), stroke: "var(--line)" }),
-      svg("line", { x1: 0, x2: W, y1: Y(1 / n), y2: Y(1 / n), stroke: "currentColor", "stroke-dasharray": "2 4" }))
+      svg("line", { x1: 0, x2: W, y1: Y(1 / n), y2: Y(1 / n), stroke: "currentColor", "stroke-dasharray": "2 4" }),
+      svg("text", { x: W / 2, y: H + 58, "text-anchor": "middle" }, "key"))
     stage.append(art)
     function draw() {
       const d = widths[width.value], temperature = 2 ** heat.value

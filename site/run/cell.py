@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import traceback
+import types
 
 import __main__
 
@@ -32,11 +33,24 @@ def begin() -> None:
     os.chdir(f"{BOOK}/notebooks")
     sys.path.insert(0, BOOK)
     os.environ["MPLBACKEND"] = "agg"
-    builtins.display = lambda *values: outputs.extend(shown(value, "display_data") for value in values)
+    builtins.display = display
+    sys.modules["IPython.display"] = types.ModuleType("IPython.display")  # nobody needs more of IPython
+    sys.modules["IPython.display"].display = display
 
 
 outputs: list[dict] = []  # of the cell that runs
 heard = None  # is told what is printed, while the cell still runs
+
+
+def display(*values, raw: bool = False) -> None:
+    """Show values as IPython's function does; raw ones are dictionaries from kinds to contents."""
+    for value in values:
+        if hasattr(value, "_ipython_display_"):
+            value._ipython_display_()
+        elif raw:
+            outputs.append({"output_type": "display_data", "data": value, "metadata": {}})
+        else:
+            outputs.append(shown(value, "display_data"))
 
 
 class Printed:
@@ -93,7 +107,9 @@ def run_cell(code: str, name: str, tell=None) -> str:
     old, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), Printed("stdout"), Printed("stderr")
     try:
         value = _value(code, file)
-        if value is not None:
+        if hasattr(value, "_ipython_display_"):
+            value._ipython_display_()
+        elif value is not None:
             outputs.append(shown(value, "execute_result"))
     except BaseException as problem:
         error = "".join(traceback.format_exception(_from_here(problem)))

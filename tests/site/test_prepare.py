@@ -99,6 +99,12 @@ CELLS = {
     "fails": "def g():\n    return 1 / 0\ng()",
     "is no Python": "def (",
     "goes on after an error": "x + 1",
+    "shows by itself": """class S:
+    def _ipython_display_(self):
+        from IPython.display import display
+        display(3)
+        display({'text/html': '<b>4</b>'}, raw=True)
+S()""",
     "has a picture": """class P:
     def _repr_mimebundle_(self):
         return {'image/png': b'PNG'}, {'image/png': {'width': 3}}
@@ -136,6 +142,9 @@ def test_a_cell_gives_what_a_notebook_keeps(answers):
     assert answers["goes on after an error"]["outputs"][0]["data"] == {"text/plain": "3"}
     assert answers["has a picture"]["outputs"][0]["data"]["image/png"] == "UE5H"
     assert answers["has a picture"]["outputs"][0]["metadata"] == {"image/png": {"width": 3}}
+    three, four = answers["shows by itself"]["outputs"]
+    assert (three["output_type"], three["data"]) == ("display_data", {"text/plain": "3"})
+    assert (four["output_type"], four["data"]) == ("display_data", {"text/html": "<b>4</b>"})
     assert answers["told"][:2] == ["a", "\n"]
 
 
