@@ -17,7 +17,7 @@ import types
 
 import __main__
 
-BOOK = "/home/pyodide/book"  # the package, as in a repository: some chapters read files of it
+BOOK = "/book"  # the package, as in a repository: some chapters read files of it
 RICH = {
     "text/html": "_repr_html_",
     "text/markdown": "_repr_markdown_",
@@ -31,7 +31,6 @@ def begin() -> None:
     os.makedirs(f"{BOOK}/notebooks", exist_ok=True)
     os.makedirs(f"{BOOK}/figures", exist_ok=True)
     os.chdir(f"{BOOK}/notebooks")
-    sys.path.insert(0, BOOK)
     os.environ["MPLBACKEND"] = "agg"
     builtins.display = display
     sys.modules["IPython.display"] = types.ModuleType("IPython.display")  # nobody needs more of IPython

@@ -14,12 +14,12 @@ export async function start(here, { read, load, report }) {
   const from = book.pyodide === "./" ? here : book.pyodide
   const loadPyodide = await load(from)
   const places = { indexURL: from, packageBaseUrl: from, lockFileURL: here + "pyodide-lock.json" }
-  const python = await loadPyodide({ ...places, env: { HOME: "/home/pyodide" } })
+  const python = await loadPyodide(places)
   const install = names => python.loadPackage(names, { messageCallback: () => {}, checkIntegrity: true })
   await install(book.first)
-  python.unpackArchive(await read(here + "book.zip"), "zip", { extractDir: "/home/pyodide/book" })
-  python.FS.writeFile("/home/pyodide/cell.py", await read(here + "cell.py"))
-  python.runPython("import sys; sys.path.insert(0, '/home/pyodide'); import cell; cell.begin()")
+  python.unpackArchive(await read(here + "book.zip"), "zip", { extractDir: "/book" })
+  python.FS.writeFile("/book/cell.py", await read(here + "cell.py"))
+  python.runPython("import sys; sys.path.insert(0, '/book'); import cell; cell.begin()")
   const runCell = python.pyimport("cell").run_cell
   let drawing
 
