@@ -14,7 +14,6 @@ import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype, times, unless_hidden
 from minitransformer.backend import current
-from minitransformer.lazy_import import lazy_import
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import Fraction, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, Int, checked
@@ -169,10 +168,18 @@ def gelu(X: Float[Array, "..."]):
     """x Φ(x), with Φ the normal distribution function; the slope is Φ(x) + x φ(x). What BERT uses. Float64 is for NumPy."""
     if X.dtype == np.float32 and (loops := loops_in("pointwise")):
         return loops.gelu(X)
-    erf = lazy_import("scipy.special", "gelu").erf
-    cdf = (0.5 * (1 + erf(X / math.sqrt(2)))).astype(X.dtype)
+    cdf = (0.5 * (1 + _erf(X / math.sqrt(2)))).astype(X.dtype)
     pdf = np.exp(-0.5 * X * X) * X.dtype.type(1 / math.sqrt(2 * math.pi))
     return X * cdf, PointwisePullback(cdf + X * pdf)
+
+
+def _erf(X: Array) -> Array:
+    """SciPy's error function; where there is no SciPy, as in a browser, Python's own, one number after another."""
+    try:
+        from scipy.special import erf
+    except ImportError:
+        erf = np.vectorize(math.erf, otypes=[np.float64])
+    return erf(X)
 
 
 @checked

@@ -30,7 +30,7 @@ def sum_by_index(dX: Array, index: Array, size: int) -> Array:
     its own, index + size · i is its index into all of them, one after another.
     """
     batch = dX.shape[: dX.ndim - index.ndim]
-    flat, rows = index.ravel(), dX.reshape(math.prod(batch), index.size)
+    flat, rows = index.ravel().astype(np.intp, copy=False), dX.reshape(math.prod(batch), index.size)
     dtable = np.zeros((len(rows), size), dX.dtype)
     for row, sums in zip(rows, dtable, strict=True):
         sums[:] = np.bincount(flat, row, size)

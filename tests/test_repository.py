@@ -133,4 +133,5 @@ def test_tags_are_known(chapters):
     tags = {
         tag for notebook in chapters.values() for cell in notebook["cells"] for tag in cell["metadata"].get("tags", [])
     }
-    assert {tag for tag in tags if not tag.startswith("eq-")} <= {"exercise", "live", "navigation"}
+    known = {"exercise", "live", "native", "navigation", "needs-bert", "needs-processes", "needs-safetensors"}
+    assert {tag for tag in tags if not tag.startswith("eq-")} <= known

@@ -43,7 +43,7 @@ class BlockPattern(NamedTuple):
         P, T = self.starts.shape[0], self.starts.shape[1] - 1
         M = -(-self.m // TILE)
         whole = np.zeros((P * T, M, TILE, TILE), bool)
-        rows = np.repeat(np.arange(P * T), np.diff(self.starts).ravel())
+        rows = np.repeat(np.arange(P * T), np.diff(self.starts).ravel().astype(np.intp, copy=False))
         whole[rows, self.tiles] = np.where((self.which < 0)[:, None, None], True, self.masks[self.which])
         whole = whole.swapaxes(1, 2).reshape(P, T * TILE, M * TILE)[:, : self.n, : self.m]
         return whole[0] if P == 1 else whole

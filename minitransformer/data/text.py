@@ -9,7 +9,6 @@ import codecs
 import hashlib
 import zlib
 from pathlib import Path
-from pydoc_data import topics
 from typing import NamedTuple
 
 import numpy as np
@@ -41,9 +40,11 @@ def python_docs() -> Text:
     name, so a topic stays on its side when another Python adds or drops some. How hard a held-out set is depends on
     what it shares with the rest: a 6-gram model needs 1.1 to 2.5 bits per byte on the ten digits. 2 lies in the middle.
     """
+    from pydoc_data.topics import topics  # half a megabyte, which few programs need
+
     sides: tuple[list[str], list[str]] = ([], [])
-    for name in sorted(topics.topics):
-        sides[zlib.crc32(name.encode()) % 10 == 2].append(topics.topics[name].strip() + "\n\n\n")
+    for name in sorted(topics):
+        sides[zlib.crc32(name.encode()) % 10 == 2].append(topics[name].strip() + "\n\n\n")
     train, held_out = ("".join(side).encode() for side in sides)
     return _text(train + held_out, len(train), "pydoc_data.topics")
 

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import MultiHeadAttention, unweighted_attention
 from minitransformer.figures.style import figure
-from minitransformer.lazy_import import lazy_import
 from minitransformer.models import Block, FeedForward
 from minitransformer.pullback import Layer, residual
 from minitransformer.typing import Array
@@ -63,13 +62,29 @@ def _points(n: int, layers: int) -> Array:
     return np.array(points)
 
 
+def hull(X: Array) -> Array:
+    """The corners of the smallest convex polygon around points (n, 2), counterclockwise from the leftmost.
+
+    Andrew's two chains: from left to right along the bottom, and back along the top, whatever turns right is left out.
+    """
+    points = X[np.lexsort(X.T[::-1])]
+    chains = []
+    for way in (points, points[::-1]):
+        chain: list[Array] = []
+        for point in way:
+            while len(chain) > 1 and np.linalg.det([chain[-1] - chain[-2], point - chain[-2]]) <= 0:
+                chain.pop()
+            chain.append(point)
+        chains += chain[:-1]
+    return np.array(chains)
+
+
 def draw(data: RankCollapse) -> Figure:
     """Left: tokens move to averages of each other. Right: how far from all the same, layer by layer."""
     fig, (left, right) = figure(1, 2, width=12, height=6.4)
     shades = ("0.8", "#7ad151", "#2a788e", "#440154")
     for layer, (X, shade, marker) in enumerate(zip(data.points, shades, "osD^", strict=True)):
-        corners = X[lazy_import("scipy.spatial", "a convex hull").ConvexHull(X).vertices]
-        left.fill(*corners.T, facecolor=shade, edgecolor=shade, linestyle="-", linewidth=0.8, alpha=0.3)
+        left.fill(*hull(X).T, facecolor=shade, edgecolor=shade, linestyle="-", linewidth=0.8, alpha=0.3)
         label = f"layer {layer}" if layer else "input"
         left.plot(*X.T, marker, color=shade, markersize=9, markeredgecolor="0.3", markeredgewidth=0.7, label=label)
     left.set(xlabel="channel 1", ylabel="channel 2", aspect="equal", title="eight tokens, no weights")

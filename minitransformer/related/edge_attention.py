@@ -182,7 +182,7 @@ class _Sample(NamedTuple):
             S, V = np.where(self.seen[..., 0], S, -np.inf).astype(S.dtype), np.where(self.seen, V, V.dtype.type(0))
         top, some = np.zeros((len(starts) - 1, S.shape[1]), S.dtype), np.flatnonzero(np.diff(starts))
         if some.size:
-            top[some] = np.maximum.reduceat(S, starts[some], axis=0)
+            top[some] = np.maximum.reduceat(S, starts[some].astype(np.intp, copy=False), axis=0)
         A = np.exp(S - np.where(np.isneginf(top), top.dtype.type(0), top)[i])
         total = segment_sums(A, starts)
         A /= np.where(total == 0, total.dtype.type(1), total)[i]

@@ -36,7 +36,7 @@ def segment_sums(X: Array, starts: Array) -> Array:
     Y = np.zeros((len(starts) - 1, *X.shape[1:]), X.dtype)
     some = np.flatnonzero(np.diff(starts))
     if some.size:
-        Y[some] = np.add.reduceat(X, starts[some], axis=0)
+        Y[some] = np.add.reduceat(X, starts[some].astype(np.intp, copy=False), axis=0)
     return Y
 
 

@@ -51,7 +51,7 @@ def sum_of_rows(dX: Array, index: Array, n: int) -> Array:
     """The same, whoever stands where and how often, a column at a time."""
     *batch, _, _, w = dX.shape
     samples = np.arange(math.prod(batch)).reshape(*batch, 1, 1)
-    place = (np.where(index < 0, n, index) + (n + 1) * samples).ravel()
+    place = (np.where(index < 0, n, index) + (n + 1) * samples).ravel().astype(np.intp, copy=False)
     columns = np.moveaxis(dX, -1, 0).reshape(w, place.size)
     whole = np.empty((math.prod(batch) * (n + 1), w), dX.dtype)
     for c, column in enumerate(columns):
