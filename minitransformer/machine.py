@@ -22,6 +22,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def memory() -> int | None:
+    """Bytes of memory of this machine, or None if it doesn't say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return None
+
+
 def processor() -> str:
     """The name that the processor gives itself."""
     cpuinfo = Path("/proc/cpuinfo")

@@ -92,7 +92,7 @@ def begin() -> None:
 
 def _is_command(program: str) -> bool:
     """The script, or `python -m`, which names its file only when the package has been imported."""
-    module = os.path.join(os.path.dirname(os.path.dirname(__file__)), "__main__.py")
+    module = os.path.join(os.path.dirname(__file__), "__main__.py")
     return program in ("-m", module) or os.path.basename(program).removesuffix(".exe") == "minitransformer"
 
 

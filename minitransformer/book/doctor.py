@@ -12,9 +12,8 @@ from threadpoolctl import threadpool_info
 from minitransformer.backend import TIERS, available, backend, current
 from minitransformer.data.text import python_docs
 from minitransformer.kept_loops import kept_in
-from minitransformer.machine import cores, vectors
+from minitransformer.machine import cores, memory, vectors
 from minitransformer.models.bert_files import PACKAGE
-from minitransformer.training.size import memory
 
 NICKNAMES = {"X86_V2": "SSE 4.2 (X86_V2)", "X86_V3": "AVX2 (X86_V3)", "X86_V4": "AVX-512 (X86_V4)"}
 

@@ -31,7 +31,11 @@ def encodings(name: str | None = None) -> str:
 
     raises   ValueError for an unknown name
     """
-    return _catalogue("positions", {**AT_EMBEDDING, **IN_ATTENTION}, _of_encoding, name)
+    where = {
+        **dict.fromkeys(AT_EMBEDDING, "added to the embeddings"),
+        **dict.fromkeys(IN_ATTENTION, "in every attention"),
+    }
+    return _catalogue("positions", {**AT_EMBEDDING, **IN_ATTENTION}, lambda name, made: where[name], name)
 
 
 def pairs() -> dict[tuple[str, str], str]:
@@ -71,7 +75,7 @@ def stacks(name: str | None = None) -> str:
 
     raises   ValueError for an unknown name
     """
-    return _catalogue("stack", STACKS, _of_stack, name)
+    return _catalogue("stack", STACKS, lambda name, made: f"takes {made.takes}", name)
 
 
 def _catalogue(what: str, known: dict[str, Any], about: Any, name: str | None) -> str:
@@ -101,14 +105,6 @@ def _of_attention(name: str, made: Any) -> str:
     remembers = f"remembers {part.remembers}" if part.remembers else remembers
     needs = f"; needs {part.needs}" if part.needs else ""
     return f"{part.cost}; causal: {causal}; {remembers}; positions: {positions(part)}{needs}"
-
-
-def _of_stack(name: str, made: Any) -> str:
-    return f"takes {made.takes}"
-
-
-def _of_encoding(name: str, made: Any) -> str:
-    return "added to the embeddings" if name in AT_EMBEDDING else "in every attention"
 
 
 def _options(maker: Any) -> Iterator[str]:

@@ -42,14 +42,7 @@ def small(trial: Trial) -> Trial:
 
 def run(trial: Trial) -> dict[str, Any]:
     """Bytes per second with a memory, and with a window."""
-    sizes: dict[str, Any] = {
-        "context": SEGMENT,
-        "width": trial.width,
-        "depth": trial.depth,
-        "heads": 4,
-        "positions": "transformer-xl",
-    }
-    slides = LanguageModel(**sizes)
+    slides = LanguageModel(context=SEGMENT, width=trial.width, depth=trial.depth, heads=4, positions="transformer-xl")
     remembers = replace(slides, stack=f"transformer-xl:memory={trial.sees}")
     params = remembers.init(np.random.default_rng(0))
     text = np.resize(python_docs().held_out, trial.sees + max(trial.read, trial.slid)).astype(np.int64)

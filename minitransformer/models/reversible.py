@@ -144,21 +144,16 @@ class ReversibleStack(Stack):
         Y, norm = self._last_norm(params, (X_1 + X_2) / 2)
         return Y, ReversiblePullback(self, params, X_1, X_2, norm, causal, mask, seed, tuple(observed), added)
 
-    @checked
-    def step(
-        self, params: StackParams, X: Float[Array, "*batch n {self.width}"], states: tuple[Any, ...] | None = None
+    def _through_blocks(
+        self, params: tuple[BlockParams, ...], X: Array, states: tuple[Any, ...]
     ) -> tuple[Array, tuple[Any, ...]]:
-        """New tokens after those in the states of the blocks; returns Y and the longer states."""
         X_1, X_2, longer = X, X, []
-        states = (None,) * self.depth if states is None else states
-        if len(states) != self.depth:
-            raise ValueError(f"states: {len(states)} for a stack of {self.depth}")
-        for block, own, state in zip(self.blocks, self._tied(params), states, strict=True):
+        for block, own, state in zip(self.blocks, params, states, strict=True):
             F, state = block.attention.step(own.attention, block._norm.value(own.attention_norm, X_2), state)
             X_1 = X_1 + F
             X_2 = X_2 + block.ffn.value(own.ffn, block._norm.value(own.ffn_norm, X_1))  # type: ignore[union-attr]
             longer.append(state)
-        return self._last_norm(params, (X_1 + X_2) / 2)[0], tuple(longer)
+        return (X_1 + X_2) / 2, tuple(longer)
 
     def observe(self, pullback: Pullback) -> Tree:
         """What each block's attention has to know for `after_step`; it was asked on the way, when there was something to see."""

@@ -99,9 +99,7 @@ class MemoryStack(Stack):
         super().refuse(causal=causal)
         if self.memory and (absolute is not None or not causal):
             what = f"positions: {type(absolute).__name__}" if causal else "causal: False"
-            raise ValueError(
-                f"{what} does not go with a memory: it wants relative positions, and to see what was before"
-            )
+            raise ValueError(f"{what} does not go with a memory: it wants relative positions, and to look back only")
 
     @checked
     def __call__(  # type: ignore[override]

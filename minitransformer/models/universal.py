@@ -28,7 +28,7 @@ from minitransformer.models.block import BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
 from minitransformer.models.stack import Stack
 from minitransformer.positions import sinusoids
-from minitransformer.pullback import Pullback, Tree, tree_add
+from minitransformer.pullback import Pullback, tree_add
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -331,14 +331,6 @@ class UniversalStack(Stack):
     def adds_loss(self) -> bool:
         """The ponder cost, or what its attention adds."""
         return self.halting != "fixed" or super().adds_loss
-
-    def observe(self, pullback: Pullback) -> Tree:
-        """No part of it moves after a step, so there is nothing to know."""
-        return None
-
-    def after_step(self, params: Tree, observed: Tree, rng: np.random.Generator) -> Tree:
-        """The parameters as they are: no part of it moves after a step."""
-        return params
 
 
 def _who_is_there(mask: Array | None, X: Array) -> Array | None:

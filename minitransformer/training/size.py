@@ -1,19 +1,12 @@
 """Whether a training fits into this machine: a rough count, before anything is made."""
 
-import os
 from typing import Any
+
+from minitransformer.machine import memory
 
 BYTES = 4  # of a float32
 COPIES = 4  # of the parameters: they, their gradient, and AdamW's two averages
 WIDE = 12  # W_q, W_k, W_v, W_o and the two layers of 4 D make 12 D² parameters, and at least as many rows of D numbers
-
-
-def memory() -> int | None:
-    """Bytes of memory of this machine, or None if it doesn't say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return None
 
 
 def needed(c: dict[str, Any]) -> int:
