@@ -3,7 +3,7 @@
 import numpy as np
 
 from minitransformer.attention import dot_product_attention
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, with_pullback
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, expect, unless, value
 from minitransformer.functional import layer_norm, linear, rms_norm
 from minitransformer.models import NormParams, next_token_distribution
 
@@ -116,8 +116,9 @@ def the_fewest_that_reach(answer):
                 )
             if len(kept) > len(right):
                 raise NotYet(f"Of {P} you keep {len(kept)}. Fewer reach {p}.")
-            if np.allclose(given, np.where(wanted > 0, P, 0)):
-                raise NotYet("Those that are kept share the whole: they have to sum to one again.")
+            unless(
+                given, np.where(wanted > 0, P, 0), "Those that are kept share the whole: they have to sum to one again."
+            )
         close(given, wanted, f"Of {P}, for p = {p}, other tokens are kept, or each has not its place any more.")
 
 
@@ -150,7 +151,7 @@ def rms_norm_by_hand(answer):
     """RMS norm of X, gamma and eps, and a pullback with dX and dgamma."""
     rng = np.random.default_rng(38)
     X, gamma, eps = rng.standard_normal((2, 3, 5)) + 0.5, rng.standard_normal(5), 0.1
-    Y, _ = with_pullback(answer, X, gamma, eps)
+    Y = value(answer, X, gamma, eps)
     close(Y, rms_norm(X, gamma, eps=eps)[0], "Y is not γ ⊙ x/r. No mean is taken off, and ε stands under the root.")
     derivative(
         lambda X, gamma: answer(X, gamma, eps),
@@ -171,14 +172,17 @@ def post_norm(answer):
         Y, pullback = linear(X, W)
         return Y, lambda dY: pullback(dY)[::-1]
 
-    Y, _ = with_pullback(answer, layer, W, norm, X)
-    right, _ = layer_norm(X + X @ W, gamma, beta)
-    if np.shape(Y) == np.shape(right):
-        if np.allclose(Y, X + layer_norm(X, gamma, beta)[0] @ W):
-            raise NotYet("This is pre-norm, the branch of the chapter. Here the norm comes after the sum.")
-        if np.allclose(Y, X + layer_norm(X @ W, gamma, beta)[0]):
-            raise NotYet("Here the norm is on the branch alone. It comes after the sum.")
-    close(Y, right, "Y is not LN(X + F(X)).")
+    Y = value(answer, layer, W, norm, X)
+    expect(
+        Y,
+        layer_norm(X + X @ W, gamma, beta)[0],
+        "Y is not LN(X + F(X)).",
+        (
+            X + layer_norm(X, gamma, beta)[0] @ W,
+            "This is pre-norm, as in the chapter. Here the norm comes after the sum.",
+        ),
+        (X + layer_norm(X @ W, gamma, beta)[0], "Here the norm is on the branch alone. It comes after the sum."),
+    )
     derivative(
         lambda p, norm, X: answer(layer, p, norm, X),
         W,
