@@ -13,6 +13,7 @@ from minitransformer.exercises.check import (
     unless,
     value,
     with_pullback,
+    yes_or_no,
 )
 from minitransformer.functional import relu
 from minitransformer.models import FeedForward
@@ -37,8 +38,6 @@ def gradient_of_a_matrix(answer):
 @exercise("0.2")
 def what_must_be_remembered(answer):
     """Six times True or False: is Y enough for the way back?"""
-    if np.shape(answer) != (6,) or not all(isinstance(one, (bool, np.bool_)) for one in answer):
-        raise NotYet("Six answers are wanted, each True or False.")
     x = np.linspace(-2, 2, 41)
     y, slope = (np.concatenate([f(x), f(np.pi - x)]) for f in (np.sin, np.cos))  # x and π − x have the same sine
     functions = (
@@ -49,10 +48,10 @@ def what_must_be_remembered(answer):
         ("sin", y, slope),
         ("max(x, 0)", relu(x)[0], relu(x)[1](np.ones(41))),
     )
-    for given, (name, y, slope) in zip(answer, functions, strict=True):
+    for given, (name, y, slope) in zip(yes_or_no(answer, 6), functions, strict=True):
         same = np.isclose(y[:, None], y)  # do equal outputs have equal slopes?
         enough = bool(np.isclose(slope[:, None], slope)[same].all())
-        if bool(given) and not enough:
+        if given and not enough:
             raise NotYet(f"{name}: there are two x with the same y and different slopes. Which?")
         if enough and not given:
             raise NotYet(f"{name}: write its slope with the letter y alone.")

@@ -10,7 +10,17 @@ from minitransformer.attention import (
     split_heads,
 )
 from minitransformer.checker import GradientError, check_pullback
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, expect, unless, value
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    close,
+    derivative,
+    exercise,
+    expect,
+    unless,
+    value,
+    yes_or_no,
+)
 from minitransformer.functional import softmax
 from minitransformer.pullback import random_like
 
@@ -38,8 +48,6 @@ def its_gradient(answer):
 @exercise("2.3")
 def what_changes(answer):
     """Five times True or False: does Y change?"""
-    if np.shape(answer) != (5,) or not all(isinstance(one, (bool, np.bool_)) for one in answer):
-        raise NotYet("Five answers are wanted, each True or False.")
     rng = np.random.default_rng(23)
     Q, K, V = rng.standard_normal((3, 5, 4))
     c, order = rng.standard_normal(4), np.roll(np.arange(5), 2)
@@ -57,8 +65,8 @@ def what_changes(answer):
         ),
         (dot_product_attention(Q[order], K, V)[0], "Row i of Y belongs to query i. Where is it now?"),
     )
-    for number, (given, (moved, hint)) in enumerate(zip(answer, tried, strict=True), 1):
-        if bool(given) == np.allclose(moved, Y):
+    for number, (given, (moved, hint)) in enumerate(zip(yes_or_no(answer, 5), tried, strict=True), 1):
+        if given == np.allclose(moved, Y):
             raise NotYet(f"Number {number} is not so. {hint}")
 
 

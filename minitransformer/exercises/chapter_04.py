@@ -10,6 +10,7 @@ from minitransformer.exercises.check import (
     close,
     derivative,
     exercise,
+    expect,
     several,
     unless,
     value,
@@ -72,17 +73,22 @@ def hands_that_never_turn(answer):
 def words_and_their_places(answer):
     """Length of a row of Π over that of a word, at D = 512: without √D, and with it."""
     length = np.linalg.norm(sinusoids(5, 512)[3])
-    given = array_of(answer, (2,))
-    if abs(given[0] / length - np.sqrt(2)) < 0.02:
-        raise NotYet("A row of Π has D entries, and half of the sum of their squares: sin² + cos² is 1 for each pair.")
-    if abs(given[0] / length**2 - 1) < 0.02:
-        raise NotYet("That is the square of a length.")
-    if abs(given[1] * np.sqrt(2) - 1) > 0.01 and abs(given[0] / length - 1) < 0.01:
-        raise NotYet("The first is right. √D times a word is longer by √D, so the quotient is smaller by that.")
-    close(
-        given,
-        [length, length / np.sqrt(512)],
+    first, second = array_of(answer, (2,))
+    expect(
+        first,
+        length,
         "Sum the squares of a row: of Π, pair by pair; of E, D entries of variance 1/D.",
+        (
+            length * np.sqrt(2),
+            "A row of Π has D entries, and half as large a sum of squares: sin² + cos² is 1 for each pair.",
+        ),
+        (length**2, "That is the square of a length."),
+        tolerance=0.01,
+    )
+    close(
+        second,
+        length / np.sqrt(512),
+        "The first is right. √D times a word is longer by √D: then the quotient is smaller.",
         0.01,
     )
 

@@ -3,7 +3,17 @@
 import numpy as np
 
 from minitransformer import positions as pos
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, expect, likely, value
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    close,
+    derivative,
+    exercise,
+    expect,
+    likely,
+    value,
+    yes_or_no,
+)
 from minitransformer.measurements.position_scores import scores_of, with_some_parameters
 from minitransformer.positions.relative_sinusoids import relative_shift
 from minitransformer.positions.shaw import ShawParams
@@ -54,8 +64,6 @@ def how_far_a_head_sees(answer):
 @exercise("5.4")
 def left_from_right(answer):
     """Six times True or False: do the scores of a sentence of one word tell left from right?"""
-    if np.shape(answer) != (6,) or not all(isinstance(one, (bool, np.bool_)) for one in answer):
-        raise NotYet("Six answers are wanted, each True or False.")
     rng = np.random.default_rng(54)
     q, k = rng.standard_normal((2, 4))
     tried = (
@@ -74,10 +82,10 @@ def left_from_right(answer):
             "Each pair of channels gives the cosine of an angle between q and k, and the turn adds to it.",
         ),
     )
-    for number, (given, (encoding, key, hint)) in enumerate(zip(answer, tried, strict=True), 1):
+    for number, (given, (encoding, key, hint)) in enumerate(zip(yes_or_no(answer, 6), tried, strict=True), 1):
         Q, K = (np.tile(row, (1, 1, 7, 1)) for row in (q, key))
         S = scores_of(encoding, with_some_parameters(encoding, rng), Q, K)[0, 0]
-        if bool(given) == np.allclose(S[3, 0], S[3, 6]):
+        if given == np.allclose(S[3, 0], S[3, 6]):
             raise NotYet(f"Number {number} is not so. {hint}")
 
 

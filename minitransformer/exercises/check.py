@@ -167,6 +167,15 @@ def choice(given: Any, wanted: Any, hint: str) -> None:
         raise NotYet(hint)
 
 
+def yes_or_no(given: Any, count: int) -> list[bool]:
+    """As many answers of True or False as there are questions."""
+    if not isinstance(given, (list, tuple, Array)) or len(given) != count:
+        raise NotYet(f"{count} answers are wanted, each True or False.")
+    if not all(isinstance(one, (bool, np.bool_)) for one in given):
+        raise NotYet("Each answer is True or False.")
+    return [bool(one) for one in given]
+
+
 def several(found: Any, *names: str) -> tuple[Any, ...]:
     """As many things as there are names, in their order."""
     if not isinstance(found, (tuple, list)) or len(found) != len(names):
