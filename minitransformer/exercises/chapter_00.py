@@ -3,7 +3,18 @@
 import numpy as np
 
 from minitransformer.backend import backend
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, with_pullback
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    close,
+    derivative,
+    exercise,
+    expect,
+    unless,
+    value,
+    with_pullback,
+    yes_or_no,
+)
 from minitransformer.functional import relu
 from minitransformer.models import FeedForward
 from minitransformer.pullback import tree_bytes
@@ -14,19 +25,19 @@ def gradient_of_a_matrix(answer):
     """dW of the first example, (2, 2)."""
     X, W = np.array([[1.0, 2], [0, 1], [3, -1]]), np.array([[1.0, 0], [2, -1]])
     dY = X @ W
-    given, dW = array_of(answer, (2, 2)), X.T @ dY
-    if np.allclose(given, dW.T):
-        raise NotYet("This is the transpose. dW has the shape of W: row c belongs to column c of X.")
-    if np.allclose(given, X[:1].T @ dY[:1]):
-        raise NotYet("This is what the first row sends. W was used for all three.")
-    close(given, dW, "dW[c, e] is a sum over the three rows, of X[i, c] times dY[i, e].", 0.01)
+    expect(
+        answer,
+        X.T @ dY,
+        "dW[c, e] is a sum over the three rows, of X[i, c] times dY[i, e].",
+        (dY.T @ X, "This is the transpose. dW has the shape of W: row c belongs to column c of X."),
+        (X[:1].T @ dY[:1], "This is what the first row sends. W was used for all three."),
+        tolerance=0.01,
+    )
 
 
 @exercise("0.2")
 def what_must_be_remembered(answer):
     """Six times True or False: is Y enough for the way back?"""
-    if np.shape(answer) != (6,) or not all(isinstance(one, (bool, np.bool_)) for one in answer):
-        raise NotYet("Six answers are wanted, each True or False.")
     x = np.linspace(-2, 2, 41)
     y, slope = (np.concatenate([f(x), f(np.pi - x)]) for f in (np.sin, np.cos))  # x and π − x have the same sine
     functions = (
@@ -37,10 +48,10 @@ def what_must_be_remembered(answer):
         ("sin", y, slope),
         ("max(x, 0)", relu(x)[0], relu(x)[1](np.ones(41))),
     )
-    for given, (name, y, slope) in zip(answer, functions, strict=True):
+    for given, (name, y, slope) in zip(yes_or_no(answer, 6), functions, strict=True):
         same = np.isclose(y[:, None], y)  # do equal outputs have equal slopes?
         enough = bool(np.isclose(slope[:, None], slope)[same].all())
-        if bool(given) and not enough:
+        if given and not enough:
             raise NotYet(f"{name}: there are two x with the same y and different slopes. Which?")
         if enough and not given:
             raise NotYet(f"{name}: write its slope with the letter y alone.")
@@ -55,21 +66,17 @@ def megabytes_of_a_text(answer):
         _, pullback = network(params, np.ones((1, 6), np.float32))
     for_a_token = tree_bytes(pullback) - tree_bytes(params)
     megabytes = 12 * 1024 * 128 * for_a_token / 2**20
-    given = float(array_of(answer, ()))
-    for wrong, hint in (
+    expect(
+        answer,
+        megabytes,
+        "For each token: its row of X, the slopes, and the hidden row; four bytes each, in 12 networks.",
         (megabytes / 4, "Of numbers, yes. A float32 has four bytes."),
         (2 * megabytes, "float32 has four bytes, not eight."),
         (megabytes / 12, "That is one of the networks. There are twelve."),
         (megabytes * 2**20 / 1e6, "A megabyte is 2²⁰ bytes here."),
         (megabytes * 5 / 9, "The slopes of the ReLU are remembered, too: as many as there are hidden numbers."),
         (megabytes * 8 / 9, "The row of X that went in is remembered, too: dW_1 needs it."),
-    ):
-        if abs(given / wrong - 1) < 0.001:
-            raise NotYet(hint)
-    close(
-        given,
-        megabytes,
-        "For each token: its row of X, the slopes, and the hidden row; four bytes each, in 12 networks.",
+        tolerance=0.001,
     )
 
 
@@ -79,7 +86,7 @@ def a_gain_for_each_column(answer):
     rng = np.random.default_rng(4)
     for shape in ((5, 3), (2, 4, 3)):
         X, g = rng.standard_normal(shape), rng.standard_normal(3)
-        Y, _ = with_pullback(answer, X, g)
+        Y = value(answer, X, g)
         close(Y, X * g, "Y is X with column c multiplied by g_c.")
         derivative(answer, X, g, hint="Y is right, its gradient is not. Who uses g_c? All rows, of all samples.")
 
@@ -110,12 +117,10 @@ def a_table_used_twice(answer):
     dY = rng.standard_normal(Y.shape)
     gradients = pullback(dY)
     read, write = X.T @ dY @ W, dY.T @ X @ W
-    if isinstance(gradients, tuple) and len(gradients) == 2 and np.shape(gradients[1]) == W.shape:
+    if isinstance(gradients, tuple) and len(gradients) == 2:
         for one, name in ((read, "the W that reads"), (write, "the W that writes")):
-            if np.allclose(gradients[1], one):
-                raise NotYet(f"This is the gradient of {name} alone. W is used twice.")
-            if np.allclose(gradients[1], 2 * one):
-                raise NotYet(f"This is twice the gradient of {name}. The other use has another one.")
+            unless(gradients[1], one, f"This is the gradient of {name} alone. W is used twice.")
+            unless(gradients[1], 2 * one, f"This is twice the gradient of {name}. The other use has another one.")
     derivative(
         answer,
         X,

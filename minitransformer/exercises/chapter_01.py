@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, with_pullback
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, expect, unless, value
 from minitransformer.functional import softmax
 from minitransformer.related import GRU, gru_coefficients
 
@@ -13,8 +13,7 @@ def weights_of_a_constant_gate(answer):
     C, _ = gru_coefficients(np.full((4, 1), 0.5))
     hint = "Each candidate enters with 1 − u and passes every gate after it. h_0 has passed four, and entered whole."
     given = array_of(answer, (5,), hint)
-    if np.allclose(given, C[4, ::-1, 0]):
-        raise NotYet("These are the five weights from the newest to the oldest. h_0 comes first.")
+    unless(given, C[4, ::-1, 0], "These are the five weights from the newest to the oldest. h_0 comes first.")
     if not abs(given.sum() - 1) < 0.01:
         raise NotYet(f"The five sum to {given.sum():.3f}. An average of averages is an average. {hint}")
     close(given, C[4, :, 0], hint, 0.01)
@@ -108,24 +107,21 @@ def free_weights(answer):
     for n, D in ((6, 4), (3, 5)):
         X, c, W_q = rng.standard_normal((n, D)), rng.standard_normal((n, D)), rng.standard_normal((D, D))
         S, past = X @ W_q @ c.T, np.tri(n, dtype=bool)
-        given, wanted = np.asarray(answer(X, c, W_q)), softmax(S / np.sqrt(D), mask=past)[0] @ c
-        if given.shape == wanted.shape and not np.allclose(given, wanted):
-            if np.allclose(given, softmax(S / np.sqrt(D))[0] @ c):
-                raise NotYet("Each row averages over all candidates. The sums of (1.11) end at k = i.")
-            if np.allclose(given, np.where(past, softmax(S / np.sqrt(D))[0], 0) @ c):
-                raise NotYet(
-                    "Later candidates have no weight, but they still stand in the denominator: row 1 sums to less than 1."
-                )
-            if np.allclose(given, softmax(S, mask=past)[0] @ c):
-                raise NotYet("The scores are not divided by √D.")
-            if np.allclose(given, softmax(c @ W_q @ X.T / np.sqrt(D), mask=past)[0] @ c):
-                raise NotYet("Here the candidate asks and the token is asked. In (1.11) row i belongs to x_i.")
-            if np.allclose(given[0], c[0]):
-                raise NotYet("The first row is right: it has one candidate. Look at the second, by hand.")
-        close(
-            given,
-            wanted,
+        hidden = np.where(past, softmax(S / np.sqrt(D))[0], 0)
+        expect(
+            answer(X, c, W_q),
+            softmax(S / np.sqrt(D), mask=past)[0] @ c,
             "In the first row only c_1 may count, with the weight 1. Then which scores, over what, and what is averaged?",
+            (softmax(S / np.sqrt(D))[0] @ c, "Each row averages over all candidates. The sums of (1.11) end at k = i."),
+            (
+                hidden @ c,
+                "Later candidates have no weight, but they still stand in the denominator: row 1 sums to less than 1.",
+            ),
+            (softmax(S, mask=past)[0] @ c, "The scores are not divided by √D."),
+            (
+                softmax(c @ W_q @ X.T / np.sqrt(D), mask=past)[0] @ c,
+                "Here the candidate asks and the token is asked. In (1.11) row i belongs to x_i.",
+            ),
         )
 
 
@@ -134,7 +130,7 @@ def gates_and_candidates(answer):
     """A function of u and c (batch, n, D): the states of (1.6) from h_0 = 0, and a pullback with du, dc."""
     rng = np.random.default_rng(18)
     u, c = rng.uniform(0.1, 0.9, (2, 5, 3)), rng.standard_normal((2, 5, 3))
-    h, _ = with_pullback(answer, u, c)
+    h = value(answer, u, c)
     wanted, state = [], np.zeros((2, 3))
     for i in range(5):
         state = u[:, i] * state + (1 - u[:, i]) * c[:, i]

@@ -10,7 +10,17 @@ from minitransformer.attention import (
     split_heads,
 )
 from minitransformer.checker import GradientError, check_pullback
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, with_pullback
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    close,
+    derivative,
+    exercise,
+    expect,
+    unless,
+    value,
+    yes_or_no,
+)
 from minitransformer.functional import softmax
 from minitransformer.pullback import random_like
 
@@ -27,26 +37,17 @@ def its_gradient(answer):
     """The row of dS for dA = (0, 0, 1, 0); four numbers."""
     dA = np.array([0.0, 0, 1, 0])
     A, pullback = softmax(np.log([4.0, 1, 2, 4]))
-    if np.shape(answer) == (4,):
-        if np.allclose(answer, A * dA):
-            raise NotYet("You have A ⊙ dA. The average of dA along the row has to be taken off first.")
-        if np.allclose(answer, dA - A[2], atol=0.01):
-            raise NotYet("That is the bracket of (2.3). What stands in front of it?")
-        if not abs(np.sum(answer)) < 0.01:
-            raise NotYet("A constant added to the row changes nothing. So what do the four numbers sum to?")
-    close(
-        answer,
-        pullback(dA),
-        "In (2.3) the average ⟨dA, A⟩ is one number for the row, and A is a factor in front.",
-        0.01,
-    )
+    given = array_of(answer, (4,))
+    unless(given, A * dA, "You have A ⊙ dA. The average of dA along the row has to be taken off first.", 0.01)
+    unless(given, dA - A[2], "That is the bracket of (2.3). What stands in front of it?", 0.01)
+    if not abs(given.sum()) < 0.01:
+        raise NotYet("A constant added to the row changes nothing. So what do the four numbers sum to?")
+    close(given, pullback(dA), "In (2.3) the average ⟨dA, A⟩ is one number for the row. What stands in front?", 0.01)
 
 
 @exercise("2.3")
 def what_changes(answer):
     """Five times True or False: does Y change?"""
-    if np.shape(answer) != (5,) or not all(isinstance(one, (bool, np.bool_)) for one in answer):
-        raise NotYet("Five answers are wanted, each True or False.")
     rng = np.random.default_rng(23)
     Q, K, V = rng.standard_normal((3, 5, 4))
     c, order = rng.standard_normal(4), np.roll(np.arange(5), 2)
@@ -64,8 +65,8 @@ def what_changes(answer):
         ),
         (dot_product_attention(Q[order], K, V)[0], "Row i of Y belongs to query i. Where is it now?"),
     )
-    for number, (given, (moved, hint)) in enumerate(zip(answer, tried, strict=True), 1):
-        if bool(given) == np.allclose(moved, Y):
+    for number, (given, (moved, hint)) in enumerate(zip(yes_or_no(answer, 5), tried, strict=True), 1):
+        if given == np.allclose(moved, Y):
             raise NotYet(f"Number {number} is not so. {hint}")
 
 
@@ -122,15 +123,19 @@ def cut_into_heads(answer):
     rng = np.random.default_rng(26)
     for n, D, heads in ((5, 12, 3), (4, 8, 2)):
         Q, d = rng.standard_normal((n, D)), D // heads
-        given, wanted = np.asarray(answer(Q, heads)), split_heads(Q, heads)
-        if given.shape == wanted.shape and not np.allclose(given, wanted):
-            if np.allclose(given, Q.reshape(heads, n, d)):
-                raise NotYet(
-                    "reshape never moves a number: head 0 gets the first rows, all columns. Whose columns are they?"
-                )
-            if np.allclose(given, Q.reshape(n, d, heads).transpose(2, 0, 1)):
-                raise NotYet("Head h has every H-th column. It owns d columns that stand side by side.")
-        close(given, wanted, "Cut the columns first, (n, H, d), and then bring the axis of the heads to the front.")
+        expect(
+            answer(Q, heads),
+            split_heads(Q, heads),
+            "Cut the columns first, (n, H, d), and then bring the axis of the heads to the front.",
+            (
+                Q.reshape(heads, n, d),
+                "reshape never moves a number: head 0 gets the first rows, all columns. Whose columns are they?",
+            ),
+            (
+                Q.reshape(n, d, heads).transpose(2, 0, 1),
+                "Head h has every H-th column. It owns d columns that stand side by side.",
+            ),
+        )
 
 
 @exercise("2.7")
@@ -139,7 +144,7 @@ def a_learned_scale(answer):
     rng = np.random.default_rng(27)
     Q, K, V = (rng.standard_normal(shape) for shape in ((3, 4, 5), (3, 6, 5), (3, 6, 2)))
     s = np.array([0.3, 0.5, 0.9])
-    Y, _ = with_pullback(answer, Q, K, V, s)
+    Y = value(answer, Q, K, V, s)
     right = np.stack([dot_product_attention(q, k, v, scale=one)[0] for q, k, v, one in zip(Q, K, V, s, strict=True)])
     close(
         Y,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from minitransformer.attention import dot_product_attention
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, with_pullback
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, expect, likely, unless, value
 from minitransformer.functional import layer_norm, linear, rms_norm
 from minitransformer.models import NormParams, next_token_distribution
 
@@ -52,19 +52,16 @@ def bits_of_two_kinds_of_places(answer):
     """Bits per byte for 1/2 and 1/32, half of the places each, and the probability that costs as much."""
     P = np.array([1 / 2, 1 / 32])
     bits = -np.log2(P).mean()
-    if np.shape(answer) == (2,):
-        if np.isclose(answer[0], -np.log2(P.mean())):
-            raise NotYet("The loss is the mean of the surprises, and not the surprise of the mean probability.")
-        if np.isclose(answer[1], P.mean()):
-            raise NotYet("The second is the plain mean of the two. How many bits does it cost?")
-        if np.isclose(answer[0], bits * np.log(2)):
-            raise NotYet("That is in nats. A bit is ln 2 of them.")
-    close(
-        answer,
-        [bits, 2**-bits],
-        "Find the surprise at each kind of place, in bits, then the mean; and then go back.",
-        0.01,
+    given, as_much = array_of(answer, (2,))
+    likely(
+        given,
+        (-np.log2(P.mean()), "The loss is the mean of the surprises, and not the surprise of the mean probability."),
+        (bits * np.log(2), "That is in nats. A bit is ln 2 of them."),
+        tolerance=0.01,
     )
+    unless(as_much, P.mean(), "The second is the plain mean of the two. How many bits does it cost?", 0.01)
+    close(given, bits, "Find the surprise at each kind of place, in bits, and then the mean.", 0.01)
+    close(as_much, 2**-bits, "The bits are right. Which probability costs as many?", 0.01)
 
 
 @exercise("3.4")
@@ -74,12 +71,14 @@ def adam_of_a_gradient_that_turns(answer):
     for t in range(400):
         mean = 0.9 * mean + 0.1 * (-1) ** t
     hint = "What is ḡ after a step up, if it was −a before? And what is the mean of the squares?"
-    given = float(array_of(answer, ()))
-    if abs(given - 1) < 0.01:
-        raise NotYet(f"One rate is for a gradient that keeps its sign. {hint}")
-    if abs(given - 0.1) < 0.001:
-        raise NotYet(f"0.1 is what one gradient adds to ḡ, and there is something there already. {hint}")
-    close(given, abs(mean), hint, 0.01)
+    expect(
+        answer,
+        abs(mean),
+        hint,
+        (1.0, f"One rate is for a gradient that keeps its sign. {hint}"),
+        (0.1, f"0.1 is what one gradient adds to ḡ, and there is something there already. {hint}"),
+        tolerance=0.01,
+    )
 
 
 @exercise("3.5")
@@ -87,18 +86,14 @@ def bits_of_a_fresh_model(answer):
     """Bits above 8 if 256 logits are independent normal numbers."""
     logits = np.random.default_rng(35).standard_normal((4000, 256))
     nats = np.log(np.exp(logits).sum(1)).mean() - np.log(256)
-    if np.ndim(answer) == 0:
-        if abs(float(answer) - nats) < 0.02:
-            raise NotYet("That is in nats. A bit is ln 2 of them.")
-        if abs(float(answer) - nats / np.log(2) - 8) < 0.1:
-            raise NotYet("That is all of it. How much is above 8?")
-        if float(answer) < 0.02:
-            raise NotYet("Some bytes get more than their share and some less. But the mean of −log₂ P is not 8.")
-    close(
+    expect(
         answer,
         nats / np.log(2),
         "The surprise is log Σ exp ℓ − ℓ of the byte that comes. Take its mean over many places.",
-        0.03,
+        (nats, "That is in nats. A bit is ln 2 of them."),
+        (nats / np.log(2) + 8, "That is all of it. How much is above 8?"),
+        (0.0, "Some bytes get more than their share and some less. But the mean of −log₂ P is above 8."),
+        tolerance=0.03,
     )
 
 
@@ -116,8 +111,9 @@ def the_fewest_that_reach(answer):
                 )
             if len(kept) > len(right):
                 raise NotYet(f"Of {P} you keep {len(kept)}. Fewer reach {p}.")
-            if np.allclose(given, np.where(wanted > 0, P, 0)):
-                raise NotYet("Those that are kept share the whole: they have to sum to one again.")
+            unless(
+                given, np.where(wanted > 0, P, 0), "Those that are kept share the whole: they have to sum to one again."
+            )
         close(given, wanted, f"Of {P}, for p = {p}, other tokens are kept, or each has not its place any more.")
 
 
@@ -150,7 +146,7 @@ def rms_norm_by_hand(answer):
     """RMS norm of X, gamma and eps, and a pullback with dX and dgamma."""
     rng = np.random.default_rng(38)
     X, gamma, eps = rng.standard_normal((2, 3, 5)) + 0.5, rng.standard_normal(5), 0.1
-    Y, _ = with_pullback(answer, X, gamma, eps)
+    Y = value(answer, X, gamma, eps)
     close(Y, rms_norm(X, gamma, eps=eps)[0], "Y is not γ ⊙ x/r. No mean is taken off, and ε stands under the root.")
     derivative(
         lambda X, gamma: answer(X, gamma, eps),
@@ -171,14 +167,17 @@ def post_norm(answer):
         Y, pullback = linear(X, W)
         return Y, lambda dY: pullback(dY)[::-1]
 
-    Y, _ = with_pullback(answer, layer, W, norm, X)
-    right, _ = layer_norm(X + X @ W, gamma, beta)
-    if np.shape(Y) == np.shape(right):
-        if np.allclose(Y, X + layer_norm(X, gamma, beta)[0] @ W):
-            raise NotYet("This is pre-norm, the branch of the chapter. Here the norm comes after the sum.")
-        if np.allclose(Y, X + layer_norm(X @ W, gamma, beta)[0]):
-            raise NotYet("Here the norm is on the branch alone. It comes after the sum.")
-    close(Y, right, "Y is not LN(X + F(X)).")
+    Y = value(answer, layer, W, norm, X)
+    expect(
+        Y,
+        layer_norm(X + X @ W, gamma, beta)[0],
+        "Y is not LN(X + F(X)).",
+        (
+            X + layer_norm(X, gamma, beta)[0] @ W,
+            "This is pre-norm, as in the chapter. Here the norm comes after the sum.",
+        ),
+        (X + layer_norm(X @ W, gamma, beta)[0], "Here the norm is on the branch alone. It comes after the sum."),
+    )
     derivative(
         lambda p, norm, X: answer(layer, p, norm, X),
         W,

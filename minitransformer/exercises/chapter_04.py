@@ -4,7 +4,18 @@ import math
 
 import numpy as np
 
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, with_pullback
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    close,
+    derivative,
+    exercise,
+    expect,
+    several,
+    unless,
+    value,
+    with_pullback,
+)
 from minitransformer.functional import softmax
 from minitransformer.measurements.position_probes import position_error
 from minitransformer.positions import sinusoids
@@ -15,8 +26,7 @@ def a_third_of_a_turn(answer):
     """M_2 for one pair with ω = π/3, (2, 2)."""
     given, angle = array_of(answer, (2, 2)), 2 * np.pi / 3
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    if np.allclose(given, turn.T, atol=0.01):
-        raise NotYet("This turns the other way. Row i is (sin ωi, cos ωi), in this order: see (4).")
+    unless(given, turn.T, "This turns the other way. Row i is (sin ωi, cos ωi), in this order: see (4).", 0.01)
     if np.allclose(given @ given, turn, atol=0.02):
         raise NotYet("That is M_1. M_2 turns by two ticks.")
     close(given, turn, "Take row 0, which is (0, 1), to row 2. By which angle do two ticks turn the hand?", 0.01)
@@ -63,17 +73,22 @@ def hands_that_never_turn(answer):
 def words_and_their_places(answer):
     """Length of a row of Π over that of a word, at D = 512: without √D, and with it."""
     length = np.linalg.norm(sinusoids(5, 512)[3])
-    given = array_of(answer, (2,))
-    if abs(given[0] / length - np.sqrt(2)) < 0.02:
-        raise NotYet("A row of Π has D entries, and half of the sum of their squares: sin² + cos² is 1 for each pair.")
-    if abs(given[0] / length**2 - 1) < 0.02:
-        raise NotYet("That is the square of a length.")
-    if abs(given[1] * np.sqrt(2) - 1) > 0.01 and abs(given[0] / length - 1) < 0.01:
-        raise NotYet("The first is right. √D times a word is longer by √D, so the quotient is smaller by that.")
-    close(
-        given,
-        [length, length / np.sqrt(512)],
+    first, second = array_of(answer, (2,))
+    expect(
+        first,
+        length,
         "Sum the squares of a row: of Π, pair by pair; of E, D entries of variance 1/D.",
+        (
+            length * np.sqrt(2),
+            "A row of Π has D entries, and half as large a sum of squares: sin² + cos² is 1 for each pair.",
+        ),
+        (length**2, "That is the square of a length."),
+        tolerance=0.01,
+    )
+    close(
+        second,
+        length / np.sqrt(512),
+        "The first is right. √D times a word is longer by √D: then the quotient is smaller.",
         0.01,
     )
 
@@ -85,8 +100,8 @@ def rows_of_a_matrix(answer):
     given = array_of(answer(W), (8, 3), "Nothing is added or lost, rows only move.")
     table = sinusoids(6, 8)
     halves = np.concatenate([table[:, ::2], table[:, 1::2]], axis=1)
-    if np.allclose(given, W.reshape(2, 4, 3).swapaxes(0, 1).reshape(8, 3)):
-        raise NotYet("This is the way from halves to turns. Which row of W_q has met column 2, the second sine?")
+    back = W.reshape(2, 4, 3).swapaxes(0, 1).reshape(8, 3)
+    unless(given, back, "This is the way from halves to turns. Which row of W_q has met column 2, the second sine?")
     close(halves @ given, table @ W, "A row of W_q belongs to a channel of the table. Where is each channel now?")
 
 
@@ -94,7 +109,7 @@ def rows_of_a_matrix(answer):
 def a_head_that_looks_back(answer):
     """A function of D and o: W_q, W_k (D, D) of a head that looks o positions back."""
     for D, o in ((16, 1), (16, 5), (12, 3)):
-        W_q, W_k = (array_of(W, (D, D)) for W in _two(answer(D, o)))
+        W_q, W_k = (array_of(W, (D, D)) for W in several(answer(D, o), "W_q", "W_k"))
         Pi, i = sinusoids(48, D), np.arange(o, 48)
         with np.errstate(over="ignore", invalid="ignore"):
             S = Pi @ W_q @ (Pi @ W_k).T / np.sqrt(D)
@@ -140,7 +155,7 @@ def a_base_that_is_learned(answer):
     """A function of X (batch, n, D) and b (1,): X + Π, and a pullback with dX and db."""
     rng = np.random.default_rng(48)
     X, b = rng.standard_normal((2, 5, 6)), np.array([7.0])
-    Y, _ = with_pullback(answer, X, b)
+    Y = value(answer, X, b)
     close(
         Y,
         X + sinusoids(5, 6, base=7.0),
@@ -165,9 +180,3 @@ def the_worst_width(answer):
     errors = [np.mean([position_error(rng.standard_normal((100, D)), rng) for _ in range(4)]) for D in widths]
     if given != widths[int(np.argmax(errors))]:
         raise NotYet("Another width does worse. How many rows are there to fit, and how many weights?")
-
-
-def _two(found):
-    if not (isinstance(found, (tuple, list)) and len(found) == 2):
-        raise NotYet("Two matrices are wanted, W_q and W_k.")
-    return found

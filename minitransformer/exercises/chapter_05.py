@@ -3,7 +3,17 @@
 import numpy as np
 
 from minitransformer import positions as pos
-from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, with_pullback
+from minitransformer.exercises.check import (
+    NotYet,
+    array_of,
+    close,
+    derivative,
+    exercise,
+    expect,
+    likely,
+    value,
+    yes_or_no,
+)
 from minitransformer.measurements.position_scores import scores_of, with_some_parameters
 from minitransformer.positions.relative_sinusoids import relative_shift
 from minitransformer.positions.shaw import ShawParams
@@ -13,10 +23,8 @@ from minitransformer.positions.shaw import ShawParams
 def one_more_query(answer):
     """The row of S of the query (0, 1) in the example with Shaw's vectors; three numbers."""
     wanted = _shaw(np.array([[1.0, 2], [0, 1], [2, 0]]))[1]
-    given = array_of(answer, (3,))
-    if np.allclose(given, wanted * np.sqrt(2), atol=0.01):
-        raise NotYet("Nearly. What is it divided by?")
-    close(given, wanted, "The query (0, 1) meets the vector for left, then self, then right.", 0.01)
+    hint = "The query (0, 1) meets the vector for left, then self, then right."
+    expect(answer, wanted, hint, (wanted * np.sqrt(2), "Nearly. What is it divided by?"), tolerance=0.01)
 
 
 @exercise("5.2")
@@ -29,19 +37,14 @@ def what_an_offset_collects(answer):
         for j in range(3):
             wanted[o[i, j]] += Q[i] / np.sqrt(2)
             neighbours[o[i, j]] += Q[i] / np.sqrt(2) * (abs(i - j) < 2)
-    given = array_of(answer, (3, 2))
-    for wrong, hint in (
+    expect(
+        answer,
+        wanted,
+        "Which of the nine pairs use the vector, and which query does it meet in each of them? Add those.",
         (wanted * np.sqrt(2), "Nearly. What are all scores divided by?"),
         (neighbours, "There are two pairs more: offsets of 2 are clipped to 1, so they use the same vectors."),
         (wanted[::-1], "Left and right are exchanged. Left is a key with j < i."),
-    ):
-        if np.allclose(given, wrong, atol=0.01):
-            raise NotYet(hint)
-    close(
-        given,
-        wanted,
-        "Which of the nine pairs use the vector, and which query does it meet in each of them? Add those.",
-        0.01,
+        tolerance=0.01,
     )
 
 
@@ -61,8 +64,6 @@ def how_far_a_head_sees(answer):
 @exercise("5.4")
 def left_from_right(answer):
     """Six times True or False: do the scores of a sentence of one word tell left from right?"""
-    if np.shape(answer) != (6,) or not all(isinstance(one, (bool, np.bool_)) for one in answer):
-        raise NotYet("Six answers are wanted, each True or False.")
     rng = np.random.default_rng(54)
     q, k = rng.standard_normal((2, 4))
     tried = (
@@ -81,10 +82,10 @@ def left_from_right(answer):
             "Each pair of channels gives the cosine of an angle between q and k, and the turn adds to it.",
         ),
     )
-    for number, (given, (encoding, key, hint)) in enumerate(zip(answer, tried, strict=True), 1):
+    for number, (given, (encoding, key, hint)) in enumerate(zip(yes_or_no(answer, 6), tried, strict=True), 1):
         Q, K = (np.tile(row, (1, 1, 7, 1)) for row in (q, key))
         S = scores_of(encoding, with_some_parameters(encoding, rng), Q, K)[0, 0]
-        if bool(given) == np.allclose(S[3, 0], S[3, 6]):
+        if given == np.allclose(S[3, 0], S[3, 6]):
             raise NotYet(f"Number {number} is not so. {hint}")
 
 
@@ -94,19 +95,17 @@ def shaw_from_four_terms(answer):
     rng = np.random.default_rng(55)
     X, W_q, W_k, a = (rng.standard_normal(shape) for shape in ((5, 4), (4, 3), (4, 3), (9, 3)))
     Q, K = X @ W_q, X @ W_k
-    given = array_of(answer(X, W_q, W_k, a), (5, 5), "four_terms returns S and its pullback; S is wanted.")
+    found = answer(X, W_q, W_k, a)
+    if isinstance(found, tuple):
+        raise NotYet("four_terms returns S and its pullback; S is wanted.")
     products = np.take_along_axis(Q @ a.T, np.arange(5) - np.arange(5)[:, None] + 4, axis=1)
-    for wrong, hint in (
+    expect(
+        found,
+        (Q @ K.T + products) / np.sqrt(3),
+        "Pi @ U_k is to be Shaw's table itself, and only cc and cp are wanted.",
         (Q @ K.T + products, "The scale is missing: by default it is 1/√d."),
         (Q @ K.T / np.sqrt(3), "This is content–content alone. What must Pi @ U_k be?"),
         (products / np.sqrt(3), "This is content–position alone. Shaw keeps the product of the words, too."),
-    ):
-        if np.allclose(given, wrong):
-            raise NotYet(hint)
-    close(
-        given,
-        (Q @ K.T + products) / np.sqrt(3),
-        "Pi @ U_k is to be Shaw's table itself, and only cc and cp are wanted.",
     )
 
 
@@ -116,10 +115,14 @@ def a_turn(answer):
     rng = np.random.default_rng(56)
     x, angles = rng.standard_normal((5, 6)), rng.uniform(0, 6, (5, 3))
     given, wanted = array_of(answer(x, angles), (5, 6)), pos.rotate(x, angles=angles)[0]
-    if np.allclose(given, pos.rotate(x, angles=-angles)[0]):
-        raise NotYet("It turns the other way.")
-    if np.allclose(given, np.concatenate([wanted[:, ::2], wanted[:, 1::2]], axis=1)):
-        raise NotYet("Every pair is turned, but its two numbers are put elsewhere: into the halves of a row.")
+    likely(
+        given,
+        (pos.rotate(x, angles=-angles)[0], "It turns the other way."),
+        (
+            np.concatenate([wanted[:, ::2], wanted[:, 1::2]], axis=1),
+            "Every pair is turned, but its two numbers are put elsewhere: into the halves of a row.",
+        ),
+    )
     if not np.allclose(np.linalg.norm(given, axis=1), np.linalg.norm(x, axis=1)):
         raise NotYet(
             "The rows have other lengths than before. When the last line reads a, what does a hold? It is a view of y."
@@ -154,7 +157,7 @@ def slopes_that_learn(answer):
     rng = np.random.default_rng(58)
     Q, K = rng.standard_normal((2, 2, 3, 5, 4))
     slopes, t = np.array([0.5, 0.3, 0.1]), np.abs(np.arange(5) - np.arange(5)[:, None])
-    S, _ = with_pullback(answer, Q, K, slopes)
+    S = value(answer, Q, K, slopes)
     wanted = Q @ K.swapaxes(-1, -2) / 2 - slopes[:, None, None] * t
     if np.shape(S) == wanted.shape and not np.allclose(S, wanted):
         if np.allclose(S, wanted + 2 * slopes[:, None, None] * t):

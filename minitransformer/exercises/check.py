@@ -73,7 +73,7 @@ def hint_for(number: str, answer: Any) -> str | None:
     except TypeError as error:
         if callable(answer) or "not callable" not in str(error):
             raise
-        return f"A function is wanted here, and this is {type(answer).__name__}."
+        return f"A function is wanted here: {error}."
     return None
 
 
@@ -103,7 +103,8 @@ def _tried(answer: Any) -> Any:
     @functools.wraps(answer, updated=())
     def function(*args: Any, **kwargs: Any) -> Any:
         own = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
-        return _tried(answer(*own, **kwargs))
+        with np.errstate(all="ignore"):
+            return _tried(answer(*own, **kwargs))
 
     return function
 
@@ -130,6 +131,30 @@ def close(given: Any, wanted: Any, hint: str, tolerance: float = 1e-6) -> None:
         raise NotYet(hint)
 
 
+def unless(given: Any, mistake: Any, hint: str, tolerance: float = 1e-6) -> None:
+    """Raise the hint of a likely mistake, if the numbers of the answer are this one's."""
+    try:
+        close(given, mistake, hint, tolerance)
+    except NotYet:
+        return
+    raise NotYet(hint)
+
+
+def likely(given: Any, *mistakes: tuple[Any, str], tolerance: float = 1e-6) -> None:
+    """`unless` for several mistakes, each with its hint."""
+    for mistake, hint in mistakes:
+        unless(given, mistake, hint, tolerance)
+
+
+def expect(given: Any, wanted: Any, hint: str, *mistakes: tuple[Any, str], tolerance: float = 1e-6) -> None:
+    """`close`, and where it is not, a hint of its own for each likely mistake."""
+    try:
+        close(given, wanted, hint, tolerance)
+    except NotYet:
+        likely(given, *mistakes, tolerance=tolerance)
+        raise
+
+
 def choice(given: Any, wanted: Any, hint: str) -> None:
     """A word, an integer, or yes and no: the very one."""
     if isinstance(given, str):
@@ -142,12 +167,33 @@ def choice(given: Any, wanted: Any, hint: str) -> None:
         raise NotYet(hint)
 
 
+def yes_or_no(given: Any, count: int) -> list[bool]:
+    """As many answers of True or False as there are questions."""
+    if not isinstance(given, (list, tuple, Array)) or len(given) != count:
+        raise NotYet(f"{count} answers are wanted, each True or False.")
+    if not all(isinstance(one, (bool, np.bool_)) for one in given):
+        raise NotYet("Each answer is True or False.")
+    return [bool(one) for one in given]
+
+
+def several(found: Any, *names: str) -> tuple[Any, ...]:
+    """As many things as there are names, in their order."""
+    if not isinstance(found, (tuple, list)) or len(found) != len(names):
+        raise NotYet(f"{len(names)} things are wanted here, in this order: {', '.join(names)}.")
+    return tuple(found)
+
+
 def with_pullback(function: Callable[..., Any], *args: Any) -> tuple[Any, Pullback]:
     """What the function returns, if that is (Y, pullback)."""
     found = function(*args)
     if not (isinstance(found, tuple) and len(found) == 2 and callable(found[1])):
         raise NotYet("The function is to return two things: the value, and its pullback, a function of dY.")
     return found
+
+
+def value(function: Callable[..., Any], *args: Any) -> Any:
+    """Y, of a function that returns (Y, pullback)."""
+    return with_pullback(function, *args)[0]
 
 
 def derivative(function: Callable[..., Any], *args: Any, hint: str, **options: Any) -> None:
@@ -163,9 +209,14 @@ def _in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function, updated=())
     def wide(*args: Any) -> tuple[Any, Pullback]:
-        kinds = [a.dtype for a in tree_leaves(args) if _is_float(a)]
-        Y, pullback = with_pullback(function, *_cast(args, np.float64))
-        return _cast(Y, kinds[0]), lambda dY: _cast(pullback(_cast(dY, np.float64)), kinds[0])
+        kind = next(a.dtype for a in tree_leaves(args) if _is_float(a))
+        Y, back = with_pullback(function, *_cast(args, np.float64))
+
+        def pullback(dY: Tree) -> Tree:
+            found = back(_cast(dY, np.float64))
+            return _cast(tuple(found) if isinstance(found, list) else found, kind)
+
+        return _cast(Y, kind), pullback
 
     return wide
 

@@ -21,9 +21,13 @@ from minitransformer.exercises.check import (
     close,
     derivative,
     exercise,
+    expect,
     hint_for,
     numbers,
+    several,
+    unless,
     with_pullback,
+    yes_or_no,
 )
 from tests.fresh_python import fresh_python
 
@@ -176,6 +180,18 @@ def test_parts_of_checkers():
     for given, wanted in (("no", "yes"), (True, 1), (3.0, 3)):
         with pytest.raises(NotYet):
             choice(given, wanted, "Look again.")
+    assert yes_or_no([True, np.False_], 2) == [True, False]
+    for given in ([True], [True, 1], True, "no"):
+        with pytest.raises(NotYet, match="True or False"):
+            yes_or_no(given, 2)
+    assert several([1, 2], "Q", "K") == (1, 2)
+    with pytest.raises(NotYet, match="in this order: Q, K"):
+        several(np.zeros(2), "Q", "K")
+    unless([1, 2], [2, 1], "Turned.")
+    expect(2.0, 2, "Look again.", (2, "No mistake."))
+    for given, hint in ((1, "Half."), (4, "Twice."), (3, "Look again."), ([2], "The shape")):
+        with pytest.raises(NotYet, match=hint):
+            expect(given, 2, "Look again.", (1, "Half."), (4, "Twice."))
     with pytest.raises(ValueError, match="has a checker already"):
         exercise(numbers()[0])(close)
     assert numbers()[0] in CHECKERS
