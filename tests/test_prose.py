@@ -13,8 +13,7 @@ KNOWN = {
     "04": {"0.01", "0.841", "0.010", "0.02"},  # sin 1, sin 0.01; a fresh embedding
     "05": {"0.06", "0.01"},  # of a random matrix; KERPLE's bound
     "06": {"0.02"},  # a fresh embedding
-    "07": {"91.83", "91.85", "92.18", "0.916"},  # of the paper's table; ln(5/2), in an answer
-    "10": {"2.33", "2.24"},  # in an answer
+    "07": {"91.83", "91.85", "92.18"},  # of the paper's table
     "12": {"0.99"},  # 1 − ε, in an answer
     "17": {"1.442695"},  # log₂ e
     "19": {"0.99", "0.022", "0.00099"},  # in an exercise

@@ -1,0 +1,92 @@
+"""Answers to the exercises of chapter 07."""
+
+import numpy as np
+
+
+def iteration(M, steps, c=None, start=None, thirteen=13):
+    one = np.eye(len(M))
+    Z = (M.T if start is None else start) / (M.sum(0).max() if c is None else c)
+    for _ in range(steps):
+        G = M @ Z
+        Z = Z @ (thirteen * one - G @ (15 * one - G @ (7 * one - G))) / 4
+    return Z
+
+
+def listing(M, steps):
+    return iteration(M, steps, c=M.sum(1).max())
+
+
+def pooling(through_softmax=True, mean_part=True, together=True, dX_weights=True):
+    def answer(X, u):
+        w = np.exp(u) / np.exp(u).sum()
+        if not through_softmax:
+            w = u
+        blocks = X.reshape(*X.shape[:-2], -1, len(u), X.shape[-1])
+
+        def pullback(dmeans):
+            spread = dmeans[..., None, :] * (w[:, None] if dX_weights else np.ones((len(u), 1)))
+            dw = (dmeans[..., None, :] * blocks).sum(-1)
+            dw = dw.reshape(-1, len(u)).sum(0) if together else dw.sum(-2)
+            return spread.reshape(X.shape), w * (dw - ((dw * w).sum(-1, keepdims=True) if mean_part else 0))
+
+        return (blocks * w[:, None]).sum(-2), pullback
+
+    return answer
+
+
+ANSWERS = {
+    "7.1": {
+        "wrong": [[np.log(5), np.log(17) / 2], [0.916, 2.14], [0.693, 0.693], [0.916, 0.916], 0.916],
+    },
+    "7.2": {
+        "right": lambda D, k: 6 * D + 4 * k,
+        "wrong": [
+            lambda D, k: 4 * k,
+            lambda D, k: 6 * D,
+            lambda D, k: 6 * D + 2 * k,
+            lambda D, k: 12 * D + 4 * k,
+            5632,
+        ],
+    },
+    "7.3": {"wrong": [1, 63, 32, "full"]},
+    "7.4": {"wrong": [30, 15, 18, 14]},
+    "7.5": {
+        "right": lambda E: np.kron(E, [[1.0, 0]]),
+        "wrong": [
+            lambda E: np.repeat(E, 2, 1),
+            lambda E: np.tile(E, 2) / 2,
+            lambda E: np.pad(E, ((0, 0), (0, E.shape[1]))),
+            lambda E: E,
+            lambda E: np.repeat(E, 2, 1) / 4,
+        ],
+    },
+    "7.6": {"wrong": [[2048, 4], [1026, 4], [8, 2052], [512, 1], 2052]},
+    "7.7": {
+        "wrong": [
+            lambda A, k: np.linalg.svd(A)[0][:, :k].T,
+            lambda A, k: np.linalg.svd(A)[2][:, :k].T,
+            lambda A, k: np.linalg.svd(A)[2][-k:],
+            lambda A, k: np.eye(len(A))[:k],
+            lambda A, k: np.linalg.svd(A)[2],
+        ]
+    },
+    "7.8": {
+        "right": iteration,
+        "wrong": [
+            listing,
+            lambda M, steps: iteration(M, steps, start=M),
+            lambda M, steps: iteration(M, steps, thirteen=15),
+            lambda M, steps: M.T / M.sum(0).max(),
+        ],
+    },
+    "7.9": {
+        "right": pooling(),
+        "wrong": [
+            pooling(through_softmax=False),
+            pooling(mean_part=False),
+            pooling(together=False),
+            pooling(dX_weights=False),
+            lambda X, u: X,
+        ],
+    },
+}

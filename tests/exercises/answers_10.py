@@ -1,0 +1,126 @@
+"""Answers to the exercises of chapter 10."""
+
+import numpy as np
+
+
+def pairs_of(X, off=1.0, own=0.5**0.5, first=1.0):
+    s, t = np.triu_indices(X.shape[-1])
+    pairs = X[..., s] * X[..., t] * np.where(s == t, own, off)
+    return np.concatenate([first * np.ones_like(X[..., :1]), X, pairs], -1)
+
+
+def both_orders(X):
+    two = (X[..., :, None] * X[..., None, :] / np.sqrt(2)).reshape(*X.shape[:-1], -1)
+    return np.concatenate([np.ones_like(X[..., :1]), X, two], -1)
+
+
+def window(late=0, z_too=True, leave=True):
+    def answer(FQ, FK, V, w):
+        S, z, said = np.zeros((FK.shape[1], V.shape[1])), np.zeros(FK.shape[1]), []
+        for i in range(len(FQ)):
+            S, z, gone = S + np.outer(FK[i], V[i]), z + FK[i], i - w - late
+            if gone >= 0 and leave:
+                S = S - np.outer(FK[gone], V[gone])
+                z = z - FK[gone] * z_too
+            said.append(FQ[i] @ S / (FQ[i] @ z))
+        return np.array(said)
+
+    return answer
+
+
+def chunks(first="read", inside=0):
+    def answer(FQ, FK, V, c):
+        S, z, said = np.zeros((FK.shape[1], V.shape[1])), np.zeros(FK.shape[1]), []
+        for t in range(0, len(FQ), c):
+            q, k, v = (X[t : t + c] for X in (FQ, FK, V))
+            W = np.tril(q @ k.T, inside)
+            if first == "write":
+                S, z = S + k.T @ v, z + k.sum(0)
+            said.append((q @ S + W @ v) / np.maximum(q @ z + W.sum(1), 1e-300)[:, None])
+            if first == "read":
+                S, z = S + k.T @ v, z + k.sum(0)
+        return np.concatenate(said)
+
+    return answer
+
+
+def smoother(share=True, power=3, sign=1, together=True, forward=2):
+    def answer(Q, K, V, w):
+        D = ((Q[..., :, None, :] - K[..., None, :, :]) ** 2).sum(-1)
+        W = np.exp(-D / (2 * w**forward))
+        total = W.sum(-1, keepdims=True)
+        Y = W @ V / total
+
+        def pullback(dY):
+            dN = dY / total
+            dW = dN @ V.swapaxes(-1, -2) - share * (dN * Y).sum(-1, keepdims=True)
+            E = sign * dW * W / w**2
+            back = E.swapaxes(-1, -2)
+            dw = (E * D).sum((-2, -1)) / w ** (power - 2)
+            dQ = E @ K - E.sum(-1, keepdims=True) * Q
+            return (
+                dQ,
+                back @ Q - back.sum(-1, keepdims=True) * K,
+                W.swapaxes(-1, -2) @ dN,
+                np.reshape(dw.sum(), 1) if together else dw,
+            )
+
+        return Y, pullback
+
+    return answer
+
+
+def by_average(Q, K, V, w):
+    return V.mean(-2, keepdims=True) + 0 * Q[..., :1], lambda dY: dY
+
+
+ANSWERS = {
+    "10.1": {
+        "wrong": [
+            [6, -2, 3 * 2**0.5, 2, 0, 2**0.5, 7],
+            [6, -2, 6, 2, 0, 2, 7 / 3],
+            [2, 0, 2**0.5, 6, -2, 3 * 2**0.5, 7 / 3],
+            [6, -2, 3 * 2**0.5, 2, 0, 2**0.5, 2.24],
+            [6, -2, 3 * 2**0.5, 2, 0, 2**0.5],
+        ]
+    },
+    "10.2": {"wrong": [[2, 3], [1, 2], [2, 2], [3, 1], 3]},
+    "10.3": {"wrong": [[2981, 0], [5962, 0], [np.exp(4), 0], [np.exp(16), 2981], 0]},
+    "10.4": {"wrong": ["a", "bad", "acd", "d", 2]},
+    "10.5": {
+        "wrong": [
+            lambda X: pairs_of(X, off=np.sqrt(0.5)),
+            lambda X: pairs_of(X, own=1.0),
+            lambda X: pairs_of(X, first=0.0),
+            lambda X: pairs_of(X, off=np.sqrt(2)),
+            both_orders,
+        ]
+    },
+    "10.6": {
+        "right": window(),
+        "wrong": [window(late=1), window(z_too=False), window(leave=False), lambda FQ, FK, V, w: FQ @ (FK.T @ V), 3],
+    },
+    "10.7": {
+        "right": chunks(),
+        "wrong": [
+            chunks("write"),
+            chunks("write", -1),
+            chunks("read", -1),
+            chunks("read", 99),
+            chunks("never"),
+        ],
+    },
+    "10.8": {"wrong": [0.1, 1.0, 1.5, "0.5"]},
+    "10.9": {
+        "right": smoother(),
+        "wrong": [
+            smoother(share=False),
+            smoother(power=2),
+            smoother(power=1),
+            smoother(sign=-1),
+            smoother(together=False),
+            smoother(forward=1),
+            by_average,
+        ],
+    },
+}
