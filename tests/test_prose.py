@@ -14,7 +14,6 @@ KNOWN = {
     "05": {"0.06", "0.01"},  # of a random matrix; KERPLE's bound
     "06": {"0.02"},  # a fresh embedding
     "07": {"91.83", "91.85", "92.18"},  # of the paper's table
-    "12": {"0.99"},  # 1 − ε, in an answer
     "17": {"1.442695"},  # log₂ e
     "19": {"0.99", "0.022", "0.00099"},  # in an exercise
 }

@@ -1,0 +1,128 @@
+"""Answers to the exercises of chapter 12."""
+
+import numpy as np
+
+
+def remembers(memory, X, M):
+    rows = X if memory is None else np.concatenate([memory, X], -2)
+    return rows[..., max(rows.shape[-2] - M, 0) :, :]
+
+
+def never_empty(memory, X, M):
+    return (X if memory is None else np.concatenate([memory, X], -2))[..., -M:, :]
+
+
+def only_new(memory, X, M):
+    return X[..., max(X.shape[-2] - M, 0) :, :]
+
+
+def oldest(memory, X, M):
+    return (X if memory is None else np.concatenate([memory, X], -2))[..., :M, :]
+
+
+def with_mask(make):
+    def head(X, memory, W_q, W_k, W_v):
+        rows = np.concatenate([memory, X])
+        S = X @ W_q @ (rows @ W_k).T / np.sqrt(W_q.shape[1])
+        A = np.exp(np.where(make(len(X), len(memory)), S, -np.inf))
+        return A / A.sum(-1, keepdims=True) @ (rows @ W_v)
+
+    return head
+
+
+def counted(owners, mask):
+    W = len(owners)
+    return np.array([[mask[owners[k]][:, owners[(k - t) % W]].sum() for k in range(W)] for t in range(W)])
+
+
+def busy(owners, mask):
+    pairs = counted(owners, mask)
+    return pairs.sum() / len(owners) / pairs.max(1).sum()
+
+
+def mean_of_steps(owners, mask):
+    pairs = counted(owners, mask)
+    return (pairs.mean(1) / pairs.max(1)).mean()
+
+
+def slowest_of_all(owners, mask):
+    pairs = counted(owners, mask)
+    return pairs.mean() / pairs.max()
+
+
+def one_worker(owners, mask):
+    pairs = counted(owners, mask)
+    return pairs.sum() / pairs.max(1).sum()
+
+
+def naive(m, total, a, m2, total2, a2):
+    M = np.maximum(m, m2)
+    one, two = np.exp(m - M), np.exp(m2 - M)
+    return M, one * total + two * total2, one[:, None] * a + two[:, None] * a2
+
+
+def late(m, total, a, m2, total2, a2):
+    M = np.maximum(m, m2)
+    one, two = np.exp(m) / np.exp(M), np.exp(m2) / np.exp(M)
+    return M, one * total + two * total2, one[:, None] * a + two[:, None] * a2
+
+
+def unscaled(m, total, a, m2, total2, a2):
+    return np.maximum(m, m2), total + total2, a + a2
+
+
+def half_scaled(m, total, a, m2, total2, a2):
+    M = np.maximum(m, m2)
+    safe = np.where(M == -np.inf, 0, M)
+    return M, np.exp(m - safe) * total + np.exp(m2 - safe) * total2, a + a2
+
+
+def mixture(of_w, of_y, rule="basic"):
+    def function(w, h):
+        y = [np.zeros_like(h[0])]
+        for t in range(len(w)):
+            y.append(w[t, :, None] * h[t] + (rule == "accumulated" or 1 - w[t, :, None]) * y[-1])
+
+        def pullback(dy):
+            dw, dh = np.zeros_like(w), np.zeros_like(h)
+            for t in reversed(range(len(w))):
+                dw[t], dh[t] = (dy * of_w(h[t], y[t])).sum(-1), w[t, :, None] * dy
+                dy = of_y(w[t, :, None]) * dy
+            return dw, dh
+
+        return y[-1], pullback
+
+    return function
+
+
+ANSWERS = {
+    "12.1": {"wrong": [[[2, 0.5], [2, 0.5]], [[3, 0], [3, 0]], [[2, 0], [3, 0]], [2, 3]]},
+    "12.2": {"wrong": [7, 3, 5, 20]},
+    "12.3": {"wrong": [1024, 5120, 1707, 512]},
+    "12.4": {"right": remembers, "wrong": [never_empty, only_new, oldest, 3]},
+    "12.5": {
+        "wrong": [
+            with_mask(lambda n, M: np.tri(n, M + n) > 0),
+            with_mask(lambda n, M: np.tri(n, M + n, M - 1) > 0),
+            with_mask(lambda n, M: np.ones((n, M + n), bool)),
+        ]
+    },
+    "12.6": {"right": busy, "wrong": [mean_of_steps, slowest_of_all, one_worker]},
+    "12.7": {
+        "wrong": [
+            lambda p, b, t, B: b * -(-(p + t) // B),
+            lambda p, b, t, B: -(-p // B) + b * (-(-(p + t) // B) - p // B),
+            lambda p, b, t, B: -(-p // B) + b * -(-t // B),
+        ]
+    },
+    "12.8": {"wrong": [naive, late, unscaled, half_scaled]},
+    "12.9": {
+        "right": mixture(lambda h, y: h - y, lambda w: 1 - w),
+        "wrong": [
+            mixture(lambda h, y: h, lambda w: 1 - w),
+            mixture(lambda h, y: h - y, lambda w: 1),
+            mixture(lambda h, y: h, lambda w: 1, "accumulated"),
+            lambda w, h: (w[..., None] * h).sum(0),
+        ],
+    },
+}

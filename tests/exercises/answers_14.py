@@ -1,0 +1,111 @@
+"""Answers to the exercises of chapter 14."""
+
+import numpy as np
+
+from minitransformer.functional import softmax
+
+
+def averaged(X, destinations, sources):
+    Y = np.zeros_like(X)
+    np.add.at(Y, destinations, X[sources])
+    return Y / np.maximum(np.bincount(destinations, minlength=len(X)), 1)[:, None]
+
+
+def with_nan(X, destinations, sources):
+    Y = np.zeros_like(X)
+    np.add.at(Y, destinations, X[sources])
+    return Y / np.bincount(destinations, minlength=len(X))[:, None]
+
+
+def written_once(X, destinations, sources):
+    Y = np.zeros_like(X)
+    Y[destinations] += X[sources]
+    return Y / np.maximum(np.bincount(destinations, minlength=len(X)), 1)[:, None]
+
+
+def gat(axis=1, back=lambda A: A.T, slope=0.2, order=(1, 0)):
+    def function(f, g, V, mask):
+        L = f[:, None] + g
+        A, _ = softmax(np.where(mask, np.where(L > 0, L, 0.2 * L), -np.inf))
+
+        def pullback(dY):
+            dA = dY @ V.T
+            T = A * (dA - (dA * A).sum(axis, keepdims=True)) * np.where(L > 0, 1, slope).astype(A.dtype)
+            return T.sum(order[0]), T.sum(order[1]), back(A) @ dY
+
+        return A @ V, pullback
+
+    return function
+
+
+def layers(neighbours=2, below=0.01):
+    x, count = np.cos(2 * np.pi * np.arange(40) / 40), 0
+    while np.abs(x).max() >= below:
+        x, count = ((neighbours == 2) * x + np.roll(x, 1) + np.roll(x, -1)) / (1 + neighbours), count + 1
+    return count
+
+
+def largest(seen=lambda mask: mask, add=True, everybody=False):
+    def function(X, mask):
+        winner = np.where(seen(mask)[..., None], X, -np.inf).argmax(1)
+        channel = np.arange(X.shape[1])
+
+        def pullback(dY):
+            dX = np.zeros_like(X)
+            if everybody:
+                return mask.T.astype(X.dtype) @ dY
+            if add:
+                np.add.at(dX, (winner, channel), dY)
+            else:
+                dX[winner, channel] = dY
+            return dX
+
+        return X[winner, channel], pullback
+
+    return function
+
+
+def dense(phi=lambda S: S, hide=lambda S: np.where(np.tri(len(S)) > 0, S, -np.inf)):
+    return lambda f, g, V: softmax(hide(phi(f[:, None] + g)))[0] @ V
+
+
+ANSWERS = {
+    "14.1": {"wrong": [[[10, 0], [20, 0]], [[20, 5], [12.65, 5]], [[8, 5], [8, 5]], [8, 5]]},
+    "14.2": {"wrong": [[30, 30], [1, 1], [0, 0], [1, 30]]},
+    "14.3": {
+        "right": lambda mask: mask @ mask,
+        "wrong": [
+            lambda mask: mask.astype(int) @ mask,
+            lambda mask: mask * mask,
+            lambda mask: (mask @ mask).T,
+            lambda mask: mask @ mask.T,
+            lambda mask: (mask & ~np.eye(len(mask), dtype=bool)) @ (mask & ~np.eye(len(mask), dtype=bool)),
+        ],
+    },
+    "14.4": {
+        "wrong": [
+            lambda mask: np.where(mask, -np.log(mask.sum(1, keepdims=True)) / 2, -np.inf),
+            lambda mask: np.where(mask, np.log(mask.sum(1)) / 2, -np.inf),
+            lambda mask: np.where(mask, -np.log(mask.sum(1)), -np.inf),
+            lambda mask: np.where(mask, mask.sum(1) ** -0.5, -np.inf),
+            lambda mask: np.where(mask, -np.log(mask.sum(1)) / 2, 0),
+        ]
+    },
+    "14.5": {
+        "right": averaged,
+        "wrong": [with_nan, written_once, lambda X, i, j: averaged(X, j, i), lambda X, i, j: X],
+    },
+    "14.6": {
+        "wrong": [gat(back=lambda A: A), gat(axis=0), gat(slope=1), gat(order=(0, 1)), lambda f, g, V, mask: V],
+    },
+    "14.7": {"right": layers(), "wrong": [372, layers() - 1, layers(below=0.1), 1]},
+    "14.8": {"wrong": [largest(lambda mask: mask.T), largest(add=False), largest(everybody=True)]},
+    "14.9": {
+        "wrong": [
+            dense(),
+            dense(phi=lambda S: np.where(S > 0, S, 0.2 * S)),
+            dense(hide=lambda S: S),
+            lambda f, g, V: np.cumsum(np.exp(g)[:, None] * V, 0) / np.exp(g).sum(),
+        ]
+    },
+}

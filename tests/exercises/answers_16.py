@@ -1,0 +1,78 @@
+"""Answers to the exercises of chapter 16."""
+
+import numpy as np
+
+from minitransformer.functional import softmax
+
+
+def sweep(sign=1, now=True, tie=0.0, power=lambda p: p):
+    def function(X, s, p):
+        s, before = s.copy(), s.copy()
+        for a in range(len(s)):
+            up, down = (s if now else before).copy(), (s if now else before).copy()
+            up[a], down[a] = 1, -1
+            gain = ((X @ up) ** power(p) - (X @ down) ** power(p)).sum()
+            s[a] = np.sign(sign * gain) if gain else tie or s[a]
+        return s
+
+    return function
+
+
+def together(Q, K, V, beta, tolerance):
+    xi = Q
+    while True:
+        p, _ = softmax(beta * xi @ K.T)
+        if (np.linalg.norm(p @ K - xi, axis=-1) < tolerance).all():
+            return p @ V
+        xi = p @ K
+
+
+def any_still(Q, K, V, beta, tolerance):
+    xi = Q
+    while True:
+        p, _ = softmax(beta * xi @ K.T)
+        if (np.linalg.norm(p @ K - xi, axis=-1) < tolerance).any():
+            return p @ V
+        xi = p @ K
+
+
+def energy(front=0.5, inside=2.0, sign=-1, of_key=1.0, of_query=1.0):
+    def function(xi, K):
+        p, _ = softmax(inside * xi @ K.T)
+        total = np.exp(inside * xi @ K.T).sum(1)
+
+        def pullback(dE):
+            return dE[:, None] * (xi - of_query * p @ K), -of_key * (dE[:, None] * p).T @ xi
+
+        return sign * front * np.log(total) + (xi * xi).sum(1) / 2, pullback
+
+    return function
+
+
+def rest(solved=True, values=1.0, keys=1.0, times=300):
+    def function(K):
+        xi = np.ones_like(K[0])
+        for _ in range(times):
+            p, _ = softmax(K @ xi)
+            xi = p @ K
+        J = K.T @ (p[:, None] * K) - np.outer(xi, xi)
+
+        def pullback(g):
+            u = np.linalg.solve(np.eye(len(g), dtype=K.dtype) - J, g) if solved else g
+            return values * np.outer(p, u) + keys * np.outer(p * (K @ u - p @ (K @ u)), xi)
+
+        return xi, pullback
+
+    return function
+
+
+ANSWERS = {
+    "16.1": {"wrong": [[1, 1, -1, -1], [-1, -1, -1, 1 / 3], [-1, -1, 1, -1 / 3], [-1, -1, 1]]},
+    "16.2": {"wrong": [[True] * 5, [True, False, True, False, True], [False] * 5, True]},
+    "16.3": {"wrong": [2, 1 / 4, 1 / 8, 1]},
+    "16.4": {"right": sweep(), "wrong": [sweep(now=False), sweep(sign=-1), sweep(tie=1.0), sweep(power=lambda p: 2)]},
+    "16.5": {"wrong": [together, any_still, lambda Q, K, V, beta, tolerance: softmax(beta * Q @ K.T)[0] @ V]},
+    "16.6": {"wrong": [[91, 8], [92, 10], [1, 2], 300]},
+    "16.7": {"wrong": [energy(front=1), energy(sign=1), energy(inside=1), energy(of_key=2), energy(of_query=0.5)]},
+    "16.8": {"wrong": [rest(solved=False), rest(values=0), rest(keys=0), rest(times=1)]},
+}

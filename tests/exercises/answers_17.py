@@ -1,0 +1,96 @@
+"""Answers to the exercises of chapter 17."""
+
+import numpy as np
+
+
+def tiles(first=-np.inf, shrinks=(True, True), most=True):
+    def function(Q, K, V):
+        Q, top, total, y = Q / np.sqrt(Q.shape[1]), first, 0, 0
+        for j in range(0, len(K), 4):
+            S = Q @ K[j : j + 4].T
+            new = np.maximum(top, S.max(1, keepdims=True)) if most else 0
+            P, shrink = np.exp(S - new), np.exp(top - new)
+            total = (shrink if shrinks[0] else 1) * total + P.sum(1, keepdims=True)
+            top, y = new, (shrink if shrinks[1] else 1) * y + P @ V[j : j + 4]
+        return y / total
+
+    return function
+
+
+def counted(n, rho, b, before=0):
+    total = 0
+    for k in range(-(-n // b)):
+        total += k - max(k * b - rho - before, 0) // b + 1
+    return total
+
+
+def merged(w_of=lambda L_1, L: np.exp(L_1 - L), added=np.logaddexp, of_w=1.0, of_L=1.0):
+    def function(Y_1, L_1, Y_2, L_2):
+        L = added(L_1, L_2)
+        w = w_of(L_1, L)
+        Y = w[:, None] * Y_1 + (1 - w[:, None]) * Y_2
+
+        def pullback(d):
+            dY, dL = d
+            dw = of_w * w * (1 - w) * (dY * (Y_1 - Y_2)).sum(1)
+            return w[:, None] * dY, of_L * w * dL + dw, (1 - w[:, None]) * dY, of_L * (1 - w) * dL - dw
+
+        return (Y, L), pullback
+
+    return function
+
+
+def naive(L_1, L_2):
+    return np.log(np.exp(L_1) + np.exp(L_2))
+
+
+def without_L(Y_1, L_1, Y_2, L_2):
+    (Y, _), pullback = merged()(Y_1, L_1, Y_2, L_2)
+    return Y, pullback
+
+
+HARMONIC = {n: sum(1 / k for k in range(1, n + 1)) for n in (64, 4096)}
+
+ANSWERS = {
+    "17.1": {
+        "wrong": [
+            [[4, 3], [7, 8], [11, 11]],
+            [[4 / 3, 1], [7 / 6, 4 / 3], [5 / 2, 7 / 3]],
+            [[4 / 3, 1], [7 / 6, 4 / 3], [11 / 6, 7 / 3]],
+            [4 / 3, 1],
+        ]
+    },
+    "17.2": {
+        "wrong": [
+            [HARMONIC[4096], HARMONIC[64]],
+            [HARMONIC[4096] - 1, HARMONIC[64]],
+            [2047.5, 31.5],
+            [12, 6],
+            [HARMONIC[4096] - 1, HARMONIC[4096] - 1],
+        ]
+    },
+    "17.3": {"right": [142.6, 57.0], "wrong": [[14.26, 14.26], [1.426, 3.565], [570, 228], [57, 143]]},
+    "17.4": {"wrong": [[1024, 128], [2047, 255], [65504, 2.0**127], [2048, 2048]]},
+    "17.5": {"wrong": [7, 8, 10, 24]},
+    "17.6": {"wrong": [tiles(0), tiles(shrinks=(True, False)), tiles(shrinks=(False, True)), tiles(0, most=False)]},
+    "17.7": {
+        "right": counted,
+        "wrong": [
+            lambda n, rho, b: (-(-n // b)) ** 2,
+            lambda n, rho, b: -(-n // b) * (-(-n // b) + 1) // 2,
+            lambda n, rho, b: -(-n // b) * (-(-rho // b) + 1),
+            lambda n, rho, b: counted(n, rho, b, 1),
+            lambda n, rho, b: sum(min(rho + 1, i + 1) for i in range(n)) // b**2,
+        ],
+    },
+    "17.8": {
+        "wrong": [
+            merged(added=naive),
+            merged(lambda L_1, L: L_1 / L),
+            merged(lambda L_1, L: 0 * L + 0.5),
+            merged(of_w=0),
+            merged(of_L=0),
+            without_L,
+        ]
+    },
+}
