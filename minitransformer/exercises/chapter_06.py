@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from minitransformer.exercises.check import choice, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
+from minitransformer.exercises.check import choice, derivative, exercise, expect, likely, several, with_pullback
 from minitransformer.functional import softmax
 from minitransformer.positions import rotate, t5_buckets
 from minitransformer.positions.rope_scaling import Llama3, rope_frequencies
@@ -15,7 +14,7 @@ def a_bias_as_a_series(answer):
     for m in (0.3, 1.1):
         t = np.arange(7)
         A, _ = softmax(-m * np.arange(2000.0))
-        found = [wanted(answer)(m, int(step)) for step in t]
+        found = [answer(m, int(step)) for step in t]
         expect(
             found,
             A[:7],
@@ -76,7 +75,7 @@ def what_the_row_hides(answer):
     r, f = rng.standard_normal(n), rng.standard_normal(2 * n - 1)
     S = np.array([[f[j - i + n - 1] for j in range(n)] for i in range(n)])
     A, _ = softmax(S + r[:, None])
-    found, right = wanted(answer)(A), f - f[n - 1]
+    found, right = answer(A), f - f[n - 1]
     logs = np.log(A)
     means = np.array([np.diagonal(logs, o).mean() for o in range(1 - n, n)])
     expect(
@@ -113,7 +112,7 @@ def the_ramp_of_llama_3(answer):
     for length, s in ((512, 8.0), (4096, 4.0)):
         omega = rope_frequencies(32)
         right, _ = Llama3(s, length)(32, 10000.0, length)
-        found = wanted(answer)(omega, length, s)
+        found = answer(omega, length, s)
         rho = np.clip((4 - length * omega) / 3, 0, 1)
         expect(
             found,
@@ -131,7 +130,7 @@ def frequencies_that_learn(answer):
     X, omega, dY = rng.standard_normal((2, 3, 5, 6)), rng.uniform(0.2, 1, 3), rng.standard_normal((2, 3, 5, 6))
     angles = np.arange(5)[:, None] * omega
     (right, _), (other, _) = (rotate(X, angles=sign * angles) for sign in (1, -1))
-    Y, pullback = pair(wanted(answer)(X, omega))
+    Y, pullback = with_pullback(answer, X, omega)
     expect(
         Y,
         right,
@@ -152,7 +151,7 @@ def frequencies_that_learn(answer):
             "One ω serves all samples and heads, so its gradient is their sum.",
         ),
     )
-    its_derivative(answer, X, omega, hint="What happens to y_a and y_b if the angle grows a little?")
+    derivative(answer, X, omega, hint="What happens to y_a and y_b if the angle grows a little?")
 
 
 @exercise("6.9")

@@ -3,8 +3,7 @@
 import numpy as np
 
 from minitransformer.attention.compressed import fourier_mix, linformer_attention
-from minitransformer.exercises.check import NotYet, close, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
+from minitransformer.exercises.check import NotYet, close, derivative, exercise, expect, likely, several, with_pullback
 from minitransformer.functional import softmax
 
 
@@ -30,7 +29,7 @@ def one_key_for_two(answer):
 def twice_as_fast(answer):
     """The length from which a block needs half of the multiplications."""
     for D, k in ((768, 256), (512, 64), (32, 128)):
-        found = wanted(answer)(D, k)
+        found = answer(D, k)
         expect(
             found,
             6 * D + 4 * k,
@@ -77,7 +76,7 @@ def a_text_at_half_speed(answer):
     rng = np.random.default_rng(75)
     Q, K, V = rng.standard_normal((3, 2, 7, 4))
     E = rng.standard_normal((3, 7))
-    found = np.asarray(wanted(answer)(E), float)
+    found = np.asarray(answer(E), float)
     if found.shape != (3, 14):
         raise NotYet(f"The shape is {found.shape}, and a matrix of {E.shape} should become one of (3, 14).")
     likely(
@@ -125,7 +124,7 @@ def the_best_matrix_for_one_text(answer):
         Q, K = 2 * rng.standard_normal((2, 8, 5))
         A, _ = softmax(Q @ K.T)
         left, sizes, _ = np.linalg.svd(A)
-        E = np.asarray(wanted(answer)(A, k), float)
+        E = np.asarray(answer(A, k), float)
         if E.shape != (k, 8):
             raise NotYet(f"The shape is {E.shape}, and E should be (k, n) = {(k, 8)}.")
         error = np.linalg.norm(A - A @ E.T @ E)
@@ -144,7 +143,7 @@ def an_iteration_that_moves_away(answer):
     rng = np.random.default_rng(78)
     M, _ = softmax(rng.standard_normal((6, 6)) + 3 * (np.arange(6) == 2) + np.eye(6))
     with np.errstate(all="ignore"):
-        start, Z = wanted(answer)(M, 0), wanted(answer)(M, 30)
+        start, Z = answer(M, 0), answer(M, 30)
     likely(
         start,
         (M.T, "As printed: Z begins with Mᵀ/1, for the rows of a softmax sum to one. What does (7.8) say of c?"),
@@ -164,7 +163,7 @@ def a_pooling_that_averages(answer):
     X, u, dmeans = rng.standard_normal((2, 3, 8, 5)), rng.standard_normal(4), rng.standard_normal((2, 3, 2, 5))
     w, _ = softmax(u)
     blocks = X.reshape(2, 3, 2, 4, 5)
-    means, pullback = pair(wanted(answer)(X, u))
+    means, pullback = with_pullback(answer, X, u)
     expect(
         means,
         np.einsum("...btd,t->...bd", blocks, w),
@@ -186,4 +185,4 @@ def a_pooling_that_averages(answer):
             "One u serves all samples and heads, so its gradient is their sum.",
         ),
     )
-    its_derivative(answer, X, u, hint="Look again at what stands beside δx and beside δw.")
+    derivative(answer, X, u, hint="Look again at what stands beside δx and beside δw.")

@@ -7,8 +7,7 @@ import numpy as np
 
 from minitransformer.attention import Window, dot_product_attention
 from minitransformer.attention.sparse.graph import Graph
-from minitransformer.exercises.check import NotYet, close, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
+from minitransformer.exercises.check import NotYet, close, derivative, exercise, expect, likely, several, with_pullback
 
 
 @exercise("8.1")
@@ -40,7 +39,7 @@ def where_494_comes_from(answer):
     """The pairs that one global word adds to a window."""
     for n, rho in ((30, 4), (41, 7), (12, 11)):
         count = [Window(rho, global_tokens=g)(n, n, causal=False).mask.sum() for g in (0, 1)]
-        found = wanted(answer)(n, rho)
+        found = answer(n, rho)
         expect(
             found,
             count[1] - count[0],
@@ -81,7 +80,7 @@ def what_stands_where_in_the_ring(answer):
         for j in range(t + 1):
             ring[j % w] = j
         expect(
-            wanted(answer)(t, w),
+            answer(t, w),
             ring,
             f"For t = {t} and w = {w}: what was written last at place 0? Words begin with number 0.",
             (
@@ -105,7 +104,7 @@ def a_rule_of_your_own(answer):
     for n in (8, 21):
         i, j = np.ogrid[:n, :n]
         right = (j <= i) & ((i - j <= 1) | (j == i // 8 * 8))
-        found = np.asarray(wanted(mask)(n))
+        found = np.asarray(mask(n))
         if found.shape != right.shape or found.dtype != bool:
             raise NotYet(f"A boolean mask of {right.shape} is wanted, and this is {found.dtype} of {found.shape}.")
         if np.triu(found, 1).any():
@@ -136,7 +135,7 @@ def the_clustering_of_a_window(answer):
         pairs = list(itertools.combinations(words, 2))
         right = sum(abs(a - b) <= rho for a, b in pairs) / len(pairs)
         expect(
-            wanted(answer)(rho),
+            answer(rho),
             right,
             "Count pairs on one side, and pairs on different sides, out of all ρ(2ρ − 1).",
             ((rho - 1) / (2 * rho - 1), "These are the pairs on one side. Two on different sides can be near too."),
@@ -153,7 +152,7 @@ def how_far_is_heard(answer):
             weights = np.convolve(weights, np.full(2 * rho + 1, 1 / (2 * rho + 1)))
         distance = np.arange(-L * rho, L * rho + 1)
         right = [weights[-1], np.sqrt(weights @ distance**2)]
-        found = wanted(answer)(rho, L)
+        found = answer(rho, L)
         if np.shape(found) != (2,):
             raise NotYet("The function should return two numbers.")
         close(found[0], right[0], "How many ways lead Lρ places to the right, and which weight has each layer on it?")
@@ -176,7 +175,7 @@ def rolled_around_the_end(answer):
         own = np.arange(n) // b
         apart = np.abs(own[:, None] - own)
         right, _ = dot_product_attention(Q, K, V, mask=apart <= 1)
-        found = wanted(answer)(Q, K, V, b)
+        found = answer(Q, K, V, b)
         S = Q @ K.T / 2
         rolled = (apart <= 1) | (apart == n // b - 1)
         zero = np.where(apart <= 1, np.exp(S), rolled * 1.0)
@@ -202,7 +201,7 @@ def a_window_without_a_matrix(answer):
     Q, K, V, dY = rng.standard_normal((4, 2, 3, 7, 4))
     i, j = np.ogrid[:7, :7]
     near = (j <= i) & (i - j <= 2)
-    Y, pullback = pair(wanted(answer)(Q, K, V, 2))
+    Y, pullback = with_pullback(answer, Q, K, V, 2)
     right, masked = dot_product_attention(Q, K, V, mask=near)
     nobody = np.exp(Q @ K.swapaxes(-1, -2) / 2) * near
     nobody = nobody / (nobody.sum(-1, keepdims=True) + np.maximum(2 - np.arange(7), 0)[:, None])
@@ -220,9 +219,7 @@ def a_window_without_a_matrix(answer):
     once = np.zeros_like(V)
     once[:, :, np.maximum(places, 0)] += sent[..., None] * dY[..., None, :]
     likely(found[2], (once, "A key stands in several windows. An indexed += keeps only one of what they send to it."))
-    its_derivative(
-        lambda Q, K, V: answer(Q, K, V, 2), Q, K, V, hint="Each key is in ρ + 1 windows: whose dS reaches it?"
-    )
+    derivative(lambda Q, K, V: answer(Q, K, V, 2), Q, K, V, hint="Each key is in ρ + 1 windows: whose dS reaches it?")
     n = 512
     tracemalloc.start()
     answer(*rng.standard_normal((3, n, 2)), 2)

@@ -6,8 +6,7 @@ import numpy as np
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.selected import sinkhorn
-from minitransformer.exercises.check import NotYet, choice, derivative, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
+from minitransformer.exercises.check import NotYet, choice, derivative, exercise, expect, likely, several, with_pullback
 from minitransformer.functional import linear, softmax, tanh
 
 
@@ -41,7 +40,7 @@ def nobodys_tokens(answer):
     """The share of queries that no cluster takes, if each takes a C-th at random."""
     for C in (8, 50, 2):
         expect(
-            wanted(answer)(C),
+            answer(C),
             (1 - 1 / C) ** C,
             "How likely does one cluster leave a query out? And all C, which do not know of each other?",
             (1 - 1 / C, "That is one cluster. There are C of them."),
@@ -70,7 +69,7 @@ def the_k_best_keys(answer):
             right[row][np.argsort(past[row])[::-1][: min(k, row[-1] + 1)]] = True
             all_of[row][np.argsort(S[row])[::-1][:k]] = True
             by_key[(*row[:2], slice(None), row[-1])][np.argsort(S[(*row[:2], slice(None), row[-1])])[::-1][:k]] = True
-        found = np.asarray(wanted(answer)(S, k))
+        found = np.asarray(answer(S, k))
         if found.dtype != bool:
             raise NotYet(f"A boolean array is wanted, and this is {found.dtype}.")
         expect(
@@ -99,7 +98,7 @@ def an_order_of_two(answer):
         P, _ = sinkhorn(R / tau, iterations=200)
         stay, change = R[0, 0] + R[1, 1], R[0, 1] + R[1, 0]
         expect(
-            wanted(answer)(R, tau),
+            answer(R, tau),
             P[0, 0],
             "P begins as exp(R/τ), and each step multiplies a row or a column. Which ratio of all four stays the same?",
             (1 / (1 + np.exp(-(R[0, 0] - R[0, 1]) / tau)), "That is the first row by itself, after half a step."),
@@ -126,7 +125,7 @@ def a_bound_in_the_place_of_a_mean(answer):
     ]
     low, high = ends
     expect(
-        wanted(answer)(q, low, high),
+        answer(q, low, high),
         np.max(corners, 1),
         "Which corner between low and high has the largest product with q? Choose channel by channel.",
         (high @ q, "Where q is negative, a small key makes the product large."),
@@ -150,7 +149,7 @@ def rounds_that_overlap(answer):
     )
     each = [np.exp(S) * part / (np.exp(S) * part).sum(1, keepdims=True) @ V for part in sees]
     expect(
-        wanted(answer)(S, V, sees),
+        answer(S, V, sees),
         right,
         "Which weight has a pair that two rounds see? It should have the one that it has in a single softmax.",
         (twice, "As printed, a pair that N rounds see weighs N times as much as it should."),
@@ -180,7 +179,7 @@ def back_without_a_memory(answer):
     Y_1 = X_1 + F(X_2)[0]
     Y_2 = X_2 + G(Y_1)[0]
     calls.clear()
-    found = several(wanted(answer)(F, G, Y_1, Y_2, dY_1, dY_2), "X_1", "X_2", "dX_1", "dX_2")
+    found = several(answer(F, G, Y_1, Y_2, dY_1, dY_2), "X_1", "X_2", "dX_1", "dX_2")
     if sorted(calls) != ["F", "G"]:
         raise NotYet(f"F should be called once and G once. Here it was {', '.join(calls) or 'none of them'}.")
     expect(
@@ -225,7 +224,7 @@ def query_and_key_at_once(answer):
     rng = np.random.default_rng(99)
     Q, V, dY = rng.standard_normal((3, 2, 3, 5, 4))
     K, others = Q / np.linalg.norm(Q, axis=-1, keepdims=True), ~np.eye(5, dtype=bool)
-    Y, pullback = pair(wanted(answer)(Q, V))
+    Y, pullback = with_pullback(answer, Q, V)
     right, back = dot_product_attention(Q, K, V, mask=others)
     A, _ = softmax(Q @ K.swapaxes(-1, -2) / 2)
     expect(
@@ -249,4 +248,4 @@ def query_and_key_at_once(answer):
             "dQ: the longer q is, the less its direction turns. Divide by its length.",
         ),
     )
-    its_derivative(answer, Q, V, hint="Add what a row gets as a query and what it gets as a key.")
+    derivative(answer, Q, V, hint="Add what a row gets as a query and what it gets as a key.")

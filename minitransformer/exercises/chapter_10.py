@@ -3,8 +3,7 @@
 import numpy as np
 
 from minitransformer.attention import dot_product_attention, kernel_attention, linear
-from minitransformer.exercises.check import NotYet, choice, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
+from minitransformer.exercises.check import NotYet, choice, derivative, exercise, expect, likely, several, with_pullback
 
 
 @exercise("10.1")
@@ -76,7 +75,7 @@ def half_of_the_features(answer):
     """Features of degree 2 without doubles."""
     rng = np.random.default_rng(105)
     A, B = rng.standard_normal((2, 2, 3, 4))
-    FA, FB = (np.asarray(wanted(answer)(X), float) for X in (A, B))
+    FA, FB = (np.asarray(answer(X), float) for X in (A, B))
     if FA.shape != (2, 3, 15):
         raise NotYet(
             f"For X {A.shape} the shape is {FA.shape}, and 1 + d + d(d + 1)/2 features are wanted for each row."
@@ -107,7 +106,7 @@ def a_window_of_sums(answer):
 
         near, wider, past = ((behind >= 0) & (behind < last) for last in (w, w + 1, 9))
         expect(
-            wanted(answer)(FQ, FK, V, w),
+            answer(FQ, FK, V, w),
             seen(near, near),
             "When token i comes, token i − w leaves: which two sums does it leave?",
             (seen(wider, wider), "The window has one key too many: its own is one of the w."),
@@ -134,7 +133,7 @@ def chunks_of_sums(answer):
         ]
         right, _ = kernel_attention(FQ, FK, V, causal=True)
         expect(
-            wanted(answer)(FQ, FK, V, c),
+            answer(FQ, FK, V, c),
             right,
             "Which tokens are in S when the queries of a chunk read it, and which of them are in the small matrix too?",
             (cases[0], "As printed. Which tokens does S hold when the first chunk reads it?"),
@@ -173,7 +172,7 @@ def a_width_that_learns(answer):
     D = ((Q[..., :, None, :] - K[..., None, :, :]) ** 2).sum(-1)
     W = np.exp(-D / (2 * w**2))
     total = W.sum(-1, keepdims=True)
-    Y, pullback = pair(wanted(answer)(Q, K, V, w))
+    Y, pullback = with_pullback(answer, Q, K, V, w)
     one_w = np.exp(-D / (2 * w))
     expect(
         Y,
@@ -198,4 +197,4 @@ def a_width_that_learns(answer):
         ((E * D).sum((-2, -1)) / w, "dw: one width serves all samples and heads, so its gradient is their sum."),
         ((E_half * D).sum().reshape(1) / w, "dw: the weights are in the denominator, too."),
     )
-    its_derivative(answer, Q, K, V, w, hint="Write δW for a small change of q, of k and of w.")
+    derivative(answer, Q, K, V, w, hint="Write δW for a small change of q, of k and of w.")

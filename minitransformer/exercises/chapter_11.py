@@ -3,8 +3,7 @@
 import numpy as np
 
 from minitransformer.attention import delta_rule_step, gated_linear_attention, short_convolution
-from minitransformer.exercises.check import NotYet, choice, exercise
-from minitransformer.exercises.mistakes import expect, its_derivative, likely, pair, several, wanted
+from minitransformer.exercises.check import NotYet, choice, derivative, exercise, expect, likely, several, with_pullback
 from minitransformer.functional import silu
 
 
@@ -42,7 +41,7 @@ def keys_of_another_length(answer):
             _, S = delta_rule_step(k, k, v, np.array([float(beta)]), np.zeros((2, 1)))
             return np.abs(k @ S - v).item()
 
-        found = wanted(answer)(c)
+        found = answer(c)
         if np.shape(found) != (2,):
             raise NotYet("The function should return two numbers.")
         likely(
@@ -71,7 +70,7 @@ def how_many_passes(answer):
             _, S = delta_rule_step(K, K, V, np.ones(2), S)
             right.append(np.abs(K[0] @ S - 1).item())
         expect(
-            [wanted(answer)(c, int(p)) for p in passes],
+            [answer(c, int(p)) for p in passes],
             right,
             f"For c = {c} and p = 1: k₁ is exact, and what does writing k₂ do to it? Then follow that error for p = 2.",
             (c**passes, "A pass has two writes, and each hands on c times the error."),
@@ -85,7 +84,7 @@ def how_many_passes(answer):
 def counting_modulo_m(answer):
     """The angle of two mirrors that are back after m tokens."""
     for m in (4, 6, 3, 2):
-        angle = float(wanted(answer)(m))
+        angle = float(answer(m))
         K = np.tile([[np.cos(angle), np.sin(angle)], [1.0, 0.0]], (m, 1))
         nothing, held, back = np.zeros((2, 2)), np.eye(2), []
         for t in range(m):
@@ -117,7 +116,7 @@ def a_mask_with_closed_gates(answer):
                 np.prod(alpha[a:b]) for a, b in ((j + 1, i + 1), (j, i + 1), (j, i))
             )
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.asarray(wanted(answer)(np.log(alpha)), float)
+        found = np.asarray(answer(np.log(alpha)), float)
     if np.isnan(found).any():
         raise NotYet("There are NaNs: −∞ − (−∞) is no number. What is it that one has to sum for the pair (i, j)?")
     if np.isinf(found).any():
@@ -146,7 +145,7 @@ def taps_while_writing(answer):
         )
         before = np.zeros((taps - 1, 5))
         for t in range(6):
-            row, before = several(wanted(answer)(X[t], before, theta), "the new row", "what is kept")
+            row, before = several(answer(X[t], before, theta), "the new row", "what is kept")
             expect(
                 row,
                 whole[t],
@@ -183,7 +182,7 @@ def a_memory_that_fades_with_a_denominator(answer):
     ones, never = np.ones((8, 1)), np.zeros(8)
     right = memory(V, log_alpha) / memory(ones, log_alpha)
     expect(
-        wanted(answer)(FQ, FK, V, alpha),
+        answer(FQ, FK, V, alpha),
         right,
         "The rows of weights should sum to one, and the older a value, the less it should count.",
         (
@@ -243,7 +242,7 @@ def a_decay_that_learns(answer):
     behind = i - j
     L = np.where(behind >= 0, 0.8 ** np.maximum(behind, 0), 0)
     S = Q @ K.swapaxes(-1, -2)
-    Y, pullback = pair(wanted(answer)(Q, K, V, gamma))
+    Y, pullback = with_pullback(answer, Q, K, V, gamma)
     expect(
         Y,
         (L * S) @ V,
@@ -268,4 +267,4 @@ def a_decay_that_learns(answer):
         (L * P @ K / 2, "dQ: there is no 1/√d here."),
     )
     likely(found[1], ((L * P) @ Q, "dK: a key hears from the queries behind it, so it is the transpose."))
-    its_derivative(answer, Q, K, V, gamma, hint="Y is three products; change each factor a little.")
+    derivative(answer, Q, K, V, gamma, hint="Y is three products; change each factor a little.")

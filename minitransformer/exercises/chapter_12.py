@@ -4,8 +4,7 @@ import numpy as np
 
 from minitransformer.attention.flash import Found, join
 from minitransformer.attention.ring import striped, zigzag
-from minitransformer.exercises.ask import result, shaped, unless, value
-from minitransformer.exercises.check import NotYet, close, derivative, exercise
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
 from minitransformer.models.transformer_xl import reach
 from minitransformer.models.universal import combine, halting
 
@@ -26,7 +25,7 @@ def who_is_just_sure(answer):
 @exercise("12.2")
 def smallest_memory(answer):
     """The smallest M whose reach is far enough."""
-    shaped(answer, (), "It is one number.")
+    array_of(answer, (), "It is one number.")
     wanted = next(M for M in range(1, 21) if reach(3, 8, M) >= 20)
     unless(
         answer,
@@ -52,10 +51,10 @@ def to_remember(answer):
     rng = np.random.default_rng(12)
     before, X = rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 4, 5))
     rows = np.concatenate([before, X], 1)
-    close(result(answer, before, X, 5), rows[:, 2:], "Rows are the last axis but one, and the newest are at the end.")
-    close(result(answer, None, X, 3), X[:, 1:], "Before the first segment, the memory is None.")
-    close(result(answer, before, X, 99), rows, "While there are fewer than M rows, all are kept.")
-    close(result(answer, before, X, 0), rows[:, 7:], "What is rows[-0:], if no row is to be remembered?")
+    close(answer(before, X, 5), rows[:, 2:], "Rows are the last axis but one, and the newest are at the end.")
+    close(answer(None, X, 3), X[:, 1:], "Before the first segment, the memory is None.")
+    close(answer(before, X, 99), rows, "While there are fewer than M rows, all are kept.")
+    close(answer(before, X, 0), rows[:, 7:], "What is rows[-0:], if no row is to be remembered?")
 
 
 @exercise("12.5")
@@ -69,7 +68,7 @@ def a_mask_with_a_memory(answer):
         for seen, found in ((rows[: i + 3], wanted), (rows[: i + 1], shifted)):
             S = seen @ W_k @ (X[i] @ W_q) / np.sqrt(6)
             found.append(np.exp(S) @ seen @ W_v / np.exp(S).sum())
-    given = result(answer, X, memory, W_q, W_k, W_v)
+    given = answer(X, memory, W_q, W_k, W_v)
     unless(given, shifted, "Which rows does the first query see? Print the mask for n = 4 and M = 2.")
     close(given, wanted, "All other lines were right. Query i stands in row M + i, and sees itself.")
 
@@ -84,7 +83,7 @@ def busy_workers(answer):
         pairs = np.zeros((W, W))
         for t, k in np.ndindex(W, W):
             pairs[t, k] = mask[np.ix_(own[k], own[(k - t) % W])].sum()
-        given = result(answer, own, mask)
+        given = answer(own, mask)
         unless(given, pairs.sum() / pairs.max(1).sum(), "All W workers are paid for the whole of each step.")
         unless(
             given,
@@ -104,7 +103,7 @@ def pages_in_all(answer):
         pages = {(-1, k) for k in range(p // B)}  # the full ones of the prompt
         for text in range(b):
             pages |= {(text, k) for k in range(p // B, -(-(p + t) // B))}
-        given = result(answer, p, b, t, B)
+        given = answer(p, b, t, B)
         apart = len(pages) + (b - 1) * (p // B)
         told = f"For p = {p}, b = {b}, t = {t}, B = {B} yours gives {given}."
         if p >= B and b > 1:
@@ -126,11 +125,11 @@ def two_parts(answer):
     for nothing in ((0, 3), (slice(None), 2)):  # in the first part, and in both
         m[nothing], total[nothing], a[nothing] = -np.inf, 0, 0
     wanted = join(Found(m[0], total[0], a[0]), Found(m[1], total[1], a[1]))
-    given = result(answer, m[0], total[0], a[0], m[1], total[1], a[1])
+    given = answer(m[0], total[0], a[0], m[1], total[1], a[1])
     if not isinstance(given, (tuple, list)) or len(given) != 3:
         raise NotYet("Three arrays are wanted: m (n,), total (n,) and a (n, d).")
     unless(given[1], total.sum(0), "Each sum was made with a largest score of its own; bring both to the same.")
-    lost = np.isnan(shaped(given[1], (6,), "A sum for each query."))
+    lost = np.isnan(array_of(given[1], (6,), "A sum for each query."))
     if lost[1:2].any():
         raise NotYet(
             "e to the power of 1,000 is too large a number. The largest score is subtracted before, not after."

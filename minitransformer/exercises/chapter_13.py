@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from minitransformer.exercises.ask import result, shaped, unless, value
-from minitransformer.exercises.check import NotYet, close, derivative, exercise
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
 from minitransformer.functional import softmax
 from minitransformer.related import route
 
@@ -30,7 +29,7 @@ def second_round(answer):
     v, pullback = route(two_inputs(2.0), iterations=2)
     c, before = pullback.C[1][0, 0], route(two_inputs(2.0), iterations=1)[0][0, 0]
     wrong = 1 / (1 + np.exp(-before))
-    shaped(answer, (2,), "Two numbers, c and v.")
+    array_of(answer, (2,), "Two numbers, c and v.")
     unless(answer[0], wrong, "The logit grows by a product: the vote times the outcome, not the outcome alone.", 0.01)
     unless(
         answer[0], 0.5, "Softmax runs over the outputs. Over the two inputs, which agree, nothing would change.", 0.01
@@ -63,7 +62,7 @@ def two_layers_of_rows(answer):
 @exercise("13.4")
 def copies_the_token_before(answer):
     """R whose softmax is a shift by one."""
-    R = shaped(answer, (16, 16), "R has a row for each place that looks, and a column for each that is seen.")
+    R = array_of(answer, (16, 16), "R has a row for each place that looks, and a column for each that is seen.")
     for n in range(2, 17):
         A, _ = softmax(R[:n, :n])
         if np.diagonal(A, 1).min() > 0.9:
@@ -81,7 +80,7 @@ def weights_of_many_heads(answer):
     """M of a layer with several heads."""
     rng = np.random.default_rng(5)
     A, W_v, W_o, X = (rng.standard_normal(s) for s in ((2, 4, 4), (2, 3, 5), (2, 5, 3), (4, 3)))
-    M = shaped(result(answer, A, W_v, W_o), (12, 12), "M has n D rows and columns, here for n = 4 and D = 3.")
+    M = array_of(answer(A, W_v, W_o), (12, 12), "M has n D rows and columns, here for n = 4 and D = 3.")
     maps = W_v @ W_o
     Y = (A @ X @ maps).sum(0)
     unless(
@@ -111,7 +110,7 @@ def a_causal_synthesizer(answer):
         return softmax(np.where(mask, S, -np.inf))[0] @ X @ W_v
 
     S = np.maximum(X @ W_1, 0) @ W_2
-    given = result(answer, X, W_1, W_2, W_v)
+    given = answer(X, W_1, W_2, W_v)
     unless(
         given,
         np.where(seen, softmax(S[..., :5])[0], 0) @ X @ W_v,
@@ -135,7 +134,7 @@ def rounds_that_remember(answer):
     for T in (1, 2, 3, 4):
         wanted, _ = route(votes, iterations=T)
         close(
-            result(answer, votes, T),
+            answer(votes, T),
             wanted,
             f"With T = {T} it is not yet (13.8). Compare the last line with its last formula.",
         )
@@ -155,7 +154,7 @@ def how_loud(answer):
             low, high = (middle, high) if part(middle, rounds) < 0.95 else (low, middle)
         return low
 
-    a = shaped(answer, (), "It is one number.")
+    a = array_of(answer, (), "It is one number.")
     unless(answer, found(2), "That is the second round. The weights of round 1 are the even ones.", 0.01)
     unless(answer, found(4), "That is the fourth round. The weights of round 1 are the even ones.", 0.01)
     close(answer, found(3), f"With your number it gets {part(float(a)):.1%}.", 0.01)

@@ -4,8 +4,7 @@ import tracemalloc
 
 import numpy as np
 
-from minitransformer.exercises.ask import result, shaped, unless, value
-from minitransformer.exercises.check import NotYet, close, derivative, exercise
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
 from minitransformer.functional import softmax
 from minitransformer.related import additive_attention
 from minitransformer.related.graph import edges_of
@@ -23,7 +22,7 @@ def a_star(answer):
     star = edges_of(np.array([[0, 1], [0, 2], [0, 3], [0, 4]]), 5, both_ways=True, loops=True)
     x = np.array([[0.0], [10], [10], [10], [10]])
     plain, symmetric = (propagate(x, star, scaling=s)[0][:2, 0] for s in ("rows", "symmetric"))
-    given = shaped(answer, (2, 2), "Two numbers for each form.")
+    given = array_of(answer, (2, 2), "Two numbers for each form.")
     unless(given[0], [10, 0], "Every node has a loop, and counts in its own average.", 0.01)
     unless(
         given[0], [20, 5], "Divide by the number of nodes that the one who looks sees, not the one who is seen.", 0.01
@@ -51,8 +50,8 @@ def two_edges_away(answer):
     wanted = np.zeros((9, 9), bool)
     for i, k, j in np.ndindex(9, 9, 9):
         wanted[i, j] |= mask[i, k] & mask[k, j]
-    given = result(answer, mask)
-    if np.array_equal(shaped(given, (9, 9), "It is a mask.") > 0, wanted) and np.asarray(given).dtype != bool:
+    given = answer(mask)
+    if np.array_equal(array_of(given, (9, 9), "It is a mask.") > 0, wanted) and np.asarray(given).dtype != bool:
         raise NotYet("The places are right. But it is to be a mask: True or False, and no number of ways.")
     unless(given, mask, "That is one edge: the mask again.")
     unless(given, wanted.T, "The direction is turned: i sees k, and k sees j.")
@@ -69,7 +68,7 @@ def scores_of_a_convolution(answer):
     def weights(scores):
         return softmax(np.where(mask, scores, -np.inf))[0]
 
-    S = shaped(result(answer, mask), (7, 7), "A score for each pair.")
+    S = array_of(answer(mask), (7, 7), "A score for each pair.")
     if not np.isneginf(S[~mask]).all() or not np.isfinite(S[mask]).all():
         raise NotYet("Where there is no edge the score is −∞, and elsewhere it is a number.")
     given = softmax(S)[0]
@@ -91,7 +90,7 @@ def average_along_edges(answer):
     order, X = rng.permutation(len(i)), rng.standard_normal((6, 3))
     number = mask.sum(1, keepdims=True)
     wanted = mask @ X / np.maximum(number, 1)
-    given = shaped(result(answer, X, i[order], j[order]), (6, 3), "A row for each node.")
+    given = array_of(answer(X, i[order], j[order]), (6, 3), "A row for each node.")
     if np.isnan(given).any():
         raise NotYet("Somebody sees nobody, and 0/0 is no number. Such a node gets zeros.")
     last = np.zeros((6, 3))
@@ -165,7 +164,7 @@ def without_phi(answer):
     S = f[:, None] + g
     seen = np.tri(7) > 0
     wanted = softmax(np.where(seen, S, -np.inf))[0] @ V
-    given = result(answer, f, g, V)
+    given = answer(f, g, V)
     unless(given, softmax(np.where(seen, np.where(S > 0, S, 0.2 * S), -np.inf))[0] @ V, "Here φ is gone.")
     unless(given, softmax(S)[0] @ V, "It is causal: row i sees j ≤ i.")
     unless(given, np.cumsum(np.exp(g)[:, None] * V, 0), "These sums want to be divided by that of the weights.")
@@ -174,7 +173,7 @@ def without_phi(answer):
     long = rng.standard_normal(2000)
     tracemalloc.start()
     try:
-        result(answer, long, long, rng.standard_normal((2000, 2)))
+        answer(long, long, rng.standard_normal((2000, 2)))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from minitransformer.exercises.ask import result, shaped, unless, value
-from minitransformer.exercises.check import NotYet, close, derivative, exercise
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
 from minitransformer.functional import glu
 from minitransformer.related import convolve_with_heads, lightweight_convolution
 
@@ -28,7 +27,7 @@ def a_sharper_picture(answer):
     """Twice the picture, minus its blur."""
     itself, blur = np.zeros((3, 3)), np.outer([1, 2, 1], [1, 2, 1]) / 16
     itself[1, 1] = 1
-    given = shaped(answer, (3, 3), "It is a kernel.")
+    given = array_of(answer, (3, 3), "It is a kernel.")
     unless(given, itself - blur, "That is what the blur has taken away. The picture itself is to be added.")
     unless(given, 2 - blur, "The picture itself is no kernel of ones: that would add up all nine pixels.")
     unless(given, 2 * itself - 16 * blur, "The weights of a blur sum to one.")
@@ -41,7 +40,7 @@ def layers_to_see_far(answer):
     plain, dilated = -(-100 // 6), 1
     while sum(6 * 7**layer for layer in range(dilated)) < 100:
         dilated += 1
-    given = shaped(answer, (2,), "Two numbers of layers.")
+    given = array_of(answer, (2,), "Two numbers of layers.")
     unless(given[0], -(-100 // 7), "One of the seven taps is the token itself.", 0.01)
     unless(given[0], 100 // 6, "After so many layers four places are missing.", 0.01)
     close(given[0], plain, "How far back does one layer reach, and how far do two?", 0.01)
@@ -59,7 +58,7 @@ def moved_by_one(answer):
         (False, "M has a row for each place, causal or not. What does place 7 take from place 5, and place 8 from 6?"),
         (True, "The same number along each diagonal is a number for each offset."),
     )
-    given = shaped(answer, (5,), "True or False, five times.")
+    given = array_of(answer, (5,), "True or False, five times.")
     for said, (wanted, hint) in zip(given, kinds, strict=True):
         if said != wanted:
             raise NotYet(hint)
@@ -71,7 +70,7 @@ def not_turned_around(answer):
     rng = np.random.default_rng(5)
     x, S = rng.standard_normal(9), rng.standard_normal((1, 4))
     a = np.exp(S[0]) / np.exp(S).sum()
-    given = result(answer, x, a)
+    given = answer(x, a)
     unless(given, np.convolve(x, a)[:9], "With a = (1, 0, 0), which token does it take, and which should it take?")
     unless(given, np.convolve(x, a[::-1])[-9:], "This looks ahead. The first output is made of the first token alone.")
     unless(
@@ -92,7 +91,7 @@ def nine_pixels(answer):
         p = np.append(np.exp(beta), np.ones(n - 1)) / (np.exp(beta) + n - 1)
         return np.exp(-(p * np.log(p)).sum())
 
-    beta = float(shaped(answer, (), "It is one number."))
+    beta = float(array_of(answer, (), "It is one number."))
     low, high = 0.0, 20.0
     for _ in range(50):
         middle = (low + high) / 2
@@ -115,7 +114,7 @@ def taps_as_a_matrix(answer):
             if 0 <= (j := i + before - t) < 6:
                 turned[i, j] = a[i, t]
             kept[i, min(max(i - before + t, 0), 5)] += a[i, t]
-        given = result(answer, a, before)
+        given = answer(a, before)
         unless(given, turned, "The taps are turned around: the first falls on the token ℓ places before.")
         unless(given, wanted.T, "Row i has the weights of token i.")
         unless(given, kept, "Beyond the ends are zeros, and not the first and the last token once more.")

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.exercises.ask import result, shaped, unless, value
-from minitransformer.exercises.check import NotYet, close, derivative, exercise
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
 from minitransformer.functional import softmax
 from minitransformer.related import classical_recall, dense_recall, hebbian
 
@@ -36,7 +35,7 @@ def with_its_negative(answer):
     rng = np.random.default_rng(2)
     X, s = rng.standard_normal((2, 7, 5))
     overlaps = X @ s[0]
-    given = shaped(answer, (5,), "True or False, five times.")
+    given = array_of(answer, (5,), "True or False, five times.")
     names = "z²", "z³", "z⁴", "e to the z", "the logarithm of (16.3)"
     functions: tuple[Any, ...] = (
         lambda z: z**2,
@@ -83,7 +82,7 @@ def one_sweep(answer):
         if m == 1:  # with ties
             X, s = np.array([[1.0, 1, -1]]), -np.ones(3)
         wanted = dense_recall(X, s, power=p, sweeps=1).states[1]
-        given = result(answer, X, s, p)
+        given = answer(X, s, p)
         together = dense_recall(X, s, power=p, sweeps=1, order="synchronous").states[1]
         told = f"With m = {m}, d = {d}, p = {p}: "
         if not np.array_equal(together, wanted):
@@ -115,7 +114,7 @@ def each_for_itself(answer):
                 return p @ V
             xi = p @ K
 
-    given = result(answer, Q, K, V, 0.9, 0.05)
+    given = answer(Q, K, V, 0.9, 0.05)
     unless(given, all_together(Q), "As before, all go on until the last is still.")
     unless(given, softmax(0.9 * Q @ K.T)[0] @ V, "That is one step: nobody has been asked to repeat it.")
     close(
@@ -137,7 +136,7 @@ def slow_at_the_turning_point(answer):
                 return count
 
     wanted = [updates(1.05), updates(2.0)]
-    given = shaped(answer, (2,), "Two counts.")
+    given = array_of(answer, (2,), "Two counts.")
     if np.array_equal(given, np.array(wanted) - 1):
         raise NotYet("The last update, which hardly moves, counts too.")
     for mine, right, beta in zip(given, wanted, (1.05, 2), strict=True):

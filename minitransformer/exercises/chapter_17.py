@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 from minitransformer.attention import dot_product_attention
-from minitransformer.exercises.ask import result, shaped, unless, value
-from minitransformer.exercises.check import NotYet, close, derivative, exercise
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
 
 
 def harmonic(n):
@@ -22,7 +21,7 @@ def two_parts_of_four_keys(answer):
     for keys in (slice(0, 2), slice(2, 4), slice(0, 4)):
         w = np.exp(s[keys] - s[keys].max())
         wanted.append([w.sum(), w @ v[keys]])
-    given = shaped(answer, (3, 2), "Two numbers for each part, and for the whole.")
+    given = array_of(answer, (3, 2), "Two numbers for each part, and for the whole.")
     raw = [[np.exp(s[k]).sum(), np.exp(s[k]) @ v[k]] for k in (slice(0, 2), slice(2, 4))]
     unless(given[:2], raw, "The largest score of the part is subtracted before the exponential.", 0.01)
     close(given[:2], wanted[:2], "In a part, the key with the largest score has the weight 1.", 0.01)
@@ -36,7 +35,7 @@ def two_parts_of_four_keys(answer):
 def how_often_a_maximum_grows(answer):
     """Records among 4,096 keys, and among 64 tiles."""
     n, b = 4096, 64
-    given = shaped(answer, (2,), "Two numbers.")
+    given = array_of(answer, (2,), "Two numbers.")
     unless(given[0], harmonic(n), "The first key is no growth: nothing was there before.", 0.01)
     unless(
         given[0],
@@ -65,7 +64,7 @@ def how_often_a_maximum_grows(answer):
 def wide_enough(answer):
     """d with B d/p = F."""
     F, B = 154.0, 10.8
-    given = shaped(answer, (2,), "Two widths.")
+    given = array_of(answer, (2,), "Two widths.")
     unless(given, [F / B, F / B], "That is the intensity that is needed. For long texts it is d/p.", 0.01)
     unless(given, [F / B / 10, F / B / 4], "More passes need a wider head, not a narrower one.", 0.01)
     unless(
@@ -124,18 +123,18 @@ def nothing_to_begin_with(answer):
     rng = np.random.default_rng(6)
     Q, K, V = rng.standard_normal((6, 3)), rng.standard_normal((10, 3)), rng.standard_normal((10, 2))
     close(
-        result(answer, Q, K, V),
+        answer(Q, K, V),
         dot_product_attention(Q, K, V)[0],
         "On random numbers the listing was right, and yours is not.",
     )
     Q[:, 0], K[:, 0] = 40, -1000 * math.sqrt(3) / 40
     wanted, _ = dot_product_attention(Q, K, V)
-    given = np.asarray(result(answer, Q, K, V), float)
+    given = np.asarray(answer(Q, K, V), float)
     if np.isnan(given).any():
         raise NotYet("Scores near −1,000 still give NaN. What are top, new and P after the first tile?")
     close(given, wanted, "No NaN, and yet it is not attention: subtracting the largest score has to be exact.")
     Q[:, 0] *= -1
-    close(result(answer, Q, K, V), dot_product_attention(Q, K, V)[0], "Scores near +1,000 were right before.")
+    close(answer(Q, K, V), dot_product_attention(Q, K, V)[0], "Scores near +1,000 were right before.")
 
 
 @exercise("17.7")
@@ -148,7 +147,7 @@ def tiles_of_a_window(answer):
         padded = np.zeros((blocks * b, blocks * b), bool)
         padded[:n, :n] = seen
         wanted = padded.reshape(blocks, b, blocks, b).any((1, 3)).sum()
-        given = result(answer, n, rho, b)
+        given = answer(n, rho, b)
         told = f"For n = {n}, ρ = {rho}, b = {b} yours gives {given}. "
         mistakes = {
             blocks**2: "That is all tiles.",
@@ -181,7 +180,7 @@ def merged_parts(answer):
     close(given[0], whole, "How much of all weight has each part, if e to the L is the sum of what its keys have?")
     unless(given[1], L.sum(0), "Sums of exponentials are added, not their logarithms.")
     close(given[1], np.log(np.exp(L).sum(0)), "L of the whole is the logarithm of the sum over all keys.")
-    large = result(answer, Y[0], L[0] + 1000, Y[1], L[1] + 1000)[0]
+    large = answer(Y[0], L[0] + 1000, Y[1], L[1] + 1000)[0]
     if not np.isfinite(np.asarray(large[0], float)).all():
         raise NotYet("It is right, but e to the power of 1,000 is no number. Only the difference of both L matters.")
     close(large[0], whole, "A constant added to both L changes nothing in Y.")

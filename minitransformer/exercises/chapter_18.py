@@ -5,8 +5,7 @@ import tracemalloc
 import numpy as np
 
 from minitransformer.attention import dot_product_attention, softmax_with_sink
-from minitransformer.exercises.ask import result, shaped, unless, value
-from minitransformer.exercises.check import NotYet, close, derivative, exercise
+from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
 from minitransformer.functional import sigmoid, softmax
 
 
@@ -16,7 +15,7 @@ def a_sink_and_the_same_twice(answer):
     one, K, V = np.ones((1, 1)), np.log(np.array([[2.0], [6]])), np.array([[3.0], [1]])
     sinks = None, np.array(np.log(4.0)), np.array(np.log(8.0))
     plain, once, twice = (dot_product_attention(one, K, V, None, b, scale=1.0)[0].item() for b in sinks)
-    given = shaped(answer, (3,), "Three numbers.")
+    given = array_of(answer, (3,), "Three numbers.")
     unless(given[0], plain, "That is without the sink.", 0.01)
     unless(
         given[0], 12 / (np.log(4) + 8), "The sink is a score, too: e to the power of it is in the denominator.", 0.01
@@ -100,7 +99,7 @@ def a_sink_of_any_size(answer):
     rng = np.random.default_rng(6)
     S = rng.standard_normal((2, 3, 5))
     e = np.exp(S - S.max(-1, keepdims=True))
-    given = result(answer, S, 0.5)
+    given = answer(S, 0.5)
     unless(
         given,
         e / (np.exp(0.5) + e.sum(-1, keepdims=True)),
@@ -113,14 +112,14 @@ def a_sink_of_any_size(answer):
         (0.5, 1000.0, "scores near 1,000"),
         (0.5, -1000.0, "scores near −1,000"),
     ):
-        found = np.asarray(result(answer, S + shift, b), float)
+        found = np.asarray(answer(S + shift, b), float)
         if not np.isfinite(found).all():
             raise NotYet(f"With {told} it is NaN. Which of the two exponentials is too large for a float?")
         wanted, _ = softmax_with_sink(S + shift, np.array(b))
         close(found + 1, wanted + 1, f"With {told} the weights are others.")
     hidden = np.full((1, 4), -np.inf)
     close(
-        1 + np.nan_to_num(result(answer, hidden, 0.5), nan=9.0),
+        1 + np.nan_to_num(answer(hidden, 0.5), nan=9.0),
         1 + np.zeros((1, 4)),
         "If every key is hidden, all weights are zero.",
     )
@@ -136,7 +135,7 @@ def one_sink_of_two(answer):
         total = np.exp(b) + np.exp(S[:, keys]).sum(1)
         halves += [np.exp(S[:, keys]) @ V[keys] / total[:, None], np.log(total)]
     (Y_1, L_1, Y_2, L_2), e = halves, np.exp(S)
-    given = result(answer, *halves, b)
+    given = answer(*halves, b)
     unless(given, e @ V / (2 * np.exp(b) + e.sum(1))[:, None], "Now the sink is in it twice.")
     unless(given, e @ V / e.sum(1)[:, None], "Now no sink is left: one of the two stays.")
     unless(given, Y_1 + Y_2, "Each Y has been divided already, by another sum.")
@@ -156,7 +155,7 @@ def absorbed(answer):
     rng = np.random.default_rng(8)
     q, C, (W_uk, W_uv) = rng.standard_normal((3, 4)), rng.standard_normal((7, 5)), rng.standard_normal((2, 3, 5, 4))
     S = np.einsum("hd,hnd->hn", q, C @ W_uk)
-    given = result(answer, q, C, W_uk, W_uv)
+    given = answer(q, C, W_uk, W_uv)
 
     def read(scores):
         return np.einsum("hn,hnd->hd", softmax(scores)[0], C @ W_uv)
@@ -179,7 +178,7 @@ def absorbed(answer):
     )
     tracemalloc.start()
     try:
-        result(answer, q, C, W_uk, W_uv)
+        answer(q, C, W_uk, W_uv)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

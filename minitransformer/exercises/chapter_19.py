@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.exercises.ask import result, shaped, unless
-from minitransformer.exercises.check import NotYet, choice, close, exercise
+from minitransformer.exercises.check import NotYet, array_of, choice, close, exercise, unless
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.related import gru_coefficients
 
@@ -18,7 +17,7 @@ def gates_of_a_half(answer):
     printed = [u[1 : 4 - i + 2].prod() * (1 - u[1:i]).prod() for i in steps]
     C, _ = gru_coefficients(u[1:, None])
     meant = C[4, 1:, 0]
-    given = shaped(answer, (2, 4), "Four weights as printed, and four as they should be.")
+    given = array_of(answer, (2, 4), "Four weights as printed, and four as they should be.")
     unless(given[::-1], [printed, meant], "The printed weights come first, the meant ones second.", 0.01)
     close(
         given[0],
@@ -38,7 +37,7 @@ def where_norms_give_up(answer):
     inside, outside = np.sqrt(eps / (1 / y**2 - 1)), eps / (1 / y - 1)
     unless(answer, [outside, inside], "The other way round: inside the root first.", 0.01)
     unless(answer, [inside**2, outside], "That is the variance. A root is missing.", 0.01)
-    given = shaped(answer, (2,), "One σ for each norm.")
+    given = array_of(answer, (2,), "One σ for each norm.")
     close(given[0], inside, "Solve σ = 0.99 √(σ² + ε) for σ.", 0.01)
     close(given[1], outside, "Solve σ = 0.99 (σ + ε) for σ.", 0.01)
 
@@ -49,7 +48,7 @@ def rows_sum_to_one(answer):
     rng = np.random.default_rng(3)
     Q, K, V = rng.random((5, 3)), rng.random((5, 3)), rng.standard_normal((5, 2))
     A = np.tril(Q @ K.T)
-    given = result(answer, Q, K, V)
+    given = answer(Q, K, V)
     unless(given, A @ V / A.sum(0)[:, None], "Try V = 1 everywhere: what should come out, and what does?")
     unless(given, A @ V / (Q @ K.T).sum(1)[:, None], "These sums hear of later keys.")
     unless(given, (A / A.sum(0)) @ V, "Now columns sum to one.")
@@ -94,7 +93,7 @@ ATTENTIONS = (
 def hears_nothing_later(answer):
     """A test of causality, held against eight layers."""
     for wanted, name, attend in ATTENTIONS:
-        judged(result(answer, attend), wanted, f"an attention that {name}")
+        judged(answer(attend), wanted, f"an attention that {name}")
 
 
 def judged(said: Any, wanted: bool, what: str) -> None:
@@ -110,8 +109,8 @@ def judged(said: Any, wanted: bool, what: str) -> None:
 def scale_from_outside(answer):
     """The scale of an attention, from what it says."""
     for d, scale in ((16, 1 / 4), (16, 1 / 16), (9, 0.9), (64, 2 / 64**0.5), (5, 0.3)):
-        found = result(answer, lambda Q, K, V, s=scale: softmax(s * Q @ K.T)[0] @ V, d)
-        given = shaped(found, (), "s is one number.")
+        found = answer(lambda Q, K, V, s=scale: softmax(s * Q @ K.T)[0] @ V, d)
+        given = array_of(found, (), "s is one number.")
         told = f"For one layer of width d = {d} yours finds {given:.4f}. "
         unless(given, 1 / scale, told + "That is what is divided by; s multiplies.", 1e-4)
         unless(given, -scale, told + "The sign: which of your two keys is the one that fits?", 1e-4)
@@ -133,7 +132,7 @@ def where_is_epsilon(answer):
 
     for eps in (1e-5, 1e-2, 1e-6, 1e-3):
         for kind in ("inside", "outside", "twice"):
-            said = result(answer, norm(kind, eps))
+            said = answer(norm(kind, eps))
             if not isinstance(said, str) or said not in ("inside", "outside", "twice"):
                 raise NotYet("The answer is one of the three words.")
             told = f"For an ε of {eps:.0e}, yours takes {kind} for {said}."
@@ -202,4 +201,4 @@ def a_test_of_gradients(answer):
     """A reader's checker, held against eleven layers."""
     X = np.random.default_rng(7).standard_normal((3, 4))
     for wanted, name, function in functions():
-        judged(result(answer, function, X), wanted, f"{name}, for X {X.shape}")
+        judged(answer(function, X), wanted, f"{name}, for X {X.shape}")
