@@ -15,49 +15,12 @@ NOTATION = re.compile(r"^\| \| ours, with shape \|[^\n]*\n\|[-| ]+\|\n((?:\|[^\n
 SIGN = re.compile(  # a letter with its accents, its index and its prime: \bar K_c, W_{kr}, u′, ξ
     r"(?:\\(?:bar|hat|tilde|mathcal|mathbf)\s*)?\{?(?:\\[A-Za-z]+|[^\W\d_])\}?(?:[_^](?:\{[^}]*\}|\\?\w+|[+*]))*['′*]*(?!\w)"
 )
-GREEK = str.maketrans(
-    {
-        letter: rf"\{name}"
-        for letter, name in zip(
-            "αβγδεζηθκλμνξπρστφχψωΓΔΘΛΞΠΣΦΨΩℓ",
-            [
-                "alpha",
-                "beta",
-                "gamma",
-                "delta",
-                "varepsilon",
-                "zeta",
-                "eta",
-                "theta",
-                "kappa",
-                "lambda",
-                "mu",
-                "nu",
-                "xi",
-                "pi",
-                "rho",
-                "sigma",
-                "tau",
-                "varphi",
-                "chi",
-                "psi",
-                "omega",
-                "Gamma",
-                "Delta",
-                "Theta",
-                "Lambda",
-                "Xi",
-                "Pi",
-                "Sigma",
-                "Phi",
-                "Psi",
-                "Omega",
-                "ell",
-            ],
-            strict=True,
-        )
-    }
-)
+GREEK = {  # a letter, and its name in a formula
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "η": "eta", "θ": "theta", "κ": "kappa",
+    "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "π": "pi", "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "varphi",
+    "ω": "omega", "Δ": "Delta", "Π": "Pi", "Φ": "Phi", "Ω": "Omega", "ℓ": "ell",
+}  # fmt: skip
+NAMES = str.maketrans({letter: rf"\{name}" for letter, name in GREEK.items()})
 LONG = re.compile(r"[^\W\d_]{3,}")
 EMPTY = {"all", "and", "different", "each", "first", "for", "number", "one", "single", "that", "the", "what", "with"}
 
@@ -84,7 +47,7 @@ def signs(cell):
     found = set()
     for part in re.split(r"[,;](?![^{}]*\})", plain.replace("$", "")):
         if sign := SIGN.match(part.partition("=")[0].strip()):
-            found.add(re.sub(r"[\s{}]", "", sign[0].translate(GREEK)))
+            found.add(re.sub(r"[\s{}]", "", sign[0].translate(NAMES)))
     return found
 
 
