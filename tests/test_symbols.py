@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from minitransformer.book import appendix
 from minitransformer.book.equations import notebooks
 
 TABLE = re.compile(r"^\|[^\n]*\bsymbol\b[^\n]*\|\n\|[-| ]+\|\n((?:\|[^\n]*\n?)+)", re.MULTILINE)
@@ -15,49 +16,12 @@ NOTATION = re.compile(r"^\| \| ours, with shape \|[^\n]*\n\|[-| ]+\|\n((?:\|[^\n
 SIGN = re.compile(  # a letter with its accents, its index and its prime: \bar K_c, W_{kr}, u′, ξ
     r"(?:\\(?:bar|hat|tilde|mathcal|mathbf)\s*)?\{?(?:\\[A-Za-z]+|[^\W\d_])\}?(?:[_^](?:\{[^}]*\}|\\?\w+|[+*]))*['′*]*(?!\w)"
 )
-GREEK = str.maketrans(
-    {
-        letter: rf"\{name}"
-        for letter, name in zip(
-            "αβγδεζηθκλμνξπρστφχψωΓΔΘΛΞΠΣΦΨΩℓ",
-            [
-                "alpha",
-                "beta",
-                "gamma",
-                "delta",
-                "varepsilon",
-                "zeta",
-                "eta",
-                "theta",
-                "kappa",
-                "lambda",
-                "mu",
-                "nu",
-                "xi",
-                "pi",
-                "rho",
-                "sigma",
-                "tau",
-                "varphi",
-                "chi",
-                "psi",
-                "omega",
-                "Gamma",
-                "Delta",
-                "Theta",
-                "Lambda",
-                "Xi",
-                "Pi",
-                "Sigma",
-                "Phi",
-                "Psi",
-                "Omega",
-                "ell",
-            ],
-            strict=True,
-        )
-    }
-)
+GREEK = {  # a letter, and its name in a formula
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "η": "eta", "θ": "theta", "κ": "kappa",
+    "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "π": "pi", "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "varphi",
+    "ω": "omega", "Δ": "Delta", "Π": "Pi", "Φ": "Phi", "Ω": "Omega", "ℓ": "ell",
+}  # fmt: skip
+NAMES = str.maketrans({letter: rf"\{name}" for letter, name in GREEK.items()})
 LONG = re.compile(r"[^\W\d_]{3,}")
 EMPTY = {"all", "and", "different", "each", "first", "for", "number", "one", "single", "that", "the", "what", "with"}
 
@@ -84,7 +48,7 @@ def signs(cell):
     found = set()
     for part in re.split(r"[,;](?![^{}]*\})", plain.replace("$", "")):
         if sign := SIGN.match(part.partition("=")[0].strip()):
-            found.add(re.sub(r"[\s{}]", "", sign[0].translate(GREEK)))
+            found.add(re.sub(r"[\s{}]", "", sign[0].translate(NAMES)))
     return found
 
 
@@ -132,6 +96,51 @@ def test_a_letter_means_one_thing_in_a_chapter(root):
     assert found == {}
 
 
+# ---------------------------------------------------------------------------------------- no letter without a row
+
+INDEX = set("abcdefijklnostxyI")  # rows, channels, derivatives, functions; and the identity
+LETTER = re.compile(r"\\\\|\\[A-Za-z]+|[A-Za-z]+")
+WORDS = re.compile(r"\\(?:text|operatorname|mathrm|mathbb|mathcal|begin|end|tag)\{[^}]*\}")
+
+
+def letters(display):
+    """The letters of a formula, Greek ones by their names; a differential is that of its letter."""
+    found = set()
+    for word in LETTER.findall(WORDS.sub(" ", display)):
+        if word.removeprefix("\\") in GREEK.values() or len(word) == 1:
+            found.add(word)
+        elif len(word) == 2 and word[0] == "d":
+            found.add(word[1])
+    return found
+
+
+def bases(signs_of_rows):
+    return {re.sub(r"\\(?:bar|hat|tilde)|[_^].*|['′*]", "", sign) for sign in signs_of_rows}
+
+
+def test_every_letter_of_a_display_stands_in_a_table(root):
+    """In the chapter's own, in chapter 00's, or in that of a chapter on which it builds; q is a row of Q."""
+    chapters = {path.name[:2]: prose(path) for path in notebooks(root)}
+    of_all = bases(of_the_book(chapters["00"])) | INDEX | {r"\varphi", r"\phi"}
+
+    def own(number):
+        tables = TABLE.findall(chapters[number])
+        return bases(set().union(*(found for found, _ in rows(tables[0])))) if tables else set()
+
+    def known(number):
+        before = (known(other) for other in appendix.table().get(number, {}).get("builds_on", ()))
+        return own(number).union(of_all, *before)
+
+    lost = {}
+    for number, text in chapters.items():
+        if number < "90" and number != "19":
+            used = set().union(*map(letters, re.findall(r"\$\$.*?\$\$", text, re.DOTALL)))
+            there = known(number)
+            if missing := {letter for letter in used - there if letter.upper() not in there or len(letter) > 1}:
+                lost[number] = missing
+    assert lost == {}
+
+
 @pytest.mark.parametrize(
     ("row", "why"),
     [
@@ -145,3 +154,9 @@ def test_a_letter_means_one_thing_in_a_chapter(root):
 def test_the_search_would_notice(row, why):
     found = clashes(rows(f"| a | number | the first |\n{row}"), {"L": {"loss"}})
     assert [reason for _, reason in found] == ([why] if why else [])
+
+
+def test_letters_of_a_display_are_found():
+    assert letters(r"$$dQ = \sum_i \tilde K_{ij}\,e^{\beta W} \text{where} \operatorname{lse}(z) \tag{1.1}$$") == {
+        "Q", "i", "K", "e", r"\beta", "W", "z",
+    }  # fmt: skip
