@@ -276,16 +276,16 @@ def weights_and_slopes(P, dS, L, D):
             x = zero if x > zero else x  # when scores are huge, rounding may say more than 0; a NaN stays one
             p = zero if x < faint else exp2(x)
             P[i, j] = p
-            dS[i, j] = p * (dS[i, j] - D_i)
+            dS[i, j] = p * (dS[i, j] - D_i)  # undoes p = exp2(s − base), later divided by the row's total
 
 
 @inlined
 def collect(Q, dY, K_panels, keys, P, dS, loops, dQ, dKT, dVT):
     """dV += Pᵀ dY,  dK += dSᵀ Q (both as columns),  dQ += dS K (in panels), from one tile of weights and their slopes."""
-    add_product(dY.T, P, dVT, P.shape[1], loops)
-    add_product(Q.T, dS, dKT, P.shape[1], loops)
+    add_product(dY.T, P, dVT, P.shape[1], loops)  # undoes Y += P V
+    add_product(Q.T, dS, dKT, P.shape[1], loops)  # undoes S = Q Kᵀ, for K
     for p in range(len(dQ)):
-        add_product(dS[:, :keys], K_panels[p, :keys], dQ[p], min(LANES, Q.shape[1] - p * LANES), loops)
+        add_product(dS[:, :keys], K_panels[p, :keys], dQ[p], min(LANES, Q.shape[1] - p * LANES), loops)  # and for Q
 
 
 @compiled
@@ -332,8 +332,8 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
         rows = min(LANES, n - i0)
         P, dS = P_space[: fours(rows)], dS_space[: fours(rows)]
         Q_tile, dY_tile = Q[i0 : i0 + len(P), :d], dY[i0 : i0 + len(P), :dv]
-        product(Q_tile, KT, P, P.shape[1], loops)  # scores, in base 2
-        product(dY_tile, VT, dS, P.shape[1], loops)  # dP
+        product(Q_tile, KT, P, P.shape[1], loops)  # S = Q Kᵀ once more, in base 2
+        product(dY_tile, VT, dS, P.shape[1], loops)  # dP = dY Vᵀ, undoes Y += P V
         if bias.size:
             add_bias(P[:rows], bias, j0 - i0 + n - 1 + LANES, -1)
         if cap > 0:
@@ -349,12 +349,12 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
             hide(P[:rows], keys, pairs.blocks[pairs.which[number]], 0, 0)
         weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
         if cap > 0:
-            multiply(dS, slopes)
+            multiply(dS, slopes)  # undoes cap_scores(S)
         collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[i0 // LANES], dKT, dVT)
         for i in range(rows if dbias.size else 0):
             db = dbias[j0 - i0 - i + n - 1 + LANES : j0 - i0 - i + n - 1 + 2 * LANES]
             for j in range(LANES):
-                db[j] += dS[i, j]
+                db[j] += dS[i, j]  # undoes add_bias(S)
     write_columns(dKT, Q.dtype.type(scale), dK[j0 : j0 + keys])
     write_columns(dVT, Q.dtype.type(1), dV[j0 : j0 + keys])
 

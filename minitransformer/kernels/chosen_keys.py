@@ -157,23 +157,23 @@ def attend_back(Q, K, V, pairs, lists, block, scale, dY, L, D, dQ, dK, dV, queue
                     number = keys_of(lists[b // sharing, i], block, end, mask[i if len(mask) > 1 else 0], js, slots)
                     for c in range(len(q)):
                         q[c] = Q[b, i, c] * Q.dtype.type(scale * LOG2E)
-                    products_with(q, K[kv], js, number, p)
-                    products_with(dy, V[kv], js, number, ds)
+                    products_with(q, K[kv], js, number, p)  # s = ⟨q, k⟩ once more
+                    products_with(dy, V[kv], js, number, ds)  # dp, undoes y += p v
                     base, D_i = Q.dtype.type(L[b, i] * LOG2E), D[b, i]
                     for t in range(number):
                         x = p[t] - base
                         x = zero if x > zero else x  # as in the tiles: rounding may say more than 0
                         w = zero if x < FAINT else exp2(x)
                         p[t] = w
-                        ds[t] = w * (ds[t] - D_i) * Q.dtype.type(scale)
-                    add_weighted(dQ[b, i], ds, K[kv], js, number)
+                        ds[t] = w * (ds[t] - D_i) * Q.dtype.type(scale)  # undoes p = exp2(s − base) / total
+                    add_weighted(dQ[b, i], ds, K[kv], js, number)  # undoes s = ⟨q, k⟩, for q
                     for t in range(number):
                         j, w, slope = js[t], p[t], ds[t]
                         if w != zero:
                             for c in range(len(q)):
-                                dK[part, kv, j, c] += slope * Q[b, i, c]
+                                dK[part, kv, j, c] += slope * Q[b, i, c]  # and for k
                             for c in range(len(dy)):
-                                dV[part, kv, j, c] += w * dy[c]
+                                dV[part, kv, j, c] += w * dy[c]  # undoes y += p v, for v
 
 
 # -------------------------------------------------------------------------------------------------- the search

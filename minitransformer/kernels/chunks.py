@@ -151,21 +151,21 @@ def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC)
         i0, j0 = chunk * LANES, chunk * LANES + offset
         new = j0 < m and j0 + LANES > 0
         take(A, i0, n, 0, A_tile)
-        take_gradient(dY, Y, D, i0, N)
+        take_gradient(dY, Y, D, i0, N)  # undoes Y = N / D
         if new:
             take(B, j0, m, 0, B_tile)
             take_with_ones(C, j0, m, D.size > 0, C_tile)
             transpose_into(BT, B_tile, one)
             transpose_into(CT, C_tile, one)
-            product(A_tile, BT, P, LANES, loops)
-            product(N, CT, E, LANES, loops)
+            product(A_tile, BT, P, LANES, loops)  # P = A Bᵀ once more
+            product(N, CT, E, LANES, loops)  # E = dP, undoes N += P C
             for i in range(LANES):
                 for j in range(i + 1, LANES):
                     P[i, j] = E[i, j] = 0
             for p in range(down):
                 columns_of(N, p, some)
-                product(B_tile, G[p], d, LANES, loops)
-                for a in range(0, LANES, STRIP):
+                product(B_tile, G[p], d, LANES, loops)  # undoes S += Bᵀ C, for C
+                for a in range(0, LANES, STRIP):  # undoes N += P C, for C
                     add_product(P[a:, a : a + STRIP].T, some[a:], d[a : a + STRIP], LANES, loops)
                 give(d, j0, m, p, dC)
         if chunk == chunks - 1 or len(S_before) > 1:
@@ -173,20 +173,20 @@ def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC)
             for k in range(r if D.size else 0):
                 ST[k // LANES, dv, k % LANES] = z_before[chunk if len(S_before) > 1 else 0, k]
         for q in range(across):
-            product(N, ST[q], d, LANES, loops)
+            product(N, ST[q], d, LANES, loops)  # undoes N = A S, for A
             if new:
                 columns_of(B_tile, q, some)
                 for a in range(0, LANES, STRIP):
                     seen = a + STRIP
-                    add_product(E[a:seen, :seen], some[:seen], d[a:seen], LANES, loops)
+                    add_product(E[a:seen, :seen], some[:seen], d[a:seen], LANES, loops)  # undoes P = A Bᵀ, for A
             give(d, i0, n, q, dA)
             columns_of(A_tile, q, some)
             if new:
-                product(C_tile, GT[q], d, LANES, loops)
-                for a in range(0, LANES, STRIP):
+                product(C_tile, GT[q], d, LANES, loops)  # undoes S += Bᵀ C, for B
+                for a in range(0, LANES, STRIP):  # undoes P = A Bᵀ, for B
                     add_product(E[a:, a : a + STRIP].T, some[a:], d[a : a + STRIP], LANES, loops)
                 give(d, j0, m, q, dB)
-            add_product(N.T, some, GT[q], LANES, loops)
+            add_product(N.T, some, GT[q], LANES, loops)  # undoes N = A S, for S
         if chunk == 0 or len(S_before) > 1:
             turn(GT, r, G)
     past = min(offset, m)
@@ -194,10 +194,10 @@ def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC)
         take(B, j0, past, 0, B_tile)
         take_with_ones(C, j0, past, D.size > 0, C_tile)
         for p in range(down):
-            product(B_tile, G[p], d, LANES, loops)
+            product(B_tile, G[p], d, LANES, loops)  # undoes S += Bᵀ C, for C
             give(d, j0, past, p, dC)
         for q in range(across):
-            product(C_tile, GT[q], d, LANES, loops)
+            product(C_tile, GT[q], d, LANES, loops)  # and for B
             give(d, j0, past, q, dB)
 
 

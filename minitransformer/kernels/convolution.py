@@ -141,7 +141,7 @@ def convolve_back(X, A, dY, left, first, weighs, dA, dX, queue):
         x, dy, a = X[b], dY[b], A[min(b, len(A) - 1)]
         for j in range(begin, min(begin + ROWS, length)):
             for h in range(heads):  # tap 0 of token i falls on j, tap 1 of the token before it, and so on
-                dx, i = dX[b, j, h], j + shift
+                dx, i = dX[b, j, h], j + shift  # undoes y_i += a_ik x_j, for x: dx_j += a_ik dy_i
                 t, end = min(i, n - 1), max(0, i - taps + 1)
                 while t - 3 >= end:
                     add_four(
@@ -161,9 +161,9 @@ def convolve_back(X, A, dY, left, first, weighs, dA, dX, queue):
                 lo, hi = on_tokens(j, shift, length, taps)
                 for h in range(heads):
                     for k in range(lo, hi):
-                        da[h, k] += dot(dy[j, h], x[j - shift + k, h])
+                        da[h, k] += dot(dy[j, h], x[j - shift + k, h])  # and for a: da_ik = ⟨dy_i, x_j⟩
                 if weighs:
-                    softmax_back(a[j], da)
+                    softmax_back(a[j], da)  # undoes weigh(s, a)
 
 
 # ------------------------------------------------------------------------------------------ from Python

@@ -97,10 +97,10 @@ def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, queue):
                 sum_G, sum_Gx = along(dy, gamma, x, m)
                 mean_G, slope = sum_G / D if centre else zero, sum_Gx * r * r / D
                 for j in range(len(x)):
-                    dx[j] = (dy[j] * gamma[j] - mean_G - (x[j] - m) * slope) * r
+                    dx[j] = (dy[j] * gamma[j] - mean_G - (x[j] - m) * slope) * r  # undoes x̂ = (x − m) r, y = γ x̂ + β
                 for j in range(len(x)):
-                    dg[j] += dy[j] * ((x[j] - m) * r)
-                    db[j] += dy[j]
+                    dg[j] += dy[j] * ((x[j] - m) * r)  # undoes y = γ x̂ + β, for γ
+                    db[j] += dy[j]  # and for β
 
 
 def _norm(centre: bool, X: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array, Array]:
@@ -207,8 +207,8 @@ def entropy_back(logits, targets, top, totals, weight, dlogits, queue):
         for i in range(part * len(logits) // queue[1], (part + 1) * len(logits) // queue[1]):
             x, dx, largest, share = logits[i], dlogits[i], top[i], weight[i] / totals[i]
             for j in range(len(x)):
-                dx[j] = exp2((x[j] - largest) * log2e) * share
-            dx[targets[i]] -= weight[i]
+                dx[j] = exp2((x[j] - largest) * log2e) * share  # undoes ln Σ exp(x − top)
+            dx[targets[i]] -= weight[i]  # undoes − (x_target − top)
 
 
 class CrossEntropyLoopPullback(NamedTuple):
