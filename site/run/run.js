@@ -1,6 +1,6 @@
 // ▶ on every code cell of a page. Python runs in a worker of the reader's browser; nothing is sent anywhere.
 //
-// A cell is a `div.cell` whose id, or data-cell, is that of the notebook's cell; in it `.cell_input pre` has the code and
+// A cell is a `div.cell` whose id is `cell-` and that of the notebook's cell; in it `.cell_input pre` has the code, and
 // `.cell_output` what the book shows. The folder of this script is what prepare.py has filled.
 (async () => {
   const here = new URL(".", document.currentScript.src)
@@ -101,7 +101,7 @@
   // ------------------------------------------------------------------------------------------------------- the page
   function prepare(box, index) {
     const input = box.querySelector(".cell_input"), pre = input.querySelector("pre")
-    const id = box.dataset.cell || box.id, cell = { box, pre, number: index + 1, ran: false }
+    const id = box.id.replace(/^cell-/, ""), cell = { box, pre, number: index + 1, ran: false }
     cell.native = book.native[id]
     cell.key = `run:${location.pathname}:${id}`
     cell.code = pre.innerHTML

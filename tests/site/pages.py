@@ -14,7 +14,7 @@ white-space:pre-wrap}}.cell_output pre{{background:none}}img{{max-width:100%}}</
 {cells}
 </main><script defer src="run/run.js"></script></html>
 """
-CELL = """<div class="cell" id="{id}"><div class="cell_input"><pre>{code}</pre></div>{output}</div>"""
+CELL = """<div class="cell" id="cell-{id}"><div class="cell_input"><pre>{code}</pre></div>{output}</div>"""
 
 
 def bare_page(notebook: Path) -> str:

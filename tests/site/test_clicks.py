@@ -73,24 +73,24 @@ def shown(page, id):
     """What the output of a cell says, and how many pictures it has."""
     return page.ask(
         f"(o => [o?.innerText ?? '', o?.querySelectorAll('img').length ?? 0])"
-        f"(document.getElementById({json.dumps(id)}).querySelector('.cell_output'))"
+        f"(document.getElementById({json.dumps('cell-' + id)}).querySelector('.cell_output'))"
     )
 
 
 def state(page, id):
-    return page.ask(f"document.getElementById({json.dumps(id)}).dataset.run ?? ''")
+    return page.ask(f"document.getElementById({json.dumps('cell-' + id)}).dataset.run ?? ''")
 
 
 def write(page, id, code):
     """Replace the code of a cell, as typing does."""
     page.ask(
         f"(pre => {{pre.textContent = {json.dumps(code)}; pre.dispatchEvent(new Event('input'))}})"
-        f"(document.getElementById({json.dumps(id)}).querySelector('pre'))"
+        f"(document.getElementById({json.dumps('cell-' + id)}).querySelector('pre'))"
     )
 
 
 def play(page, id):
-    page.ask(f"document.getElementById({json.dumps(id)}).querySelector('.run-play').click()")
+    page.ask(f"document.getElementById({json.dumps('cell-' + id)}).querySelector('.run-play').click()")
 
 
 def code_cells(root, name):
@@ -133,9 +133,9 @@ def test_an_error_a_cell_that_does_not_run_and_what_is_kept(page, site, root):
     opened(page, site + "12_recurrence.html?again")
     page.go(site + "12_recurrence.html")
     wait(lambda: "fetches" in page.ask(STATUS), "the bar")
-    text = f"document.getElementById({json.dumps(second)}).querySelector('pre').textContent ?? ''"
+    text = f"document.getElementById({json.dumps('cell-' + second)}).querySelector('pre').textContent ?? ''"
     assert "1 / 0" in page.ask(text)
-    click(page, f"[id='{second}'] .run-reset")
+    click(page, f"#cell-{second} .run-reset")
     assert page.ask(text) == cells[1].source
     play(page, second)
     wait(lambda: state(page, second) in ("ran", "failed"), "the cell as it was", PATIENCE)
