@@ -1,4 +1,4 @@
-"""The sources of the site, written from chapters, figures, equation map, docstrings and tests: `python site/pages.py FOLDER`.
+"""The sources of the site, written from chapters, figures, map, docstrings and tests: `pages.py FOLDER [--single]`.
 
 Chapters stay notebooks, with links and figures of the site; everything else is Markdown. Sphinx makes pages of both.
 """
@@ -195,8 +195,8 @@ def first_figure(book: Book, stem: str) -> str:
 # ------------------------------------------------------------------------------------------------ pages of the book
 
 
-def index(book: Book) -> str:
-    """The cover and the contents."""
+def index(book: Book, reference: list[str]) -> str:
+    """The cover and the contents; `reference` are the pages to look something up in."""
     lines = [
         "# The book on attention that runs",
         "",
@@ -223,18 +223,7 @@ def index(book: Book) -> str:
             )
         lines += ["</ol>", ""]
         tree += ["```{toctree}", ":hidden:", f":caption: {part}", ":maxdepth: 1", *stems, "```", ""]
-    tree += [
-        "```{toctree}",
-        ":hidden:",
-        ":caption: To look up",
-        ":maxdepth: 1",
-        "map",
-        "symbols",
-        "glossary",
-        "api",
-        "code",
-        "```",
-    ]
+    tree += ["```{toctree}", ":hidden:", ":caption: To look up", ":maxdepth: 1", *reference, "```"]
     return "\n".join(lines + tree)
 
 
@@ -480,33 +469,33 @@ def _above(node: ast.FunctionDef | ast.ClassDef) -> int:
     return node.lineno - min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
+def code(book: Book) -> dict[str, str]:
+    """The pages of the package and of the files that something leads to."""
+    rooms = _rooms(book.rows)
+    names = [f"api-{words.slug(title)}" for title in rooms]
+    pages = {name: api(book, *room) for name, room in zip(names, rooms.items(), strict=True)}
+    about = "Every public function and class, with its docstring: equation, shapes, source, cost, errors."
+    pages["api"] = "\n".join(["# The package", "", about, "", "```{toctree}", ":maxdepth: 1", *names, "```"])
+    shown = {page.removesuffix(".html"): path for path, page in sorted(book.sources.items())}
+    about = "Files that chapters and the map lead to."
+    tree = ["```{toctree}", ":maxdepth: 1", *shown, "```"]
+    pages["code"] = "\n".join(["# Tests that are written to be read", "", about, "", *tree])
+    return pages | {name: listing(path) for name, path in shown.items()}
+
+
 # --------------------------------------------------------------------------------------------------------------- all
 
 
-def write(out: Path) -> None:
-    """Everything that Sphinx reads."""
+def write(out: Path, *, single: bool = False) -> None:
+    """Everything that Sphinx reads; of a single page, which is going to be printed, only what one reads."""
     book = Book()
     out.mkdir(parents=True, exist_ok=True)
-    pages = {"index": index(book), "map": equation_map(book), "symbols": symbols(book), "glossary": glossary(book)}
+    pages = {"map": equation_map(book), "symbols": symbols(book), "glossary": glossary(book)}
     for stem in book.chapters:
         (out / f"{stem}.ipynb").write_text(json.dumps(chapter(book, stem)), encoding="utf-8")
-    rooms = _rooms(book.rows)
-    for title, modules in rooms.items():
-        pages[f"api-{words.slug(title)}"] = api(book, title, modules)
-    tree = ["```{toctree}", ":maxdepth: 1", *(f"api-{words.slug(title)}" for title in rooms), "```"]
-    about = "Every public function and class, with its docstring: equation, shapes, source, cost, errors."
-    pages["api"] = "\n".join(["# The package", "", about, "", *tree])
-    tree = [
-        "```{toctree}",
-        ":maxdepth: 1",
-        *(page.removesuffix(".html") for page in sorted(book.sources.values())),
-        "```",
-    ]
-    pages["code"] = "\n".join(
-        ["# Tests that are written to be read", "", "Files that chapters and the map lead to.", "", *tree]
-    )
-    for path, page in book.sources.items():
-        pages[page.removesuffix(".html")] = listing(path)
+    pages["index"] = index(book, [*pages] if single else [*pages, "api", "code"])
+    if not single:
+        pages |= code(book)
     for name, text in pages.items():
         (out / f"{name}.md").write_text(text, encoding="utf-8")
     shutil.copytree(ROOT / "figures", out / "_static" / "figures")
@@ -521,4 +510,4 @@ def write(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), single="--single" in sys.argv)
