@@ -1,6 +1,9 @@
 // The theme calls its search button other than what stands on it, which a voice would have to know.
 document.querySelectorAll(".search-button-field").forEach(button => button.removeAttribute("aria-label"))
 
+// Each cell has the id of the notebook's cell, for what runs it.
+document.querySelectorAll("div.cell[id^='cell-']").forEach(cell => { cell.dataset.cell = cell.id.slice(5) })
+
 // What scrolls sideways can be reached by keyboard, and says what it is.
 const name = element => element.matches("table, table *, .pst-scrollable-table-container") ? "table" : element.matches("mjx-container") ? "equation" : element.matches("figure") ? "figure" : "code"
 const reach = () => document.querySelectorAll("article :is(pre, mjx-container[display], .output, figure, .pst-scrollable-table-container)").forEach(element => {
