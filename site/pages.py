@@ -137,7 +137,7 @@ def chapter(book: Book, stem: str) -> dict[str, Any]:
 
 def drawn(book: Book, cell: dict[str, Any]) -> None:
     """Figures of a cell come from `figures/`, where they are drawings, and not as the bitmap that notebooks keep."""
-    names = iter(words.SAVED.findall(_source(cell)))
+    names = iter(words.saved(_source(cell)))
     for output in cell["outputs"]:
         data = output.get("data", {})
         if "text/markdown" in data:
@@ -183,7 +183,7 @@ def opened(book: Book, stem: str, text: str, told: str) -> str:
 def first_figure(book: Book, stem: str) -> str:
     """The chapter's first figure, which leads to its place."""
     for cell in book.chapters[stem]["cells"]:
-        for name in words.SAVED.findall(_source(cell)):
+        for name in words.saved(_source(cell)):
             path = book.figures[f"fig_{name}"]
             return (
                 f'<a class="emblem drawn {_kind(path)}" href="#{path.stem}">'
@@ -272,7 +272,7 @@ def figure_place(book: Book, figure: str) -> str:
     """Where a figure stands in a chapter."""
     for stem, notebook in book.chapters.items():
         for cell in notebook["cells"]:
-            if figure.removeprefix("fig_") in words.SAVED.findall(_source(cell)):
+            if figure.removeprefix("fig_") in words.saved(_source(cell)):
                 return f"{stem}.html#{figure}"
     return f"_static/figures/{book.figures[figure].name}"
 

@@ -266,7 +266,12 @@ def plain(line: str) -> str:
 
 # --------------------------------------------------------------------------------------------------------- chapters
 
-SAVED = re.compile(r"save\([^\n]*?\"(\w+)\"(?:, format=\"\w+\")?\)")
+SAVED = re.compile(r"(?:save\([^\n]*?, |(live)\.show\()\"(\w+)\"(?:, format=\"\w+\")?\)")
+
+
+def saved(code: str) -> list[str]:
+    """The figures that a cell draws: save(…, "heads"), and live.show("clocks"), whose still picture is live_clocks."""
+    return ["_".join(filter(None, found)) for found in SAVED.findall(code)]
 
 
 def opening(text: str) -> tuple[str, str, str]:

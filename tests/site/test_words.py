@@ -176,6 +176,11 @@ def test_a_chapter_opens_with_its_question():
     assert words.notes(navigation) == ["**40 minutes.**"]
 
 
+def test_the_figures_of_a_cell_are_found():
+    code = 'x = 1\nsave(heads.draw(heads.data("a")), "heads", format="png")\nlive.show("clocks")\nprint("no")'
+    assert words.saved(code) == ["heads", "live_clocks"]
+
+
 def test_a_name_that_is_quoted_can_be_alternative_text():
     assert 'alt="&quot;a&quot; &lt; b"' in words.picture("fig_a.svg", '"a"\n < b', (3.6, 2.2), "line")
 
