@@ -124,7 +124,8 @@ def chapter(book: Book, stem: str) -> dict[str, Any]:
         if cell["cell_type"] == "markdown":
             names = [tag for tag in _tags(cell) if tag.startswith("eq-")] + [cell["id"]] * cell["id"].startswith("ex-")
             anchors = "".join(map(place, names))
-            cell["source"] = anchors + _relinked(book, _source(cell))
+            text = words.ENTRY.sub(_paper, _source(cell)) if stem == "99_sources" else _source(cell)
+            cell["source"] = anchors + _relinked(book, text)
         elif cell["cell_type"] == "code":
             cell["metadata"]["cell"] = cell["id"]
             drawn(book, cell)
@@ -133,6 +134,10 @@ def chapter(book: Book, stem: str) -> dict[str, Any]:
     cells[0]["source"] = opened(book, stem, first, told)
     notebook["cells"] = cells
     return notebook
+
+
+def _paper(entry: re.Match[str]) -> str:
+    return f'- <span id="{words.paper(entry).anchor}"></span>{entry[0][2:]}'
 
 
 def drawn(book: Book, cell: dict[str, Any]) -> None:

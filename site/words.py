@@ -104,9 +104,7 @@ CITATION = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu 
     rf"(?P<first>{_NAME})(?:(?: et al\.|(?:, {_NAME})* and {_NAME}),? (?:\((?P<year>{_YEAR})\)|(?P<bare>{_YEAR})(?!\d))"
     rf"| \((?P<alone>{_YEAR})\))"
 )
-ENTRY = re.compile(
-    r"^(?:- \*\*)?(?P<names>[^\n]+?) \((?P<year>\d{4})\)(?:, (?P<system>[^\n]+?))?\.(?:\*\* |$)", re.MULTILINE
-)
+ENTRY = re.compile(r"^- \*\*(?P<names>.+) \((?P<year>\d{4})\)(?:, (?P<system>.+))?\.\*\* ", re.MULTILINE)
 
 
 class Paper(NamedTuple):

@@ -234,6 +234,13 @@ def test_every_link_of_a_chapter_has_a_place(book):
         )
 
 
+def test_every_paper_has_a_place_of_its_own(book):
+    text = "".join(str(cell["source"]) for cell in pages.chapter(book, "99_sources")["cells"])
+    anchors = [paper.anchor for paper in book.papers]
+    assert len(anchors) == len(set(anchors)) > 100
+    assert all(f'<span id="{anchor}"></span>**' in text for anchor in anchors)
+
+
 def test_a_coarse_link_is_unmade_because_the_site_has_a_place(book):
     text = "[(8.1)](08_sparse_attention.ipynb#A-rule) of [Child et al. (2019)](99_sources.ipynb#C), [1](02_self_attention.ipynb)"
     assert pages._relinked(book, text) == "(8.1) of Child et al. (2019), [1](02_self_attention.html)"
