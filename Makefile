@@ -33,7 +33,7 @@ check: $(LOOPS)  ## run the notebooks in a copy, and compare; find gaps in the e
 	@$(RUN) -m minitransformer book --check
 
 browser: $(READY)  ## open every chapter in JupyterLab and a browser, and look at figures, formulas and links
-	@$(RUN) -m pytest -q -rs tests/browser
+	@$(RUN) -m pytest -q -rs tests/browser/test_chapters.py
 
 site: $(READY) $(SITE)/.ready  ## the book as pages for a browser, in _site, from the outputs that are kept
 	@$(RUN) -m minitransformer site

@@ -24,7 +24,7 @@ CLOSED = (
 
 
 class Places(SphinxTransform):
-    """Anchors and classes: cells by id and tags, displays by their tags, papers by author and year, boxes by their first word."""
+    """Anchors and classes: cells by id and tags, displays by their tags, boxes by their first word."""
 
     default_priority = 900
 
@@ -49,10 +49,6 @@ class Places(SphinxTransform):
                 paragraph["classes"].append("figure-caption")
         for quote in self.document.findall(nodes.block_quote):
             quote["classes"].append("erratum" if quote.astext().startswith(("Erratum", "Errata")) else "aside")
-        if self.env.docname == words.SOURCES.removesuffix(".html"):
-            for item in self.document.findall(nodes.list_item):
-                if found := words.ENTRY.match(item.astext().partition(": ")[0].partition(". ")[0] + "."):
-                    item["ids"].append(words.paper(found).anchor)
 
 
 class Links(SphinxPostTransform):

@@ -1,4 +1,4 @@
-"""The sources of the site, written from chapters, figures, equation map, docstrings and tests: `python site/pages.py FOLDER`.
+"""The sources of the site, written from chapters, figures, map, docstrings and tests: `pages.py FOLDER [--single]`.
 
 Chapters stay notebooks, with links and figures of the site; everything else is Markdown. Sphinx makes pages of both.
 """
@@ -124,7 +124,8 @@ def chapter(book: Book, stem: str) -> dict[str, Any]:
         if cell["cell_type"] == "markdown":
             names = [tag for tag in _tags(cell) if tag.startswith("eq-")] + [cell["id"]] * cell["id"].startswith("ex-")
             anchors = "".join(map(place, names))
-            cell["source"] = anchors + _relinked(book, _source(cell))
+            text = words.ENTRY.sub(_paper, _source(cell)) if stem == "99_sources" else _source(cell)
+            cell["source"] = anchors + _relinked(book, text)
         elif cell["cell_type"] == "code":
             cell["metadata"]["cell"] = cell["id"]
             drawn(book, cell)
@@ -135,9 +136,13 @@ def chapter(book: Book, stem: str) -> dict[str, Any]:
     return notebook
 
 
+def _paper(entry: re.Match[str]) -> str:
+    return f'- <span id="{words.paper(entry).anchor}"></span>{entry[0][2:]}'
+
+
 def drawn(book: Book, cell: dict[str, Any]) -> None:
     """Figures of a cell come from `figures/`, where they are drawings, and not as the bitmap that notebooks keep."""
-    names = iter(words.SAVED.findall(_source(cell)))
+    names = iter(words.saved(_source(cell)))
     for output in cell["outputs"]:
         data = output.get("data", {})
         if "text/markdown" in data:
@@ -183,7 +188,7 @@ def opened(book: Book, stem: str, text: str, told: str) -> str:
 def first_figure(book: Book, stem: str) -> str:
     """The chapter's first figure, which leads to its place."""
     for cell in book.chapters[stem]["cells"]:
-        for name in words.SAVED.findall(_source(cell)):
+        for name in words.saved(_source(cell)):
             path = book.figures[f"fig_{name}"]
             return (
                 f'<a class="emblem drawn {_kind(path)}" href="#{path.stem}">'
@@ -195,8 +200,8 @@ def first_figure(book: Book, stem: str) -> str:
 # ------------------------------------------------------------------------------------------------ pages of the book
 
 
-def index(book: Book) -> str:
-    """The cover and the contents."""
+def index(book: Book, reference: list[str]) -> str:
+    """The cover and the contents; `reference` are the pages to look something up in."""
     lines = [
         "# The book on attention that runs",
         "",
@@ -223,18 +228,7 @@ def index(book: Book) -> str:
             )
         lines += ["</ol>", ""]
         tree += ["```{toctree}", ":hidden:", f":caption: {part}", ":maxdepth: 1", *stems, "```", ""]
-    tree += [
-        "```{toctree}",
-        ":hidden:",
-        ":caption: To look up",
-        ":maxdepth: 1",
-        "map",
-        "symbols",
-        "glossary",
-        "api",
-        "code",
-        "```",
-    ]
+    tree += ["```{toctree}", ":hidden:", ":caption: To look up", ":maxdepth: 1", *reference, "```"]
     return "\n".join(lines + tree)
 
 
@@ -283,7 +277,7 @@ def figure_place(book: Book, figure: str) -> str:
     """Where a figure stands in a chapter."""
     for stem, notebook in book.chapters.items():
         for cell in notebook["cells"]:
-            if figure.removeprefix("fig_") in words.SAVED.findall(_source(cell)):
+            if figure.removeprefix("fig_") in words.saved(_source(cell)):
                 return f"{stem}.html#{figure}"
     return f"_static/figures/{book.figures[figure].name}"
 
@@ -480,33 +474,33 @@ def _above(node: ast.FunctionDef | ast.ClassDef) -> int:
     return node.lineno - min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
+def code(book: Book) -> dict[str, str]:
+    """The pages of the package and of the files that something leads to."""
+    rooms = _rooms(book.rows)
+    names = [f"api-{words.slug(title)}" for title in rooms]
+    pages = {name: api(book, *room) for name, room in zip(names, rooms.items(), strict=True)}
+    about = "Every public function and class, with its docstring: equation, shapes, source, cost, errors."
+    pages["api"] = "\n".join(["# The package", "", about, "", "```{toctree}", ":maxdepth: 1", *names, "```"])
+    shown = {page.removesuffix(".html"): path for path, page in sorted(book.sources.items())}
+    about = "Files that chapters and the map lead to."
+    tree = ["```{toctree}", ":maxdepth: 1", *shown, "```"]
+    pages["code"] = "\n".join(["# Tests that are written to be read", "", about, "", *tree])
+    return pages | {name: listing(path) for name, path in shown.items()}
+
+
 # --------------------------------------------------------------------------------------------------------------- all
 
 
-def write(out: Path) -> None:
-    """Everything that Sphinx reads."""
+def write(out: Path, *, single: bool = False) -> None:
+    """Everything that Sphinx reads; of a single page, which is going to be printed, only what one reads."""
     book = Book()
     out.mkdir(parents=True, exist_ok=True)
-    pages = {"index": index(book), "map": equation_map(book), "symbols": symbols(book), "glossary": glossary(book)}
+    pages = {"map": equation_map(book), "symbols": symbols(book), "glossary": glossary(book)}
     for stem in book.chapters:
         (out / f"{stem}.ipynb").write_text(json.dumps(chapter(book, stem)), encoding="utf-8")
-    rooms = _rooms(book.rows)
-    for title, modules in rooms.items():
-        pages[f"api-{words.slug(title)}"] = api(book, title, modules)
-    tree = ["```{toctree}", ":maxdepth: 1", *(f"api-{words.slug(title)}" for title in rooms), "```"]
-    about = "Every public function and class, with its docstring: equation, shapes, source, cost, errors."
-    pages["api"] = "\n".join(["# The package", "", about, "", *tree])
-    tree = [
-        "```{toctree}",
-        ":maxdepth: 1",
-        *(page.removesuffix(".html") for page in sorted(book.sources.values())),
-        "```",
-    ]
-    pages["code"] = "\n".join(
-        ["# Tests that are written to be read", "", "Files that chapters and the map lead to.", "", *tree]
-    )
-    for path, page in book.sources.items():
-        pages[page.removesuffix(".html")] = listing(path)
+    pages["index"] = index(book, [*pages] if single else [*pages, "api", "code"])
+    if not single:
+        pages |= code(book)
     for name, text in pages.items():
         (out / f"{name}.md").write_text(text, encoding="utf-8")
     shutil.copytree(ROOT / "figures", out / "_static" / "figures")
@@ -521,4 +515,4 @@ def write(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), single="--single" in sys.argv)

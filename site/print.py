@@ -12,8 +12,9 @@ from minitransformer.cli import site  # noqa: E402
 from tests.browser.devtools import new_page, program, wait  # noqa: E402
 
 READY = "document.readyState == 'complete' && MathJax.startup.promise.then(() => document.fonts.ready).then(() => true)"
-LINKS = """document.querySelectorAll('a[href*=".html#"]').forEach(a => {
+LINKS = """document.querySelectorAll('a[href*=".html"]').forEach(a => {
   if (document.getElementById(a.hash.slice(1))) a.href = a.hash
+  else if (a.protocol == "file:") a.removeAttribute("href")
 })"""
 NUMBER = "<div style='font: 8px serif; width: 100%; text-align: center'><span class='pageNumber'></span></div>"
 INCH = 25.4  # millimetres

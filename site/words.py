@@ -104,9 +104,7 @@ CITATION = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu 
     rf"(?P<first>{_NAME})(?:(?: et al\.|(?:, {_NAME})* and {_NAME}),? (?:\((?P<year>{_YEAR})\)|(?P<bare>{_YEAR})(?!\d))"
     rf"| \((?P<alone>{_YEAR})\))"
 )
-ENTRY = re.compile(
-    r"^(?:- \*\*)?(?P<names>[^\n]+?) \((?P<year>\d{4})\)(?:, (?P<system>[^\n]+?))?\.(?:\*\* |$)", re.MULTILINE
-)
+ENTRY = re.compile(r"^- \*\*(?P<names>.+) \((?P<year>\d{4})\)(?:, (?P<system>.+))?\.\*\* ", re.MULTILINE)
 
 
 class Paper(NamedTuple):
@@ -266,7 +264,12 @@ def plain(line: str) -> str:
 
 # --------------------------------------------------------------------------------------------------------- chapters
 
-SAVED = re.compile(r"save\([^\n]*?\"(\w+)\"(?:, format=\"\w+\")?\)")
+SAVED = re.compile(r"(?:save\([^\n]*?, |(live)\.show\()\"(\w+)\"(?:, format=\"\w+\")?\)")
+
+
+def saved(code: str) -> list[str]:
+    """The figures that a cell draws: save(…, "heads"), and live.show("clocks"), whose still picture is live_clocks."""
+    return ["_".join(filter(None, found)) for found in SAVED.findall(code)]
 
 
 def opening(text: str) -> tuple[str, str, str]:

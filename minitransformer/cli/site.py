@@ -25,7 +25,7 @@ def build(root: Path, out: Path, *, single: bool = False) -> None:
         raise ValueError(f"{out}: holds something else than a site, and is not overwritten")
     with tempfile.TemporaryDirectory() as folder:
         pages, made = Path(folder, "pages"), Path(folder, "site")
-        _run([sys.executable, str(site / "pages.py"), str(pages)])
+        _run([sys.executable, str(site / "pages.py"), str(pages), *["--single"] * single])
         kind = "singlehtml" if single else "html"
         options = ["-q", "-j", "2", "-W", "--keep-going", "-d", str(Path(folder, "trees")), "-b", kind, "-c", str(site)]
         _run([str(python), "-m", "sphinx", *options, str(pages), str(made)])

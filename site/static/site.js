@@ -1,10 +1,17 @@
 // The theme calls its search button other than what stands on it, which a voice would have to know.
 document.querySelectorAll(".search-button-field").forEach(button => button.removeAttribute("aria-label"))
 
+// Each cell has the id of the notebook's cell, for what runs it.
+document.querySelectorAll("div.cell[id^='cell-']").forEach(cell => { cell.dataset.cell = cell.id.slice(5) })
+
 // What scrolls sideways can be reached by keyboard, and says what it is.
 const name = element => element.matches("table, table *, .pst-scrollable-table-container") ? "table" : element.matches("mjx-container") ? "equation" : element.matches("figure") ? "figure" : "code"
-const reach = () => document.querySelectorAll("article :is(pre, mjx-container[display], .output, figure, .pst-scrollable-table-container)").forEach(element => {
-  if (element.scrollWidth > element.clientWidth + 1) Object.assign(element, { tabIndex: 0 }).ariaLabel ||= name(element)
-})
-addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(reach))
-addEventListener("resize", reach)
+const reach = () => {
+  document.querySelectorAll("article :is(pre, mjx-container[display], .output, figure, .pst-scrollable-table-container)").forEach(element => {
+    if (element.scrollWidth > element.clientWidth + 1) Object.assign(element, { tabIndex: 0 }).ariaLabel ||= name(element)
+  })
+  document.querySelectorAll("pre[contenteditable]").forEach(pre => { pre.tabIndex = 0 })
+}
+const later = () => [0, 600].forEach(wait => setTimeout(reach, wait)) // the theme decides on code after a while, and forgets what is edited
+addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(later))
+addEventListener("resize", later)

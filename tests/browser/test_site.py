@@ -55,7 +55,9 @@ class Site:
         self.page.events.clear()
         self.page.go(f"{self.address}/{name}")
         wait(lambda: self.page.ask(f"location.href != 'about:blank' && {READY}"), name)
-        self.page.ask("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+        self.page.ask(
+            "new Promise(done => requestAnimationFrame(() => setTimeout(done, 700)))"
+        )  # as `later` in site.js
 
     def paint(self, theme):
         self.page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])

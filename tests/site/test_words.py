@@ -176,6 +176,11 @@ def test_a_chapter_opens_with_its_question():
     assert words.notes(navigation) == ["**40 minutes.**"]
 
 
+def test_the_figures_of_a_cell_are_found():
+    code = 'x = 1\nsave(heads.draw(heads.data("a")), "heads", format="png")\nlive.show("clocks")\nprint("no")'
+    assert words.saved(code) == ["heads", "live_clocks"]
+
+
 def test_a_name_that_is_quoted_can_be_alternative_text():
     assert 'alt="&quot;a&quot; &lt; b"' in words.picture("fig_a.svg", '"a"\n < b', (3.6, 2.2), "line")
 
@@ -227,6 +232,13 @@ def test_every_link_of_a_chapter_has_a_place(book):
         assert not any(
             "image/png" in output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", [])
         )
+
+
+def test_every_paper_has_a_place_of_its_own(book):
+    text = "".join(str(cell["source"]) for cell in pages.chapter(book, "99_sources")["cells"])
+    anchors = [paper.anchor for paper in book.papers]
+    assert len(anchors) == len(set(anchors)) > 100
+    assert all(f'<span id="{anchor}"></span>**' in text for anchor in anchors)
 
 
 def test_a_coarse_link_is_unmade_because_the_site_has_a_place(book):
