@@ -45,7 +45,9 @@ def run(trial: Trial) -> dict[str, Any]:
     """Losses on the way, bits per byte, means of 20 steps; looks at held-out windows; and all of the held-out text at the end."""
     sizes = {"width": 64, "depth": 2, "heads": 2, "context": trial.context, "batch": 2}
     attention = tuple(trial.attention.split(" + "))
-    model, training = language_model(attention=attention, seed=trial.seed, steps=trial.steps, lr=5e-3, **sizes)
+    model, training = language_model(
+        attention=attention, seed=trial.seed, steps=trial.steps, lr=5e-3, ffn="plain", **sizes
+    )
     training = replace(training, look_every=EVERY)
     objective = NextByte(python_docs(), model.context)
     state = train(model, objective, training, progress=False)

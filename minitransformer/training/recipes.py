@@ -24,8 +24,8 @@ def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
     """Model and training for a text; the choices are those of `TEXT`."""
     c = _with(TEXT, choices)
     refuse_too_large(c)
-    model = LanguageModel(**{name: c[name] for name in (*OF_TEXT, *OF_MODEL)}, activation="relu")
-    return model, _training(c)
+    chosen = {name: c[name] for name in (*OF_TEXT, *OF_MODEL)}
+    return LanguageModel(**chosen, hidden=_hidden(c), activation="relu"), _training(c)
 
 
 def date_translator(**choices: Any) -> tuple[EncoderDecoder, Training]:
@@ -34,6 +34,11 @@ def date_translator(**choices: Any) -> tuple[EncoderDecoder, Training]:
     refuse_too_large(c)
     model = EncoderDecoder(dates.VOCABULARY, **{name: c[name] for name in OF_MODEL})
     return model, _training(c)
+
+
+def _hidden(c: dict[str, Any]) -> int | None:
+    """The usual width of a plain network; of a gated one, two thirds of it: three matrices in place of two, as many numbers."""
+    return None if c["ffn"] in ("plain", "none") else 8 * c["width"] // 3
 
 
 def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import pytest
 
 from minitransformer import live
 from minitransformer.attention import Window
+from minitransformer.figures import bert_heads
+from minitransformer.models.bert_files import BertMissing
 
 MASKS = live.modules()["painted_mask"].data()["masks"]
 SETTINGS = {
@@ -23,6 +25,7 @@ SETTINGS = {
         (MASKS["nothing"], 0, 8),
     ],
     "delta_state": [(5, 1.0), (12, 0.3), (12, 1.9), (0, 1.0)],
+    "heads": [(2, 9), (0, 1), (5, 15), (3, 0)],
     "descent": [(0.15, 0.1, 2.0, 60), (0.15, 0.1, 12.0, 60), (-1.2, 0.4, 5.0, 3), (0.7, -0.9, 32.0, 0)],
 }
 MODULES = live.modules()
@@ -55,7 +58,7 @@ def test_a_figure_is_small_and_asks_nobody(name):
     data = MODULES[name].data()
     page = live.html(name, data)
     assert page == live.html(name, MODULES[name].data())
-    assert len(page.encode()) < 20_000
+    assert len(page.encode()) < 35_000
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|\bid=|fetch\(|import\(", page)
     assert page.count("</script>") == 2
 
@@ -121,3 +124,26 @@ def test_a_warm_state_goes_to_the_middle_and_a_cold_one_to_a_pattern():
     for beta in (0.5, 2.0, 8.0):
         energies = [module.compute(data, -0.4, 0.9, beta, steps)["energy"] for steps in range(12)]
         assert (np.diff(energies) <= 1e-12).all()
+
+
+def test_the_heads_are_those_of_the_record_and_of_the_weights():
+    module, record = MODULES["heads"], bert_heads.data()
+    A = module.matrices(module.data())
+    assert module.data()["tokens"] == record.tokens
+    assert np.abs(A[record.best[:, 0], record.best[:, 1]] - record.A).max() < 0.5 / 255 + 1e-4
+    assert np.abs(A.sum(-1) - 1).max() < 16 * 0.5 / 255
+    try:
+        again = module.matrices(module.measured())
+    except BertMissing:
+        return
+    assert np.abs(A - again).max() < 1.01 / 255
+
+
+def test_it_looks_at_the_animal_from_the_fourth_block_on():
+    module, data = MODULES["heads"], MODULES["heads"].data()
+    token, cls = data["tokens"].index("it"), data["tokens"].index("[CLS]")
+    found = [module.compute(data, block, token) for block in range(6)]
+    assert [data["tokens"][f["key"]] for f in found] == ["because", "was", "tired", "animal", "animal", "animal"]
+    A = np.array([f["A"] for f in found])
+    animal = A[..., data["tokens"].index("animal")]
+    assert (animal < A[..., cls]).sum() > 36  # of 72 heads
