@@ -1,0 +1,43 @@
+"""`minitransformer site` says what is missing, overwrites nothing but a site, and sends pages as a browser wants them."""
+
+import threading
+import urllib.request
+
+import pytest
+
+from minitransformer.cli import site
+
+
+def test_without_its_packages_it_says_how_to_get_them(tmp_path):
+    with pytest.raises(ImportError, match="make site"):
+        site.build(tmp_path, tmp_path / "out")
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+    python = tmp_path / ".venv-site" / site.PYTHONS[0]
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(ValueError, match="not overwritten"):
+        site.build(tmp_path, tmp_path / "thesis")
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
+
+
+def test_a_step_that_fails_is_named_and_leaves_nothing(tmp_path, capfd):
+    python = tmp_path / ".venv-site" / site.PYTHONS[0]
+    python.parent.mkdir(parents=True)
+    python.touch()
+    with pytest.raises(ValueError, match=r"pages\.py"):  # there is none
+        site.build(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.mjs", "text/javascript"), ("a.wasm", "application/wasm")])
+def test_scripts_and_their_binaries_are_called_what_browsers_want(tmp_path, name, kind):
+    (tmp_path / name).write_bytes(b"")
+    with site.server(tmp_path, 0) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        with urllib.request.urlopen(f"http://127.0.0.1:{serving.server_port}/{name}", timeout=10) as answer:
+            assert answer.headers["Content-Type"] == kind
+        serving.shutdown()
