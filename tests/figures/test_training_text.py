@@ -22,10 +22,11 @@ def test_new_passages_are_better_guessed_by_the_model_and_copies_by_the_table(da
     assert model.shape == (3, 3)
     assert (model[:, 0] <= 2.0).all()
     assert (model[:, 0] < four[:, 0]).all()
-    assert (six[:, 0] < model[:, 0]).all()  # over everything the 6-gram is ahead ...
-    assert (six[:, 1] < model[:, 1]).all()  # ... because of what it has seen before
+    assert (model[:, 0] < six[:, 0]).all()  # over everything the model is ahead, by little ...
+    assert (model[:, 0] > six[:, 0] - 0.1).all()
+    assert (model[:, 1] > six[:, 1] + 0.2).all()  # ... though not on what the table has seen before
     for name in data.names[:-1]:
-        assert (model[:, 2] < bits(data, name)[:, 2]).all()  # on new passages every table is behind
+        assert (model[:, 2] < bits(data, name)[:, 2] - 0.2).all()  # on new passages every table is behind
 
 
 def test_the_tables_are_the_same_for_every_seed(data):
