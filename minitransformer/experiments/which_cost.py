@@ -1,7 +1,7 @@
 """What does each attention cost at 1k, 4k, 16k and 64k tokens? Time and memory of one layer, forwards and with the way back.
 
-A layer is all that stands between X and Y: projections, attention, the heads' combination. It has width 64 and two heads, is causal if it
-can be, and has its usual options, but for those that have to grow with n (`GROWING`). One text, one core.
+A layer is all that stands between X and Y: projections, attention, what combines the heads. It has width 64 and two heads, is
+causal if it can be, and has its usual options, but for those that have to grow with n (`GROWING`). One text, one core.
 
 Time is that of the processor, not of the clock, so that what else a machine does hardly counts; and beside each kind a yardstick
 is measured in the same round, dense attention at 1,024 tokens. What is compared is medians of the ratios to it.
@@ -22,13 +22,14 @@ from minitransformer.machine import keep_freed_memory
 from minitransformer.models.assemble import mixer_of
 from minitransformer.typing import Array
 
+Work = Callable[[], Callable[[], Any]]  # goes forwards, and gives what goes backwards
 ALONE = True
 GROWS = True  # a kind that is registered later has no trials in the record yet
 WIDTH, HEADS = 64, 2
 LENGTHS = (1024, 4096, 16384, 65536)
-YARDSTICK = 1024  # tokens
+YARDSTICK, FIRST = 1024, 64  # tokens: of the yardstick, and of a first run that doesn't count
 ROUNDS = 5
-SECONDS = 20.0  # of one pass with its way back: what would take longer is not run
+SECONDS = 30.0  # of one pass with its way back: what would take longer is not run
 ROOM = 2 * 2**30  # bytes of one pass, and of the parameters
 GROWING: dict[str, Callable[[int], str]] = {  # with √n, as those who published them have it
     "strided": lambda n: f"stride={_root(n)}",
@@ -108,8 +109,9 @@ class Cost(NamedTuple):
 
 
 def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
-    """Medians of some rounds; of fewer where one takes longer than a second. The MB are those of NumPy's arrays, at their most."""
-    X = np.random.default_rng(1).standard_normal((1, n, WIDTH), np.float32)
+    """Of one kind at one length; the MB are those of NumPy's arrays, at their most."""
+    X = tokens(n)
+    layer(name, FIRST, X[:, :FIRST], causal)()()  # compiled, and what is kept is there
     tracemalloc.start()
     try:
         work = layer(name, n, X, causal)
@@ -120,17 +122,28 @@ def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
     finally:
         tracemalloc.stop()
     del back
-    yardstick, times, ratios = layer("softmax", YARDSTICK, X[:, :YARDSTICK], True), [], []
+    seconds, ratios = in_rounds(work, layer("softmax", YARDSTICK, X[:, :YARDSTICK], True), rounds)
+    return Cost(_digits(seconds), _digits(ratios), _digits(np.array(peaks) / 2**20))
+
+
+def in_rounds(work: Work, yardstick: Work, rounds: int) -> tuple[Array, Array]:
+    """Seconds, and times of the yardstick: medians of so many rounds, or of as many as take a second or two."""
+    times: list[tuple[float, float]] = []
+    ratios = []
     spent(yardstick)
-    while len(times) < rounds and sum(both for _, both in times) < rounds / 5:
+    while len(times) < rounds and sum(both for _, both in times) < 1:
         beside = np.min([spent(yardstick) for _ in range(5)], axis=0)
         times.append(spent(work))
         ratios.append(np.array(times[-1]) / beside)
-    seconds = np.median(times, axis=0)
-    return Cost(_digits(seconds), _digits(np.median(ratios, axis=0)), _digits(np.array(peaks) / 2**20))
+    return np.median(times, axis=0), np.median(ratios, axis=0)
 
 
-def layer(name: str, n: int, X: Array, causal: bool) -> Callable[[], Callable[[], Any]]:
+def tokens(n: int) -> Array:
+    """What a layer reads, (1, n, width)."""
+    return np.random.default_rng(1).standard_normal((1, n, WIDTH), np.float32)
+
+
+def layer(name: str, n: int, X: Array, causal: bool) -> Work:
     """The forward pass of a layer through X; what it returns is the backward pass."""
     text = f"{name}:{GROWING[name](n)}" if name in GROWING else name
     mixer = mixer_of(text, None, width=WIDTH, heads=HEADS, groups=None, longest=n)
@@ -143,7 +156,7 @@ def layer(name: str, n: int, X: Array, causal: bool) -> Callable[[], Callable[[]
     return forwards
 
 
-def spent(work: Callable[[], Callable[[], Any]]) -> tuple[float, float]:
+def spent(work: Work) -> tuple[float, float]:
     """Seconds of the processor, forwards, and forwards and backwards."""
     began = time.process_time()
     back = work()
