@@ -30,6 +30,7 @@ LENGTHS = (1024, 4096, 16384, 65536)
 YARDSTICK, FIRST = 1024, 64  # tokens: of the yardstick, and of a first run that doesn't count
 ROUNDS = 5
 SECONDS = 30.0  # of one pass with its way back: what would take longer is not run
+LONG = 1.0  # seconds of a pass that is timed once
 ROOM = 2 * 2**30  # bytes of one pass, and of the parameters
 GROWING: dict[str, Callable[[int], str]] = {  # with √n, as those who published them have it
     "strided": lambda n: f"stride={_root(n)}",
@@ -109,33 +110,43 @@ class Cost(NamedTuple):
 
 
 def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
-    """Of one kind at one length; the MB are those of NumPy's arrays, at their most."""
+    """Of one kind at one length; the MB are those of NumPy's arrays, at their most, parameters among them."""
     X = tokens(n)
     layer(name, FIRST, X[:, :FIRST], causal)()()  # compiled, and what is kept is there
+    yardstick = layer("softmax", YARDSTICK, X[:, :YARDSTICK], True)
     tracemalloc.start()
     try:
         work = layer(name, n, X, causal)
+        began = time.process_time()
         back = work()
-        peaks = [tracemalloc.get_traced_memory()[1]]
+        between, peaks = time.process_time(), [tracemalloc.get_traced_memory()[1]]
         back()
+        times = between - began, time.process_time() - began
         peaks.append(tracemalloc.get_traced_memory()[1])
     finally:
         tracemalloc.stop()
     del back
-    seconds, ratios = in_rounds(work, layer("softmax", YARDSTICK, X[:, :YARDSTICK], True), rounds)
+    if times[1] > LONG:  # one pass is enough, and it was this one
+        seconds, ratios = np.array(times), np.array(times) / at_rest(yardstick)
+    else:
+        seconds, ratios = in_rounds(work, yardstick, rounds)
     return Cost(_digits(seconds), _digits(ratios), _digits(np.array(peaks) / 2**20))
 
 
 def in_rounds(work: Work, yardstick: Work, rounds: int) -> tuple[Array, Array]:
-    """Seconds, and times of the yardstick: medians of so many rounds, or of as many as take a second or two."""
+    """Seconds, and times of the yardstick: medians of so many rounds, or of as many as are over soon."""
     times: list[tuple[float, float]] = []
     ratios = []
-    spent(yardstick)
-    while len(times) < rounds and sum(both for _, both in times) < 1:
-        beside = np.min([spent(yardstick) for _ in range(5)], axis=0)
+    while len(times) < rounds and sum(both for _, both in times) < LONG:
+        beside = at_rest(yardstick)
         times.append(spent(work))
         ratios.append(np.array(times[-1]) / beside)
     return np.median(times, axis=0), np.median(ratios, axis=0)
+
+
+def at_rest(yardstick: Work) -> Array:
+    """The shortest times of a few runs, forwards and with the way back."""
+    return np.min([spent(yardstick) for _ in range(5)], axis=0)
 
 
 def tokens(n: int) -> Array:
