@@ -30,13 +30,13 @@ LENGTHS = (1024, 4096, 16384, 65536)
 YARDSTICK, FIRST = 1024, 64  # tokens: of the yardstick, and of a first run that doesn't count
 ROUNDS = 5
 SECONDS = 30.0  # of one pass with its way back: what would take longer is not run
-LONG = 1.0  # seconds of a pass that is timed once
+LONG = 1.0  # seconds after which there is no further round
 ROOM = 2 * 2**30  # bytes of one pass, and of the parameters
-GROWING: dict[str, Callable[[int], str]] = {  # with √n, as those who published them have it
+GROWING: dict[str, Callable[[int], str]] = {  # with √n
     "strided": lambda n: f"stride={_root(n)}",
     "fixed": lambda n: f"block={_root(n)}",
     "routing": lambda n: f"clusters={_root(n)}",
-    "reformer": lambda n: f"buckets={n // 32}",  # as many as chunks
+    "reformer": lambda n: f"buckets={_root(n)}",
     "sinkhorn": lambda n: f"block={_root(n)}",
 }
 
@@ -117,19 +117,14 @@ def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
     tracemalloc.start()
     try:
         work = layer(name, n, X, causal)
-        began = time.process_time()
         back = work()
-        between, peaks = time.process_time(), [tracemalloc.get_traced_memory()[1]]
+        peaks = [tracemalloc.get_traced_memory()[1]]
         back()
-        times = between - began, time.process_time() - began
         peaks.append(tracemalloc.get_traced_memory()[1])
     finally:
         tracemalloc.stop()
     del back
-    if times[1] > LONG:  # one pass is enough, and it was this one
-        seconds, ratios = np.array(times), np.array(times) / at_rest(yardstick)
-    else:
-        seconds, ratios = in_rounds(work, yardstick, rounds)
+    seconds, ratios = in_rounds(work, yardstick, rounds)  # lists of pairs have been made: they are made once for a length
     return Cost(_digits(seconds), _digits(ratios), _digits(np.array(peaks) / 2**20))
 
 
