@@ -1,4 +1,4 @@
-"""`minitransformer which`: the rows of chapter 20's table that fit what a reader has to do, and what they cost on this machine."""
+"""`minitransformer which`: the rows of chapter 20's table that fit what a reader has to do, and what they cost right here."""
 
 import re
 import textwrap
@@ -87,7 +87,7 @@ def _about() -> str:
 def _line(found: Table, row: Row, n: int, what: int, here: float | None) -> str:
     if not row.cost:
         return f"{row.name:24}{NOT_YET:>19}" if here is None else f"{row.name:24}{'':9}{_time(here):>10}  {NOT_YET}"
-    ratio, MB, slope = found.ratio(row, n, what), row.MB(n, what), row.slope(what)
+    ratio, MB, slope = found.ratio(row, n, what), row.megabytes(n, what), row.slope(what)
     cells = [
         f"{'—' if ratio is None else f'{ratio:.2g}' if ratio < 10 else f'{ratio:.0f}':>9}",
         f"{'—' if here is None else _time(here):>10}",

@@ -44,11 +44,12 @@ def listops(
     depth    operators inside one another, at most; the outermost is always one
     most     arguments of an operator: 2 to so many
     nested   chance that an argument is an expression itself, where one more level is allowed
-    raises   ValueError if no expression is so long, or so short
+    raises   ValueError for fewer than two arguments, or if no expression has a length within these bounds
     """
-    longest = (2 * (most**depth - 1) // (most - 1) if most > 1 else 0) + most**depth
-    if most < 2 or not 4 <= shortest <= min(n, longest):
-        raise ValueError(f"shortest: {shortest} should be within 4 … {min(n, longest)}, and most: {most} at least 2")
+    if most < 2:
+        raise ValueError(f"most: {most} should be at least 2, as every operator has two arguments")
+    if not any(shortest <= length <= n for length in _lengths(depth, most, nested)):
+        raise ValueError(f"shortest: no expression of these choices has {shortest} to {n} tokens")
     tokens, values = np.full((count, n), FILL), np.zeros(count, np.int64)
     for row in range(count):
         drawn: list[int] = []
@@ -56,6 +57,18 @@ def listops(
             drawn, value = _draw(rng, depth, most, nested)
         tokens[row, n - len(drawn) :], values[row] = drawn, value
     return Expressions(tokens, values)
+
+
+def _lengths(depth: int, most: int, nested: float) -> set[int]:
+    """How many tokens an expression can have."""
+    argument = {1}
+    if depth > 1 and nested > 0:
+        argument |= _lengths(depth - 1, most, nested)
+    found, sums = set(), {0}
+    for count in range(1, most + 1):
+        sums = {a + b for a in sums for b in argument}
+        found |= {2 + length for length in sums} if count > 1 else set()
+    return found
 
 
 def _draw(rng: np.random.Generator, depth: int, most: int, nested: float) -> tuple[list[int], int]:

@@ -1,7 +1,7 @@
 """The table of chapter 20: every registered attention, what it is, what it costs, and what it has learned.
 
-What it is comes from the registry, the rest from the records of `which` and `which_cost`. A kind that was registered after they were
-made has its row, which says "not measured yet".
+What it is comes from the registry, the rest from the records of `which` and `which_cost`. A kind that was registered after they
+were made has its row, which says "not measured yet".
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 
 from minitransformer.attention.core import Part
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
-from minitransformer.experiments import load, which, which_cost
+from minitransformer.experiments import load, which
 from minitransformer.experiments.which_cost import LENGTHS
 from minitransformer.typing import Array
 
@@ -87,7 +87,7 @@ class Row:
         logs = np.log([self.cost[length].yardsticks[what] for length in known])
         return float(np.exp(np.interp(math.log(n), np.log(known), logs)))
 
-    def MB(self, n: float, what: int) -> float | None:
+    def megabytes(self, n: float, what: int) -> float | None:
         """The same of megabytes."""
         known = list(self.cost)
         if not known or not known[0] <= n <= known[-1]:
@@ -199,7 +199,10 @@ def table() -> Table:
     costs, learned = load("which_cost"), load("which")
     both_sides = Row("softmax", found["softmax"].part)
     for trial, result in costs:
-        cost = {n: Measured(*map(np.array, each)) for n, *each in zip(*(result[key] for key in ("n", *Measured._fields)), strict=True)}
+        cost = {
+            n: Measured(*map(np.array, each))
+            for n, *each in zip(*(result[key] for key in ("n", *Measured._fields)), strict=True)
+        }
         row = Row(trial.attention, attention_of(trial.attention, EXAMPLE), cost, result["stopped"])
         if trial.causal or row.part.causal == "never":
             found[trial.attention] = row
@@ -212,8 +215,6 @@ def table() -> Table:
         name: {task: tuple(seeds) for task, seeds in tasks.items() if len(seeds) == which.SEEDS}
         for name, tasks in scores.items()
     }
-    rows = {
-        name: Row(name, row.part, row.cost, row.stopped, complete.get(name, {})) for name, row in found.items()
-    }
+    rows = {name: Row(name, row.part, row.cost, row.stopped, complete.get(name, {})) for name, row in found.items()}
     bag = Row(which.BAG, found["softmax"].part, scores=complete[which.BAG])
     return Table(rows, both_sides, bag, costs.made_on)

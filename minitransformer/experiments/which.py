@@ -92,7 +92,7 @@ def small(trial: Trial) -> Trial:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Bits per byte or the share of right answers, on what was held out; the numbers it learns, and when it diverged (0: never)."""
+    """Bits per byte or the share of right answers, held out; how many numbers it learns, and when it diverged (0: never)."""
     task = TASKS[trial.task]
     model = model_of(trial.attention, task)
     schedule = Cosine(task.rate, trial.steps, warmup=trial.steps // 10)

@@ -35,9 +35,7 @@ def data() -> WhichFront:
     found = table()
     at = {}
     for n in LENGTHS:
-        rows = [
-            row for row in found if found.ratio(row, n, BOTH) is not None and found.quality(row) is not None
-        ]
+        rows = [row for row in found if found.ratio(row, n, BOTH) is not None and found.quality(row) is not None]
         unit = found.rows["softmax"].at(n, BOTH) or 1.0
         at[n] = Front(
             tuple(row.name for row in rows),
@@ -67,7 +65,9 @@ def draw(data: WhichFront) -> Figure:
             k = place["softmax"]
             ax.plot(front.times[k], front.quality[k], "s", color="#c8553d", markersize=12, linestyle="", label="dense")
         steps = [place[name] for name in front.front]
-        ax.step(front.times[steps], front.quality[steps], where="post", color="0.35", linewidth=1.8, linestyle="-", zorder=0)
+        ax.step(
+            front.times[steps], front.quality[steps], where="post", color="0.35", linewidth=1.8, linestyle="-", zorder=0
+        )
         for k in steps:
             ax.annotate(
                 front.names[k], (front.times[k], front.quality[k]), (-8, 6), textcoords="offset points", ha="right"

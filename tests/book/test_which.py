@@ -19,7 +19,7 @@ def test_lengths_are_read_as_people_write_them(text, n):
 
 @pytest.mark.parametrize("text", ["", "k", "16m", "1.5k", "-4k", "1e4", "many", "0", "1023", "128k", "9" * 30])
 def test_other_lengths_are_refused_in_words(text, capsys):
-    with pytest.raises(ValueError, match="^n: .*tokens"):
+    with pytest.raises(ValueError, match=r"^n: .*tokens"):
         length(text)
     assert cli.main(["which", f"--n={text}"]) == 1
     assert capsys.readouterr().err.startswith("minitransformer: n: ")

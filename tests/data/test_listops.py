@@ -60,7 +60,26 @@ def test_what_is_no_expression_is_refused(bad):
         value_of(np.array(bad, np.int64))
 
 
-@pytest.mark.parametrize("choices", [{"shortest": 21}, {"most": 1}, {"depth": 1, "shortest": 8}])
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"shortest": 21},
+        {"depth": 1, "shortest": 8},
+        {"most": 2, "n": 6, "shortest": 5},
+        {"nested": 0.0},
+        {"nested": 1.0, "n": 9},
+    ],
+)
 def test_expressions_that_nobody_can_draw_are_refused(choices):
-    with pytest.raises(ValueError, match="shortest: "):
-        listops(1, 20, np.random.default_rng(0), **choices)
+    with pytest.raises(ValueError, match="shortest: no expression"):
+        listops(1, choices.pop("n", 20), np.random.default_rng(0), **choices)
+
+
+def test_an_operator_of_one_argument_is_refused():
+    with pytest.raises(ValueError, match="most: 1 should be at least 2"):
+        listops(1, 20, np.random.default_rng(0), most=1)
+
+
+def test_lengths_that_are_possible_are_those_that_are_drawn():
+    drawn = (listops(400, 10, np.random.default_rng(0), most=2, shortest=4).tokens != FILL).sum(1)
+    assert set(drawn) == {4, 7, 10}

@@ -12,7 +12,7 @@ from minitransformer.checker import check_pullback
 from minitransformer.data.listops import FILL, listops
 from minitransformer.experiments import find, load, which, which_cost
 from minitransformer.experiments.record import Record
-from minitransformer.experiments.table import BOTH, FORWARDS, Measured, Row, Table, can, table
+from minitransformer.experiments.table import BOTH, Measured, Row, Table, can, table
 from minitransformer.experiments.which import BAG, KEYS, PAIRS, TASKS, VALUES, AnswersPullback, Trial
 from minitransformer.functional import cross_entropy
 
@@ -126,7 +126,9 @@ def test_times_between_lengths_lie_on_a_straight_line_in_logarithms():
 
 def test_where_a_kind_begins_to_pay():
     linear = row_of("linear", {1024: 2.0, 4096: 8.0, 16384: 32.0}, part="linear")
-    found = made_up(linear=linear, slow=row_of("slow", {1024: 0.5, 4096: 20.0}), fast=row_of("fast", {1024: 0.5, 4096: 2}))
+    found = made_up(
+        linear=linear, slow=row_of("slow", {1024: 0.5, 4096: 20.0}), fast=row_of("fast", {1024: 0.5, 4096: 2})
+    )
     assert found.pays_from(linear, BOTH) == pytest.approx(2048)  # 2 n against n²
     assert found.pays_from(found.rows["slow"], BOTH) is None  # once faster, and slower in the end
     assert found.pays_from(found.rows["fast"], BOTH) == 1024
@@ -205,7 +207,9 @@ def test_it_stops_before_it_takes_too_long_or_too_much_room():
     assert which_cost.too_much(two, 16384) == ""
     assert which_cost.too_much(two | {"seconds": [[0.1, 1.0], [1.6, 16.0]]}, 16384) == "time"
     assert which_cost.too_much(two | {"MB": [[1, 100], [16, 1600]]}, 16384) == "memory"
-    assert which_cost.too_much({"seconds": [[1.0, 2.0]], "MB": [[1, 1]]}, 4096) == "time"  # with the square, for all we know
+    assert (
+        which_cost.too_much({"seconds": [[1.0, 2.0]], "MB": [[1, 1]]}, 4096) == "time"
+    )  # with the square, for all we know
 
 
 def test_the_record_is_of_the_kinds_it_names(found):
