@@ -80,12 +80,12 @@ class Clock:
 def _about() -> str:
     return (
         f"One layer of width {which_cost.WIDTH} with {which_cost.HEADS} heads on one core; "
-        "`of dense` is its time over that of dense attention."
+        "`of dense` is its time over that of dense attention that may see as much."
     )
 
 
 def _line(found: Table, row: Row, n: int, what: int, here: float | None) -> str:
-    if not row.cost:
+    if not row.cost and not row.scores:
         return f"{row.name:24}{NOT_YET:>19}" if here is None else f"{row.name:24}{'':9}{_time(here):>10}  {NOT_YET}"
     ratio, MB, slope = found.ratio(row, n, what), row.megabytes(n, what), row.slope(what)
     cells = [
@@ -128,9 +128,10 @@ def _left_out(found: Table, n: int, *, causal: bool, decode: bool, what: int) ->
 def _noise(found: Table) -> str:
     """How large a difference has to be."""
     said = ", ".join(f"{found.noise(task):.2f} for {task}" for task in found.tasks)
+    bits = "`text` is in bits per byte, where less is better. " if "text" in found.tasks else ""
     return (
-        f"`text` is in bits per byte, where less is better; the others are shares of right answers. All of them are "
-        f"means of {which.SEEDS} small trainings on sequences of up to 64 tokens. A difference below {said} is noise."
+        f"What was learned are means of {which.SEEDS} small trainings on up to 64 tokens: shares of right answers. {bits}"
+        f"A difference below {said} is noise."
     )
 
 

@@ -11,6 +11,7 @@ from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
 SHOWN = (LENGTHS[0], LENGTHS[-1])
+TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 
 
 class Front(NamedTuple):
@@ -74,7 +75,9 @@ def draw(data: WhichFront) -> Figure:
             )
         ax.axvline(1, color="0.75", linewidth=1.5, linestyle=":")
         ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of dense attention")
+        ticks = [tick for tick in TICKS if 0.7 * front.times.min() <= tick <= 1.5 * front.times.max()]
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
     axes[0].set_ylabel("learned: 0 a bag of tokens, 1 the best")
-    axes[0].legend(loc="lower right")
+    axes[0].legend(loc="center right", bbox_to_anchor=(1.02, 0.4))
     return fig
