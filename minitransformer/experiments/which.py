@@ -98,16 +98,22 @@ def run(trial: Trial) -> dict[str, Any]:
     schedule = Cosine(task.rate, trial.steps, warmup=trial.steps // 10)
     training = Training(trial.steps, task.size, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
     state = start(model, training)
-    if trial.attention == BAG:  # all logits equal
-        for k in range(DEPTH):
-            path = f"stack.blocks.{k}.attention.core.logits.R"
-            state = state._replace(params=tree_set(state.params, path, np.zeros_like(tree_get(state.params, path))))
+    if trial.attention == BAG:
+        state = state._replace(params=even(state.params))
     found: dict[str, Any] = {"score": task.chance, "parameters": learned(model), "causal": model.causal, "diverged": 0}
     try:
         params = train(model, task.objective, training, state=state, progress=False).params
     except TrainingDiverged as diverged:
         return found | {"diverged": diverged.step}
     return found | {"score": round(task.judge(model, params), 4)}
+
+
+def even(params: Tree) -> Tree:
+    """The parameters with equal logits in every layer of the bag of tokens, whose tables no step changes."""
+    for k in range(DEPTH):
+        path = f"stack.blocks.{k}.attention.core.logits.R"
+        params = tree_set(params, path, np.zeros_like(tree_get(params, path)))
+    return params
 
 
 def model_of(attention: str, task: "Task") -> SequenceModel:

@@ -1,7 +1,5 @@
 """The table of all attentions: what its rows are made of, and what the records show, with margins."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from minitransformer.checker import check_pullback
 from minitransformer.data.listops import FILL, listops
 from minitransformer.experiments import find, load, which, which_cost
 from minitransformer.experiments.record import Record
-from minitransformer.experiments.table import BOTH, Measured, Row, Table, can, table
+from minitransformer.experiments.table import BOTH, FORWARDS, Measured, Row, Table, can, table
 from minitransformer.experiments.which import BAG, KEYS, PAIRS, TASKS, VALUES, AnswersPullback, Trial
 from minitransformer.functional import cross_entropy
 
@@ -70,10 +68,7 @@ def test_the_bag_of_tokens_sees_no_order():
     """In a task of classes: any order of the tokens gives the same answer, and its tables stay as they are."""
     model = which.model_of(BAG, TASKS["listops"])
     assert len(model.untrained) == which.DEPTH
-    params = which.start(model, which.Training(1, 1, which.Cosine(1e-2, 1))).params
-    for k in range(which.DEPTH):
-        path = f"stack.blocks.{k}.attention.core.logits.R"
-        params = which.tree_set(params, path, np.zeros_like(which.tree_get(params, path)))
+    params = which.even(model.init(np.random.default_rng(0)))
     tokens = listops(4, 20, np.random.default_rng(0)).tokens
     shuffled = np.random.default_rng(1).permuted(tokens, axis=1)
     assert (tokens != FILL).any()
@@ -192,17 +187,53 @@ def test_a_measurement_is_of_this_kind_at_this_length():
 
 
 def test_it_stops_before_it_takes_too_long_or_too_much_room():
-    two = {"seconds": [[0.1, 1.0], [0.4, 4.0]], "MB": [[1, 1], [4, 4]]}
+    two = {"seconds": [[0.1, 0.2], [0.4, 0.8]], "MB": [[1, 1], [4, 4]]}
     assert which_cost.too_much({"seconds": [], "MB": []}, 1024) == ""
     assert which_cost.too_much(two, 16384) == ""
-    assert which_cost.too_much(two | {"seconds": [[0.1, 1.0], [1.6, 16.0]]}, 16384) == "time"
+    assert which_cost.too_much(two | {"seconds": [[0.1, 0.2], [1.0, 2.0]]}, 16384) == "time"
     assert which_cost.too_much(two | {"MB": [[1, 100], [16, 1600]]}, 16384) == "memory"
     assert (
         which_cost.too_much({"seconds": [[1.0, 2.0]], "MB": [[1, 1]]}, 4096) == "time"
     )  # with the square, for all we know
 
 
-def test_the_record_is_of_the_kinds_it_names(found):
-    for row in found:
-        assert dataclasses.is_dataclass(row)
-        assert all((cost.yardsticks[1] > cost.yardsticks[0] * 0.4).all() for cost in row.cost.values())
+# -------------------------------------------------------------------------------------------- the records
+
+
+def test_times_are_of_passes_that_go_back_too(found):
+    measured = [row for row in found if row.cost]
+    assert len(measured) > 30
+    for row in measured:
+        assert all(cost.seconds[BOTH] > cost.seconds[FORWARDS] > 0 for cost in row.cost.values()), row.name
+        assert list(row.cost) == list(which_cost.LENGTHS[: len(row.cost)])
+
+
+def test_powers_of_n_are_those_that_the_formulas_state(found):
+    slope = {row.name: row.slope(BOTH) for row in found}
+    assert all(1.7 < slope[name] < 2.3 for name in ("softmax", "differential", "latent", "smoother", "forgetting"))
+    assert all(
+        0.8 < slope[name] < 1.25 for name in ("window", "local", "linear", "delta", "retnet", "gla", "linformer")
+    )
+    assert all(1.25 < slope[name] < 1.8 for name in ("fixed", "routing"))
+
+
+def test_a_window_remembers_as_much_as_dense_attention_in_a_training_step(found):
+    dense, window = (found.rows[name].megabytes(16384, BOTH) for name in ("softmax", "window"))
+    assert window == pytest.approx(dense, rel=0.1)
+
+
+def test_recall_wants_a_comparison_with_everything_that_was_written(found):
+    noise, bag = found.noise("recall"), found.bag.mean("recall")
+    for name in ("softmax", "smoother", "linear", "taylor", "delta"):
+        assert found.rows[name].mean("recall") > bag + 3 * noise
+    for name in ("window", "local", "sinks", "lightweight-convolution", "fnet", "synthesizer"):
+        assert found.rows[name].mean("recall") < bag + noise
+
+
+def test_no_training_diverged_and_all_models_of_a_task_are_of_a_size():
+    sizes = {}
+    for trial, result in load("which"):
+        assert result["diverged"] == 0
+        sizes.setdefault(trial.task, []).append(result["parameters"])
+    assert "recall" in sizes
+    assert all(max(some) - min(some) <= 2 * which.DEPTH * (2 * which.WIDTH + 1) for some in sizes.values())
