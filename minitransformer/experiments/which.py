@@ -216,7 +216,7 @@ class Task:
 
     def batch(self, size: int, rng: np.random.Generator) -> Batch:
         """A batch to learn from."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say what a batch is")
 
     def held_out(self) -> Batch:
         """What it is judged by: drawn with a generator that no training has."""

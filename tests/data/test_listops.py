@@ -67,7 +67,6 @@ def test_what_is_no_expression_is_refused(bad):
         {"depth": 1, "shortest": 8},
         {"most": 2, "n": 6, "shortest": 5},
         {"nested": 0.0},
-        {"nested": 1.0, "n": 9},
     ],
 )
 def test_expressions_that_nobody_can_draw_are_refused(choices):
