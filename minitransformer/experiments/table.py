@@ -53,7 +53,7 @@ class Row:
     def state(self) -> str:
         """What it keeps while it writes."""
         if self.part.causal == "never":
-            return "can't write"
+            return "nothing: it can't write"
         return self.part.remembers or "nothing: reads all again"
 
     @property
