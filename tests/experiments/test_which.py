@@ -237,3 +237,13 @@ def test_no_training_diverged_and_all_models_of_a_task_are_of_a_size():
         sizes.setdefault(trial.task, []).append(result["parameters"])
     assert "recall" in sizes
     assert all(max(some) - min(some) <= 2 * which.DEPTH * (2 * which.WIDTH + 1) for some in sizes.values())
+
+
+def test_a_text_is_learned_first_by_what_knows_its_neighbours(found):
+    noise, dense = found.noise("text"), found.rows["softmax"].mean("text")
+    assert dense < found.bag.mean("text") - noise
+    for name in ("window", "lightweight-convolution", "dynamic-convolution", "gla", "delta", "gated-delta", "latent"):
+        assert found.rows[name].mean("text") < dense - 2 * noise
+    for name in ("linear", "taylor", "dpfp", "performer"):
+        assert found.rows[name].mean("text") > dense + noise
+    assert all(row.mean("text") is None for row in found if row.part.causal == "never")
