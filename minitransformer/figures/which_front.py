@@ -1,6 +1,6 @@
 """What an attention costs, and what it has learned: every registered one at two lengths, and the front that no other passes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,8 +11,6 @@ from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
 SHOWN = (LENGTHS[0], LENGTHS[-1])
-LEARNED = 0.1  # a kind of the front that has learned less is not named: such kinds lie on one another
-BESIDE: dict[str, Any] = {"textcoords": "offset points"}
 TICKS = (0.001, 0.01, 0.1, 1, 10)
 
 
@@ -52,34 +50,35 @@ def data() -> WhichFront:
 
 def draw(data: WhichFront) -> Figure:
     """A dot is a kind, an open one can't be causal. To the left is faster than dense attention, up has learned more; the stairs
-    join the kinds that no other passes in both. Dense attention is the square.
+    join the kinds that no other passes in both, which are numbered, and named above. Dense attention is the square.
     """
     fig, axes = figure(1, 2, width=13, height=7.5, sharey=True)
     for ax, n in zip(axes, SHOWN, strict=True):
         front = data.at[n]
-        place = {name: k for k, name in enumerate(front.names)}
+        index = {name: k for k, name in enumerate(front.names)}
         for causal in (True, False):
             some = front.causal == causal
             ax.plot(
                 *(front.times[some], front.quality[some], "o"), color="#20639b", markersize=9, linestyle="",
                 markerfacecolor="#20639b" if causal else "white", label="can be causal" if causal else "can't",
             )  # fmt: skip
-        if "softmax" in place:
-            k = place["softmax"]
+        if "softmax" in index:
+            k = index["softmax"]
             ax.plot(front.times[k], front.quality[k], "s", color="#c8553d", markersize=12, linestyle="", label="dense")
-        steps = [place[name] for name in front.front]
+        steps = [index[name] for name in front.front]
         ax.step(
             front.times[steps], front.quality[steps], where="post", color="0.35", linewidth=1.8, linestyle="-", zorder=0
         )
-        for k in steps:
-            if k == steps[0]:  # the fastest of all, below its dot
-                ax.annotate(front.names[k], (front.times[k], front.quality[k]), (-6, -28), **BESIDE, ha="left")
-            elif front.quality[k] > LEARNED:
-                ax.annotate(front.names[k], (front.times[k], front.quality[k]), (-8, 6), **BESIDE, ha="right")
+        for number, k in enumerate(steps, start=1):
+            place = (0, -26) if number == 1 else (-5, 5)  # the first two lie side by side
+            ax.annotate(str(number), (front.times[k], front.quality[k]), place, textcoords="offset points", ha="right")
+        listed = "\n".join(f"{number} {name}" for number, name in enumerate(front.front, start=1))
+        ax.text(0.98, 0.99, listed, transform=ax.transAxes, ha="right", va="top", ma="left")
         ax.axvline(1, color="0.75", linewidth=1.5, linestyle=":")
         left, right = 0.5 * front.times.min(), 1.6 * front.times.max()
         ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of dense attention", xlim=(left, right))
-        ax.set_ylim(-0.22, 1.12)
+        ax.set_ylim(-0.15, 1.5)
+        ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
         ticks = [tick for tick in TICKS if left <= tick <= right]
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()

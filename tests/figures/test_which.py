@@ -32,12 +32,17 @@ def test_dense_attention_is_where_its_time_is_one(front):
         assert one.times[one.names.index("softmax")] == pytest.approx(1)
 
 
-def test_the_kinds_of_the_front_that_have_learned_something_are_named_in_its_panel_and_the_fastest(front):
+def test_every_kind_of_the_front_is_numbered_and_named_in_its_panel(front):
     fig = which_front.draw(front)
     for ax, n in zip(fig.axes, which_front.SHOWN, strict=True):
-        one = front.at[n]
-        learned = {name for name in one.front if one.quality[one.names.index(name)] > which_front.LEARNED}
-        assert {text.get_text() for text in ax.texts} == learned | {one.front[0]}
+        *numbers, listed = [text.get_text() for text in ax.texts]
+        assert listed.splitlines() == [f"{k} {name}" for k, name in zip(numbers, front.at[n].front, strict=True)]
+
+
+def test_the_delta_rule_is_on_the_front_at_every_length_and_dense_attention_at_none(front):
+    for one in front.at.values():
+        assert {"delta", "gated-delta"} <= set(one.front)
+        assert "softmax" not in one.front
 
 
 def test_a_kind_pays_forwards_about_where_it_pays_both_ways_or_earlier_or_never(pays):
