@@ -130,7 +130,7 @@ def _noise(found: Table) -> str:
     said = ", ".join(f"{found.noise(task):.2f} for {task}" for task in found.tasks)
     bits = "`text` is in bits per byte, where less is better. " if "text" in found.tasks else ""
     return (
-        f"What was learned are means of {which.SEEDS} small trainings on up to 64 tokens: shares of right answers. {bits}"
+        f"What was learned is the mean of {which.SEEDS} small trainings on up to 64 tokens, as a share of right answers. {bits}"
         f"A difference below {said} is noise."
     )
 
