@@ -247,3 +247,8 @@ def test_a_text_is_learned_first_by_what_knows_its_neighbours(found):
     for name in ("linear", "taylor", "dpfp", "performer"):
         assert found.rows[name].mean("text") > dense + noise
     assert all(row.mean("text") is None for row in found if row.part.causal == "never")
+
+
+def test_pictures_in_one_frame_are_learned_first_by_what_weighs_by_place(found):
+    edge = found.rows["softmax"].mean("digits") + 2 * found.noise("digits")
+    assert min(found.rows[name].mean("digits") for name in ("gmlp", "linformer", "synthesizer")) > edge
