@@ -28,6 +28,7 @@ NO_PAIRS = (
 class Part(Checked):
     """What a core and a mixer say about themselves, and what may happen to their parameters beside the gradient.
 
+    stage       what of attention it replaces: project, scores, pattern, normalise, aggregate; for the table of chapter 20
     cost        of n tokens, for the table of `minitransformer attentions`
     causal      whether a query can be kept from what comes later: "either" way, "always" so, or "never"
     looks_ahead whether, though causal, which keys a query sees depends on what comes later; not what it takes from them
@@ -42,6 +43,7 @@ class Part(Checked):
     unplaced    why an encoding of positions can't change its scores: what the table and the refusal say of it
     """
 
+    stage: ClassVar[str] = ""
     cost: ClassVar[str] = "O(n²)"
     causal: ClassVar[Literal["either", "always", "never"]] = "either"
     looks_ahead: ClassVar[bool] = False

@@ -149,6 +149,7 @@ class Differential(Core):
     d: int
     lambda_init: Fraction = 0.8
 
+    stage = "normalise"
     unplaced = "has two scores for each pair, and an encoding changes one"
 
     def __post_init__(self) -> None:

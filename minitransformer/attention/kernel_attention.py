@@ -263,6 +263,7 @@ class KernelCorePullback(NamedTuple):
 class FeatureAttention(Core):
     """Attention whose weights are products of features, whatever they are: a subclass says what makes them, as `phi`."""
 
+    stage = "normalise"
     unplaced = NO_PAIRS
     cost = "O(n)"
     remembers = "S and z, d·dv + d for each head"

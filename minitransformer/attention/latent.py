@@ -220,6 +220,7 @@ class Latent(Mixer):
     rotary: int | None = None
     base: PositiveNumber = 10000.0
 
+    stage = "project"
     remembers = "latents and turned keys"
 
     unplaced = "has no queries and keys that it could act on: it makes its own of latents, and turns a part of them"

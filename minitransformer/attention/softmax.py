@@ -83,6 +83,11 @@ class SoftmaxAttention(Core):
             raise ValueError(f"page: {type(self.pattern).__name__} has a cache of its own")
 
     @property
+    def stage(self) -> str:  # type: ignore[override]
+        """The pattern, if there is one; dense attention is what the others are compared with."""
+        return "none" if self.pattern is None else "pattern"
+
+    @property
     def cost(self) -> str:  # type: ignore[override]
         """That of its pattern."""
         return "O(n²)" if self.pattern is None else self.pattern.cost

@@ -14,7 +14,7 @@ from minitransformer.kept_loops import keep_somewhere
 
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
-COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile")  # these commands need the loops
+COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile", "which")  # these commands need the loops
 IMPORT = (
     "attentions",
     "positions",
@@ -23,6 +23,7 @@ IMPORT = (
     "train",
     "generate",
     "look",
+    "which",
 )  # these can be told what a reader has made
 TLS = {  # for a scheduler at tls://…, unless Dask's own configuration names these files
     "ca_file": "certificate of the authority that has signed the scheduler's",
@@ -115,6 +116,16 @@ def stacks(args: argparse.Namespace) -> int:
     from minitransformer.cli import catalogue
 
     print(catalogue.stacks(args.name))
+    return 0
+
+
+def which(args: argparse.Namespace) -> int:
+    """Print which kinds of attention can read n tokens as you need it: what they cost here, what they have learned."""
+    from minitransformer.book.which import answer, length
+
+    asked = {name: getattr(args, name) for name in ("causal", "decode", "backward", "measure")}
+    for line in answer(length(args.n), **asked):
+        print(line, flush=True)
     return 0
 
 
@@ -228,6 +239,16 @@ def parser() -> argparse.ArgumentParser:
         if name == "positions":
             command.add_argument("--grid", action="store_true", help="which attention takes which, and why not")
         command.set_defaults(run=run)
+
+    command = commands.add_parser("which", help="which attention, when", description=which.__doc__)
+    command.add_argument("--n", required=True, metavar="LENGTH", help="tokens to be read at once, such as 16384 or 16k")
+    command.add_argument("--causal", action="store_true", help="no token sees what comes after it")
+    command.add_argument("--decode", action="store_true", help="causal, and it goes on token by token from a state")
+    command.add_argument("--backward", action="store_true", help="compare times that include the backward pass")
+    command.add_argument(
+        "--no-measure", action="store_false", dest="measure", help="the record alone; else up to a minute of timing"
+    )
+    command.set_defaults(run=which)
 
     add_train(commands)
     add_generate(commands)

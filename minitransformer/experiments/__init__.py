@@ -7,6 +7,7 @@ An experiment is a module of this package:
     run(trial)      does the work, and returns what is kept: numbers, text and lists of these
     small(trial)    the same trial with a few steps only, for a test
     ALONE = True    where times are measured: one trial at a time, on all cores. Otherwise a trial has one core
+    GROWS = True    where there are trials for each entry of a registry: the record may lack those of what came later
 
 `minitransformer experiment NAME` runs the trials that the record lacks (`run.py`); `load(NAME)` reads the record, which is
 all that chapters, figures and tests do.
@@ -44,10 +45,13 @@ def load(name: str) -> Record[Any]:
     """
     module = find(name)
     record = read(RECORDS / f"{name}.json", module.Trial)
-    if list(record.trials) != list(module.trials()):
+    wanted = list(module.trials())
+    if getattr(module, "GROWS", False):
+        return record.of(wanted)
+    if list(record.trials) != wanted:
         raise ValueError(f"{name}: the record is of other trials; run `minitransformer experiment {name}`")
     return record
 
 
 def _names() -> list[str]:
-    return [found.name for found in pkgutil.iter_modules(__path__) if found.name not in ("record", "run")]
+    return [found.name for found in pkgutil.iter_modules(__path__) if found.name not in ("record", "run", "table")]

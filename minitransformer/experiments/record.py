@@ -35,6 +35,12 @@ class Record(Generic[T]):
     def __iter__(self) -> Iterator[tuple[T, dict[str, Any]]]:
         return iter(zip(self.trials, self.results, strict=True))
 
+    def of(self, trials: list[T]) -> "Record[T]":
+        """Those of its rows that are of these trials."""
+        rows = zip(self.trials, self.results, self.machines, self.seconds, strict=True)
+        here = [row for row in rows if row[0] in trials]
+        return Record(*map(list, zip(*here, strict=True))) if here else Record([], [], [], [])
+
     def only(self) -> dict[str, Any]:
         """The result of an experiment of one trial."""
         (result,) = self.results

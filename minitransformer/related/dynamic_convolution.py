@@ -301,6 +301,7 @@ class Convolution(Mixer):
     renormalise: bool
     drop: float
 
+    stage = "all of them"
     cost = "O(n)"
 
     def __post_init__(self) -> None:

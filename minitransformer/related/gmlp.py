@@ -136,6 +136,7 @@ class GMLP(Mixer):
     form: Literal["paper", "source"] = "paper"
     hidden: int | None = None
 
+    stage = "all of them"
     cost = "O(n²)"
     remembers = "the half that is mixed"
     needs = "n ≤ context"

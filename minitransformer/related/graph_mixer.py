@@ -38,6 +38,7 @@ class AmongTokens(Mixer):
 
     width: int
     radius: int | None
+    stage = "all of them"
     unplaced = "knows the edges of a graph, and no positions"
     cost = "O(edges)"
 

@@ -345,6 +345,7 @@ class Hopfield(Core):
     gradient: Gradient = "unrolled"
     beta: PositiveNumber | None = None
 
+    stage = "scores, normalise"
     unplaced = "moves its queries among the keys, to where they stand nowhere"
     cost = "O(T n²)"
     groups = True

@@ -379,6 +379,7 @@ class Synthesizer(Core):
     rank: int = 8
     learned: bool = True
 
+    stage = "scores"
     unplaced = "makes scores of its own, from what a token is or from where it stands"
     needs = "a longest length"
 

@@ -78,6 +78,7 @@ class FNet(Mixer):
 
     width: int
 
+    stage = "all of them"
     cost = "O(n log n)"
     causal = "never"
 

@@ -131,6 +131,7 @@ class Linformer(Core):
     k: int = 64
     sharing: Sharing = "headwise"
 
+    stage = "project"
     unplaced = "mixes keys of all positions in each of its k, and these stand nowhere"
     cost = "O(n k)"
     causal = "never"

@@ -227,6 +227,7 @@ class MemoryCompressed(Core):
     convolution: Literal["full", "depthwise"] = "full"
     null: bool = True
 
+    stage = "project"
     unplaced = "makes one key of each block, and that stands nowhere"
     remembers = "a block for each stride of them"
 

@@ -303,6 +303,7 @@ class Nystrom(Core):
     taps: int | None = 65
     steps: Repeats | None = 6
 
+    stage = "normalise"
     unplaced = "has landmarks, which are means of queries and of keys and stand nowhere"
     cost = "O(n landmarks)"
     causal = "never"

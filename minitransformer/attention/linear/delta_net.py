@@ -69,6 +69,7 @@ class DeltaRule(Core):
     nu: Iterations | None = None
     reach: NonNegativeNumber = 1.0
 
+    stage = "aggregate"
     unplaced = NO_PAIRS
     cost = "O(n)"
     causal = "always"

@@ -191,6 +191,7 @@ class Forgetting(Core):
 
     encoding: Any = None
 
+    stage = "scores"
     causal = "always"
     remembers = "keys, values and sums of gates"
     needs = "a gate from X"

@@ -143,6 +143,7 @@ class Memory(Core):
     learned: ClassVar[type] = NoParams
     taps: int | None = None
 
+    stage = "aggregate"
     unplaced = NO_PAIRS
     cost = "O(n)"
     causal = "always"

@@ -202,6 +202,7 @@ class Smoother(Core):
 
     similarity: Literal["gaussian", "exponential", "polynomial"] = "gaussian"
 
+    stage = "scores, normalise"
     unplaced = "weighs pairs by their similarity, which need not be the exponential of a score"
 
     def __call__(

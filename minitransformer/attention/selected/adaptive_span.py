@@ -181,6 +181,7 @@ class AdaptiveSpan(Core):
     penalty: NonNegativeNumber = 2e-6
     encoding: Any = None
 
+    stage = "pattern"
     cost = "O(n largest span)"
     causal = "always"
     groups = True

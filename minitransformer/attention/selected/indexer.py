@@ -184,6 +184,7 @@ class Indexer(Core):
     weight: NonNegativeNumber = 1.0
     encoding: Any = None
 
+    stage = "pattern"
     cost = "O(n² small narrow + n chosen)"
     adds_loss = True
     apart = ("U_q", "U_k", "U_w")

@@ -127,6 +127,7 @@ class MoBA(Core):
     chosen: int = 3
     encoding: Any = None
 
+    stage = "pattern"
     cost = "O(n²/block + n chosen block)"
 
     def __call__(

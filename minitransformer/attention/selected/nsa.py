@@ -195,6 +195,7 @@ class NSA(Core):
     window: NonNegative = 32
     encoding: Any = None
 
+    stage = "pattern"
     cost = "O(n²/block + n (chosen block + window))"
     causal = "always"
     needs = "three gates from X"

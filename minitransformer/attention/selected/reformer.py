@@ -253,6 +253,7 @@ class Reformer(Core):
     seed: Seed = 0
     encoding: Any = None
 
+    stage = "pattern"
     cost = "O(rounds n (chunk + ln n))"
     remembers = None
     looks_ahead = True

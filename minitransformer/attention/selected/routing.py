@@ -246,6 +246,7 @@ class Routing(Core):
     decay: Part = 0.999
     encoding: Any = None
 
+    stage = "pattern"
     cost = "O(n clusters + n window)"
     remembers = None
     looks_ahead = True

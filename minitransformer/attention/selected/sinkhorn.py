@@ -269,6 +269,7 @@ class Sinkhorn(Core):
     noise: bool = False
     cut: int | None = None
 
+    stage = "pattern"
     unplaced = "has keys that are mixtures of blocks, and these stand nowhere"
     cost = "O(n block + (n/block)²)"
     causal = "never"

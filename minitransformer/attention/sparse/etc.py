@@ -243,6 +243,7 @@ class ETC(Core):
     global_tokens: NonNegative = 8
     clip: NonNegative = 16
 
+    stage = "scores, pattern"
     unplaced = "has labels on its pairs already, for tokens that stand nowhere as for words"
     causal = "never"
     cost = "O(n radius)"

@@ -134,6 +134,7 @@ class Longformer(Core):
     rotate: Any = None
     encoding: Any = None
 
+    stage = "project, pattern"
     causal = "never"
     cost = "O(n radius)"
     remembers = None

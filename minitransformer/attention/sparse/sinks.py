@@ -175,6 +175,7 @@ class Sinks(Core):
     rotate: Any = None
     encoding: Any = None
 
+    stage = "pattern"
     causal = "always"
     cost = "O(n last)"
     turns = True

@@ -1,0 +1,139 @@
+"""`minitransformer which`: the rows of chapter 20's table that fit what a reader has to do, and what they cost right here."""
+
+import re
+import textwrap
+import time
+from collections.abc import Iterator
+
+from minitransformer.experiments import which, which_cost
+from minitransformer.experiments.speed import on
+from minitransformer.experiments.table import BOTH, FORWARDS, NOT_YET, Row, Table, can, table
+from minitransformer.experiments.which_cost import LENGTHS
+from minitransformer.machine import keep_freed_memory
+
+COLUMNS = 100
+MINUTE = 60.0  # seconds that may be spent on measuring
+
+
+def length(text: str) -> int:
+    """A number of tokens, such as 16384 or 16k.
+
+    raises   ValueError for what is no number, or outside the lengths of the record
+    """
+    written = re.fullmatch(r"(\d{1,9})([kK]?)", text.strip())
+    if not written:
+        raise ValueError(f"n: {text!r} is no number of tokens; write it as 16384 or as 16k")
+    n = int(written[1]) * (1024 if written[2] else 1)
+    if not LENGTHS[0] <= n <= LENGTHS[-1]:
+        raise ValueError(f"n: {n} is outside what was measured, {LENGTHS[0]} to {LENGTHS[-1]} tokens (1k to 64k)")
+    return n
+
+
+def answer(
+    n: int, *, causal: bool = False, decode: bool = False, backward: bool = False, measure: bool = True
+) -> Iterator[str]:
+    """The lines of the answer, each as soon as it is known: with `measure`, a row has to be timed before it is printed."""
+    found, what = table(), BOTH if backward else FORWARDS
+    rows = found.fitting(n, causal=causal, decode=decode, what=what)
+    asked = [f"{n:,} tokens", *["causal"] * (causal or decode), *["writing from a state"] * decode]
+    asked.append("forwards and backwards" if backward else "forwards")
+    yield from _wrapped(f"{', '.join(asked)}: {len(rows)} of {len(found.rows)} kinds can do it. {_about()}")
+    yield f"{'':24}{'of dense':>9}{'here':>10}{'MB':>8}{'slope':>7}" + "".join(f"{task:>9}" for task in found.tasks)
+    clock = Clock(n, what) if measure else None
+    for row in rows:
+        yield _line(found, row, n, what, clock.seconds(row) if clock else None)
+    yield ""
+    yield from _states(rows) if decode else ()
+    yield from _left_out(found, n, causal=causal, decode=decode, what=what)
+    yield from _wrapped(_noise(found))
+    yield from _wrapped(f"The record was made on {found.made_on}.")
+
+
+class Clock:
+    """Times kinds on this machine, on one core, until its minute is over."""
+
+    def __init__(self, n: int, what: int, minute: float = MINUTE) -> None:
+        keep_freed_memory()
+        self.n, self.what = n, what
+        self.X = which_cost.tokens(n)
+        self.ends = time.monotonic() + minute
+        with on(1):
+            self.yardstick = which_cost.layer("softmax", which_cost.YARDSTICK, self.X[:, : which_cost.YARDSTICK], True)
+            self.unit = min(which_cost.spent(self.yardstick)[1] for _ in range(3))
+
+    def seconds(self, row: Row) -> float | None:
+        """Of one pass; None where there is not the time for it."""
+        causal = row.part.causal != "never"
+        with on(1):
+            if (times := row.at(self.n, BOTH)) is None:  # unknown: at most with the square of what a short text takes
+                short = min(self.n, LENGTHS[0])
+                first = which_cost.layer(row.name, short, self.X[:, :short], causal)
+                which_cost.spent(first)
+                times = which_cost.spent(first)[1] / self.unit * (self.n / short) ** 2
+            if time.monotonic() + 2 * times * self.unit > self.ends:
+                return None
+            which_cost.layer(row.name, which_cost.FIRST, self.X[:, : which_cost.FIRST], causal)()()
+            work = which_cost.layer(row.name, self.n, self.X, causal)
+            return float(which_cost.in_rounds(work, self.yardstick, 2)[0][self.what])
+
+
+def _about() -> str:
+    return (
+        f"One layer of width {which_cost.WIDTH} with {which_cost.HEADS} heads on one core; "
+        "`of dense` is its time over that of dense attention that may see as much."
+    )
+
+
+def _line(found: Table, row: Row, n: int, what: int, here: float | None) -> str:
+    if not row.cost and not row.scores:
+        return f"{row.name:24}{NOT_YET:>19}" if here is None else f"{row.name:24}{'':9}{_time(here):>10}  {NOT_YET}"
+    ratio, MB, slope = found.ratio(row, n, what), row.megabytes(n, what), row.slope(what)
+    cells = [
+        f"{'—' if ratio is None else f'{ratio:.2g}' if ratio < 10 else f'{ratio:.0f}':>9}",
+        f"{'—' if here is None else _time(here):>10}",
+        f"{'—' if MB is None else f'{MB:.0f}':>8}",
+        f"{'—' if slope is None else f'{slope:.1f}':>7}",
+    ]
+    for task in found.tasks:
+        mean = row.mean(task)
+        cells.append(f"{'—' if mean is None else f'{mean:.2f}':>9}")
+    return f"{row.name:24}{''.join(cells)}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _states(rows: list[Row]) -> Iterator[str]:
+    """What is kept while a text is written, and by whom."""
+    states: dict[str, list[str]] = {}
+    for row in rows:
+        states.setdefault(row.state, []).append(row.name)
+    for state, names in states.items():
+        yield from _wrapped(f"Keeps {state}: {', '.join(names)}.")
+
+
+def _left_out(found: Table, n: int, *, causal: bool, decode: bool, what: int) -> Iterator[str]:
+    """What could do it, and was not run at this length."""
+    for why, most in (("time", f"{which_cost.SECONDS:.0f} s"), ("memory", f"{which_cost.ROOM >> 30} GiB")):
+        names = [
+            row.name
+            for row in found
+            if row.stopped == why and row.at(n, what) is None and can(row, causal=causal, decode=decode)
+        ]
+        if names:
+            yield from _wrapped(f"More than {most} at the next length that was to be measured: {', '.join(names)}.")
+
+
+def _noise(found: Table) -> str:
+    """How large a difference has to be."""
+    said = ", ".join(f"{found.noise(task):.2f} for {task}" for task in found.tasks)
+    bits = "`text` is in bits per byte, where less is better. " if "text" in found.tasks else ""
+    return (
+        f"What was learned is the mean of {which.SEEDS} small trainings on up to 64 tokens, as a share of right answers. {bits}"
+        f"A difference below {said} is noise."
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, COLUMNS, subsequent_indent="  ")

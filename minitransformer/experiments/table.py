@@ -1,0 +1,220 @@
+"""The table of chapter 20: every registered attention, what it is, what it costs, and what it has learned.
+
+What it is comes from the registry, the rest from the records of `which` and `which_cost`. A kind that was registered after they
+were made has its row, which says "not measured yet".
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.core import Part
+from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
+from minitransformer.experiments import load, which
+from minitransformer.experiments.which_cost import LENGTHS
+from minitransformer.typing import Array
+
+NOT_YET = "not measured yet"
+FORWARDS, BOTH = 0, 1  # of what is measured: forwards, and with the way back
+
+
+class Measured(NamedTuple):
+    """Of one layer at one length: times of the yardstick, seconds on the machine of the record, and MB; two numbers each."""
+
+    yardsticks: Array
+    seconds: Array
+    MB: Array
+
+
+@dataclass(frozen=True)
+class Row:
+    """One attention.
+
+    cost      by length, as far as it was run
+    stopped   why no further: "time", "memory", or an empty string
+    scores    by task, one for each seed: bits per byte for `text`, else the share of right answers
+    """
+
+    name: str
+    part: Part
+    cost: dict[int, Measured] = field(default_factory=dict)
+    stopped: str = ""
+    scores: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def causal(self) -> str:
+        """Whether it can be."""
+        return "values only" if self.part.looks_ahead else {"either": "yes"}.get(self.part.causal, self.part.causal)
+
+    @property
+    def state(self) -> str:
+        """What it keeps while it writes."""
+        if self.part.causal == "never":
+            return "nothing: it can't write"
+        return self.part.remembers or "nothing: reads all again"
+
+    @property
+    def cannot(self) -> str:
+        """What it can't do, or needs, in a few words."""
+        said = []
+        if self.part.causal == "never":
+            said.append("be causal")
+        elif self.part.causal == "always":
+            said.append("look ahead")
+        if self.part.looks_ahead:
+            said.append("hide which keys it chose")
+        if self.part.causal != "never" and not self.part.decodes:
+            said.append("decode from a state")
+        if "longest" in self.part.needs or "context" in self.part.needs:
+            said.append("read more than it was made for")
+        return "; ".join(said)
+
+    def slope(self, what: int) -> float | None:
+        """By which power of n its time grows, fitted to all lengths but the first; None for fewer than two of them."""
+        n = [length for length in self.cost if length > LENGTHS[0]]
+        if len(n) < 2:
+            return None
+        return float(np.polyfit(np.log(n), np.log([self.cost[length].yardsticks[what] for length in n]), 1)[0])
+
+    def at(self, n: float, what: int) -> float | None:
+        """Times of the yardstick at any length between those that were run, on a straight line in logarithms; None outside."""
+        known = list(self.cost)
+        if not known or not known[0] <= n <= known[-1]:
+            return None
+        logs = np.log([self.cost[length].yardsticks[what] for length in known])
+        return float(np.exp(np.interp(math.log(n), np.log(known), logs)))
+
+    def megabytes(self, n: float, what: int) -> float | None:
+        """The same of megabytes."""
+        known = list(self.cost)
+        if not known or not known[0] <= n <= known[-1]:
+            return None
+        logs = np.log([self.cost[length].MB[what] for length in known])
+        return float(np.exp(np.interp(math.log(n), np.log(known), logs)))
+
+    def mean(self, task: str) -> float | None:
+        """Of the seeds."""
+        return float(np.mean(self.scores[task])) if task in self.scores else None
+
+    def spread(self, task: str) -> float | None:
+        """The largest less the smallest of the seeds."""
+        return float(np.ptp(self.scores[task])) if task in self.scores else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows, in the order of the registry; dense attention that sees both sides, for its times; and the bag of tokens."""
+
+    rows: dict[str, Row]
+    both_sides: Row
+    bag: Row
+    made_on: str
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows.values())
+
+    def dense(self, row: Row) -> Row:
+        """What the times of a row are compared with: dense attention that is causal if the row is."""
+        return self.rows["softmax"] if row.part.causal != "never" else self.both_sides
+
+    def ratio(self, row: Row, n: float, what: int) -> float | None:
+        """Its time over that of dense attention at the same length; None where one of them was not run."""
+        mine, dense = row.at(n, what), self.dense(row).at(n, what)
+        return None if mine is None or dense is None else mine / dense
+
+    def pays_from(self, row: Row, what: int) -> float | None:
+        """The shortest length from which on, up to the longest that was run, it takes less time than dense attention.
+
+        Between two measured lengths times follow straight lines in logarithms. None if it is slower at the last of them.
+        """
+        shared = [n for n in LENGTHS if self.ratio(row, n, what) is not None]
+        logs = [math.log(self.ratio(row, n, what) or 1.0) for n in shared]
+        if not logs or logs[-1] >= 0:
+            return None
+        for k in range(len(shared) - 1, 0, -1):
+            if logs[k - 1] >= 0:
+                part = logs[k - 1] / (logs[k - 1] - logs[k])
+                return float(shared[k - 1] * (shared[k] / shared[k - 1]) ** part)
+        return float(shared[0])
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Those that are on record for every kind that can be run on them, as far as any was measured."""
+        return tuple(task for task in which.TASKS if task in self.bag.scores)
+
+    def share(self, row: Row, task: str) -> float | None:
+        """How far it has come from the bag of tokens, 0, to the best of all kinds, 1."""
+        mine, bag = row.mean(task), self.bag.mean(task)
+        if mine is None or bag is None:
+            return None
+        means = [mean for each in self if (mean := each.mean(task)) is not None]
+        best = min(means) if task == "text" else max(means)
+        return (mine - bag) / (best - bag)
+
+    def quality(self, row: Row) -> float | None:
+        """The mean of these shares over the tasks that it was run on; None if there is none."""
+        shares = [share for task in self.tasks if (share := self.share(row, task)) is not None]
+        return float(np.mean(shares)) if shares else None
+
+    def front(self, rows: list[Row], n: float, what: int) -> list[Row]:
+        """Those than which no other is both faster and better, the fastest first."""
+        known = [(time, quality, row) for row in rows if (time := row.at(n, what)) is not None
+                 and (quality := self.quality(row)) is not None]  # fmt: skip
+        found: list[Row] = []
+        best = -math.inf
+        for _, quality, row in sorted(known, key=lambda one: (one[0], -one[1])):
+            if quality > best:
+                best = quality
+                found.append(row)
+        return found
+
+    def noise(self, task: str) -> float:
+        """A difference of two means of a task that is no larger than this is noise.
+
+        Twice the standard error of a difference, from the variance of the seeds, pooled over all rows.
+        """
+        seeds = [row.scores[task] for row in (*self, self.bag) if task in row.scores]
+        return 2 * math.sqrt(2 * float(np.mean([np.var(some, ddof=1) for some in seeds])) / which.SEEDS)
+
+    def fitting(self, n: float, *, causal: bool = False, decode: bool = False, what: int = FORWARDS) -> list[Row]:
+        """The rows that can do it, the fastest first; those that were not measured come last."""
+        able = [row for row in self if can(row, causal=causal, decode=decode)]
+        able = [row for row in able if not row.cost or row.at(n, what) is not None]
+        return sorted(able, key=lambda row: row.at(n, what) or math.inf)
+
+
+def can(row: Row, *, causal: bool, decode: bool) -> bool:
+    """Whether it can be causal, if it has to be, and go on writing from a state, if it has to."""
+    if decode and not row.part.decodes:
+        return False
+    return not (causal or decode) or row.part.causal != "never"
+
+
+def table() -> Table:
+    """All that is registered, with what the records have of it."""
+    found = {name: Row(name, attention_of(name, EXAMPLE)) for name in ATTENTIONS}
+    costs, learned = load("which_cost"), load("which")
+    both_sides = Row("softmax", found["softmax"].part)
+    for trial, result in costs:
+        cost = {
+            n: Measured(*map(np.array, each))
+            for n, *each in zip(*(result[key] for key in ("n", *Measured._fields)), strict=True)
+        }
+        row = Row(trial.attention, attention_of(trial.attention, EXAMPLE), cost, result["stopped"])
+        if trial.causal or row.part.causal == "never":
+            found[trial.attention] = row
+        else:
+            both_sides = row
+    scores: dict[str, dict[str, list[float]]] = {}
+    for trial, result in learned:
+        scores.setdefault(trial.name, {}).setdefault(trial.task, []).append(result["score"])
+    complete = {
+        name: {task: tuple(seeds) for task, seeds in tasks.items() if len(seeds) == which.SEEDS}
+        for name, tasks in scores.items()
+    }
+    rows = {name: Row(name, row.part, row.cost, row.stopped, complete.get(name, {})) for name, row in found.items()}
+    bag = Row(which.BAG, found["softmax"].part, scores=complete[which.BAG])
+    return Table(rows, both_sides, bag, costs.made_on)

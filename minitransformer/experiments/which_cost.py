@@ -1,0 +1,179 @@
+"""What does each attention cost at 1k, 4k, 16k and 64k tokens? Time and memory of one layer, forwards and with the way back.
+
+A layer is all that stands between X and Y: projections, attention, what combines the heads. It has width 64 and two heads, is
+causal if it can be, and has its usual options, but for those that have to grow with n (`GROWING`). One text, one core.
+
+Time is that of the processor, not of the clock, so that what else a machine does hardly counts; and beside each kind a yardstick
+is measured in the same round, dense attention at 1,024 tokens. What is compared is medians of the ratios to it.
+"""
+
+import math
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
+from minitransformer.experiments.speed import on
+from minitransformer.machine import keep_freed_memory
+from minitransformer.models.assemble import mixer_of
+from minitransformer.typing import Array
+
+Work = Callable[[], Callable[[], Any]]  # goes forwards, and gives what goes backwards
+ALONE = True
+GROWS = True  # a kind that is registered later has no trials in the record yet
+WIDTH, HEADS = 64, 2
+LENGTHS = (1024, 4096, 16384, 65536)
+DENSE = "softmax"  # is run at all lengths: the others are compared with it
+YARDSTICK, FIRST = 1024, 64  # tokens: of the yardstick, and of a first run that doesn't count
+ROUNDS = 5
+SECONDS = 5.0  # of one pass with its way back: what would take longer is not run, but for dense attention
+LONG = 1.0  # seconds after which there is no further round
+ROOM = 2 * 2**30  # bytes of one pass, and of the parameters
+GROWING: dict[str, Callable[[int], str]] = {  # with √n
+    "strided": lambda n: f"stride={_root(n)}",
+    "fixed": lambda n: f"block={_root(n)}",
+    "routing": lambda n: f"clusters={_root(n)}",
+    "reformer": lambda n: f"buckets={_root(n)}",
+    "sinkhorn": lambda n: f"block={_root(n)}",
+}
+
+
+def _root(n: int) -> int:
+    """The power of two that is nearest to √n."""
+    return int(2 ** round(math.log2(n) / 2))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One kind at all lengths, up to the longest."""
+
+    attention: str
+    causal: bool
+    longest: int = LENGTHS[-1]
+    rounds: int = ROUNDS
+
+
+def trials() -> list[Trial]:
+    """All that are registered, causal if they can be; and dense attention that sees both sides, to compare the others with."""
+    return [Trial(DENSE, False), *(Trial(name, can_be_causal(name)) for name in ATTENTIONS)]
+
+
+def small(trial: Trial) -> Trial:
+    """A single length, once."""
+    return replace(trial, longest=LENGTHS[0], rounds=1)
+
+
+def can_be_causal(name: str) -> bool:
+    """Whether this kind can be kept from looking ahead."""
+    return attention_of(name, EXAMPLE).causal != "never"
+
+
+def run(trial: Trial) -> dict[str, Any]:
+    """By length, as far as it goes: seconds, times of the yardstick, and MB; each forwards, and with the way back.
+
+    stopped   why not further: "time", "memory", or an empty string
+    """
+    keep_freed_memory()
+    found: dict[str, Any] = {"n": [], "seconds": [], "yardsticks": [], "MB": [], "stopped": ""}
+    with on(1):
+        for n in (length for length in LENGTHS if length <= trial.longest):
+            if trial.attention != DENSE and (why := too_much(found, n)):
+                return found | {"stopped": why}
+            measured = measure(trial.attention, n, trial.causal, trial.rounds)
+            for key, value in measured._asdict().items():
+                found[key].append(value)
+            found["n"].append(n)
+    return found
+
+
+def too_much(found: dict[str, Any], n: int) -> str:
+    """Why a kind is not run at the next length: it would take too long, or too much room; or an empty string.
+
+    Either should grow from the last length to this one as it has grown to the last; at the second length, with the square.
+    """
+    for key, most, why in (("seconds", SECONDS, "time"), ("MB", ROOM / 2**20, "memory")):
+        past = [both for _, both in found[key]]
+        if past and past[-1] * (past[-1] / past[-2] if len(past) > 1 else 16) > most:
+            return why
+    return ""
+
+
+class Cost(NamedTuple):
+    """Of one layer at one length: two numbers each, forwards, and forwards and backwards."""
+
+    seconds: list[float]
+    yardsticks: list[float]
+    MB: list[float]
+
+
+def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
+    """Of one kind at one length; the MB are those of NumPy's arrays, at their most, parameters among them."""
+    X = tokens(n)
+    layer(name, FIRST, X[:, :FIRST], causal)()()  # compiled, and what is kept is there
+    yardstick = layer(DENSE, YARDSTICK, X[:, :YARDSTICK], True)
+    tracemalloc.start()
+    try:
+        work = layer(name, n, X, causal)
+        back = work()
+        peaks = [tracemalloc.get_traced_memory()[1]]
+        back()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    del back
+    seconds, ratios = in_rounds(
+        work, yardstick, rounds
+    )  # lists of pairs have been made: they are made once for a length
+    return Cost(_digits(seconds), _digits(ratios), _digits(np.array(peaks) / 2**20))
+
+
+def in_rounds(work: Work, yardstick: Work, rounds: int) -> tuple[Array, Array]:
+    """Seconds, and times of the yardstick: medians of so many rounds, or of as many as are over soon."""
+    times: list[tuple[float, float]] = []
+    ratios = []
+    while len(times) < rounds and sum(both for _, both in times) < LONG:
+        beside = at_rest(yardstick)
+        times.append(spent(work))
+        ratios.append(np.array(times[-1]) / beside)
+    return np.median(times, axis=0), np.median(ratios, axis=0)
+
+
+def at_rest(yardstick: Work) -> Array:
+    """The shortest times of a few runs, forwards and with the way back."""
+    return np.min([spent(yardstick) for _ in range(5)], axis=0)
+
+
+def tokens(n: int) -> Array:
+    """What a layer reads, (1, n, width)."""
+    return np.random.default_rng(1).standard_normal((1, n, WIDTH), np.float32)
+
+
+def layer(name: str, n: int, X: Array, causal: bool) -> Work:
+    """The forward pass of a layer through X; what it returns is the backward pass."""
+    text = f"{name}:{GROWING[name](n)}" if name in GROWING else name
+    mixer = mixer_of(text, None, width=WIDTH, heads=HEADS, groups=None, longest=n)
+    params = mixer.init(np.random.default_rng(0))
+
+    def forwards() -> Callable[[], Any]:
+        Y, pullback = mixer(params, X, causal=causal)
+        return lambda: pullback(Y)
+
+    return forwards
+
+
+def spent(work: Work) -> tuple[float, float]:
+    """Seconds of the processor, forwards, and forwards and backwards."""
+    began = time.process_time()
+    back = work()
+    between = time.process_time()
+    back()
+    return between - began, time.process_time() - began
+
+
+def _digits(numbers: Array) -> list[float]:
+    """Three digits of each."""
+    return [float(f"{number:.3g}") for number in numbers]

@@ -1,0 +1,87 @@
+"""What an attention costs, and what it has learned: every registered one at two lengths, and the front that no other passes."""
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from minitransformer.experiments.table import BOTH, table
+from minitransformer.experiments.which_cost import LENGTHS
+from minitransformer.figures.style import figure
+from minitransformer.typing import Array
+
+SHOWN = (LENGTHS[0], LENGTHS[-1])
+TICKS = (0.001, 0.01, 0.1, 1, 10)
+
+
+class Front(NamedTuple):
+    """At one length: names, whether they can be causal, times of dense attention with the way back, quality, and the front."""
+
+    names: tuple[str, ...]
+    causal: Array
+    times: Array
+    quality: Array
+    front: tuple[str, ...]
+
+
+class WhichFront(NamedTuple):
+    """By length; and the machine."""
+
+    at: dict[int, Front]
+    made_on: str
+
+
+def data() -> WhichFront:
+    """What is on record, of the kinds for which there are both."""
+    found = table()
+    at = {}
+    for n in LENGTHS:
+        rows = [row for row in found if found.ratio(row, n, BOTH) is not None and found.quality(row) is not None]
+        unit = found.rows["softmax"].at(n, BOTH) or 1.0
+        at[n] = Front(
+            tuple(row.name for row in rows),
+            np.array([row.part.causal != "never" for row in rows]),
+            np.array([(row.at(n, BOTH) or 0.0) / unit for row in rows]),
+            np.array([found.quality(row) for row in rows]),
+            tuple(row.name for row in found.front(rows, n, BOTH)),
+        )
+    return WhichFront(at, found.made_on)
+
+
+def draw(data: WhichFront) -> Figure:
+    """A dot is a kind, an open one can't be causal. To the left is faster than dense attention, up has learned more; the stairs
+    join the kinds that no other passes in both, which are numbered, and named above. Dense attention is the square.
+    """
+    fig, axes = figure(1, 2, width=13, height=7.5, sharey=True)
+    for ax, n in zip(axes, SHOWN, strict=True):
+        front = data.at[n]
+        index = {name: k for k, name in enumerate(front.names)}
+        for causal in (True, False):
+            some = front.causal == causal
+            ax.plot(
+                *(front.times[some], front.quality[some], "o"), color="#20639b", markersize=9, linestyle="",
+                markerfacecolor="#20639b" if causal else "white", label="can be causal" if causal else "can't",
+            )  # fmt: skip
+        if "softmax" in index:
+            k = index["softmax"]
+            ax.plot(front.times[k], front.quality[k], "s", color="#c8553d", markersize=12, linestyle="", label="dense")
+        steps = [index[name] for name in front.front]
+        ax.step(
+            front.times[steps], front.quality[steps], where="post", color="0.35", linewidth=1.8, linestyle="-", zorder=0
+        )
+        for number, k in enumerate(steps, start=1):
+            place = (0, -26) if number == 1 else (-5, 5)  # the first two lie side by side
+            ax.annotate(str(number), (front.times[k], front.quality[k]), place, textcoords="offset points", ha="right")
+        listed = "\n".join(f"{number} {name}" for number, name in enumerate(front.front, start=1))
+        ax.text(0.98, 0.99, listed, transform=ax.transAxes, ha="right", va="top", ma="left")
+        ax.axvline(1, color="0.75", linewidth=1.5, linestyle=":")
+        left, right = 0.5 * front.times.min(), 1.6 * front.times.max()
+        ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of dense attention", xlim=(left, right))
+        ax.set_ylim(-0.15, 1.5)
+        ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        ticks = [tick for tick in TICKS if left <= tick <= right]
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.minorticks_off()
+    axes[0].set_ylabel("learned: 0 a bag of tokens, 1 the best")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return fig

@@ -1,0 +1,91 @@
+"""`minitransformer which`: what it asks, what it prints, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from minitransformer import cli
+from minitransformer.attention.registry import ATTENTIONS
+from minitransformer.attention.softmax import softmax_attention
+from minitransformer.backend import available
+from minitransformer.book import which
+from minitransformer.book.which import COLUMNS, answer, length
+from minitransformer.experiments.table import NOT_YET, Row, table
+
+
+@pytest.mark.parametrize(("text", "n"), [("16k", 16384), ("1K", 1024), ("65536", 65536), (" 5000 ", 5000)])
+def test_lengths_are_read_as_people_write_them(text, n):
+    assert length(text) == n
+
+
+@pytest.mark.parametrize("text", ["", "k", "16m", "1.5k", "-4k", "1e4", "many", "0", "1023", "128k", "9" * 30])
+def test_other_lengths_are_refused_in_words(text, capsys):
+    with pytest.raises(ValueError, match=r"^n: .*tokens"):
+        length(text)
+    assert cli.main(["which", f"--n={text}"]) == 1
+    assert capsys.readouterr().err.startswith("minitransformer: n: ")
+
+
+def names_in(lines):
+    """The kinds that have a line of their own."""
+    return [line.split()[0] for line in lines if line.split() and line.split()[0] in ATTENTIONS]
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "decode": True, "backward": True}])
+@pytest.mark.parametrize("n", [1024, 16384, 65536])
+def test_the_lines_are_those_of_the_rows_that_fit_and_not_too_wide(n, options):
+    lines = list(answer(n, measure=False, **options))
+    assert max(map(len, lines)) <= COLUMNS
+    what = 1 if options.get("backward") else 0
+    fitting = table().fitting(n, causal=options.get("causal", False), decode=options.get("decode", False), what=what)
+    assert names_in(lines) == [row.name for row in fitting]
+    assert "is noise." in " ".join(line.strip() for line in lines)
+
+
+def test_what_is_too_slow_or_too_large_is_named(capsys):
+    assert cli.main(["which", "--n", "64k", "--no-measure"]) == 0
+    printed = capsys.readouterr().out
+    rows = printed.splitlines()
+    assert "gmlp" not in names_in(rows)
+    assert "gmlp" in " ".join(line for line in rows if "more than" in line.lower() or line.startswith("  "))
+
+
+def test_a_kind_that_decodes_says_what_it_keeps(capsys):
+    assert cli.main(["which", "--n=16k", "--causal", "--decode", "--no-measure"]) == 0
+    printed = capsys.readouterr().out
+    assert "Keeps keys and values: " in printed
+    assert "linformer" not in printed
+
+
+def test_a_kind_without_rows_in_the_record_says_so(monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, "mine", softmax_attention)
+    (line,) = [line for line in answer(4096, measure=False) if line.startswith("mine")]
+    assert NOT_YET in line
+
+
+class Ticks:
+    """A clock by which nothing takes time but what is said to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.mark.skipif("numba" not in available(), reason="it measures compiled loops")
+def test_what_would_not_fit_into_the_minute_is_not_measured(monkeypatch):
+    ticks = Ticks()
+    monkeypatch.setattr(which, "time", ticks)
+    clock = which.Clock(1024, 0)
+    dense = table().rows["softmax"]
+    assert clock.seconds(dense) > 0
+    ticks.now = which.MINUTE
+    assert clock.seconds(dense) is None
+
+
+@pytest.mark.skipif("numba" not in available(), reason="it measures compiled loops")
+def test_a_kind_that_is_not_on_record_is_measured_all_the_same():
+    clock = which.Clock(1024, 1)
+    seconds = clock.seconds(Row("softmax", table().rows["softmax"].part))
+    assert np.isfinite(seconds)
+    assert seconds > 0

@@ -1,0 +1,254 @@
+"""The table of all attentions: what its rows are made of, and what the records show, with margins."""
+
+import numpy as np
+import pytest
+
+from minitransformer.attention.registry import ATTENTIONS
+from minitransformer.attention.softmax import softmax_attention
+from minitransformer.backend import available
+from minitransformer.checker import check_pullback
+from minitransformer.data.listops import FILL, listops
+from minitransformer.experiments import find, load, which, which_cost
+from minitransformer.experiments.record import Record
+from minitransformer.experiments.table import BOTH, FORWARDS, Measured, Row, Table, can, table
+from minitransformer.experiments.which import BAG, KEYS, PAIRS, TASKS, VALUES, AnswersPullback, Trial
+from minitransformer.functional import cross_entropy
+
+
+@pytest.fixture(scope="module")
+def found():
+    return table()
+
+
+# -------------------------------------------------------------------------------------------- the trials
+
+
+def test_every_registered_attention_has_its_trials():
+    names = {(trial.name, trial.task) for trial in which.trials()}
+    assert {name for name, task in names if task == "recall"} == {*ATTENTIONS, BAG}
+    assert ("linformer", "text") not in names
+    assert {trial.attention for trial in which_cost.trials()} == set(ATTENTIONS)
+    assert len([trial for trial in which_cost.trials() if not trial.causal and trial.attention == "softmax"]) == 1
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_all_models_of_a_task_learn_as_many_numbers(name):
+    """... to within the width of one hidden unit of the feed-forward networks."""
+    task = TASKS[name]
+    sizes = {
+        trial.attention: which.learned(which.model_of(trial.attention, task))
+        for trial in which.trials()
+        if trial.task == name and trial.seed == 0
+    }
+    unit = which.DEPTH * (2 * which.WIDTH + 1)
+    assert all(abs(size - sizes["softmax"]) <= unit for size in sizes.values()), sizes
+
+
+def test_a_question_of_recall_has_one_answer_and_it_stands_there():
+    tokens, targets = TASKS["recall"].batch(50, np.random.default_rng(0))
+    for row, values in zip(tokens, targets, strict=True):
+        pairs = dict(divmod(int(token), VALUES) for token in row[:-PAIRS] if token < KEYS * VALUES)
+        assert len(pairs) == PAIRS
+        assert [pairs[int(token) - KEYS * VALUES] for token in row[-PAIRS:]] == values.tolist()
+
+
+def test_answers_are_means_of_all_tokens_or_the_last_ones():
+    rng, task = np.random.default_rng(0), TASKS["digits"]
+    logits = rng.standard_normal((3, 5, 4))
+    for targets in (np.array([0, 3, 1]), np.array([[0, 1], [2, 3], [1, 1]])):
+
+        def loss(logits, targets=targets):
+            value, back = cross_entropy(task.answers(logits, targets), targets)
+            return value, AnswersPullback(back, logits.shape)
+
+        check_pullback(loss, logits)
+
+
+def test_the_bag_of_tokens_sees_no_order():
+    """In a task of classes: any order of the tokens gives the same answer, and its tables stay as they are."""
+    model = which.model_of(BAG, TASKS["listops"])
+    assert len(model.untrained) == which.DEPTH
+    params = which.even(model.init(np.random.default_rng(0)))
+    tokens = listops(4, 20, np.random.default_rng(0)).tokens
+    shuffled = np.random.default_rng(1).permuted(tokens, axis=1)
+    assert (tokens != FILL).any()
+    np.testing.assert_allclose(model(params, tokens)[0].mean(1), model(params, shuffled)[0].mean(1), atol=1e-5)
+
+
+def test_a_training_that_diverges_is_kept_as_such(monkeypatch):
+    trial = Trial("softmax", "digits", 0, 2)
+
+    def diverges(*_, **__):
+        raise which.TrainingDiverged(1, "logits")
+
+    monkeypatch.setattr(which, "train", diverges)
+    assert which.run(trial)["diverged"] == 1
+    assert which.run(trial)["score"] == TASKS["digits"].chance
+
+
+# -------------------------------------------------------------------------------------------- the rows
+
+
+def row_of(name, times, *, scores=None, part="softmax"):
+    """A row with these times of the yardstick, the same forwards and with the way back."""
+    cost = {n: Measured(np.array([t, t]), np.array([t, t]), np.array([1.0, 1.0])) for n, t in times.items()}
+    return Row(name, which.attention_of(part, which.EXAMPLE), cost, "", scores or {})
+
+
+def made_up(**rows):
+    dense = row_of("softmax", {1024: 1.0, 4096: 16.0, 16384: 256.0}, scores={"recall": (0.9, 0.9, 0.9)})
+    bag = Row(BAG, dense.part, scores={"recall": (0.1, 0.1, 0.1)})
+    return Table({"softmax": dense, **rows}, dense, bag, "a machine")
+
+
+def test_times_between_lengths_lie_on_a_straight_line_in_logarithms():
+    dense = made_up().rows["softmax"]
+    assert dense.at(2048, BOTH) == pytest.approx(4.0)
+    assert dense.at(512, BOTH) is None
+    assert dense.at(65536, BOTH) is None
+    assert dense.slope(BOTH) == pytest.approx(2.0)
+
+
+def test_where_a_kind_begins_to_pay():
+    linear = row_of("linear", {1024: 2.0, 4096: 8.0, 16384: 32.0}, part="linear")
+    found = made_up(
+        linear=linear, slow=row_of("slow", {1024: 0.5, 4096: 20.0}), fast=row_of("fast", {1024: 0.5, 4096: 2})
+    )
+    assert found.pays_from(linear, BOTH) == pytest.approx(2048)  # 2 n against n²
+    assert found.pays_from(found.rows["slow"], BOTH) is None  # once faster, and slower in the end
+    assert found.pays_from(found.rows["fast"], BOTH) == 1024
+    assert found.ratio(linear, 16384, BOTH) == pytest.approx(1 / 8)
+
+
+def test_shares_run_from_the_bag_to_the_best_and_the_front_only_climbs():
+    rows = {
+        name: row_of(name, {1024: time, 4096: time}, scores={"recall": (score,) * 3})
+        for name, time, score in (("best", 3.0, 0.9), ("quick", 0.5, 0.5), ("poor", 0.7, 0.3), ("bag like", 0.1, 0.1))
+    }
+    found = made_up(**rows)
+    assert found.share(rows["best"], "recall") == pytest.approx(1)
+    assert found.quality(rows["quick"]) == pytest.approx(0.5)
+    front = found.front(list(rows.values()), 1024, BOTH)
+    assert [row.name for row in front] == ["bag like", "quick", "best"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "inside", "outside"),
+    [
+        ({"causal": False, "decode": False}, {"softmax", "linformer", "reformer", "delta"}, set()),
+        ({"causal": True, "decode": False}, {"softmax", "reformer", "delta"}, {"linformer", "fnet", "longformer"}),
+        ({"causal": True, "decode": True}, {"softmax", "delta", "sinks"}, {"linformer", "reformer", "routing"}),
+        ({"causal": False, "decode": True}, {"softmax", "delta"}, {"linformer", "reformer"}),
+    ],
+)
+def test_which_rows_can_do_it(found, asked, inside, outside):
+    names = {row.name for row in found if can(row, **asked)}
+    assert inside <= names
+    assert not outside & names
+    fitting = [row.name for row in found.fitting(16384, **asked)]
+    assert set(fitting) <= names
+
+
+def test_what_was_registered_later_is_not_measured_yet(monkeypatch):
+    before = table()
+    monkeypatch.setitem(ATTENTIONS, "mine", softmax_attention)
+    after = table()
+    mine = after.rows["mine"]
+    assert (mine.cost, mine.scores) == ({}, {})
+    assert after.quality(mine) is None
+    assert after.fitting(16384)[-1].name == "mine"  # nobody knows how fast it is
+    assert set(after.rows) - set(before.rows) == {"mine"}
+    assert load("which").trials == load("which").of(list(which.trials())).trials
+    assert any(trial.attention == "mine" for trial in which.trials())  # to be run by `experiment which`
+
+
+def test_rows_of_a_record_that_nobody_asks_for_any_more_are_left_out():
+    record = Record([1, 2, 3], [{"a": 1}, {"a": 2}, {"a": 3}], [{}, {}, {}], [None, None, None])
+    assert record.of([3, 1]).trials == [1, 3]
+    assert record.of([4]).trials == []
+    assert find("which").GROWS
+
+
+def test_stages_are_those_of_attention(found):
+    stages = {"none", "project", "scores", "pattern", "normalise", "aggregate", "all of them"}
+    assert {stage for row in found for stage in row.part.stage.split(", ") if stage} <= stages
+    assert found.rows["softmax"].part.stage == "none"
+    assert found.rows["window"].part.stage == "pattern"
+
+
+# -------------------------------------------------------------------------------------------- the clock
+
+
+@pytest.mark.skipif("numba" not in available(), reason="it measures compiled loops")
+def test_a_measurement_is_of_this_kind_at_this_length():
+    cost = which_cost.measure("linear", 2048, True, rounds=1)
+    assert all(both > forwards > 0 for forwards, both in (cost.seconds, cost.MB))
+    assert cost.MB[1] > 3 * 2048 * which_cost.WIDTH * 4 / 2**20  # at the least Q, K and V
+
+
+def test_it_stops_before_it_takes_too_long_or_too_much_room():
+    two = {"seconds": [[0.1, 0.2], [0.4, 0.8]], "MB": [[1, 1], [4, 4]]}
+    assert which_cost.too_much({"seconds": [], "MB": []}, 1024) == ""
+    assert which_cost.too_much(two, 16384) == ""
+    assert which_cost.too_much(two | {"seconds": [[0.1, 0.2], [1.0, 2.0]]}, 16384) == "time"
+    assert which_cost.too_much(two | {"MB": [[1, 100], [16, 1600]]}, 16384) == "memory"
+    assert (
+        which_cost.too_much({"seconds": [[1.0, 2.0]], "MB": [[1, 1]]}, 4096) == "time"
+    )  # with the square, for all we know
+
+
+# -------------------------------------------------------------------------------------------- the records
+
+
+def test_times_are_of_passes_that_go_back_too(found):
+    measured = [row for row in found if row.cost]
+    assert len(measured) > 30
+    for row in measured:
+        assert all(cost.seconds[BOTH] > cost.seconds[FORWARDS] > 0 for cost in row.cost.values()), row.name
+        assert list(row.cost) == list(which_cost.LENGTHS[: len(row.cost)])
+
+
+def test_powers_of_n_are_those_that_the_formulas_state(found):
+    slope = {row.name: row.slope(BOTH) for row in found}
+    assert all(1.7 < slope[name] < 2.3 for name in ("softmax", "differential", "latent", "smoother", "forgetting"))
+    assert all(
+        0.8 < slope[name] < 1.25 for name in ("window", "local", "linear", "delta", "retnet", "gla", "linformer")
+    )
+    assert all(1.25 < slope[name] < 1.8 for name in ("fixed", "routing"))
+
+
+def test_a_window_remembers_as_much_as_dense_attention_in_a_training_step(found):
+    dense, window = (found.rows[name].megabytes(16384, BOTH) for name in ("softmax", "window"))
+    assert window == pytest.approx(dense, rel=0.1)
+
+
+def test_recall_wants_a_comparison_with_everything_that_was_written(found):
+    noise, bag = found.noise("recall"), found.bag.mean("recall")
+    for name in ("softmax", "smoother", "linear", "taylor", "delta"):
+        assert found.rows[name].mean("recall") > bag + 3 * noise
+    for name in ("window", "local", "sinks", "lightweight-convolution", "fnet", "synthesizer"):
+        assert found.rows[name].mean("recall") < bag + noise
+
+
+def test_no_training_diverged_and_all_models_of_a_task_are_of_a_size():
+    sizes = {}
+    for trial, result in load("which"):
+        assert result["diverged"] == 0
+        sizes.setdefault(trial.task, []).append(result["parameters"])
+    assert "recall" in sizes
+    assert all(max(some) - min(some) <= 2 * which.DEPTH * (2 * which.WIDTH + 1) for some in sizes.values())
+
+
+def test_a_text_is_learned_first_by_what_knows_its_neighbours(found):
+    noise, dense = found.noise("text"), found.rows["softmax"].mean("text")
+    assert dense < found.bag.mean("text") - noise
+    for name in ("window", "lightweight-convolution", "dynamic-convolution", "gla", "delta", "gated-delta", "latent"):
+        assert found.rows[name].mean("text") < dense - 2 * noise
+    for name in ("linear", "taylor", "dpfp", "performer"):
+        assert found.rows[name].mean("text") > dense + noise
+    assert all(row.mean("text") is None for row in found if row.part.causal == "never")
+
+
+def test_pictures_in_one_frame_are_learned_first_by_what_weighs_by_place(found):
+    edge = found.rows["softmax"].mean("digits") + 2 * found.noise("digits")
+    assert min(found.rows[name].mean("digits") for name in ("gmlp", "linformer", "synthesizer")) > edge

@@ -1,0 +1,64 @@
+"""The two pictures of the last chapter: what their captions and the text around them say, with margins."""
+
+import numpy as np
+import pytest
+
+from minitransformer.experiments.which_cost import LENGTHS
+from minitransformer.figures import which_front, which_pays
+
+
+@pytest.fixture(scope="module")
+def front():
+    return which_front.data()
+
+
+@pytest.fixture(scope="module")
+def pays():
+    return which_pays.data()
+
+
+def test_nothing_is_faster_and_better_than_a_kind_on_the_front(front):
+    for one in front.at.values():
+        for name in one.front:
+            k = one.names.index(name)
+            assert not ((one.times < one.times[k]) & (one.quality > one.quality[k])).any()
+        assert list(one.times[[one.names.index(name) for name in one.front]]) == sorted(
+            one.times[[one.names.index(name) for name in one.front]]
+        )
+
+
+def test_dense_attention_is_where_its_time_is_one(front):
+    for one in front.at.values():
+        assert one.times[one.names.index("softmax")] == pytest.approx(1)
+
+
+def test_every_kind_of_the_front_is_numbered_and_named_in_its_panel(front):
+    fig = which_front.draw(front)
+    for ax, n in zip(fig.axes, which_front.SHOWN, strict=True):
+        *numbers, listed = [text.get_text() for text in ax.texts]
+        assert listed.splitlines() == [f"{k} {name}" for k, name in zip(numbers, front.at[n].front, strict=True)]
+
+
+def test_the_delta_rule_is_on_the_front_at_every_length_and_dense_attention_at_none(front):
+    for one in front.at.values():
+        assert "delta" in one.front
+        assert "softmax" not in one.front
+
+
+def test_a_kind_pays_forwards_about_where_it_pays_both_ways_or_earlier_or_never(pays):
+    assert set(pays.until) <= set(LENGTHS)
+    known = pays.pays[~np.isnan(pays.pays)]
+    assert (known >= LENGTHS[0]).all()
+    assert (known <= LENGTHS[-1]).all()
+
+
+def test_windows_and_sums_pay_from_short_texts_on_and_what_forms_all_pairs_never_does(pays):
+    at = dict(zip(pays.names, pays.pays[:, 1], strict=True))
+    assert all(at[name] <= 2048 for name in ("window", "local", "linear", "retnet"))
+    assert all(np.isnan(at[name]) for name in ("gat", "gcn", "gmlp", "hopfield"))
+
+
+def test_a_mark_for_each_kind(pays):
+    fig = which_pays.draw(pays)
+    labels = [text.get_text() for ax in fig.axes for text in ax.get_yticklabels()]
+    assert labels == list(pays.names)
