@@ -7,12 +7,12 @@ original paper's parts, with rotary positions, learns in as many steps.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minitransformer.training.evaluation import bits_per_byte
-from minitransformer.training.recipes import language_model
 from minitransformer.data import text
 from minitransformer.pullback import tree_size
+from minitransformer.training.evaluation import bits_per_byte
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
+from minitransformer.training.recipes import language_model
 
 MODELS = {
     "neither": ("softmax", "plain"),
