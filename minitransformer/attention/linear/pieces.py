@@ -8,6 +8,7 @@ The features of a piece are made when it is its turn, and once more on the way b
 attention is not causal, all keys go into the sums before the first query reads them.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -20,7 +21,6 @@ from minitransformer.pullback import NoParams
 from minitransformer.typing import Array
 
 WHOLE = 2**28  # bytes of the features of keys that may be there at once
-PIECE = 2**25  # ... and of those of a piece
 
 
 class Text(NamedTuple):
@@ -116,7 +116,9 @@ def in_pieces(
 ) -> tuple[Array, PiecesPullback] | None:
     """Attention of a core whose features have nothing to learn and are made row by row; None if they all fit at once.
 
-    cost   O((n + m) r dv) time, O((n + m)(d + dv) + (n / piece) r dv) memory beside the features of a piece
+    Of p rows in a piece there are p r features at a time and n/p sums of r dv: fewest numbers together at p = √(n dv).
+
+    cost   O((n + m) r dv) time, O(r √(n dv)) memory beside queries, keys and values
     """
     n, m = Q.shape[-2], K.shape[-2]
     one = core.phi(NoParams(), K[..., :1, :], first=0, query=False)[0]  # of one position
@@ -126,7 +128,7 @@ def in_pieces(
     seen = None if seen is None else np.broadcast_to(seen, (*K.shape[:-1], 1))
     V = where_seen(seen, V)
     V = np.concatenate([V, np.ones((*V.shape[:-1], 1), V.dtype)], -1)
-    text = Text(core, Q, where_seen(seen, K), V, seen, causal, max(PIECE // one.nbytes, 1))
+    text = Text(core, Q, where_seen(seen, K), V, seen, causal, math.isqrt(max(n, m) * V.shape[-1]))
     S = np.zeros((*one.shape[:-2], one.shape[-1], V.shape[-1]), V.dtype)
     for piece in text.pieces(0, text.before):
         FK, V_piece, _ = text.keys(piece)

@@ -122,21 +122,20 @@ def test_more_features_than_any_memory_holds_are_refused_at_once(d, degree):
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
-@pytest.mark.parametrize("n", [7, 11])
+@pytest.mark.parametrize("n", [31, 40])
 def test_piece_by_piece_is_the_same(causal, masked, n, rng, monkeypatch):
-    """Pieces of two positions and a shorter last one; more keys than queries; a key that is hidden may be anything."""
-    core, m = Taylor(), 11
+    """Pieces of 15 positions and a shorter last one; more keys than queries; a key that is hidden may be anything."""
+    core, m = Taylor(), 40
     Q, K, V, dY = (rng.standard_normal((B, H, rows, c)) for rows, c in ((n, D), (m, D), (m, DV), (n, DV)))
     mask = rng.random((B, 1, 1, m)) < 0.7 if masked else None
     if mask is not None:
         K, V = (np.where(mask.mT, X, np.nan) for X in (K, V))
     Y, pullback = core(NoParams(), Q, K, V, causal=causal, mask=mask)
     monkeypatch.setattr(pieces, "WHOLE", 0)
-    monkeypatch.setattr(pieces, "PIECE", 2 * B * H * (1 + D + D**2) * 8)
     for tier in available():
         with mt.backend(tier):
             Y_p, in_pieces = core(NoParams(), Q, K, V, causal=causal, mask=mask)
-            assert len(in_pieces.sums) == -(-n // 2)
+            assert len(in_pieces.sums) == 3
             assert np.allclose(Y_p, Y, rtol=1e-10, atol=1e-12)
             for got, wanted in zip(in_pieces(dY)[1:], pullback(dY)[1:], strict=True):
                 assert np.allclose(got, wanted, rtol=1e-9, atol=1e-11)
@@ -146,8 +145,7 @@ def test_piece_by_piece_is_the_same(causal, masked, n, rng, monkeypatch):
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_piece_by_piece_has_a_gradient_of_its_own(causal, rng, monkeypatch):
     monkeypatch.setattr(pieces, "WHOLE", 0)
-    monkeypatch.setattr(pieces, "PIECE", 2 * B * H * (1 + D + D**2) * 8)
-    Q, K, V = (rng.standard_normal((B, H, 5, c)) for c in (D, D, DV))
+    Q, K, V = (rng.standard_normal((B, H, 8, c)) for c in (D, D, DV))
     check_pullback(partial(Taylor(), causal=causal), NoParams(), Q, K, V)
 
 
@@ -165,5 +163,4 @@ def test_the_features_of_a_long_text_are_never_there_at_once(rng, monkeypatch):
 
     whole = peak()
     monkeypatch.setattr(pieces, "WHOLE", 0)
-    monkeypatch.setattr(pieces, "PIECE", 50 * 601 * 4)
-    assert peak() < whole / 5
+    assert peak() < whole / 3
