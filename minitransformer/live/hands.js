@@ -9,7 +9,7 @@
   },
   build({ data, svg, slider, box, say, stage }, compute) {
     const n = data.places, W = 400, left = 28, top = 34, H = 170, X = k => left + k / (n - 1) * (W - left - 8)
-    const i = slider("query i", [8, n - 9, 1, 70], v => v, draw), j = slider("turned by j", [-8, 8, 1, -1], v => v, draw)
+    const i = slider("query i", [12, n - 9, 1, 70], v => v, draw), j = slider("turned by j", [-8, 8, 1, -1], v => v, draw)
     const boxes = data.omega.map(w => box(`ω = ${+w.toPrecision(2)}`, true, draw))
     const art = svg("svg", { viewBox: `0 0 ${W} ${top + H + 44}`, role: "img", style: "max-width:32rem", "aria-label": "the product of the query with each place, and the wave of each hand" })
     const Y = p => top + H / 2 * (1 - p)
@@ -21,7 +21,7 @@
     const ends = [1, -1].map(end => svg("text", { x: left - 8, y: Y(end) + 4, "text-anchor": "end" }))
     art.append(svg("line", { x1: left, x2: W - 8, y1: Y(0), y2: Y(0), stroke: "var(--line)" }), svg("text", { x: left - 8, y: Y(0) + 4, "text-anchor": "end" }, 0), ...ends,
       ...[0, 20, 40, 60].map(k => svg("text", { x: X(k), y: top + H + 20, "text-anchor": "middle" }, k)),
-      svg("text", { x: (W + left) / 2, y: top + H + 40, "text-anchor": "middle" }, "place k"), ...waves, asks, asked, curve, other, peak)
+      svg("text", { x: (W + left) / 2, y: top + H + 40, "text-anchor": "middle" }, "place k"), svg("text", { x: 0, y: 14 }, "product"), ...waves, asks, asked, curve, other, peak)
     stage.append(art)
     const line = points => points.length ? "M" + points.map(([x, y]) => `${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("L") : ""
     function draw() {
