@@ -15,6 +15,7 @@ from minitransformer.figures import bert_heads
 from minitransformer.models.bert_files import BertMissing
 
 MASKS = live.modules()["painted_mask"].data()["masks"]
+BIASES = live.modules()["drawn_bias"].data()["biases"]
 SETTINGS = {
     "temperature": [(64, False, 1.0), (4, True, 0.5), (256, True, 4.0), (256, False, 0.125)],
     "clocks": [(12, 7, 10_000.0), (0, 64, 10.0), (64, 63, 31.622776601683793)],
@@ -26,6 +27,32 @@ SETTINGS = {
     ],
     "delta_state": [(5, 1.0), (12, 0.3), (12, 1.9), (0, 1.0)],
     "heads": [(2, 9), (0, 1), (5, 15), (3, 0)],
+    "gates": [
+        ([0.9, 0.5, 0.8, 0.9, 0.7, 0.3, 0.9, 0.8], 8),
+        ([0.9, 0.5, 0.8], 3),
+        ([0.0, 1.0, 0.0, 0.25], 4),
+        ([0.8] * 8, 1),
+    ],
+    "hands": [
+        ([True] * 8, 70, -1),
+        ([True] * 3 + [False] * 5, 70, -1),
+        ([True, False] * 4, 8, 8),
+        ([False] * 7 + [True], 71, -8),
+        ([False] * 8, 20, 0),
+    ],
+    "drawn_bias": [
+        (BIASES["one back"], 0.0, 6),
+        (BIASES["ALiBi, λ = ½"], 1.0, 0),
+        (BIASES["KERPLE, logarithm"], 3.0, 9),
+        (BIASES["nothing"], 0.0, 4),
+    ],
+    "fewer_columns": [
+        ("at random", 1.0, 6),
+        ("neighbours alike", 2.0, 8),
+        ("the token before", 8.0, 12),
+        ("at random", 0.125, 1),
+        ("the token before", 4.0, 24),
+    ],
     "descent": [(0.15, 0.1, 2.0, 60), (0.15, 0.1, 12.0, 60), (-1.2, 0.4, 5.0, 3), (0.7, -0.9, 32.0, 0)],
 }
 MODULES = live.modules()
@@ -147,3 +174,71 @@ def test_it_looks_at_the_animal_from_the_fourth_block_on():
     A = np.array([f["A"] for f in found])
     animal = A[..., data["tokens"].index("animal")]
     assert (animal < A[..., cls]).sum() > 36  # of 72 heads
+
+
+def test_what_a_gate_has_dropped_no_later_gate_brings_back():
+    module, data = MODULES["gates"], MODULES["gates"].data()
+    n, rng = len(data["gates"]), np.random.default_rng(0)
+    for gates in (data["gates"], [0.0] * n, [1.0] * n, *rng.uniform(0, 1, (5, n)).tolist()):
+        C = np.array(module.compute(data, gates, n)["weights"])
+        assert all((np.diff(C[j:, j]) <= 0).all() for j in range(n + 1))
+        np.testing.assert_allclose(C.sum(1), 1)
+    begun_anew = np.array(module.compute(data, [0.9, 0.9, 0.9, 0.9, 0.0, 0.9, 0.9, 0.9], n)["weights"])
+    assert not begun_anew[5:, :5].any()
+    held = module.compute(data, [0.8, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], n)
+    assert (held["candidate"], held["largest"]) == (2, 1)
+    assert 0.5 < module.compute(data, [0.8, 0.0] + [0.9] * 6, n)["largest"] < 0.55
+    assert all(keeps <= 0.9 for keeps in (1 - data["gates"][1], *data["gates"][2:]))  # so all seven have to be moved
+    assert np.allclose(
+        module.compute(data, data["gates"], 3)["weights"][3][:4], [0.36, 0.04, 0.4, 0.2]
+    )  # the chapter's
+
+
+def test_three_hands_tell_eighty_places_apart():
+    module, data = MODULES["hands"], MODULES["hands"].data()
+
+    def found(*hands, query=70):
+        return module.compute(data, [f in hands for f in range(8)], query, -1)
+
+    assert all(found(f)["peak"] == 69 for f in range(8))
+    assert found(0)["other"] == 69 - 44
+    assert found(0)["margin"] < 0.001
+    assert found(0, 1)["other"] == 69 - 19
+    assert found(0, 1)["margin"] < 0.05
+    assert found(0, 1, 2)["margin"] > 0.51
+    assert found(*range(8))["margin"] - found(0, 1, 2)["margin"] < 0.001
+    assert 0.08 < found(*range(1, 8))["margin"] / found(*range(8))["margin"] < 0.12
+    waves = np.cos(np.outer(np.arange(1, 400), module.data()["omega"])).cumsum(1)  # products with later places
+    assert 2 - waves[:80, 1].max() < 0.05
+    assert 3 - waves[:, 2].max() < 0.05  # three hands are fooled in a text of 400
+    assert 4 - waves[:, 3].max() > 0.2
+
+
+def test_a_drawn_bias_is_known_but_for_a_constant():
+    module, data = MODULES["drawn_bias"], MODULES["drawn_bias"].data()
+    back = np.array(data["biases"]["one back"])
+    found = [module.compute(data, b.tolist(), 0.0, 6) for b in (back, back + 1)]
+    np.testing.assert_allclose(found[0]["A"], found[1]["A"], atol=1e-15)
+    A = np.array(found[0]["A"])
+    assert min(A[i, i - 1] for i in range(1, module.N)) > 0.94
+    masked = np.where(np.arange(1 - module.N, module.N) > 0, -6.0, 6.0).tolist()
+    assert module.compute(data, masked, 0.0, 6)["ahead"] < 1e-4
+    beside = np.where(abs(np.arange(1 - module.N, module.N)) == 1, 6.0, -6.0).tolist()
+    A = np.array(module.compute(data, beside, 0.0, 6)["A"])
+    assert np.allclose([A[6, 5], A[6, 7]], 0.5, atol=1e-4)
+    assert A[0, 1] > 0.99
+
+
+def test_the_sharp_head_for_the_token_before_is_not_in_few_columns():
+    module, data = MODULES["fewer_columns"], MODULES["fewer_columns"].data()
+    at = {head: [module.compute(data, head, s, 6) for s in (0.125, 0.5, 1.0, 2.0, 4.0, 8.0)] for head in data["heads"]}
+    for found in at.values():
+        assert (np.diff([each["best"] for each in found]) > 0).all()  # sharper is harder
+        assert (np.diff([each["used"] for each in found]) < 0).all()
+        assert all(each["best"] < each["merged"] for each in found)
+    at_random, neighbours, before = (found[4]["best"] for found in at.values())
+    assert neighbours < 1 / 3 < 0.4 < at_random < 0.5 < 0.8 < before
+    for sharpness in (0.5, 1.0, 2.0, 4.0):  # blocks of three cut through the fours that agree
+        six, eight = (module.compute(data, "neighbours alike", sharpness, k)["merged"] for k in (6, 8))
+        assert six < eight
+        assert sharpness != 1 or eight > 2 * six
