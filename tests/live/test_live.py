@@ -53,6 +53,20 @@ SETTINGS = {
         ("at random", 0.125, 1),
         ("the token before", 4.0, 24),
     ],
+    "buckets": [(8, 2, 40.0), (16, 8, 211.0), (4, 1, 355.0), (2, 3, 0.0)],
+    "random_features": [
+        ("positive", 64, 1.0),
+        ("hyperbolic", 512, 0.3),
+        ("trigonometric", 64, 1.0),
+        ("trigonometric", 8, 0.5),
+    ],
+    "reach": [(8, 8, 3, 31), (8, 1, 3, 31), (5, 7, 4, 23), (4, 0, 2, 0)],
+    "sources": [
+        ("dot product", [0, 1, 2, 0, 5, 4, 5], [0, 1, 2, 3, 4, 5, 6]),
+        ("dense", [0, 3, 2, 0, 1, 4, 5], [0, 4, 2, 3, 1, 5, 6]),
+        ("random", [0, 3, 2, 0, 1, 4, 4], [0, 4, 2, 3, 1, 5, 6]),
+        ("gated", [0, 1, 2, 0, 5, 4, 5], [0, 1, 2, 3, 4, 5, 6]),
+    ],
     "descent": [(0.15, 0.1, 2.0, 60), (0.15, 0.1, 12.0, 60), (-1.2, 0.4, 5.0, 3), (0.7, -0.9, 32.0, 0)],
 }
 MODULES = live.modules()
@@ -151,6 +165,86 @@ def test_a_warm_state_goes_to_the_middle_and_a_cold_one_to_a_pattern():
     for beta in (0.5, 2.0, 8.0):
         energies = [module.compute(data, -0.4, 0.9, beta, steps)["energy"] for steps in range(12)]
         assert (np.diff(energies) <= 1e-12).all()
+
+
+def test_more_rounds_find_more_by_meeting_more_and_one_misses_what_is_near():
+    module, data = MODULES["buckets"], MODULES["buckets"].data()
+    for buckets in (2, 4, 8, 16):
+        found = module.compute(data, buckets, 1, 40.0)
+        assert (np.diff(found["keys_met"]) >= 0).all()
+        assert (np.diff(found["weight_found"]) >= -1e-12).all()
+        assert (np.array(found["weight_found"]) > np.array(found["keys_met"]) + 0.1).all()
+    missed = [module.compute(data, 8, rounds, 40.0)["missed"] for rounds in (1, 2, 3)]
+    assert missed == [2, 2, 0]
+    assert module.compute(data, 8, 1, 40.0)["met"] == module.compute(data, 8, 2, 40.0)["met"]
+    assert module.compute(data, 8, 1, 70.0)["missed"] == 0
+    found = module.compute(data, 8, 1, 40.0)
+    met, largest = np.array(found["met"], bool), np.argsort(found["weights"])[-8:]
+    turn = np.array(data["keys"])
+    lost = turn[largest][~met[largest]]  # the nearest that are missed stand beyond one edge
+    assert np.abs(lost - 40).max() < np.abs(turn[met] - 40).max()
+
+
+def test_of_eight_buckets_of_the_plane_four_are_used_in_most_rounds():
+    module, data = MODULES["buckets"], MODULES["buckets"].data()
+    everywhere, rotations = module.on_circle(np.arange(0, 360, 0.5)), np.array(data["rotations"])
+    used = [len(set(row)) for row in module.hash_buckets(everywhere, rotations[:, :, :4]).tolist()]
+    assert sorted(used)[:6] == [4] * 6
+    assert max(used) <= 8
+
+
+def test_features_are_near_for_short_queries_and_no_better_than_an_average_for_usual_ones():
+    module, data = MODULES["random_features"], MODULES["random_features"].data()
+    short, usual = ({kind: module.compute(data, kind, 512, size) for kind in module.KINDS} for size in (0.3, 1.0))
+    last = {kind: found["medians"][-1] for kind, found in short.items()}
+    assert last["trigonometric"] < last["hyperbolic"] < 0.75 * last["positive"] < 0.05
+    for kind in module.KINDS:
+        assert (np.diff(short[kind]["medians"]) < 0).all()
+        assert min(usual[kind]["medians"]) > 0.95 * usual[kind]["average"]
+        assert short[kind]["medians"][-1] < 0.5 * short[kind]["average"]
+    for kind in ("hyperbolic", "trigonometric"):  # an error falls as one over the root of R
+        more = (np.array(short["positive"]["medians"]) / short[kind]["medians"]) ** 2
+        assert 2 < more.min() < more.max() < 3.2
+    many = [module.compute(data, "trigonometric", R, 1.0)["negative"] for R in (8, 64, 512)]
+    assert 0.25 < min(many) < max(many) < 0.5
+    assert usual["positive"]["negative"] == usual["hyperbolic"]["negative"] == 0
+    assert min(usual["trigonometric"]["medians"]) > 3
+
+
+def test_its_numbers_are_normal_though_they_are_bytes():
+    module, data = MODULES["random_features"], MODULES["random_features"].data()
+    for X in (module.unpacked(data["W"], -1, 16), module.unpacked(data["heads"], 3, -1, 16)):
+        assert abs(X.mean()) < 0.05
+        assert abs(X.std() - 1) < 0.03
+        assert np.abs(X).max() < 4
+
+
+def test_one_row_of_memory_brings_its_segment_along():
+    module, data = MODULES["reach"], MODULES["reach"].data()
+    whole, single = module.compute(data, 8, 8, 3, 31), module.compute(data, 8, 1, 3, 31)
+    assert (whole["before"], single["before"]) == (24, 17)
+    assert module.compute(data, 8, 0, 3, 31)["before"] == 0
+    assert whole["learns"] == single["learns"] == [24, 24, 24, 31]
+    for setting in [(8, 8, 3, 31), (8, 1, 3, 31), (5, 7, 4, 23), (3, 2, 4, 30), (4, 0, 2, 9)]:
+        found, rows = module.compute(data, *setting), module.segments(setting[3] + 1, *setting[:3]).depends
+        assert all(
+            row[first:].all() and not row[:first].any() for first, row in zip(found["depends"], rows, strict=True)
+        )
+        assert found["before"] == min(found["formula"], setting[3] // setting[0] * setting[0])
+
+
+def test_weights_follow_words_or_places():
+    module, data = MODULES["sources"], MODULES["sources"].data()
+    words, n, same = list(data["sentence"]), len(data["sentence"]), list(range(len(data["sentence"])))
+    expected = {"dot product": (n, 0), "dense": (1, n), "random": (0, n), "gated": (n, n)}
+    for source, (replaced, swapped) in expected.items():
+        for i in range(n):
+            for word in set(range(len(data["vocabulary"]))) - {words[i]}:
+                now = [word if j == i else words[j] for j in range(n)]
+                assert sum(module.compute(data, source, now, same)["changed"]) == replaced
+            for j in range(i):
+                order = [{i: j, j: i}.get(k, k) for k in same]
+                assert sum(module.compute(data, source, [words[k] for k in order], order)["changed"]) == swapped
 
 
 def test_the_heads_are_those_of_the_record_and_of_the_weights():
