@@ -30,12 +30,20 @@ def length(text: str) -> int:
 
 
 def answer(
-    n: int, *, causal: bool = False, decode: bool = False, backward: bool = False, measure: bool = True
+    n: int,
+    *,
+    causal: bool = False,
+    decode: bool = False,
+    both_sides: bool = False,
+    backward: bool = False,
+    measure: bool = True,
 ) -> Iterator[str]:
     """The lines of the answer, each as soon as it is known: with `measure`, a row has to be timed before it is printed."""
     found, what = table(), BOTH if backward else FORWARDS
-    rows = found.fitting(n, causal=causal, decode=decode, what=what)
+    needs = {"causal": causal, "decode": decode, "both_sides": both_sides}
+    rows = found.fitting(n, what, **needs)
     asked = [f"{n:,} tokens", *["causal"] * (causal or decode), *["writing from a state"] * decode]
+    asked += ["both sides seen (but timed causal, where a kind can be)"] * both_sides
     asked.append("forwards and backwards" if backward else "forwards")
     yield from _wrapped(f"{', '.join(asked)}: {len(rows)} of {len(found.rows)} kinds can do it. {_about()}")
     yield f"{'':24}{'of dense':>9}{'here':>10}{'MB':>8}{'slope':>7}" + "".join(f"{task:>9}" for task in found.tasks)
@@ -44,7 +52,7 @@ def answer(
         yield _line(found, row, n, what, clock.seconds(row) if clock else None)
     yield ""
     yield from _states(rows) if decode else ()
-    yield from _left_out(found, n, causal=causal, decode=decode, what=what)
+    yield from _left_out(found, n, what, needs)
     yield from _wrapped(_noise(found))
     yield from _wrapped(f"The record was made on {found.made_on}.")
 
@@ -113,14 +121,10 @@ def _states(rows: list[Row]) -> Iterator[str]:
         yield from _wrapped(f"Keeps {state}: {', '.join(names)}.")
 
 
-def _left_out(found: Table, n: int, *, causal: bool, decode: bool, what: int) -> Iterator[str]:
+def _left_out(found: Table, n: int, what: int, needs: dict[str, bool]) -> Iterator[str]:
     """What could do it, and was not run at this length."""
     for why, most in (("time", f"{which_cost.SECONDS:.0f} s"), ("memory", f"{which_cost.ROOM >> 30} GiB")):
-        names = [
-            row.name
-            for row in found
-            if row.stopped == why and row.at(n, what) is None and can(row, causal=causal, decode=decode)
-        ]
+        names = [row.name for row in found if row.stopped == why and row.at(n, what) is None and can(row, **needs)]
         if names:
             yield from _wrapped(f"More than {most} at the next length that was to be measured: {', '.join(names)}.")
 

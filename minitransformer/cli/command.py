@@ -125,7 +125,7 @@ def which(args: argparse.Namespace) -> int:
     """Print which kinds of attention can read n tokens as you need it: what they cost here, what they have learned."""
     from minitransformer.book.which import answer, length
 
-    asked = {name: getattr(args, name) for name in ("causal", "decode", "backward", "measure")}
+    asked = {name: getattr(args, name) for name in ("causal", "decode", "both_sides", "backward", "measure")}
     for line in answer(length(args.n), **asked):
         print(line, flush=True)
     return 0
@@ -246,6 +246,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--n", required=True, metavar="LENGTH", help="tokens to be read at once, such as 16384 or 16k")
     command.add_argument("--causal", action="store_true", help="no token sees what comes after it")
     command.add_argument("--decode", action="store_true", help="causal, and it goes on token by token from a state")
+    command.add_argument("--both-sides", action="store_true", help="a token has to see what comes after it, too")
     command.add_argument("--backward", action="store_true", help="compare times that include the backward pass")
     command.add_argument(
         "--no-measure", action="store_false", dest="measure", help="the record alone; else up to a minute of timing"

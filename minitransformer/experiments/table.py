@@ -193,9 +193,9 @@ class Table:
         seeds = [row.scores[task] for row in (*self, self.bag) if task in row.scores]
         return 2 * math.sqrt(2 * float(np.mean([np.var(some, ddof=1) for some in seeds])) / which.SEEDS)
 
-    def fitting(self, n: float, *, causal: bool = False, decode: bool = False, what: int = FORWARDS) -> list[Row]:
-        """The rows that can do it, the fastest first; those that were not measured come last."""
-        able = [row for row in self if can(row, causal=causal, decode=decode)]
+    def fitting(self, n: float, what: int = FORWARDS, **needs: bool) -> list[Row]:
+        """The rows that can do it (see `can`), the fastest first; those that were not measured come last."""
+        able = [row for row in self if can(row, **needs)]
         able = [row for row in able if not row.cost or row.at(n, what) is not None]
         return sorted(able, key=lambda row: row.at(n, what) or math.inf)
 
@@ -205,10 +205,17 @@ def _two_digits(n: float) -> str:
     return f"{max(LENGTHS[0], int(float(f'{n:.2g}'))):,}"
 
 
-def can(row: Row, *, causal: bool, decode: bool) -> bool:
-    """Whether it can be causal, if it has to be, and go on writing from a state, if it has to."""
+def can(row: Row, *, causal: bool = False, decode: bool = False, both_sides: bool = False) -> bool:
+    """Whether it can be causal, go on writing from a state, and see what comes after a token, where it has to.
+
+    raises   ValueError if it has to see both sides and not to
+    """
+    if both_sides and (causal or decode):
+        raise ValueError("both sides: what is causal, or writes, sees only what comes before a token")
     if decode and not row.part.decodes:
         return False
+    if both_sides:
+        return row.part.causal != "always"
     return not (causal or decode) or row.part.causal != "never"
 
 

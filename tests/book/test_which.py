@@ -30,13 +30,15 @@ def names_in(lines):
     return [line.split()[0] for line in lines if line.split() and line.split()[0] in ATTENTIONS]
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "decode": True, "backward": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True}, {"causal": True, "decode": True, "backward": True}, {"both_sides": True}]
+)
 @pytest.mark.parametrize("n", [1024, 16384, 65536])
 def test_the_lines_are_those_of_the_rows_that_fit_and_not_too_wide(n, options):
     lines = list(answer(n, measure=False, **options))
     assert max(map(len, lines)) <= COLUMNS
     what = 1 if options.get("backward") else 0
-    fitting = table().fitting(n, causal=options.get("causal", False), decode=options.get("decode", False), what=what)
+    fitting = table().fitting(n, what, **{name: options[name] for name in options if name != "backward"})
     assert names_in(lines) == [row.name for row in fitting]
     assert "is noise." in " ".join(line.strip() for line in lines)
 
@@ -54,6 +56,15 @@ def test_a_kind_that_decodes_says_what_it_keeps(capsys):
     printed = capsys.readouterr().out
     assert "Keeps keys and values: " in printed
     assert "linformer" not in printed
+
+
+def test_who_has_to_see_both_sides_is_told_no_kind_that_looks_back_only(capsys):
+    assert cli.main(["which", "--n=4k", "--both-sides", "--no-measure"]) == 0
+    named = names_in(capsys.readouterr().out.splitlines())
+    assert {"linformer", "softmax", "window"} <= set(named)
+    assert not {"delta", "gla", "sinks", "nsa"} & set(named)
+    assert cli.main(["which", "--n=4k", "--both-sides", "--causal"]) == 1
+    assert "both sides" in capsys.readouterr().err
 
 
 def test_a_kind_without_rows_in_the_record_says_so(monkeypatch):
