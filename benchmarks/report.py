@@ -101,6 +101,8 @@ def line(result: dict[str, Any]) -> str:
         if name in result["ratios"]:
             text += " ×{median:.2f} [{q1:.2f}, {q3:.2f}]".format(**result["ratios"][name])
         parts.append(text)
+    if result.get("shares"):
+        parts.append("of ours " + ", ".join(f"{kind} {share:.0%}" for kind, share in result["shares"].items()))
     if result["differs"]:
         parts.append(f"RESULTS DIFFER from {', '.join(result['differs'])}")
     best = f"{result['ratios'][result['best']]['median']:.2f}" if result["best"] else "–"

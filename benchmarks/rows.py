@@ -26,6 +26,7 @@ class Row(NamedTuple):
     measure   "time"; "memory": highest above the inputs; "import"; "cold" and "cached": first call, in a new process
     tokens    tokens in one call, where a rate is of interest
     alike     whether the peers compute the same
+    mixed     whether it has several kinds of work, and is told how much time each takes
     """
 
     work: str
@@ -37,6 +38,7 @@ class Row(NamedTuple):
     measure: str = "time"
     tokens: int = 0
     alike: bool = True
+    mixed: bool = False
 
     @property
     def label(self) -> str:
@@ -244,7 +246,7 @@ def _convolutions() -> list[Row]:
 
 def _training() -> list[Row]:
     width, hidden, tokens = MODEL["width"], 4 * MODEL["width"], BATCH * MODEL["context"]
-    step = Row("training_step", {}, ("eager", "compile"), 2.0, True, tokens=tokens)
+    step = Row("training_step", {}, ("eager", "compile"), 2.0, True, tokens=tokens, mixed=True)
     shapes = ((width, width), (width, 3 * width), (width, hidden), (hidden, width))
     products = [
         Row("linear_layer", {"n": tokens, "D": D, "E": E, "backward": backward}, ("eager",), quick=D == E)

@@ -29,6 +29,7 @@ from minitransformer.extensions import ReaderFile
 HERE = Path(__file__).resolve().parent
 LIMIT = 900  # seconds that one answer may take
 QUICK, FULL = 1.5, 10.0  # seconds of a row, about
+LOOKED_AT = 20  # calls of a row whose time is divided among kinds of work
 OURS = {
     "ours": {},
     "limit": {},
@@ -133,6 +134,7 @@ def measure(row: Row, team: Team, seconds: float) -> dict[str, Any]:
     missing = {peer: "no interpreter for the peers" for peer in row.peers if not there(peer)}
     return report.judge(
         {**row._asdict(), "label": row.label, "unavailable": {**missing, **unavailable}}
+        | {"shares": _shares(row, team) if row.mixed and "ours" in samples else {}}
         | {"samples": samples, "differs": differs if row.alike else []}
     )
 
@@ -162,6 +164,15 @@ def _times(row: Row, names: dict[str, str], team: Team, seconds: float) -> Taken
         team[names[label]].ask("drop")
     wrong = [label for label in there[1:] if not report.agree(answers["ours"]["sample"], answers[label]["sample"])]
     return samples, unavailable, wrong
+
+
+def _shares(row: Row, team: Team) -> dict[str, float]:
+    """Where our own time goes."""
+    worker = team[row.ours]
+    worker.ask("setup", work=row.work, case=row.case)
+    shares = worker.ask("where", calls=LOOKED_AT).get("shares", {})
+    worker.ask("drop")
+    return shares
 
 
 def _fresh(row: Row, names: dict[str, str], team: Team, seconds: float) -> Taken:

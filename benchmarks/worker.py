@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.where import shares
+
 WARM = 128  # length of the call that loads the code before memory is measured
 
 
@@ -63,6 +65,10 @@ class Session:
         for _ in range(inner):
             self.job()
         return {"value": (time.perf_counter() - start) / inner}
+
+    def where(self, calls: int) -> dict[str, Any]:
+        """Where the time of so many calls goes."""
+        return {"shares": shares(self.job or (lambda: None), calls)}
 
     def memory(self, work: str, case: dict[str, Any]) -> dict[str, Any]:
         """Highest use of memory during the first call, above what the inputs take; code was loaded by a small call."""

@@ -9,10 +9,12 @@ import pytest
 ROOT = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, ROOT)  # `benchmarks` is not part of the package
 
-from benchmarks import report, run  # noqa: E402
+from benchmarks import report, run, where  # noqa: E402
 from benchmarks.picture import draw  # noqa: E402
 from benchmarks.rows import BLOCK, Row, bigbird, rows, visible  # noqa: E402
 from minitransformer.backend import available  # noqa: E402
+from minitransformer.functional import linear  # noqa: E402
+from minitransformer.training.optimiser import AdamW  # noqa: E402
 
 
 def result(**changes):
@@ -149,3 +151,19 @@ def test_a_small_row_from_end_to_end(monkeypatch):
     assert "AttributeError" in missing["unavailable"]["ours"]
     assert memory["results"] == 4
     assert memory["value"] > 512 * 512 * 4  # the attention matrix
+
+
+def test_the_time_of_a_call_goes_where_it_is_spent():
+    """Python alone is Python; the loops of a product are told from those of an optimiser, which call the same room."""
+    assert where.shares(lambda: [k * k for k in range(300_000)], 10) == {"Python": 1.0}
+    if not available()[1:]:
+        pytest.skip("no compiled loops")
+    X, W = np.ones((512, 512), np.float32), np.ones((512, 512), np.float32)
+    params, optimiser = {"W": np.ones((2000, 2000), np.float32)}, AdamW()
+    state = optimiser.init(params)
+    found = where.shares(lambda: linear(X, W), 100)
+    assert found["products"] > 0.5
+    found = where.shares(lambda: optimiser.update(params, params, state, 1e-3), 10)
+    assert found["optimiser"] > 0.5
+    told = report.line(report.judge(result(shares={"products": 0.62, "Python": 0.05})))
+    assert "of ours products 62%, Python 5%" in told

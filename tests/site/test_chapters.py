@@ -41,6 +41,7 @@ def test_a_chapter_shows_in_a_browser_what_it_shows_in_the_book(path, folder, tm
     cells = [cell for cell in cells if cell.id not in native]
     asked, told = tmp_path / "cells.json", tmp_path / "answers.jsonl"
     asked.write_text(json.dumps([{"id": cell.id, "code": cell.source} for cell in cells]))
+    told.touch()  # nothing is written where every cell is native
     node = ["node", Path(__file__).with_name("chapter.mjs"), folder, asked, told]
     subprocess.run(node, check=True, timeout=LONGEST)
     answers = [json.loads(line) for line in told.read_text().splitlines()]

@@ -1,0 +1,57 @@
+"""Where the time of a call goes: its thread is looked at again and again, and what it is in is counted.
+
+A compiled loop holds up nobody who looks. The lines of Python that have called it are still there, and the outermost file that
+is known says what it computes. Time outside of these is that of Python, and of NumPy's small calls.
+"""
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+KINDS = {  # what a file computes, with all that it calls
+    "kernels/matmul": "products",
+    "kernels/attention": "attention",
+    "kernels/norms_and_loss": "norms and loss",
+    "kernels/pointwise": "activations",
+}
+OPTIMISER = ("AdamW.update", "clip")  # functions whose loops stand in these files too
+PAUSE = 5e-4  # seconds between two looks
+
+
+def kind_of(frame: FrameType | None) -> str:
+    """What a thread computes: what its outermost file that is known does."""
+    found = "Python"
+    while frame is not None:
+        if frame.f_code.co_qualname in OPTIMISER:
+            return "optimiser"
+        stem = "/".join(Path(frame.f_code.co_filename).with_suffix("").parts[-2:])
+        found = KINDS.get(stem, found)
+        frame = frame.f_back
+    return found
+
+
+def shares(job: Callable[[], Any], calls: int) -> dict[str, float]:
+    """The part of each kind in the time of so many calls, the largest first."""
+    found: Counter[str] = Counter()
+    over, caller = threading.Event(), threading.get_ident()
+
+    def look() -> None:
+        while not over.wait(PAUSE):
+            found[kind_of(sys._current_frames()[caller])] += 1
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(calls):
+            job()
+    finally:
+        over.set()
+        looking.join()
+        sys.setswitchinterval(before)
+    return {kind: count / found.total() for kind, count in found.most_common()}
