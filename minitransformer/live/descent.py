@@ -36,10 +36,10 @@ def still(data: dict[str, Any]) -> Figure:
     """From one start: for β = 1 the state goes to the middle of all patterns, for β = 8 to the nearest."""
     fig, axes = figure(1, 2, height=5.4)
     x, y = data["start"]
-    K, side = np.array(data["patterns"]), np.linspace(-1.3, 1.3, 81)
+    K, side = np.array(data["patterns"]), np.linspace(-1.3, 1.3, 41)
     places = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     for ax, beta in zip(axes, (1.0, 8.0), strict=True):
-        energy = hopfield_energy(places, K, beta)[0].reshape(81, 81)
+        energy = hopfield_energy(places, K, beta)[0].reshape(41, 41)
         ax.contourf(side, side, energy, levels=14, cmap="Blues_r")
         ax.plot(*K.T, "^", color="k", markersize=11)
         path = [compute(data, x, y, beta, steps) for steps in range(13)]
