@@ -34,7 +34,8 @@ def mixer_of(
     d = head_width_of(width, heads, head_width)
     part = attention_of(attention, {"width": width, "heads": heads, "d": d, "longest": longest})
     if isinstance(part, Mixer):
-        if encoding is not None or groups is not None or head_width is not None:
+        own = head_width is not None and not isinstance(part, MultiHeadAttention)  # which has heads of its own width
+        if encoding is not None or groups is not None or own:
             what = "head_width" if groups is None else "groups"
             what = what if encoding is None else f"positions: {type(encoding).__name__}"
             raise ValueError(f"{what}: {type(part).__name__} {part.unplaced}")

@@ -69,7 +69,8 @@ def gpt_oss(
 ) -> LanguageModel:  # fmt: skip
     """The pattern of gpt-oss: every other block sees a window of the last tokens, its own among them; 128 in the published ones.
 
-    Every head has a sink, a learned score that takes weight and has no value. There 64 heads of 64 stand on rows of D = 2880.
+    Every head has a sink, a learned score that takes weight and has no value. Without its experts,
+    gpt-oss-120b is gpt_oss(201088, 131072, 2880, 36, 64, 8, 2880, 128, head_width=64): heads that are 4096 wide together.
     Left out: the mixture of experts, whose SwiGLU is clipped, with σ(1.702 x) and one added to what it opens; YaRN
     source   OpenAI 2025, `gpt_oss/torch/model.py` in openai/gpt-oss
     """
@@ -123,5 +124,5 @@ def qwen3_next(
     full = MultiHeadAttention(width, heads, bias=False, core=gated, rotate=turned, groups=groups, head_width=d)
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (delta, delta, delta, full), positions="none",
-        norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
+        head_width=head_width, norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map
 from minitransformer.attention import ATTENTIONS, Core, MultiHeadAttention, SoftmaxAttention, attention_of
 from minitransformer.backend import available
-from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
+from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel, gpt_oss, llama, qwen3_next
 from minitransformer.positions import IN_ATTENTION, RoPE
 from minitransformer.pullback import tree_items, tree_size
 from minitransformer.training.checkpoint import Checkpoint, load, save
@@ -183,6 +183,12 @@ def test_a_checkpoint_keeps_it(tmp_path):
 def test_what_can_not_be(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_heads_need_not_divide_the_width_of_published_models():
+    for make in (llama, gpt_oss, qwen3_next):
+        logits, _ = (model := make(20, 40, 10, 4, H, 2, 8, head_width=WIDE))(some(model), TOKENS)
+        assert logits.shape == (2, 9, 20)
 
 
 def test_a_head_may_be_wider_than_the_rows():
