@@ -247,7 +247,6 @@ class Block:
             and self.cross is None
             and isinstance(self.ffn, FeedForward | GatedFeedForward)
             and isinstance(attention, MultiHeadAttention)
-            and attention.head_width is None
             and attention.core in (SoftmaxAttention(), SoftmaxAttention(norm="rms"))
             and (attention.rotate is None or (isinstance(attention.rotate, RoPE) and attention.rotate.fixed))
         )
