@@ -38,7 +38,7 @@ def test_the_table_in_bytes():
 
 
 def test_the_models_of_the_book_in_published_sizes_keep_as_much():
-    """Nothing is drawn. The table leaves out what Qwen3-Next's convolutions want again, three rows of queries, keys and values."""
+    """Nothing is drawn. The table leaves out three rows of queries, keys and values that Qwen3-Next's convolutions want again."""
     oss = gpt_oss(201088, 131072, 2880, 36, 64, 8, window=128, head_width=64)
     windows = MODELS["the same, every other a window of 128 (gpt-oss-120b)"]
     qwen = qwen3_next(151936, 262144, 2048, 48, 16, 2, key_heads=16, head_width=256, delta_heads=32, delta_width=128)
