@@ -85,7 +85,7 @@ def test_a_registered_core_is_a_name_in_models_and_in_the_list(capsys):
     assert (type(core), core.heads, core.sharpness) == (Own, 2, 2)
     assert cli.main(["attentions"]) == 0
     assert re.search(
-        r"^own +O\(n²\)[^#]*?\n +One of mine\.\n +options: sharpness=1\.0$", capsys.readouterr().out, re.MULTILINE
+        r"^own +O\(n²\)[^#]*?\n +One of mine\.\n +faster than dense: not measured yet\n +options: sharpness=1\.0$", capsys.readouterr().out, re.MULTILINE
     )
 
 
