@@ -150,8 +150,8 @@ class UnitPullback(NamedTuple):
 
 
 def unit(X: Array, eps: float = 1e-6) -> tuple[Array, UnitPullback]:
-    """x / √(‖x‖² + d ε), row by row: keys of norm one, as the delta rule wants them. Where others have ε, here stands d ε: it is
-    the RMS norm of the book, which adds ε to the mean of the squares, not to their sum.
+    """x / √(‖x‖² + d ε), row by row: keys of norm one, as the delta rule wants them. It is the RMS norm
+    of the book, which adds ε to the mean of the squares; whoever adds 10⁻⁶ to their sum, as Qwen3-Next does, wants ε = 10⁻⁶/d.
     """
     d = X.shape[-1]
     Y, norm = rms_norm(X, np.full(d, d**-0.5, X.dtype), eps=eps)

@@ -147,18 +147,19 @@ class MultiHeadPullback(NamedTuple):
 
 @frozen
 class MultiHeadAttention(Mixer):
-    """H attentions side by side, each of width d = D/H, so that the cost is that of one of width D.
+    """H attentions side by side, each of width d. With d = D/H, the usual one, they cost together what one of width D costs.
 
     width      D, the width of the rows of X
-    heads      H, must divide D
+    heads      H
     bias       whether the projections have one
     core       what happens in each head (core.py)
     rotate     an encoding that turns queries and keys before the core sees them (positions/rope.py); None for none
     groups     G, heads of keys and values; neighbouring heads share them. H by default; 1 is multi-query attention
+    head_width d, `head_dim` in published configs; D/H by default. Whatever H d is, W_q is (D, H d) and W_o (H d, D)
     source     Lecture notes, multi-head; Aalto 2.1.4; CS224N notes (H divides the width, not the output: E72).
                Fewer keys than queries: Shazeer 2019 (one), Ainslie et al. 2023 (groups)
-    cost       O(n D²) time beside the core's; 4 D² parameters (4 D more with bias), whatever H is
-    raises     ValueError if D is not divisible by H, or H by G
+    cost       O(n D H d) time beside the core's; 4 D H d parameters (3 H d + D more with bias): 4 D² if d = D/H, whatever H is
+    raises     ValueError if D is not divisible by H and no d is given, or H by G
     """
 
     width: int
@@ -167,15 +168,15 @@ class MultiHeadAttention(Mixer):
     core: Core = DENSE
     rotate: Any = None
     groups: int | None = None
+    head_width: int | None = None
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
+        if self.head_width is None and self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
         if self.groups is not None and self.heads % self.groups:
             raise ValueError(f"groups: {self.heads} heads are not divisible into {self.groups} groups")
-        d = self.width // self.heads
-        if getattr(self.rotate, "d", d) != d:
-            raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {d}")
+        if getattr(self.rotate, "d", self.d) != self.d:
+            raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {self.d}")
         for part in (self.core, self.core.encoding):
             if (heads := getattr(part, "heads", self.heads)) != self.heads:
                 raise ValueError(f"core: {type(part).__name__} is for {heads} heads, not {self.heads}")
@@ -185,6 +186,11 @@ class MultiHeadAttention(Mixer):
             raise ValueError(
                 f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys by its own choice"
             )
+
+    @property
+    def d(self) -> int:
+        """The width of a head."""
+        return self.width // self.heads if self.head_width is None else self.head_width
 
     @property
     def _query_heads(self) -> int:
@@ -202,7 +208,7 @@ class MultiHeadAttention(Mixer):
         """What a core wants beside queries, keys and values, with their widths; last, what opens the gate."""
         if core.gate is None:
             return core.streams
-        return {**core.streams, "gate": 1 if core.gate == "head" else self.width // self.heads}
+        return {**core.streams, "gate": 1 if core.gate == "head" else self.d}
 
     @property
     def causal(self) -> str:  # type: ignore[override]
@@ -265,19 +271,20 @@ class MultiHeadAttention(Mixer):
         return params._replace(core=self.core.after_step(params.core, observed, rng))
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MultiHeadParams:
-        """Projections uniform on ±√(3/D), which keeps the variance of a row; biases zero."""
-        D, d = self.width, self.width // self.heads
+        """Projections uniform on ±√(3/rows of W), which keeps the variance of a row; biases zero."""
+        D, d = self.width, self.d
         queries, keys, values = (heads * d for heads in (self._query_heads, self._key_heads, self._groups))
 
-        def weights(columns: int) -> Array:
-            return rng.uniform(-1, 1, (D, columns)).astype(dtype) * dtype(math.sqrt(3 / D))
+        def weights(columns: int, rows: int = D) -> Array:
+            return rng.uniform(-1, 1, (rows, columns)).astype(dtype) * dtype(math.sqrt(3 / rows))
 
         def zeros(columns: int) -> Array | None:
             return np.zeros(columns, dtype) if self.bias else None
 
         W_q, b_q = (weights(queries), zeros(queries)) if self.core.queries else (None, None)
         W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(keys), zeros(keys))
-        params = MultiHeadParams(W_q, W_k, weights(values), weights(D), b_q, b_k, zeros(values), zeros(D))
+        W_v, W_o = weights(values), weights(D, self.heads * d)
+        params = MultiHeadParams(W_q, W_k, W_v, W_o, b_q, b_k, zeros(values), zeros(D))
         if self.core.scale is not None and self.core.scale > 1 / math.sqrt(d):
             # scores that are not divided by √d: W_q starts as much smaller
             params = params._replace(W_q=W_q * dtype(1 / math.sqrt(d) / self.core.scale))
@@ -296,8 +303,8 @@ class MultiHeadAttention(Mixer):
         def each(W: Array | None) -> Array | None:
             if W is None:
                 return None
-            groups = W.reshape(*W.shape[:-1], -1, self.width // self.heads)
-            return np.repeat(groups, self.heads // groups.shape[-2], -2).reshape(*W.shape[:-1], self.width)
+            groups = W.reshape(*W.shape[:-1], -1, self.d)
+            return np.repeat(groups, self.heads // groups.shape[-2], -2).reshape(*W.shape[:-1], -1)
 
         return ProjectionParams(each(getattr(params, f"W_{of}")), each(getattr(params, f"b_{of}")))  # type: ignore[arg-type]
 

@@ -67,8 +67,7 @@ def _kept_by(mixer: Any) -> Layers:
     """Latents; or keys and values, of a window or of all; or a memory, and the last rows that its convolution wants again."""
     if isinstance(mixer, Latent):
         return Layers(1, mixer.kept)
-    H, core = mixer.heads, mixer.core
-    d = mixer.width // H
+    H, d, core = mixer.heads, mixer.d, mixer.core
     if isinstance(core, GatedDelta):
         rows = 0 if core.taps is None else core.taps - 1
         return Layers(1, 0, None, 4 * (H * d * d + rows * (H + 2 * (core.key_heads or H)) * d))

@@ -9,6 +9,7 @@ from minitransformer.models.block import Block
 from minitransformer.models.feed_forward import FeedForward
 from minitransformer.models.gated_feed_forward import GatedFeedForward
 from minitransformer.positions import Encoding
+from minitransformer.positions.registry import head_width_of
 from minitransformer.typing import Array
 
 FFN = Literal["plain", "glu", "reglu", "geglu", "swiglu", "bilinear", "none"]
@@ -23,17 +24,20 @@ def mixer_of(
     groups: int | None,
     longest: int,
     bias: bool = True,
+    head_width: int | None = None,
 ) -> Mixer:
     """Attention of this name or form, with an encoding of positions that acts inside it.
 
+    head_width   d; D/H if None
     raises   ValueError for a pair that can't be, in one line that says why
     """
-    if width % heads:
-        raise ValueError(f"width: {width} is not divisible into {heads} heads")
-    part = attention_of(attention, {"width": width, "heads": heads, "d": width // heads, "longest": longest})
+    d = head_width_of(width, heads, head_width)
+    part = attention_of(attention, {"width": width, "heads": heads, "d": d, "longest": longest})
     if isinstance(part, Mixer):
-        if encoding is not None or groups is not None:
-            what = "groups" if encoding is None else f"positions: {type(encoding).__name__}"
+        own = head_width is not None and not isinstance(part, MultiHeadAttention)  # which has heads of its own width
+        if encoding is not None or groups is not None or own:
+            what = "head_width" if groups is None else "groups"
+            what = what if encoding is None else f"positions: {type(encoding).__name__}"
             raise ValueError(f"{what}: {type(part).__name__} {part.unplaced}")
         return part
     rotate = None
@@ -44,7 +48,7 @@ def mixer_of(
             rotate = encoding
     elif encoding is not None:
         part = _with_scores(part, encoding)
-    return MultiHeadAttention(width, heads, bias, part, rotate, groups)
+    return MultiHeadAttention(width, heads, bias, part, rotate, groups, head_width)
 
 
 def _with_scores(core: Core, encoding: Encoding) -> Core:

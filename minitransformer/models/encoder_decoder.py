@@ -63,7 +63,7 @@ class EncoderDecoder(Model):
 
     vocabulary   tokens of source and target together
     longest      longest source or target (binding only for learned positions)
-    width, depth, heads, hidden, attention, positions, groups, order, norm, activation, ffn, dropout
+    width, depth, heads, hidden, attention, positions, groups, head_width, order, norm, activation, ffn, dropout
                  as in SequenceModel; depth of each stack. Cross-attention is always dense
     source       Aalto 2.1.5; Lecture notes, decoder block; Borealis II, figure 15
     cost         O(n D² + n m D) per block, and self-attention's own
@@ -79,6 +79,7 @@ class EncoderDecoder(Model):
     attention: Any = "softmax"
     positions: Any = "sinusoidal"
     groups: int | None = None
+    head_width: int | None = None
     order: Order = "pre"
     norm: str = "layer"
     activation: str = "relu"
@@ -93,7 +94,8 @@ class EncoderDecoder(Model):
 
     @cached_property
     def _placed(self) -> Placed:
-        return place(self.positions, width=self.width, heads=self.heads, longest=self.longest)
+        d = self.head_width
+        return place(self.positions, width=self.width, heads=self.heads, longest=self.longest, head_width=d)
 
     @cached_property
     def encoder(self) -> Stack:
@@ -108,9 +110,16 @@ class EncoderDecoder(Model):
     def _block(self, kind: Any, *, cross: bool) -> Block:
         encoding, longest = self._placed.in_attention, self.longest
         return Block(
-            mixer_of(kind, encoding, width=self.width, heads=self.heads, groups=self.groups, longest=longest),
+            mixer_of(
+                *(kind, encoding),
+                width=self.width,
+                heads=self.heads,
+                groups=self.groups,
+                longest=longest,
+                head_width=self.head_width,
+            ),
             second_half(self.ffn, width=self.width, hidden=self.hidden, activation=self.activation),
-            MultiHeadAttention(self.width, self.heads) if cross else None,
+            MultiHeadAttention(self.width, self.heads, head_width=self.head_width) if cross else None,
             *(self.order, self.norm),
             dropout=self.dropout,
         )

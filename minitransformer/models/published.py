@@ -7,23 +7,26 @@
     DeepSeek  RMS     turned, apart       from one latent   SwiGLU        all alike
     Qwen3     RMS     a quarter turned    groups, gated     SwiGLU        three with a gated delta rule, one with all
 
-Sizes are small unless others are given, so that they train on a text. In each, D = H d: where a published model has heads that
-are wider together than its rows, that is not here, and neither are mixtures of experts. What else is left out says each.
+Sizes are small unless others are given, so that they train on a text. D = H d in them, and where a published model has heads
+that are wider together than its rows, `head_width` says so. Mixtures of experts are not here. What else is left out says each.
 """
 
 from minitransformer.attention import GatedDelta, MultiHeadAttention, SoftmaxAttention, Window
 from minitransformer.attention.sink import LearnedSink
 from minitransformer.models.sequence_model import LanguageModel
 from minitransformer.positions import RoPE
+from minitransformer.positions.registry import head_width_of
 from minitransformer.ranges import NonNegativeNumber, PositiveNumber
 from minitransformer.typing import checked
 
 
-def _turned(width: int, heads: int, base: float, part: int | None = None) -> RoPE:
+def _turned(width: int, heads: int, head_width: int | None, base: float, part: int | None = None) -> RoPE:
     """Queries and keys whose halves are pairs. Raises ValueError for heads that have no whole pairs."""
-    if width % (2 * heads):
+    if head_width is None and width % (2 * heads):
         raise ValueError(f"heads: {width} columns are not divisible into {heads} heads of whole pairs")
-    return RoPE(width // heads, base, "halves", part)
+    if head_width is not None and head_width % 2:
+        raise ValueError(f"head_width: {head_width} channels are no whole pairs")
+    return RoPE(head_width_of(width, heads, head_width), base, "halves", part)
 
 
 @checked
@@ -45,33 +48,37 @@ def gpt2(
 def llama(
     vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4, groups: int = 2,
     hidden: int | None = None, base: PositiveNumber = 10000.0, eps: NonNegativeNumber = 1e-5, tied: bool = False,
+    head_width: int | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The Llama kind. Llama 3 8B is llama(128256, 8192, 4096, 32, 32, 8, 14336, 500000.0): 8,030,261,248 parameters.
 
     base     of the angles, `rope_theta` in its files. Longer texts by other frequencies: RoPE(…, scaling=…)
+    head_width   d, if it is not D/H
     source   Touvron et al. 2023, Grattafiori et al. 2024, and `modeling_llama.py` in huggingface/transformers
     """
     return LanguageModel(
-        vocabulary, context, width, depth, heads, hidden, positions=_turned(width, heads, base), groups=groups,
-        norm="rms", eps=eps, ffn="swiglu", embedding="plain", tied=tied, bias=False,
+        vocabulary, context, width, depth, heads, hidden, positions=_turned(width, heads, head_width, base),
+        groups=groups, head_width=head_width, norm="rms", eps=eps, ffn="swiglu", embedding="plain", tied=tied, bias=False,
     )  # fmt: skip
 
 
 @checked
 def gpt_oss(
     vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4, groups: int = 2,
-    hidden: int | None = None, window: int = 32, base: PositiveNumber = 150000.0,
+    hidden: int | None = None, window: int = 32, base: PositiveNumber = 150000.0, head_width: int | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The pattern of gpt-oss: every other block sees a window of the last tokens, its own among them; 128 in the published ones.
 
-    Every head has a sink, a learned score that takes weight and has no value.
-    Left out: the mixture of experts, whose SwiGLU is clipped; YaRN
+    Every head has a sink, a learned score that takes weight and has no value. Without its experts,
+    gpt-oss-120b is gpt_oss(201088, 131072, 2880, 36, 64, 8, 2880, 128, head_width=64): heads that are 4096 wide together.
+    Left out: the mixture of experts, whose SwiGLU is clipped, with σ(1.702 x) and one added to what it opens; YaRN
     source   OpenAI 2025, `gpt_oss/torch/model.py` in openai/gpt-oss
     """
     near, all_ = (SoftmaxAttention(pattern, sink=LearnedSink(heads)) for pattern in (Window(window - 1), None))
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (near, all_),
-        positions=_turned(width, heads, base), groups=groups, norm="rms", ffn="swiglu", embedding="plain", tied=False,
+        positions=_turned(width, heads, head_width, base), groups=groups, head_width=head_width, norm="rms",
+        ffn="swiglu", embedding="plain", tied=False,
     )  # fmt: skip
 
 
@@ -96,20 +103,26 @@ def deepseek_v2_lite(
 @checked
 def qwen3_next(
     vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4, groups: int = 2,
-    hidden: int | None = None, key_heads: int = 2, taps: int = 4,
+    hidden: int | None = None, key_heads: int = 2, taps: int = 4, head_width: int | None = None,
+    delta_heads: int | None = None, delta_width: int | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The pattern of Qwen3-Next: three blocks with a gated delta rule, and one with softmax, of which a quarter is turned.
 
-    The softmax blocks normalise queries and keys, and open each channel by a gate.
-    Left out: the mixture of experts, gains that begin at zero
+    The softmax blocks normalise queries and keys, and open each channel by a gate. In the model of 80 billion parameters D is
+    2048, they have 16 heads of 256 in 2 groups, and the delta rule has 32 of 128, of which two share a query and a key.
+
+    delta_heads, delta_width   H and d of the delta rule; as in the softmax blocks if None
+    Left out: the mixture of experts. The published gains of norms are γ − 1, but for that behind the delta rule
     source   Qwen Team 2025, and `modeling_qwen3_next.py` in huggingface/transformers
     """
-    d = width // heads
-    turned = _turned(width, heads, 1e7, max(d // 8 * 2, 2))
-    delta = MultiHeadAttention(width, heads, bias=False, core=GatedDelta(heads, d, taps=taps, key_heads=key_heads))
+    d = head_width_of(width, heads, head_width)
+    H, e = delta_heads or heads, delta_width or d
+    turned = _turned(width, heads, head_width, 1e7, max(d // 8 * 2, 2))
+    core = GatedDelta(H, e, taps=taps, key_heads=key_heads, eps=1e-6)
+    delta = MultiHeadAttention(width, H, bias=False, core=core, head_width=e)
     gated = SoftmaxAttention(norm="rms", gate="element")
-    full = MultiHeadAttention(width, heads, bias=False, core=gated, rotate=turned, groups=groups)
+    full = MultiHeadAttention(width, heads, bias=False, core=gated, rotate=turned, groups=groups, head_width=d)
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (delta, delta, delta, full), positions="none",
-        norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
+        head_width=head_width, norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""GPT-2 and the Llama kind from their files: config.json and model.safetensors, as huggingface/transformers writes them."""
+"""GPT-2, Qwen3 and the Llama kind from their files: config.json and model.safetensors of huggingface/transformers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention import MultiHeadParams
-from minitransformer.attention.multi_head import ProjectionParams
+from minitransformer.attention import MultiHeadParams, SoftmaxAttention
+from minitransformer.attention.multi_head import Gains, ProjectionParams
 from minitransformer.models.bert_files import ACTIVATIONS
 from minitransformer.models.block import BlockParams
 from minitransformer.models.feed_forward import FeedForwardParams
@@ -24,7 +24,7 @@ from minitransformer.typing import Array, checked
 
 @checked
 def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[LanguageModel, SequenceParams]:
-    """A trained GPT-2 or a model of the Llama kind: the model, and its parameters in float32 or float64.
+    """A trained GPT-2, a Qwen3 without experts or a model of the Llama kind: the model, and its parameters in float32 or float64.
 
     folder   of config.json and model.safetensors; of both, only what the model has may be there
     raises   FileNotFoundError for a missing file; ValueError, which names the file, for a model of another kind, a choice that
@@ -39,7 +39,7 @@ def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[Lang
     config = json_object(path)
     kind = config.get("model_type")
     if kind not in KINDS:
-        raise ValueError(f"{path}: this is a model of type {kind!r}; only {' and '.join(map(repr, KINDS))} can be read")
+        raise ValueError(f"{path}: this is a model of type {kind!r}; only {', '.join(map(repr, KINDS))} can be read")
     model_of, params_of, plain = KINDS[kind]
     model = model_of(path, config)
     tensors = Tensors(folder / "model.safetensors", plain, dtype)
@@ -140,17 +140,20 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
             base=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
             eps=float(config.get("rms_norm_eps", 1e-6)),
             tied=bool(config.get("tie_word_embeddings", False)),
+            head_width=None if config.get("head_dim") is None else int(config["head_dim"]),
         )
         if way == "llama3":
             names = ("factor", "original_max_position_embeddings", "high_freq_factor", "low_freq_factor")
             factor, trained, fast, slow = (rope[name] for name in names)
             scaling = Llama3(float(factor), int(trained), float(fast), float(slow))
             model = replace(model, positions=replace(model.positions, scaling=scaling))
-    if config.get("head_dim") not in (None, d := model.width // heads):
-        raise ValueError(
-            f"{path}: head_dim is {config['head_dim']}; only hidden_size / num_attention_heads, {d}, can be read"
-        )
     return model
+
+
+def _qwen3(path: Path, config: dict[str, Any]) -> LanguageModel:
+    """A Llama with normed queries and keys, whose ε is that of `rms_norm`."""
+    refuse_others(path, config, {"rms_norm_eps": 1e-6, "use_sliding_window": False})
+    return replace(_llama(path, config), attention=SoftmaxAttention(norm="rms"))
 
 
 def _plain_llama(name: str) -> str | None:
@@ -160,26 +163,32 @@ def _plain_llama(name: str) -> str | None:
 
 def _llama_params(tensors: Tensors, model: LanguageModel) -> SequenceParams:
     D, E = model.width, tensors("embed_tokens.weight", model.vocabulary, model.width)
-    blocks = tuple(_llama_block(tensors, f"layers.{k}", model) for k in range(model.depth))
+    blocks = tuple(_llama_block(tensors, f"layers.{k}", block) for k, block in enumerate(model.body.blocks))
     stack = StackParams(blocks, tensors.norm("norm", D, bias=False))
     return SequenceParams(E, NoParams(), stack, head=_head(tensors, model, E))
 
 
-def _llama_block(tensors: Tensors, name: str, model: LanguageModel) -> BlockParams:
-    D, hidden = model.width, model.hidden or 4 * model.width
-    kv = D // model.heads * (model.groups or model.heads)
+def _llama_block(tensors: Tensors, name: str, block: Any) -> BlockParams:
+    D, hidden, d = block.width, block.ffn.hidden, block.attention.d
+    q, kv, gains = block.attention.heads * d, block.attention.groups * d, None
 
     def linear(part: str, rows: int, columns: int) -> Array:
         return tensors.linear(f"{name}.{part}_proj", rows, columns, bias=False)[0]
 
-    W_q, W_k, W_v = (linear(f"self_attn.{part}", D, columns) for part, columns in (("q", D), ("k", kv), ("v", kv)))
+    W_q, W_k, W_v = (linear(f"self_attn.{part}", D, columns) for part, columns in (("q", q), ("k", kv), ("v", kv)))
+    if block.attention.core.norm is not None:
+        gains = Gains(*(tensors(f"{name}.self_attn.{part}_norm.weight", d) for part in "qk"))
     gate, up = linear("mlp.gate", D, hidden), linear("mlp.up", D, hidden)
     return BlockParams(
         attention_norm=tensors.norm(f"{name}.input_layernorm", D, bias=False),
-        attention=MultiHeadParams(W_q, W_k, W_v, linear("self_attn.o", D, D)),
+        attention=MultiHeadParams(W_q, W_k, W_v, linear("self_attn.o", q, D), gains=gains),
         ffn_norm=tensors.norm(f"{name}.post_attention_layernorm", D, bias=False),
         ffn=GatedFeedForwardParams(gate, None, up, None, linear("mlp.down", hidden, D), None),
     )
 
 
-KINDS: dict[str, Any] = {"gpt2": (_gpt2, _gpt2_params, _plain_gpt2), "llama": (_llama, _llama_params, _plain_llama)}
+KINDS: dict[str, Any] = {
+    "gpt2": (_gpt2, _gpt2_params, _plain_gpt2),
+    "llama": (_llama, _llama_params, _plain_llama),
+    "qwen3": (_qwen3, _llama_params, _plain_llama),
+}

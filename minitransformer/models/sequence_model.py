@@ -91,6 +91,7 @@ class SequenceModel(Model):
                  a sequence of these, which take turns along the depth
     positions    a name of the registry, or an encoding, at the embeddings or inside attention
     groups       heads of keys and values, each shared by H/groups heads of queries; H if None
+    head_width   d, the width of a head, so that all are H d wide; D/H if None
     order, norm, eps, dropout    see Block
     activation   of the plain feed-forward network: see FeedForward
     ffn          "plain", or with a gate "glu", "reglu", "geglu", "swiglu" or "bilinear" (see GatedFeedForward), which with
@@ -117,6 +118,7 @@ class SequenceModel(Model):
     attention: Any = "softmax"
     positions: Any = "sinusoidal"
     groups: int | None = None
+    head_width: int | None = None
     order: Order = "pre"
     norm: str = "layer"
     eps: NonNegativeNumber = 1e-5
@@ -148,7 +150,8 @@ class SequenceModel(Model):
 
     @cached_property
     def _chosen(self) -> Placed:
-        return place(self.positions, width=self.width, heads=self.heads, longest=self.context)
+        d = self.head_width
+        return place(self.positions, width=self.width, heads=self.heads, longest=self.context, head_width=d)
 
     @cached_property
     def _placed(self) -> Placed:
@@ -166,7 +169,13 @@ class SequenceModel(Model):
         encoding, longest = self._chosen.in_attention, self.context
         return Block(
             mixer_of(
-                kind, encoding, width=self.width, heads=self.heads, groups=self.groups, longest=longest, bias=self.bias
+                *(kind, encoding),
+                width=self.width,
+                heads=self.heads,
+                groups=self.groups,
+                longest=longest,
+                bias=self.bias,
+                head_width=self.head_width,
             ),
             second_half(self.ffn, width=self.width, hidden=self.hidden, activation=self.activation, bias=self.bias),
             *(None, self.order, self.norm, self.eps, self.dropout),

@@ -66,18 +66,31 @@ class Placed(NamedTuple):
         return None if self.in_attention is None or self.in_attention.relative else self.in_attention
 
 
+def head_width_of(width: int, heads: int, head_width: int | None) -> int:
+    """d, the width of a head: as given, or D/H. Raises ValueError if neither can be."""
+    if head_width is None and width % heads:
+        raise ValueError(f"width: {width} is not divisible into {heads} heads")
+    return width // heads if head_width is None else head_width
+
+
 @checked
-def place(positions: Any, *, width: int, heads: int, longest: int) -> Placed:
+def place(positions: Any, *, width: int, heads: int, longest: int, head_width: int | None = None) -> Placed:
     """The encoding of this name, for a model of this size; or the one that is given.
 
-    longest   positions that a learned table holds, and the farthest offset of DeBERTa's
-    raises    ValueError for an unknown name or option, and for what is no encoding
+    longest      positions that a learned table holds, and the farthest offset of DeBERTa's
+    head_width   d; D/H if None. What acts inside attention is as wide as all heads together, H d
+    raises       ValueError for an unknown name or option, and for what is no encoding
     """
-    if width % heads:
-        raise ValueError(f"width: {width} is not divisible into {heads} heads")
+    d = head_width_of(width, heads, head_width)
     if isinstance(positions, str):
-        sizes = {"width": width, "heads": heads, "d": width // heads, "longest": longest}
-        positions = named("positions", {**AT_EMBEDDING, **IN_ATTENTION}, positions, sizes)
+        inside = positions.partition(":")[0] in IN_ATTENTION
+        sizes = {"width": heads * d if inside else width, "heads": heads, "d": d, "longest": longest}
+        try:
+            positions = named("positions", {**AT_EMBEDDING, **IN_ATTENTION}, positions, sizes)
+        except ValueError as error:
+            if head_width is None or not str(error).startswith("d: "):
+                raise
+            raise ValueError(f"head_width: {str(error).removeprefix('d: ')}") from None
     if isinstance(positions, Encoding):
         return Placed(NoPositions(width), positions)
     if not hasattr(positions, "init") or isinstance(positions, Checked):

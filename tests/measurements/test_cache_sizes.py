@@ -37,6 +37,18 @@ def test_the_table_in_bytes():
     assert cache_size(windows, n) == cache_bytes([Window(127)] * 18 + [None] * 18, n, groups=8, d=64)
 
 
+def test_the_models_of_the_book_in_published_sizes_keep_as_much():
+    """Nothing is drawn. The table leaves out three rows of queries, keys and values that Qwen3-Next's convolutions want again."""
+    oss = gpt_oss(201088, 131072, 2880, 36, 64, 8, window=128, head_width=64)
+    windows = MODELS["the same, every other a window of 128 (gpt-oss-120b)"]
+    qwen = qwen3_next(151936, 262144, 2048, 48, 16, 2, key_heads=16, head_width=256, delta_heads=32, delta_width=128)
+    (states, full) = MODELS["36 of a 32 × 128 × 128 state, 12 of 2 heads of 256 (Qwen3-Next's)"]
+    rows = 4 * 3 * (16 + 16 + 32) * 128
+    for n in (100, 131072):
+        assert cache_size(layers_of(oss), n) == cache_size(windows, n)
+        assert cache_size(layers_of(qwen), n) == cache_size((states, full), n) + 36 * rows
+
+
 def test_what_a_window_saves():
     """As many times as there are layers to a full one, in the end; at 4k, with a window of 1024, 2.67."""
     assert saving(6, 1024, 4096) == pytest.approx(8 / 3)

@@ -11,16 +11,11 @@ from safetensors.numpy import save_file
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import GatedDelta, Latent, LatentParams, SoftmaxAttention, Window
+from minitransformer.attention import GatedDelta, Latent, SoftmaxAttention, Window
 from minitransformer.attention.sink import LearnedSink
 from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import (
-    BlockParams,
-    GatedFeedForwardParams,
-    NormParams,
-    SequenceParams,
-    StackParams,
     deepseek_v2_lite,
     from_safetensors,
     generate,
@@ -29,16 +24,17 @@ from minitransformer.models import (
     llama,
     qwen3_next,
 )
-from minitransformer.pullback import NoParams, random_like, tree_leaves, tree_map, tree_size
+from minitransformer.pullback import random_like, tree_leaves, tree_map, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
+from tests.models.translated import TRANSLATED
 
 STORED = json.loads((Path(__file__).parent / "data" / "published.json").read_text())
 TOKENS = np.array([[3, 1, 4, 1, 5, 9, 2, 6], [10, 0, 7, 7, 8, 2, 1, 0]])
 PUBLISHED = {f.__name__: f for f in (gpt2, llama, gpt_oss, deepseek_v2_lite, qwen3_next)}
-READ = [name for name in STORED if name != "deepseek"]
+READ = [name for name in STORED if name not in TRANSLATED]
 
 
 def waves(shape, k):
@@ -103,35 +99,35 @@ def test_what_was_read_writes_and_goes_back(name, tmp_path):
         )
 
 
-def test_deepseek_without_experts_has_the_logits_of_transformers():
-    w, D, H, r, d, d_r = tensors("deepseek"), 12, 3, 6, 4, 2
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("name", TRANSLATED)
+def test_without_experts_the_logits_are_those_of_transformers(name, tier):
+    model, params = TRANSLATED[name](tensors(name), STORED[name]["config"])
+    with mt.backend(tier):
+        same_as_stored(name, model(params, TOKENS)[0], 1e-10)
+        rest = [model.step(params, TOKENS[:, :5])]
+        for t in range(5, 8):
+            rest.append(model.step(params, TOKENS[:, t : t + 1], rest[-1][1]))
+        same_as_stored(name, np.concatenate([said for said, _ in rest], -2), 1e-10)
 
-    def linear(name):
-        return np.ascontiguousarray(w[f"{name}.weight"].T)
 
-    def of_heads(W, *widths):
-        """Columns of each head side by side, to those of all heads after those of all heads."""
-        parts = np.split(W.reshape(len(W), H, sum(widths)), np.cumsum(widths)[:-1], axis=-1)
-        return (part.reshape(len(W), -1) for part in parts)
+@pytest.mark.parametrize("name", [name for name in STORED if "slopes" in STORED[name]])
+def test_so_is_the_gradient_of_every_tensor(name, tmp_path):
+    """`slopes`: how fast `overlap` grows if this tensor alone moves along array 40."""
 
-    def block(name):
-        W_q, W_qr = of_heads(linear(f"{name}.self_attn.q_proj"), d, d_r)
-        W_dc, W_kr = np.split(linear(f"{name}.self_attn.kv_a_proj_with_mqa"), [r], axis=1)
-        W_uk, W_uv = of_heads(linear(f"{name}.self_attn.kv_b_proj"), d, d)
-        gamma, W_o = w[f"{name}.self_attn.kv_a_layernorm.weight"], linear(f"{name}.self_attn.o_proj")
-        gate, up, down = (linear(f"{name}.mlp.{part}_proj") for part in ("gate", "up", "down"))
-        return BlockParams(
-            NormParams(w[f"{name}.input_layernorm.weight"]),
-            LatentParams(W_q, W_qr, W_dc, gamma, W_kr, W_uk, W_uv, W_o),
-            NormParams(w[f"{name}.post_attention_layernorm.weight"]),
-            GatedFeedForwardParams(gate, None, up, None, down, None),
-        )
+    def read(weights):
+        if name in TRANSLATED:
+            return TRANSLATED[name](weights, STORED[name]["config"])
+        return from_safetensors(write(tmp_path / "model", name, **weights), np.float64)
 
-    model = deepseek_v2_lite(11, 16, D, 2, H, 10, rank=r, rotary=d_r)
-    stack = StackParams(tuple(block(f"model.layers.{k}") for k in range(2)), NormParams(w["model.norm.weight"]))
-    head = model.init(np.random.default_rng(0)).head._replace(W=linear("lm_head"))
-    params = SequenceParams(w["model.embed_tokens.weight"], NoParams(), stack, head=head)
-    same_as_stored("deepseek", model(params, TOKENS)[0], 1e-10)
+    weights = tensors(name)
+    model, params = read(weights)
+    logits, pullback = model(params, TOKENS)
+    gradient, start = tree_leaves(pullback(waves(logits.shape, 30))), tree_leaves(params)
+    for tensor, W in weights.items():
+        moved = tree_leaves(read(weights | {tensor: W + waves(W.shape, 40)})[1])
+        slope = sum(np.vdot(d, after - before) for d, after, before in zip(gradient, moved, start, strict=True))
+        assert np.isclose(slope, STORED[name]["slopes"][tensor], rtol=1e-9, atol=1e-9), tensor
 
 
 # ------------------------------------------------------------------------------------------------------ what they are
@@ -260,14 +256,16 @@ def test_the_oldest_configs_keep_the_base_of_the_angles_elsewhere(tmp_path):
 
 W_Q = "model.layers.1.self_attn.q_proj.weight"
 CONFIGS = [
-    ("llama", {"model_type": "qwen3_next"}, "model of type 'qwen3_next'; only 'gpt2' and 'llama' can be read"),
+    ("llama", {"model_type": "qwen3_next"}, "model of type 'qwen3_next'; only 'gpt2', 'llama', 'qwen3' can be read"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
     ("llama", {"attention_bias": True}, "attention_bias is True"),
-    ("llama", {"head_dim": 8}, "head_dim is 8; only hidden_size / num_attention_heads, 6"),
+    ("llama", {"head_dim": 5}, "head_width: 5 channels are no whole pairs"),
+    ("qwen3", {"rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-05; only 1e-06"),
+    ("qwen3", {"use_sliding_window": True}, "use_sliding_window is True; only False"),
     ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "angles of the type 'yarn'; only 'default' and 'llama3'"),
     ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "config.json: factor is missing"),
     ("llama", {"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "angles of the type 'linear'"),
-    ("llama", {"num_attention_heads": 5}, "heads: 12 columns are not divisible into 5 heads"),
+    ("llama", {"num_attention_heads": 5, "head_dim": None}, "heads: 12 columns are not divisible into 5 heads"),
     ("llama", {"vocab_size": "many"}, "config.json: invalid literal"),
     ("llama", {"hidden_size": None}, "config.json: int"),
     ("gpt2", {"activation_function": "tanh"}, "activation_function 'tanh' is none of gelu"),

@@ -2,7 +2,7 @@
 
     q, k, v                                           through a short convolution each, if there are taps; 4 in both models
     α_t = exp(−e^A softplus(x_t w + b)),   β_t = c σ(x_t w_β)        one α for each head, or one for each channel
-    y_t = q_tᵀ S_t of the gated delta rule, with q_t / √d and k_t of norm one: x/√(‖x‖² + 10⁻⁶ d), `unit`
+    y_t = q_tᵀ S_t of the gated delta rule, with q_t / √d and k_t of norm one: x/√(‖x‖² + 10⁻⁶)
     Z   = RMS norm of y_t, head by head, ⊙ swish(x_t W_g)          ⊙ σ where there is one α for each channel
 
 A border between two texts closes α, and the past is gone; a new value for an old key opens β, and replaces it. Neither can do
@@ -75,6 +75,7 @@ class GatedDelta(Memory):
     reach        c of β = c σ(…), at most 2. Above 1, a write can turn the sign of what is held
     key_heads    heads of queries and keys, each of which serves H/key_heads heads of values, every one with its own α and β. H if
                  None; half of H in Qwen3-Next
+    eps          of the norm of y_t; 10⁻⁶ in Qwen3-Next
     source       Yang, Kautz and Hatamizadeh 2025; Kimi Team 2025, whose projection to the gates goes through d columns;
                  Grazzi et al. 2024 for c = 2
     cost         O(n d dv) time; one new token costs O(d dv). Always causal
@@ -87,6 +88,7 @@ class GatedDelta(Memory):
     taps: int | None = None
     reach: NonNegativeNumber = 1.0
     key_heads: int | None = None
+    eps: NonNegativeNumber = 1e-5
 
     learned = GatedDeltaParams
     needs = "α, β and a gate from X"
@@ -114,7 +116,8 @@ class GatedDelta(Memory):
         self, params: GatedDeltaParams, Q: Array, K: Array, V: Array, *streams: Array
     ) -> tuple[Entries, GatesPullback]:
         """Queries and keys of norm one, β and ln α."""
-        (Q, q), (K, k), (beta, dbeta) = unit(Q), unit(K), opened(streams[0][..., 0], self.reach)
+        (Q, q), (K, k) = (unit(X, 1e-6 / self.d) for X in (Q, K))
+        beta, dbeta = opened(streams[0][..., 0], self.reach)
         scale, wide = Q.dtype.type(self.d**-0.5), None
         if params.W is None:
             logits, speed = streams[1][..., 0] + params.b[:, None], np.exp(params.A)[:, None]
@@ -128,5 +131,5 @@ class GatedDelta(Memory):
 
     def finish(self, params: GatedDeltaParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
         """RMS norm ⊙ swish, or ⊙ σ."""
-        Z, norm = norm_and_gate(Y, gate, params.gain, sigmoid if self.channelwise else silu)
+        Z, norm = norm_and_gate(Y, gate, params.gain, sigmoid if self.channelwise else silu, self.eps)
         return Z, GainPullback(norm)

@@ -83,9 +83,11 @@ class NormAndGatePullback(NamedTuple):
         return dY, self.activation(dZ * self.normed), dgain
 
 
-def norm_and_gate(Y: Array, G: Array, gain: Array, activation: Any) -> tuple[Array, NormAndGatePullback]:
+def norm_and_gate(
+    Y: Array, G: Array, gain: Array, activation: Any, eps: float = 1e-5
+) -> tuple[Array, NormAndGatePullback]:
     """z = RMS norm of y, times the gain, times f(g); pullback: dz to (dy, dg, dgain)."""
-    (N, norm), (opened, pullback) = rms_norm(Y, gain, eps=1e-5), activation(G)
+    (N, norm), (opened, pullback) = rms_norm(Y, gain, eps=eps), activation(G)
     return N * opened, NormAndGatePullback(N, opened, norm, pullback)
 
 

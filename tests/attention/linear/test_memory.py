@@ -113,7 +113,7 @@ def of_gated_delta(params, Q, K, V, b, a, gate, channelwise=False):
                 side_by_side = [x for g in range(H) for x in a[g, t]]
                 logit += sum(x * params.W[r, h * D + c] for r, x in enumerate(side_by_side))
             alpha[t, c] = math.exp(-speed * softplus(logit))
-        q, k = (X[h] / np.sqrt((X[h] ** 2).sum(-1, keepdims=True) + D * 1e-6) for X in (Q, K))
+        q, k = (X[h] / np.sqrt((X[h] ** 2).sum(-1, keepdims=True) + 1e-6) for X in (Q, K))
         Y = remember(q / math.sqrt(D), k, V[h], alpha, [sigma(x) for x in b[h, :, 0]])
         for t in range(N):
             opened = [sigma(g) if channelwise else g * sigma(g) for g in gate[h, t]]
