@@ -15,6 +15,7 @@ from minitransformer.figures import bert_heads
 from minitransformer.models.bert_files import BertMissing
 
 MASKS = live.modules()["painted_mask"].data()["masks"]
+LINKS = live.modules()["drawn_graph"].data()["links"]
 SETTINGS = {
     "temperature": [(64, False, 1.0), (4, True, 0.5), (256, True, 4.0), (256, False, 0.125)],
     "clocks": [(12, 7, 10_000.0), (0, 64, 10.0), (64, 63, 31.622776601683793)],
@@ -26,6 +27,21 @@ SETTINGS = {
     ],
     "delta_state": [(5, 1.0), (12, 0.3), (12, 1.9), (0, 1.0)],
     "heads": [(2, 9), (0, 1), (5, 15), (3, 0)],
+    "drawn_graph": [
+        (LINKS, 0, 3, False),
+        (LINKS, 3, 1, True),
+        ([*LINKS, [0, 9]], 5, 32, True),
+        ([], 7, 4, False),
+        (LINKS[:5], 2, 0, True),
+    ],
+    "gate_plane": [
+        ("sigmoid", 0.5, 0.5, 1.0),
+        ("relu", -0.25, 0.1, 0.5),
+        ("gelu", -1.3, 3.9, 4.0),
+        ("gelu", 4.0, -1.0, 4.0),
+        ("silu", 1.0, -2.0, 2.0),
+        ("none", 0.2, 0.25, 0.25),
+    ],
     "descent": [(0.15, 0.1, 2.0, 60), (0.15, 0.1, 12.0, 60), (-1.2, 0.4, 5.0, 3), (0.7, -0.9, 32.0, 0)],
 }
 MODULES = live.modules()
