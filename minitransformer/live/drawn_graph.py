@@ -18,11 +18,11 @@ def data() -> dict[str, Any]:
     """Ten nodes in two groups, one edge between the groups, a row for each node, and what GAT makes of such rows."""
     rng = np.random.default_rng(14)
     turn = 2 * np.pi * np.array([3, 2, 4, 1, 0]) / 5  # nodes 0 … 4, with 4 beside the other group
-    group = 66 * np.stack([np.cos(turn), np.sin(turn)], 1)
-    places = np.concatenate([[86, 120] + group, [264, 120] + [-1, 1] * group[::-1]])  # the other group is its mirror image
+    group = np.array([86, 120]) + 66 * np.stack([np.cos(turn), np.sin(turn)], 1)
+    mirrored = np.array([350, 0]) + np.array([-1, 1]) * group[::-1]
     inside = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 4), (3, 4)]
     return {
-        "places": places.round(1).tolist(),
+        "places": np.concatenate([group, mirrored]).round(1).tolist(),
         "links": [list(link) for link in (*inside, BRIDGE, *((9 - i, 9 - j) for i, j in inside))],
         "X": rng.standard_normal((10, 4)).round(3).tolist(),
         "a_1": rng.standard_normal(4).round(3).tolist(),
