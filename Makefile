@@ -7,13 +7,14 @@ PYTHON ?= python3
 VENV   := .venv
 PEERS  := .venv-bench
 SITE   := .venv-site
+LITE   := .venv-lite
 RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 LOOPS  := $(VENV)/.loops
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all check browser corners experiments lint environment lock site pdf site-test bench bench-quick clean
+.PHONY: help book test test-all check browser corners experiments lint environment lock site pdf lite site-test bench bench-quick clean
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -41,6 +42,9 @@ site: $(READY) $(SITE)/.ready  ## the book as pages for a browser, in _site, fro
 pdf: $(READY) $(SITE)/.ready  ## the book as one PDF, _site/book.pdf, printed by Chromium
 	@$(RUN) site/print.py _site/book.pdf
 
+lite: site $(LITE)/.ready  ## the site, and in _site/lite the chapters as notebooks that run in a browser
+	@$(RUN) site/run/lite.py _site/lite
+
 site-test: site  ## open every page in Chromium, wide and narrow, light and dark, and look for what is wrong
 	@$(RUN) -m pytest -q -rs tests/browser/test_site.py
 
@@ -65,6 +69,8 @@ lock:  ## choose versions anew (needs uv)
 	@rm uv.lock  # it holds the address of every file
 	@uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  site/requirements.in -o site/requirements.txt
+	@uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  site/run/lite.in -o site/run/lite.txt
 
 bench: $(READY) $(PEERS)/.ready  ## measure every core beside PyTorch, which gets an environment of its own (an hour)
 	@$(RUN) -m benchmarks.run --peer-python $(PEERS)/bin/python
@@ -73,7 +79,7 @@ bench-quick: $(READY) $(PEERS)/.ready  ## ... only what has a target (five minut
 	@$(RUN) -m benchmarks.run --peer-python $(PEERS)/bin/python --quick
 
 clean:  ## remove environments, the site and everything that was cached
-	rm -rf $(VENV) $(PEERS) $(SITE) _site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(SITE) $(LITE) _site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough and can make environments; where there is none, one line that says so.
@@ -99,6 +105,12 @@ $(SITE)/.ready: site/requirements.txt
 	$(if $(CAPABLE),,$(error Python 3.11 or newer with venv is needed for the site's environment))
 	@$(FOUND) -m venv --clear $(SITE)
 	@$(SITE)/bin/python -m pip --disable-pip-version-check -qq install --no-deps --require-hashes -r site/requirements.txt
+	@touch $@
+
+$(LITE)/.ready: site/run/lite.txt
+	$(if $(CAPABLE),,$(error Python 3.11 or newer with venv is needed for JupyterLite's environment))
+	@$(FOUND) -m venv --clear $(LITE)
+	@$(LITE)/bin/python -m pip --disable-pip-version-check -qq install --no-deps --require-hashes -r site/run/lite.txt
 	@touch $@
 
 $(PEERS)/.ready: benchmarks/requirements.txt

@@ -1,5 +1,6 @@
 """One look for all figures: legible at half size, in grey, and on a dark page; same input, same bytes."""
 
+import base64
 import io
 import os
 import sys
@@ -88,7 +89,8 @@ class Picture(NamedTuple):
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         width, height = self.size
-        return {"image/png": self.png}, {"image/png": {"width": width, "height": height, "alt": repr(self)}}
+        shown = base64.b64encode(self.png).decode()  # JupyterLite does not turn bytes into text
+        return {"image/png": shown}, {"image/png": {"width": width, "height": height, "alt": repr(self)}}
 
 
 def folder() -> Path:

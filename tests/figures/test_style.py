@@ -1,5 +1,6 @@
 """What a notebook shows of a figure: a picture that needs no trust, fits its column, and says in words what it shows."""
 
+import base64
 import io
 import json
 
@@ -29,8 +30,9 @@ def shown(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("width", "pixels"), [(5, 360), (10, 720), (16, 848)])
 def test_a_picture_is_sharp_and_never_wider_than_its_column(shown, width, pixels):
-    _, data, metadata = shown(width=width, height=3)
-    drawn = Image.open(io.BytesIO(data["image/png"]))
+    picture, data, metadata = shown(width=width, height=3)
+    assert base64.b64decode(data["image/png"]) == picture.png
+    drawn = Image.open(io.BytesIO(picture.png))
     assert metadata["width"] == pixels
     assert drawn.size == (2 * pixels, pytest.approx(2 * metadata["height"], abs=1))
     assert metadata["height"] == pytest.approx(pixels * 3 / width, abs=1)
@@ -42,7 +44,7 @@ def test_a_drawing_stays_a_drawing_in_its_file(shown):
     assert picture.path.read_text(encoding="utf-8").startswith("<?xml")
     assert set(data) == {"image/png"}
     picture, data, _ = shown(format="png")
-    assert picture.path.read_bytes() == data["image/png"]
+    assert picture.path.read_bytes() == picture.png
 
 
 def test_the_same_figure_has_the_same_bytes(shown):

@@ -11,10 +11,12 @@ import pytest
 
 from minitransformer import live
 from minitransformer.attention import Window
+from minitransformer.experiments.table import table
 from minitransformer.figures import bert_heads
 from minitransformer.models.bert_files import BertMissing
 
 MASKS = live.modules()["painted_mask"].data()["masks"]
+LINKS = live.modules()["drawn_graph"].data()["links"]
 BIASES = live.modules()["drawn_bias"].data()["biases"]
 SETTINGS = {
     "temperature": [(64, False, 1.0), (4, True, 0.5), (256, True, 4.0), (256, False, 0.125)],
@@ -27,6 +29,28 @@ SETTINGS = {
     ],
     "delta_state": [(5, 1.0), (12, 0.3), (12, 1.9), (0, 1.0)],
     "heads": [(2, 9), (0, 1), (5, 15), (3, 0)],
+    "drawn_graph": [
+        (LINKS, 0, 3, False),
+        (LINKS, 3, 1, True),
+        ([*LINKS, [0, 9]], 5, 32, True),
+        ([], 7, 4, False),
+        (LINKS[:5], 2, 0, True),
+    ],
+    "gate_plane": [
+        ("sigmoid", 0.5, 0.5, 1.0),
+        ("relu", -0.25, 0.1, 0.5),
+        ("gelu", -1.3, 3.9, 4.0),
+        ("gelu", 4.0, -1.0, 4.0),
+        ("silu", 1.0, -2.0, 2.0),
+        ("none", 0.2, 0.25, 0.25),
+    ],
+    "time_and_quality": [
+        (16384, False, ["recall", "text", "digits", "listops"]),
+        (1024, True, ["text"]),
+        (65536, True, ["recall", "digits"]),
+        (2896, False, ["text", "listops"]),
+        (46341, False, ["digits"]),
+    ],
     "gates": [
         ([0.9, 0.5, 0.8, 0.9, 0.7, 0.3, 0.9, 0.8], 8),
         ([0.9, 0.5, 0.8], 3),
@@ -268,6 +292,83 @@ def test_it_looks_at_the_animal_from_the_fourth_block_on():
     A = np.array([f["A"] for f in found])
     animal = A[..., data["tokens"].index("animal")]
     assert (animal < A[..., cls]).sum() > 36  # of 72 heads
+
+
+def test_without_the_edge_between_them_two_groups_stay_different():
+    module, data = MODULES["drawn_graph"], MODULES["drawn_graph"].data()
+    apart = [link for link in LINKS if tuple(link) != module.BRIDGE]
+    for learned in (False, True):
+        together, without, quicker = (
+            module.compute(data, links, 0, module.LAYERS, learned) for links in (LINKS, apart, [*LINKS, [0, 9]])
+        )
+        assert (together["heard"], without["heard"]) == (10, 5)
+        assert together["left"][-1] < 0.1
+        assert quicker["left"][-1] < together["left"][-1] / 10
+        assert without["left"][-1] == pytest.approx(0.41 if learned else 0.24, abs=0.02)
+        assert without["left"][-1] > 0.999 * without["left"][16]
+        assert all(np.diff(together["left"]) < 0)
+
+
+def test_a_convolution_counts_and_attention_has_favourites():
+    module, data = MODULES["drawn_graph"], MODULES["drawn_graph"].data()
+    counts, chosen = (np.array(module.compute(data, LINKS, 0, 1, learned)["weights"]) for learned in (False, True))
+    seen = chosen > 0
+    np.testing.assert_array_equal(counts > 0, seen)
+    np.testing.assert_allclose(np.where(seen, counts * seen.sum(1, keepdims=True), 1), 1)
+    assert (chosen.max(1) > 1.3 * counts.max(1)).sum() >= 8
+    order = np.argsort(-chosen[:3, :3], axis=1)
+    assert (order == [2, 1, 0]).all()  # three who see each other rank each other alike
+
+
+def test_a_sigmoid_is_nearly_linear_where_the_other_gates_are_not():
+    module, data = MODULES["gate_plane"], MODULES["gate_plane"].data()
+    for reach in (0.25, 0.5, 1.0):
+        linear = {gate: module.compute(data, gate, 0.5, 0.5, reach)["linear"] for gate in data["gates"]}
+        assert linear.pop("sigmoid") > 0.92
+        assert max(linear.values()) < 0.38
+        assert max(linear["gelu"], linear["silu"]) < 0.05 or reach > 0.5
+        assert linear["none"] == pytest.approx(0, abs=1e-12)
+        assert linear["relu"] == pytest.approx(3 / 8, abs=1e-3)
+    linear = [module.compute(data, "sigmoid", 0.5, 0.5, reach)["linear"] for reach in (0.25, 0.5, 1.0, 2.0, 4.0)]
+    assert (np.diff(linear) < 0).all()
+    assert linear[1] == pytest.approx(0.98, abs=0.005)
+    assert linear[-1] == pytest.approx(2 / 3, abs=0.02)
+    shut = module.compute(data, "relu", -0.3, 0.7, 1.0)
+    assert shut["Y"] == shut["dL"] == shut["dR"] == 0
+
+
+def test_another_task_makes_another_front():
+    module, data = MODULES["time_and_quality"], MODULES["time_and_quality"].data()
+    names = [row["name"] for row in data["rows"]]
+    for n in (1024, 4096, 16384, 65536):
+        for causal in (False, True):
+            found = {task: module.compute(data, n, causal, [task]) for task in data["tasks"]}
+            fronts = {task: [names[k] for k in one["front"]] for task, one in found.items()}
+            assert all(front[0] == "lightweight-convolution" for front in fronts.values())
+            assert {task for task, front in fronts.items() if "delta" in front} == {"recall", "listops"}
+            assert not any("softmax" in front for front in fronts.values())
+            for task in ("text", "digits"):
+                where = {names[k]: found[task]["quality"][p] for p, k in enumerate(found[task]["drawn"])}
+                assert where["lightweight-convolution"] > where["delta"] + 0.1
+            drawn = module.compute(data, n, causal, data["tasks"])
+            assert (np.array(drawn["worst"]) <= drawn["quality"]).all()
+            assert (np.array(drawn["best"]) >= drawn["quality"]).all()
+    rows = table()
+    ahead = rows.rows["taylor"].mean("recall") - rows.rows["delta"].mean("recall")
+    assert 0 < ahead < rows.noise("recall") / 5
+
+
+def test_who_is_not_drawn_is_told():
+    module, data = MODULES["time_and_quality"], MODULES["time_and_quality"].data()
+    able = {causal: sum(row["causal"] or not causal for row in data["rows"]) for causal in (False, True)}
+    for n in (1024, 20_000, 65536):
+        for causal in (False, True):
+            for tasks in (["text"], data["tasks"]):
+                found = module.compute(data, n, causal, tasks)
+                told = [*found["drawn"], *found["untimed"], *found["unscored"]]
+                assert len(told) == len(set(told)) == able[causal]
+    assert module.compute(data, 65536, False, ["text"])["untimed"]
+    assert module.compute(data, 1024, False, ["text"])["unscored"]
 
 
 def test_what_a_gate_has_dropped_no_later_gate_brings_back():

@@ -1,0 +1,92 @@
+"""Time against what was learned, of every attention on record: at a length, for the tasks that count, causal or not."""
+
+from dataclasses import replace
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from minitransformer.experiments import which
+from minitransformer.experiments.table import BOTH, Row, Table, can, table
+from minitransformer.figures.style import figure
+
+
+def data() -> dict[str, Any]:
+    """Of each row whether it can be causal, times with the way back by length, why there is none at more, and scores."""
+    found = table()
+    return {
+        "tasks": list(found.tasks),
+        "bag": {task: list(found.bag.scores[task]) for task in found.tasks},
+        "rows": [
+            {
+                "name": row.name,
+                "causal": row.part.causal != "never",
+                "n": list(row.cost),
+                "times": [measured.yardsticks[BOTH] for measured in row.cost.values()],
+                "stopped": row.stopped,
+                "scores": {task: list(row.scores[task]) for task in found.tasks if task in row.scores},
+            }
+            for row in found
+        ],
+    }
+
+
+def compute(data: dict[str, Any], n: float, causal: bool, tasks: list[str]) -> dict[str, Any]:
+    """Which rows are drawn, by number, with their times over that of dense attention, their quality, and that of the worst and
+    the best of their seeds; those of the front, the fastest first; and those that have no time at this length, or no score.
+    """
+    found = _table(tasks)
+    rows = list(found)
+    able = [row for row in rows if can(row, causal=causal, decode=False)]
+    drawn = [row for row in able if row.at(n, BOTH) is not None and found.quality(row) is not None]
+    unit = found.rows["softmax"].at(n, BOTH) or 1.0
+    by_seed = [[found.quality(_one_seed(row, k)) or 0.0 for k in range(which.SEEDS)] for row in drawn]
+    return {
+        "drawn": [rows.index(row) for row in drawn],
+        "times": [(row.at(n, BOTH) or 0.0) / unit for row in drawn],
+        "quality": [found.quality(row) for row in drawn],
+        "worst": [min(each) for each in by_seed],
+        "best": [max(each) for each in by_seed],
+        "front": [rows.index(row) for row in found.front(drawn, n, BOTH)],
+        "untimed": [rows.index(row) for row in able if row.at(n, BOTH) is None],
+        "unscored": [rows.index(row) for row in able if row.at(n, BOTH) is not None and found.quality(row) is None],
+    }
+
+
+def _table(tasks: list[str]) -> Table:
+    """The table of chapter 20, in which these tasks alone count."""
+    found = table()
+    return replace(found, bag=replace(found.bag, scores={task: found.bag.scores[task] for task in tasks}))
+
+
+def _one_seed(row: Row, k: int) -> Row:
+    """The row of one training of each task."""
+    return replace(row, scores={task: (seeds[k],) for task, seeds in row.scores.items()})
+
+
+def still(data: dict[str, Any]) -> Figure:
+    """At 16,384 tokens, left if recall is all that counts, right if the text is: a dot is a kind, the square dense attention,
+    and the stairs join the kinds that no other passes in both, which are numbered, and named above.
+    """
+    fig, axes = figure(1, 2, width=9.5, height=4.6, sharey=True)
+    names, numbered = [row["name"] for row in data["rows"]], list[int]()
+    for ax, task in zip(axes, ("recall", "text"), strict=True):
+        found = compute(data, 16384, False, [task])
+        where = {
+            k: (time, quality) for k, time, quality in zip(*map(found.get, ("drawn", "times", "quality")), strict=True)
+        }
+        ax.plot(*zip(*where.values(), strict=True), "o", color="#20639b", markersize=5, linestyle="")
+        ax.step(*zip(*map(where.get, found["front"]), strict=True), where="post", color="0.35", linestyle="-", zorder=0)
+        numbered += [k for k in found["front"] if k not in numbered]
+        for k in found["front"]:
+            beside = -10 if k == numbered[0] else -3  # the first two lie side by side
+            ax.annotate(str(numbered.index(k) + 1), where[k], (beside, 8), textcoords="offset points", ha="center")
+        ax.plot(*where[names.index("softmax")], "s", color="#c8553d", markersize=11)
+        ax.set(xscale="log", title=f"{task} alone", xlim=(0.01, 4), ylim=(-0.15, 1.25))
+        ax.set_xticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
+        ax.set_yticks([0, 0.5, 1])
+        ax.minorticks_off()
+    axes[0].set_ylabel("learned")
+    fig.supxlabel("time over that of dense attention", size=18)
+    listed = [f"{number} {names[k]}" for number, k in enumerate(numbered, start=1)]
+    fig.suptitle("   ".join(listed[:2]) + "\n" + "   ".join(listed[2:]), size=18)
+    return fig
