@@ -107,7 +107,8 @@
       event.stopPropagation()
       keys = true
       node = (node + way[0] + n) % n
-      do other = (other + way[1] + n) % n; while (other === node && (other = (other + (way[1] < 0 ? n - 1 : 1)) % n) === node)
+      other = (other + way[1] + n) % n
+      if (other === node) other = (other + (way[1] || 1) + n) % n
       if (event.key === " ") toggle(node, other)
       draw()
     }
