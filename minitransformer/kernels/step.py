@@ -11,12 +11,16 @@ take many positions four times as fast.)
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import for_reading, inverse
-from minitransformer.kernels.compiling import compiled
-from minitransformer.kernels.scan import denominators, heads
+from minitransformer.arrays import for_reading
+from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.few_rows import norm_rows
+from minitransformer.kernels.norms_and_loss import squares
+from minitransformer.kernels.pointwise import GATES, open_gate
+from minitransformer.kernels.scan import dot, heads
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.typing import Array
 
@@ -24,21 +28,25 @@ SMALL = 2**18  # multiply-adds; what has fewer is done before a second thread is
 
 
 @compiled
-def recur(Q, K, V, beta, decay, S, Y, queue):
-    """Y, which begins with zeros, and S after all positions; β (B, n) or (B, 0), α (B, n, 0), (B, n, 1) or (B, n, r)."""
-    Q, K, V, beta, decay, S, Y = borrowed((Q, K, V, beta, decay, S, Y))
-    corrects, gates = beta.shape[1] > 0, decay.shape[2]
+def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
+    """Y, which begins with zeros, and the state after all positions; β (B, n) or (B, 0), α (B, n, 0), (B, n, 1) or (B, n, r).
+
+    z   (B, r), the sum of the keys, by whose product with q each y is divided, if it is not less than `least`; or (B, 0)
+    """
+    Q, K, V, beta, decay, S, z = borrowed((Q, K, V, beta, decay, S, z))
+    after, z_after, Y = borrowed((after, z_after, Y))
+    corrects, gates, zero, one = beta.shape[1] > 0, decay.shape[2], Y.dtype.type(0), Y.dtype.type(1)
     for h in claimed(queue, len(Y)):
-        e = np.empty(V.shape[2], V.dtype)
+        e, held, sums = np.empty(V.shape[2], V.dtype), S[h], z_after[h]
+        sums[:] = z[h]
         for t in range(V.shape[1]):
             q, k, y = Q[h, t], K[h, t], Y[h, t]
             e[:] = V[h, t]
             for c in range(len(k)):
-                row = S[h, c]
-                if gates > 0:
-                    a = decay[h, t, min(c, gates - 1)]
-                    for j in range(len(row)):
-                        row[j] *= a
+                before, row = held[c], after[h, c]
+                a = decay[h, t, min(c, gates - 1)] if gates > 0 else one
+                for j in range(len(row)):
+                    row[j] = a * before[j]
                 if corrects:
                     for j in range(len(row)):
                         e[j] -= k[c] * row[j]
@@ -46,19 +54,31 @@ def recur(Q, K, V, beta, decay, S, Y, queue):
                 for j in range(len(e)):
                     e[j] *= beta[h, t]
             for c in range(len(k)):
-                row = S[h, c]
+                row = after[h, c]
                 for j in range(len(row)):
                     row[j] += k[c] * e[j]
                     y[j] += q[c] * row[j]
+            if len(sums) > 0:
+                for c in range(len(k)):
+                    sums[c] += k[c]
+                D = dot(q, sums) + eps
+                share = zero if abs(D) < least else one / D
+                for j in range(len(y)):
+                    y[j] *= share
+            held = after[h]
+        if V.shape[1] == 0:
+            after[h] = held
 
 
 def recurrence(
-    Q: Array, K: Array, V: Array, S: Array, *, beta: Array | None = None, decay: Array | None = None
-) -> tuple[Array, Array]:
+    Q: Array, K: Array, V: Array, S: Array, *, beta: Array | None = None, decay: Array | None = None,
+    z: Array | None = None, eps: float = 0.0,
+) -> tuple[Array, ...]:  # fmt: skip
     """Y and the state after these positions, of a memory that was S.
 
     decay    α, (*batch, n, 1 or r); None: nothing fades
     beta     β, (*batch, n); None: nothing is corrected
+    z        the sum of the keys, (*batch, r), by which y_t is divided, y_t / (q_tᵀ z_t + ε); it then comes back too. Or None
     raises   ValueError for a state of another shape
     """
     if S.shape != (wanted := (*V.shape[:-2], K.shape[-1], V.shape[-1])):
@@ -67,20 +87,104 @@ def recurrence(
     B, n, r = k.shape
     corrected = np.empty((B, 0), v.dtype) if beta is None else for_reading(beta.reshape(B, n))
     alpha = np.empty((B, n, 0), v.dtype) if decay is None else heads(decay)
-    Y, after = np.zeros(v.shape, v.dtype), S.reshape(B, r, v.shape[-1]).copy()
-    in_parallel(B if S.size * n > SMALL else 1, recur, q, k, v, corrected, alpha, after, Y)
+    sums = np.empty((B, 0), v.dtype) if z is None else for_reading(z.reshape(B, r))
+    Y, after, z_after = np.zeros(v.shape, v.dtype), np.empty((B, r, v.shape[-1]), v.dtype), np.empty_like(sums)
+    numbers = v.dtype.type(np.finfo(v.dtype).tiny ** 0.8), v.dtype.type(eps)
+    arrays = q, k, v, corrected, alpha, for_reading(S.reshape(after.shape)), sums, *numbers, after, z_after, Y
+    in_parallel(B if S.size * n > SMALL else 1, recur, *arrays)
+    Y, after = Y.reshape(V.shape), after.reshape(S.shape)
+    return (Y, after) if z is None else (Y, after, z_after.reshape(z.shape))
+
+
+# ------------------------------------------------------------------------------ one token, with what is around the memory
+
+
+@inlined
+def softplus(x, zero):
+    """ln(1 + eˣ)."""
+    return max(x, zero) + np.log1p(np.exp(-abs(x)))
+
+
+@inlined
+def to_unit(x):
+    """What brings x to norm one, as `unit`: 1 / √(‖x‖² + 10⁻⁶ d)."""
+    number = x.dtype.type
+    return number(1) / np.sqrt(squares(x, number(0)) + number(len(x)) * number(1e-6))
+
+
+@compiled
+def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
+    """y = q S of each head, (B, H, dv), and S, after one write; K is each for H/G heads of V.
+
+    α = exp(−speed softplus(logits)), or exp(−speed) where logits have no columns;   β = reach σ(write), where it has one
+    """
+    (B, H, dv), d, sharing = V.shape, Q.shape[2], V.shape[1] // Q.shape[1]
+    zero, half, one = V.dtype.type(0), V.dtype.type(0.5), V.dtype.type(1)
+    Y, after, e, alpha = np.zeros(V.shape, V.dtype), np.empty(S.shape, V.dtype), np.empty(dv, V.dtype), np.empty(d, V.dtype)
+    for b in range(B):
+        for h in range(H):
+            q, k, x, y = Q[b, h // sharing], K[b, h // sharing], logits[b, h], Y[b, h]
+            of_q, of_k = (to_unit(q), to_unit(k)) if unit else (one, one)
+            alpha[:] = np.exp(-speed[h])
+            for c in range(len(x)):
+                alpha[c] = np.exp(-speed[h] * softplus(x[c], zero))
+            if len(x) == 1:
+                alpha[:] = alpha[0]
+            step = softplus(x[0], zero) if steps else one
+            for j in range(dv):
+                e[j] = step * V[b, h, j]
+            for c in range(d):
+                before, row, a, weight = S[b, h, c], after[b, h, c], alpha[c], of_k * k[c]
+                for j in range(dv):
+                    row[j] = a * before[j]
+                if reach > 0:
+                    for j in range(dv):
+                        e[j] -= weight * row[j]
+            if reach > 0:
+                beta = reach * (half + half * np.tanh(half * write[b, h, 0]))
+                for j in range(dv):
+                    e[j] *= beta
+            for c in range(d):
+                row, weight, share = after[b, h, c], of_k * k[c], scale * of_q * q[c]
+                for j in range(dv):
+                    row[j] += weight * e[j]
+                    y[j] += share * row[j]
+    return Y, after
+
+
+@compiled
+def finish_one(Y, V, G, skip, gain, gate, gate_first):
+    """RMS norm of y ⊙ f(g), head by head; or the norm of (y + D v) ⊙ f(g), the heads side by side. Y is changed."""
+    shift, eps, g = np.zeros(len(gain), Y.dtype), Y.dtype.type(1e-5), G.reshape(-1)
+    for h in range(len(skip)):
+        for b in range(len(Y)):
+            Y[b, h] += skip[h] * V[b, h]
+    if gate_first:
+        open_gate(gate, g, Y.reshape(-1), Y.reshape(-1))
+    Z = norm_rows(Y.reshape(-1, len(gain)), gain, shift, eps, False)
+    if not gate_first:
+        open_gate(gate, g, Z.reshape(-1), Z.reshape(-1))
+    return Z.reshape(Y.shape)
+
+
+def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[Array, Array]:
+    """What one token reads, and the state after it: of a memory that was S, with what `asked` says of it (linear/memory.py).
+
+    raises   ValueError for a state of another shape or dtype
+    """
+    if (S.shape, S.dtype) != (wanted := ((*V.shape[:-2], K.shape[-1], V.shape[-1]), V.dtype)):
+        raise ValueError(f"state: S {S.shape} of {S.dtype} should be {wanted[0]} of {V.dtype}")
+    B, number = math.prod(V.shape[:-3]), V.dtype.type
+    rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, asked.write, asked.logits))
+    speed, held = for_reading(asked.speed.astype(V.dtype, copy=False)), for_reading(S.reshape(B, -1, *S.shape[-2:]))
+    numbers = asked.unit, number(asked.scale), number(asked.reach), asked.steps
+    Y, after = write_one(*rows, speed, held, *numbers)
     return Y.reshape(V.shape), after.reshape(S.shape)
 
 
-def kernel_recurrence(
-    FQ: Array, FK: Array, V: Array, S: Array, z: Array, *, normalise: bool, eps: float
-) -> tuple[Array, Array, Array]:
-    """`recurrence` of sums, y_t = φ(q_t)ᵀ S_t / (φ(q_t)ᵀ z_t + ε): Y, and S and z after these positions."""
-    Y, S = recurrence(FQ, FK, V, S)
-    if not normalise:
-        return Y, S, z + FK.sum(-2)
-    q, k, after = heads(FQ), heads(FK), z.reshape(math.prod(z.shape[:-1]), z.shape[-1]).copy()
-    D = np.empty(q.shape[:2], q.dtype)
-    in_parallel(len(D) if FK.size > SMALL else 1, denominators, q, k, q.dtype.type(eps), after, D)
-    Y *= inverse(D).reshape(*FQ.shape[:-1], 1)
-    return Y, S, after.reshape(z.shape)
+def finish(Y: Array, V: Array, G: Array, asked: Any) -> Array:
+    """What stands behind the memory, of one token."""
+    B = math.prod(V.shape[:-3])
+    y, v, g = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Y, V, G))
+    skip, gain = for_reading(asked.skip), for_reading(asked.gain)
+    return finish_one(y, v, g, skip, gain, GATES[asked.gate], asked.gate_first).reshape(V.shape)

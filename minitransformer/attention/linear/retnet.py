@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.linear.memory import Entries, Memory, NormAndGatePullback, norm_and_gate
+from minitransformer.attention.linear.memory import Asked, Entries, Memory, NormAndGatePullback, norm_and_gate
 from minitransformer.checks import frozen
 from minitransformer.functional import silu
 from minitransformer.pullback import NoParams
@@ -70,6 +70,12 @@ class RetNet(Memory):
         scale = Q.dtype.type(self.d**-0.5)
         log_decay = np.log(retention_decays(self.heads)).astype(Q.dtype)[:, None]
         return Entries(scale * Q, K, V, None, np.broadcast_to(log_decay, K.shape[:-1])), ScaledPullback(scale)
+
+    def ask(self, params: NoParams, V: Array, *streams: Array) -> Asked:
+        """−ln γ_h, and a gain of one."""
+        d, nothing = V.shape[-1], V[..., :0]
+        speed = -np.log(retention_decays(self.heads))
+        return Asked(speed, nothing, nothing, scale=self.d**-0.5, skip=V[:0].ravel(), gain=np.ones(d, V.dtype))
 
     def finish(self, params: NoParams, Y: Array, V: Array, gate: Array) -> tuple[Array, PlainNormPullback]:
         """RMS norm ⊙ swish."""
