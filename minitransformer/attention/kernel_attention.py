@@ -196,8 +196,10 @@ def kernel_attention_step(
     longer = state.length + n
     if loops := loops_in("step"):
         if normalise:
-            return (found := loops.recurrence(FQ, FK, V, state.S, z=state.z, eps=eps))[0], KernelState(*found[1:], longer)
-        return (found := loops.recurrence(FQ, FK, V, state.S))[0], KernelState(found[1], state.z + FK.sum(-2), longer)
+            Y, S, z = loops.recurrence(FQ, FK, V, state.S, z=state.z, eps=eps)
+        else:
+            (Y, S), z = loops.recurrence(FQ, FK, V, state.S), state.z + FK.sum(-2)
+        return Y, KernelState(S, z, longer)
     S, z, Y, D = state.S, state.z, np.empty_like(V), np.ones(FQ.shape[:-1], V.dtype)
     for t in range(n):
         S = S + FK[..., t, :, None] * V[..., t, None, :]

@@ -128,7 +128,7 @@ def behind(X, Y, row, hidden, eps, centre, kind, gate):
 @compiled
 def through_blocks(X, rows, rooms, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale, kind, gate):
     """One row of each sample through all blocks, (B, D); `rooms` says where a block has its keys and values, and how many."""
-    B, D, columns = len(X), X.shape[1], len(X) * G * d
+    B, columns = len(X), len(X) * G * d
     for b in range(len(rows)):
         room, of_all = rooms[b], before(X, rows[b], d, cos, sin, position, interleaved, eps, centre)
         K, V = carray(at(room[0], X), (B, G, room[2], d)), carray(at(room[1], X), (B, G, room[2], d))
@@ -155,16 +155,20 @@ class Known:
         columns = max(p.heads * p.width for p in self.projections)
         self.zeros = np.zeros(max(block.width, block.ffn.hidden, columns), self.dtype)
         found = [self._row(own) for own in params]
-        self.rows = None if None in found else np.array(found, np.int64)
+        self.rows: Any = None if None in found else np.array(found, np.int64)
         self.cos = self.sin = np.empty((0, 0), self.dtype)
         self.last: tuple[Any, list[Array], Array] = None, [], np.empty((0, 0), np.int64)
 
     def _row(self, params: Any) -> list[int] | None:
         D, hidden, attention = self.block.width, self.block.ffn.hidden, params.attention
         W_1, b_1, *beside, W_2, b_2 = params.ffn
-        fixed = [(X, (D,)) for norm in (params.attention_norm, params.ffn_norm) for X in norm]
-        fixed += [(attention.W_o, (self.block.attention.width, D)), (attention.b_o, (D,)), (W_1, (D, hidden)), (b_1, (hidden,))]
-        fixed += [*zip(beside or (self.zeros[:0],) * 2, [(D, hidden), (hidden,)] if beside else [(0,)] * 2, strict=True)]
+        W_3, b_3 = beside or (self.zeros[:0], self.zeros[:0])
+        fixed: list[tuple[Any, tuple[int, ...]]] = [
+            (X, (D,)) for norm in (params.attention_norm, params.ffn_norm) for X in norm
+        ]
+        fixed += [(attention.W_o, (self.block.attention.width, D)), (attention.b_o, (D,))]
+        fixed += [(W_1, (D, hidden)), (b_1, (hidden,))]
+        fixed += [(W_3, (D, hidden)), (b_3, (hidden,))] if beside else [(W_3, (0,)), (b_3, (0,))]
         fixed += [(W_2, (hidden, D)), (b_2, (D,))]
         places = [self._place(*one) for one in fixed]
         for p in self.block.attention.projections(attention):
@@ -176,10 +180,12 @@ class Known:
         """Where an array is, or zeros for a bias that is not there; None for what is not as it should be."""
         if X is None and len(shape) == 1:
             X = self.zeros[: shape[0]]
-        return X.ctypes.data if X is not None and X.shape == shape and X.dtype == self.dtype and X.flags.carray else None
+        return (
+            X.ctypes.data if X is not None and X.shape == shape and X.dtype == self.dtype and X.flags.carray else None
+        )
 
     def angles(self, position: int) -> tuple[Array, Array, int, bool]:
-        """cos and sin of a table that reaches to this position, and whether the layout is interleaved; no pairs if nothing turns."""
+        """cos and sin, as far as this position at least, it, and whether pairs are interleaved; no pairs if nothing turns."""
         rotate = self.block.attention.rotate
         if rotate is not None and position >= len(self.cos):
             self.cos, self.sin = map(for_reading, rotate.table(position + 1, self.dtype))
@@ -263,7 +269,7 @@ def around_core(block: Any, params: Any, X: Array, state: Any) -> tuple[Array, A
     batch, found = X.shape[:-2], _known_for(block, (params,), X)
     if found is None or len(rows := X.reshape(-1, block.width)) > FEW:
         return None
-    attention, (row,) = block.attention, found.rows
+    attention, row = block.attention, found.rows[0]
     eps, centre, kind, gate = _network(block)
     angles = found.angles(0 if state is None else state.length)
     of_all = before(rows, row, block.width // attention.heads, *angles, eps, centre)

@@ -120,7 +120,12 @@ def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
     """
     (B, H, dv), d, sharing = V.shape, Q.shape[2], V.shape[1] // Q.shape[1]
     zero, half, one = V.dtype.type(0), V.dtype.type(0.5), V.dtype.type(1)
-    Y, after, e, alpha = np.zeros(V.shape, V.dtype), np.empty(S.shape, V.dtype), np.empty(dv, V.dtype), np.empty(d, V.dtype)
+    Y, after, e, alpha = (
+        np.zeros(V.shape, V.dtype),
+        np.empty(S.shape, V.dtype),
+        np.empty(dv, V.dtype),
+        np.empty(d, V.dtype),
+    )
     for b in range(B):
         for h in range(H):
             q, k, x, y = Q[b, h // sharing], K[b, h // sharing], logits[b, h], Y[b, h]
@@ -182,9 +187,9 @@ def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[
     return Y.reshape(V.shape), after.reshape(S.shape)
 
 
-def finish(Y: Array, V: Array, G: Array, asked: Any) -> Array:
+def finish(Y: Array, V: Array, G: Array, behind: Any) -> Array:
     """What stands behind the memory, of one token."""
     B = math.prod(V.shape[:-3])
     y, v, g = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Y, V, G))
-    skip, gain = for_reading(asked.skip), for_reading(asked.gain)
-    return finish_one(y, v, g, skip, gain, GATES[asked.gate], asked.gate_first).reshape(V.shape)
+    skip, gain = for_reading(behind.skip), for_reading(behind.gain)
+    return finish_one(y, v, g, skip, gain, GATES[behind.gate], behind.gate_first).reshape(V.shape)

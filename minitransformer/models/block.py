@@ -253,7 +253,10 @@ class Block:
     @cached_property
     def usual(self) -> bool:
         """Whether its core is dense softmax attention besides, for which there is one loop that does all."""
-        return self.of_heads and self.attention.core in (SoftmaxAttention(), SoftmaxAttention(norm="rms"))
+        return self.of_heads and getattr(self.attention, "core", None) in (
+            SoftmaxAttention(),
+            SoftmaxAttention(norm="rms"),
+        )
 
     @checked
     def step(

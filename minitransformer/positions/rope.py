@@ -151,7 +151,7 @@ class RoPE(Encoding):
         return self.scaling is None or getattr(self.scaling, "fixed", False)
 
     def table(self, length: int, dtype: np.dtype) -> tuple[Array, Array]:
-        """cos and sin of at least the first `length` positions, (room, pairs), if angles are fixed: a table serves many lengths."""
+        """cos and sin of the first `length` positions at least, (room, pairs), if angles are fixed; it serves many lengths."""
         return _table(self, max(64, 1 << (length - 1).bit_length()), dtype)
 
     def _refuse_other_widths(self, X: Array) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.linear.memory import Asked, Entries, Memory, NormAndGatePullback, norm_and_gate
+from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, NormAndGatePullback, norm_and_gate
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import affine, linear, silu, softplus
@@ -109,11 +109,11 @@ class GLA(Memory):
         closed, gates = softplus(-logits)
         return Entries(scale * Q, K, V, None, -closed / self.root), RootPullback(scale, self.root, gates, wide)
 
-    def ask(self, params: GLAParams, V: Array, *streams: Array) -> Asked:
+    def ask(self, params: GLAParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
         """−ln α = softplus(−x) / 16."""
-        nothing, low = V[..., :0], split_heads(affine(merge_heads(streams[0]), params.W, params.b), self.heads)
-        speed = np.full(self.heads, 1 / self.root)
-        return Asked(speed, -low, nothing, scale=self.d**-0.5, skip=params.gain[:0], gain=params.gain)
+        x = split_heads(affine(merge_heads(streams[0]), params.W, params.b), self.heads)
+        asked = Asked(np.full(self.heads, 1 / self.root), -x, V[..., :0], scale=self.d**-0.5)
+        return asked, Behind(params.gain, params.gain[:0])
 
     def finish(self, params: GLAParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
         """RMS norm ⊙ swish."""

@@ -11,7 +11,7 @@ What is read from a memory without a denominator grows with what was written. Th
 projected from X, lets a token say what it wants of what it reads.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -78,8 +78,6 @@ class Asked(NamedTuple):
     write        (*batch, H, 1, 0 or 1), with the reach: β = reach σ(write); with a reach of 0, nothing is corrected
     unit, scale  whether queries and keys have norm one; and what queries are multiplied with, after that
     steps        whether v is written softplus(logits) times
-    skip, gain   D (H,), or (0,); the gain of the norm behind the memory, (d,), or (H·d,) for all heads
-    gate         the name of f, and whether it comes before the norm
     """
 
     speed: Array
@@ -89,9 +87,17 @@ class Asked(NamedTuple):
     unit: bool = False
     scale: float = 1.0
     steps: bool = False
-    skip: Array = np.empty(0)
-    gain: Array = np.empty(0)
-    gate: str = "silu"
+
+
+class Behind(NamedTuple):
+    """What stands behind the memory then: RMS norm of y ⊙ f(g), or the norm of (y + D v) ⊙ f(g), if the gate is first.
+
+    gain, skip   of the norm, (d,), or (H·d,) for all heads together; and D (H,), or (0,)
+    """
+
+    gain: Array
+    skip: Array
+    gate: Literal["silu", "sigmoid"] = "silu"
     gate_first: bool = False
 
 
@@ -200,7 +206,7 @@ class Memory(Core):
     def finish(self, params: Any, Y: Array, V: Array, gate: Array) -> tuple[Array, Any]:
         raise TypeError(f"{type(self).__name__} does not say what it makes of Y")
 
-    def ask(self, params: Any, V: Array, *streams: Array) -> Asked | None:
+    def ask(self, params: Any, V: Array, *streams: Array) -> tuple[Asked, Behind] | None:
         """`prepare` and `finish` of one token, as data; None if these have to be called."""
         return None
 
@@ -241,7 +247,7 @@ class Memory(Core):
         rows = None if convolve is None else convolve.rows[..., Q.shape[-2] :, :].copy()
         after = state.length + Q.shape[-2]
         if Q.shape[-2] == 1 and (loops := loops_in("step")) and (asked := self.ask(params, V, *gates)):
-            Y, S = loops.write_and_read(Q, K, V, state.S, asked)
-            return loops.finish(Y, V, gate, asked), MemoryState(S, after, rows)
+            Y, S = loops.write_and_read(Q, K, V, state.S, asked[0])
+            return loops.finish(Y, V, gate, asked[1]), MemoryState(S, after, rows)
         Y, S = self.prepare(params, Q, K, V, *gates)[0].repeated().step(state.S)
         return self.finish(params, Y, V, gate)[0], MemoryState(S, after, rows)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.linear.memory import Asked, Entries, Memory, NormAndGatePullback, norm_and_gate
+from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, NormAndGatePullback, norm_and_gate
 from minitransformer.checks import frozen
 from minitransformer.functional import silu
 from minitransformer.pullback import NoParams
@@ -71,11 +71,11 @@ class RetNet(Memory):
         log_decay = np.log(retention_decays(self.heads)).astype(Q.dtype)[:, None]
         return Entries(scale * Q, K, V, None, np.broadcast_to(log_decay, K.shape[:-1])), ScaledPullback(scale)
 
-    def ask(self, params: NoParams, V: Array, *streams: Array) -> Asked:
+    def ask(self, params: NoParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
         """−ln γ_h, and a gain of one."""
-        d, nothing = V.shape[-1], V[..., :0]
-        speed = -np.log(retention_decays(self.heads))
-        return Asked(speed, nothing, nothing, scale=self.d**-0.5, skip=V[:0].ravel(), gain=np.ones(d, V.dtype))
+        gain, nothing = np.ones(V.shape[-1], V.dtype), V[..., :0]
+        asked = Asked(-np.log(retention_decays(self.heads)), nothing, nothing, scale=self.d**-0.5)
+        return asked, Behind(gain, gain[:0])
 
     def finish(self, params: NoParams, Y: Array, V: Array, gate: Array) -> tuple[Array, PlainNormPullback]:
         """RMS norm ⊙ swish."""

@@ -32,8 +32,8 @@ def only_those_there(there: Array, *arrays: Array) -> tuple[Array, ...]:
 
 def rows_at(X: Array, index: Array) -> Array:
     """X (*batch, n, w) at an index (*batch, groups, a): (*batch, groups, a, w). Some row of X in the place of nobody."""
-    *batch, n, w = X.shape
-    first = n * np.arange(math.prod(batch)).reshape(*batch, 1, 1)  # rows are copied whole: NumPy would look up number by number
+    *batch, n, _ = X.shape  # rows are copied whole: NumPy would look up number by number
+    first = n * np.arange(math.prod(batch)).reshape(*batch, 1, 1)
     return as_one_axis(X, 0, -1)[first + np.clip(index, 0, n - 1)]
 
 

@@ -207,17 +207,19 @@ def last_query(Q: Array, state: NSAState, block: int, chosen: int, window: int) 
     (past, means), (*batch, H, _, d) = state, Q.shape
     m, G, complete, blocks = past.length, past.K.shape[-3], means.length, -(-past.length // block)
     A, _ = softmax(Q.dtype.type(d**-0.5) * Q @ for_each_head(means.keys, (*batch, H)).mT)
-    weight = np.full((*past.K.shape[:-2], 1, blocks), np.inf, Q.dtype)  # the first block, its own and the one before are seen
+    weight = np.full(
+        (*past.K.shape[:-2], 1, blocks), np.inf, Q.dtype
+    )  # the first block, its own and the one before are seen
     weight[..., 1 : blocks - 2] = A.reshape(*batch, G, H // G, 1, complete).sum(-3)[..., 1 : blocks - 2]
     lists = largest_places(weight, min(max(chosen, 3), blocks), np.array([blocks]))
     j = as_one_axis(lists[..., None] * block + np.arange(block), -2)
     slots = j.shape[-1] - (blocks * block - m)  # the last ones of its own block are not there yet
     K, V = (rows_at(X, np.minimum(j, m - 1))[..., 0, :, :] for X in (past.K, past.V))
-    near = (X[..., max(m - window, 0) :, :] for X in (past.keys, past.values))
+    last = slice(max(m - window, 0), m)
     return (
         attend_to_buffer(Q, means.K, means.V, complete),
         attend_to_buffer(Q, K, V, slots),
-        attend_to_buffer(Q, *near, min(m, window)),
+        attend_to_buffer(Q, past.K[..., last, :], past.V[..., last, :], min(m, window)),
     )
 
 
@@ -277,4 +279,4 @@ class NSA(Core):
             return self(params, Q, past.keys, past.values, *streams, causal=True, mask=None, rng=None)[0], state
         gates, _ = sigmoid(streams[0])
         views = last_query(Q, state, self.block, self.chosen, self.window)
-        return sum(gates[..., b : b + 1] * Y for b, Y in enumerate(views)), state  # type: ignore[return-value]
+        return sum(gates[..., b : b + 1] * Y for b, Y in enumerate(views)), state
