@@ -114,46 +114,37 @@ def to_unit(x):
 
 @compiled
 def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
-    """y = q S of each head, (B, H, dv), and S, after one write; K is each for H/G heads of V.
+    """y and S of each head, (B·H, 1, dv) and (B·H, d, dv), after one write; a row of Q and of K is for H/G heads of V.
 
     α = exp(−speed softplus(logits)), or exp(−speed) where logits have no columns;   β = reach σ(write), where it has one
     """
-    (B, H, dv), d, sharing = V.shape, Q.shape[2], V.shape[1] // Q.shape[1]
+    H, dv, d, sharing, heads = V.shape[1], V.shape[2], Q.shape[2], V.shape[1] // Q.shape[1], V.shape[0] * V.shape[1]
     zero, half, one = V.dtype.type(0), V.dtype.type(0.5), V.dtype.type(1)
-    Y, after, e, alpha = (
-        np.zeros(V.shape, V.dtype),
+    q, k, v = np.empty((heads, 1, d), V.dtype), np.empty((heads, 1, d), V.dtype), np.empty((heads, 1, dv), V.dtype)
+    alpha = np.empty((heads, 1, max(logits.shape[2], 1)), V.dtype)
+    beta = np.empty((heads, 1 if reach > 0 else 0), V.dtype)
+    for i in range(heads):
+        b, h = i // H, i % H
+        g, x = h // sharing, logits[b, h]
+        of_q = scale * to_unit(Q[b, g]) if unit else scale
+        of_k = to_unit(K[b, g]) if unit else one
+        step = softplus(x[0], zero) if steps else one
+        for c in range(d):
+            q[i, 0, c], k[i, 0, c] = of_q * Q[b, g, c], of_k * K[b, g, c]
+        for c in range(dv):
+            v[i, 0, c] = step * V[b, h, c]
+        alpha[i, 0, 0] = np.exp(-speed[h])
+        for c in range(len(x)):
+            alpha[i, 0, c] = np.exp(-speed[h] * softplus(x[c], zero))
+        if reach > 0:
+            beta[i, 0] = reach * (half + half * np.tanh(half * write[b, h, 0]))
+    Y, after, nothing, queue = (
+        np.zeros(v.shape, V.dtype),
         np.empty(S.shape, V.dtype),
-        np.empty(dv, V.dtype),
-        np.empty(d, V.dtype),
+        beta[:, :0].copy(),
+        np.zeros(2, np.int64),
     )
-    for b in range(B):
-        for h in range(H):
-            q, k, x, y = Q[b, h // sharing], K[b, h // sharing], logits[b, h], Y[b, h]
-            of_q, of_k = (to_unit(q), to_unit(k)) if unit else (one, one)
-            alpha[:] = np.exp(-speed[h])
-            for c in range(len(x)):
-                alpha[c] = np.exp(-speed[h] * softplus(x[c], zero))
-            if len(x) == 1:
-                alpha[:] = alpha[0]
-            step = softplus(x[0], zero) if steps else one
-            for j in range(dv):
-                e[j] = step * V[b, h, j]
-            for c in range(d):
-                before, row, a, weight = S[b, h, c], after[b, h, c], alpha[c], of_k * k[c]
-                for j in range(dv):
-                    row[j] = a * before[j]
-                if reach > 0:
-                    for j in range(dv):
-                        e[j] -= weight * row[j]
-            if reach > 0:
-                beta = reach * (half + half * np.tanh(half * write[b, h, 0]))
-                for j in range(dv):
-                    e[j] *= beta
-            for c in range(d):
-                row, weight, share = after[b, h, c], of_k * k[c], scale * of_q * q[c]
-                for j in range(dv):
-                    row[j] += weight * e[j]
-                    y[j] += share * row[j]
+    recur(q, k, v, beta, alpha, S, nothing, zero, zero, after, nothing, Y, queue)
     return Y, after
 
 
@@ -181,7 +172,7 @@ def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[
         raise ValueError(f"state: S {S.shape} of {S.dtype} should be {wanted[0]} of {V.dtype}")
     B, number = math.prod(V.shape[:-3]), V.dtype.type
     rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, asked.write, asked.logits))
-    speed, held = for_reading(asked.speed.astype(V.dtype, copy=False)), for_reading(S.reshape(B, -1, *S.shape[-2:]))
+    speed, held = for_reading(asked.speed.astype(V.dtype, copy=False)), for_reading(S.reshape(-1, *S.shape[-2:]))
     numbers = asked.unit, number(asked.scale), number(asked.reach), asked.steps
     Y, after = write_one(*rows, speed, held, *numbers)
     return Y.reshape(V.shape), after.reshape(S.shape)
