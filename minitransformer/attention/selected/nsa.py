@@ -242,7 +242,6 @@ class NSA(Core):
     cost = "O(n²/block + n (chosen block + window))"
     causal = "always"
     needs = "three gates from X"
-    remembers = "keys and values, and the means of blocks"
     groups = True
     streams: ClassVar[dict[str, int]] = {"gates": 3}
 
