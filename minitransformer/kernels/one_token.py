@@ -34,8 +34,8 @@ from minitransformer.typing import Array
 EPS = 1e-6  # of `rms_norm`, which makes queries and keys of length √d
 KEPT = 128  # blocks whose parameters have been looked at
 
-# Where the arrays of a block are, a row of addresses: these twelve, of which W₃ and b₃ may be empty, then four numbers for each
-# projection: the addresses of W, b and the gain, or 0 for no gain; how many columns it has; and 1 if it is turned.
+# Where the arrays of a block are, a row of addresses: these twelve, of which W₃ and b₃ may be empty, then five numbers for each
+# projection: the addresses of W, of b, and of the gain, or 0 for no gain; how many columns it has; and 1 if it is turned.
 GAMMA, BETA, GAMMA_2, BETA_2, W_O, B_O, W_1, B_1, W_3, B_3, W_2, B_2, FIRST = range(13)
 EACH = 5
 

@@ -3,7 +3,9 @@
     S̄ = Diag(α_t) S                what is held fades
     e = v_t − k_tᵀ S̄               or v_t itself, where nothing is corrected
     S = S̄ + β_t k_t eᵀ
-    y_t = q_tᵀ S
+    y_t = q_tᵀ S                   divided by q_tᵀ z_t, z_t = z_{t−1} + k_t, where there is a z
+
+For one token of a layer, what makes α and β of its logits, and the norm and the gate behind, are loops here too.
 
 Why this is fast. In generation a memory is so small that NumPy spends its time on starting a dozen operations: here they are
 one. A row of S fades, is looked up, is written to and read while it is in the nearest cache. (From an empty memory the `sweeps`
@@ -24,6 +26,9 @@ from minitransformer.kernels.scan import dot, heads
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.typing import Array
 
+LEAST = {
+    np.dtype(kind): kind(float(np.finfo(kind).tiny) ** 0.8) for kind in (np.float32, np.float64)
+}  # as in `inverse`
 SMALL = 2**18  # multiply-adds; what has fewer is done before a second thread is awake
 
 
@@ -89,7 +94,7 @@ def recurrence(
     alpha = np.empty((B, n, 0), v.dtype) if decay is None else heads(decay)
     sums = np.empty((B, 0), v.dtype) if z is None else for_reading(z.reshape(B, r))
     Y, after, z_after = np.zeros(v.shape, v.dtype), np.empty((B, r, v.shape[-1]), v.dtype), np.empty_like(sums)
-    numbers = v.dtype.type(np.finfo(v.dtype).tiny ** 0.8), v.dtype.type(eps)
+    numbers = LEAST[v.dtype], v.dtype.type(eps)
     arrays = q, k, v, corrected, alpha, for_reading(S.reshape(after.shape)), sums, *numbers, after, z_after, Y
     in_parallel(B if S.size * n > SMALL else 1, recur, *arrays)
     Y, after = Y.reshape(V.shape), after.reshape(S.shape)
