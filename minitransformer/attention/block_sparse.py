@@ -110,11 +110,12 @@ def complete_blocks(first: int, n: int, count: int, step: int, front: int = 0) -
     t, k = np.repeat(np.arange(T), counts), np.concatenate([np.arange(0), *map(np.arange, counts)])
     edge = seen[t].min(-1, initial=front + count) < (k + 1) * TILE
     sees = k[edge, None, None] * TILE + np.arange(TILE) < seen[t[edge]][..., None]
-    masks, of_edges = np.unique(sees.reshape(-1, TILE * TILE), axis=0, return_inverse=True)
-    which = np.full(len(t), -1)
-    which[edge] = of_edges.reshape(-1)
+    bits = np.packbits(sees.reshape(-1, TILE * TILE), axis=-1).view(f"V{TILE * TILE // 8}")[:, 0]  # a mask is one entry
+    _, first_of, of_edges = np.unique(bits, return_index=True, return_inverse=True)
+    masks, which = sees[first_of], np.full(len(t), -1)
+    which[edge] = of_edges
     starts = np.concatenate([[0], np.cumsum(counts)])[None].astype(np.int64)
-    masks = masks.reshape(-1, TILE, TILE) if len(masks) else np.zeros((1, TILE, TILE), bool)
+    masks = masks if len(masks) else np.zeros((1, TILE, TILE), bool)
     return settled(BlockPattern(n, front + count, starts, k, which, masks))
 
 

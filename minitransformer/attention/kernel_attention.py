@@ -195,7 +195,10 @@ def kernel_attention_step(
         raise ValueError(f"state: {shapes} should be {(*batch, r, V.shape[-1])} and {(*batch, r)}")
     longer = state.length + n
     if loops := loops_in("step"):
-        Y, S, z = loops.kernel_recurrence(FQ, FK, V, state.S, state.z, normalise=normalise, eps=eps)
+        if normalise:
+            Y, S, z = loops.recurrence(FQ, FK, V, state.S, z=state.z, eps=eps)
+        else:
+            (Y, S), z = loops.recurrence(FQ, FK, V, state.S), state.z + FK.sum(-2)
         return Y, KernelState(S, z, longer)
     S, z, Y, D = state.S, state.z, np.empty_like(V), np.ones(FQ.shape[:-1], V.dtype)
     for t in range(n):

@@ -70,6 +70,17 @@ class MultiHeadParams(NamedTuple):
         return "b_q", "b_k", "b_v", "b_o"
 
 
+class Projection(NamedTuple):
+    """One of X: W (D, heads · width), b, the gain of what is normalised, and whether it is turned."""
+
+    W: Array
+    b: Array | None
+    heads: int
+    width: int
+    gain: Array | None = None
+    turned: bool = False
+
+
 class Heads(NamedTuple):
     """One projection, split into heads, perhaps normalised and turned: X W + b (*batch, H, n, d). Back to (dX, dW, db, dgain)."""
 
@@ -411,28 +422,37 @@ class MultiHeadAttention(Mixer):
             raise TypeError(f"{type(self.rotate).__name__} keeps no state: the angles change with the length")
         one_dtype(X=X, W_v=params.W_v)
         first = 0 if state is None else state.length
+        arrays = [self._plain(projection, X, first) for projection in self.projections(params)]
+        Y, state = self._go_on(params, arrays, state)
+        return affine(merge_heads(Y), params.W_o, params.b_o), state
+
+    def projections(self, params: MultiHeadParams) -> list[Projection]:
+        """All that a step projects X to, as far as there is any: values, queries, keys, and the streams."""
+        d, turned, own = self.width // self.heads, self.rotate is not None, params.streams or {}
         g_q, g_k = (None, None) if params.gains is None else params.gains
-        V = self._plain(params.W_v, params.b_v, X, self._groups)
-        Q = V
+        found = [Projection(params.W_v, params.b_v, self._groups, d)]
         if params.W_q is not None:
-            Q = self._plain(params.W_q, params.b_q, X, self._query_heads, g_q, turned_from=first)
-        K = Q if params.W_k is None else self._plain(params.W_k, params.b_k, X, self._key_heads, g_k, turned_from=first)
+            found.append(Projection(params.W_q, params.b_q, self._query_heads, d, g_q, turned))
+        if params.W_k is not None:
+            found.append(Projection(params.W_k, params.b_k, self._key_heads, d, g_k, turned))
+        widths = self._streams(self.core)
+        return found + [Projection(own[name].W, own[name].b, self.heads, w) for name, w in widths.items()]
+
+    def _plain(self, projection: Projection, X: Array, first: int) -> Array:
+        """As `_project`, with nothing remembered."""
+        Y = split_heads(affine(X, projection.W, projection.b), projection.heads)
+        if projection.gain is not None:
+            Y, _ = rms_norm(Y, projection.gain)
+        if not projection.turned:
+            return Y
+        return self.rotate.turn(Y, first=first, length=first + X.shape[-2])[0]
+
+    def _go_on(self, params: MultiHeadParams, arrays: list[Array], state: Any) -> tuple[Array, Any]:
+        """From what new tokens were projected to, to the heads' Y; and the longer state."""
+        V, *others = arrays
+        Q = V if params.W_q is None else others.pop(0)
+        K = Q if params.W_k is None else others.pop(0)
         if self._groups != self.heads and not self.core.groups:
             K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))
-        own = params.streams or {}
-        streams = [self._plain(own[name].W, own[name].b, X, self.heads) for name in self._streams(self.core)]
-        heads, state = self.core.step(params.core, Q, K, V, *streams[: len(self.core.streams)], state=state)
-        if self.core.gate is not None:
-            heads, _ = output_gate(heads, streams[-1])
-        return affine(merge_heads(heads), params.W_o, params.b_o), state
-
-    def _plain(
-        self, W: Array, b: Array | None, X: Array, heads: int, gain: Array | None = None, turned_from: int | None = None
-    ) -> Array:
-        """As `_project`, with nothing remembered."""
-        Y = split_heads(affine(X, W, b), heads)
-        if gain is not None:
-            Y, _ = rms_norm(Y, gain)
-        if turned_from is None or self.rotate is None:
-            return Y
-        return self.rotate.turn(Y, first=turned_from, length=turned_from + X.shape[-2])[0]
+        Y, state = self.core.step(params.core, Q, K, V, *others[: len(self.core.streams)], state=state)
+        return Y if self.core.gate is None else output_gate(Y, others[-1])[0], state

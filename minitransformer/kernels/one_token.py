@@ -1,28 +1,30 @@
-"""One new token through all blocks, as in generation. For each of them:
+"""One new token through a block, as in generation:
 
-    z = LN(x);   q, k, v = z W_q + b_q,  z W_k + b_k,  z W_v + b_v        q and k normed, then turned, if they are
-    K, V with one row more                                               in the room that the state has
-    y = softmax(q Kᵀ/√d) V                                               head by head
+    z = LN(x);   q, k, v, … = z W + b                    q and k normed, then turned, if they are     `before`
+    y = what the core makes of them and of the past
     x ← x + y W_o + b_o
-    x ← x + f(LN(x) W₁ + b₁) W₂ + b₂                                     or (f(LN(x) W₁ + b₁) ⊙ (LN(x) W₃ + b₃)) W₂ + b₂
+    x ← x + f(LN(x) W₁ + b₁) W₂ + b₂                     or (f(LN(x) W₁ + b₁) ⊙ (LN(x) W₃ + b₃)) W₂ + b₂     `behind`
 
-Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here all
-blocks are one call, with one table that says where their arrays are. (An array takes 0.3 µs to hand over; a block has 16 to 22.)
-What is left is the reading of the weights. It is for usual blocks (pre-norm, dense softmax) that are alike; any other goes step
-by step, to the same numbers.
+For dense softmax attention the core is here too, and all blocks are one call: K and V get one row more, in the room that the
+state has, and y = softmax(q Kᵀ/√d) V, head by head.
+
+Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here a
+block is two calls and its core's step, with one row of a table that says where its arrays are. (An array takes 0.3 µs to hand
+over; a block has 16 to 30.) What is left is the reading of the weights. It is for pre-norm blocks of heads; any other goes part
+by part, to the same numbers.
 """
 
 import ctypes
 import math
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 from numba import carray, types
 from numba.extending import intrinsic
 
-from minitransformer.arrays import for_reading
+from minitransformer.arrays import FEW, for_reading
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.few_queries import attend_plainly
 from minitransformer.kernels.few_rows import KINDS, gated_layers, norm_rows, product, two_layers
@@ -30,32 +32,12 @@ from minitransformer.kernels.pointwise import GATES
 from minitransformer.typing import Array
 
 EPS = 1e-6  # of `rms_norm`, which makes queries and keys of length √d
-KEPT = 8  # models whose parameters have been looked at
+KEPT = 128  # blocks whose parameters have been looked at
 
-
-class Weights(NamedTuple):
-    """The arrays of a block; zeros for a bias that is not there, and no numbers for gains and gates that are not."""
-
-    gamma: Array
-    beta: Array
-    W_q: Array
-    b_q: Array
-    W_k: Array
-    b_k: Array
-    W_v: Array
-    b_v: Array
-    W_o: Array
-    b_o: Array
-    gamma_2: Array
-    beta_2: Array
-    W_1: Array
-    b_1: Array
-    W_2: Array
-    b_2: Array
-    g_q: Array
-    g_k: Array
-    W_3: Array
-    b_3: Array
+# Where the arrays of a block are, a row of addresses: these twelve, of which W₃ and b₃ may be empty, then five numbers for each
+# projection: the addresses of W, of b, and of the gain, or 0 for no gain; how many columns it has; and 1 if it is turned.
+GAMMA, BETA, GAMMA_2, BETA_2, W_O, B_O, W_1, B_1, W_3, B_3, W_2, B_2, FIRST = range(13)
+EACH = 5
 
 
 @intrinsic
@@ -113,63 +95,104 @@ def put_row(X, rows, m):
 
 
 @compiled
-def through_block(X, w, K, V, m, cos, sin, interleaved, eps, centre, normed, scale, kind, gate):
-    """One row of each sample through the block, X (B, D); its key and its value become row m − 1 of K and V (B, G, room, d)."""
-    Z, d = norm_rows(X, w.gamma, w.beta, eps, centre), K.shape[3]
-    Q, k = product(Z, w.W_q, w.b_q), product(Z, w.W_k, w.b_k)
-    if normed:
-        zeros = np.zeros(d, X.dtype)
-        Q = norm_rows(Q.reshape(-1, d), w.g_q, zeros, EPS, False).reshape(Q.shape)
-        k = norm_rows(k.reshape(-1, d), w.g_k, zeros, EPS, False).reshape(k.shape)
-    if len(cos) > 0:
-        turn_rows(Q, d, cos, sin, interleaved)
-        turn_rows(k, d, cos, sin, interleaved)
-    put_row(K, k, m - 1)
-    put_row(V, product(Z, w.W_v, w.b_v), m - 1)
-    heads, groups = Q.size // d, K.shape[0] * K.shape[1]
-    keys, values = K.reshape(groups, K.shape[2], d), V.reshape(groups, K.shape[2], d)
-    Y = attend_plainly(Q.reshape(heads, 1, d), keys, values, m, scale)
-    Z = X + product(Y.reshape(len(X), Q.shape[1]), w.W_o, w.b_o)
-    F = norm_rows(Z, w.gamma_2, w.beta_2, eps, centre)
-    if gate >= 0:
-        return Z + gated_layers(F, w.W_1, w.b_1, w.W_3, w.b_3, w.W_2, w.b_2, gate)
-    return Z + two_layers(F, w.W_1, w.b_1, w.W_2, w.b_2, kind)
+def before(X, row, d, cos, sin, position, interleaved, eps, centre):
+    """LN(X) W + b of all projections, one after another: (B, columns) each."""
+    B, D = X.shape
+    Z, start = norm_rows(X, vector(row[GAMMA], D, X), vector(row[BETA], D, X), eps, centre), 0
+    of_all = np.empty(B * row[FIRST + 3 :: EACH].sum(), X.dtype)
+    for p in range(FIRST, len(row), EACH):
+        W, b, gain, columns, turned = row[p : p + EACH]
+        Y = of_all[start : start + B * columns].reshape(B, columns)
+        Y[:] = product(Z, matrix(W, D, columns, X), vector(b, columns, X))
+        if gain != 0:
+            Y[:] = norm_rows(Y.reshape(-1, d), vector(gain, d, X), np.zeros(d, X.dtype), EPS, False).reshape(Y.shape)
+        if turned:
+            turn_rows(Y, d, cos[position], sin[position], interleaved)
+        start += B * columns
+    return of_all
 
 
 @compiled
-def through_blocks(X, table, G, d, hidden, m, cos, sin, interleaved, eps, centre, normed, scale, kind, gate):
-    """One row of each sample through all blocks, (B, D); a row of the table says where a block has its arrays, and its room."""
-    D, kv, gains, beside = X.shape[1], G * d, d if normed else 0, hidden if gate >= 0 else 0
-    for a in table:
-        w = Weights(
-            *(vector(a[0], D, X), vector(a[1], D, X)),
-            *(matrix(a[2], D, D, X), vector(a[3], D, X)),
-            *(matrix(a[4], D, kv, X), vector(a[5], kv, X)),
-            *(matrix(a[6], D, kv, X), vector(a[7], kv, X)),
-            *(matrix(a[8], D, D, X), vector(a[9], D, X)),
-            *(vector(a[10], D, X), vector(a[11], D, X)),
-            *(matrix(a[12], D, hidden, X), vector(a[13], hidden, X)),
-            *(matrix(a[14], hidden, D, X), vector(a[15], D, X)),
-            *(vector(a[16], gains, X), vector(a[17], gains, X)),
-            *(matrix(a[18], D, beside, X), vector(a[19], beside, X)),
-        )
-        K, V = carray(at(a[20], X), (len(X), G, a[22], d)), carray(at(a[21], X), (len(X), G, a[22], d))
-        X = through_block(X, w, K, V, m, cos, sin, interleaved, eps, centre, normed, scale, kind, gate)
+def behind(X, Y, row, hidden, eps, centre, kind, gate):
+    """X + Y W_o + b_o, and then plus the feed-forward network of its norm; Y (B, H·dv)."""
+    D = X.shape[1]
+    Z = X + product(Y, matrix(row[W_O], Y.shape[1], D, X), vector(row[B_O], D, X))
+    F = norm_rows(Z, vector(row[GAMMA_2], D, X), vector(row[BETA_2], D, X), eps, centre)
+    first = matrix(row[W_1], D, hidden, X), vector(row[B_1], hidden, X)
+    last = matrix(row[W_2], hidden, D, X), vector(row[B_2], D, X)
+    if gate < 0:
+        return Z + two_layers(F, *first, *last, kind)
+    return Z + gated_layers(F, *first, matrix(row[W_3], D, hidden, X), vector(row[B_3], hidden, X), *last, gate)
+
+
+@compiled
+def through_blocks(X, rows, rooms, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale, kind, gate):
+    """One row of each sample through all blocks, (B, D); `rooms` says where a block has its keys and values, and how many."""
+    B, columns = len(X), len(X) * G * d
+    for b in range(len(rows)):
+        room, of_all = rooms[b], before(X, rows[b], d, cos, sin, position, interleaved, eps, centre)
+        K, V = carray(at(room[0], X), (B, G, room[2], d)), carray(at(room[1], X), (B, G, room[2], d))
+        put_row(V, of_all[:columns].reshape(B, G * d), position)
+        put_row(K, of_all[len(of_all) - columns :].reshape(B, G * d), position)
+        Q = of_all[columns : len(of_all) - columns].reshape(-1, 1, d)
+        Y = attend_plainly(Q, K.reshape(B * G, room[2], d), V.reshape(B * G, room[2], d), position + 1, scale)
+        X = behind(X, Y.reshape(B, Y.size // B), rows[b], hidden, eps, centre, kind, gate)
     return X
 
 
+# ------------------------------------------------------------------------------------- what is known of the arrays
+
+
 class Known:
-    """The parameters of some blocks, looked at once; and where all arrays are, with the keys and values of the last call."""
+    """Blocks of one form with their parameters, looked at once: where all arrays are, and the keys and values of the last call.
 
-    def __init__(self, params: tuple[Any, ...], D: int, kv: int, hidden: int, d: int) -> None:
-        self.params, self.dtype = params, params[0].attention.W_q.dtype
-        found = [_weights(own, D, kv, hidden, d, self.dtype) for own in params]
-        self.weights = [own for own in found if own is not None]
+    rows   for each block, as above; None if an array of one of them is of another shape or dtype, or not row by row
+    """
+
+    def __init__(self, block: Any, params: tuple[Any, ...]) -> None:
+        self.block, self.params, self.dtype = block, params, params[0].attention.W_v.dtype
+        self.projections = block.attention.projections(params[0].attention)
+        columns = max(p.heads * p.width for p in self.projections)
+        self.zeros = np.zeros(max(block.width, block.ffn.hidden, columns), self.dtype)
+        found = [self._row(own) for own in params]
+        self.rows: Any = None if None in found else np.array(found, np.int64)
+        self.cos = self.sin = np.empty((0, 0), self.dtype)
         self.last: tuple[Any, list[Array], Array] = None, [], np.empty((0, 0), np.int64)
-        self.no_angles = np.empty(0, self.dtype)
 
-    def table(self, states: tuple[Any, ...], shape: tuple[int, ...], m: int) -> Array | None:
-        """A row for each block; None if something is not of this dtype, row by row, or keys and values are not (*batch, G, m, d).
+    def _row(self, params: Any) -> list[int] | None:
+        D, hidden, attention = self.block.width, self.block.ffn.hidden, params.attention
+        W_1, b_1, *beside, W_2, b_2 = params.ffn
+        W_3, b_3 = beside or (self.zeros[:0], self.zeros[:0])
+        fixed: list[tuple[Any, tuple[int, ...]]] = [
+            (X, (D,)) for norm in (params.attention_norm, params.ffn_norm) for X in norm
+        ]
+        fixed += [(attention.W_o, (self.block.attention.width, D)), (attention.b_o, (D,))]
+        fixed += [(W_1, (D, hidden)), (b_1, (hidden,))]
+        fixed += [(W_3, (D, hidden)), (b_3, (hidden,))] if beside else [(W_3, (0,)), (b_3, (0,))]
+        fixed += [(W_2, (hidden, D)), (b_2, (D,))]
+        places = [self._place(*one) for one in fixed]
+        for p in self.block.attention.projections(attention):
+            columns, gain = p.heads * p.width, 0 if p.gain is None else self._place(p.gain, (p.width,))
+            places += [self._place(p.W, (D, columns)), self._place(p.b, (columns,)), gain, columns, int(p.turned)]
+        return None if None in places else places  # type: ignore[return-value]
+
+    def _place(self, X: Array | None, shape: tuple[int, ...]) -> int | None:
+        """Where an array is, or zeros for a bias that is not there; None for what is not as it should be."""
+        if X is None and len(shape) == 1:
+            X = self.zeros[: shape[0]]
+        return (
+            X.ctypes.data if X is not None and X.shape == shape and X.dtype == self.dtype and X.flags.carray else None
+        )
+
+    def angles(self, position: int) -> tuple[Array, Array, int, bool]:
+        """cos and sin, as far as this position at least, it, and whether pairs are interleaved; no pairs if nothing turns."""
+        rotate = self.block.attention.rotate
+        if rotate is not None and position >= len(self.cos):
+            self.cos, self.sin = map(for_reading, rotate.table(position + 1, self.dtype))
+        return self.cos, self.sin, position, rotate is not None and rotate.layout == "interleaved"
+
+    def rooms(self, states: tuple[Any, ...], shape: tuple[int, ...], m: int) -> Array | None:
+        """Where the keys and values of each block are; None if they are of another dtype, length or shape than (*batch, G, m, d).
 
         shape    (*batch, G, d)
         """
@@ -178,59 +201,46 @@ class Known:
             buffers += state.K, state.V
             if state.length != m:
                 return None
-        before, same, table = self.last
+        before, same, rooms = self.last
         if shape != before or not all(map(is_, buffers, same)):
             fits = all(
                 (*M.shape[:-2], M.shape[-1]) == shape and M.dtype == self.dtype and M.flags.carray for M in buffers
             )
-            rooms = all(state.K.shape == state.V.shape for state in states)
-            if len(self.weights) < len(states) or not fits or not rooms:
+            if not fits or any(state.K.shape != state.V.shape for state in states):
                 return None
-            of_blocks = zip(self.weights, states, strict=True)
-            rows = [[*(A.ctypes.data for A in (*w, s.K, s.V)), s.K.shape[-2]] for w, s in of_blocks]
-            table = np.array(rows, np.int64)
-            self.last = shape, buffers, table
-        return table
+            rooms = np.array([[s.K.ctypes.data, s.V.ctypes.data, s.K.shape[-2]] for s in states], np.int64)
+            self.last = shape, buffers, rooms
+        return rooms
 
 
 _looked_at: dict[tuple[int, ...], Known] = {}
 
 
-def known(params: tuple[Any, ...], D: int, kv: int, hidden: int, d: int) -> Known:
-    """What is known of these parameters, of blocks of this form. They are kept, so nothing else can have their ids."""
-    key = D, kv, hidden, d, *map(id, params)
+def known(block: Any, params: tuple[Any, ...]) -> Known:
+    """What is known of blocks of this form with these parameters. All are kept, so nothing else can have their ids."""
+    key = id(block), *map(id, params)
     if (found := _looked_at.get(key)) is None:
-        if len(_looked_at) >= KEPT:
-            _looked_at.clear()
-        found = _looked_at[key] = Known(params, D, kv, hidden, d)
+        while _looked_at and sum(len(one.params) for one in list(_looked_at.values())) + len(params) > KEPT:
+            _looked_at.pop(next(iter(_looked_at)), None)
+        found = _looked_at[key] = Known(block, params)
     return found
 
 
-def _weights(params: Any, D: int, kv: int, hidden: int, d: int, dtype: Any) -> Weights | None:
-    a, f, norms = params.attention, params.ffn, (params.attention_norm, params.ffn_norm)
-    gated, gains = hasattr(f, "U_2"), a.gains or (None, None)
-    arrays = {
-        **{"gamma": norms[0].gamma, "beta": norms[0].beta, "gamma_2": norms[1].gamma, "beta_2": norms[1].beta},
-        **{name: getattr(a, name) for name in ("W_q", "b_q", "W_k", "b_k", "W_v", "b_v", "W_o", "b_o")},
-        **dict(
-            zip(("W_1", "b_1", "W_3", "b_3", "W_2", "b_2") if gated else ("W_1", "b_1", "W_2", "b_2"), f, strict=True)
-        ),
-        **{"g_q": gains[0], "g_k": gains[1]},
-    }
-    shapes = {
-        **dict.fromkeys(("gamma", "beta", "gamma_2", "beta_2", "b_q", "b_o", "b_2"), (D,)),
-        **dict.fromkeys(("W_q", "W_o"), (D, D)),
-        **dict.fromkeys(("W_k", "W_v"), (D, kv)),
-        **dict.fromkeys(("b_k", "b_v"), (kv,)),
-        **{"W_1": (D, hidden), "b_1": (hidden,), "W_2": (hidden, D)},
-        **({"W_3": (D, hidden), "b_3": (hidden,)} if gated else {"W_3": (D, 0), "b_3": (0,)}),
-        **dict.fromkeys(("g_q", "g_k"), (0 if a.gains is None else d,)),
-    }
-    whole = {
-        name: np.zeros(shape, dtype) if arrays.get(name) is None else arrays[name] for name, shape in shapes.items()
-    }
-    fits = all(X.shape == shapes[name] and X.dtype == dtype and X.flags.carray for name, X in whole.items())
-    return Weights(**whole) if fits else None
+# ------------------------------------------------------------------------------------- the calls
+
+
+def _known_for(block: Any, params: tuple[Any, ...], X: Array) -> Known | None:
+    """What is known of these blocks, if the loops can take one token X of each sample through them."""
+    ffn, found = block.ffn, known(block, params)
+    exact = getattr(ffn, "gate", None) or ffn.activation  # GELU of float64 is for NumPy
+    fits = X.dtype == found.dtype and X.shape[-1] == block.width and (exact != "gelu" or X.dtype == np.float32)
+    return found if fits and found.rows is not None else None
+
+
+def _network(block: Any) -> tuple[Any, ...]:
+    """Of the norm and the feed-forward network, what the loops want to know."""
+    norm, gate = block._norm, getattr(block.ffn, "gate", None)
+    return norm.eps, norm.kind == "layer", *((KINDS[block.ffn.activation], -1) if gate is None else (-1, GATES[gate]))
 
 
 def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
@@ -238,22 +248,36 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
 
     The states are those of softmax attention: keys and values, with room for one more. None for what has to go step by step.
     """
-    attention, ffn, norm = block.attention, block.ffn, block._norm
-    d, D, G, m = block.width // attention.heads, block.width, attention._groups, states[0].length + 1
-    found, gate = known(params, D, G * d, ffn.hidden, d), getattr(ffn, "gate", None)
-    if X.dtype != found.dtype or ((gate or ffn.activation) == "gelu" and X.dtype != np.float32):
+    attention, m = block.attention, states[0].length + 1
+    if (found := _known_for(block, params, X)) is None:
         return None
+    d, G = block.width // attention.heads, attention._groups
     states = tuple([state.with_room(1) for state in states])
-    table = found.table(states, (*X.shape[:-2], G, d), m)
-    if table is None:
+    rooms = found.rooms(states, (*X.shape[:-2], G, d), m)
+    if rooms is None:
         return None
-    rows, cos, sin, interleaved = X.reshape(-1, D), found.no_angles, found.no_angles, True
-    if attention.rotate is not None:
-        cos, sin, interleaved = attention.rotate.angles_of(m - 1, X.dtype)
-        cos, sin = for_reading(cos), for_reading(sin)
+    eps, centre, kind, gate = _network(block)
     Y = through_blocks(
-        *(rows, table, G, d, ffn.hidden, m, cos, sin, interleaved),
-        *(norm.eps, norm.kind == "layer", attention.core.norm is not None, 1 / math.sqrt(d)),
-        *((KINDS[ffn.activation], -1) if gate is None else (-1, GATES[gate])),
+        *(X.reshape(-1, block.width), found.rows, rooms, G, d, *found.angles(m - 1)),
+        *(block.ffn.hidden, eps, centre, 1 / math.sqrt(d), kind, gate),
     )
     return Y.reshape(X.shape), states
+
+
+def around_core(block: Any, params: Any, X: Array, state: Any) -> tuple[Array, Any] | None:
+    """`Block.step` of one token of each of a few samples, whatever the core: a call before it, and one behind it."""
+    batch, found = X.shape[:-2], _known_for(block, (params,), X)
+    if found is None or len(rows := X.reshape(-1, block.width)) > FEW:
+        return None
+    attention, row = block.attention, found.rows[0]
+    eps, centre, kind, gate = _network(block)
+    angles = found.angles(0 if state is None else state.length)
+    of_all = before(rows, row, block.width // attention.heads, *angles, eps, centre)
+    arrays, start = [], 0
+    for p in found.projections:
+        stop = start + len(rows) * p.heads * p.width
+        arrays.append(of_all[start:stop].reshape(*batch, p.heads, 1, p.width))
+        start = stop
+    Y, state = attention._go_on(params.attention, arrays, state)
+    Y = for_reading(Y.reshape(len(rows), attention.width))
+    return behind(rows, Y, row, block.ffn.hidden, eps, centre, kind, gate).reshape(X.shape), state

@@ -3,7 +3,9 @@
     S̄ = Diag(α_t) S                what is held fades
     e = v_t − k_tᵀ S̄               or v_t itself, where nothing is corrected
     S = S̄ + β_t k_t eᵀ
-    y_t = q_tᵀ S
+    y_t = q_tᵀ S                   divided by q_tᵀ z_t, z_t = z_{t−1} + k_t, where there is a z
+
+For one token of a layer, what makes α and β of its logits, and the norm and the gate behind, are loops here too.
 
 Why this is fast. In generation a memory is so small that NumPy spends its time on starting a dozen operations: here they are
 one. A row of S fades, is looked up, is written to and read while it is in the nearest cache. (From an empty memory the `sweeps`
@@ -11,34 +13,45 @@ take many positions four times as fast.)
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import for_reading, inverse
-from minitransformer.kernels.compiling import compiled
-from minitransformer.kernels.scan import denominators, heads
+from minitransformer.arrays import for_reading
+from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.few_rows import norm_rows
+from minitransformer.kernels.norms_and_loss import squares
+from minitransformer.kernels.pointwise import GATES, open_gate
+from minitransformer.kernels.scan import dot, heads
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.typing import Array
 
+LEAST = {
+    np.dtype(kind): kind(float(np.finfo(kind).tiny) ** 0.8) for kind in (np.float32, np.float64)
+}  # as in `inverse`
 SMALL = 2**18  # multiply-adds; what has fewer is done before a second thread is awake
 
 
 @compiled
-def recur(Q, K, V, beta, decay, S, Y, queue):
-    """Y, which begins with zeros, and S after all positions; β (B, n) or (B, 0), α (B, n, 0), (B, n, 1) or (B, n, r)."""
-    Q, K, V, beta, decay, S, Y = borrowed((Q, K, V, beta, decay, S, Y))
-    corrects, gates = beta.shape[1] > 0, decay.shape[2]
+def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
+    """Y, which begins with zeros, and the state after all positions; β (B, n) or (B, 0), α (B, n, 0), (B, n, 1) or (B, n, r).
+
+    z   (B, r), the sum of the keys, by whose product with q each y is divided, if it is not less than `least`; or (B, 0)
+    """
+    Q, K, V, beta, decay, S, z = borrowed((Q, K, V, beta, decay, S, z))
+    after, z_after, Y = borrowed((after, z_after, Y))
+    corrects, gates, zero, one = beta.shape[1] > 0, decay.shape[2], Y.dtype.type(0), Y.dtype.type(1)
     for h in claimed(queue, len(Y)):
-        e = np.empty(V.shape[2], V.dtype)
+        e, held, sums = np.empty(V.shape[2], V.dtype), S[h], z_after[h]
+        sums[:] = z[h]
         for t in range(V.shape[1]):
             q, k, y = Q[h, t], K[h, t], Y[h, t]
             e[:] = V[h, t]
             for c in range(len(k)):
-                row = S[h, c]
-                if gates > 0:
-                    a = decay[h, t, min(c, gates - 1)]
-                    for j in range(len(row)):
-                        row[j] *= a
+                before, row = held[c], after[h, c]
+                a = decay[h, t, min(c, gates - 1)] if gates > 0 else one
+                for j in range(len(row)):
+                    row[j] = a * before[j]
                 if corrects:
                     for j in range(len(row)):
                         e[j] -= k[c] * row[j]
@@ -46,19 +59,31 @@ def recur(Q, K, V, beta, decay, S, Y, queue):
                 for j in range(len(e)):
                     e[j] *= beta[h, t]
             for c in range(len(k)):
-                row = S[h, c]
+                row = after[h, c]
                 for j in range(len(row)):
                     row[j] += k[c] * e[j]
                     y[j] += q[c] * row[j]
+            if len(sums) > 0:
+                for c in range(len(k)):
+                    sums[c] += k[c]
+                D = dot(q, sums) + eps
+                share = zero if abs(D) < least else one / D
+                for j in range(len(y)):
+                    y[j] *= share
+            held = after[h]
+        if V.shape[1] == 0:
+            after[h] = held
 
 
 def recurrence(
-    Q: Array, K: Array, V: Array, S: Array, *, beta: Array | None = None, decay: Array | None = None
-) -> tuple[Array, Array]:
+    Q: Array, K: Array, V: Array, S: Array, *, beta: Array | None = None, decay: Array | None = None,
+    z: Array | None = None, eps: float = 0.0,
+) -> tuple[Array, ...]:  # fmt: skip
     """Y and the state after these positions, of a memory that was S.
 
     decay    α, (*batch, n, 1 or r); None: nothing fades
     beta     β, (*batch, n); None: nothing is corrected
+    z        the sum of the keys, (*batch, r), by which y_t is divided, y_t / (q_tᵀ z_t + ε); it then comes back too. Or None
     raises   ValueError for a state of another shape
     """
     if S.shape != (wanted := (*V.shape[:-2], K.shape[-1], V.shape[-1])):
@@ -67,20 +92,100 @@ def recurrence(
     B, n, r = k.shape
     corrected = np.empty((B, 0), v.dtype) if beta is None else for_reading(beta.reshape(B, n))
     alpha = np.empty((B, n, 0), v.dtype) if decay is None else heads(decay)
-    Y, after = np.zeros(v.shape, v.dtype), S.reshape(B, r, v.shape[-1]).copy()
-    in_parallel(B if S.size * n > SMALL else 1, recur, q, k, v, corrected, alpha, after, Y)
+    sums = np.empty((B, 0), v.dtype) if z is None else for_reading(z.reshape(B, r))
+    Y, after, z_after = np.zeros(v.shape, v.dtype), np.empty((B, r, v.shape[-1]), v.dtype), np.empty_like(sums)
+    numbers = LEAST[v.dtype], v.dtype.type(eps)
+    arrays = q, k, v, corrected, alpha, for_reading(S.reshape(after.shape)), sums, *numbers, after, z_after, Y
+    in_parallel(B if S.size * n > SMALL else 1, recur, *arrays)
+    Y, after = Y.reshape(V.shape), after.reshape(S.shape)
+    return (Y, after) if z is None else (Y, after, z_after.reshape(z.shape))
+
+
+# ------------------------------------------------------------------------------ one token, with what is around the memory
+
+
+@inlined
+def softplus(x, zero):
+    """ln(1 + eˣ)."""
+    return max(x, zero) + np.log1p(np.exp(-abs(x)))
+
+
+@inlined
+def to_unit(x):
+    """What brings x to norm one, as `unit`: 1 / √(‖x‖² + 10⁻⁶ d)."""
+    number = x.dtype.type
+    return number(1) / np.sqrt(squares(x, number(0)) + number(len(x)) * number(1e-6))
+
+
+@compiled
+def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
+    """y and S of each head, (B·H, 1, dv) and (B·H, d, dv), after one write; a row of Q and of K is for H/G heads of V.
+
+    α = exp(−speed softplus(logits)), or exp(−speed) where logits have no columns;   β = reach σ(write), where it has one
+    """
+    H, dv, d, sharing, heads = V.shape[1], V.shape[2], Q.shape[2], V.shape[1] // Q.shape[1], V.shape[0] * V.shape[1]
+    zero, half, one = V.dtype.type(0), V.dtype.type(0.5), V.dtype.type(1)
+    q, k, v = np.empty((heads, 1, d), V.dtype), np.empty((heads, 1, d), V.dtype), np.empty((heads, 1, dv), V.dtype)
+    alpha = np.empty((heads, 1, max(logits.shape[2], 1)), V.dtype)
+    beta = np.empty((heads, 1 if reach > 0 else 0), V.dtype)
+    for i in range(heads):
+        b, h = i // H, i % H
+        g, x = h // sharing, logits[b, h]
+        of_q = scale * to_unit(Q[b, g]) if unit else scale
+        of_k = to_unit(K[b, g]) if unit else one
+        step = softplus(x[0], zero) if steps else one
+        for c in range(d):
+            q[i, 0, c], k[i, 0, c] = of_q * Q[b, g, c], of_k * K[b, g, c]
+        for c in range(dv):
+            v[i, 0, c] = step * V[b, h, c]
+        alpha[i, 0, 0] = np.exp(-speed[h])
+        for c in range(len(x)):
+            alpha[i, 0, c] = np.exp(-speed[h] * softplus(x[c], zero))
+        if reach > 0:
+            beta[i, 0] = reach * (half + half * np.tanh(half * write[b, h, 0]))
+    Y, after, nothing, queue = (
+        np.zeros(v.shape, V.dtype),
+        np.empty(S.shape, V.dtype),
+        beta[:, :0].copy(),
+        np.zeros(2, np.int64),
+    )
+    recur(q, k, v, beta, alpha, S, nothing, zero, zero, after, nothing, Y, queue)
+    return Y, after
+
+
+@compiled
+def finish_one(Y, V, G, skip, gain, gate, gate_first):
+    """RMS norm of y ⊙ f(g), head by head; or the norm of (y + D v) ⊙ f(g), the heads side by side. Y is changed."""
+    shift, eps, g = np.zeros(len(gain), Y.dtype), Y.dtype.type(1e-5), G.reshape(-1)
+    for h in range(len(skip)):
+        for b in range(len(Y)):
+            Y[b, h] += skip[h] * V[b, h]
+    if gate_first:
+        open_gate(gate, g, Y.reshape(-1), Y.reshape(-1))
+    Z = norm_rows(Y.reshape(-1, len(gain)), gain, shift, eps, False)
+    if not gate_first:
+        open_gate(gate, g, Z.reshape(-1), Z.reshape(-1))
+    return Z.reshape(Y.shape)
+
+
+def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[Array, Array]:
+    """What one token reads, and the state after it: of a memory that was S, with what `asked` says of it (linear/memory.py).
+
+    raises   ValueError for a state of another shape or dtype
+    """
+    if (S.shape, S.dtype) != (wanted := ((*V.shape[:-2], K.shape[-1], V.shape[-1]), V.dtype)):
+        raise ValueError(f"state: S {S.shape} of {S.dtype} should be {wanted[0]} of {V.dtype}")
+    B, number = math.prod(V.shape[:-3]), V.dtype.type
+    rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, asked.write, asked.logits))
+    speed, held = for_reading(asked.speed.astype(V.dtype, copy=False)), for_reading(S.reshape(-1, *S.shape[-2:]))
+    numbers = asked.unit, number(asked.scale), number(asked.reach), asked.steps
+    Y, after = write_one(*rows, speed, held, *numbers)
     return Y.reshape(V.shape), after.reshape(S.shape)
 
 
-def kernel_recurrence(
-    FQ: Array, FK: Array, V: Array, S: Array, z: Array, *, normalise: bool, eps: float
-) -> tuple[Array, Array, Array]:
-    """`recurrence` of sums, y_t = φ(q_t)ᵀ S_t / (φ(q_t)ᵀ z_t + ε): Y, and S and z after these positions."""
-    Y, S = recurrence(FQ, FK, V, S)
-    if not normalise:
-        return Y, S, z + FK.sum(-2)
-    q, k, after = heads(FQ), heads(FK), z.reshape(math.prod(z.shape[:-1]), z.shape[-1]).copy()
-    D = np.empty(q.shape[:2], q.dtype)
-    in_parallel(len(D) if FK.size > SMALL else 1, denominators, q, k, q.dtype.type(eps), after, D)
-    Y *= inverse(D).reshape(*FQ.shape[:-1], 1)
-    return Y, S, after.reshape(z.shape)
+def finish(Y: Array, V: Array, G: Array, behind: Any) -> Array:
+    """What stands behind the memory, of one token."""
+    B = math.prod(V.shape[:-3])
+    y, v, g = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Y, V, G))
+    skip, gain = for_reading(behind.skip), for_reading(behind.gain)
+    return finish_one(y, v, g, skip, gain, GATES[behind.gate], behind.gate_first).reshape(V.shape)

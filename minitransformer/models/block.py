@@ -238,8 +238,8 @@ class Block:
         return self._half(params.ffn_norm, self.ffn, params.ffn, X, rng)
 
     @cached_property
-    def usual(self) -> bool:
-        """Whether it is pre-norm around dense softmax attention and a plain network, for which there is a loop that does all."""
+    def of_heads(self) -> bool:
+        """Whether it is pre-norm around heads and a feed-forward network: there is a loop before the core, and one behind it."""
         attention = self.attention
         return (
             self.order == "pre"
@@ -247,8 +247,15 @@ class Block:
             and self.cross is None
             and isinstance(self.ffn, FeedForward | GatedFeedForward)
             and isinstance(attention, MultiHeadAttention)
-            and attention.core in (SoftmaxAttention(), SoftmaxAttention(norm="rms"))
             and (attention.rotate is None or (isinstance(attention.rotate, RoPE) and attention.rotate.fixed))
+        )
+
+    @cached_property
+    def usual(self) -> bool:
+        """Whether its core is dense softmax attention besides, for which there is one loop that does all."""
+        return self.of_heads and getattr(self.attention, "core", None) in (
+            SoftmaxAttention(),
+            SoftmaxAttention(norm="rms"),
         )
 
     @checked
@@ -256,10 +263,11 @@ class Block:
         self, params: BlockParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
     ) -> tuple[Array, Any]:
         """The causal block on new tokens after those in the state; returns Y and the longer state of its mixer."""
-        if state is not None and X.shape[-2] == 1 and self.usual and (loops := loops_in("one_token")):
-            done = loops.one_token(self, (params,), X, (state,))
-            if done is not None:
+        if X.shape[-2] == 1 and self.of_heads and (loops := loops_in("one_token")):
+            if self.usual and state is not None and (done := loops.one_token(self, (params,), X, (state,))):
                 return done[0], done[1][0]
+            if done := loops.around_core(self, params, X, state):
+                return done
         norm, pre = self._norm.value, self.order == "pre"
         F, state = self.attention.step(params.attention, norm(params.attention_norm, X) if pre else X, state)
         X = X + F if pre else norm(params.attention_norm, X + F)

@@ -81,6 +81,9 @@ def seen_behind(prefix: int, mask: Array | None, n: int) -> Array | None:
     )
 
 
+_last_tied: list[tuple[Any, Any, tuple[BlockParams, ...]]] = [(None, None, ())]
+
+
 @frozen
 class Stack:
     """Blocks, one after another.
@@ -149,6 +152,16 @@ class Stack:
             blocks = tuple(tree_set(block, path, part) if k in members else block for k, block in enumerate(blocks))
         return blocks
 
+    def _tied_as_before(self, params: StackParams) -> tuple[BlockParams, ...]:
+        """The same, and for the next token the same objects: what the loops know of parameters, they know by their identity."""
+        if not self.ties:
+            return params.blocks
+        before, ties, blocks = _last_tied[0]
+        if before is not params or ties != self.ties:
+            blocks = self._tied(params)
+            _last_tied[0] = params, self.ties, blocks
+        return blocks
+
     def _last_norm(self, params: StackParams, X: Array) -> tuple[Array, Pullback | None]:
         return (X, None) if params.norm is None else self.blocks[0]._norm(params.norm, X)
 
@@ -192,7 +205,7 @@ class Stack:
             states = (None,) * self.depth
         if len(states) != self.depth:
             raise ValueError(f"states: {len(states)} for a stack of {self.depth}")
-        X, states = self._through_blocks(self._tied(params), X, states)
+        X, states = self._through_blocks(self._tied_as_before(params), X, states)
         return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), states
 
     @cached_property

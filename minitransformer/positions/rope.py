@@ -150,11 +150,9 @@ class RoPE(Encoding):
         """Whether a position is turned by the same angles in texts of all lengths, so that turned keys can be kept."""
         return self.scaling is None or getattr(self.scaling, "fixed", False)
 
-    def angles_of(self, position: int, dtype: np.dtype) -> tuple[Array, Array, bool]:
-        """cos and sin of one position, if they are fixed, and whether the layout is interleaved."""
-        room = max(64, 1 << position.bit_length())
-        cos, sin = _table(self, room, dtype)
-        return cos[position], sin[position], self.layout == "interleaved"
+    def table(self, length: int, dtype: np.dtype) -> tuple[Array, Array]:
+        """cos and sin of the first `length` positions at least, (room, pairs), if angles are fixed; it serves many lengths."""
+        return _table(self, max(64, 1 << (length - 1).bit_length()), dtype)
 
     def _refuse_other_widths(self, X: Array) -> None:
         if X.ndim < 2 or X.shape[-1] != self.d or X.dtype.kind != "f":
@@ -165,8 +163,8 @@ class RoPE(Encoding):
         self._refuse_other_widths(X)
         if not 0 <= first <= length - X.shape[-2]:
             raise ValueError(f"first: {X.shape[-2]} rows from position {first} are not within a text of {length}")
-        room = max(64, 1 << (length - 1).bit_length()) if self.fixed else length  # a table serves many lengths
-        cos, sin = (table[first : first + X.shape[-2]] for table in _table(self, room, X.dtype))
+        tables = self.table(length, X.dtype) if self.fixed else _table(self, length, X.dtype)
+        cos, sin = (table[first : first + X.shape[-2]] for table in tables)
         return _turn(X, cos, sin, self.layout), RotatePullback(cos, sin, self.layout)
 
     def earlier(self, K: Array, by: int) -> Array:

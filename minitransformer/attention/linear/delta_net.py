@@ -14,7 +14,9 @@ import numpy as np
 from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, opened, refuse_to_grow, unit
 from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
+from minitransformer.attention.linear.memory import Asked
 from minitransformer.checks import frozen
+from minitransformer.functional import loops_in
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Iterations, NonNegativeNumber
 from minitransformer.typing import Array
@@ -119,8 +121,13 @@ class DeltaRule(Core):
         self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: DeltaState | None = None
     ) -> tuple[Array, DeltaState]:
         """O(r dv) for one new token."""
-        (Q, _), (K, _), (beta, _) = self.rows(Q), self.rows(K), opened(streams[0][..., 0], self.reach)
         if state is None:
-            state = DeltaState(np.zeros((*K.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), 0)
+            r = K.shape[-1] if self.nu is None else 2 * self.nu * K.shape[-1]
+            state = DeltaState(np.zeros((*K.shape[:-2], r, V.shape[-1]), K.dtype), 0)
+        if self.nu is None and Q.shape[-2] == 1 and V.ndim > 2 and (loops := loops_in("step")):
+            asked = Asked(np.zeros(V.shape[-3]), V[..., :0], streams[0], self.reach, unit=True)
+            Y, S = loops.write_and_read(Q, K, V, state.S, asked)
+            return Y, DeltaState(S, state.length + 1)
+        (Q, _), (K, _), (beta, _) = self.rows(Q), self.rows(K), opened(streams[0][..., 0], self.reach)
         Y, S = delta_rule_step(Q, K, V, beta, state.S)
         return Y, DeltaState(S, state.length + Q.shape[-2])

@@ -15,12 +15,12 @@ import numpy as np
 
 from minitransformer.attention.delta_rule import opened, refuse_to_grow, unit
 from minitransformer.attention.linear.gla import GainPullback, WidenedPullback, narrow, widened
-from minitransformer.attention.linear.memory import Entries, Memory, norm_and_gate
+from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, norm_and_gate
 from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.linear.ssd import speeds, time_offsets
 from minitransformer.checks import frozen
-from minitransformer.functional import sigmoid, silu, softplus
-from minitransformer.gather_scatter import unbroadcast
+from minitransformer.functional import affine, sigmoid, silu, softplus
+from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array
@@ -128,6 +128,16 @@ class GatedDelta(Memory):
         log_decay = -speed * fades
         entries = Entries(scale * Q, K, V, beta, log_decay)
         return entries, GatesPullback(q, k, dbeta, scale, speed, log_decay, pullback, wide)
+
+    def ask(self, params: GatedDeltaParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
+        """−ln α = e^A softplus(…), β, and queries and keys of norm one."""
+        write, x = streams
+        if params.W is None:
+            logits = x + params.b[:, None, None]
+        else:
+            logits = split_heads(affine(merge_heads(x), params.W, params.b), self.heads)
+        asked = Asked(np.exp(params.A), logits, write, self.reach, unit=True, scale=self.d**-0.5)
+        return asked, Behind(params.gain, params.gain[:0], "sigmoid" if self.channelwise else "silu")
 
     def finish(self, params: GatedDeltaParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
         """RMS norm ⊙ swish, or ⊙ σ."""

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.linear.memory import Entries, Memory, NormAndGatePullback, norm_and_gate
+from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, NormAndGatePullback, norm_and_gate
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
-from minitransformer.functional import linear, silu, softplus
+from minitransformer.functional import affine, linear, silu, softplus
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -108,6 +108,12 @@ class GLA(Memory):
         logits, wide = widened(streams[0], params.W, params.b)
         closed, gates = softplus(-logits)
         return Entries(scale * Q, K, V, None, -closed / self.root), RootPullback(scale, self.root, gates, wide)
+
+    def ask(self, params: GLAParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
+        """−ln α = softplus(−x) / 16."""
+        x = split_heads(affine(merge_heads(streams[0]), params.W, params.b), self.heads)
+        asked = Asked(np.full(self.heads, 1 / self.root), -x, V[..., :0], scale=self.d**-0.5)
+        return asked, Behind(params.gain, params.gain[:0])
 
     def finish(self, params: GLAParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
         """RMS norm ⊙ swish."""

@@ -11,7 +11,7 @@ What is read from a memory without a denominator grows with what was written. Th
 projected from X, lets a token say what it wants of what it reads.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
 from minitransformer.attention.linear.gated import gated_linear_attention, gated_linear_step
 from minitransformer.attention.linear.gated_delta import gated_delta_rule, gated_delta_step
 from minitransformer.attention.linear.short_convolution import Kernel, short_convolution
-from minitransformer.functional import rms_norm
+from minitransformer.functional import loops_in, rms_norm
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
@@ -68,6 +68,37 @@ class Entries(NamedTuple):
         if self.beta is None:
             return gated_linear_step(self.Q, self.K, self.V, self.log_decay, S)
         return gated_delta_step(self.Q, self.K, self.V, self.beta, self.log_decay, S)
+
+
+class Asked(NamedTuple):
+    """What one token asks of a memory, for a loop; `X[..., :0]` where there is nothing of the kind.
+
+    speed        of each head, (H,), and what softplus is taken of, (*batch, H, 1, 0, 1 or d): α = exp(−speed softplus(logits)),
+                 or exp(−speed) where there are no logits
+    write        (*batch, H, 1, 0 or 1), with the reach: β = reach σ(write); with a reach of 0, nothing is corrected
+    unit, scale  whether queries and keys have norm one; and what queries are multiplied with, after that
+    steps        whether v is written softplus(logits) times
+    """
+
+    speed: Array
+    logits: Array
+    write: Array
+    reach: float = 0.0
+    unit: bool = False
+    scale: float = 1.0
+    steps: bool = False
+
+
+class Behind(NamedTuple):
+    """What stands behind the memory then: RMS norm of y ⊙ f(g), or the norm of (y + D v) ⊙ f(g), if the gate is first.
+
+    gain, skip   of the norm, (d,), or (H·d,) for all heads together; and D (H,), or (0,)
+    """
+
+    gain: Array
+    skip: Array
+    gate: Literal["silu", "sigmoid"] = "silu"
+    gate_first: bool = False
 
 
 class NormAndGatePullback(NamedTuple):
@@ -177,6 +208,10 @@ class Memory(Core):
     def finish(self, params: Any, Y: Array, V: Array, gate: Array) -> tuple[Array, Any]:
         raise TypeError(f"{type(self).__name__} does not say what it makes of Y")
 
+    def ask(self, params: Any, V: Array, *streams: Array) -> tuple[Asked, Behind] | None:
+        """`prepare` and `finish` of one token, as data; None if these have to be called."""
+        return None
+
     def __call__(
         self,
         params: Tree,
@@ -212,5 +247,9 @@ class Memory(Core):
         *gates, gate = streams
         (Q, K, V), convolve = self.convolve(params, None, Q, K, V, before=state.rows)
         rows = None if convolve is None else convolve.rows[..., Q.shape[-2] :, :].copy()
+        after = state.length + Q.shape[-2]
+        if Q.shape[-2] == 1 and (loops := loops_in("step")) and (asked := self.ask(params, V, *gates)):
+            Y, S = loops.write_and_read(Q, K, V, state.S, asked[0])
+            return loops.finish(Y, V, gate, asked[1]), MemoryState(S, after, rows)
         Y, S = self.prepare(params, Q, K, V, *gates)[0].repeated().step(state.S)
-        return self.finish(params, Y, V, gate)[0], MemoryState(S, state.length + Q.shape[-2], rows)
+        return self.finish(params, Y, V, gate)[0], MemoryState(S, after, rows)

@@ -7,11 +7,12 @@ After ln 2 · 2^(5+h) tokens half is left: 22 in the first head, twice as many i
 are turned before they come here: positions="rope".
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.linear.memory import Entries, Memory, NormAndGatePullback, norm_and_gate
+from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, NormAndGatePullback, norm_and_gate
 from minitransformer.checks import frozen
 from minitransformer.functional import silu
 from minitransformer.pullback import NoParams
@@ -70,6 +71,16 @@ class RetNet(Memory):
         scale = Q.dtype.type(self.d**-0.5)
         log_decay = np.log(retention_decays(self.heads)).astype(Q.dtype)[:, None]
         return Entries(scale * Q, K, V, None, np.broadcast_to(log_decay, K.shape[:-1])), ScaledPullback(scale)
+
+    @cached_property
+    def _speed(self) -> Array:
+        return -np.log(retention_decays(self.heads))
+
+    def ask(self, params: NoParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
+        """−ln γ_h, and a gain of one."""
+        gain, nothing = np.ones(V.shape[-1], V.dtype), V[..., :0]
+        asked = Asked(self._speed, nothing, nothing, scale=self.d**-0.5)
+        return asked, Behind(gain, gain[:0])
 
     def finish(self, params: NoParams, Y: Array, V: Array, gate: Array) -> tuple[Array, PlainNormPullback]:
         """RMS norm ⊙ swish."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.linear.memory import Entries, Memory
+from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory
 from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
@@ -112,6 +112,11 @@ class SSD(Memory):
         speed = np.exp(params.A)[:, None]
         log_decay, wide = -speed * delta, delta[..., None]
         return Entries(Q, K, wide * V, None, log_decay), StepPullback(V, wide, speed, log_decay, pullback)
+
+    def ask(self, params: SSDParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
+        """−ln a = e^A Δ, and Δ v in the place of v; behind it D v, the gate, and the norm."""
+        asked = Asked(np.exp(params.A), streams[0] + params.b[:, None, None], V[..., :0], steps=True)
+        return asked, Behind(params.gain, params.D, gate_first=True)
 
     def finish(self, params: SSDParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GateAndNormPullback]:
         """RMS norm of (y + D v) ⊙ swish."""

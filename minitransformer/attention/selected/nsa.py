@@ -14,10 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention, complete_blocks
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.selected.chosen import (
     BlockMeansPullback,
     ChosenPullback,
@@ -27,7 +29,7 @@ from minitransformer.attention.selected.chosen import (
     largest_places,
     parts,
 )
-from minitransformer.attention.selected.gathered import only_those_there, refuse_no_window, who_is_there
+from minitransformer.attention.selected.gathered import only_those_there, refuse_no_window, rows_at, who_is_there
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.functional import sigmoid, softmax
@@ -180,6 +182,47 @@ class NSACorePullback(NamedTuple):
         return *(dparams or [NoParams()]), dQ, dK, dV, self.gate(dgates)
 
 
+class NSAState(NamedTuple):
+    """Keys and values of the positions so far, and the means of those blocks that are complete."""
+
+    past: KeysValues
+    means: KeysValues
+
+    @property
+    def length(self) -> int:
+        """How many positions."""
+        return self.past.length
+
+    def extended(self, K: Array, V: Array, block: int) -> "NSAState":
+        """With these n more positions. A block is averaged once, when it is complete."""
+        past = self.past.extended(K, V)
+        old, new = (m // block * block for m in (self.length, past.length))
+        rows = (X[..., old:new, :] for X in (past.keys, past.values))
+        means = (block_means(X, np.ones(new - old, bool), block)[0] if new > old else X for X in rows)
+        return NSAState(past, self.means.extended(*means))
+
+
+def last_query(Q: Array, state: NSAState, block: int, chosen: int, window: int) -> tuple[Array, Array, Array]:
+    """The three views that the query of the last position has, each (*batch, H, 1, dv)."""
+    (past, means), (*batch, H, _, d) = state, Q.shape
+    m, G, complete, blocks = past.length, past.K.shape[-3], means.length, -(-past.length // block)
+    A, _ = softmax(Q.dtype.type(d**-0.5) * Q @ for_each_head(means.keys, (*batch, H)).mT)
+    weight = np.full(
+        (*past.K.shape[:-2], 1, blocks), np.inf, Q.dtype
+    )  # the first block, its own and the one before are seen
+    weight[..., 1 : blocks - 2] = A.reshape(*batch, G, H // G, 1, complete).sum(-3)[..., 1 : blocks - 2]
+    lists = largest_places(weight, min(max(chosen, 3), blocks), np.array([blocks]))
+    j = as_one_axis(lists[..., None] * block + np.arange(block), -2)
+    slots = j.shape[-1] - (blocks * block - m)  # the last ones of its own block are not there yet
+    K, V = (rows_at(X, np.minimum(j, m - 1))[..., 0, :, :] for X in (past.K, past.V))
+    last = slice(max(m - window, 0), m)
+    return (
+        attend_to_buffer(Q, means.K, means.V, complete),
+        attend_to_buffer(Q, K, V, slots),
+        attend_to_buffer(Q, past.K[..., last, :], past.V[..., last, :], min(m, window)),
+    )
+
+
 @frozen
 class NSA(Core):
     """A coarse view of the whole past, an exact one of a few blocks of it, and a window, added as gates of the token say.
@@ -222,3 +265,17 @@ class NSA(Core):
         options: dict[str, Any] = {"block": self.block, "chosen": self.chosen, "window": self.window}
         Y, attention = nsa_attention(Q, K, V, gates, mask=mask, **options, encoding=self.encoding, params=params)
         return Y, NSACorePullback(gate, attention)
+
+    def step(
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: NSAState | None = None
+    ) -> tuple[Array, NSAState]:
+        """O((m/block + chosen · block + window) d) for one new token, if there is no encoding."""
+        if state is None:
+            state = NSAState(*(KeysValues.of(K[..., :0, :], V[..., :0, :]) for _ in range(2)))
+        state = state.extended(K, V, self.block)
+        if self.encoding is not None or Q.shape[-2] != 1:
+            past = state.past
+            return self(params, Q, past.keys, past.values, *streams, causal=True, mask=None, rng=None)[0], state
+        gates, _ = sigmoid(streams[0])
+        views = last_query(Q, state, self.block, self.chosen, self.window)
+        return sum(gates[..., b : b + 1] * Y for b, Y in enumerate(views)), state

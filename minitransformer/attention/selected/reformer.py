@@ -18,7 +18,7 @@ from minitransformer.attention.attend import attend
 from minitransformer.attention.core import Core
 from minitransformer.attention.delta_rule import unit
 from minitransformer.attention.merge import merge, partial_attention
-from minitransformer.attention.selected.gathered import at_pairs, of_pairs, only_those_there, who_is_there
+from minitransformer.attention.selected.gathered import at_pairs, of_pairs, only_those_there, rows_at, who_is_there
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
@@ -48,13 +48,11 @@ class Sorted(NamedTuple):
 
     def sort(self, X: Array) -> Array:
         """(rounds or 1, *batch, n, w) to (rounds, *batch, chunks, chunk, w), zeros at the places that nobody has."""
-        order = as_one_axis(self.order, -2)[..., None]
-        rows = np.take_along_axis(X, np.maximum(order, 0), -2)
-        return np.where(order < 0, X.dtype.type(0), rows).reshape(*self.order.shape, X.shape[-1])
+        return np.where(self.order[..., None] < 0, X.dtype.type(0), rows_at(X, self.order))
 
     def unsort(self, X: Array) -> Array:
         """(rounds, *batch, chunks, chunk, w) to (rounds, *batch, n, w): each place has one position, so also the gradient."""
-        return np.take_along_axis(as_one_axis(X, -3, -1), self.place[..., None], -2)
+        return rows_at(as_one_axis(X, -3, -1), self.place[..., None, :])[..., 0, :, :]
 
     def of_all_pairs(self, X: Array) -> Array:
         """What each query has for the keys that its chunk looks at, (rounds, *batch, n, 2 · chunk), as (*batch, n, n)."""
