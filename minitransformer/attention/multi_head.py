@@ -428,7 +428,7 @@ class MultiHeadAttention(Mixer):
 
     def projections(self, params: MultiHeadParams) -> list[Projection]:
         """All that a step projects X to, as far as there is any: values, queries, keys, and the streams."""
-        d, turned, own = self.width // self.heads, self.rotate is not None, params.streams or {}
+        d, turned, own = self.d, self.rotate is not None, params.streams or {}
         g_q, g_k = (None, None) if params.gains is None else params.gains
         found = [Projection(params.W_v, params.b_v, self._groups, d)]
         if params.W_q is not None:

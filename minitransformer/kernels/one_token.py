@@ -166,7 +166,7 @@ class Known:
         fixed: list[tuple[Any, tuple[int, ...]]] = [
             (X, (D,)) for norm in (params.attention_norm, params.ffn_norm) for X in norm
         ]
-        fixed += [(attention.W_o, (self.block.attention.width, D)), (attention.b_o, (D,))]
+        fixed += [(attention.W_o, (self.block.attention.heads * self.block.attention.d, D)), (attention.b_o, (D,))]
         fixed += [(W_1, (D, hidden)), (b_1, (hidden,))]
         fixed += [(W_3, (D, hidden)), (b_3, (hidden,))] if beside else [(W_3, (0,)), (b_3, (0,))]
         fixed += [(W_2, (hidden, D)), (b_2, (D,))]
@@ -251,7 +251,7 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
     attention, m = block.attention, states[0].length + 1
     if (found := _known_for(block, params, X)) is None:
         return None
-    d, G = block.width // attention.heads, attention._groups
+    d, G = attention.d, attention._groups
     states = tuple([state.with_room(1) for state in states])
     rooms = found.rooms(states, (*X.shape[:-2], G, d), m)
     if rooms is None:
@@ -272,12 +272,12 @@ def around_core(block: Any, params: Any, X: Array, state: Any) -> tuple[Array, A
     attention, row = block.attention, found.rows[0]
     eps, centre, kind, gate = _network(block)
     angles = found.angles(0 if state is None else state.length)
-    of_all = before(rows, row, block.width // attention.heads, *angles, eps, centre)
+    of_all = before(rows, row, attention.d, *angles, eps, centre)
     arrays, start = [], 0
     for p in found.projections:
         stop = start + len(rows) * p.heads * p.width
         arrays.append(of_all[start:stop].reshape(*batch, p.heads, 1, p.width))
         start = stop
     Y, state = attention._go_on(params.attention, arrays, state)
-    Y = for_reading(Y.reshape(len(rows), attention.width))
+    Y = for_reading(Y.reshape(len(rows), -1))
     return behind(rows, Y, row, block.ffn.hidden, eps, centre, kind, gate).reshape(X.shape), state

@@ -111,10 +111,10 @@ def softplus(x, zero):
 
 
 @inlined
-def to_unit(x):
-    """What brings x to norm one, as `unit`: 1 / √(‖x‖² + 10⁻⁶ d)."""
+def to_unit(x, added):
+    """What brings x to norm one, as `unit`: 1 / √(‖x‖² + added)."""
     number = x.dtype.type
-    return number(1) / np.sqrt(squares(x, number(0)) + number(len(x)) * number(1e-6))
+    return number(1) / np.sqrt(squares(x, number(0)) + added)
 
 
 @compiled
@@ -131,8 +131,8 @@ def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
     for i in range(heads):
         b, h = i // H, i % H
         g, x = h // sharing, logits[b, h]
-        of_q = scale * to_unit(Q[b, g]) if unit else scale
-        of_k = to_unit(K[b, g]) if unit else one
+        of_q = scale * to_unit(Q[b, g], unit) if unit >= zero else scale
+        of_k = to_unit(K[b, g], unit) if unit >= zero else one
         step = softplus(x[0], zero) if steps else one
         for c in range(d):
             q[i, 0, c], k[i, 0, c] = of_q * Q[b, g, c], of_k * K[b, g, c]
@@ -154,9 +154,9 @@ def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
 
 
 @compiled
-def finish_one(Y, V, G, skip, gain, gate, gate_first):
+def finish_one(Y, V, G, skip, gain, eps, gate, gate_first):
     """RMS norm of y ⊙ f(g), head by head; or the norm of (y + D v) ⊙ f(g), the heads side by side. Y is changed."""
-    shift, eps, g = np.zeros(len(gain), Y.dtype), Y.dtype.type(1e-5), G.reshape(-1)
+    shift, g = np.zeros(len(gain), Y.dtype), G.reshape(-1)
     for h in range(len(skip)):
         for b in range(len(Y)):
             Y[b, h] += skip[h] * V[b, h]
@@ -178,7 +178,7 @@ def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[
     B, number = math.prod(V.shape[:-3]), V.dtype.type
     rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, asked.write, asked.logits))
     speed, held = for_reading(asked.speed.astype(V.dtype, copy=False)), for_reading(S.reshape(-1, *S.shape[-2:]))
-    numbers = asked.unit, number(asked.scale), number(asked.reach), asked.steps
+    numbers = number(asked.unit), number(asked.scale), number(asked.reach), asked.steps
     Y, after = write_one(*rows, speed, held, *numbers)
     return Y.reshape(V.shape), after.reshape(S.shape)
 
@@ -187,5 +187,5 @@ def finish(Y: Array, V: Array, G: Array, behind: Any) -> Array:
     """What stands behind the memory, of one token."""
     B = math.prod(V.shape[:-3])
     y, v, g = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Y, V, G))
-    skip, gain = for_reading(behind.skip), for_reading(behind.gain)
-    return finish_one(y, v, g, skip, gain, GATES[behind.gate], behind.gate_first).reshape(V.shape)
+    skip, gain, eps = for_reading(behind.skip), for_reading(behind.gain), V.dtype.type(behind.eps)
+    return finish_one(y, v, g, skip, gain, eps, GATES[behind.gate], behind.gate_first).reshape(V.shape)

@@ -18,6 +18,7 @@ CASES = [
     {"positions": "rope:layout=halves,part=4", "groups": 1, "activation": "gelu"},
     {"positions": "rope", "groups": 2, "attention": "softmax:norm=rms"},
     {"attention": "softmax:norm=rms", "ffn": "swiglu"},
+    {"positions": "rope", "groups": 2, "head_width": 10, "attention": "softmax:norm=rms"},
     *({"positions": "rope", "ffn": gate} for gate in ("glu", "reglu", "geglu", "bilinear")),
 ]
 

@@ -125,7 +125,7 @@ class DeltaRule(Core):
             r = K.shape[-1] if self.nu is None else 2 * self.nu * K.shape[-1]
             state = DeltaState(np.zeros((*K.shape[:-2], r, V.shape[-1]), K.dtype), 0)
         if self.nu is None and Q.shape[-2] == 1 and V.ndim > 2 and (loops := loops_in("step")):
-            asked = Asked(np.zeros(V.shape[-3]), V[..., :0], streams[0], self.reach, unit=True)
+            asked = Asked(np.zeros(V.shape[-3]), V[..., :0], streams[0], self.reach, unit=1e-6 * K.shape[-1])
             Y, S = loops.write_and_read(Q, K, V, state.S, asked)
             return Y, DeltaState(S, state.length + 1)
         (Q, _), (K, _), (beta, _) = self.rows(Q), self.rows(K), opened(streams[0][..., 0], self.reach)

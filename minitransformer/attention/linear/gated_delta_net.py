@@ -136,8 +136,8 @@ class GatedDelta(Memory):
             logits = x + params.b[:, None, None]
         else:
             logits = split_heads(affine(merge_heads(x), params.W, params.b), self.heads)
-        asked = Asked(np.exp(params.A), logits, write, self.reach, unit=True, scale=self.d**-0.5)
-        return asked, Behind(params.gain, params.gain[:0], "sigmoid" if self.channelwise else "silu")
+        asked = Asked(np.exp(params.A), logits, write, self.reach, unit=1e-6, scale=self.d**-0.5)
+        return asked, Behind(params.gain, params.gain[:0], "sigmoid" if self.channelwise else "silu", eps=self.eps)
 
     def finish(self, params: GatedDeltaParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
         """RMS norm ⊙ swish, or ⊙ σ."""

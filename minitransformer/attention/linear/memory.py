@@ -76,7 +76,8 @@ class Asked(NamedTuple):
     speed        of each head, (H,), and what softplus is taken of, (*batch, H, 1, 0, 1 or d): α = exp(−speed softplus(logits)),
                  or exp(−speed) where there are no logits
     write        (*batch, H, 1, 0 or 1), with the reach: β = reach σ(write); with a reach of 0, nothing is corrected
-    unit, scale  whether queries and keys have norm one; and what queries are multiplied with, after that
+    unit, scale  what is added to ‖x‖² before queries and keys are divided by its root, or −1 if they are not; and what queries
+                 are multiplied with, after that
     steps        whether v is written softplus(logits) times
     """
 
@@ -84,7 +85,7 @@ class Asked(NamedTuple):
     logits: Array
     write: Array
     reach: float = 0.0
-    unit: bool = False
+    unit: float = -1.0
     scale: float = 1.0
     steps: bool = False
 
@@ -93,12 +94,14 @@ class Behind(NamedTuple):
     """What stands behind the memory then: RMS norm of y ⊙ f(g), or the norm of (y + D v) ⊙ f(g), if the gate is first.
 
     gain, skip   of the norm, (d,), or (H·d,) for all heads together; and D (H,), or (0,)
+    eps          of the norm
     """
 
     gain: Array
     skip: Array
     gate: Literal["silu", "sigmoid"] = "silu"
     gate_first: bool = False
+    eps: float = 1e-5
 
 
 class NormAndGatePullback(NamedTuple):
