@@ -17,7 +17,7 @@ there anyway are read once.
 
 import numpy as np
 
-from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.passes import dot
 from minitransformer.kernels.pointwise import cut
 from minitransformer.kernels.sweep import BLOCK, nothing
@@ -27,7 +27,7 @@ from minitransformer.typing import Array
 SMALL = 2**16  # exponentials, for which no helper is called
 
 
-@compiled
+@inlined
 def add_up(q, dq, k, away, later, total):
     """total = later + q ⊙ dq − k ⊙ away, or their sum if there is one gate for all channels."""
     if len(total) != len(q):
@@ -37,14 +37,14 @@ def add_up(q, dq, k, away, later, total):
             total[c] = later[c] + (q[c] * dq[c] - k[c] * away[c])
 
 
-@compiled
+@inlined
 def spread(total, missed, share, nothing, y):
     """y = total − share · what has been missed. Where y is as good as nothing before, it is nothing."""
     for c in range(len(y)):
         y[c] = 0 if y[c] < nothing else total[c] - share * missed[c]
 
 
-@compiled
+@inlined
 def part_looked_up(written, away):
     """away, −k's share in what has been looked up, becomes written − away; and written becomes the gradient, written + away."""
     for c in range(len(away)):

@@ -20,7 +20,7 @@ been read: that needs all rows.) No decay is divided by, so any will do, also 0.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,10 +67,10 @@ class Found(NamedTuple):
     E, dbeta    e of the delta rule; then dbeta, (B, panels, n), becomes ⟨e, y⟩ of each panel, before y is multiplied
     """
 
-    share: Array | None
-    E: Array | None
-    dbeta: Array | None
-    Y_2: Any
+    share: Array
+    E: Array
+    dbeta: Array
+    Y_2: Array
     Y: Array
 
 
@@ -336,19 +336,11 @@ def sweeps(loops, one, other, met, queue):
 
 # ------------------------------------------------------------------------------------------------ called from Python
 
-AXES = {Reads: (3, 3, 2, 2), Writes: (3, 3, 2, 3, 3, 2), Fades: (3, 3), Found: (2, 3, 3, 3, 3)}
-
 
 @functools.cache
 def nothing(heads: int, axes: int, dtype: np.dtype) -> Array:
     """What stands for an array that is not there, heads without rows. (None would be another type, and all compiled again.)"""
     return np.empty((heads, *[0] * (axes - 1)), dtype)
-
-
-def whole(some: Any, B: int, dtype: np.dtype) -> Any:
-    """The same tuple, with `nothing` for what is not there."""
-    each = zip(some, AXES[type(some)], strict=True)
-    return type(some)(*(nothing(B, axes, dtype) if X is None else X for X, axes in each))
 
 
 def a_sweep(
@@ -363,14 +355,24 @@ def a_sweep(
     upon      Y, if it is to be added to what stands there
     others    see `Found`
     """
-    X, dtype = writes.X, writes.X.dtype
-    Y = np.empty(X.shape, dtype) if upon is None else upon
-    Y_2 = None if reads.R_2 is None else np.empty(X.shape, dtype)
-    by_columns = by_columns or (decay is not None and decay.shape[-1] == 1)
-    writes = writes._replace(X_2=Y if writes.X_2 is None else writes.X_2)
-    fades, found = Fades(None, decay) if by_columns else Fades(decay), Found(share, E, dbeta, Y_2, Y)
-    r, w, a, y = (whole(some, len(X), dtype) for some in (reads, writes, fades, found))
-    return Sweep(r, w, a, nothing(len(X), 3, dtype) if S is None else S, reverse, upon is not None, y)
+    (R, R_2, beta, r_1), (W, X, of_x, W_2, X_2, w_1) = reads, writes
+    numbers, no = nothing(len(X), 2, X.dtype), nothing(len(X), 3, X.dtype)
+    Y = np.empty(X.shape, X.dtype) if upon is None else upon
+    columns = decay if by_columns or (decay is not None and decay.shape[-1] == 1) else None
+    rows = decay if columns is None else None
+
+    def there(A: Array | None, nothing: Array) -> Array:
+        return nothing if A is None else A
+
+    return Sweep(
+        Reads(R, there(R_2, no), there(beta, numbers), there(r_1, numbers)),
+        Writes(W, X, there(of_x, numbers), there(W_2, no), there(X_2, Y), there(w_1, numbers)),
+        Fades(there(rows, no), there(columns, no)),
+        there(S, no),
+        reverse,
+        upon is not None,
+        Found(there(share, numbers), there(E, no), there(dbeta, no), no if R_2 is None else np.empty_like(X), Y),
+    )
 
 
 def tasks_of(one: Sweep) -> int:
