@@ -292,9 +292,10 @@ def rows_together(one):
 def memory_for(one):
     """Room for the rows that go through the text together."""
     rows, Y = min(rows_together(one), one.reads.R.shape[2]), one.found.Y
-    wide = (rows + LANES - 1) // LANES * LANES
-    beside = tile((AS_M + 1) * (wide // LANES), Y).reshape(AS_M + 1, wide)
-    return Memory(tile(rows, Y).reshape(-1), tile(ROOM, Y).reshape(-1), beside)
+    wide = (rows + LANES - 1) // LANES
+    room = tile(rows + ROOM + (AS_M + 1) * wide, Y)
+    M, below, beside = room[:rows], room[rows : rows + ROOM], room[rows + ROOM :]
+    return Memory(M.reshape(-1), below.reshape(-1), beside.reshape(AS_M + 1, wide * LANES))
 
 
 @compiled
