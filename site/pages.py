@@ -19,6 +19,7 @@ from typing import Any
 import matplotlib
 import words
 
+from minitransformer import live
 from minitransformer.book import equations
 
 ROOT = Path(__file__).parents[1]
@@ -215,6 +216,7 @@ def index(book: Book, reference: list[str]) -> str:
         "Begin with [how to read this book](00_how_to_read_this_book.html), or look up [a symbol](symbols.html), "
         "[a word](glossary.html), [an equation](map.html) or [a function](api.html).",
         "",
+        *cover(book),
         place("chapters"),
     ]
     tree = []
@@ -230,6 +232,21 @@ def index(book: Book, reference: list[str]) -> str:
         tree += ["```{toctree}", ":hidden:", f":caption: {part}", ":maxdepth: 1", *stems, "```", ""]
     tree += ["```{toctree}", ":hidden:", ":caption: To look up", ":maxdepth: 1", *reference, "```"]
     return "\n".join(lines + tree)
+
+
+def cover(book: Book) -> list[str]:
+    """A figure that moves, and its still picture for who has no scripts: where each head of a BERT looks."""
+    name, data = "heads", live.modules()["heads"].data()
+    still, alt = book.figures[f"fig_live_{name}"], "Where each head of a BERT looks, from one word of a sentence"
+    return [
+        "```{raw} html",
+        f'<div class="cell_output cover"><img src="_static/figures/{still.name}" alt="{alt}">',
+        live.html(name, data),
+        f"<p>Choose a word: what do the heads of a small BERT look at, and in which block? "
+        f'A figure of <a href="03_the_transformer.html#{still.stem}">chapter 03</a>.</p></div>',
+        "```",
+        "",
+    ]
 
 
 def parts(book: Book) -> dict[str, list[str]]:

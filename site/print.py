@@ -33,7 +33,7 @@ def write(out: Path) -> None:
         page.ask(f"{LINKS}, true")
         paper = {"paperWidth": 210 / INCH, "paperHeight": 297 / INCH}
         edges = {f"margin{side}": 18 / INCH for side in ("Top", "Bottom", "Left", "Right")}
-        extras = {"generateDocumentOutline": True, "generateTaggedPDF": True, "displayHeaderFooter": True}
+        extras = {"generateDocumentOutline": True, "generateTaggedPDF": True, "displayHeaderFooter": True, "scale": 0.8}
         foot = {"headerTemplate": "<span></span>", "footerTemplate": NUMBER}
         stream = page.send("Page.printToPDF", **paper, **edges, **extras, **foot, transferMode="ReturnAsStream")[
             "stream"

@@ -3,11 +3,13 @@
 import inspect
 import itertools
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from minitransformer.attention.core import Core, Part
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of, positions
+from minitransformer.experiments.table import Table, table
+from minitransformer.experiments.which_cost import DENSE, HEADS, LENGTHS, WIDTH
 from minitransformer.models import registry
 from minitransformer.models.assemble import mixer_of
 from minitransformer.models.registry import STACKS
@@ -19,11 +21,22 @@ SIZES = {**EXAMPLE, **registry.EXAMPLE}
 
 
 def attentions(name: str | None = None) -> str:
-    """Every kind of attention: cost, causality, memory, positions, what it is, options; or all there is to say of one.
+    """Every kind of attention: cost, causality, memory, positions, what it is, from which length on it is faster than dense
+    attention, options; or all there is to say of one.
 
     raises   ValueError for an unknown name
     """
-    return _catalogue("attention", ATTENTIONS, _of_attention, name)
+    found = table()
+    return _catalogue("attention", ATTENTIONS, _of_attention, name, lambda name: _pays(found, name))
+
+
+def measured() -> str:
+    """What stands below the list of attentions: where its times come from."""
+    said = (
+        f"Faster than dense: measured from {LENGTHS[0]:,} tokens on, in a layer of width {WIDTH} with {HEADS} heads, "
+        f"on one core of {table().made_on}."
+    )
+    return textwrap.fill(said, COLUMNS)
 
 
 def encodings(name: str | None = None) -> str:
@@ -78,12 +91,14 @@ def stacks(name: str | None = None) -> str:
     return _catalogue("stack", STACKS, lambda name, made: f"takes {made.takes}", name)
 
 
-def _catalogue(what: str, known: dict[str, Any], about: Any, name: str | None) -> str:
+def _catalogue(
+    what: str, known: dict[str, Any], about: Any, name: str | None, pays: Callable[[str], list[str]] = lambda name: []
+) -> str:
     names = list(known) if name is None else [name]
     lines: list[str] = []
     for each in names:
         made = named(what, known, each, SIZES)
-        said = [about(each, made), (inspect.getdoc(made) or "").splitlines()[0], *_options(known[each])]
+        said = [about(each, made), (inspect.getdoc(made) or "").splitlines()[0], *pays(each), *_options(known[each])]
         lines += _entry(each, known, said)
     if name is not None:
         lines += ["", *(inspect.getdoc(made) or "").splitlines()]
@@ -105,6 +120,11 @@ def _of_attention(name: str, made: Any) -> str:
     remembers = f"remembers {part.remembers}" if part.remembers else remembers
     needs = f"; needs {part.needs}" if part.needs else ""
     return f"{part.cost}; causal: {causal}; {remembers}; positions: {positions(part)}{needs}"
+
+
+def _pays(found: Table, name: str) -> list[str]:
+    """One line, or none for dense attention itself."""
+    return [] if name == DENSE else [f"faster than dense: {found.paying(found.rows[name])}"]
 
 
 def _options(maker: Any) -> Iterator[str]:

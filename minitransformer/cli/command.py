@@ -100,6 +100,8 @@ def attentions(args: argparse.Namespace) -> int:
     from minitransformer.cli import catalogue
 
     print(catalogue.attentions(args.name))
+    if args.name is None:
+        print("", catalogue.measured(), sep="\n")
     return 0
 
 

@@ -140,6 +140,20 @@ class Table:
                 return float(shared[k - 1] * (shared[k] / shared[k - 1]) ** part)
         return float(shared[0])
 
+    def paying(self, row: Row) -> str:
+        """From which lengths on it is faster than dense attention, in words."""
+        if not row.cost:
+            return NOT_YET
+        forwards, both = (self.pays_from(row, what) for what in (FORWARDS, BOTH))
+        if forwards is both is None:
+            return f"never, up to {max(row.cost):,} tokens"
+        if forwards and both and math.isclose(forwards, both, rel_tol=0.1):
+            return f"from {_two_digits(max(forwards, both))} tokens on"
+        told = [
+            f"from {_two_digits(n)} tokens on" if n else f"never, up to {max(row.cost):,}" for n in (forwards, both)
+        ]
+        return f"forwards {told[0]}; with the way back {told[1]}"
+
     @property
     def tasks(self) -> tuple[str, ...]:
         """Those that are on record for every kind that can be run on them, as far as any was measured."""
@@ -184,6 +198,11 @@ class Table:
         able = [row for row in self if can(row, causal=causal, decode=decode)]
         able = [row for row in able if not row.cost or row.at(n, what) is not None]
         return sorted(able, key=lambda row: row.at(n, what) or math.inf)
+
+
+def _two_digits(n: float) -> str:
+    """A length between two that were measured, as exactly as that allows: 5261.0 as 5,300; nothing below the shortest."""
+    return f"{max(LENGTHS[0], int(float(f'{n:.2g}'))):,}"
 
 
 def can(row: Row, *, causal: bool, decode: bool) -> bool:

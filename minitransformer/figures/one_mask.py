@@ -52,6 +52,7 @@ def draw(data: OneMask) -> Figure:
     for (name, count), marker in zip(data.multiplications.items(), "os^", strict=True):
         right.plot(data.lengths, count, marker=marker, label=name)
     right.set(xscale="log", yscale="log", xlabel="length n", ylabel="multiplications")
-    right.legend()
+    right.set_ylim(top=1e14)  # room for the legend
+    right.legend(loc="upper left")
     fig.get_layout_engine().set(wspace=0.06)  # or two labels look like one
     return fig

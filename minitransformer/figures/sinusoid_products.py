@@ -12,27 +12,27 @@ from minitransformer.typing import Array
 
 
 class SinusoidProducts(NamedTuple):
-    """Gram matrix Π Πᵀ (n, n) for one width; for each width the product at offsets 0, 1, …, over D/2, (widths, offsets)."""
+    """Gram matrix Π Πᵀ (n, n) for one width; for each width the product at distances 0, 1, …, over D/2, (widths, distances)."""
 
     gram: Array
     width: int
     widths: tuple[int, ...]
     profiles: Array
-    falls_until: tuple[int, ...]  # offset at which each profile first stops falling
+    falls_until: tuple[int, ...]  # distance at which each profile first stops falling
 
 
-def profile(width: int, offsets: int) -> Array:
-    """(2/D) Σ_f cos(ω_f o) for o = 0 … offsets − 1."""
-    return np.cos(angular_frequencies(width) * np.arange(offsets)[:, None]).mean(1)
+def profile(width: int, distances: int) -> Array:
+    """(2/D) Σ_f cos(ω_f t) at the distances t = 0 … distances − 1."""
+    return np.cos(angular_frequencies(width) * np.arange(distances)[:, None]).mean(1)
 
 
 def falls_until(profile: Array) -> int:
-    """The offset before the first step that does not go down."""
+    """The distance before the first step that does not go down."""
     return int(np.flatnonzero(np.diff(profile) >= 0)[0])
 
 
 def data(n: int = 128, width: int = 256, widths: tuple[int, ...] = (64, 128, 256, 512, 1024)) -> SinusoidProducts:
-    """All pairs of 128 positions; profiles up to offset 127."""
+    """All pairs of 128 positions; profiles up to distance 127."""
     table = sinusoids(n, width)
     profiles = np.array([profile(w, n) for w in widths])
     return SinusoidProducts(table @ table.T, width, widths, profiles, tuple(falls_until(p) for p in profiles))
@@ -52,8 +52,8 @@ def draw(data: SinusoidProducts) -> Figure:
         right.plot(line, "-", color=shade, label=f"{width}: until {until}")
         right.plot(until, line[until], "o", color="#c8553d", markersize=9)
     right.set(
-        xlabel="offset $o = |i - j|$",
-        title=r"$\langle\pi_i, \pi_{i+o}\rangle\;/\;(D/2)$",
+        xlabel="distance $|i - j|$",
+        title=r"$\langle\pi_i, \pi_j\rangle\;/\;(D/2)$",
         ylim=(0, 1.02),
         xlim=(0, 127),
         xticks=(0, 50, 100),

@@ -3,7 +3,7 @@
     Y_i = X_i + Π_i
 
 Row i says where a token stands, and nothing else in a layer of attention does. A sinusoid can also be moved: multiplied
-by M_j, the row of position i becomes the row of position i + j.
+by M_o, the row of position i becomes the row of position i + o.
 """
 
 import functools
@@ -68,12 +68,12 @@ def _in_columns(sines: Array, cosines: Array, layout: Layout) -> Array:
 def shift_matrix(
     width: int, offset: Integer, *, layout: Layout = "interleaved", base: PositiveNumber = 10000.0
 ) -> Float[Array, "width width"]:
-    """M_j, which moves every sinusoid by j: M_j π_i = π_{i+j}, or for all rows at once Π M_jᵀ.
+    """M_o, which moves every sinusoid by o: M_o π_i = π_{i+o}, or for all rows at once Π M_oᵀ.
 
-        M_j = blockdiag_f [  cos(ω_f j)   sin(ω_f j) ]         M_0 = 1,   M_a M_b = M_{a+b},   M_jᵀ = M_{−j} = M_j⁻¹
-                          [ −sin(ω_f j)   cos(ω_f j) ]
+        M_o = blockdiag_f [  cos(ω_f o)   sin(ω_f o) ]         M_0 = 1,   M_a M_b = M_{a+b},   M_oᵀ = M_{−o} = M_o⁻¹
+                          [ −sin(ω_f o)   cos(ω_f o) ]
 
-    A rotation in each pair of channels. So ⟨M_j π_i, π_k⟩ is largest at k = i + j.
+    A rotation in each pair of channels. So ⟨M_o π_i, π_j⟩ is largest at j = i + o.
     source   Borealis II (4)
     """
     omega = angular_frequencies(width, layout=layout, base=base)

@@ -19,7 +19,7 @@ class UnchangedPullback(NamedTuple):
 
 @frozen
 class NoPositions:
-    """What stands at the embeddings when nothing does: in a model without positions, or with positions in attention."""
+    """No positions at the embeddings: for a model that has none, or has them in its attention."""
 
     width: int
 

@@ -4,7 +4,7 @@
 
 R_i turns each pair of channels (x_a, x_b) by the angle θ_f i, fast in the first pair and slowly in the last. Turning
 changes no length, and the angle between two turned vectors depends on the difference of their positions only. It is the
-M_j that moves a sinusoid (Borealis II (4)), applied to content.
+M_o that moves a sinusoid (Borealis II (4)), applied to content.
 """
 
 import functools

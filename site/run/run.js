@@ -198,7 +198,8 @@
     say(`▶ runs a cell in your browser; the first time it fetches ${Math.round(all / 1e6)} MB.`)
   }
   function button(label, title, onclick) {
-    return make("button", { type: "button", textContent: label, title, ariaLabel: title, onclick })
+    const named = /\w/.test(label) ? {} : { ariaLabel: title } // a name has to contain the words that one sees
+    return make("button", { type: "button", textContent: label, title, ...named, onclick })
   }
   function make(tag, properties = {}, ...children) {
     const element = Object.assign(document.createElement(tag), properties)

@@ -5,8 +5,10 @@ guidelines axe-core is asked, which npm brings for the test; where it can't, tha
 """
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import threading
 from contextlib import contextmanager
@@ -254,3 +256,13 @@ def test_what_is_wrong_would_be_noticed(tmp_path, browser, axe):
     assert seen.outward == ["http://192.0.2.1/outward.png"]
     assert any("oh" in text for text in seen.complaints)
     assert axe is None or any("color-contrast" in found for found in seen.violations)
+
+
+def test_the_book_prints(root, tmp_path):
+    """One PDF: every chapter begins on a page of its own, and has a bookmark."""
+    subprocess.run([sys.executable, root / "site" / "print.py", tmp_path / "book.pdf"], check=True, timeout=900)
+    book = (tmp_path / "book.pdf").read_bytes()
+    chapters = len(list((root / "notebooks").glob("*.ipynb")))
+    assert book.startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type\s*/Page\b", book)) > 10 * chapters
+    assert len(re.findall(rb"/Title\b", book)) > 5 * chapters

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from minitransformer.attention.registry import ATTENTIONS
-from minitransformer.cli.catalogue import COLUMNS, SIZES, attentions, encodings, stacks
+from minitransformer.cli.catalogue import COLUMNS, SIZES, attentions, encodings, measured, stacks
 from minitransformer.models import LanguageModel
 from minitransformer.models.registry import STACKS
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
@@ -63,6 +63,12 @@ def test_causality_and_memory_are_told():
     assert "causal: never; does not write" in said["linformer"]
     assert "causal: values only; reads all again" in said["reformer"]
     assert "causal: always" in said["sinks"]
+
+
+def test_each_kind_says_from_which_length_on_it_is_faster():
+    said = attentions()
+    assert said.count("faster than dense: ") == len(ATTENTIONS) - 1, "all but dense attention itself"
+    assert "on one core of " in " ".join(measured().split())
 
 
 def test_a_stack_says_which_blocks_it_takes():

@@ -1,5 +1,7 @@
 """The table of all attentions: what its rows are made of, and what the records show, with margins."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -215,6 +217,25 @@ def test_powers_of_n_are_those_that_the_formulas_state(found):
         0.8 < slope[name] < 1.25 for name in ("window", "local", "linear", "delta", "retnet", "gla", "linformer")
     )
     assert all(1.25 < slope[name] < 1.8 for name in ("fixed", "routing"))
+
+
+def test_whoever_promises_less_work_than_all_pairs_does_less_of_it_from_some_length_on(found):
+    """A formula without n² grows more slowly, and is faster than dense attention at 16k; one that is linear in n grows so."""
+    for row in found:
+        power, promised = row.slope(BOTH), row.part.cost
+        if power is None or "n²" in promised or "edges" in promised:
+            continue
+        assert power < (1.3 if row.name not in which_cost.GROWING else 1.75), f"{row.name}: n to the power of {power}"
+        assert found.pays_from(row, BOTH) <= 16384, row.name
+    assert all(found.pays_from(found.rows[name], BOTH) is None for name in ("differential", "latent", "smoother"))
+
+
+def test_the_lengths_from_which_a_kind_pays_in_words(found):
+    words = {row.name: found.paying(row) for row in found}
+    assert words["linear"] == "from 1,024 tokens on"
+    assert words["differential"] == "never, up to 16,384 tokens"
+    assert re.fullmatch(r"forwards never, up to 65,536; with the way back from \d+,\d00 tokens on", words["routing"])
+    assert found.paying(Row("new", found.rows["linear"].part)) == "not measured yet"
 
 
 def test_a_window_remembers_as_much_as_dense_attention_in_a_training_step(found):

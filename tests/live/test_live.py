@@ -15,6 +15,7 @@ from minitransformer.figures import bert_heads
 from minitransformer.models.bert_files import BertMissing
 
 MASKS = live.modules()["painted_mask"].data()["masks"]
+BIASES = live.modules()["drawn_bias"].data()["biases"]
 SETTINGS = {
     "temperature": [(64, False, 1.0), (4, True, 0.5), (256, True, 4.0), (256, False, 0.125)],
     "clocks": [(12, 7, 10_000.0), (0, 64, 10.0), (64, 63, 31.622776601683793)],
@@ -26,6 +27,46 @@ SETTINGS = {
     ],
     "delta_state": [(5, 1.0), (12, 0.3), (12, 1.9), (0, 1.0)],
     "heads": [(2, 9), (0, 1), (5, 15), (3, 0)],
+    "gates": [
+        ([0.9, 0.5, 0.8, 0.9, 0.7, 0.3, 0.9, 0.8], 8),
+        ([0.9, 0.5, 0.8], 3),
+        ([0.0, 1.0, 0.0, 0.25], 4),
+        ([0.8] * 8, 1),
+    ],
+    "hands": [
+        ([True] * 8, 70, -1),
+        ([True] * 3 + [False] * 5, 70, -1),
+        ([True, False] * 4, 8, 8),
+        ([False] * 7 + [True], 71, -8),
+        ([False] * 8, 20, 0),
+    ],
+    "drawn_bias": [
+        (BIASES["one back"], 0.0, 6),
+        (BIASES["ALiBi, λ = ½"], 1.0, 0),
+        (BIASES["KERPLE, logarithm"], 3.0, 9),
+        (BIASES["nothing"], 0.0, 4),
+    ],
+    "fewer_columns": [
+        ("at random", 1.0, 6),
+        ("neighbours alike", 2.0, 8),
+        ("the token before", 8.0, 12),
+        ("at random", 0.125, 1),
+        ("the token before", 4.0, 24),
+    ],
+    "buckets": [(8, 2, 40.0), (16, 8, 211.0), (4, 1, 355.0), (2, 3, 0.0)],
+    "random_features": [
+        ("positive", 64, 1.0),
+        ("hyperbolic", 512, 0.3),
+        ("trigonometric", 64, 1.0),
+        ("trigonometric", 8, 0.5),
+    ],
+    "reach": [(8, 8, 3, 31), (8, 1, 3, 31), (5, 7, 4, 23), (4, 0, 2, 0)],
+    "sources": [
+        ("dot product", [0, 1, 2, 0, 5, 4, 5], [0, 1, 2, 3, 4, 5, 6]),
+        ("dense", [0, 3, 2, 0, 1, 4, 5], [0, 4, 2, 3, 1, 5, 6]),
+        ("random", [0, 3, 2, 0, 1, 4, 4], [0, 4, 2, 3, 1, 5, 6]),
+        ("gated", [0, 1, 2, 0, 5, 4, 5], [0, 1, 2, 3, 4, 5, 6]),
+    ],
     "descent": [(0.15, 0.1, 2.0, 60), (0.15, 0.1, 12.0, 60), (-1.2, 0.4, 5.0, 3), (0.7, -0.9, 32.0, 0)],
 }
 MODULES = live.modules()
@@ -126,6 +167,86 @@ def test_a_warm_state_goes_to_the_middle_and_a_cold_one_to_a_pattern():
         assert (np.diff(energies) <= 1e-12).all()
 
 
+def test_more_rounds_find_more_by_meeting_more_and_one_misses_what_is_near():
+    module, data = MODULES["buckets"], MODULES["buckets"].data()
+    for buckets in (2, 4, 8, 16):
+        found = module.compute(data, buckets, 1, 40.0)
+        assert (np.diff(found["keys_met"]) >= 0).all()
+        assert (np.diff(found["weight_found"]) >= -1e-12).all()
+        assert (np.array(found["weight_found"]) > np.array(found["keys_met"]) + 0.1).all()
+    missed = [module.compute(data, 8, rounds, 40.0)["missed"] for rounds in (1, 2, 3)]
+    assert missed == [2, 2, 0]
+    assert module.compute(data, 8, 1, 40.0)["met"] == module.compute(data, 8, 2, 40.0)["met"]
+    assert module.compute(data, 8, 1, 70.0)["missed"] == 0
+    found = module.compute(data, 8, 1, 40.0)
+    met, largest = np.array(found["met"], bool), np.argsort(found["weights"])[-8:]
+    turn = np.array(data["keys"])
+    lost = turn[largest][~met[largest]]  # the nearest that are missed stand beyond one edge
+    assert np.abs(lost - 40).max() < np.abs(turn[met] - 40).max()
+
+
+def test_of_eight_buckets_of_the_plane_four_are_used_in_most_rounds():
+    module, data = MODULES["buckets"], MODULES["buckets"].data()
+    everywhere, rotations = module.on_circle(np.arange(0, 360, 0.5)), np.array(data["rotations"])
+    used = [len(set(row)) for row in module.hash_buckets(everywhere, rotations[:, :, :4]).tolist()]
+    assert sorted(used)[:6] == [4] * 6
+    assert max(used) <= 8
+
+
+def test_features_are_near_for_short_queries_and_no_better_than_an_average_for_usual_ones():
+    module, data = MODULES["random_features"], MODULES["random_features"].data()
+    short, usual = ({kind: module.compute(data, kind, 512, size) for kind in module.KINDS} for size in (0.3, 1.0))
+    last = {kind: found["medians"][-1] for kind, found in short.items()}
+    assert last["trigonometric"] < last["hyperbolic"] < 0.75 * last["positive"] < 0.05
+    for kind in module.KINDS:
+        assert (np.diff(short[kind]["medians"]) < 0).all()
+        assert min(usual[kind]["medians"]) > 0.95 * usual[kind]["average"]
+        assert short[kind]["medians"][-1] < 0.5 * short[kind]["average"]
+    for kind in ("hyperbolic", "trigonometric"):  # an error falls as one over the root of R
+        more = (np.array(short["positive"]["medians"]) / short[kind]["medians"]) ** 2
+        assert 2 < more.min() < more.max() < 3.2
+    many = [module.compute(data, "trigonometric", R, 1.0)["negative"] for R in (8, 64, 512)]
+    assert 0.25 < min(many) < max(many) < 0.5
+    assert usual["positive"]["negative"] == usual["hyperbolic"]["negative"] == 0
+    assert min(usual["trigonometric"]["medians"]) > 3
+
+
+def test_its_numbers_are_normal_though_they_are_bytes():
+    module, data = MODULES["random_features"], MODULES["random_features"].data()
+    for X in (module.unpacked(data["W"], -1, 16), module.unpacked(data["heads"], 3, -1, 16)):
+        assert abs(X.mean()) < 0.05
+        assert abs(X.std() - 1) < 0.03
+        assert np.abs(X).max() < 4
+
+
+def test_one_row_of_memory_brings_its_segment_along():
+    module, data = MODULES["reach"], MODULES["reach"].data()
+    whole, single = module.compute(data, 8, 8, 3, 31), module.compute(data, 8, 1, 3, 31)
+    assert (whole["before"], single["before"]) == (24, 17)
+    assert module.compute(data, 8, 0, 3, 31)["before"] == 0
+    assert whole["learns"] == single["learns"] == [24, 24, 24, 31]
+    for setting in [(8, 8, 3, 31), (8, 1, 3, 31), (5, 7, 4, 23), (3, 2, 4, 30), (4, 0, 2, 9)]:
+        found, rows = module.compute(data, *setting), module.segments(setting[3] + 1, *setting[:3]).depends
+        assert all(
+            row[first:].all() and not row[:first].any() for first, row in zip(found["depends"], rows, strict=True)
+        )
+        assert found["before"] == min(found["formula"], setting[3] // setting[0] * setting[0])
+
+
+def test_weights_follow_words_or_places():
+    module, data = MODULES["sources"], MODULES["sources"].data()
+    words, n, same = list(data["sentence"]), len(data["sentence"]), list(range(len(data["sentence"])))
+    expected = {"dot product": (n, 0), "dense": (1, n), "random": (0, n), "gated": (n, n)}
+    for source, (replaced, swapped) in expected.items():
+        for i in range(n):
+            for word in set(range(len(data["vocabulary"]))) - {words[i]}:
+                now = [word if j == i else words[j] for j in range(n)]
+                assert sum(module.compute(data, source, now, same)["changed"]) == replaced
+            for j in range(i):
+                order = [{i: j, j: i}.get(k, k) for k in same]
+                assert sum(module.compute(data, source, [words[k] for k in order], order)["changed"]) == swapped
+
+
 def test_the_heads_are_those_of_the_record_and_of_the_weights():
     module, record = MODULES["heads"], bert_heads.data()
     A = module.matrices(module.data())
@@ -147,3 +268,71 @@ def test_it_looks_at_the_animal_from_the_fourth_block_on():
     A = np.array([f["A"] for f in found])
     animal = A[..., data["tokens"].index("animal")]
     assert (animal < A[..., cls]).sum() > 36  # of 72 heads
+
+
+def test_what_a_gate_has_dropped_no_later_gate_brings_back():
+    module, data = MODULES["gates"], MODULES["gates"].data()
+    n, rng = len(data["gates"]), np.random.default_rng(0)
+    for gates in (data["gates"], [0.0] * n, [1.0] * n, *rng.uniform(0, 1, (5, n)).tolist()):
+        C = np.array(module.compute(data, gates, n)["weights"])
+        assert all((np.diff(C[j:, j]) <= 0).all() for j in range(n + 1))
+        np.testing.assert_allclose(C.sum(1), 1)
+    begun_anew = np.array(module.compute(data, [0.9, 0.9, 0.9, 0.9, 0.0, 0.9, 0.9, 0.9], n)["weights"])
+    assert not begun_anew[5:, :5].any()
+    held = module.compute(data, [0.8, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], n)
+    assert (held["candidate"], held["largest"]) == (2, 1)
+    assert 0.5 < module.compute(data, [0.8, 0.0] + [0.9] * 6, n)["largest"] < 0.55
+    assert all(keeps <= 0.9 for keeps in (1 - data["gates"][1], *data["gates"][2:]))  # so all seven have to be moved
+    assert np.allclose(
+        module.compute(data, data["gates"], 3)["weights"][3][:4], [0.36, 0.04, 0.4, 0.2]
+    )  # the chapter's
+
+
+def test_three_hands_tell_eighty_places_apart():
+    module, data = MODULES["hands"], MODULES["hands"].data()
+
+    def found(*hands, query=70):
+        return module.compute(data, [f in hands for f in range(8)], query, -1)
+
+    assert all(found(f)["peak"] == 69 for f in range(8))
+    assert found(0)["other"] == 69 - 44
+    assert found(0)["margin"] < 0.001
+    assert found(0, 1)["other"] == 69 - 19
+    assert found(0, 1)["margin"] < 0.05
+    assert found(0, 1, 2)["margin"] > 0.51
+    assert found(*range(8))["margin"] - found(0, 1, 2)["margin"] < 0.001
+    assert 0.08 < found(*range(1, 8))["margin"] / found(*range(8))["margin"] < 0.12
+    waves = np.cos(np.outer(np.arange(1, 400), module.data()["omega"])).cumsum(1)  # products with later places
+    assert 2 - waves[:80, 1].max() < 0.05
+    assert 3 - waves[:, 2].max() < 0.05  # three hands are fooled in a text of 400
+    assert 4 - waves[:, 3].max() > 0.2
+
+
+def test_a_drawn_bias_is_known_but_for_a_constant():
+    module, data = MODULES["drawn_bias"], MODULES["drawn_bias"].data()
+    back = np.array(data["biases"]["one back"])
+    found = [module.compute(data, b.tolist(), 0.0, 6) for b in (back, back + 1)]
+    np.testing.assert_allclose(found[0]["A"], found[1]["A"], atol=1e-15)
+    A = np.array(found[0]["A"])
+    assert min(A[i, i - 1] for i in range(1, module.N)) > 0.94
+    masked = np.where(np.arange(1 - module.N, module.N) > 0, -6.0, 6.0).tolist()
+    assert module.compute(data, masked, 0.0, 6)["ahead"] < 1e-4
+    beside = np.where(abs(np.arange(1 - module.N, module.N)) == 1, 6.0, -6.0).tolist()
+    A = np.array(module.compute(data, beside, 0.0, 6)["A"])
+    assert np.allclose([A[6, 5], A[6, 7]], 0.5, atol=1e-4)
+    assert A[0, 1] > 0.99
+
+
+def test_the_sharp_head_for_the_token_before_is_not_in_few_columns():
+    module, data = MODULES["fewer_columns"], MODULES["fewer_columns"].data()
+    at = {head: [module.compute(data, head, s, 6) for s in (0.125, 0.5, 1.0, 2.0, 4.0, 8.0)] for head in data["heads"]}
+    for found in at.values():
+        assert (np.diff([each["best"] for each in found]) > 0).all()  # sharper is harder
+        assert (np.diff([each["used"] for each in found]) < 0).all()
+        assert all(each["best"] < each["merged"] for each in found)
+    at_random, neighbours, before = (found[4]["best"] for found in at.values())
+    assert neighbours < 1 / 3 < 0.4 < at_random < 0.5 < 0.8 < before
+    for sharpness in (0.5, 1.0, 2.0, 4.0):  # blocks of three cut through the fours that agree
+        six, eight = (module.compute(data, "neighbours alike", sharpness, k)["merged"] for k in (6, 8))
+        assert six < eight
+        assert sharpness != 1 or eight > 2 * six

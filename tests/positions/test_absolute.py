@@ -203,7 +203,7 @@ def test_other_layouts_are_refused():
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("offset", [0, 1, 7, -3])
 def test_the_shift_matrix_moves_every_row(layout, offset):
-    """M_j π_i = π_{i+j}: for all rows at once, Π M_jᵀ, also before position 0."""
+    """M_o π_i = π_{i+o}: for all rows at once, Π M_oᵀ, also before position 0."""
     n, D = 12, 10
     M = shift_matrix(D, offset, layout=layout, base=300.0)
     moved = sinusoids(n, D, first=offset, layout=layout, base=300.0)
@@ -229,7 +229,7 @@ def test_shift_matrices_are_a_group_of_rotations(layout):
 def test_the_peak_moves_from_0_to_the_offset(layout, offset):
     n, D = 40, 32
     table = sinusoids(n, D, layout=layout)
-    gram = table @ shift_matrix(D, offset, layout=layout).T @ table.T  # ⟨M_j π_i, π_k⟩
+    gram = table @ shift_matrix(D, offset, layout=layout).T @ table.T  # ⟨M_o π_i, π_j⟩
     i = np.arange(max(-offset, 0), n - max(offset, 0))
     assert np.array_equal(gram[i].argmax(1), i + offset)
 

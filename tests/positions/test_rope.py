@@ -72,7 +72,7 @@ def test_a_product_depends_on_the_difference_of_positions(layout, rng):
 
 
 def test_it_is_the_matrix_that_moves_a_sinusoid(rng):
-    """M_j of Borealis II (4) turns a pair (sin, cos); R_i x = M_{−i} x for the content x."""
+    """M_o of Borealis II (4) turns a pair (sin, cos); R_i x = M_{−i} x for the content x."""
     X = rng.standard_normal((9, 6))
     Y, _ = rotate(X, angles=RoPE(6).angles(9)[0])
     for i in range(9):
