@@ -117,11 +117,10 @@ class SweptKernelAttentionPullback(NamedTuple):
             past, future, dS = turned(S), turned(G), G.copy()
             if dd is not None:
                 past, future = np.concatenate([past, z], 1), np.concatenate([future, dz], 1)
-        dq = run(a_sweep(Reads(dy, ones=dd), Writes(v, k), share=share, S=past))  # undoes y_t = q_tᵀ S_t, for q
-        dk = run(
-            a_sweep(Reads(v), Writes(dy, q, share, ones=dd), reverse=True, S=future)
-        )  # undoes S += k_t v_tᵀ, for k
-        dv = run(a_sweep(Reads(k), Writes(q, dy, share), reverse=True, S=dS))  # and for v
+        # undoes y_t = q_tᵀ S_t, for q; then S_t = S_{t−1} + k_t v_tᵀ, for k and for v
+        dq = run(a_sweep(Reads(dy, ones=dd), Writes(v, k), share=share, S=past))
+        dk = run(a_sweep(Reads(v), Writes(dy, q, share, ones=dd), reverse=True, S=future))
+        dv = run(a_sweep(Reads(k), Writes(q, dy, share), reverse=True, S=dS))
         gradients = dq.reshape(self.FQ.shape), dk.reshape(self.FK.shape), dv.reshape(self.V.shape)
         if self.initial is None or dS is None or dz is None:
             return gradients
@@ -193,16 +192,15 @@ def gated_linear_back(
     """dQ, dK, dV, dln α, and dS_0 if there is one: a sweep for each of three, and what lies between."""
     q, k, v, dy = (heads(X) for X in (Q, K, V, dY.astype(V.dtype, copy=False)))
     decay, (dS_0, past, future) = fading(heads(log_decay)), of_the_ends(ends)
-    dv = run(a_sweep(Reads(k), Writes(q, dy), decay, reverse=True, S=dS_0))  # undoes S_t = … + k_t v_tᵀ, for v
-    to_q = a_sweep(Reads(dy), Writes(v, k), decay, by_columns=True, S=past)  # undoes y_t = q_tᵀ S_t, for q
-    to_k = a_sweep(
-        Reads(v), Writes(dy, q), decay, by_columns=True, reverse=True, S=future
-    )  # undoes … + k_t v_tᵀ, for k
+    # undoes S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ, for v
+    dv = run(a_sweep(Reads(k), Writes(q, dy), decay, reverse=True, S=dS_0))
+    # undoes y_t = q_tᵀ S_t, for q
+    to_q = a_sweep(Reads(dy), Writes(v, k), decay, by_columns=True, S=past)
+    # undoes S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ, for k, and for α where it meets the sweep before
+    to_k = a_sweep(Reads(v), Writes(dy, q), decay, by_columns=True, reverse=True, S=future)
     met, dq, dk = run_to_meet(to_q, to_k), to_q.found.Y, to_k.found.Y
-    gradients = dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(V.shape)
-    return *gradients, *gate_gradients(
-        log_decay, decay, q, dq, k, dk, met, ends, dS_0
-    )  # undoes S_t = Diag(α_t) S_{t−1} + …
+    gates = gate_gradients(log_decay, decay, q, dq, k, dk, met, ends, dS_0)
+    return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(V.shape), *gates
 
 
 def gate_gradients(
