@@ -283,7 +283,7 @@ def advance(memory, reads, writes, fades, form, at, here, width):
         for c in range(0, width, wide):
             some_columns(memory, r, w, positions, (here.k0, rows, c, width - c), form.fading, form.second)
     if form.fading == BY_COLUMNS:
-        below[FADES:NOW] = 1
+        below[FADES:NOW] = below.dtype.type(1)
 
 
 @inlined
