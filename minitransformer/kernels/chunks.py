@@ -12,7 +12,7 @@ With A = φ(Q), B = φ(K) and C = V this is N_i = Σ_j≤i ⟨a_i, b_j⟩ c_j: a
 Why this is fast. The plain recurrence reads and writes the whole of S for each position; in chunks of 64 it does so once
 for 64 of them, and everything is a product of small matrices, which is what a core does best. It costs
 O(64 n (r + dv)) extra work for P, and no memory. While S is small enough to stay in the first-level cache, the recurrence needs
-none of this: where r and dv are at most 64, and each query has a key beside it, sweeps.py has it.
+none of this: where r and dv are at most 64, and each query has a key beside it, scan.py has it.
 
 S before each chunk is remembered: n/64 matrices of r × dv, which is as much as one of the arrays. The way back starts from
 the last chunk, with G = Σ_i φ(q_i) dn_iᵀ over the queries after the chunk; dn_i = [dN_i, dD_i] stands beside v_j⁺ = [v_j, 1]:

@@ -133,7 +133,7 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
 
 @compiled
 def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ, da, dS, queue):
-    """dS (B, E, H) from dA = dY Vᵀ along the edges, dQ, and the parts of da, each the sum of some rows."""
+    """dS (B, E, H) from dA = dY Vᵀ along the edges, dQ, and the parts of da, each the sum of some rows; it quotes `attend`."""
     Q, K, V, a, starts, sources, seen = borrowed((Q, K, V, a, starts, sources, seen))
     A, dY, dQ, da, dS = borrowed((A, dY, dQ, da, dS))
     n, H = dY.shape[1], A.shape[2]
@@ -148,19 +148,20 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
             for e in range(first, last):
                 v, w, ds = V[b, sources[e]], A[b, e], dS[b, e]
                 for h in range(H):
+                    # undoes y_h += w_h v_h, for w
                     ds[h] = product(dy, v, h * d, (h + 1) * d) if all_seen or is_seen(seen, b, e, h) else zero
                 for h in range(H):
-                    along[h] += w[h] * ds[h]
+                    along[h] += w[h] * ds[h]  # undoes w_h *= 1 / total_h, for total
             for e in range(first, last):
                 k, w, ds = K[b, sources[e]], A[b, e], dS[b, e]
                 for h in range(H):
-                    ds[h] = w[h] * (ds[h] - along[h])
+                    ds[h] = w[h] * (ds[h] - along[h])  # undoes w = exp(s − top) / total, for s
                 if r == 1 and kind == ADDITIVE and all_seen:
                     for h in range(H):
                         p = q[h] + k[h]
                         bend = one if p > 0 else slope
-                        dq[h] += ds[h] * a[h] * bend
-                        total[h] += ds[h] * p * bend
+                        dq[h] += ds[h] * a[h] * bend  # undoes s_h = a_h LeakyReLU(q_h + k_h), for q
+                        total[h] += ds[h] * p * bend  # and for a
                     continue
                 for h in range(H):
                     if not (all_seen or is_seen(seen, b, e, h)):
@@ -169,16 +170,16 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
                         for c in range(h * r, (h + 1) * r):
                             p = q[c] + k[c]
                             bend = ds[h] * (one if p > 0 else slope)
-                            dq[c] += bend * a[c]
-                            total[c] += bend * p
+                            dq[c] += bend * a[c]  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for q
+                            total[c] += bend * p  # and for a
                     else:
                         for c in range(h * r, (h + 1) * r):
-                            dq[c] += ds[h] * k[c]
+                            dq[c] += ds[h] * k[c]  # undoes s_h = Σ q_c k_c, for q
 
 
 @compiled
 def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, parts, A, dS, dY, dK, dV, queue):
-    """dK and dV, column by column; the edges of column j are order[starts[j] : starts[j + 1]]."""
+    """dK and dV, column by column; the edges of column j are order[starts[j] : starts[j + 1]]; it quotes `attend`."""
     Q, K, a, starts, order, destinations, seen = borrowed((Q, K, a, starts, order, destinations, seen))
     A, dS, dY, dK, dV = borrowed((A, dS, dY, dK, dV))
     m, H = dV.shape[1], A.shape[2]
@@ -190,20 +191,23 @@ def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, part
             for place in range(starts[j], starts[j + 1]):
                 e = order[place]
                 q, dy, w, ds = Q[b, destinations[e]], dY[b, destinations[e]], A[b, e], dS[b, e]
-                add(dv, w, dy, d)  # what is not seen has weight 0, and no row of dY is hidden
+                add(
+                    dv, w, dy, d
+                )  # undoes y_h += w_h v_h, for v: what is not seen has weight 0, and no row of dY is hidden
                 if r == 1 and kind == ADDITIVE and all_seen:
                     for h in range(H):
+                        # undoes s_h = a_h LeakyReLU(q_h + k_h), for k
                         dk[h] += ds[h] * a[h] * (one if q[h] + k[h] > 0 else slope)
                     continue
                 for h in range(H):
                     if not (all_seen or is_seen(seen, b, e, h)):
                         continue
                     if kind == ADDITIVE:
-                        for c in range(h * r, (h + 1) * r):
+                        for c in range(h * r, (h + 1) * r):  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for k
                             dk[c] += ds[h] * a[c] * (one if q[c] + k[c] > 0 else slope)
                     else:
                         for c in range(h * r, (h + 1) * r):
-                            dk[c] += ds[h] * q[c]
+                            dk[c] += ds[h] * q[c]  # undoes s_h = Σ q_c k_c, for k
 
 
 @compiled

@@ -19,7 +19,7 @@ A vector is as wide as the registers of this machine are. With 32 registers (of 
 four vectors to a row (24 for C), with 16 registers (of 32 bytes in AVX2) two (12 for C). More rows mean fewer reads for each
 multiply-add: chapter 17 measures what six are worth against four. Four are for what six leave over.
 
-Two positions of a memory M, for some columns (why it is this: sweeps.py):
+Two positions of a memory M, for some columns (why it is this: passes.py):
 
     y₁ = y₂ = 0
     for each row c of M:
@@ -41,6 +41,7 @@ import itertools
 
 from llvmlite import ir
 from numba import types
+from numba.core.cgutils import unpack_tuple
 from numba.extending import intrinsic
 
 from minitransformer.backend import register
@@ -163,11 +164,13 @@ def _spread(builder, value, vector):
 
 
 @intrinsic
-def some_columns(typingctx, M, R, R_2, W, W_2, beside, below, h, t, t_2, s, s_2, start, rows, c, left, fading, second):
+def some_columns(typingctx, memory, reads, writes, at, part, fading, second):
     """M = f ⊙ M + Σ w xᵀ, y = rᵀ M for each r, in WIDE vectors of columns from c on; in two, if no more are `left`.
 
-    M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x of s and of s_2, the same for W_2, y of t
-    and of t_2, the same for R_2, and f. r are R[h, t] and R[h, t_2] from `start` on, w are W[h, s] and W[h, s_2].
+    memory   M, below, beside. M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x of s and of
+             s_2, the same for W_2, y of t and of t_2, the same for R_2, and f
+    reads    R and R_2: rows t and t_2 from `start` on; writes: W and W_2, s and s_2
+    at       t, t_2, s, s_2; part: start, rows, c, left
     fading   0: f is 1. BY_COLUMNS: f stands below. BY_ROWS: M is multiplied by row AS_M of `beside`, along its rows, and the
              others of `beside` stand for w, w₂, and for r, r₂ of t_2
     second   0: neither R_2 nor W_2 is there. READS_2: R_2 is, as R. WRITES_2: W_2 is, as W
@@ -175,10 +178,16 @@ def some_columns(typingctx, M, R, R_2, W, W_2, beside, below, h, t, t_2, s, s_2,
     """
 
     def code(context, builder, signature, arguments):
-        given = zip(signature.args[:7], arguments[:7], strict=True)
-        arrays = [context.make_array(kind)(context, builder, value) for kind, value in given]
-        *places, left, fading, second = arguments[7:]
-        number = context.get_value_type(signature.args[0].dtype)
+        kinds = [kind for group in signature.args[:3] for kind in group]
+        values = [value for group in arguments[:3] for value in unpack_tuple(builder, group)]
+        M, below, beside, R, R_2, W, W_2 = (
+            context.make_array(kind)(context, builder, value) for kind, value in zip(kinds, values, strict=True)
+        )
+        arrays = M, R, R_2, W, W_2, beside, below
+        start, rows, c, left = unpack_tuple(builder, arguments[4])
+        places = (*unpack_tuple(builder, arguments[3]), start, rows, c)
+        fading, second = arguments[5:]
+        number = context.get_value_type(kinds[0].dtype)
         size = context.get_abi_sizeof(number)
         wide = builder.icmp_signed(">", left, fixed(NARROW * REGISTER // size))
         which = builder.add(builder.mul(fading, fixed(3)), second)
@@ -194,14 +203,14 @@ def some_columns(typingctx, M, R, R_2, W, W_2, beside, below, h, t, t_2, s, s_2,
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    arrays = M, R, R_2, W, W_2, beside, below
-    return types.void(*arrays, *[types.int64] * 11), code
+    four = types.UniTuple(types.int64, 4)
+    return types.void(memory, reads, writes, four, four, types.int64, types.int64), code
 
 
 def _columns(fading, second, vectors_in_row, builder, number, size, arrays, positions):
     """The code of one pass, for so many vectors."""
     M, R, R_2, W, W_2, beside, below = arrays
-    h, t, t_2, s, s_2, start, rows, c = positions
+    t, t_2, s, s_2, start, rows, c = positions
     vector = ir.VectorType(number, REGISTER // size)
     fma = _fma(builder, vector, size)
     left = builder.mul(c, fixed(size))
@@ -222,8 +231,7 @@ def _columns(fading, second, vectors_in_row, builder, number, size, arrays, posi
         """Where that row of an array begins that stands beside M; or what became of it, as the rows of M fade."""
         if fading == BY_ROWS and faded is not None:
             return row_of(beside, faded)
-        strides = [builder.extract_value(array.strides, axis) for axis in (0, 1)]
-        offset = builder.add(builder.mul(h, strides[0]), builder.mul(position, strides[1]))
+        offset = builder.mul(position, builder.extract_value(array.strides, 0))
         offset = builder.add(offset, builder.mul(start, fixed(size)))
         return builder.add(builder.ptrtoint(array.data, _i64), offset)
 

@@ -4,9 +4,13 @@ from minitransformer.attention.linear.cosformer import CosFormer, cosformer_atte
 from minitransformer.attention.linear.delta_net import DeltaRule
 from minitransformer.attention.linear.dpfp import DPFP, dpfp_features, sum_normalised
 from minitransformer.attention.linear.forgetting import Forgetting, forgetting_attention
-from minitransformer.attention.linear.gated import decay_mask, gated_linear_attention, gated_linear_step
-from minitransformer.attention.linear.gated_delta import gated_delta_rule, gated_delta_step
 from minitransformer.attention.linear.gated_delta_net import GatedDelta
+from minitransformer.attention.linear.gated_delta_rule import gated_delta_rule, gated_delta_step
+from minitransformer.attention.linear.gated_linear_attention import (
+    decay_mask,
+    gated_linear_attention,
+    gated_linear_step,
+)
 from minitransformer.attention.linear.gla import GLA
 from minitransformer.attention.linear.performer import Performer, PerformerParams, performer_attention
 from minitransformer.attention.linear.random_features import (

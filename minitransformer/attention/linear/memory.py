@@ -17,8 +17,8 @@ import numpy as np
 
 from minitransformer.arrays import must_broadcast
 from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
-from minitransformer.attention.linear.gated import gated_linear_attention, gated_linear_step
-from minitransformer.attention.linear.gated_delta import gated_delta_rule, gated_delta_step
+from minitransformer.attention.linear.gated_delta_rule import gated_delta_rule, gated_delta_step
+from minitransformer.attention.linear.gated_linear_attention import gated_linear_attention, gated_linear_step
 from minitransformer.attention.linear.short_convolution import Kernel, short_convolution
 from minitransformer.functional import loops_in, rms_norm
 from minitransformer.gather_scatter import for_each_head, sum_over_heads

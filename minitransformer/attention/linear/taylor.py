@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback
-from minitransformer.attention.linear.pieces import in_pieces
+from minitransformer.attention.linear.chunked import in_pieces
 from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams

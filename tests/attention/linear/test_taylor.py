@@ -11,7 +11,7 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, kernel_attention
-from minitransformer.attention.linear import Taylor, pieces, taylor_features
+from minitransformer.attention.linear import Taylor, chunked, taylor_features
 from minitransformer.backend import available
 from minitransformer.measurements.random_features import taylor_bound
 from minitransformer.pullback import NoParams
@@ -131,7 +131,7 @@ def test_piece_by_piece_is_the_same(causal, masked, n, rng, monkeypatch):
     if mask is not None:
         K, V = (np.where(mask.mT, X, np.nan) for X in (K, V))
     Y, pullback = core(NoParams(), Q, K, V, causal=causal, mask=mask)
-    monkeypatch.setattr(pieces, "WHOLE", 0)
+    monkeypatch.setattr(chunked, "WHOLE", 0)
     for tier in available():
         with mt.backend(tier):
             Y_p, in_pieces = core(NoParams(), Q, K, V, causal=causal, mask=mask)
@@ -144,7 +144,7 @@ def test_piece_by_piece_is_the_same(causal, masked, n, rng, monkeypatch):
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_piece_by_piece_has_a_gradient_of_its_own(causal, rng, monkeypatch):
-    monkeypatch.setattr(pieces, "WHOLE", 0)
+    monkeypatch.setattr(chunked, "WHOLE", 0)
     Q, K, V = (rng.standard_normal((B, H, 8, c)) for c in (D, D, DV))
     check_pullback(partial(Taylor(), causal=causal), NoParams(), Q, K, V)
 
@@ -162,5 +162,5 @@ def test_the_features_of_a_long_text_are_never_there_at_once(rng, monkeypatch):
         return most
 
     whole = peak()
-    monkeypatch.setattr(pieces, "WHOLE", 0)
+    monkeypatch.setattr(chunked, "WHOLE", 0)
     assert peak() < whole / 3

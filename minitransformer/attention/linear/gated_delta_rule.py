@@ -15,7 +15,7 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.delta_rule import empty, outer, read
-from minitransformer.attention.linear.gated import by_channel, overlap
+from minitransformer.attention.linear.gated_linear_attention import by_channel, overlap
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked

@@ -1,0 +1,121 @@
+"""Decays: α = exp ln α, and the gradient of ln α, which is what has been read less what has been written.
+
+    dln α_t = Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i)        for the delta rule with + b in the place of − b, see scan.py
+
+Rounding would add up in it from the end of the text to its beginning. So every 32 positions S and G meet, what the sweep for dQ
+has left and what that for dK has, and there it is Σ_v S ⊙ G:
+
+    for each head, in parallel, and each of its blocks of 32 positions:
+        total = Σ_v S ⊙ G behind the block
+        for its positions t, last first:
+            total += q_t ⊙ dq_t − k_t ⊙ dk_t;  dln α_t = total
+        total −= Σ_v S ⊙ G before the block                      what rounding has added: it is spread over the positions
+
+Why this is fast. To make dln α from S and G alone takes both at every position; here one in 32 is kept, and the arrays that are
+there anyway are read once.
+"""
+
+import numpy as np
+
+from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.passes import dot
+from minitransformer.kernels.pointwise import cut
+from minitransformer.kernels.sweep import BLOCK, nothing
+from minitransformer.kernels.threads import borrowed, claimed, in_parallel, one_by_one
+from minitransformer.typing import Array
+
+SMALL = 2**16  # exponentials, for which no helper is called
+
+
+@inlined
+def add_up(q, dq, k, away, later, total):
+    """total = later + q ⊙ dq − k ⊙ away, or their sum if there is one gate for all channels."""
+    if len(total) != len(q):
+        total[0] = later[0] + (dot(q, dq) - dot(k, away))
+    else:
+        for c in range(len(total)):
+            total[c] = later[c] + (q[c] * dq[c] - k[c] * away[c])
+
+
+@inlined
+def spread(total, missed, share, nothing, y):
+    """y = total − share · what has been missed. Where y is as good as nothing before, it is nothing."""
+    for c in range(len(y)):
+        y[c] = 0 if y[c] < nothing else total[c] - share * missed[c]
+
+
+@inlined
+def part_looked_up(written, away):
+    """away, −k's share in what has been looked up, becomes written − away; and written becomes the gradient, written + away."""
+    for c in range(len(away)):
+        both = written[c] + away[c]
+        away[c] = written[c] - away[c]
+        written[c] = both
+
+
+@compiled
+def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
+    """Y_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the next meeting, and what has met there; a task for each head.
+
+    The first meeting is before the first position, the last behind the last one, where the block may be a short one. What a sum
+    then misses at the meeting before, it has lost by rounding, a little at each position. Y is α before. Where that is
+    as good as nothing, so is α ⟨S, G⟩: not what rounding leaves of the sum, which may be multiplied by ln α next.
+    With one gate for all channels, Y is (B, n, 1), the sum over them. Of the delta rule dk is what its keys have written; less
+    what they have looked up it is their gradient, and takes its place, and together they are in Y.
+    """
+    n, gates = Y.shape[1], Y.shape[2]
+    total, missed = np.empty((BLOCK + 1, gates), Y.dtype), np.empty(gates, Y.dtype)
+    q, dq, k, dk, looked_up, met, Y, total = borrowed((q, dq, k, dk, looked_up, met, Y, total))
+    for h in claimed(queue, len(Y)):
+        for block in range(met.shape[1] - 1):
+            start, stop = block * BLOCK, min((block + 1) * BLOCK, n)
+            behind, before, last = met[h, block + 1], met[h, block], stop - start
+            if gates == len(behind):
+                total[last] = behind
+            else:
+                total[last] = behind.sum()
+            for t in range(stop - 1, start - 1, -1):
+                away = dk[h, t]
+                if looked_up.shape[1] > 0:
+                    away = looked_up[h, t]
+                    part_looked_up(dk[h, t], away)
+                add_up(q[h, t], dq[h, t], k[h, t], away, total[t - start + 1], total[t - start])
+            if gates == len(before):
+                for c in range(gates):
+                    missed[c] = total[0, c] - before[c]
+            else:
+                missed[0] = total[0, 0] - before.sum()
+            for t in range(start, stop):
+                share = Y.dtype.type((stop - t) / last)
+                spread(total[t - start], missed, share, nothing, Y[h, t])
+
+
+def exponentials(X: Array, Y: Array, queue: Array) -> None:
+    """Y = exp X, in parts. Not compiled: NumPy's takes many numbers at once, and leaves the interpreter free too."""
+    for part in one_by_one(queue, queue[1]):
+        start, stop = cut(len(X), part, queue[1])
+        np.exp(X[start:stop], out=Y[start:stop])
+
+
+def fading(log_decay: Array) -> Array:
+    """α = exp(ln α) of every head, (B, n, 1 or r)."""
+    decay = np.empty(log_decay.shape, log_decay.dtype)
+    in_parallel(log_decay.size // SMALL, exponentials, log_decay.reshape(-1), decay.reshape(-1))
+    return decay
+
+
+def meet_at_the_ends(met: Array, decay: Array, S_0: Array, S: Array, dS_0: Array, dS: Array) -> None:
+    """S and G also meet before the first position, where G fades once more and is dS_0, and behind the last one."""
+    dS_0 *= decay[:, :1].prod(1)[..., None]
+    met[:, 0] = np.vecdot(S_0, dS_0)
+    if decay.shape[1] % BLOCK:  # or else the sweep has met there
+        met[:, -1] = np.vecdot(S, dS)
+
+
+def log_decay_gradient(
+    decay: Array, q: Array, dq: Array, k: Array, dk: Array, met: Array, looked_up: Array | None = None
+) -> Array:
+    """dln α, which replaces α."""
+    looked_up = nothing(len(q), 3, q.dtype) if looked_up is None else looked_up
+    in_parallel(len(q), between_meetings, q, dq, k, dk, looked_up, met, np.finfo(q.dtype).eps, decay)
+    return decay
