@@ -295,6 +295,7 @@ def test_keys_have_norm_one_less_what_keeps_them_from_infinity(size):
     q = size * np.array([[0.6, 0.0, -0.8, 0.0]])
     k, _ = unit(q)
     np.testing.assert_allclose(k, q / np.sqrt(size**2 + 4e-6), atol=1e-15)
-    for said in (reformer, lsh_attention, reformer.LSHPullback, gated_delta_net):
+    for said in (reformer, lsh_attention, reformer.LSHPullback):
         assert "‖² + 10⁻⁶ d)" in said.__doc__
+    assert "√(‖x‖² + 10⁻⁶)" in gated_delta_net.__doc__
     assert "√(‖x‖² + d ε)" in unit.__doc__
