@@ -217,8 +217,12 @@ _looked_at: dict[tuple[int, ...], Known] = {}
 
 
 def known(block: Any, params: tuple[Any, ...]) -> Known:
-    """What is known of blocks of this form with these parameters. All are kept, so nothing else can have their ids."""
-    key = id(block), *map(id, params)
+    """What is known of blocks of this form with these parameters. All are kept, so nothing else can have their ids.
+
+    The streams of a core stand in a dict, whose arrays a reader may have replaced: they have to be the same, too.
+    """
+    streams = (params[0].attention.streams or {}).values()
+    key = id(block), *map(id, params), *(id(X) for stream in streams for X in stream)
     if (found := _looked_at.get(key)) is None:
         while _looked_at and sum(len(one.params) for one in list(_looked_at.values())) + len(params) > KEPT:
             _looked_at.pop(next(iter(_looked_at)), None)

@@ -219,6 +219,20 @@ def test_parameters_are_looked_at_again_when_they_are_others(tier):
     assert len(loops()._looked_at) <= loops().KEPT
 
 
+def test_a_stream_that_was_replaced_where_it_stands_is_seen(tier, monkeypatch):
+    """The streams of a core are a dict, which a reader may change between two tokens."""
+    model = LanguageModel(40, 96, width=24, depth=1, heads=4, hidden=10, attention="gla")
+    params, tokens = some(model, np.float32), np.random.default_rng(0).integers(0, 40, (2, 5))
+    written(model, params, tokens)
+    streams = params.stack.blocks[0].attention.streams
+    name = next(iter(streams))
+    streams[name] = streams[name]._replace(W=-streams[name].W)
+    fast, _ = written(model, params, tokens)
+    monkeypatch.setattr(loops(), "around_core", lambda *_: None)
+    slow, _ = written(model, params, tokens)
+    np.testing.assert_allclose(fast, slow, atol=2e-5 * np.abs(slow).max())
+
+
 def test_what_was_looked_at_for_one_form_is_not_taken_for_another(tier):
     usual, wider = (Block(MultiHeadAttention(12, 2), FeedForward(12, hidden)) for hidden in (7, 700))
     params, X = some(usual, np.float64), np.random.default_rng(0).standard_normal((3, 12))
