@@ -47,7 +47,7 @@ def four_times_the_keys(answer):
     unless(answer, 4, "The sum grows four times. L is its logarithm.", 0.01)
     unless(answer, 2, "The logarithm here is that of base e.", 0.01)
     unless(answer, np.log(256), "That is where the curve goes, nearly. By how much did it move?", 0.01)
-    close(answer, np.log(256 / 64), "What becomes of the sum of exponentials, and what of its logarithm?", 0.01)
+    close(answer, np.log(256 / 64), "What becomes of the sum of exponentials, and what of its logarithm?", 0.05)
 
 
 @exercise("18.4")

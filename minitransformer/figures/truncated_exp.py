@@ -60,7 +60,7 @@ def data(n: int = 64, d: int = 16, seed: int = 0) -> TruncatedExp:
 
 
 def draw(data: TruncatedExp) -> Figure:
-    """Left the functions; right the errors, on a logarithmic axis, with what the features would number for d = 16."""
+    """Left the functions; right the errors, on a logarithmic axis, by the degree."""
     fig, (left, right) = figure(1, 2, width=13, height=5.5)
     left.plot(data.t, data.exp, color="0.75", linewidth=7, linestyle="-", label="exp")
     for degree, curve in data.polynomials.items():

@@ -76,7 +76,7 @@ def draw(data: WhichFront) -> Figure:
         ax.text(0.98, 0.99, listed, transform=ax.transAxes, ha="right", va="top", ma="left")
         ax.axvline(1, ymax=0.7, color="0.75", linewidth=1.5, linestyle=":")  # below the list
         left, right = 0.5 * front.times.min(), 1.6 * front.times.max()
-        ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of dense attention", xlim=(left, right))
+        ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of causal dense attention", xlim=(left, right))
         ax.set_ylim(-0.15, 1.5)
         ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
         ticks = [tick for tick in TICKS if left <= tick <= right]

@@ -10,7 +10,7 @@ from minitransformer.functional import softmax
 from minitransformer.typing import Array
 
 TOKENS, WIDTH, HEADS, RANK = 64, 64, 4, 16
-FLOOR = 1e-4  # what is below is rounding
+FLOOR = 3e-6  # what is below is rounding
 
 
 class WidthOrLength(NamedTuple):

@@ -83,7 +83,7 @@
         line(X(t), top, X(t), H - bottom, { stroke: "var(--line)", "stroke-dasharray": t === 1 ? "" : "2 4" })
         parts.push(svg("text", { x: X(t), y: H - bottom + 16, "text-anchor": "middle" }, t))
       }
-      parts.push(svg("text", { x: left, y: H - 8 }, "time over that of dense attention"),
+      parts.push(svg("text", { x: left, y: H - 8 }, "time over that of causal dense attention"),
         svg("text", { x: 0, y: 14 }, "learned: 0 as a bag of tokens, 1 as the best kind"))
       const stairs = front.flatMap((k, s) => s ? [[of(k)[1], of(front[s - 1])[2]], of(k).slice(1)] : [of(k).slice(1)])
       parts.push(svg("polyline", { points: stairs.join(" "), fill: "none", stroke: "currentColor", "stroke-width": 1.5 }))

@@ -86,7 +86,7 @@ def still(data: dict[str, Any]) -> Figure:
         ax.set_yticks([0, 0.5, 1])
         ax.minorticks_off()
     axes[0].set_ylabel("learned")
-    fig.supxlabel("time over that of dense attention", size=18)
+    fig.supxlabel("time over that of causal dense attention", size=18)
     listed = [f"{number} {names[k]}" for number, k in enumerate(numbered, start=1)]
     fig.suptitle("   ".join(listed[:2]) + "\n" + "   ".join(listed[2:]), size=18)
     return fig
