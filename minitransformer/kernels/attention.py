@@ -40,7 +40,7 @@ from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.few_queries import attend_plainly, forward_few
 from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
-from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, transpose_into
+from minitransformer.kernels.tiles import LANES, add_product, fours, larger, plain_loops, product, tile, transpose_into
 from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
@@ -155,7 +155,7 @@ def multiply(dS, slopes):
 def exponentiate(S, YT, rows):
     """Online softmax: from scores S (in base 2) to weights exp2(S − top), when top may have grown.
 
-    Four keys at a time, so that top and total are read and written less often. A query that has seen no key yet has
+    The largest of four keys at a time, so that top is read and written less often. A query that has seen no key yet has
     top = −∞; it subtracts 0 instead, so that its weights are 2^−∞ = 0, not NaN. The third and fourth of the rows are for use.
     """
     top, total, before, base = rows[0], rows[1], rows[2], rows[3]
@@ -166,20 +166,18 @@ def exponentiate(S, YT, rows):
         r = s[j * LANES : (j + 4) * LANES]
         for i in range(LANES):
             first, last = max(r[i], r[i + LANES]), max(r[i + 2 * LANES], r[i + 3 * LANES])
-            top[i] = max(top[i], max(first, last))
+            top[i] = larger(top[i], max(first, last))
     grown = False
     for i in range(LANES):
         grown |= top[i] > before[i]
         base[i] = top[i] if top[i] > -np.inf else top.dtype.type(0)
         before[i] = exp2(before[i] - base[i])
         total[i] *= before[i]
-    for j in range(0, len(S), 4):
-        r = s[j * LANES : (j + 4) * LANES]
+    for j in range(len(S)):
+        p = s[j * LANES : (j + 1) * LANES]
         for i in range(LANES):
-            p0, p1 = exp2(r[i] - base[i]), exp2(r[i + LANES] - base[i])
-            p2, p3 = exp2(r[i + 2 * LANES] - base[i]), exp2(r[i + 3 * LANES] - base[i])
-            r[i], r[i + LANES], r[i + 2 * LANES], r[i + 3 * LANES] = p0, p1, p2, p3
-            total[i] += (p0 + p1) + (p2 + p3)
+            p[i] = exp2(p[i] - base[i])
+            total[i] += p[i]
     if grown:  # less and less often
         for c in range(YT.shape[0]):
             for i in range(LANES):

@@ -22,6 +22,7 @@ from minitransformer.arrays import for_reading
 from minitransformer.kernels.compiling import any_order, compiled
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
+from minitransformer.kernels.tiles import larger
 from minitransformer.typing import Array
 
 ADDITIVE, PRODUCT = 0, 1  # s = a·LeakyReLU(q + k), or s = scale · q·k
@@ -103,7 +104,7 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
                         if not is_seen(seen, b, e, h):
                             s[h] = -np.inf
                 for h in range(H):
-                    top[h] = s[h] if s[h] > top[h] else top[h]
+                    top[h] = larger(top[h], s[h])
             for h in range(H):
                 top[h] = top[h] if top[h] > -np.inf else zero
             for e in range(first, last):

@@ -23,6 +23,7 @@ from minitransformer.kernels.compiling import any_order, compiled
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import LOG2E, SMALL, for_loops, run
 from minitransformer.kernels.threads import claimed
+from minitransformer.kernels.tiles import larger
 from minitransformer.typing import Array
 
 LANES = 16  # largest entries side by side
@@ -187,7 +188,7 @@ def entropy(logits, targets, top, totals, losses, queue):
             lanes[:] = -np.inf
             for j in range(0, whole, LANES):
                 for k in range(LANES):
-                    lanes[k] = max(lanes[k], x[j + k])
+                    lanes[k] = larger(lanes[k], x[j + k])
             largest = logits.dtype.type(-np.inf)
             for k in range(LANES):
                 largest = max(largest, lanes[k])

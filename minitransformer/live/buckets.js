@@ -29,7 +29,7 @@
       weight_found: mean(({ weights, after }, r) => share(weights, after[r])),
     }
   },
-  build({ data, svg, slider, say, stage }, compute) {
+  build({ data, svg, slider, dragged, typed, say, stage }, compute) {
     const R = 102, C = 160, n = data.keys.length, most = data.rotations.length, W = 320
     let degrees = 40
     const buckets = slider("buckets b", [1, 4, 1, 3], b => 2 ** b, draw), rounds = slider("rounds", [1, most, 1, 1], r => r, draw)
@@ -48,16 +48,11 @@
       degrees = (Math.round(Math.atan2(y, x) * 180 / Math.PI) + 360) % 360
       draw()
     }
-    art.onpointerdown = event => { art.setPointerCapture(event.pointerId); aim(event) }
-    art.onpointermove = event => art.hasPointerCapture(event.pointerId) && aim(event)
-    art.onkeydown = event => {
-      const way = { ArrowLeft: 2, ArrowUp: 2, ArrowRight: -2, ArrowDown: -2 }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    dragged(art, aim)
+    typed(art, { ArrowLeft: 2, ArrowUp: 2, ArrowRight: -2, ArrowDown: -2 }, way => {
       degrees = (degrees + way + 360) % 360
       draw()
-    }
+    })
     function draw() {
       const b = 2 ** buckets.value, M = rounds.value
       const { weights, own, met, found, missed, keys_met, weight_found, bucket_at } = compute(b, M, degrees)

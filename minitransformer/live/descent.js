@@ -15,7 +15,7 @@
     const energy = (Math.log(patterns.length) - lse) / beta + (x * x + y * y) / 2 + Math.max(...lengths) / 2
     return { x, y, energy, weights }
   },
-  build({ data, make, svg, slider, button, say, stage }, compute) {
+  build({ data, make, svg, slider, button, dragged, typed, say, stage }, compute) {
     const W = 440, R = 1.3, X = x => (x / R + 1) * W / 2, Y = y => (1 - y / R) * W / 2
     let [x, y] = data.start
     const beta = slider("β", [0, 5, 0.25, 3], b => (2 ** b).toFixed(1), draw)
@@ -37,16 +37,11 @@
       y = clip((1 - (event.clientY - place.y) / place.height * 2) * R)
       draw()
     }
-    art.onpointerdown = event => { art.setPointerCapture(event.pointerId); go(event) }
-    art.onpointermove = event => art.hasPointerCapture(event.pointerId) && go(event)
-    art.onkeydown = event => {
-      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    dragged(art, go)
+    typed(art, { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }, way => {
       ;[x, y] = [x + 0.05 * way[0], y + 0.05 * way[1]].map(v => Math.max(-1.25, Math.min(1.25, v)))
       draw()
-    }
+    })
     let drawn
     function draw() {
       const b = 2 ** beta.value

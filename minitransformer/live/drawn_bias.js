@@ -12,7 +12,7 @@
       ahead: A.reduce((sum, row, i) => sum + row.reduce((part, a, j) => j > i ? part + a : part, 0), 0) / n,
     }
   },
-  build({ data, svg, slider, button, say, stage, minus }, compute) {
+  build({ data, svg, slider, button, dragged, typed, say, stage, minus }, compute) {
     const n = data.content.length, count = 2 * n - 1, names = Object.keys(data.biases), most = 6
     const W = 400, left = 28, w = (W - left) / count, high = 120, zero = 14 + high / 2, top = high + 88, size = 24, from = 94
     let bias, name, offset = -1
@@ -44,18 +44,13 @@
       const box = area.getBoundingClientRect(), k = Math.floor((event.clientX - box.x) / box.width * count)
       set(Math.max(0, Math.min(count - 1, k)) - n + 1, (0.5 - (event.clientY - box.y) / box.height) * 2 * most * (high + 12) / high)
     }
-    area.onpointerdown = event => { area.setPointerCapture(event.pointerId); go(event) }
-    area.onpointermove = event => area.hasPointerCapture(event.pointerId) && go(event)
+    dragged(area, go)
     cells.forEach((cell, k) => { cell.onclick = () => { asks.value = Math.floor(k / n); draw() } })
-    art.onkeydown = event => {
-      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 0.5], ArrowDown: [0, -0.5] }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    typed(art, { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 0.5], ArrowDown: [0, -0.5] }, way => {
       offset = Math.max(1 - n, Math.min(n - 1, offset + way[0]))
       if (way[1]) set(offset, bias[offset + n - 1] + way[1])
       else draw()
-    }
+    })
     function draw() {
       const query = asks.value, { A, largest, key, ahead } = compute(bias, content.value, query)
       bars.forEach((bar, k) => {

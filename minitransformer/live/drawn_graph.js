@@ -25,7 +25,7 @@
     }
     return { shares: shares[node], heard: shares[node].filter(s => s > 0).length, left: left.map(l => l / left[0]), weights }
   },
-  build({ data, svg, slider, button, say, stage }, compute) {
+  build({ data, svg, slider, button, typed, say, stage }, compute) {
     const n = data.X.length, W = 350, H = 240, R = 19, at = data.places
     let links = [...data.links], node = 0, other = 1, learned = false, keys = false, from, moved
     const layers = slider("layers L", [0, 32, 1, 3], k => k, draw)
@@ -100,18 +100,14 @@
       for (const name of ["x1", "y1", "x2", "y2"]) rubber.removeAttribute(name)
       draw()
     }
-    art.onkeydown = event => {
-      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], " ": [0, 0] }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    typed(art, { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], " ": [0, 0] }, (way, key) => {
       keys = true
       node = (node + way[0] + n) % n
       other = (other + way[1] + n) % n
       if (other === node) other = (other + (way[1] || 1) + n) % n
-      if (event.key === " ") toggle(node, other)
+      if (key === " ") toggle(node, other)
       draw()
-    }
+    })
     function draw() {
       const both = [false, true].map(each => compute(links, node, layers.value, each)), { shares, heard, left, weights } = both[+learned]
       lines.replaceChildren(...links.map(([i, j]) => { // from rim to rim

@@ -16,7 +16,7 @@
     const F = side.map(l => this.f(gate, l)[0]), mean = list => list.reduce((a, b) => a + b) / list.length
     return { Y: open * R, dL: slope * R, dR: open, linear: mean(F) ** 2 / mean(F.map(x => x * x)) }
   },
-  build({ data, make, svg, slider, button, say, stage }, compute) {
+  build({ data, make, svg, slider, button, dragged, typed, say, stage }, compute) {
     const W = 300, left = 34, top = 8, side = 250, tall = 180, f = this.f
     let [L, R] = data.start, gate = "sigmoid"
     const zoom = slider("L and R up to", [-2, 2, 0.5, 0], z => `±${+(2 ** z).toFixed(2)}`, () => { clip(); draw() })
@@ -57,17 +57,12 @@
       clip()
       draw()
     }
-    art.onpointerdown = event => { art.setPointerCapture(event.pointerId); go(event) }
-    art.onpointermove = event => art.hasPointerCapture(event.pointerId) && go(event)
-    art.onkeydown = event => {
-      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    dragged(art, go)
+    typed(art, { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }, way => {
       ;[L, R] = [L + way[0] * reach() / 20, R + way[1] * reach() / 20]
       clip()
       draw()
-    }
+    })
     function draw() {
       const r = reach(), found = compute(gate, L, R, r), pixels = paint.createImageData(64, 64), F = []
       for (let k = 0; k < 64; k++) F.push(f(gate, r * ((k + 0.5) / 32 - 1))[0])

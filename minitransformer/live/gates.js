@@ -9,7 +9,7 @@
       age: row.reduce((sum, w, j) => sum + w * (state - j), 0),
     }
   },
-  build({ data, svg, slider, button, say, stage }, compute) {
+  build({ data, svg, slider, button, dragged, typed, say, stage }, compute) {
     const n = data.gates.length, w = 40, h = 25, left = 32, high = 84, top = high + 62, W = left + (n + 1) * w
     const low = k => "₀₁₂₃₄₅₆₇₈"[k], name = j => j ? "c" + low(j) : "h₀", X = j => left + j * w
     let gates = [...data.gates], gate = 6
@@ -37,18 +37,13 @@
         const box = tube.getBoundingClientRect()
         set(k, 1 - (event.clientY - box.y) / box.height)
       }
-      tube.onpointerdown = event => { tube.setPointerCapture(event.pointerId); go(event) }
-      tube.onpointermove = event => tube.hasPointerCapture(event.pointerId) && go(event)
+      dragged(tube, go)
     })
     cells.forEach((row, i) => row.forEach(cell => { cell.onclick = () => { state.value = i + 1; draw() } }))
-    art.onkeydown = event => {
-      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 0.05], ArrowDown: [0, -0.05] }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    typed(art, { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 0.05], ArrowDown: [0, -0.05] }, way => {
       gate = (gate - 1 + way[0] + n) % n + 1
       set(gate - 1, gates[gate - 1] + way[1])
-    }
+    })
     function draw() {
       const i = state.value, { weights, candidate, largest, sum, age } = compute(gates, i)
       gates.forEach((u, k) => {

@@ -10,7 +10,7 @@
     }))
     return { A: rows, ...best, rest }
   },
-  build({ data, svg, slider, say, stage }, compute) {
+  build({ data, svg, slider, typed, say, stage }, compute) {
     const { tokens, shape: [B, H, n] } = data, w = 32, h = 19, left = 60, top = 78, W = left + n * w + 4
     let token = tokens.indexOf("it"), held = token
     const block = slider("block", [1, B, 1, 3], b => b, draw)
@@ -33,15 +33,11 @@
     art.onpointermove = event => choose(column(event))
     art.onpointerdown = event => choose(held = column(event))
     art.onpointerleave = () => choose(held)
-    art.onkeydown = event => {
-      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    typed(art, { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }, way => {
       held = token = (held + way[0] + n) % n
       block.value = Math.max(1, Math.min(B, block.value + way[1]))
       draw()
-    }
+    })
     function draw() {
       const { A, head, key, weight, rest } = compute(block.value - 1, token)
       cells.forEach((cell, k) => cell.setAttribute("fill",

@@ -40,6 +40,19 @@
       controls.append(make("label", {}, input, name))
       return input
     },
+    dragged(art, go) { // go(event) as a pointer comes down on it, and moves while it is down
+      art.onpointerdown = event => { art.setPointerCapture(event.pointerId); go(event) }
+      art.onpointermove = event => art.hasPointerCapture(event.pointerId) && go(event)
+    },
+    typed(art, ways, go) { // go(way, key) for the keys that have a way
+      art.onkeydown = event => {
+        const way = ways[event.key]
+        if (way === undefined) return
+        event.preventDefault()
+        event.stopPropagation()
+        go(way, event.key)
+      }
+    },
     say(text, numbers) {
       sentence.textContent = minus(text)
       for (const [name, value] of Object.entries(numbers)) figure.dataset[name] = value

@@ -20,7 +20,7 @@
       reached: [...Array(n).keys()].filter(j => all[query][j] <= layers),
     }
   },
-  build({ data, svg, slider, button, say, stage }, compute) {
+  build({ data, svg, slider, button, dragged, typed, say, stage }, compute) {
     const names = Object.keys(data.masks), n = data.masks[names[0]].length, size = 24, left = 60, top = 30, W = left + n * size + 10
     let rows, query = 8, key = 8, name
     const layers = slider("layers", [1, 8, 1, 2], k => k, draw)
@@ -54,17 +54,12 @@
       put(i, j, brush)
       draw()
     }
-    art.onpointerdown = event => { brush = undefined; art.setPointerCapture(event.pointerId); paint(event) }
-    art.onpointermove = event => art.hasPointerCapture(event.pointerId) && paint(event)
-    art.onkeydown = event => {
-      const way = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], " ": [0, 0] }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
-      if (event.key === " ") put(query, key, rows[query][key] === "1" ? "0" : "1")
+    dragged(art, event => { if (event.type === "pointerdown") brush = undefined; paint(event) })
+    typed(art, { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], " ": [0, 0] }, (way, key) => {
+      if (key === " ") put(query, key, rows[query][key] === "1" ? "0" : "1")
       ;[query, key] = [query + way[0], key + way[1]].map(k => Math.max(0, Math.min(n - 1, k)))
       draw()
-    }
+    })
     function draw() {
       const { pairs, reached, needed, all } = compute(rows, query, layers.value)
       cells.forEach((cell, k) => {

@@ -10,7 +10,7 @@
     for (let layer = 0; layer < layers; layer++) formula = Math.floor(formula / segment) * segment - memory
     return { depends, learns, before: start(token) - depends[0], formula: formula ? -formula : 0 }
   },
-  build({ data, svg, slider, say, stage }, compute) {
+  build({ data, svg, slider, dragged, typed, say, stage }, compute) {
     const { n } = data, gap = 14, left = 22, high = 56, W = left + n * gap, X = j => left + (j + 0.5) * gap
     let token = n - 1
     const segment = slider("segment", [2, 16, 1, 8], v => v, draw), memory = slider("memory M", [0, 16, 1, 8], v => v, draw)
@@ -23,16 +23,11 @@
       token = Math.max(0, Math.min(n - 1, Math.floor(((event.clientX - box.x) * W / box.width - left) / gap)))
       draw()
     }
-    art.onpointerdown = event => { art.setPointerCapture(event.pointerId); choose(event) }
-    art.onpointermove = event => art.hasPointerCapture(event.pointerId) && choose(event)
-    art.onkeydown = event => {
-      const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    dragged(art, choose)
+    typed(art, { ArrowLeft: -1, ArrowRight: 1 }, way => {
       token = Math.max(0, Math.min(n - 1, token + way))
       draw()
-    }
+    })
     function draw() {
       const [size, M, L] = [segment, memory, layers].map(control => control.value), start = Math.floor(token / size) * size
       const { depends, learns, before, formula } = compute(size, M, L, token), Y = layer => 16 + (L - layer) * high

@@ -13,7 +13,7 @@
     const changed = now.map((row, i) => Number(row.some((w, j) => Math.abs(w - before[came_from[i]][came_from[j]]) > 1e-9)))
     return { before, now, changed }
   },
-  build({ data, svg, make, button, say, stage }, compute) {
+  build({ data, svg, make, button, typed, say, stage }, compute) {
     const { vocabulary, sentence } = data, n = sentence.length, size = 30, left = 46, top = 50, W = left + n * size + 4
     const kinds = ["dot product", "dense", "random", "gated"]
     let source = kinds[0], place = 4, words, came_from
@@ -38,14 +38,10 @@
       place = Math.max(0, Math.min(n - 1, Math.floor(((event.clientX - frame.x) * W / frame.width - left) / size)))
       draw()
     }
-    art.onkeydown = event => {
-      const way = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    typed(art, { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }, way => {
       place = (place + way + n) % n
       draw()
-    }
+    })
     const matrix = (A, words, marked) => A.flatMap((row, i) => row.map((w, j) => svg("rect", { x: left + j * size, y: top + i * size,
       width: size - 2, height: size - 2, rx: 2, stroke: "var(--line)", fill: `color-mix(in srgb, var(--a) ${Math.round(100 * Math.min(1, 1.6 * w))}%, transparent)` })))
       .concat(words.flatMap((word, i) => {

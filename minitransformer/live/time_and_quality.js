@@ -32,7 +32,7 @@
       untimed: able.filter(k => at(rows[k]) === null), unscored: able.filter(k => at(rows[k]) !== null && quality(rows[k]) === null),
     }
   },
-  build({ data: { rows, tasks }, make, svg, slider, box, say, stage }, compute) {
+  build({ data: { rows, tasks }, make, svg, slider, box, typed, say, stage }, compute) {
     const H = 380, left = 36, right = 12, top = 30, bottom = 42, dense = rows.findIndex(row => row.name === "softmax")
     const name = k => k === dense ? "dense" : rows[k].name.replaceAll("-", "\u2011") // no minus sign
     let chosen = dense, held = dense, places = []
@@ -56,15 +56,11 @@
     art.onpointermove = event => go(event, false)
     art.onpointerdown = event => go(event, true)
     art.onpointerleave = () => { if (chosen !== held) { chosen = held; draw() } }
-    art.onkeydown = event => {
-      const way = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: 1, ArrowDown: -1 }[event.key]
-      if (!way) return
-      event.preventDefault()
-      event.stopPropagation()
+    typed(art, { ArrowLeft: -1, ArrowRight: 1, ArrowUp: 1, ArrowDown: -1 }, way => {
       const order = places.toSorted((a, b) => a[1] - b[1]).map(([k]) => k)
       held = chosen = order[(order.indexOf(chosen) + way + order.length) % order.length]
       draw()
-    }
+    })
     function draw() {
       const n = Math.round(2 ** power.value), counted = tasks.filter((_, k) => counts[k].checked)
       const found = compute(n, causal.checked, counted), { drawn, front, times, quality, worst, best } = found
