@@ -33,21 +33,40 @@ LOG2E = math.log2(math.e)
 
 @any_order
 def product(x, y, first, last):
-    """Σ x_c y_c."""
+    """Σ x_c y_c. Eight channels at a time are one instruction."""
     s = x.dtype.type(0)
+    if (last - first) % 8 == 0:
+        for block in range(first, last, 8):
+            for c in range(block, block + 8):
+                s += x[c] * y[c]
+        return s
     for c in range(first, last):
         s += x[c] * y[c]
     return s
 
 
-@any_order
-def bent(q, k, a, slope, first, last):
-    """Σ a_c LeakyReLU(q_c + k_c)."""
-    s = q.dtype.type(0)
-    for c in range(first, last):
+@compiled
+def bent(q, k, a, slope, terms):
+    """The terms a_c LeakyReLU(q_c + k_c) of all heads."""
+    for c in range(len(terms)):
         p = q[c] + k[c]
-        s += a[c] * (p if p > 0 else slope * p)
-    return s
+        terms[c] = a[c] * (p if p > 0 else slope * p)
+
+
+@any_order
+def sums_of_heads(terms, s):
+    """s_h = Σ of the terms of head h; eight at a time are one instruction."""
+    r = len(terms) // len(s)
+    for h in range(len(s)):
+        total = terms.dtype.type(0)
+        if r % 8 == 0:
+            for block in range(h * r, (h + 1) * r, 8):
+                for c in range(block, block + 8):
+                    total += terms[c]
+        else:
+            for c in range(h * r, (h + 1) * r):
+                total += terms[c]
+        s[h] = total
 
 
 @compiled
@@ -62,6 +81,15 @@ def add(y, w, v, d):
     for h in range(len(w)):
         for c in range(h * d, (h + 1) * d):
             y[c] += w[h] * v[c]
+
+
+@compiled
+def spread(numbers, channels):
+    """The number of each head, for each of its channels."""
+    r = len(channels) // len(numbers)
+    for h in range(len(numbers)):
+        for c in range(h * r, (h + 1) * r):
+            channels[c] = numbers[h]
 
 
 @compiled
@@ -80,7 +108,7 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
     r, d, zero, all_seen = Q.shape[2] // H, Y.shape[2] // H, Y.dtype.type(0), len(seen) == 0
     for task in claimed(queue, len(Y) * parts):
         b, part = task // parts, task % parts
-        top, total = np.empty(H, Y.dtype), np.empty(H, Y.dtype)
+        top, total, terms = np.empty(H, Y.dtype), np.empty(H, Y.dtype), np.empty(H * r, Y.dtype)
         for i in range(part * n // parts, (part + 1) * n // parts):
             q, y, first, last = Q[b, i], Y[b, i], starts[i], starts[i + 1]
             for c in range(len(y)):
@@ -89,13 +117,10 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
                 top[h], total[h] = -np.inf, zero
             for e in range(first, last):
                 k, s = K[b, sources[e]], A[b, e]
-                if r == 1 and kind == ADDITIVE:
-                    for h in range(H):
-                        p = q[h] + k[h]
-                        s[h] = a[h] * (p if p > 0 else slope * p)
-                elif kind == ADDITIVE:
-                    for h in range(H):
-                        s[h] = bent(q, k, a, slope, h * r, (h + 1) * r)
+                if kind == ADDITIVE:
+                    bent(q, k, a, slope, s if r == 1 else terms)
+                    if r > 1:
+                        sums_of_heads(terms, s)
                 else:
                     for h in range(H):
                         s[h] = product(q, k, h * r, (h + 1) * r)
@@ -141,7 +166,7 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
     r, d, zero, one, all_seen = Q.shape[2] // H, dY.shape[2] // H, dY.dtype.type(0), dY.dtype.type(1), len(seen) == 0
     for task in claimed(queue, len(dY) * parts):
         b, part = task // parts, task % parts
-        along, total = np.empty(H, dY.dtype), da[task]
+        along, each, total = np.empty(H, dY.dtype), np.empty(H * r, dY.dtype), da[task]
         for i in range(part * n // parts, (part + 1) * n // parts):
             q, dy, dq, first, last = Q[b, i], dY[b, i], dQ[b, i], starts[i], starts[i + 1]
             for h in range(H):
@@ -157,12 +182,13 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
                 k, w, ds = K[b, sources[e]], A[b, e], dS[b, e]
                 for h in range(H):
                     ds[h] = w[h] * (ds[h] - along[h])  # undoes w = exp(s − top) / total, for s
-                if r == 1 and kind == ADDITIVE and all_seen:
-                    for h in range(H):
-                        p = q[h] + k[h]
-                        bend = one if p > 0 else slope
-                        dq[h] += ds[h] * a[h] * bend  # undoes s_h = a_h LeakyReLU(q_h + k_h), for q
-                        total[h] += ds[h] * p * bend  # and for a
+                if kind == ADDITIVE and all_seen:
+                    spread(ds, each)
+                    for c in range(H * r):
+                        p = q[c] + k[c]
+                        bend = each[c] * (one if p > 0 else slope)
+                        dq[c] += bend * a[c]  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for q
+                        total[c] += bend * p  # and for a
                     continue
                 for h in range(H):
                     if not (all_seen or is_seen(seen, b, e, h)):
@@ -187,6 +213,7 @@ def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, part
     r, d, one, all_seen = Q.shape[2] // H, dY.shape[2] // H, dY.dtype.type(1), len(seen) == 0
     for task in claimed(queue, len(dV) * parts):
         b, part = task // parts, task % parts
+        each = np.empty(H * r, dY.dtype)
         for j in range(part * m // parts, (part + 1) * m // parts):
             k, dk, dv = K[b, j], dK[b, j], dV[b, j]
             for place in range(starts[j], starts[j + 1]):
@@ -195,10 +222,10 @@ def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, part
                 add(
                     dv, w, dy, d
                 )  # undoes y_h += w_h v_h, for v: what is not seen has weight 0, and no row of dY is hidden
-                if r == 1 and kind == ADDITIVE and all_seen:
-                    for h in range(H):
-                        # undoes s_h = a_h LeakyReLU(q_h + k_h), for k
-                        dk[h] += ds[h] * a[h] * (one if q[h] + k[h] > 0 else slope)
+                if kind == ADDITIVE and all_seen:
+                    spread(ds, each)
+                    for c in range(H * r):  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for k
+                        dk[c] += each[c] * a[c] * (one if q[c] + k[c] > 0 else slope)
                     continue
                 for h in range(H):
                     if not (all_seen or is_seen(seen, b, e, h)):
