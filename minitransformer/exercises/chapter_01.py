@@ -59,14 +59,14 @@ def layers_of_windows(answer):
 
 @exercise("1.4")
 def room_for_a_factor(answer):
-    """1 − c, if c^126 is one half."""
+    """1 − ρ, if ρ^126 is one half."""
     room = 1 - 0.5 ** (1 / (127 - 1))
     hint = (
-        "From n = 2 to n = 128 the gradient passes some more times through c. How often? That power of c is one half."
+        "From n = 2 to n = 128 the gradient passes some more times through ρ. How often? That power of ρ is one half."
     )
     given = float(array_of(answer, ()))
     if abs(given - (1 - room)) < 0.001:
-        raise NotYet("That is c itself. 1 − c is wanted.")
+        raise NotYet("That is ρ itself. 1 − ρ is wanted.")
     if 0.004 < abs(given / room - 1) < 0.03:
         raise NotYet("Nearly: one step too many or too few. At n = 2 it has passed once already.")
     close(answer, room, hint, 0.004)

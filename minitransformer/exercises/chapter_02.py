@@ -78,7 +78,8 @@ def packed_sentences(answer):
         same, earlier = s[:, None] == s, causal_mask(len(s))
         if mask.shape != same.shape:
             raise NotYet(
-                f"For n = {len(s)} the mask has shape {mask.shape}. A comparison of s[:, None] with s has both axes."
+                f"For n = {len(s)} the mask has shape {mask.shape}. "
+                "A comparison of sentence[:, None] with sentence has both axes."
             )
         if mask.dtype != bool:
             raise NotYet(f"A mask is boolean, and this is {mask.dtype}. The operators & and | work on booleans.")
