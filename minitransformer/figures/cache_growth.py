@@ -13,9 +13,9 @@ LENGTHS = 2 ** np.arange(10, 21)
 QWEN = "36 of a 32 × 128 × 128 state, 12 of 2 heads of 256 (Qwen3-Next's)"
 SHAPES: dict[str, tuple[tuple[Layers, ...], tuple[Layers, ...]]] = {  # as they are; and without what makes them small
     "Llama 3 8B": (layers_of(READ["Llama 3 8B"]), (Layers(32, keys_and_values(32, 128)),)),
-    "Gemma 3's pattern": (
-        MODELS["the same, 5 of 6 a window of 1024 (Gemma 3's pattern)"],
-        MODELS["60 layers, 16 heads of 128"],
+    "Gemma 3 27B": (
+        MODELS["the same, 52 of them a window of 1024 (Gemma 3 27B)"],
+        MODELS["62 layers, 16 heads of 128"],
     ),
     "DeepSeek-V3": (MODELS["the same, one latent of 576 (DeepSeek-V3)"], MODELS["61 layers, 128 heads of 128"]),
     "gpt-oss-120b": (

@@ -42,7 +42,7 @@ def data(n: int = 16, segment: int = SEGMENT, memory: int = MEMORY, layers: int 
 
 
 def draw(data: Segments) -> Figure:
-    """Dots are rows, tokens to the right and layers upwards. Left one step of training, right what the last token has seen."""
+    """Dots are rows, tokens to the right and layers upwards. Above one step of training, below what the last token has seen."""
     layers, n = data.depends.shape
     fig, (left, right) = figure(2, 1, width=11, height=9)
     last = np.arange(n) // SEGMENT == n // SEGMENT - 1

@@ -60,7 +60,7 @@ def compute(data: dict[str, Any], buckets: int, rounds: int, degrees: float) -> 
 def still(data: dict[str, Any]) -> Figure:
     """Left a query, and the keys that it meets in one round of eight buckets, filled; a dot's area is its weight.
 
-    Right what is met and what is found with one to eight rounds: a line for each number of buckets, dashed a blind choice.
+    Right what is met and what is found with one to eight rounds: a line for each number of buckets, the grey one a blind choice.
     """
     fig, (left, right) = figure(1, 2, width=8.4, height=4.2)
     found = compute(data, 8, 1, 40.0)

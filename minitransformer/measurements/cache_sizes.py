@@ -39,9 +39,9 @@ MODELS: dict[str, tuple[Layers, ...]] = {
         Layers(36, keys_and_values(8, 128), 8192),
         Layers(12, keys_and_values(8, 128)),
     ),
-    "60 layers, 16 heads of 128": (Layers(60, keys_and_values(16, 128)),),
-    "the same, 5 of 6 a window of 1024 (Gemma 3's pattern)": (
-        Layers(50, keys_and_values(16, 128), 1024),
+    "62 layers, 16 heads of 128": (Layers(62, keys_and_values(16, 128)),),
+    "the same, 52 of them a window of 1024 (Gemma 3 27B)": (
+        Layers(52, keys_and_values(16, 128), 1024),
         Layers(10, keys_and_values(16, 128)),
     ),
     "36 of a 32 × 128 × 128 state, 12 of 2 heads of 256 (Qwen3-Next's)": (
