@@ -44,6 +44,7 @@ def test_over_smoothing():
         assert (np.diff(curve) < 0).all()
         assert abs(curve[64] / curve[63] - factor) < 0.002
     assert drawn.kept[64] > 10 * drawn.attention[64] > 10 * drawn.average[64]
+    assert 30 < drawn.kept[64] / drawn.average[64] < 40
     over_smoothing.draw(drawn)
 
 
@@ -83,7 +84,11 @@ def test_what_the_record_of_the_two_graphs_says():
     assert max(means.values()) - min(means.values()) < 0.02
     means = {kind: np.mean(right["Python topics", kind]) for kind in (*kinds, "no graph")}
     assert max(means, key=means.get) == "no graph"
-    assert max(means.values()) - min(means.values()) < 0.08
+    behind = [100 * (means["no graph"] - means[kind]) for kind in kinds]
+    assert (round(min(behind)), round(max(behind))) == (2, 8)  # by two to eight of 100
+    topics = {kind: np.array(right["Python topics", kind]) for kind in kinds}
+    assert (topics["gat"] > topics["gcn"]).sum() == 9
+    assert (topics["gatv2"] > topics["gcn"]).sum() == 4
 
 
 def test_what_the_record_of_many_edges_says():
@@ -92,6 +97,7 @@ def test_what_the_record_of_many_edges_says():
     for dynamic in (False, True):
         small, large = found[10**5, dynamic], found[10**6, dynamic]
         assert large["edges"] == 10**6
-        assert 8 < large["peak"] / small["peak"] < 12
+        assert 8 < large["peak"] / small["peak"] < 10
+        assert 8 < small["peak"] / found[10**4, dynamic]["peak"] < 10
         assert large["peak"] < 2**30
         assert large["matrices"] > 1000 * large["peak"]
