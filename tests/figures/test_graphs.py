@@ -81,11 +81,11 @@ def test_what_the_record_of_the_two_graphs_says():
     assert all(min(right["karate club", kind]) > 0.85 for kind in kinds)
     assert max(right["karate club", "no graph"]) < 0.65
     means = {kind: np.mean(right["karate club", kind]) for kind in kinds}
+    assert max(means, key=means.get) == "gcn"  # neither sort of attention is ahead
     assert max(means.values()) - min(means.values()) < 0.02
     means = {kind: np.mean(right["Python topics", kind]) for kind in (*kinds, "no graph")}
     assert max(means, key=means.get) == "no graph"
-    behind = [100 * (means["no graph"] - means[kind]) for kind in kinds]
-    assert (round(min(behind)), round(max(behind))) == (2, 8)  # by two to eight of 100
+    assert [round(100 * means[kind]) for kind in (*kinds, "no graph")] == [48, 53, 47, 55]
     topics = {kind: np.array(right["Python topics", kind]) for kind in kinds}
     assert (topics["gat"] > topics["gcn"]).sum() == 9
     assert (topics["gatv2"] > topics["gcn"]).sum() == 4
