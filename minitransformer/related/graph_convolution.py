@@ -2,7 +2,7 @@
 
     Y = P X W + b,     P = N^{−1/2} M N^{−1/2}  or  P = N⁻¹ M,     N = diag(Σ_j M_ij)
 
-M (n, n) has a 1 where i sees j, and loops if each node is to see itself. P is attention whose weights are known beforehand.
+M (n, n) has a 1 where i sees j, and loops if each node is to see itself. N⁻¹ M is attention whose weights are known beforehand.
 """
 
 from typing import Literal, NamedTuple

@@ -44,6 +44,7 @@ def test_over_smoothing():
         assert (np.diff(curve) < 0).all()
         assert abs(curve[64] / curve[63] - factor) < 0.002
     assert drawn.kept[64] > 10 * drawn.attention[64] > 10 * drawn.average[64]
+    assert 30 < drawn.kept[64] / drawn.average[64] < 40
     over_smoothing.draw(drawn)
 
 
@@ -80,10 +81,14 @@ def test_what_the_record_of_the_two_graphs_says():
     assert all(min(right["karate club", kind]) > 0.85 for kind in kinds)
     assert max(right["karate club", "no graph"]) < 0.65
     means = {kind: np.mean(right["karate club", kind]) for kind in kinds}
+    assert max(means, key=means.get) == "gcn"  # neither sort of attention is ahead
     assert max(means.values()) - min(means.values()) < 0.02
     means = {kind: np.mean(right["Python topics", kind]) for kind in (*kinds, "no graph")}
     assert max(means, key=means.get) == "no graph"
-    assert max(means.values()) - min(means.values()) < 0.08
+    assert [round(100 * means[kind]) for kind in (*kinds, "no graph")] == [48, 53, 47, 55]
+    topics = {kind: np.array(right["Python topics", kind]) for kind in kinds}
+    assert (topics["gat"] > topics["gcn"]).sum() == 9
+    assert (topics["gatv2"] > topics["gcn"]).sum() == 4
 
 
 def test_what_the_record_of_many_edges_says():
@@ -92,6 +97,7 @@ def test_what_the_record_of_many_edges_says():
     for dynamic in (False, True):
         small, large = found[10**5, dynamic], found[10**6, dynamic]
         assert large["edges"] == 10**6
-        assert 8 < large["peak"] / small["peak"] < 12
+        assert 8 < large["peak"] / small["peak"] < 10
+        assert 8 < small["peak"] / found[10**4, dynamic]["peak"] < 10
         assert large["peak"] < 2**30
         assert large["matrices"] > 1000 * large["peak"]
