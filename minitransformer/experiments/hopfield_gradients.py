@@ -1,6 +1,6 @@
 """What does the way back through many updates cost, unrolled and at the fixed point? One trial at a time, for it is timed.
 
-64 noisy digits are retrieved among 512 others. The smaller β is, the more updates it takes until they have settled.
+64 noisy digits are retrieved among 512 others. With a larger β of these four it takes more updates until they have settled.
 """
 
 import time

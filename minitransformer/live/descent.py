@@ -33,7 +33,7 @@ def compute(data: dict[str, Any], x: float, y: float, beta: float, steps: int = 
 
 
 def still(data: dict[str, Any]) -> Figure:
-    """From one start: for β = 1 the state goes to the middle of all patterns, for β = 8 to the nearest."""
+    """From one start: for β = 1 the state goes to the middle of all patterns, for β = 8 next to one of them."""
     fig, axes = figure(1, 2, height=5.4)
     x, y = data["start"]
     K, side = np.array(data["patterns"]), np.linspace(-1.3, 1.3, 41)

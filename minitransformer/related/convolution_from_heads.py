@@ -46,8 +46,8 @@ def convolution_from_heads(
 
         y_i = Σ_o x_{i − o} w_o            i and o are numbers, or pairs of them in a picture that is read line by line
 
-    Row i of X is exact, to e^−β, where all i − o are inside. Where one is outside, its head has no large score and takes the mean
-    of all rows; with zeros around the text or the picture, as wide as the kernel reaches, all that was inside is exact.
+    Row i of Y is exact, to n e^−β, where all i − o are inside. Where one is outside, its head has no large score and takes the
+    mean of all rows; with zeros around the text or the picture, as wide as the kernel reaches, all that was inside is exact.
 
     kernel    (taps,) or (rows, columns), one number for each tap; or with two axes more, (…, C, E), a matrix for each
     shape     (n,) of a text, or (rows, columns) of a picture

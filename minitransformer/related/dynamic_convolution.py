@@ -170,7 +170,7 @@ def lightweight_convolution(
     drop: Fraction = 0.0,
     rng: np.random.Generator | None = None,
 ) -> tuple[Float[Array, "*batch n D"], Pullback]:
-    """Every token becomes an average of the K around it, by weights that each head has learned for the K offsets.
+    """Every token becomes a weighted sum of the K around it, by weights that each head has learned for the K offsets.
 
         a_h = softmax(s_h),   y_ih = Σ_s a_hs x_(i − left + s)h
 
@@ -225,7 +225,7 @@ def dynamic_convolution(
     drop: Fraction = 0.0,
     rng: np.random.Generator | None = None,
 ) -> tuple[Float[Array, "*batch n D"], Pullback]:
-    """Every token becomes an average of the K around it, by weights that it has decided on by itself.
+    """Every token becomes a weighted sum of the K around it, by weights that it has decided on by itself.
 
         a_ih = softmax(x_i W_h),   y_ih = Σ_s a_ihs x_(i − left + s)h
 
