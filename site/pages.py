@@ -207,10 +207,11 @@ def index(book: Book, reference: list[str]) -> str:
         "# The book on attention that runs",
         "",
         ":::{container} question",
-        "Every variant of attention by its equation, in NumPy, with its gradient derived by hand.",
+        "Attention and its variants, each by its equation, in NumPy, with its gradient derived by hand.",
         ":::",
         "",
-        f"{len(book.chapters)} chapters, {len(book.rows)} rows of the [equation map](map.html), {len(book.figures)} figures. "
+        f"{len(book.chapters)} chapters, {len(book.figures)} figures, and [a map](map.html) that leads from {len(book.rows)} "
+        "equations and systems to their code and tests. "
         "Each chapter is a notebook: a question, a guess, an equation, the lines of code that are the equation, a number or a "
         "picture, and what it means. It assumes linear algebra, the chain rule and Python. "
         "Begin with [how to read this book](00_how_to_read_this_book.html), or look up [a symbol](symbols.html), "

@@ -52,17 +52,18 @@ def map_of_attention(chapters: list[Path]) -> str:
 
 
 def map_of_positions(chapters: list[Path]) -> str:
-    """The same for encodings of positions: where they act."""
+    """The same for encodings of positions: where they act, and what a name fixes of what its class leaves open."""
     from minitransformer.attention.registry import EXAMPLE
     from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION, place
 
     where = _chapter_of("positions", chapters)
     sizes = {size: EXAMPLE[size] for size in ("width", "heads", "longest")}
     lines = ["| name | what it is | where it acts | chapter |", "|---|---|---|---|"]
-    for name in (*AT_EMBEDDING, *IN_ATTENTION):
+    for name, maker in {**AT_EMBEDDING, **IN_ATTENTION}.items():
         added, inside = place(name, **sizes)
         acts = "at the embeddings" if inside is None else "in every attention"
         what = (type(inside or added).__doc__ or "").splitlines()[0]
+        what += "".join(f" Here `{option}={value}`." for option, value in getattr(maker, "keywords", {}).items())
         lines.append(f"| `{name}` | {_cell(what)} | {acts} | {where(name)} |")
     return "\n".join(lines)
 

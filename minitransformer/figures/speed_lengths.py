@@ -21,7 +21,8 @@ def draw(data: Speed) -> Figure:
         time.plot(data.n[: len(seconds)], 1e3 * seconds, label=label, **style)
         if name == "dense":  # seen where others lie upon it
             style |= {"markersize": 15, "fillstyle": "none"}
-        memory.plot(data.n[: len(data.bytes[name])], data.bytes[name] / 2**20, **style)
+        if name != "copy":  # which has no way back
+            memory.plot(data.n[: len(data.bytes[name])], data.bytes[name] / 2**20, **style)
     dense = np.log(np.median(data.seconds["dense"], 1))
     for name in ("window", "bigbird", "kernel"):
         where = np.median(data.crossovers(name))

@@ -124,7 +124,9 @@ class FIREPullback(NamedTuple):
 
 @frozen
 class FIRE(ScoreEncoding):
-    """A learned function of the relative distance. Both ways too, with |i − j|; a key ahead may then have z > 1.
+    """A learned function of the distance, as a part of how far the query could look back.
+
+    It goes both ways too, with |i − j|; the z of a key ahead may then be larger than 1.
 
     heads    H
     hidden   U, width of the network
