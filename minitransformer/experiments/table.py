@@ -65,7 +65,7 @@ class Row:
         elif self.part.causal == "always":
             said.append("look ahead")
         if self.part.looks_ahead:
-            said.append("hide which keys it chose")
+            said.append("choose its keys without looking ahead")
         if self.part.causal != "never" and not self.part.decodes:
             said.append("decode from a state")
         if "longest" in self.part.needs or "context" in self.part.needs:

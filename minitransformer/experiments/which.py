@@ -12,7 +12,8 @@ The last two are miniatures of tasks of the Long Range Arena. Kinds that can be 
 others they see both sides, if they can. What can't be causal does not read the text, and sees both sides in `recall`. A class
 is read off the mean of the logits of all tokens.
 
-At 64 tokens a window of 65 is none. So whatever has a budget of keys is told to see 8 to 16 of them here (`SMALL`).
+A window of radius 32 leaves most pairs of 64 tokens in sight. So whatever has a budget of keys sees about 8 to 16 of them here
+(`SMALL`).
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ GROWS = True  # a kind that is registered later has no trials in the record yet
 WIDTH, HEADS, DEPTH, HIDDEN, LEAST = 32, 2, 2, 128, 8
 SEEDS = 3
 BAG = "bag of tokens"
-SMALL = {  # 8 to 16 keys for a query, where a kind has such a choice
+SMALL = {  # about 8 to 16 keys for a query that sees both sides, where a kind has such a choice
     "linformer": "k=8",
     "nystrom": "landmarks=8,taps=9",
     "local": "block=8",

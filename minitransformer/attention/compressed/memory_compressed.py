@@ -229,7 +229,7 @@ class MemoryCompressed(Core):
 
     stage = "project"
     unplaced = "makes one key of each block, and that stands nowhere"
-    remembers = "a block for each stride of them"
+    remembers = "keys and values of blocks, a few of tokens"
 
     @property
     def cost(self) -> str:  # type: ignore[override]

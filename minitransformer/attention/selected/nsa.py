@@ -241,6 +241,7 @@ class NSA(Core):
     stage = "pattern"
     cost = "O(n²/block + n (chosen block + window))"
     causal = "always"
+    remembers = "keys, values and means of blocks"
     needs = "three gates from X"
     groups = True
     streams: ClassVar[dict[str, int]] = {"gates": 3}
