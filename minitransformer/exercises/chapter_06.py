@@ -99,9 +99,9 @@ def a_counter_with_a_focus(answer):
     expect(
         answer,
         s,
-        "With a = eˢ the head writes a/(a + i − 1) at position i. Where is the difference largest?",
+        "With a = exp(z) the head writes a/(a + i − 1) at position i. Where is the difference largest?",
         (np.exp(s), "That is the factor by which the first token weighs more. The score is its logarithm."),
-        (0.0, "At equal scores the difference is 1/100 − 1/101. Try s = 1 and s = 3."),
+        (0.0, "At equal scores the difference is 1/100 − 1/101. Try z = 1 and z = 3."),
         tolerance=0.01,
     )
 

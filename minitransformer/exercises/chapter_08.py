@@ -63,7 +63,7 @@ def doubling(answer):
         answer,
         right,
         (
-            "Sum the ten steps. The last layer, l = 9, looks 512 places back.",
+            "Sum the ten steps. The last layer, u = 9, looks 512 places back.",
             "Each layer of the second kind adds one place.",
             "Each layer takes its step or stays. Write 1,000 in binary digits.",
         ),

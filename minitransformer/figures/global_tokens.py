@@ -1,4 +1,4 @@
-"""Tokens that all see: Longformer's, ETC's outside of the square, BigBird's with what is drawn; and the parts of the last."""
+"""Tokens that all see: Longformer's, ETC's outside of the square, BigBird's with what is drawn; and the parts."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,8 @@ from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
 NEAR, DRAWN, GLOBAL = 1, 2, 3
-EXTRA = 3  # rows of ETC in front of the text
+RADIUS = 2  # of the window, alone and in what it is a part of
+GLOBALS = 2  # words that all see; of ETC rows in front of the text
 
 
 class GlobalTokens(NamedTuple):
@@ -21,7 +22,7 @@ class GlobalTokens(NamedTuple):
 
 
 def data(n: int = 20) -> GlobalTokens:
-    """n tokens of the text; ETC has three more in front of it."""
+    """n tokens of the text; ETC has its global rows in front of it."""
 
     def kinds(pattern: Pattern, near: Pattern, all_see: Array, rows: int = n) -> Array:
         """What of a pattern is near, what is global, and the rest, which was drawn."""
@@ -30,14 +31,14 @@ def data(n: int = 20) -> GlobalTokens:
         return np.where(mask, np.where(whole[:, None] | whole, GLOBAL, np.where(band, NEAR, DRAWN)), 0)
 
     none, ends = np.array([], int), np.array([0, 1, n - 2, n - 1])
-    with_globals = kinds(Window(0, global_tokens=2), Window(0), np.arange(2))
+    with_globals = kinds(Window(0, global_tokens=GLOBALS), Window(0), np.arange(GLOBALS))
     return GlobalTokens(
         {
             "random": kinds(RandomKeys(2), RandomKeys(0), none),
-            "window": kinds(Window(1), Window(1), none),
+            "window": kinds(Window(RADIUS), Window(RADIUS), none),
             "global": np.where(with_globals == GLOBAL, GLOBAL, 0),
-            "Longformer": kinds(Window(2, global_tokens=2), Window(2), np.arange(2)),
-            "ETC": kinds(Window(2, global_tokens=EXTRA), Window(2), np.arange(EXTRA), n + EXTRA),
+            "Longformer": kinds(Window(RADIUS, global_tokens=GLOBALS), Window(RADIUS), np.arange(GLOBALS)),
+            "ETC": kinds(Window(RADIUS, global_tokens=GLOBALS), Window(RADIUS), np.arange(GLOBALS), n + GLOBALS),
             "BigBird": kinds(BigBird(random=1, block=2), BigBird(1, 0, 0, block=2), ends),
         }
     )
@@ -51,7 +52,7 @@ def draw(data: GlobalTokens) -> Figure:
         ax.set(xticks=(), yticks=())
         if name == "ETC":
             for line in (ax.axhline, ax.axvline):
-                line(EXTRA + 0.5, color="black", linewidth=2, linestyle="-")
+                line(GLOBALS + 0.5, color="black", linewidth=2, linestyle="-")
     for ax in axes[:, 0]:
         ax.set_ylabel("query $i$")
     for ax in axes[-1]:

@@ -169,6 +169,16 @@ def test_one_global_token_makes_two_layers_enough():
     assert Window(1).graph(module.N).edges == module.N - 1
 
 
+def test_without_one_square_of_the_first_row_or_column_it_takes_three():
+    """But not without the corner, and no other square is missed."""
+    module, data = MODULES["painted_mask"], MODULES["painted_mask"].data()
+    rows = MASKS["window, one global"]
+    for i, j in np.ndindex(module.N, module.N):
+        painted = [row[:j] + "0" + row[j + 1 :] if k == i else row for k, row in enumerate(rows)]
+        needed = module.compute(data, painted, 0, 1)["needed"]
+        assert needed == (3 if (i == 0) != (j == 0) else 2)
+
+
 def test_the_delta_rule_reads_what_it_wrote_last():
     module, data = MODULES["delta_state"], MODULES["delta_state"].data()
     for written in range(1, module.PAIRS + 1):
