@@ -64,7 +64,7 @@ def new_page(profile: Path) -> Iterator[Page]:
         port = wait(lambda: (profile / "DevToolsActivePort").read_text().split()[0], "the browser")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=10) as answer:
             target = next(target for target in json.load(answer) if target["type"] == "page")
-        socket = websocket.create_connection(target["webSocketDebuggerUrl"], suppress_origin=True, timeout=60)
+        socket = websocket.create_connection(target["webSocketDebuggerUrl"], suppress_origin=True, timeout=600)
         yield Page(socket)
         socket.close()
 
