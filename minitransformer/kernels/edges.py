@@ -7,7 +7,7 @@
     and once by column j:              dv_j += a_e dy_i,             dk_j += ∂s_e/∂k_j ds_e
 
 Why this is fast. All heads of a row lie in one piece, so an edge fetches one piece of memory and uses all of it; what a framework
-writes out for each edge (two gathered rows, their sum, a weighted row) stays in registers. Nothing is added where another task
+writes out for each edge (two gathered rows, their sum, a weighted row) never leaves the first-level cache. Nothing is added where another task
 adds: a row belongs to one task, and on the way back the same edges are walked through in the order of their columns. So no sum
 waits for another core, and none depends on how many there are.
 
@@ -219,9 +219,8 @@ def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, part
             for place in range(starts[j], starts[j + 1]):
                 e = order[place]
                 q, dy, w, ds = Q[b, destinations[e]], dY[b, destinations[e]], A[b, e], dS[b, e]
-                add(
-                    dv, w, dy, d
-                )  # undoes y_h += w_h v_h, for v: what is not seen has weight 0, and no row of dY is hidden
+                # undoes y_h += w_h v_h, for v: what is not seen has weight 0, and no row of dY is hidden
+                add(dv, w, dy, d)
                 if kind == ADDITIVE and all_seen:
                     spread(ds, each)
                     for c in range(H * r):  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for k
