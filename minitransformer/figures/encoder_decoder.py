@@ -1,4 +1,4 @@
-"""The original transformer, drawn from a model: every box is a parameter tree, every plus a residual connection."""
+"""An encoder and a decoder, drawn from a model: every box is a parameter tree, every plus a residual connection."""
 
 from typing import NamedTuple
 
