@@ -78,7 +78,7 @@ def tokens_of(images: Array) -> Array:
 
 
 def weights(table: Array) -> Array:
-    """What the pixel in row 4 and column 4 gives to each pixel, by its place alone, (H, 8, 8)."""
+    """What the pixel in row 4 and column 4, counted from 0, gives to each pixel, by its place alone, (H, 8, 8)."""
     seen = table[:, SIDE - 5 : 2 * SIDE - 5, SIDE - 5 : 2 * SIDE - 5]
     return softmax(seen.reshape(HEADS, -1).astype(np.float64))[0].reshape(HEADS, SIDE, SIDE)
 

@@ -57,7 +57,7 @@ def draw(data: OverSmoothing) -> Figure:
     fig, ax = figure(1, 1, width=10, height=5.2)
     L = np.arange(LAYERS + 1)
     ax.plot(L, data.kept, linestyle="-.", color="#3b8554", label="half average, half the row itself")
-    ax.plot(L, data.attention, linestyle="--", color="#c8553d", label="graph attention, weights as drawn")
+    ax.plot(L, data.attention, linestyle="--", color="#c8553d", label="graph attention, not trained")
     ax.plot(L, data.average, linestyle="-", color="#20639b", label="average $N^{-1} M$")
     ax.plot(
         L[16:],
