@@ -74,24 +74,25 @@ def measure(A: Array) -> Properties:
     """The three properties of mean attention (H, n, n), averaged over the heads."""
     rows = []
     for head in A:
-        f, invariance = profile(head)
-        zero = len(f) // 2
-        away = np.concatenate([np.diff(f[zero : zero + NEAR + 1]), np.diff(f[zero - NEAR : zero + 1][::-1])])
-        rows.append((invariance, (away < 0).mean(), np.corrcoef(f, f[::-1])[0, 1]))
+        p, invariance = profile(head)
+        zero = len(p) // 2
+        away = np.concatenate([np.diff(p[zero : zero + NEAR + 1]), np.diff(p[zero - NEAR : zero + 1][::-1])])
+        rows.append((invariance, (away < 0).mean(), np.corrcoef(p, p[::-1])[0, 1]))
     return Properties(*map(float, np.mean(rows, axis=0)))
 
 
 def profile(A: Array) -> tuple[Array, float]:
-    """f in ln A_ij ≈ r_i + f_{j−i}, for the offsets −(n − 1) … n − 1, and the share of variance within rows that it explains.
+    """p in ln A_ij ≈ r_i + p_{j−i}, for the offsets −(n − 1) … n − 1, and the share of variance within rows that it explains.
 
-    r_i, which softmax does not see, and f are fitted in turns by least squares.
+    r_i is there because the weights of a row sum to one: if the fit is exact, it is −ln Σ_j e^{p_{j−i}}. Both are fitted
+    in turns by least squares.
     """
     B, n = np.log(A), len(A)
     which = np.arange(n) - np.arange(n)[:, None] + n - 1
     count = np.bincount(which.ravel())
-    f = np.zeros(2 * n - 1)
+    p = np.zeros(2 * n - 1)
     for _ in range(200):
-        r = (B - f[which]).mean(-1, keepdims=True)
-        f = np.bincount(which.ravel(), (B - r).ravel()) / count
+        r = (B - p[which]).mean(-1, keepdims=True)
+        p = np.bincount(which.ravel(), (B - r).ravel()) / count
     within = B - B.mean(-1, keepdims=True)
-    return f, float(1 - ((B - r - f[which]) ** 2).sum() / (within**2).sum())
+    return p, float(1 - ((B - r - p[which]) ** 2).sum() / (within**2).sum())
