@@ -26,7 +26,7 @@ def data() -> StaticAndDynamic:
 
 
 def draw(data: StaticAndDynamic) -> Figure:
-    """Left GAT: the columns are alike in all rows. Right GATv2: every row has its own, on the diagonal."""
+    """Left GAT: rows of two kinds, all with the same favourite. Right GATv2: every row has its own, on the diagonal."""
     fig, axes = figure(1, 2, width=11.5, height=5.8)
     for ax, A, title in zip(axes, data, ("GAT: one order for all", "GATv2: an order of one's own"), strict=True):
         image = ax.imshow(A, cmap="magma_r", vmin=0, vmax=1)

@@ -7,7 +7,7 @@ from minitransformer.figures import graph_matrices, karate_club, over_smoothing,
 
 
 def test_graph_matrices():
-    """The same edges; left symmetric, right rows that sum to one and are not symmetric, and give more to one column."""
+    """The same edges; left symmetric, right not, with rows that sum to one; who sees the president gives him the most."""
     drawn = graph_matrices.data()
     P, A = drawn.P, drawn.A
     np.testing.assert_array_equal(np.isnan(P), np.isnan(A))
@@ -16,6 +16,7 @@ def test_graph_matrices():
     np.testing.assert_allclose(np.nansum(A, 1), 1, atol=0.02)
     assert np.nanmax(np.abs(A - A.T)) > 0.2
     assert (np.nanmax(A, 1) > np.nanmax(P, 1)).mean() > 0.5
+    assert (np.nanargmax(A[np.isfinite(A[:, -1])], 1) == 33).all()
     assert drawn.first == 17
     graph_matrices.draw(drawn)
 
