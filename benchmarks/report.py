@@ -136,7 +136,7 @@ def summary(results: list[dict[str, Any]]) -> str:
 def machine() -> dict[str, Any]:
     """Processor, cores, vector instructions, caches, and how busy it is."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    settings = ("OPENBLAS", "OMP_", "MKL_", "NUMBA_", "MINITRANSFORMER_")
+    settings = ("OPENBLAS", "OMP_", "MKL_", "NUMBA_", "MINITRANSFORMER_", "ATEN_", "ONEDNN_")
     return {
         "processor": processor(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
