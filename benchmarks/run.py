@@ -29,7 +29,7 @@ from minitransformer.extensions import ReaderFile
 HERE = Path(__file__).resolve().parent
 LIMIT = 900  # seconds that one answer may take
 QUICK, FULL = 1.5, 10.0  # seconds of a row, about
-NOT_A_READER_S = ("PYTHONDONTWRITEBYTECODE",)  # every first call would read and compile a thousand files of Python again
+NOT_A_READER_S = ("PYTHONDONTWRITEBYTECODE",)  # each first call would compile a thousand files of Python again
 LOOKED_AT = 20  # calls of a row whose time is divided among kinds of work
 OURS = {
     "ours": {},

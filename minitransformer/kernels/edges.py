@@ -7,9 +7,9 @@
     and once by column j:              dv_j += a_e dy_i,             dk_j += ∂s_e/∂k_j ds_e
 
 Why this is fast. All heads of a row lie in one piece, so an edge fetches one piece of memory and uses all of it; what a framework
-writes out for each edge (two gathered rows, their sum, a weighted row) never leaves the first-level cache. Nothing is added where another task
-adds: a row belongs to one task, and on the way back the same edges are walked through in the order of their columns. So no sum
-waits for another core, and none depends on how many there are.
+writes out for each edge (two gathered rows, their sum, a weighted row) never leaves the first-level cache. Nothing is added where
+another task adds: a row belongs to one task, and on the way back the same edges are walked through in the order of their columns.
+So no sum waits for another core, and none depends on how many there are.
 
 Numbers: H heads, scores from r channels of each, values of d. An edge of which `seen` says no has weight 0 and fetches nothing.
 """

@@ -35,7 +35,7 @@ def test_a_bag_stays_a_bag():
 
 
 def test_what_the_record_says():
-    """By place every source that learns is right; by content those that compare, and of the others none by much more than half."""
+    """By place every source that learns is right; by content those that compare, of the others none by much more than half."""
     right = {}
     for trial, result in experiments.load("synthesizers"):
         right.setdefault((trial.question, trial.kind), []).append(result["right"])
@@ -46,7 +46,9 @@ def test_what_the_record_says():
     assert min(right["content", "dense + dot product"]) > max(right["content", "dot product"])
     assert max(right["content", "dense"]) < 0.6
     assert min(right["content", "dense"]) > max(right["content", "bag of tokens"])
-    assert max(right["content", "random"] + right["content", "random, not learned"]) < max(right["content", "bag of tokens"])
+    assert max(right["content", "random"] + right["content", "random, not learned"]) < max(
+        right["content", "bag of tokens"]
+    )
 
 
 @pytest.fixture(scope="module")
