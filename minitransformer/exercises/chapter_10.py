@@ -55,7 +55,7 @@ def the_pairs_that_matter(answer):
         (np.exp(4), "‖2a‖² is four times ‖a‖², which is 4 here."),
         tolerance=0.01,
     )
-    if not 0 <= float(opposite) < 1:
+    if not 0 <= float(opposite) <= 1:  # the variance is zero, and one direction the fewest
         raise NotYet("The first is right. Which variance is left if a + b is zero?")
 
 

@@ -59,7 +59,7 @@ def _sign(ax: Axes, x: float, sign: str) -> float:
 
 
 def draw(data: MultiplicationOrder) -> Figure:
-    """Matrices in proportion, with their sizes: dashed what is multiplied first, then what comes of it, and Y at the right."""
+    """Matrices in proportion, with their sizes: dashed what is multiplied first, then what comes of it, and N at the right."""
     fig, axes = figure(2, 1, width=13, height=7)
     titles = "the matrix of pairs first", "the sums over keys first"
     formulas = (r"$n^2 r + n^2 d_v$", r"$n r d_v + n r d_v$")
@@ -83,7 +83,7 @@ def draw(data: MultiplicationOrder) -> Figure:
         for shape, colour, name in (between, other) if order.first == 0 else (other, between):
             x = _rectangle(ax, x, shape, colour, name)
         x = _sign(ax, x, "=")
-        x = _rectangle(ax, x, (data.n, data.dv), "0.85", "$Y$")
+        x = _rectangle(ax, x, (data.n, data.dv), "0.85", "$N$")
         total = sum(order.costs)
         ax.text(x + 2, 0, f"{title}:\n{formula}\n= {total:,} products", va="center")
         ax.set(xlim=(-12, 292), ylim=(-data.n / 2 - 16, data.n / 2 + 16), aspect="equal")

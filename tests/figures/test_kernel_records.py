@@ -65,6 +65,7 @@ def test_every_kind_learns_and_the_record_says_how_much():
     assert window.max() < dense.min()
     assert dense.max() < np.min(others)
     assert np.ptp([bits.mean() for bits in others]) < 0.02
+    assert (found.bits["performer:redraw=100"] > found.bits["performer:redraw=None"]).all()
     late = list(found.steps).index(120)
     for attention in ("linear", "performer:redraw=100", "performer:redraw=None"):
         assert 0.1 < (found.looks[attention][:, late] - found.looks[attention][:, -1]).mean() < 0.15
