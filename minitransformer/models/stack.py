@@ -5,6 +5,7 @@ normalised the sum that its blocks have built up.
 """
 
 from functools import cached_property, reduce
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.models.block import Block, BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
-from minitransformer.pullback import Pullback, Tree, tree_add, tree_get, tree_set
+from minitransformer.pullback import Pullback, Tree, tree_add, tree_get, tree_leaves, tree_set
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -81,7 +82,7 @@ def seen_behind(prefix: int, mask: Array | None, n: int) -> Array | None:
     )
 
 
-_last_tied: list[tuple[Any, Any, tuple[BlockParams, ...]]] = [(None, None, ())]
+_last_tied: list[tuple[Any, list[Any], tuple[BlockParams, ...]]] = [((), [], ())]
 
 
 @frozen
@@ -153,13 +154,18 @@ class Stack:
         return blocks
 
     def _tied_as_before(self, params: StackParams) -> tuple[BlockParams, ...]:
-        """The same, and for the next token the same objects: what the loops know of parameters, they know by their identity."""
+        """The same, and for the next token the same objects: what the loops know of parameters, they know by their identity.
+
+        What is shared, and the streams of a core, stand in dicts, where a reader may put other arrays.
+        """
         if not self.ties:
             return params.blocks
-        before, ties, blocks = _last_tied[0]
-        if before is not params or ties != self.ties:
+        streams = [block and block.attention.streams for block in params.blocks]
+        parts = [params.blocks, *tree_leaves((params.shared, streams))]
+        ties, before, blocks = _last_tied[0]
+        if ties != self.ties or len(before) != len(parts) or not all(map(is_, parts, before)):
             blocks = self._tied(params)
-            _last_tied[0] = params, self.ties, blocks
+            _last_tied[0] = self.ties, parts, blocks
         return blocks
 
     def _last_norm(self, params: StackParams, X: Array) -> tuple[Array, Pullback | None]:

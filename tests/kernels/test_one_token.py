@@ -233,6 +233,26 @@ def test_a_stream_that_was_replaced_where_it_stands_is_seen(tier, monkeypatch):
     np.testing.assert_allclose(fast, slow, atol=2e-5 * np.abs(slow).max())
 
 
+@pytest.mark.parametrize("where", ["shared", "beside what is shared"])
+def test_what_was_replaced_in_blocks_that_share_is_seen(where, tier):
+    """What blocks share stands in a dict, and so do streams: what was put together of others is not taken again."""
+    options = {"positions": "t5"} if where == "shared" else {"attention": "gla"}
+    stack = LanguageModel(40, 96, width=24, depth=2, heads=4, hidden=10, **options).body
+    if where != "shared":
+        first, *others = stack.init(np.random.default_rng(0)).blocks[0].attention.streams
+        stack = Stack(stack.blocks, (f"attention.streams.{first}",))
+    params, X = some(stack, np.float64), np.random.default_rng(0).standard_normal((2, 4, 24))
+    _, states = stack.step(params, X[:, :3])
+    before, _ = stack.step(params, X[:, 3:], states)
+    parts = params.shared if where == "shared" else params.blocks[1].attention.streams
+    for name in parts if where == "shared" else others:
+        parts[name] = tree_map(np.negative, parts[name])
+    again, _ = stack.step(params, X[:, 3:], states)
+    other, _ = stack.step(tree_map(np.copy, params), X[:, 3:], states)
+    np.testing.assert_array_equal(again, other)
+    assert (again != before).any()
+
+
 def test_what_was_looked_at_for_one_form_is_not_taken_for_another(tier):
     usual, wider = (Block(MultiHeadAttention(12, 2), FeedForward(12, hidden)) for hidden in (7, 700))
     params, X = some(usual, np.float64), np.random.default_rng(0).standard_normal((3, 12))
