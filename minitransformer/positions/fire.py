@@ -2,8 +2,8 @@
 
     S_ij = ⟨q_i, k_j⟩/√d + f(z_ij),    z_ij = ln(|c| |i − j| + 1) / (ln(|c| max(i, |L|) + 1) + ε)
 
-z of a causal pair is between 0 and 1 at any length: f, learned on short sequences, is never asked about a number that it
-has not seen. Up to i = |L| a distance means the same to every query; beyond, positions are squeezed.
+z of a causal pair is between 0 and 1 at any length: a longer sequence asks f, learned on short ones, about hardly any
+number that is new. Up to i = |L| a distance means the same to every query; beyond, positions are squeezed.
 """
 
 import math

@@ -111,7 +111,7 @@ class RoPE(Encoding):
     """Attention with turned queries and keys; values are not turned.
 
     d         width of a head
-    base      θ_f = base^(−2f/d); the last pair turns once in about 2π · base positions
+    base      θ_f = base^(−2f/d); the last pair turns once in 2π · base^(1 − 2/d) positions
     layout    "interleaved" as in the paper and GPT-J, or "halves" as in LLaMA: `change_layout` goes from one to the other
     part      channels that are turned, an even number; the others say nothing about positions. None for all
     scaling   for longer texts than in training (rope_scaling.py)

@@ -3,7 +3,7 @@
     S_ij = ⟨q_i, k_j + a^K_{c(j−i)}⟩ / √d
     y_i  = Σ_j A_ij (v_j + a^V_{c(j−i)})            c(x) = max(−k, min(k, x)): beyond k all offsets are alike
 
-Written so, both are sums over n · n · d numbers. But an offset has only 2k + 1 values, and each query meets each of them:
+Written so, both are sums over n · n · d numbers. But an offset has only 2k + 1 values, so a query meets at most 2k + 1 vectors:
 
     R = Q a^Kᵀ, (n, 2k + 1):   S_ij = (⟨q_i, k_j⟩ + R_{i, c(j−i)}) / √d
     T_ic = Σ_{j: c(j−i) = c} A_ij, (n, 2k + 1):   Y = A V + T a^V
