@@ -1,5 +1,6 @@
 """The record of the grid: absolute and relative, learned, fixed, and with learned frequencies."""
 
+import numpy as np
 import pytest
 
 from minitransformer.experiments.positions import SEEDS
@@ -27,6 +28,8 @@ def test_what_the_chapter_says_of_it(data):
     assert (order[1, 1:] > 0.98).all()  # waves of an offset: both
     assert (span[1, 1:] > 0.99).all()
     assert span[0, 1].mean() < 0.8  # waves added to the words
+    for right in (order, span):  # frequencies that learn, beside those that don't
+        assert np.abs(right[:, 2].mean(-1) - right[:, 1].mean(-1)).max() < 0.1
 
 
 def test_a_dot_for_each_training_and_a_bar_for_each_mean(data):
