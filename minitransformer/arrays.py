@@ -28,8 +28,8 @@ def row_of_integers(X: Any, name: str) -> None:
 def for_reading(X: Array) -> Array:
     """X in C order and aligned, for a loop that only reads.
 
-    Numba compiles a loop again for an array that may not be written to, such as the value of a public function. Its owner may be
-    written to: so the loop gets the same memory by way of the owner, and nothing is copied.
+    Numba compiles a loop again for an array that may not be written to, such as the value of a public function. The owner of its
+    memory may be written to: so the loop gets the same memory by way of the owner. What is its own owner is copied.
     """
     if X.flags.carray:
         return X
