@@ -76,7 +76,7 @@ def megabytes_of_a_text(answer):
         (megabytes * 2**20 / 1e6, "A megabyte is 2²⁰ bytes here."),
         (megabytes * 5 / 9, "The slopes of the ReLU are remembered, too: as many as there are hidden numbers."),
         (megabytes * 8 / 9, "The row of X that went in is remembered, too: dW_1 needs it."),
-        tolerance=0.001,
+        tolerance=0.01,
     )
 
 

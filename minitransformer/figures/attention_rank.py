@@ -44,7 +44,7 @@ def draw(data: AttentionRank) -> Figure:
             ax.plot(RANKS, curve, color=(shade * 0.6, shade * 0.8, shade), linestyle="-", label=label)
         ax.plot(RANKS, data.random, color="#c8553d", linestyle="--", label="random $Q$, $K$")
         ax.axvline(RANKS[-1] / 4, color="0.6", linewidth=1, zorder=0)
-        ax.set(title=title, xlim=(0, RANKS[-1]), ylim=(0, 1.02), xlabel="number of singular values $r$")
+        ax.set(title=title, xlim=(0, RANKS[-1]), ylim=(0, 1.02), xlabel="number of singular values $k$")
         ax.set_xticks([0, 128, 256, 384, 512])
     axes[0].set_ylabel("part of their sum")
     axes[0].legend(loc="lower right")
