@@ -12,6 +12,7 @@ queries' side: so what says where a token stands is apart, in Q_R and K_R.
 """
 
 import math
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,7 +245,7 @@ class Latent(Mixer):
         """Numbers that a token leaves behind for decoding: r + d_r, whatever the number of heads."""
         return self._rank + self._rotary
 
-    @property
+    @cached_property
     def _rope(self) -> RoPE:
         return RoPE(self._rotary, self.base)
 

@@ -53,8 +53,9 @@ class AmongTokens(Mixer):
         if self.radius is not None:
             near = min(n + self.radius, state.length)  # no new token sees further back
             keys, values = keys[..., state.length - near :, :], values[..., state.length - near :, :]
-            i, j = np.arange(near - n, near)[:, None], np.arange(near)
-            mask = Window(self.radius).sees(i, j, near, causal=True)
+            if n > 1:  # one sees them all
+                i, j = np.arange(near - n, near)[:, None], np.arange(near)
+                mask = Window(self.radius).sees(i, j, near, causal=True)
         return additive_attention(Q, keys, values, a, causal=True, mask=mask)[0], state
 
 
@@ -79,7 +80,7 @@ class GraphAttention(AmongTokens):
     def __post_init__(self) -> None:
         _ = self._layer  # which says what does not fit
 
-    @property
+    @functools.cached_property
     def _layer(self) -> GAT | GATv2:
         return (GATv2 if self.dynamic else GAT)(self.width, self.width, self.heads)
 

@@ -65,7 +65,7 @@ class BigBird(Pattern):
         """One for each head."""
         return self.heads
 
-    @property
+    @functools.cached_property
     def of_heads(self) -> tuple[Pattern, ...]:
         """One rule for each, that differ in what they draw."""
         return (self,) if self.heads == 1 else tuple(_OfHead(self, head) for head in range(self.heads))

@@ -206,11 +206,16 @@ class Sinks(Core):
     def step(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Recent | None = None
     ) -> tuple[Array, Recent]:
-        """The cache and the new tokens are a text of their own, whose last rows are asked for. O((a + w) d) for one token."""
+        """The cache and the new tokens are a text of their own, whose last rows are asked for. O((a + w) d) for one token.
+
+        One sees all of that text, which is no longer than the cache.
+        """
         if state is None:
             seen, longer = (K, V), Recent.of(K, V, Kept(self.first, self.last))
         else:
             seen = np.concatenate([state.keys, K], -2), np.concatenate([state.values, V], -2)
             longer = state.extended(K, V)
+        if Q.shape[-2] == 1:
+            return attend(self.encoding or self.rotate, params, Q, *seen, causal=True)[0], longer
         Y, _ = sink_attention(Q, *seen, **self._options(params))
         return Y, longer
