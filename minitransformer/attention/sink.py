@@ -2,8 +2,8 @@
 
     A_ij = e^{S_ij} / (e^b + Σ_l e^{S_il}),     so a row may sum to less than one
 
-A head that has nothing to say must still give its weights to some key, as softmax is made; many trained models give much of them to
-the first tokens (Xiao et al. 2024). With a sink they may go nowhere. It is a gate as well: with L_i = ln Σ_l e^{S_il},
+A head that has nothing to say must still give its weights to some key, as softmax is made; many trained models give much to the
+first tokens (Xiao et al. 2024). With a sink they may go nowhere. It is a gate as well: with L_i = ln Σ_l e^{S_il},
 
     y_i = σ(L_i − b) · Σ_j softmax(S_i)_j v_j
 
