@@ -2,12 +2,12 @@
 
     A_ij = e^{S_ij} / (e^b + Σ_l e^{S_il}),     so a row may sum to less than one
 
-A head that has nothing to say must still give its weights to some key, as softmax is made; trained models give them to the first
-token (Xiao et al. 2024). With a sink they may go nowhere. It is a gate as well: with L_i = ln Σ_l e^{S_il},
+A head that has nothing to say must still give its weights to some key, as softmax is made; many trained models give much to the
+first tokens (Xiao et al. 2024). With a sink they may go nowhere. It is a gate as well: with L_i = ln Σ_l e^{S_il},
 
     y_i = σ(L_i − b) · Σ_j softmax(S_i)_j v_j
 
-opens where some key matches better than b. It is also a key more, with the score b and the value zero.
+opens by more than half where the keys together reach further than b. It is also a key more, with the score b and the value zero.
 """
 
 from typing import NamedTuple

@@ -30,7 +30,7 @@ def smallest_memory(answer):
     unless(
         answer,
         7,
-        "That is 20/3. But a row of the memory lies in a segment, whose start is where the next layer counts from.",
+        "That is 20/3, rounded up. But a row of the memory lies in a segment, whose start is where the next layer counts from.",
     )
     close(answer, wanted, "Go down by (12.4) for your M and for M − 1, and compare with −20.", 0.01)
 

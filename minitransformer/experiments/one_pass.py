@@ -44,7 +44,7 @@ def small(trial: Trial) -> Trial:
 
 def run(trial: Trial) -> dict[str, Any]:
     """Bits of the last bytes of held-out passages: read in one pass, byte by byte (each from its past alone), and with a false
-    future (each from its past and the end of the next passage). By passage, so that differences have a standard error."""
+    future (each from its past and the end of another passage). By passage, so that differences have a standard error."""
     model = LanguageModel(context=CONTEXT, width=64, depth=2, heads=4, attention=trial.attention, positions="rope")
     objective = NextByte(python_docs(), CONTEXT)
     schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)

@@ -1,8 +1,7 @@
 """How far back does a head look if looking costs something? Adaptive spans, as the penalty grows.
 
 The same small language model is trained with spans that cost nothing, little, and much; a model with dense attention is its
-control. Every head begins with half of the context: of spans that begin at nothing, few would have grown in so few steps, with
-or without a penalty.
+control. Every head begins with half of the context, so that spans can shrink as well as grow.
 """
 
 from dataclasses import dataclass, replace

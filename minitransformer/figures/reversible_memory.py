@@ -42,7 +42,7 @@ def data() -> ReversibleMemory:
 
 
 def draw(data: ReversibleMemory) -> Figure:
-    """Kilobytes against the number of blocks."""
+    """KiB against the number of blocks."""
     fig, ax = figure(height=4.8)
     ax.plot(data.depths, data.plain / 1024, "o-", label="plain")
     ax.plot(data.depths, data.reversible / 1024, "s--", label="reversible")

@@ -1,11 +1,11 @@
 """Published architectures, each in ten lines: the parts are those of the registry, and a model is a choice of them.
 
-              norm    positions           heads             second half   blocks
-    GPT-2     layer   learned             all               GELU          all alike
-    Llama     RMS     turned, in halves   in groups         SwiGLU        all alike
-    gpt-oss   RMS     turned, in halves   groups, sinks     SwiGLU        a window, all, a window, all …
-    DeepSeek  RMS     turned, apart       from one latent   SwiGLU        all alike
-    Qwen3     RMS     a quarter turned    groups, gated     SwiGLU        three with a gated delta rule, one with all
+                norm    positions           heads             second half   blocks
+    GPT-2       layer   learned             all               GELU          all alike
+    Llama       RMS     turned, in halves   in groups         SwiGLU        all alike
+    gpt-oss     RMS     turned, in halves   groups, sinks     SwiGLU        a window, all, a window, all …
+    DeepSeek    RMS     turned, apart       from one latent   SwiGLU        all alike
+    Qwen3-Next  RMS     turned in part      groups, gated     SwiGLU        three with a gated delta rule, one with all
 
 Sizes are small unless others are given, so that they train on a text. D = H d in them, and where a published model has heads
 that are wider together than its rows, `head_width` says so. Mixtures of experts are not here. What else is left out says each.

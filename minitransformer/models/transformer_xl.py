@@ -3,9 +3,9 @@
     H̃ = [memory; H]                                memory: the last M rows of H̃ before, which are constants now
     Q = H W_q,   K = H̃ W_k,   V = H̃ W_v            query i of n sees the keys j ≤ i + M
 
-Nothing goes back into the memory, so a step of training costs as much as with one segment. But a row of the memory has
-itself looked back when it was made: through L layers, information comes from L times as far as one layer sees. Positions
-have to be relative: row 3 of this segment and row 3 of the last one would otherwise stand at the same place.
+Nothing goes back into the memory, so a step of training ends at the segment. But a row of the memory has itself looked back
+when it was made: through L layers, information comes from at least L times as far as one layer looks back. Positions have to
+be relative: row 3 of this segment and row 3 of the last one would otherwise stand at the same place.
 """
 
 from typing import Any, NamedTuple

@@ -44,7 +44,7 @@ def test_E50_the_mask_of_the_code_is_one_step_wider():
 
 
 def test_E51_the_rotation_has_as_many_rows_as_a_key():
-    """After (9): "a random matrix R of size k × b/2", and no k. It multiplies a vector of width d_k: k is d_k."""
+    """Before (9): a random matrix R of size k × b/2, and no k. It multiplies a vector of width d_k: k is d_k."""
     x = np.random.default_rng(0).standard_normal((5, 6))  # five keys of width 6
     b = 8
     with pytest.raises((ValueError, TypeError)):

@@ -1,7 +1,7 @@
 """Adaptive attention span: every head learns how far back it looks. Replaces the stage "pattern (which pairs)".
 
-A head sees the last z positions in full and the R before them less and less. Since m · exp S = exp(S + ln m), the soft edge
-is a bias for each offset, ln m, and what is beyond it is left out of the list of tiles.
+A head sees the last z positions in full and those before them, nearer than z + R, less and less. Since m · exp S =
+exp(S + ln m), the soft edge is a bias for each offset, ln m, and what is beyond it is left out of the list of tiles.
 """
 
 import functools
@@ -199,7 +199,7 @@ class AdaptiveSpan(Core):
         return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SpanParams:
-        """Spans of 0: at first a head sees the R positions of its ramp."""
+        """Spans of 0: at first a head sees the R − 1 positions of its ramp."""
         return SpanParams(np.zeros(self.heads, dtype), super().init(rng, dtype))
 
     def __call__(

@@ -6,7 +6,7 @@ stage "pattern (which pairs)".
     one softmax over all keys of these blocks
 
 Only what is past and complete is ranked, so that which keys are seen is as causal as what they hold. The choice is constant,
-and K̄ is used for nothing else: no gradient teaches it to choose better, only the keys that were chosen learn.
+and K̄ is used for nothing else: no gradient teaches it to choose better, queries and keys learn from what was read.
 """
 
 import math

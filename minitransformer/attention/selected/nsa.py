@@ -1,6 +1,6 @@
 """NSA, native sparse attention: three views of the past, added as three gates say. Replaces the stage "pattern (which pairs)".
 
-    compressed   attention to the mean key and value of each complete block          everything, coarsely
+    compressed   attention to the mean key and value of each complete block          all of them, coarsely
     selected     attention to the keys of k blocks: the first, the own, the one before, and those that weigh most in A_c
     window       attention to the last w keys                                          what is near
     Y = g_c Y_c + g_s Y_s + g_w Y_w,      g = σ(…) of the token
