@@ -1,4 +1,4 @@
-"""Four patterns, made by the functions that the book uses, and the weights that are left when they are applied."""
+"""Four patterns, and the weights that are left when they are applied."""
 
 from typing import NamedTuple
 

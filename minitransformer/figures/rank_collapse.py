@@ -15,7 +15,7 @@ FLOOR = 1e-10  # what is smaller is drawn here: it will soon be nothing but roun
 
 
 class RankCollapse(NamedTuple):
-    """Points in the plane, (layers + 1, n, 2), and the spread of tokens in four stacks, (seeds, depth + 1) each."""
+    """Points in the plane, (layers + 1, n, 2), and the spread of tokens in five stacks, (seeds, depth + 1) each."""
 
     points: Array
     spread: dict[str, Array]

@@ -10,7 +10,7 @@ __all__ = ["data", "digits", "draw", "times"]
 
 
 def draw(data: Speed) -> Figure:
-    """A dot for each stair on a scale of rates, a line for its roof; beside them n, the rate, and how often that above."""
+    """A dot for each stair on a scale of rates, a line for its roof; beside them n, the rate, and how many times that above."""
     fig, ax = figure(width=12, height=6.4)
     rates, most = np.array([data.rate(name) for name in data.rates]), max(data.peak.values())
     spread = np.abs([np.percentile(runs, (25, 75)) for runs in data.rates.values()] - rates[:, None]).T

@@ -4,7 +4,7 @@
     y = Σ_k (r ln 2)^k / k!          the Taylor series of 2ʳ, to the last bit after 8 terms (float32) or 14 (float64)
     2ˣ = 2ᵏ y                        the float 2ᵏ has the bits of k + 127 in the place of its exponent (+ 1023 in float64)
 
-Why not `math.exp`: it is a call for each number, where this is twenty instructions for 4, 8 or 16 numbers at once. Why
+Why not `math.exp`: it is a call for each number, where this is about fifteen instructions for 4, 8 or 16 numbers at once. Why
 base 2: the exponent of a float is that of a power of two, so 2ᵏ is made by one shift of bits; a kernel that wants eˣ
 multiplies its argument by log₂ e beforehand, where that costs nothing.
 

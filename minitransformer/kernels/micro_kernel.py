@@ -11,7 +11,7 @@ Six rows of a matrix product:
 
 Why this is fast. A core can start two fused multiply-adds in a cycle, and each takes four cycles: to keep it busy there
 must be eight or more that don't wait for each other. The plain loop `tiles.add_product_by_loops` reads and writes C again
-at every fourth k, and leaves half of that unused; here C stays in registers from the first k to the last, so that a step of
+at every fourth k, and leaves a part of that unused; here C stays in registers from the first k to the last, so that a step of
 AVX-512 is 24 multiply-adds for 4 vectors of B and 6 numbers of A. A compiler does not find this form by itself: the
 function below writes down LLVM's instructions, one by one, as a Python loop over rows and vectors.
 

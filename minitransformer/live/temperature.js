@@ -37,8 +37,8 @@
         names[j].textContent = w >= 0.005 ? w.toFixed(2) : ""
       })
       say(`For d = ${d}, ${divide.checked ? "divided by √d" : "not divided"}, at temperature ${temperature.toFixed(2)}, the largest ` +
-        `weight is ${largest.toFixed(2)}: the average is over ${seen.toFixed(1)} of ${n} keys, and softmax lets ` +
-        `${passes.toFixed(2)} of a gradient through.`, { width: d, divide: divide.checked, temperature, largest, seen, passes })
+        `weight is ${largest.toFixed(2)}: the average is over ${seen.toFixed(1)} of ${n} keys, and the ` +
+        `derivatives of the weights by their own scores sum to ${passes.toFixed(2)}.`, { width: d, divide: divide.checked, temperature, largest, seen, passes })
     }
     draw()
   },

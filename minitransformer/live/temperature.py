@@ -19,7 +19,7 @@ def data() -> dict[str, Any]:
 
 
 def compute(data: dict[str, Any], width: int, divide: bool, temperature: float) -> dict[str, Any]:
-    """Weights; the largest; by entropy, how many keys are seen; and 1 − Σ A², which softmax lets through of a gradient."""
+    """Weights; the largest; by entropy, how many keys are seen; and 1 − Σ A², the sum of the diagonal of ∂A/∂S."""
     S = np.array(data["scores"][str(width)]) / (np.sqrt(width) if divide else 1.0) / temperature
     A, _ = softmax(S)
     entropy = -(A * np.log(np.maximum(A, 1e-300))).sum()
