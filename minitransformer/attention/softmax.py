@@ -54,7 +54,7 @@ class SinkCorePullback(NamedTuple):
 
 @frozen
 class SoftmaxAttention(Core):
-    """Every query takes an average of the values, weighted by softmax of its scores; of those that its pattern allows.
+    """Every query takes an average of the values that its pattern allows, weighted by softmax of its scores.
 
     pattern   which pairs (sparse/pattern.py); None for all
     encoding  of positions, which changes the scores (positions/encoding.py); None for scale · ⟨q_i, k_j⟩.

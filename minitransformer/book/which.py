@@ -46,7 +46,7 @@ def answer(
     asked += ["both sides seen (but timed causal, where a kind can be)"] * both_sides
     asked.append("forwards and backwards" if backward else "forwards")
     yield from _wrapped(f"{', '.join(asked)}: {len(rows)} of {len(found.rows)} kinds can do it. {_about()}")
-    yield f"{'':24}{'of dense':>9}{'here':>10}{'MB':>8}{'slope':>7}" + "".join(f"{task:>9}" for task in found.tasks)
+    yield f"{'':24}{'of dense':>9}{'here':>10}{'MiB':>8}{'slope':>7}" + "".join(f"{task:>9}" for task in found.tasks)
     clock = Clock(n, what) if measure else None
     for row in rows:
         yield _line(found, row, n, what, clock.seconds(row) if clock else None)

@@ -111,7 +111,7 @@ class Cost(NamedTuple):
 
 
 def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
-    """Of one kind at one length; the MB are those of NumPy's arrays, at their most, parameters among them."""
+    """Of one kind at one length; the MB, of 2²⁰ bytes, are those of NumPy's arrays at their most, parameters among them."""
     X = tokens(n)
     layer(name, FIRST, X[:, :FIRST], causal)()()  # compiled, and what is kept is there
     yardstick = layer(DENSE, YARDSTICK, X[:, :YARDSTICK], True)

@@ -1,4 +1,4 @@
-"""What an attention costs, and what it has learned: every registered one at two lengths, and the front that no other passes."""
+"""What an attention costs, and what it has learned: those that were run, at two lengths, and the front that no other passes."""
 
 from typing import NamedTuple
 

@@ -35,7 +35,8 @@ def data() -> WhichPays:
 
 def draw(data: WhichPays) -> Figure:
     """Half of the kinds left, half right. A bar begins where a pass with its way back takes less time than that of dense
-    attention, the stroke stands where a forward pass alone does; a grey cross, at the longest text that was run: it never did.
+    attention, the stroke stands where a forward pass alone does; a grey cross, at the longest text that was run: with its way
+    back it never did.
     """
     fig, axes = figure(1, 2, width=13, height=9.5)
     half = (len(data.names) + 1) // 2

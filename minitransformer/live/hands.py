@@ -31,7 +31,7 @@ def compute(data: dict[str, Any], hands: list[bool], query: int, shift: int) -> 
 
 
 def still(data: dict[str, Any]) -> Figure:
-    """A query at 70 that looks one back: its fastest hand alone takes place 25 for 69, and with the three fastest it does not."""
+    """A query at 70 that looks one back: its fastest hand alone hardly tells place 25 from 69, and the three fastest do."""
     fig, axes = figure(2, 1, width=7, height=4.4, sharex=True)
     for ax, count, title in zip(axes, (1, 3), ("the fastest hand", "the three fastest"), strict=True):
         found = compute(data, [f < count for f in range(WIDTH // 2)], 70, -1)

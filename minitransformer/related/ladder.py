@@ -1,4 +1,4 @@
-"""From the GRU to attention in nine rungs, each of which changes one thing of the rung below.
+"""From the GRU to attention in nine rungs.
 
     1  GRU                       h_i = u_i ⊙ h_{i−1} + (1 − u_i) ⊙ c_i,   y_i = h_i
     2  ... unrolled              y_i = Σ_{j≤i} C_{i,j} ⊙ c_j                  the same numbers
