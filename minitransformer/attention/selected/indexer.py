@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.chosen import (
@@ -159,6 +160,18 @@ def _for_all_heads(seen: Array, axes: int) -> Array:
     return np.any(seen, axis=-axes) if seen.ndim >= axes else seen
 
 
+class IndexerState(NamedTuple):
+    """Keys and values of the positions so far, and what the indexer has made of each key, (*batch, length, d_I)."""
+
+    past: KeysValues
+    small: KeysValues
+
+    @property
+    def length(self) -> int:
+        """How many positions."""
+        return self.past.length
+
+
 @frozen
 class Indexer(Core):
     """A cheap network scores all keys, each query looks at the best of them; it learns from a loss of its own.
@@ -186,6 +199,7 @@ class Indexer(Core):
 
     stage = "pattern"
     cost = "O(n² small narrow + n chosen)"
+    remembers = "keys, values and the indexer's keys"
     adds_loss = True
     apart = ("U_q", "U_k", "U_w")
 
@@ -220,9 +234,8 @@ class Indexer(Core):
         mask, there = who_is_there(mask, (*Q.shape[:-1], m))
         K, V = only_those_there(there, K, V)
         X_q, X_k = in_a_row(*only_those_there(there, Q)), in_a_row(K)
-        queries, keys, w = X_q @ params.U_q, X_k @ params.U_k, X_q @ params.U_w
-        queries = queries.reshape(*w.shape, self.narrow).swapaxes(-2, -3)
-        chosen = self._choose(queries, keys, w, None if mask is None else _for_all_heads(mask, 3), causal)
+        queries, w, keys = *self._asked(params, X_q), X_k @ params.U_k
+        chosen = self._choose(queries, w, keys, None if mask is None else _for_all_heads(mask, 3), causal)
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
         Y, attention = attend_to_chosen(Q, K, V, chosen, 1, causal=causal, mask=mask, weigh=True, **positions)
 
@@ -235,7 +248,26 @@ class Indexer(Core):
         loss, own = index_loss(index[..., 0, :], p, (chosen >= 0) & taught)
         return Y, IndexerPullback(attention, scores, own, chosen, X_q, X_k, self.weight, float(self.weight * loss))
 
-    def _choose(self, Q: Array, K: Array, w: Array, allowed: Array | None, causal: bool) -> Array:
+    def step(
+        self, params: IndexerParams, Q: Array, K: Array, V: Array, *streams: Array, state: IndexerState | None = None
+    ) -> tuple[Array, IndexerState]:
+        """O(H d H_I d_I + m H_I d_I + H chosen d) for one new token, if there is no encoding. Nothing is learned, so no loss."""
+        keys = in_a_row(K) @ params.U_k
+        new = (K, V), (keys, keys[..., :0])
+        if state is None:
+            state = IndexerState(*(KeysValues.of(*pair) for pair in new))
+        else:
+            state = IndexerState(*(known.extended(*pair) for known, pair in zip(state, new, strict=True)))
+        chosen = self._choose(*self._asked(params, in_a_row(Q)), state.small.keys, None, causal=True)
+        positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
+        return attend_to_chosen(Q, state.past.keys, state.past.values, chosen, 1, causal=True, **positions)[0], state
+
+    def _asked(self, params: IndexerParams, X_q: Array) -> tuple[Array, Array]:
+        """The indexer's queries, (*batch, H_I, n, d_I), and their weights, (*batch, n, H_I)."""
+        w = X_q @ params.U_w
+        return (X_q @ params.U_q).reshape(*w.shape, self.narrow).swapaxes(-2, -3), w
+
+    def _choose(self, Q: Array, w: Array, K: Array, allowed: Array | None, causal: bool) -> Array:
         """The keys that each query wants most, (*batch, n, chosen). The scores of some queries at a time are looked at."""
         n, m = Q.shape[-2], K.shape[-2]
         chosen = np.empty((*w.shape[:-1], min(self.chosen, m)), int)

@@ -211,3 +211,21 @@ def test_what_is_refused():
         with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: .* should be at least [01]"):
             core(**wrong)
     assert MultiHeadAttention(H * D, H, core=core()).apart == tuple(f"core.{path}" for path in IndexerPaths)
+
+
+def test_its_keys_are_made_once(tier):
+    """While it writes, what the indexer makes of a key is kept: nothing is made of the keys that were there before."""
+    core = Indexer(heads=2, d=4, chosen=3)
+    rng = np.random.default_rng(0)
+    params, (Q, K, V) = core.init(rng, np.float64), rng.standard_normal((3, 2, 9, 4))
+    whole, _ = core(params, Q, K, V, causal=True)
+    _, state = core.step(params, Q[:, :8], K[:, :8], V[:, :8], state=None)
+    kept = state.small.keys.copy()
+    Y, longer = core.step(params, Q[:, 8:], K[:, 8:], V[:, 8:], state=state)
+    np.testing.assert_allclose(Y, whole[:, 8:], rtol=1e-12)
+    np.testing.assert_array_equal(longer.small.keys[:8], kept)
+    np.testing.assert_allclose(longer.small.keys, K.swapaxes(0, 1).reshape(9, 8) @ params.U_k, rtol=1e-12)
+    longer.small.K[:8] *= -1  # and it is these keys that are scored
+    other, _ = core.step(params, Q[:, 8:], K[:, 8:], V[:, 8:], state=longer)
+    plain, _ = core.step(params, Q[:, 8:], K[:, 8:], V[:, 8:], state=core.step(params, Q, K, V, state=None)[1])
+    assert (other != plain).any()
