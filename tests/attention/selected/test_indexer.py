@@ -213,6 +213,7 @@ def test_what_is_refused():
     assert MultiHeadAttention(H * D, H, core=core()).apart == tuple(f"core.{path}" for path in IndexerPaths)
 
 
+@tiers
 def test_its_keys_are_made_once(tier):
     """While it writes, what the indexer makes of a key is kept: nothing is made of the keys that were there before."""
     core = Indexer(heads=2, d=4, chosen=3)
