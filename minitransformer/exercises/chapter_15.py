@@ -56,7 +56,7 @@ def moved_by_one(answer):
         (True, "The weights of a dynamic convolution are made of the token, which takes them along when it moves."),
         (False, "A random synthesizer has a number for each pair of places: R at (3, 5) is not R at (4, 6)."),
         (False, "M has a row for each place, causal or not. What does place 7 take from place 5, and place 8 from 6?"),
-        (True, "The same number along each diagonal is a number for each offset."),
+        (True, "The same number along each diagonal is a number for each offset, and b is the same at every place."),
     )
     given = array_of(answer, (5,), "True or False, five times.")
     for said, (wanted, hint) in zip(given, kinds, strict=True):

@@ -84,7 +84,7 @@ def one_sweep(answer):
         wanted = dense_recall(X, s, power=p, sweeps=1).states[1]
         given = answer(X, s, p)
         together = dense_recall(X, s, power=p, sweeps=1, order="synchronous").states[1]
-        told = f"With m = {m}, d = {d}, p = {p}: "
+        told = f"With m = {m}, d = {d}, r = {p}: "
         if not np.array_equal(together, wanted):
             unless(given, together, told + "a neuron has to see those before it as they are now, not as they were.")
         close(

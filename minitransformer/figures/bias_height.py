@@ -35,7 +35,7 @@ def data(seed: int = 0) -> BiasHeight:
 
 
 def draw(data: BiasHeight) -> Figure:
-    """Thin lines: n times e to the power of −β. The curves lie along them until nothing is left that the numbers can hold."""
+    """Thin lines: n times e to the power of −β. Below a tenth the curves lie along them, until the numbers run out of digits."""
     fig, ax = figure(width=10, height=5.6)
     for n, errors in data.errors.items():
         (line,) = ax.plot(data.heights, np.maximum(errors, 1e-18), label=f"$n = {n}$")

@@ -35,7 +35,7 @@ def data(seed: int = 0) -> GatedMixing:
 def draw(data: GatedMixing) -> Figure:
     """Above, what two tokens say in one half, and the matrix. Below, the gate, and the other half, all of whose rows were equal.
 
-    The gate is one where nobody has spoken yet, and changes in the rows after the two.
+    The gate is one where nobody has spoken yet, and changes most one and two rows after each of the two.
     """
     fig, axes = figure(2, 2, width=10, height=8.8)
     panels = (("$Z_2$", data.Z_2, 2), ("$M$", data.M, 1), ("$G = M Z_2 + b$", data.G, 3), (r"$Z_1 \odot G$", data.S, 3))

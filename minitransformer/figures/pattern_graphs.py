@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from minitransformer.attention import BigBird, Graph, Pattern, RandomKeys, Window
 from minitransformer.figures.style import figure
 
-SEEN = 8  # keys that each query sees, in all of them but BigBird
+SEEN = 8  # about as many keys as a query sees, in all of them but BigBird
 PATTERNS: dict[str, Pattern] = {
     "window": Window(SEEN // 2),
     "random": RandomKeys(SEEN),
