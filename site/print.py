@@ -29,7 +29,7 @@ def write(out: Path) -> None:
             "Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "light"}]
         )
         page.go(f"file://{folder}/site/index.html")
-        wait(lambda: page.ask(f"location.protocol == 'file:' && {READY}"), "the book", 300)
+        wait(lambda: page.ask(f"location.protocol == 'file:' && {READY}"), "the book", 600)
         page.ask(f"{LINKS}, true")
         paper = {"paperWidth": 210 / INCH, "paperHeight": 297 / INCH}
         edges = {f"margin{side}": 18 / INCH for side in ("Top", "Bottom", "Left", "Right")}

@@ -83,7 +83,7 @@ def running(command: list[str], log: Path, **options: Any) -> Iterator[None]:
                 process.kill()
 
 
-def wait(ready: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def wait(ready: Callable[[], Any], what: str, seconds: float = 300) -> Any:
     """What `ready()` returns once it is something; a file or an answer that is not there yet is nothing.
 
     raises   TimeoutError

@@ -4,8 +4,9 @@ import json
 import os
 import secrets
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ LOOK = Path(__file__).with_name("look.js").read_text(encoding="utf-8")
 THEIRS = ("JUPYTER", "IPYTHON", "XDG_")
 NO_KERNEL = {"shouldStart": False, "canStart": True, "autoStartDefault": False}
 PAUSE = 100  # milliseconds in which JupyterLab fits itself into another window
-PATIENCE = 10  # seconds for formulas and figures to appear; what is not there then is missing
+LOOKS = 100  # for formulas and figures to appear, 0.1 seconds or more between two; what is not there then is missing
 
 
 class Lab(NamedTuple):
@@ -30,8 +31,10 @@ class Lab(NamedTuple):
         self.page.ask(f"{opening}.then(opened => (globalThis.opened = opened).revealed).then(() => true)")
         if kernel:
             wait(lambda: self.page.ask("opened.content.model.metadata.language_info.version"), "what the kernel notes")
-        with suppress(TimeoutError):
-            wait(lambda: all(cell["settled"] for cell in self.page.ask(LOOK)), "figures and formulas", PATIENCE)
+        for _ in range(LOOKS):
+            if all(cell["settled"] for cell in self.page.ask(LOOK)):
+                break
+            time.sleep(0.1)
         self.page.ask("document.fonts.ready.then(() => true)")
 
     def look(self, width: int) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 def copy(root, tmp_path_factory):
     """A copy of the repository: JupyterLab writes beside what it opens."""
     copy = tmp_path_factory.mktemp("copy") / "repository"
-    shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*", "_site", "__pycache__"))
     nbformat.write(trial(), copy / "notebooks" / "trial.ipynb")
     return copy
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +28,9 @@ if program() is None:
 LOOK = Path(__file__).with_name("site.js").read_text(encoding="utf-8")
 WIDTHS, THEMES = (1300, 390), ("light", "dark")
 READY = "document.readyState == 'complete' && (window.MathJax?.startup?.promise ?? Promise.resolve()).then(() => true)"
+FADED = """new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))
+  .then(() => Promise.allSettled(document.getAnimations().map(fading => fading.finished))).then(() => true)"""
+BROWSERS = 2  # side by side: axe-core computes for minutes, on one core
 AXE = "axe-core@4.14.1"
 AA = """axe.run({exclude: [["mjx-container"]]}, {RULES, resultTypes: ["violations"]}).then(found =>
   found.violations.flatMap(rule => rule.nodes.map(node =>
@@ -51,9 +55,9 @@ class Site:
 
     def open(self, name, width, theme="light"):
         """Load a page in a window of that many pixels; what it asks of the network, and complains of, is noted anew."""
+        self.page.go("about:blank")  # first, or the page that is left would fit itself into the new window
         self.page.resize(width)
         self.paint(theme)
-        self.page.go("about:blank")
         self.page.events.clear()
         self.page.go(f"{self.address}/{name}")
         wait(lambda: self.page.ask(f"location.href != 'about:blank' && {READY}"), name)
@@ -62,7 +66,9 @@ class Site:
         )  # as `later` in site.js
 
     def paint(self, theme):
+        """Show the page as a reader sees it who prefers that theme, once all colours have faded over."""
         self.page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        self.page.ask(FADED)
 
     def requests(self):
         """The addresses that were asked for since a page was opened."""
@@ -103,6 +109,14 @@ def browser(tmp_path_factory):
         yield page
 
 
+@pytest.fixture(scope="module")
+def book(root, tmp_path_factory):
+    """The path of the book as a PDF, and the process that prints it."""
+    path = tmp_path_factory.mktemp("book") / "book.pdf"
+    with subprocess.Popen([sys.executable, root / "site" / "print.py", path]) as printing:
+        yield path, printing
+
+
 @contextmanager
 def shown(folder, page):
     """The pages of a folder, from a server of this machine."""
@@ -132,8 +146,18 @@ def axe(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def everything(site, axe):
-    return [look(site, name, width, axe) for name in site.names for width in WIDTHS]
+def everything(site, axe, book, tmp_path_factory):
+    """What every page shows at every width; the browsers look at it side by side, while another one prints the book."""
+    left = iter([(name, width) for name in site.names for width in WIDTHS])
+
+    def some(home):
+        with new_page(home / "browser") as page:
+            own = Site(site.folder, site.address, page)
+            return [look(own, name, width, axe) for name, width in left]
+
+    homes = [tmp_path_factory.mktemp("home") for _ in range(BROWSERS)]
+    with ThreadPoolExecutor(BROWSERS) as pool:
+        return sorted(seen for part in pool.map(some, homes) for seen in part)
 
 
 def look(site, name, width, axe):
@@ -143,7 +167,6 @@ def look(site, name, width, axe):
     for theme in THEMES:
         site.paint(theme)
         if axe and (width, theme) in RULES:
-            site.page.ask("new Promise(done => setTimeout(done, 400))")  # colours fade over
             site.page.ask(f"window.axe || eval({json.dumps(axe)}), true")
             rules = RULES[width, theme]
             violations += [f"{theme}: {found}" for found in site.page.ask(AA.replace("RULES", rules))]
@@ -258,11 +281,12 @@ def test_what_is_wrong_would_be_noticed(tmp_path, browser, axe):
     assert axe is None or any("color-contrast" in found for found in seen.violations)
 
 
-def test_the_book_prints(root, tmp_path):
+def test_the_book_prints(root, book):
     """One PDF: every chapter begins on a page of its own, and has a bookmark."""
-    subprocess.run([sys.executable, root / "site" / "print.py", tmp_path / "book.pdf"], check=True, timeout=900)
-    book = (tmp_path / "book.pdf").read_bytes()
+    path, printing = book
+    assert printing.wait() == 0
+    pdf = path.read_bytes()
     chapters = len(list((root / "notebooks").glob("*.ipynb")))
-    assert book.startswith(b"%PDF-")
-    assert len(re.findall(rb"/Type\s*/Page\b", book)) > 10 * chapters
-    assert len(re.findall(rb"/Title\b", book)) > 5 * chapters
+    assert pdf.startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 10 * chapters
+    assert len(re.findall(rb"/Title\b", pdf)) > 5 * chapters
