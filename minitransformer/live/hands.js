@@ -9,7 +9,7 @@
   },
   build({ data, svg, slider, box, say, stage }, compute) {
     const n = data.places, W = 400, left = 28, top = 34, H = 170, X = k => left + k / (n - 1) * (W - left - 8)
-    const i = slider("query i", [12, n - 9, 1, 70], v => v, draw), j = slider("turned by j", [-8, 8, 1, -1], v => v, draw)
+    const i = slider("query i", [12, n - 9, 1, 70], v => v, draw), j = slider("turned by o", [-8, 8, 1, -1], v => v, draw)
     const boxes = data.omega.map(w => box(`ω = ${+w.toPrecision(2)}`, true, draw))
     const art = svg("svg", { viewBox: `0 0 ${W} ${top + H + 44}`, role: "img", style: "max-width:32rem", "aria-label": "the product of the query with each place, and the wave of each hand" })
     const Y = p => top + H / 2 * (1 - p)
