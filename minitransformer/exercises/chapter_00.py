@@ -59,7 +59,7 @@ def what_must_be_remembered(answer):
 
 @exercise("0.3")
 def megabytes_of_a_text(answer):
-    """Megabytes that 12 feed-forward networks remember of 1,024 tokens, beside the parameters."""
+    """MiB that 12 feed-forward networks remember of 1,024 tokens, beside the parameters."""
     network = FeedForward(width=6, hidden=24)  # a 128th of the width
     params = network.init(np.random.default_rng(0))
     with backend("numpy"):
@@ -73,7 +73,7 @@ def megabytes_of_a_text(answer):
         (megabytes / 4, "Of numbers, yes. A float32 has four bytes."),
         (2 * megabytes, "float32 has four bytes, not eight."),
         (megabytes / 12, "That is one of the networks. There are twelve."),
-        (megabytes * 2**20 / 1e6, "A megabyte is 2²⁰ bytes here."),
+        (megabytes * 2**20 / 1e6, "A MiB is 2²⁰ bytes."),
         (megabytes * 5 / 9, "The slopes of the ReLU are remembered, too: as many as there are hidden numbers."),
         (megabytes * 8 / 9, "The row of X that went in is remembered, too: dW_1 needs it."),
         tolerance=0.01,

@@ -65,7 +65,7 @@ def small(trial: Trial) -> Trial:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Seconds, the shortest of some runs, and the largest MB at one time; -1 for both where the block does not fit."""
+    """Seconds, the shortest of some runs, and the most MiB at one time; -1 for both where the block does not fit."""
     keep_freed_memory()
     with backend("numpy" if trial.kind == "every matrix" else available()[-1]):
         if trial.kind == "every matrix" and MATRICES * HEADS * trial.n**2 * 4 > ROOM:

@@ -264,7 +264,7 @@ def jobs(n: int) -> dict[str, Callable[[], tuple[Any, Any]]]:
 
 
 def lengths(longest: int) -> dict[str, Any]:
-    """Times, and bytes remembered, of each job at lengths 128, 256, …; the definition only as long as A has 256 MB."""
+    """Times, and bytes remembered, of each job at lengths 128, 256, …; the definition only as long as A has 256 MiB."""
     n = [2**k for k in range(7, 1 + int(math.log2(longest)))]
     times: dict[str, list[Any]] = {name: [] for name in jobs(n[0])}
     size: dict[str, list[int]] = {name: [] for name in times}

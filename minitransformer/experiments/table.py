@@ -22,7 +22,7 @@ FORWARDS, BOTH = 0, 1  # of what is measured: forwards, and with the way back
 
 
 class Measured(NamedTuple):
-    """Of one layer at one length: times of the yardstick, seconds on the machine of the record, and MB; two numbers each."""
+    """Of one layer at one length: times of the yardstick, seconds on the machine of the record, and MiB; two numbers each."""
 
     yardsticks: Array
     seconds: Array
@@ -88,7 +88,7 @@ class Row:
         return float(np.exp(np.interp(math.log(n), np.log(known), logs)))
 
     def megabytes(self, n: float, what: int) -> float | None:
-        """The same of megabytes."""
+        """The same of MiB."""
         known = list(self.cost)
         if not known or not known[0] <= n <= known[-1]:
             return None

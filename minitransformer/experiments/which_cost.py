@@ -73,7 +73,7 @@ def can_be_causal(name: str) -> bool:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """By length, as far as it goes: seconds, times of the yardstick, and MB; each forwards, and with the way back.
+    """By length, as far as it goes: seconds, times of the yardstick, and MiB; each forwards, and with the way back.
 
     stopped   why not further: "time", "memory", or an empty string
     """
@@ -111,7 +111,7 @@ class Cost(NamedTuple):
 
 
 def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
-    """Of one kind at one length; the MB, of 2²⁰ bytes, are those of NumPy's arrays at their most, parameters among them."""
+    """Of one kind at one length; the MiB are those of NumPy's arrays at their most, parameters among them."""
     X = tokens(n)
     layer(name, FIRST, X[:, :FIRST], causal)()()  # compiled, and what is kept is there
     yardstick = layer(DENSE, YARDSTICK, X[:, :YARDSTICK], True)

@@ -20,9 +20,9 @@ NAMES = {
 
 
 class LinearTime(NamedTuple):
-    """By kind: lengths, seconds and MB where the block fits.
+    """By kind: lengths, seconds and MiB where the block fits.
 
-    too_long, matrices   the length at which the matrices no longer do, and the GB that they would take there
+    too_long, matrices   the length at which the matrices no longer do, and the GiB that they would take there
     made_on              the machine
     """
 
@@ -52,7 +52,7 @@ def draw(data: LinearTime) -> Figure:
     for (kind, name), marker in zip(NAMES.items(), "os^Dv", strict=True):
         ax.plot(data.n[kind], data.seconds[kind], marker=marker, label=name, color="0.5" if kind == "values" else None)
     end = data.n["every matrix"][-1], data.seconds["every matrix"][-1]
-    told = f"at {data.too_long:,} tokens\nits matrices would\ntake {data.matrices:g} GB"
+    told = f"at {data.too_long:,} tokens\nits matrices would\ntake {data.matrices:g} GiB"
     ax.annotate(told, end, (0, 14), textcoords="offset points", ha="center", va="bottom", color="#20639b")
     top = 2 * max(seconds.max() for seconds in data.seconds.values())
     ax.set(xscale="log", yscale="log", xlabel="tokens $n$", ylabel="seconds, forwards and backwards", ylim=(None, top))

@@ -13,7 +13,7 @@ from minitransformer.typing import Array
 
 
 class ReadingAndWriting(NamedTuple):
-    """Lengths; for each attention and length: seconds to read, MB at once, seconds of a token, bytes of the state.
+    """Lengths; for each attention and length: seconds to read, MiB at once, seconds of a token, bytes of the state.
 
     Times are the shortest of the rounds.
     """

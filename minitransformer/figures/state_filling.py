@@ -75,6 +75,6 @@ def draw(data: StateFilling) -> Figure:
     below = merged(fig, axes[2])
     below.plot(data.lengths, data.cache_bytes / 1024, "o-", label="keys and values")
     below.plot(data.lengths, data.state_bytes / 1024, "s--", label="S and z")
-    below.set(xlabel="tokens", ylabel="remembered, kB", xscale="log", yscale="log")
+    below.set(xlabel="tokens", ylabel="remembered, KiB", xscale="log", yscale="log")
     below.legend()
     return fig

@@ -8,7 +8,7 @@
             P = exp(S − top);  total += Σ P;  Y += Pᵀ V
         Y = Y / total,  L = top + ln total                   L is all that the way back needs to find P again
 
-Why this is fast. A tile of scores (16 kB) stays in the first-level cache: it is made, exponentiated and used up there,
+Why this is fast. A tile of scores (16 KiB) stays in the first-level cache: it is made, exponentiated and used up there,
 where the matrix A passes to or from memory ten times in NumPy (chapter 17 counts). With the queries side by side, the
 maximum and the sum over keys run down columns, so 4, 8 or 16 queries (as many as a vector register holds) are handled
 by one instruction. Memory is linear in n, and half of the work falls away when attention is causal, because tiles that

@@ -23,7 +23,7 @@ from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, fours, product_in_registers, room, tile, tiles
 from minitransformer.typing import Array
 
-INNER = 128  # rows of W at a time, 32 kB in float32
+INNER = 128  # rows of W at a time, 32 KiB in float32
 
 
 @compiled

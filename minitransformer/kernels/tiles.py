@@ -7,7 +7,7 @@
 
 Why this order is fast. The innermost loop runs along rows of 64 numbers that stand side by side, with a length that the
 compiler knows: it becomes vector instructions. Four rows by four make 16 multiply-adds for 12 loads and stores of C
-and B, and four loads of A. Three tiles of float32 fit into the first-level cache (16 kB each), or stream from the second.
+and B, and four loads of A. Three tiles of float32 fit into the first-level cache (16 KiB each), or stream from the second.
 
 In the tier "micro" the same product is made by the micro-kernel, which keeps its part of C in registers.
 """

@@ -91,7 +91,7 @@ def test_what_the_record_of_the_two_graphs_says():
 
 
 def test_what_the_record_of_many_edges_says():
-    """Memory grows with the edges, and a million of them need less than a gigabyte."""
+    """Memory grows with the edges, and a million of them need less than 1 GiB."""
     found = {(trial.edges, trial.dynamic): result for trial, result in experiments.load("many_edges")}
     for dynamic in (False, True):
         small, large = found[10**5, dynamic], found[10**6, dynamic]

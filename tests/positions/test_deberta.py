@@ -198,7 +198,7 @@ def test_distances_that_share_a_bucket_share_a_row():
 
 
 def test_no_array_of_n_m_vectors(rng):
-    """n m d numbers would be 64 MB here; forward and backward stay far below."""
+    """n m d numbers would be 64 MiB here; forward and backward stay far below."""
     n, d = 512, 64
     encoding = DeBERTa(d, 1, 64)
     params = encoding.init(rng)

@@ -178,7 +178,7 @@ def test_one_word(rng):
 
 
 def test_no_array_of_pairs_and_features(rng):
-    """n · n · d numbers would take 32 MB here, the scores 2 MB, a table of n queries and 2n − 1 offsets 4 MB."""
+    """n · n · d numbers would take 32 MiB here, the scores 2 MiB, a table of n queries and 2n − 1 offsets 4 MiB."""
     length, width = 512, 16
     X, W = rng.standard_normal((1, length, width)), rng.standard_normal((2, width, width))
     P = rng.standard_normal((2 * length - 1, width))

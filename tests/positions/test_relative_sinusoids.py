@@ -176,7 +176,7 @@ def test_nothing_changes_when_all_is_moved(encoding, rng):
 
 
 def test_no_array_of_n_m_vectors(rng):
-    """n m d numbers would be 32 MB here; forward and backward stay far below."""
+    """n m d numbers would be 16 MiB here; forward and backward stay far below."""
     n, d = 256, 64
     encoding = TransformerXLPositions(d, 1)
     params = encoding.init(rng)

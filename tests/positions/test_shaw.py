@@ -233,7 +233,7 @@ def test_who_sees_nothing_gets_zeros(rng):
 
 
 def test_no_array_of_pairs_and_features(rng):
-    """n · n · d numbers would take 32 MB here, the scores 2 MB each."""
+    """n · n · d numbers would take 32 MiB here, the scores 2 MiB each."""
     n = 512
     Q, K, V = rng.standard_normal((3, 1, n, 16))
     encoding = Shaw(16, 8)

@@ -65,7 +65,7 @@ class Taylor(FeatureAttention):
 
     degree   of the polynomial; even, so that no weight is negative. 2 makes 1 + d + d² features
     source   Borealis II (17), (18)
-    cost     O(n d^degree dv) time; memory O(n d^degree) up to 256 MB of features, and beyond that
+    cost     O(n d^degree dv) time; memory O(n d^degree) up to 256 MiB of features, and beyond that
              O(d^degree √(n dv)), with the features made twice. Can be causal
     raises   ValueError for an odd degree
     """
