@@ -54,7 +54,7 @@ SMALL = {  # about 8 to 16 keys for a query that sees both sides, where a kind h
     "reformer": "chunk=8",
     "sinkhorn": "block=8",
     "moba": "block=4",
-    "nsa": "block=4,chosen=2,window=4",
+    "nsa": "block=4,chosen=4,window=4",
     "indexer": "chosen=8",
     "gat": "radius=4",
     "gcn": "radius=4",
