@@ -132,7 +132,7 @@ def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> An
         hints = {field: PART if hint is Any else hint for field, hint in hints.items()}
     fields = [f.name for f in dataclasses.fields(known[name])]
     if odd := sorted(set(fields) ^ (about.keys() - {"class"})):
-        other = f"{name} has no such field" + f"; {OLD_FIELDS.get(odd[0])} says it now" * (odd[0] in OLD_FIELDS)
+        other = f"{name} has no such field" + f"; write {OLD_FIELDS.get(odd[0])} instead" * (odd[0] in OLD_FIELDS)
         raise ValueError(f"{where}.{odd[0]}: {'is missing' if odd[0] in fields else other}")
     values = {
         field: _made(about[field], hints[field], f"{where}.{field}", math.inf if field == "seed" else largest)
