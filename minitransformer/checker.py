@@ -282,7 +282,7 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _has_gradient(a: Tree) -> bool:
-    """Whether an argument gets a gradient: real arrays and trees of them, even an empty tree; not tokens, masks, numbers, None."""
+    """Whether an argument gets a gradient: real arrays and trees of them, even an empty tree; not tokens, masks or numbers."""
     leaves = tree_leaves(a)
     return any(_is_real(leaf) for leaf in leaves) or (isinstance(a, (tuple, list, dict)) and not leaves)
 
