@@ -193,7 +193,7 @@ def factorised_random_logits(
 
 
 class MixedProductsPullback(NamedTuple):
-    """Of rows side by side each part gets its columns of the gradient, and a factor w of queries gets dw = Σ ⟨dqueries, queries⟩."""
+    """Of rows side by side each part gets its columns of the gradient; a factor of queries gets dw = Σ ⟨dqueries, queries⟩."""
 
     Q: Array
     queries: Array
