@@ -11,7 +11,7 @@ ROOM = 2**20  # bytes that a place should have left
 
 
 def kept_in() -> Path | None:
-    """Where Numba keeps what it compiles: NUMBA_CACHE_DIR, or beside the source, or else at home; None if none of them has room."""
+    """Where Numba keeps what it compiles: NUMBA_CACHE_DIR, or beside the source, or else at home; None if no place has room."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     beside = Path(__file__).parent / "kernels" / "__pycache__"
     places = [Path(chosen)] if chosen else [beside, Path(os.path.expanduser("~")) / ".cache" / "numba"]
@@ -32,7 +32,7 @@ def takes(place: Path, size: int) -> bool:
 
 
 def keep_somewhere() -> Path | None:
-    """Give Numba a temporary folder if it has no other place for compiled loops; None if it has one, or is not installed.
+    """Give Numba a temporary folder, if it has no other place for compiled loops, and return it; else, or without Numba, None.
 
     To be called before Numba is imported. The folder is the same in every run, and this user's alone: where others own it or
     could write to it, each run gets a new one, since compiled code of others must not run.

@@ -99,10 +99,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # macOS, musl; Windows
         return False
-    settings = (
-        (MMAP_MAX, 0),
-        (TRIM_THRESHOLD, -1),
-        (TOP_PAD, 64 * 2**20),
-    )  # no mapping for one array; nothing is handed back
+    # no mapping for a single array; nothing is handed back; the heap grows by 64 MiB
+    settings = (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)
     done = [mallopt(name, size) for name, size in settings]
     return all(done)

@@ -24,7 +24,7 @@ SCRIPTS = {"<super>": "^", "<sub>": "_"}
 
 
 def in_ascii(sign: str) -> str:
-    """How a sign is spelled in ASCII: θ is theta, ² is ^2, ≤ is <=, é is e; any other is a question mark."""
+    """How a sign is spelled in ASCII: θ is theta, ² is ^2, ≤ is <=, é is e; a sign without such a spelling is a question mark."""
     if sign in SIGNS:
         return SIGNS[sign]
     kind, _, codes = unicodedata.decomposition(sign).rpartition("> ")

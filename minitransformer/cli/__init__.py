@@ -1,4 +1,4 @@
-"""The command `minitransformer`: its parser and all its commands are in command.py, and longer ones in modules beside it."""
+"""The command `minitransformer`: command.py has its parser and its commands, and what some of them need stands beside it."""
 
 from collections.abc import Sequence
 

@@ -34,9 +34,8 @@ def mixer_of(
     d = head_width_of(width, heads, head_width)
     part = attention_of(attention, {"width": width, "heads": heads, "d": d, "longest": longest})
     if isinstance(part, Mixer):
-        own = head_width is not None and not isinstance(
-            part, MultiHeadAttention
-        )  # one of those brings its own head width
+        # a MultiHeadAttention that is given whole has heads of a width of its own
+        own = head_width is not None and not isinstance(part, MultiHeadAttention)
         if encoding is not None or groups is not None or own:
             what = "head_width" if groups is None else "groups"
             what = what if encoding is None else f"positions: {type(encoding).__name__}"

@@ -34,8 +34,8 @@ def forth(F: Half, G: Half, X_1: Array, X_2: Array) -> tuple[Array, Array, Pullb
 def back(F: Half, G: Half, Y_1: Array, Y_2: Array, dY_1: Array, dY_2: Array, dadded: float = 0.0) -> Any:
     """X_1, X_2, dX_1, dX_2, and the gradients of F's parameters and of G's: each half is computed once more, G first.
 
-    Y_2 = X_2 + G(Y_1): dX_1 is dY_1 and what G sends back. Y_1 = X_1 + F(X_2): dX_2 is dY_2 and what F sends back of dX_1 and,
-    where attention adds a loss, of that.
+    Y_2 = X_2 + G(Y_1): dX_1 is dY_1 and what G sends back. Y_1 = X_1 + F(X_2): dX_2 is dY_2 and what F sends back, for
+    dX_1 and for the loss that attention adds.
     """
     change, g = G(Y_1)
     X_2 = Y_2 - change

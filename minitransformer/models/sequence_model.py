@@ -95,7 +95,7 @@ class SequenceModel(Model):
     order, norm, eps, dropout    see Block
     activation   of the plain feed-forward network: see FeedForward
     ffn          "plain", or with a gate "glu", "reglu", "geglu", "swiglu" or "bilinear" (see GatedFeedForward), which has
-                 half as many parameters more at the same hidden width; "none" for blocks of attention alone
+                 1.5 times the parameters at the same hidden width; "none" for blocks of attention alone
     bias         whether the projections of attention and the feed-forward network have one; norms keep theirs
     causal       whether a token sees only what came before it
     outputs      numbers at each token; None for logits of tokens, 0 for the rows N themselves

@@ -74,7 +74,7 @@ class MemoryStack(Stack):
     segment   tokens that are written before what was written becomes memory
     source    Dai et al. 2019 (Aalto 3.3.2 and figure 10, without an equation: E57)
     cost      O(n (n + M) d) for each head and segment of n tokens
-    raises    ValueError for attention other than dense softmax attention that keeps whole keys and values
+    raises    ValueError for attention that is not dense softmax attention, or keeps its keys in pages
     """
 
     memory: NonNegative = 128
