@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from minitransformer import terminal
 
-terminal.begin()  # of the command alone: Ctrl-C is answered while NumPy is imported, too
+terminal.begin()  # for the command only: Ctrl-C ends it even while NumPy is being imported
 
 from minitransformer.backend import backend  # noqa: E402
 from minitransformer.checker import GradientError, check_pullback  # noqa: E402
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What looks at every kind of attention and trains a model is imported by who asks for it."""
+    """`register`, `check_exercise` and `check_attention` need most of the package, and are imported when asked for."""
     if name == "register":
         from minitransformer.extensions import register
 

@@ -1,4 +1,4 @@
-"""What definitions and compiled loops both ask of their arrays: one dtype, a shape that fits, a quotient where D may be 0."""
+"""Helpers of definitions and compiled loops: checks of dtype and shape, 1 / D where D may be 0, sums without hidden NaNs."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 
 from minitransformer.typing import Array
 
-FEW = 4  # tokens that are written at once, as in generation; more of them are a text that is read
+FEW = 4  # up to so many new tokens count as generation; more of them are a text that is read
 
 
 def one_dtype(**arrays: Array | None) -> None:
@@ -19,7 +19,7 @@ def one_dtype(**arrays: Array | None) -> None:
 
 
 def row_of_integers(X: Any, name: str) -> None:
-    """Refuse what is no array, or another one than a row of integers."""
+    """Raise ValueError unless X is an array of integers with one axis."""
     if not isinstance(X, np.ndarray) or X.ndim != 1 or X.dtype.kind not in "iu":
         got = f"{X.dtype} of shape {X.shape}" if isinstance(X, np.ndarray) else type(X).__name__
         raise ValueError(f"{name}: a row of integers is needed, got {got}")
@@ -40,13 +40,13 @@ def for_reading(X: Array) -> Array:
 
 
 def as_one_axis(X: Array, start: int, stop: int | None = None) -> Array:
-    """X with its axes start … stop − 1 as one; also where there is nothing in it, and reshape(−1) can't say how long it is."""
+    """X with its axes start … stop − 1 merged into one, also if X is empty, where reshape(−1) can't tell its length."""
     start, stop, _ = slice(start, stop).indices(X.ndim)
     return X.reshape(*X.shape[:start], math.prod(X.shape[start:stop]), *X.shape[stop:])
 
 
 def nearly_zero(D: Array) -> Array:
-    """Where |D| is so small that 1 / D, and what it is multiplied with on the way back, could be infinite: 10⁻³⁰ in float32."""
+    """Where |D| is so small that 1 / D, or a product with it on the way back, could be infinite: below 5 · 10⁻³¹ in float32."""
     return np.abs(D) < np.finfo(D.dtype).tiny ** 0.8
 
 
@@ -56,13 +56,13 @@ def inverse(D: Array) -> Array:
 
 
 def finite(X: Array) -> bool:
-    """Whether all numbers are finite, and not huge: in one pass, and nothing is written down."""
+    """Whether all numbers are finite, and so is the sum of their squares: one pass, without an array in between."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(np.vdot(X, X)))
 
 
 def without_the_hidden(Y: Array, weights: Callable[[], Array], V: Array) -> Array:
-    """Y = A V, in which a value of weight zero does not count, whatever it is: in a product of matrices 0 · NaN is NaN.
+    """Y = A V, corrected so that a value of weight zero does not count, even if it is NaN: in a matrix product 0 · NaN is NaN.
 
     The rows of Y that are not finite are summed again, in place; A is asked for only if there are any.
     """
@@ -76,14 +76,14 @@ def without_the_hidden(Y: Array, weights: Callable[[], Array], V: Array) -> Arra
 
 
 def times(A: Array, V: Array) -> Array:
-    """A V, in which a row of V does not count where its weight is zero, be it NaN."""
+    """The product A V, in which a row of V does not count where its weight is zero, even if it holds NaN."""
     with np.errstate(invalid="ignore"):  # 0 · ∞
         Y = A @ V
     return without_the_hidden(Y, lambda: A, V)
 
 
 def unless_hidden(dA: Array, A: Array) -> Array:
-    """The gradient of weights, without what a NaN in a value says of a weight of zero."""
+    """dA, the gradient of weights, with 0 where a weight is zero and a NaN or ∞ in its hidden value made dA not finite."""
     if finite(dA):
         return dA
     return np.where((A == 0) & ~np.isfinite(dA), dA.dtype.type(0), dA)
@@ -98,7 +98,7 @@ def those_seen(mask: Array | None, *arrays: Array) -> tuple[Array, ...]:
 
 
 def must_be_for_heads(X: Array, batch: tuple[int, ...], name: str) -> None:
-    """Raise ValueError unless X is one number for each head, as what broadcasts to (*batch,), or one for all."""
+    """Raise ValueError unless X is one number for all heads, or an array that broadcasts to (*batch,), one number for each."""
     if X.ndim:
         must_broadcast(X, batch, name, "one number for each head")
 

@@ -20,7 +20,7 @@ TIERS = ("numpy", "numba", "micro")  # slowest first
 def processor() -> tuple[str, str]:
     """Name and features, in LLVM's words, of the processor to compile for: this one, or that of NUMBA_CPU_NAME. Needs Numba.
 
-    Whoever names a processor means what it has. (Numba alone would add what this one has.)
+    A processor that is named has its own features only; Numba alone would add those of this machine.
     """
     from llvmlite.binding import get_host_cpu_name
     from numba import config
@@ -60,7 +60,7 @@ def register() -> int:
 
 @functools.cache
 def _missing(name: str) -> str:
-    """Why this machine can't run a tier, or nothing. Numba is imported to know, for it refuses a newer NumPy."""
+    """Why this machine can't run a tier; "" if it can. Only an import tells whether Numba accepts the NumPy that is installed."""
     if name == "numpy":
         return ""
     try:
@@ -111,7 +111,7 @@ class backend:  # noqa: N801  (reads as a function: backend("numpy"))
     def __eq__(self, name: object) -> bool:
         return current() == str(name)
 
-    __hash__ = None  # type: ignore[assignment]  # it is another one when the tier is
+    __hash__ = None  # type: ignore[assignment]  # what it equals changes with the tier
 
     def __str__(self) -> str:
         return current()

@@ -44,13 +44,14 @@ def check_pullback(
 
     dY is random. The directions v are, for each real array among the arguments (and in their trees), its single
     entries, all of them up to `entries` and a random choice beyond, and three random dense directions, which see
-    every entry at once. Errors are relative to the largest derivative with respect to that array.
+    every entry at once. Errors are relative to the largest derivative with respect to that array, or to 0.001 if all
+    are smaller.
 
     It also fails when a gradient has the wrong type, shape or dtype, or is not finite; when every derivative of an
     array is zero, or the array is constant (gains of one and biases of zero hide mistakes: see `random_like`); when
     forward or backward has changed an argument; when the pullback is not linear; when value or gradient come out
     differently the second time, or after the function was called elsewhere; and when float32 does not stay float32,
-    or gives other gradients than float64.
+    or gives another value or gradient than float64.
 
     What has no effect can't be checked: choose axes of different length, and options that matter (ε = 0.1, not 1e-5).
 
@@ -117,6 +118,7 @@ def _difference(function: Callable, x: dict, path: str, shift: Array, dY: Tree) 
 
 
 def _directions(shape: tuple, entries: int, rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
+    """Single entries, at most so many, and three random directions; each with its name for a message."""
     size = int(np.prod(shape))
     for k in np.arange(size) if size <= entries else rng.choice(size, entries, replace=False):
         v = np.zeros(size)
@@ -132,7 +134,7 @@ def _directions(shape: tuple, entries: int, rng: np.random.Generator) -> Iterato
 def _run(
     function: Callable, x: dict, cotangent: Callable[[Tree], Tree], untrained: Sequence[str]
 ) -> tuple[Tree, Tree, Pullback, dict]:
-    """Forward and backward once: Y, dY, pullback, dx. The form is checked, and that no argument was changed.
+    """Go forward and back once: Y, dY, pullback and dx. A wrong form and a changed argument raise GradientError.
 
     Y and dx are copies: a function that hands out the same work array twice would change them under our hands.
     """
@@ -167,7 +169,7 @@ def _gradients(pullback: Pullback, dY: Tree, x: dict) -> dict[str, Tree]:
 
 
 def _check_form(path: str, a: Tree, grad: Tree, untrained: Sequence[str]) -> None:
-    """A gradient has the type of what it belongs to, all the way down, and nothing more."""
+    """Raise GradientError unless each part of a gradient has the type, shape and dtype of what it belongs to."""
     if isinstance(a, (tuple, list, dict)):
         if type(grad) is not type(a):
             raise GradientError(f"{path}: the gradient of a {type(a).__name__} is a {type(grad).__name__}")
@@ -251,7 +253,7 @@ def _check_float32(
 def _compare(
     a: Tree, b: Tree, complaint: str, relative: float = 0, absolute: float = 0, skip: Sequence[str] = ()
 ) -> None:
-    """Each array of two trees, equal to within a part of its largest entry, or exactly."""
+    """Raise GradientError with this complaint unless two trees agree: exactly, or to a part of each array's largest entry."""
     for (path, old), new in zip(tree_items(a), tree_leaves(b), strict=True):
         allowed = relative * np.abs(old).max(initial=0) + absolute
         if path not in skip and not (np.abs(new - old) <= allowed).all():
@@ -280,7 +282,7 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _has_gradient(a: Tree) -> bool:
-    """Arrays and trees of parameters do, also an empty tree; tokens, masks, numbers, generators and None don't."""
+    """Whether an argument gets a gradient: real arrays and trees of them, even an empty tree; not tokens, masks or numbers."""
     leaves = tree_leaves(a)
     return any(_is_real(leaf) for leaf in leaves) or (isinstance(a, (tuple, list, dict)) and not leaves)
 

@@ -129,7 +129,7 @@ def frozen(kind: type[Kind]) -> type[Kind]:
 
 
 def plain(name: str, array: np.ndarray) -> None:
-    """Refuse an array whose numbers are not simply there."""
+    """Refuse an array of another class, of foreign byte order, or with more rows of nothing than a loop can go through."""
     if isinstance(array, (np.ma.MaskedArray, np.matrix)):
         raise TypeError(f"{name}: a {type(array).__name__} computes in its own way; np.asarray makes an array of it")
     if not array.dtype.isnative:
@@ -282,7 +282,7 @@ def examine(arguments: dict[str, Any], asked: Asked) -> None:
 
 
 def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
-    """Ask a core whether its parameters and heads fit, of a method whose arguments have these names: self, params, Q, K, V, …"""
+    """For a method of a core, with the arguments self, params, Q, K, V, …: refuse parameters and heads that don't fit."""
     first = asked.names[:5]
     if not set(first) <= set(arguments) or not hasattr(arguments["self"], "fit_heads"):
         return  # something is missing, as Python is going to say, or this is an encoding of positions

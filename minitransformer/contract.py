@@ -33,7 +33,7 @@ from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
 WIDTH, HEADS, LONGEST = 12, 2, 160
-SAID = 400  # letters of what is wrong
+SAID = 400  # letters of an error that are printed
 N = 70  # tokens: more than a tile, and no multiple of one
 LETTERS = np.frombuffer(b"abcdefgh ijkl. ", np.uint8) % 40
 PIECES = ((0, 80, 1, 0, 1, 1), (1, 1, 5, 70, 1), (3, 64, 2, 2))  # new tokens, step after step
@@ -144,12 +144,12 @@ def keep(kept: Any, otherwise: str) -> None:
 
 
 def can(part: Part, causal: bool) -> bool:
-    """Whether it can be causal, or can do without."""
+    """Whether it can be called with this value of `causal`."""
     return part.causal != ("never" if causal else "always")
 
 
 def directions(part: Part) -> list[bool]:
-    """What `causal` may be."""
+    """The values of `causal` with which it can be called."""
     return [causal for causal in (False, True) if can(part, causal)]
 
 
@@ -166,12 +166,12 @@ def sizes_of(part: Part) -> tuple[int, int]:
 
 
 def mixer(part: Part) -> Mixer:
-    """The part as a layer; without biases, for that of the keys has no effect in a softmax."""
+    """The part as a layer; without biases, because a softmax cancels that of the keys, which would have no gradient."""
     return part if isinstance(part, Mixer) else MultiHeadAttention(*sizes_of(part), bias=False, core=part)  # type: ignore[arg-type]
 
 
 def some(layer: Any, dtype: type = np.float64) -> Tree:
-    """Parameters at which nothing hides."""
+    """Random parameters: at the initial zeros and ones a wrong gradient could stay hidden."""
     rng = np.random.default_rng(1)
     return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
 
@@ -191,12 +191,12 @@ def heads_for(core: Core, n: int) -> list[Array]:
 
 
 def padding(n: int) -> Array:
-    """Of two samples, the second has five tokens fewer."""
+    """The mask of two samples, the second of which has five tokens fewer, (2, 1, 1, n)."""
     return padding_mask(np.array([n, n - 5]), n)[:, None]
 
 
 def positions_for(part: Part) -> list[str]:
-    """Encodings at the embeddings and, if it has queries and keys, of those."""
+    """Encodings to try, by name: one at the embeddings, and RoPE if the part has queries and keys that can be turned."""
     D, H = sizes_of(part)
     turned = isinstance(part, Core) and D // H % 2 == 0 and part.rotate is None
     return ["none" if D % 2 else "sinusoidal", *["rope"] * turned]
@@ -211,7 +211,7 @@ def model_with(part: Part, **options: Any) -> SequenceModel:
 
 
 def _differ(a: Array, b: Array, allowed: float) -> str:
-    """The largest difference of two arrays, in words; none if they are close."""
+    """The largest difference of two arrays, in words; "" if they are close."""
     if a.shape != b.shape:
         return f"in shape, {a.shape} and {b.shape}"
     return "" if np.allclose(a, b, atol=allowed) else f"by {np.abs(a - b).max():.2g}"
@@ -231,7 +231,7 @@ def _refused(call: Callable[[], Any], what: str, word: str = "", kinds: Any = (T
 
 
 def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
-    """Of what a core gives, before a mixer does something with it."""
+    """Y and all gradients of a core, called without a mixer, have the shape and dtype of what they belong to."""
     arrays = [X.astype(dtype) for X in heads_for(core, 9)]
     given = {"params": some(core, dtype), **dict(zip(("Q", "K", "V", *core.streams), arrays, strict=True))}
     Y, pullback = core(*given.values(), causal=causal, mask=None, rng=None)
@@ -256,7 +256,7 @@ def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
 
 
 def gradients(part: Part, *, causal: bool, n: int, padded: bool) -> None:
-    """Of every parameter and of X, by difference quotients."""
+    """The gradients of every parameter and of X agree with difference quotients."""
     layer, X = mixer(part), rows(part, 2, n)
     function = partial(layer, causal=causal, mask=padding(n) if padded else None)
     untrained, apart = ([f"params.{path}" for path in paths] for paths in (layer.untrained, layer.apart))
@@ -272,7 +272,7 @@ def _way(causal: bool) -> str:
 
 
 def tiers_agree(part: Part, *, causal: bool, dtype: type) -> None:
-    """Values and gradients, and their dtype."""
+    """All tiers give the same values and gradients, in the dtype of X."""
     layer, X, dY = mixer(part), rows(part, 2, N, dtype=dtype), rows(part, 2, N, dtype=dtype, seed=3)
     params, found = some(layer, dtype), {}
     for tier in available():
@@ -293,7 +293,7 @@ def tiers_agree(part: Part, *, causal: bool, dtype: type) -> None:
 
 
 def later_changes_nothing(part: Part, *, tier: str) -> None:
-    """Except where a part says that its pattern looks ahead: then it has to, or it should not say so."""
+    """Later tokens change no earlier row of Y; if a part says that it looks ahead, they have to."""
     layer, X = mixer(part), rows(part, 2, N, dtype=np.float32)
     later = X.copy()
     later[:, 40:] += 1
@@ -316,7 +316,7 @@ def _first(seen: Array) -> int:
 
 
 def padding_changes_nothing(part: Part, *, causal: bool, tier: str) -> None:
-    """Neither the values of what is there, nor those of the other sample; and no gradient goes to the padding."""
+    """Padding changes neither Y of the real tokens nor Y of the other sample, and gets no gradient."""
     layer, X = mixer(part), rows(part, 2, N, dtype=np.float32)
     other, there = X.copy(), N - 5
     other[1, there:] = 9
@@ -336,7 +336,7 @@ def padding_changes_nothing(part: Part, *, causal: bool, tier: str) -> None:
 
 
 def hidden_reaches_nothing(core: Core, *, causal: bool, tier: str) -> None:
-    """Be it NaN or infinite: neither Y nor a gradient is another one."""
+    """A hidden key or value changes neither Y nor a gradient, even if it is NaN or infinite."""
     mask, found = padding(20), []
     D, H = sizes_of(core)
     dY = np.random.default_rng(5).standard_normal((2, H, 20, D // H))
@@ -373,7 +373,7 @@ def samples_apart(part: Part) -> None:
 
 
 def any_length(part: Part, *, n: int) -> None:
-    """Of a tile, of one more and one fewer, of one token."""
+    """Y and the gradients of n tokens have their shapes and are finite: a tile of tokens, one more, one fewer, a single one."""
     layer, causal = mixer(part), not can(part, False)
     Y, pullback = layer(some(layer), rows(part, 2, n), causal=causal)
     dparams, dX = pullback(rows(part, 2, n, seed=3))
@@ -383,7 +383,7 @@ def any_length(part: Part, *, n: int) -> None:
 
 
 def groups_share_keys(core: Core, *, causal: bool, groups: int, width: int = 0, heads: int = 0) -> None:
-    """As if each head of queries had a copy of the keys and values of its group."""
+    """Y is as if each head of queries had a copy of the keys and values of its group, and the gradients are right."""
     D, H = (width, heads) if width else sizes_of(core)
     few = MultiHeadAttention(D, H, bias=False, core=core, groups=groups)
     params, X = some(few), np.random.default_rng(2).standard_normal((2, 9, D))
@@ -485,7 +485,7 @@ def saved_and_loaded(part: Part) -> None:
 
 
 def refuses(part: Part) -> None:
-    """X of another width or of whole numbers, parameters of another dtype, a mask that does not fit, the other direction."""
+    """It refuses X of another width or of integers, parameters of another dtype, a wrong mask, a `causal` that it can't have."""
     layer, causal = mixer(part), not can(part, False)
     params, X = some(layer), rows(part, 2, 5)
 
@@ -502,7 +502,7 @@ def refuses(part: Part) -> None:
 
 
 def refuses_other_heads(core: Core, *, tier: str) -> None:
-    """Before a loop that looks at no index sees them; by whoever calls a core directly, without a mixer."""
+    """A core that is called without a mixer refuses heads that don't fit, before a loop that checks no index reads them."""
     with backend(tier):
         params, arrays, causal = some(core), heads_for(core, 9), not can(core, False)
 

@@ -100,7 +100,7 @@ def _registry_of(name: str, kind: type) -> tuple[Registry, tuple[Registry, ...]]
 
 
 def _refuse_fields(kind: type, sizes: dict[str, Any]) -> None:
-    """A model makes objects of the class, compares them, and writes them down."""
+    """Raise ValueError unless a model can make objects of the class, compare them, and save them."""
     if "__dataclass_params__" not in vars(kind) or not vars(kind)["__dataclass_params__"].frozen:
         raise ValueError(
             f"{kind.__name__}: should be a frozen dataclass; write @frozen (minitransformer.checks) over it"
@@ -123,7 +123,7 @@ def _example(kind: type, sizes: dict[str, Any]) -> Any:
 
 
 def _refuse_signatures(kind: type, made: Any) -> None:
-    """Whether its methods can be called as a model calls them."""
+    """Raise ValueError unless its methods can be called as a model calls them."""
     if issubclass(kind, Pattern):
         if kind.sees is Pattern.sees and kind.of_heads is Pattern.of_heads:
             raise ValueError(f"{kind.__name__}: a pattern needs sees(i, j, m, *, causal), which says who sees whom")

@@ -165,7 +165,10 @@ def softplus(X: Float[Array, "..."]):
 
 @checked
 def gelu(X: Float[Array, "..."]):
-    """x Φ(x), with Φ the normal distribution function; the slope is Φ(x) + x φ(x). What BERT uses. Float64 is for NumPy."""
+    """x Φ(x), with Φ the normal distribution function; the slope is Φ(x) + x φ(x). What BERT uses.
+
+    In float64 NumPy computes it in every tier.
+    """
     if X.dtype == np.float32 and (loops := loops_in("pointwise")):
         return loops.gelu(X)
     cdf = (0.5 * (1 + _erf(X / math.sqrt(2)))).astype(X.dtype)
@@ -238,7 +241,7 @@ def linear(X: Float[Array, "*batch D"], W: Float[Array, "D E"], b: Float[Array, 
 def affine(
     X: Float[Array, "*batch D"], W: Float[Array, "D E"], b: Float[Array, "E"] | None = None
 ) -> Float[Array, "*batch E"]:
-    """X W + b alone, with nothing to go back by: what generation needs, a row at a time."""
+    """X W + b without a pullback: what generation needs, a row at a time."""
     return X @ W if b is None else X @ W + b
 
 

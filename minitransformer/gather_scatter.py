@@ -26,8 +26,8 @@ def sum_by_offset(dB: Array) -> Array:
 def sum_by_index(dX: Array, index: Array, size: int) -> Array:
     """dtable_b = Σ_{index_k = b} dX_k: back through X = table[…, index], (…, *index.shape) to (…, size).
 
-    Batch axes in front are kept; what shares a table is cheaper summed before. If each row i of a matrix has a table of
-    its own, index + size · i is its index into all of them, one after another.
+    Batch axes in front are kept; samples that share a table are cheaper if they are summed first. If each row i of a matrix
+    has a table of its own, index + size · i is its index into all of them, one after another.
     """
     batch = dX.shape[: dX.ndim - index.ndim]
     flat, rows = index.ravel().astype(np.intp, copy=False), dX.reshape(math.prod(batch), index.size)
@@ -72,9 +72,9 @@ def heads_fit(K: Array, batch: tuple[int, ...]) -> bool:
 
 
 def refuse_other_heads(Q: Array, heads: int) -> None:
-    """Raise ValueError unless Q is (…, H, n, d) with this H: there is something to share for each head."""
+    """Raise ValueError unless Q is (…, H, n, d) with this H, as a layer needs that has something for each head."""
     if Q.ndim < 3 or Q.shape[-3] != heads:
-        raise ValueError(f"Q: shape {Q.shape} should be (…, {heads}, n, d): what it goes to has {heads} heads")
+        raise ValueError(f"Q: shape {Q.shape} should be (…, {heads}, n, d), with {heads} heads")
 
 
 def unbroadcast(dX: Array, shape: tuple[int, ...]) -> Array:

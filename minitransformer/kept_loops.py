@@ -1,4 +1,4 @@
-"""Where compiled loops are kept, and another place where they can't be."""
+"""The folder in which compiled loops are kept, and another one for when nothing can be written there."""
 
 import importlib.util
 import os
@@ -11,7 +11,7 @@ ROOM = 2**20  # bytes that a place should have left
 
 
 def kept_in() -> Path | None:
-    """Where Numba keeps what it compiles, or None if it can't: NUMBA_CACHE_DIR, or beside the source, or else at home."""
+    """Where Numba keeps what it compiles: NUMBA_CACHE_DIR, or beside the source, or else at home; None if no place has room."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     beside = Path(__file__).parent / "kernels" / "__pycache__"
     places = [Path(chosen)] if chosen else [beside, Path(os.path.expanduser("~")) / ".cache" / "numba"]
@@ -20,7 +20,7 @@ def kept_in() -> Path | None:
 
 
 def takes(place: Path, size: int) -> bool:
-    """Whether a file of so many bytes can be written there."""
+    """Whether a file of `size` bytes can be written there."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place) as file:
@@ -32,9 +32,10 @@ def takes(place: Path, size: int) -> bool:
 
 
 def keep_somewhere() -> Path | None:
-    """A temporary folder for the loops where Numba can't keep them; a Numba that is not imported yet will use it.
+    """Give Numba a temporary folder, if it has no other place for compiled loops, and return it; else, or without Numba, None.
 
-    It is the same one in every run, and belongs to this user alone: compiled code that others can write is not run.
+    To be called before Numba is imported. The folder is the same in every run, and this user's alone: where others own it or
+    could write to it, each run gets a new one, since compiled code of others must not run.
     raises   OSError if there is no place at all
     """
     if importlib.util.find_spec("numba") is None or kept_in():

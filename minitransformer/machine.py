@@ -88,7 +88,7 @@ def _version(name: str) -> str:
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Let the allocator keep what one step of a training has freed for the next; False where it is another one than glibc's.
+    """Let the allocator keep what one step of a training has freed for the next; False if it is not glibc's.
 
     A step makes the same arrays as the one before, hundreds of them. The allocator of Linux (glibc) hands large ones back
     to the system at once, and gets them back page by page, each page filled with zeros and entered into a table: for arrays
@@ -99,6 +99,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # macOS, musl; Windows
         return False
-    settings = (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)  # no array by itself; never back
+    # no mapping for a single array; nothing is handed back; the heap grows by 64 MiB
+    settings = (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)
     done = [mallopt(name, size) for name, size in settings]
     return all(done)

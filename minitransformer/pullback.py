@@ -219,8 +219,8 @@ def residual(layer: Layer) -> Layer:
 def added_losses(pullback: Pullback) -> list[Any]:
     """The losses that the parts of a model add to that of its task: all the fields called `added` of a pullback.
 
-    Where a layer has such a second output (a penalty on its spans, say), its pullback holds the value as `added`, and what
-    the gradient of the whole loss by it is as `dadded`, zero until `with_added` says otherwise.
+    Where a layer has such a second output (a penalty on its spans, say), its pullback holds its value as `added`, and as
+    `dadded` the gradient of the whole loss with respect to it: zero until `with_added` sets it.
     """
     parts = pullback if isinstance(pullback, tuple) else ()
     own = [pullback.added] if is_named(pullback) and "added" in pullback._fields else []
@@ -228,7 +228,7 @@ def added_losses(pullback: Pullback) -> list[Any]:
 
 
 def with_added(pullback: Pullback, dadded: float) -> Pullback:
-    """The pullback of Y and of the added losses, each with this gradient."""
+    """A copy of a pullback in which the gradient of every added loss is `dadded`."""
     if not is_named(pullback):
         return (
             type(pullback)(with_added(part, dadded) for part in pullback) if isinstance(pullback, tuple) else pullback

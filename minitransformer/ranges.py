@@ -1,4 +1,4 @@
-"""What a number may be, said where it stands: `radius: NonNegative = 32`. It is checked whenever the function is called.
+"""Ranges of numbers as type hints: `radius: NonNegative = 32`. They are checked when a function is called or a layer made.
 
 An int about which nothing is said counts something, so it is at least 1; a float may be any number.
 """
@@ -25,7 +25,7 @@ Positive = Annotated[int, Range("at least 1", lambda x: x >= 1)]
 NonNegative = Annotated[int, Range("at least 0", lambda x: x >= 0)]
 Seed = Annotated[int, Range("at least 0", lambda x: x >= 0, math.inf)]
 
-# Something is done so many times, also where there is little in the arrays: there is an end to it.
+# How often something is repeated. It takes time however small the arrays are, so there is a largest number.
 Degree = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**6)]
 Iterations = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**10)]
 Repeats = Annotated[int, Range("at least 0", lambda x: x >= 0, 2**20)]

@@ -8,8 +8,8 @@ from typing import Any
 
 from minitransformer.ranges import bare
 
-RENAMED = {"globals_": "global_tokens", "step": "dilation"}  # options that once had another name
-OLD_FIELDS = {  # of a model, and how the same is chosen now
+RENAMED = {"globals_": "global_tokens", "step": "dilation"}  # options by an old name
+OLD_FIELDS = {  # of a model, and what to write instead
     "reversible": 'stack="reversible"',
     "memory": 'stack="transformer-xl:memory=…"',
     "universal": 'stack="universal:halting=…"',
@@ -45,7 +45,7 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
         if not equals or option not in choices or option in chosen:
             own = f"it has {', '.join(choices)}, as {name}:{next(iter(choices))}=…" if choices else "it has none"
             if RENAMED.get(option) in choices:
-                own = f"it is called {RENAMED[option]} now"
+                own = f"write {RENAMED[option]} instead"
             raise ValueError(f"{what}: {name!r} has no option {part!r}{', or has it already' * bool(chosen)}; {own}")
         chosen[option] = _value(value)
         if type(chosen[option]) not in choices[option]:

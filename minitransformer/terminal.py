@@ -24,7 +24,7 @@ SCRIPTS = {"<super>": "^", "<sub>": "_"}
 
 
 def in_ascii(sign: str) -> str:
-    """What a sign is called where there are 128 of them: θ is theta, ² is ^2, ≤ is <=, é is e; else a question mark."""
+    """How a sign is spelled in ASCII: θ is theta, ² is ^2, ≤ is <=, é is e; a sign without such a spelling is a question mark."""
     if sign in SIGNS:
         return SIGNS[sign]
     kind, _, codes = unicodedata.decomposition(sign).rpartition("> ")
@@ -50,7 +50,7 @@ codecs.register_error("in_ascii", _replaced)
 
 
 def prepare() -> None:
-    """Standard output and error take any sign, and where they are closed, what is written goes nowhere."""
+    """Let standard output and error take any sign, in ASCII if need be; what is written to a closed one goes nowhere."""
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None:
@@ -66,7 +66,7 @@ def say(line: object, before: str = "") -> None:
 
 
 def finish() -> None:
-    """What can't be written by now goes nowhere: Python would try again when it ends, and complain."""
+    """Flush both streams, and drop what can't be written: Python would try again when it ends, and complain."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -78,7 +78,7 @@ def finish() -> None:
 
 
 def end(*_: object) -> None:
-    """End now. Nothing has begun that has to be put away."""
+    """End the process at once, with exit code 130: there is nothing to save or to tidy up."""
     with suppress(OSError):
         os.write(2, b"\nminitransformer: interrupted\n")
     os._exit(130)
@@ -91,21 +91,21 @@ def begin() -> None:
 
 
 def _is_command(program: str) -> bool:
-    """The script, or `python -m`, which names its file only when the package has been imported."""
+    """Whether a program is the script, or `python -m`, which names its file only after it has imported the package."""
     module = os.path.join(os.path.dirname(__file__), "__main__.py")
     return program in ("-m", module) or os.path.basename(program).removesuffix(".exe") == "minitransformer"
 
 
 @contextmanager
 def ctrl_c_ends() -> Iterator[None]:
-    """In this block Ctrl-C ends the process. An exception could be lost: half of NumPy turns it into an ImportError."""
+    """In this block Ctrl-C ends the process. An exception could get lost: an import of NumPy turns it into an ImportError."""
     with _on_ctrl_c(end):
         yield
 
 
 @contextmanager
 def ctrl_c_raises() -> Iterator[None]:
-    """In this block Ctrl-C is a KeyboardInterrupt, for who has something to save."""
+    """In this block Ctrl-C raises KeyboardInterrupt, for code that has something to save."""
     with _on_ctrl_c(signal.default_int_handler):
         yield
 
@@ -125,7 +125,7 @@ def _on_ctrl_c(handler: Any) -> Iterator[None]:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """In this block Ctrl-C waits, and a process that is started here never hears of it: who has started it will end it."""
+    """In this block Ctrl-C waits, and a process that is started in it never gets the signal: its parent has to end it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

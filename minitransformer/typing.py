@@ -3,8 +3,8 @@
 `Float[Array, "*batch n d"]` reads "a float32 or float64 array whose last two axes are n and d".
 `@checked` on a public function turns the signature into a test: a wrong shape or dtype is an error
 that names the argument, its shape and the shape expected. A check takes longer than many a function,
-so only the outermost call pays, not what it calls, and only the first of its kind: a call with the
-dtypes, shapes and options of one that has passed, in the same tier, goes through, and its result too.
+so only the outermost call is checked, not what it calls, and only the first of its kind: a call with
+the dtypes, shapes and options of one that has passed, in the same tier, is not checked again.
 """
 
 import functools
@@ -39,9 +39,9 @@ PLAIN = {bool, int, float, str, type}
 
 
 def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """All that a check looks at: dtypes and shapes, forms of trees, choices, and the tier, for each has a result of its own.
+    """All that a check depends on: dtypes and shapes, forms of trees, choices; and the tier, since its results are checked too.
 
-    None if there is something else among the arguments.
+    None if an argument is of another kind: such a call is checked every time.
     """
     seen: list[Any] = [current(), len(args), *kwargs]
     values = [*args, *kwargs.values()]
@@ -69,7 +69,7 @@ def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | N
 
 
 def _among(passed: set[Any], looks: Any) -> bool:
-    """Whether a call that looks like this has passed; never if one of its arguments can't be compared."""
+    """Whether a call that looks like this one has passed; False if an argument has no hash."""
     try:
         return looks is not None and looks in passed
     except TypeError:
@@ -85,7 +85,7 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checked(function: Function) -> Function:
-    """Check arguments and result against the signature, unless a checked function is calling or the like has passed."""
+    """Check arguments and result against the signature, unless a checked function is the caller or a call like it has passed."""
     strict = functools.cache(lambda: _strict(function))
     asked = checks.asked_of(function)
     grows, place = asked.grows, asked.place

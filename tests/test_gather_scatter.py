@@ -45,5 +45,5 @@ def test_sum_by_index_without_batch_nothing_to_sum_and_float32(rng):
 @pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4), (3, 2, 5, 4)])
 def test_refuse_other_heads(shape):
     refuse_other_heads(np.zeros((3, 5, 4)), 3)
-    with pytest.raises(ValueError, match=r"Q: shape .* should be \(…, 3, n, d\): what it goes to has 3 heads"):
+    with pytest.raises(ValueError, match=r"Q: shape .* should be \(…, 3, n, d\), with 3 heads"):
         refuse_other_heads(np.zeros(shape), 3)

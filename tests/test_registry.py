@@ -84,7 +84,7 @@ def test_in_a_model():
 @pytest.mark.parametrize("field", ["reversible", "memory", "universal", "ponder"])
 def test_a_field_that_there_was_once_is_refused_with_what_says_it_now(field):
     for refused in (lambda: LanguageModel(**{field: 1}), lambda: replace(LanguageModel(), **{field: 1})):
-        with pytest.raises(TypeError, match=f'^{field}: stack="[a-z:=-]+…?" says it now'):
+        with pytest.raises(TypeError, match=f'^{field}: write stack="[a-z:=-]+…?" instead'):
             refused()
 
 

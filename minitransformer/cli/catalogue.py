@@ -31,7 +31,7 @@ def attentions(name: str | None = None) -> str:
 
 
 def measured() -> str:
-    """What stands below the list of attentions: where its times come from."""
+    """The line below the list of attentions, which says where its times come from."""
     said = (
         f"Faster than dense: measured from {LENGTHS[0]:,} tokens on, in a layer of width {WIDTH} with {HEADS} heads, "
         f"on one core of {table().made_on}."

@@ -24,7 +24,7 @@ IMPORT = (
     "generate",
     "look",
     "which",
-)  # these can be told what a reader has made
+)  # these commands take --import
 TLS = {  # for a scheduler at tls://…, unless Dask's own configuration names these files
     "ca_file": "certificate of the authority that has signed the scheduler's",
     "cert": "certificate of this machine",

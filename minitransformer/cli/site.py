@@ -43,7 +43,7 @@ def _run(command: list[str]) -> None:
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Sends files, and says nothing of it."""
+    """Sends files without printing a line for each."""
 
     extensions_map = {  # noqa: RUF012
         **http.server.SimpleHTTPRequestHandler.extensions_map,
@@ -52,9 +52,9 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     }
 
     def log_message(self, *_: object) -> None:
-        """The terminal is left alone."""
+        """Print nothing."""
 
 
 def server(folder: Path, port: int = 8000) -> http.server.ThreadingHTTPServer:
-    """What sends the pages to a browser of this machine; port 0 is any that is free."""
+    """A server that sends the pages to a browser of this machine; port 0 takes any that is free."""
     return http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Handler, directory=str(folder)))

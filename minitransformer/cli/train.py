@@ -52,10 +52,10 @@ def add_train(commands: Any) -> None:
 
 
 class _Old(argparse.Action):
-    """An option that there was once: it ends the process, and says how the same is chosen now."""
+    """An option that the command has no more: it ends the process, and says what to write instead."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None) -> None:
-        parser.error(f"{option}: --{OLD_FIELDS[self.dest].replace('=', ' ', 1)} says it now")
+        parser.error(f"{option}: write --{OLD_FIELDS[self.dest].replace('=', ' ', 1)} instead")
 
 
 def _usual(name: str) -> str:

@@ -104,7 +104,7 @@ def decode(tokens: Sequence[int] | Array) -> str:
 
 @checked
 def is_held_out(date: datetime.date) -> bool:
-    """Every tenth day is held out. Ten and seven have no common factor, so all weekdays are, and all days of a month."""
+    """Every tenth day is held out. Ten and seven have no common factor, so held-out dates fall on all weekdays alike."""
     return date.toordinal() % 10 == 0
 
 

@@ -42,7 +42,7 @@ def listops(
     """So many expressions of `shortest` to n tokens; others are drawn again.
 
     depth    operators inside one another, at most; the outermost is always one
-    most     arguments of an operator: 2 to so many
+    most     largest number of arguments of an operator; the smallest is 2
     nested   chance that an argument is an expression itself, where one more level is allowed
     raises   ValueError for fewer than two arguments, or if no expression has a length within these bounds
     """

@@ -44,7 +44,7 @@ def fit(train: Array, order: int) -> NGrams:
     """Count the grams of length 1 to `order` in a text.
 
     train    bytes, as integers 0 … 255
-    cost     O(order · n log n); 2 s for half a megabyte and order 6
+    cost     O(order · n log n)
     raises   ValueError for an empty text, for what is not a byte, or an order outside 1 … 8
     """
     if not 1 <= order <= LONGEST:
@@ -103,7 +103,8 @@ def _refuse_other_counts(model: NGrams) -> None:
             row_of_integers(X, f"model.orders[{k - 1}].{name}")
         if len(counts.grams) != len(counts.occurrences) or len({len(X) for X in counts[2:]}) > 1:
             raise ValueError(
-                f"model: its counts of order {k} are {[len(X) for X in counts]}: of two lengths, 2 and 3 of each"
+                f"model: its counts of order {k} have the lengths {[len(X) for X in counts]}; the first two should be equal, "
+                "and so should the other three"
             )
 
 

@@ -20,12 +20,12 @@ SEPARATOR = LETTERS  # of copy; its vocabulary is LETTERS + 1
 FIRST, SECOND = LETTERS, LETTERS + 1  # the marks of order
 LENGTHS = (2, 3, 4, 5)  # of spans; mark LETTERS + k announces a span of LENGTHS[k] letters
 VOCABULARY = LETTERS + len(LENGTHS) + 1
-START = VOCABULARY - 1  # the token at the beginning of a sequence to be read: the answer is given there
+START = VOCABULARY - 1  # the first token of order and span; that of order is where the answer is given
 SEGMENT = 8  # letters that induction repeats
 
 
 class Samples(NamedTuple):
-    """Tokens (batch, n), what should be answered, and which answers count: both (batch, n), or (batch, outputs) for spans."""
+    """Tokens (batch, n), the right answers, and which of them count: both (batch, n), or (batch, 2) for spans."""
 
     tokens: Array
     targets: Array
@@ -44,7 +44,7 @@ def copy(size: int, n: NonNegative, rng: np.random.Generator) -> Samples:
 
 @checked
 def induction(size: int, n: NonNegative, rng: np.random.Generator) -> Samples:
-    """n letters of which a segment comes twice, at random places; what is to be predicted is the second, from its third on.
+    """n letters in which one segment stands twice; to be predicted is its second copy, from the third letter on.
 
     raises   ValueError if two segments don't fit
     """

@@ -66,7 +66,7 @@ def read_text(path: str | Path) -> Text:
 
 
 def _refuse_other_than_utf8(data: bytes, path: Path) -> None:
-    """In pieces, because as a str a text can take four times the memory."""
+    """Raise ValueError unless it is UTF-8; decoded in pieces, because as a str a text can take four times the memory."""
     start = 0
     while start < len(data):
         piece = data[start : start + PIECE]

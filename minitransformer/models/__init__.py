@@ -1,4 +1,4 @@
-"""Whole models: blocks, stacks, the language model, the encoder–decoder, a real BERT."""
+"""Whole models: blocks, stacks, the language model, the encoder–decoder, published architectures and their files."""
 
 from minitransformer.models.bert import BERT, sentence_embeddings
 from minitransformer.models.bert_files import BertMissing, WordPiece, load_bert

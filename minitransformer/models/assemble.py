@@ -29,12 +29,13 @@ def mixer_of(
     """Attention of this name or form, with an encoding of positions that acts inside it.
 
     head_width   d; D/H if None
-    raises   ValueError for a pair that can't be, in one line that says why
+    raises   ValueError for attention that can't have this encoding, `groups` or `head_width`, in one line that says why
     """
     d = head_width_of(width, heads, head_width)
     part = attention_of(attention, {"width": width, "heads": heads, "d": d, "longest": longest})
     if isinstance(part, Mixer):
-        own = head_width is not None and not isinstance(part, MultiHeadAttention)  # which has heads of its own width
+        # a MultiHeadAttention that is given whole has heads of a width of its own
+        own = head_width is not None and not isinstance(part, MultiHeadAttention)
         if encoding is not None or groups is not None or own:
             what = "head_width" if groups is None else "groups"
             what = what if encoding is None else f"positions: {type(encoding).__name__}"

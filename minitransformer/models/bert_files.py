@@ -42,7 +42,7 @@ class BertMissing(ImportError):
 def load_bert(folder: str | Path | None = None) -> tuple[BERT, SequenceParams, "WordPiece"]:
     """A trained BERT: the model, its parameters in float32, and the tokenizer that it was trained with.
 
-    folder   of config.json, model.safetensors, and tokenizer.json or vocab.txt; None for the installed all-MiniLM-L6-v2
+    folder   with config.json, model.safetensors, and tokenizer.json or vocab.txt; None for the installed all-MiniLM-L6-v2
     raises   BertMissing if a package is not installed; FileNotFoundError for a missing file; ValueError for a model
              that is not a BERT, or a file that is damaged or does not fit the rest
     """
@@ -73,7 +73,7 @@ def _library(name: str) -> ModuleType:
 
 
 def _model(path: Path) -> BERT:
-    """The hyper-parameters, under our names. What a BERT does not have is refused, not ignored."""
+    """The BERT that config.json describes. A choice that this one does not have is refused, not ignored."""
     config = json_object(path)
     kind = config.get("model_type", "bert")
     if kind != "bert":

@@ -28,7 +28,7 @@ Order = Literal["pre", "post"]
 class HalfPullback(NamedTuple):
     """F(LN(X)), with dropout: dY to (dnorm, dlayer, dX), and dZ if the layer looked at other rows Z.
 
-    before   of the norm of rows before X, if there were any: they are constants, but what the norm has learned is not
+    before   of the norm of the rows before X, if there were any: they are constants, but the parameters of the norm are not
     """
 
     norm: Pullback
@@ -142,7 +142,7 @@ class Block:
         cls, width: int, heads: int, hidden: int, order: Order = "pre", norm: str = "layer", eps: float = 1e-5,
         activation: str = "relu", dropout: float = 0.0, *, cross: bool = False,
     ) -> "Block":  # fmt: skip
-        """The usual one: dense multi-head attention, then a feed-forward network; with cross-attention or without."""
+        """The usual block: dense multi-head attention, then a feed-forward network; with cross-attention or without."""
         attention = MultiHeadAttention(width, heads)
         ffn = FeedForward(width, hidden, activation)  # type: ignore[arg-type]
         return cls(attention, ffn, attention if cross else None, order, norm, eps, dropout)
@@ -207,7 +207,7 @@ class Block:
 
         Z        what cross-attention looks at, the encoder's output
         before   rows that stand before X in the same text: self-attention looks at them, and no gradient goes there
-        raises   ValueError for a Z without cross-attention, or the reverse; for parameters of a block of another form
+        raises   ValueError for a Z without cross-attention, or the reverse; TypeError for parameters of another form
         """
         if (self.cross is None) != (Z is None):
             has, lacks = ("a Z", "no cross-attention") if self.cross is None else ("cross-attention", "no Z")
@@ -239,7 +239,7 @@ class Block:
 
     @cached_property
     def of_heads(self) -> bool:
-        """Whether it is pre-norm around heads and a feed-forward network: there is a loop before the core, and one behind it."""
+        """Whether loops can do what comes before and after the core: it is pre-norm, with heads and a feed-forward network."""
         attention = self.attention
         return (
             self.order == "pre"
@@ -252,7 +252,7 @@ class Block:
 
     @cached_property
     def usual(self) -> bool:
-        """Whether its core is dense softmax attention besides, for which there is one loop that does all."""
+        """Whether one loop can do the whole block: as `of_heads`, and its core is dense softmax attention."""
         return self.of_heads and getattr(self.attention, "core", None) in (
             SoftmaxAttention(),
             SoftmaxAttention(norm="rms"),

@@ -38,9 +38,9 @@ def embed(
     first: int = 0,
     scaled: bool = True,
 ) -> tuple[Array, EmbeddedPullback]:
-    """√D · E[tokens] + Π: with entries of E of size 1/√D, tokens and positions start equally loud. Or, not scaled, E[tokens] + Π.
+    """√D · E[tokens] + Π, or E[tokens] + Π if not scaled. Entries of E begin at size 1/√D: √D makes them as large as sinusoids.
 
-    positions, params   what adds Π, and what it has learned
+    positions, params   the layer that adds Π, and its parameters
     rate, rng           of dropout
     first               position of the first token
     """

@@ -62,7 +62,7 @@ class EncoderDecoder(Model):
     """Sequence to sequence.
 
     vocabulary   tokens of source and target together
-    longest      longest source or target (binding only for learned positions)
+    longest      of source and target; more is refused by learned positions, and by attention that has a longest length
     width, depth, heads, hidden, attention, positions, groups, head_width, order, norm, activation, ffn, dropout
                  as in SequenceModel; depth of each stack. Cross-attention is always dense
     source       Aalto 2.1.5; Lecture notes, decoder block; Borealis II, figure 15

@@ -65,7 +65,7 @@ class FeedForward:
         return Y, FeedForwardPullback(linear_1, activation, linear_2)
 
     def value(self, params: FeedForwardParams, X: Array) -> Array:
-        """Y alone, with nothing to go back by."""
+        """Y alone, without a pullback."""
         if self.bias and (loops := loops_in("few_rows")):
             Y = loops.feed_forward(X, *params, self.activation)
             if Y is not None:

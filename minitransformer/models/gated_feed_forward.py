@@ -62,7 +62,7 @@ class GatedFeedForward:
         return GATES[self.kind]
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GatedFeedForwardParams:
-        """Weights uniform with variance 1/D, 1/D and 1/hidden, biases zero: a row's variance becomes that of f(a) at most."""
+        """Uniform weights of variance 1/D, 1/D, 1/hidden, biases zero: rows of variance 1 get the mean of f(a)², a ~ N(0, 1)."""
         a, c = math.sqrt(3 / self.width), math.sqrt(3 / self.hidden)
         U_1, U_2 = (rng.uniform(-a, a, (self.width, self.hidden)).astype(dtype) for _ in range(2))
         W = rng.uniform(-c, c, (self.hidden, self.width)).astype(dtype)
@@ -77,7 +77,7 @@ class GatedFeedForward:
         return Y, GatedFeedForwardPullback(unit, last)
 
     def value(self, params: GatedFeedForwardParams, X: Array) -> Array:
-        """Y alone, with nothing to go back by."""
+        """Y alone, without a pullback."""
         if self.bias and (loops := loops_in("few_rows")):
             Y = loops.gated_feed_forward(X, *params, self.gate)
             if Y is not None:

@@ -24,13 +24,13 @@ def next_token_distribution(
     top_k: int | None = None,
     top_p: PositivePart | None = None,
 ) -> Float[Array, "*batch vocabulary"]:
-    """Probabilities of the next token. Temperature 0 puts everything on the most probable one.
+    """Probabilities of the next token. Temperature 0 puts everything on the most probable one, the first of equals.
 
-    Tokens as probable as the last one that is kept are kept too, so that ties do not depend on the order of tokens.
+    By top_k and top_p, tokens as probable as the last one that is kept are kept too, whatever their order.
     raises   ValueError for a negative temperature, top_k < 1, top_p outside (0, 1], or logits that are not finite
     """
     if not logits.shape[-1]:
-        raise ValueError(f"logits: shape {logits.shape}; of no tokens none is next")
+        raise ValueError(f"logits: shape {logits.shape} should have at least one token")
     top = logits.max(-1, keepdims=True)
     if not np.isfinite(top).all():
         raise ValueError("logits: the largest is not finite; has training diverged?")
@@ -71,8 +71,9 @@ def generate(
 
     When the context is full, the second half of it is read again and generation goes on from there. A model with a memory
     reads on.
-    cost     O(steps · context · D) per block, instead of O(steps · context² · D) without the cache
-    raises   ValueError for an empty prompt, a token outside the vocabulary, or a negative number of steps
+    cost     O(steps · (context D + D²)) per block with dense attention; without the cache, `context` times as much
+    raises   ValueError for an empty prompt, a token outside the vocabulary, a negative number of steps, or a model whose
+             outputs are no tokens
     """
     if len(prompt) == 0:
         raise ValueError("prompt: a model of the next token needs at least one token to start from")
@@ -97,10 +98,10 @@ def generate(
 def read(
     model: LanguageModel, params: SequenceParams, tokens: Int[Array, "n"]
 ) -> tuple[Float[Array, "last {model.answers}"], Any]:
-    """What the model says at the last tokens of a text, and its state there.
+    """The logits at the last tokens of a text, (last, vocabulary), and the model's state after it.
 
-    Read in pieces of 4096: what the blocks need on their way is for one piece, however long the text is. Where attention keeps
-    no state, all of it is read at once.
+    The text is read in pieces of 4096 tokens, so the blocks need memory for one piece, however long it is. Where attention
+    keeps no state, all of it is read at once.
     """
     pieces = range(PIECE, len(tokens), PIECE) if model.body.decodes else ()
     state = None

@@ -15,9 +15,9 @@ class Model:
     stacks: ClassVar = {"stack": "body"}
 
     def __new__(cls, *_: Any, **fields: Any) -> Self:
-        """Raise TypeError for a field that there was once; the message says how the same is chosen now."""
+        """Raise TypeError for a field that no model has any more; the message says what to write instead."""
         for field in OLD_FIELDS.keys() & fields:
-            raise TypeError(f"{field}: {OLD_FIELDS[field]} says it now")
+            raise TypeError(f"{field}: write {OLD_FIELDS[field]} instead")
         return super().__new__(cls)
 
     def _stacks(self) -> dict[str, Stack]:

@@ -57,7 +57,7 @@ class Norm:
         return Y, NormPullback(pullback)
 
     def value(self, params: NormParams, X: Array) -> Array:
-        """Y alone, with nothing to go back by."""
+        """Y alone, without a pullback."""
         if self.kind != "layer_eps_outside" and (loops := loops_in("few_rows")):
             Y = loops.normed(X, params.gamma, params.beta, self.eps)
             if Y is not None:

@@ -8,7 +8,8 @@
     Qwen3-Next  RMS     turned in part      groups, gated     SwiGLU        three with a gated delta rule, one with all
 
 Sizes are small unless others are given, so that they train on a text. D = H d in them, and where a published model has heads
-that are wider together than its rows, `head_width` says so. Mixtures of experts are not here. What else is left out says each.
+that are wider together than its rows, `head_width` says so. Mixtures of experts are left out of all; each function says what
+else it leaves out.
 """
 
 from minitransformer.attention import GatedDelta, MultiHeadAttention, SoftmaxAttention, Window

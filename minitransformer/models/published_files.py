@@ -26,7 +26,7 @@ from minitransformer.typing import Array, checked
 def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[LanguageModel, SequenceParams]:
     """A trained GPT-2, a Qwen3 without experts or a model of the Llama kind: the model, and its parameters in float32 or float64.
 
-    folder   of config.json and model.safetensors; of both, only what the model has may be there
+    folder   with config.json and model.safetensors, in which every tensor has to belong to the model
     raises   FileNotFoundError for a missing file; ValueError, which names the file, for a model of another kind, a choice that
              the book does not have, and a tensor that is missing, has another shape or type, or belongs to nothing
     """
@@ -49,7 +49,7 @@ def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[Lang
 
 
 def _head(tensors: Tensors, model: LanguageModel, E: Array) -> ProjectionParams | None:
-    """What says the tokens: a matrix of its own, or the table E, which may stand in the file again."""
+    """What turns rows into logits: a matrix of its own, or None for the table E, which may stand in the file again."""
     name, shape = "lm_head.weight", (model.vocabulary, model.width)
     if not model.tied:
         return ProjectionParams(tensors.linear("lm_head", model.width, model.vocabulary, bias=False)[0])
@@ -102,7 +102,7 @@ def _gpt2_params(tensors: Tensors, model: LanguageModel) -> SequenceParams:
 
 
 def _gpt2_block(tensors: Tensors, name: str, D: int, hidden: int) -> BlockParams:
-    """Here the file keeps W as it is, (in, out), and queries, keys and values side by side in one matrix."""
+    """A block of GPT-2, whose file keeps W as (in, out), and those of queries, keys and values side by side in one matrix."""
 
     def linear(part: str, rows: int, columns: int) -> tuple[Array, Array]:
         return tensors(f"{name}.{part}.weight", rows, columns), tensors(f"{name}.{part}.bias", columns)
@@ -151,7 +151,7 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
 
 
 def _qwen3(path: Path, config: dict[str, Any]) -> LanguageModel:
-    """A Llama with normed queries and keys, whose ε is that of `rms_norm`."""
+    """A Llama that normalises queries and keys, by the ε of `rms_norm`."""
     refuse_others(path, config, {"rms_norm_eps": 1e-6, "use_sliding_window": False})
     return replace(_llama(path, config), attention=SoftmaxAttention(norm="rms"))
 

@@ -1,7 +1,7 @@
 """Every stack under a name: how blocks are put together along the depth.
 
-LanguageModel(stack="reversible")                        with the blocks of the model, and the rest as it is usual
-LanguageModel(stack="universal:halting=accumulated")     another choice of its own
+LanguageModel(stack="reversible")                        made of the model's blocks, with the defaults of the stack
+LanguageModel(stack="universal:halting=accumulated")     with an option of the stack
 """
 
 from collections.abc import Callable

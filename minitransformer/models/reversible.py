@@ -34,8 +34,8 @@ def forth(F: Half, G: Half, X_1: Array, X_2: Array) -> tuple[Array, Array, Pullb
 def back(F: Half, G: Half, Y_1: Array, Y_2: Array, dY_1: Array, dY_2: Array, dadded: float = 0.0) -> Any:
     """X_1, X_2, dX_1, dX_2, and the gradients of F's parameters and of G's: each half is computed once more, G first.
 
-    Y_2 = X_2 + G(Y_1): Y_1 gets what G sends back beside its own, and that is all of dX_1. Y_1 = X_1 + F(X_2): X_2 gets dY_2
-    and what F sends back, to which belongs what attention adds to the loss.
+    Y_2 = X_2 + G(Y_1): dX_1 is dY_1 and what G sends back. Y_1 = X_1 + F(X_2): dX_2 is dY_2 and what F sends back, for
+    dX_1 and for the loss that attention adds.
     """
     change, g = G(Y_1)
     X_2 = Y_2 - change
@@ -91,8 +91,8 @@ class ReversibleStack(Stack):
     are equal to rounding may turn out the other way.
 
     source   Gomez et al. 2017; Kitaev, Kaiser and Levskaya 2020 (Aalto 3.2.1 leaves them out)
-    cost     a half more time than a `Stack`, whose forward pass is done twice; memory for activations of one block
-    raises   ValueError for post-norm blocks, with cross-attention, of attention alone, or with tokens in front
+    cost     one more forward pass than a `Stack`, on the way back; memory for the activations of one block
+    raises   ValueError for blocks that are post-norm, have cross-attention, are attention alone, or want tokens in front
     """
 
     takes = "pre-norm blocks of attention and a feed-forward network, without tokens in front"
@@ -156,5 +156,5 @@ class ReversibleStack(Stack):
         return (X_1 + X_2) / 2, tuple(longer)
 
     def observe(self, pullback: Pullback) -> Tree:
-        """What each block's attention has to know for `after_step`; it was asked on the way, when there was something to see."""
+        """What each block's attention has to know for `after_step`, as the forward pass has collected it."""
         return pullback.observed

@@ -85,7 +85,7 @@ class SequenceModel(Model):
     """A transformer over one sequence of tokens.
 
     vocabulary   number of tokens; 256 for bytes
-    context      longest sequence it can be trained on (and, with learned positions, can read at all)
+    context      usual length of a sequence; more is refused by learned positions, and by attention that has a longest length
     width, depth, heads, hidden    D, number of blocks, H, width of the feed-forward network (4 D if None)
     attention    a name of the registry, with options or without ("window:radius=32"), or a core, a mixer or a pattern; or
                  a sequence of these, which take turns along the depth
@@ -94,8 +94,8 @@ class SequenceModel(Model):
     head_width   d, the width of a head, so that all are H d wide; D/H if None
     order, norm, eps, dropout    see Block
     activation   of the plain feed-forward network: see FeedForward
-    ffn          "plain", or with a gate "glu", "reglu", "geglu", "swiglu" or "bilinear" (see GatedFeedForward), which with
-                 the same hidden width has half as many parameters more; "none" for blocks of attention alone
+    ffn          "plain", or with a gate "glu", "reglu", "geglu", "swiglu" or "bilinear" (see GatedFeedForward), which has
+                 1.5 times the parameters at the same hidden width; "none" for blocks of attention alone
     bias         whether the projections of attention and the feed-forward network have one; norms keep theirs
     causal       whether a token sees only what came before it
     outputs      numbers at each token; None for logits of tokens, 0 for the rows N themselves
@@ -233,7 +233,7 @@ class SequenceModel(Model):
         types     0 for the tokens of the first sentence, 1 for those of the second; all 0 by default (normed embedding)
         memory    `pullback.stack.memory` of the segment before, if the model has one and this is not the first
         raises    ValueError for a token or type outside its table, a length beyond n, or more tokens than a learned table
-                  has positions; for parameters of a model of another form
+                  has positions; TypeError for parameters of another form
         """
         if memory is not None and (not self.body.remembers or lengths is not None):
             why = "padding would be remembered" if self.body.remembers else "this model has none"

@@ -22,7 +22,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 class StackParams(NamedTuple):
     """One tree for each block; the last norm is None in a post-norm stack.
 
-    shared   by its path within a block, what several blocks have in common; they have None in its place
+    shared   what several blocks have in common, by its path within a block; the blocks have None in its place
     prefix   rows that stand in front of every sequence, (prefix, D), if attention wants some
     """
 
@@ -35,8 +35,8 @@ class StackParams(NamedTuple):
 class StackPullback(NamedTuple):
     """Backwards through the blocks: `pullback.blocks[3].attention.A` is the attention of the fourth.
 
-    If the blocks looked at other rows Z, dZ is the sum over them. The rows in front said nothing, so their dY is zero; all
-    samples had the same ones, whose gradient is the sum over the samples.
+    If the blocks looked at other rows Z, dZ is the sum over the blocks. The rows in front are no part of Y, so their dY is zero;
+    they are the same in all samples, so their gradient is the sum over the samples.
     """
 
     blocks: tuple[BlockPullback, ...]
@@ -73,7 +73,7 @@ def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...
 
 
 def seen_behind(prefix: int, mask: Array | None, n: int) -> Array | None:
-    """The mask of a sequence of n tokens, with rows in front that see what anybody sees and are seen by all."""
+    """Extend a mask of n tokens by the rows in front, which all tokens see; in a mask with rows for queries they see all."""
     if mask is None or mask.shape[-1:] != (n,):
         return mask
     rows = prefix if mask.ndim > 1 and mask.shape[-2] != 1 else 0
@@ -154,7 +154,7 @@ class Stack:
         return blocks
 
     def _tied_as_before(self, params: StackParams) -> tuple[BlockParams, ...]:
-        """The same, and for the next token the same objects: what the loops know of parameters, they know by their identity.
+        """As `_tied`, with the same objects again for the next token: the loops recognise parameters by their identity.
 
         What is shared, and the streams of a core, stand in dicts, where a reader may put other arrays.
         """
@@ -210,7 +210,7 @@ class Stack:
         if states is None:
             states = (None,) * self.depth
         if len(states) != self.depth:
-            raise ValueError(f"states: {len(states)} for a stack of {self.depth}")
+            raise ValueError(f"states: {len(states)} for a stack of {self.depth} blocks")
         X, states = self._through_blocks(self._tied_as_before(params), X, states)
         return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), states
 
@@ -233,7 +233,7 @@ class Stack:
         return X, tuple(longer)
 
     def refuse(self, *, causal: bool, absolute: Any = None) -> None:
-        """Raise ValueError if a block can't be causal, or can't but be; or for absolute positions that can't be had."""
+        """Raise ValueError if a block can't have this `causal`; a stack with a memory also refuses absolute positions."""
         for block in self.blocks:
             block.attention.refuse(causal=causal)
 
@@ -248,7 +248,7 @@ class Stack:
 
     @property
     def moves(self) -> bool:
-        """Whether an optimiser's step is followed by something."""
+        """Whether `after_step` moves any parameters."""
         return any(block.attention.moves for block in self.blocks)
 
     @property

@@ -3,9 +3,9 @@
     H̃ = [memory; H]                                memory: the last M rows of H̃ before, which are constants now
     Q = H W_q,   K = H̃ W_k,   V = H̃ W_v            query i of n sees the keys j ≤ i + M
 
-Nothing goes back into the memory, so a step of training ends at the segment. But a row of the memory has itself looked back
-when it was made: through L layers, information comes from at least L times as far as one layer looks back. Positions have to
-be relative: row 3 of this segment and row 3 of the last one would otherwise stand at the same place.
+Nothing goes back into the memory: a step of training stays within one segment, whatever was read before. But a row of the
+memory has itself looked back when it was made: through L layers, information comes from at least L times as far as one layer sees.
+Positions have to be relative: row 3 of this segment and row 3 of the last one would otherwise stand at the same place.
 """
 
 from typing import Any, NamedTuple
@@ -70,11 +70,11 @@ class Reading(NamedTuple):
 class MemoryStack(Stack):
     """Blocks, one after another, each with a memory of its own: what it was given in the segments before.
 
-    memory    M, rows that a block remembers. Nothing is learned for it, so it may be longer where a model is judged
+    memory    M, rows that a block remembers. It has no parameters, so a trained model can be judged with a longer one
     segment   tokens that are written before what was written becomes memory
     source    Dai et al. 2019 (Aalto 3.3.2 and figure 10, without an equation: E57)
     cost      O(n (n + M) d) for each head and segment of n tokens
-    raises    ValueError for attention that is not dense softmax attention
+    raises    ValueError for attention that is not dense softmax attention, or keeps its keys in pages
     """
 
     memory: NonNegative = 128
@@ -95,7 +95,7 @@ class MemoryStack(Stack):
                 )
 
     def refuse(self, *, causal: bool, absolute: Any = None) -> None:
-        """Raise ValueError for what sees both sides, or knows places; if nothing is remembered, it may."""
+        """Raise ValueError for a model that is not causal or has absolute positions, unless the memory is 0."""
         super().refuse(causal=causal)
         if self.memory and (absolute is not None or not causal):
             what = f"positions: {type(absolute).__name__}" if causal else "causal: False"

@@ -70,7 +70,7 @@ def halting(
     raises   ValueError for no step
     """
     if not len(p):
-        raise ValueError(f"p: shape {p.shape}; whoever halts has made a step")
+        raise ValueError(f"p: shape {p.shape} should have at least one step")
     total = np.cumsum(p, 0)
     halted = total > 1 - eps
     halted[-1:] = True
@@ -115,8 +115,8 @@ def combine(
         accumulated   Y = Σ_t w^t H^t
         basic         Y^t = w^t H^t + (1 − w^t) Y^{t−1}, that is Y = Σ_t w^t Π_{s > t} (1 − w^s) H^t
 
-    The two differ: with weights 1/2, 1/4, 1/4, the second gives 9/32, 6/32, 8/32, which sum to 23/32. Those of the last step
-    are the same. Pullback: dY to (dw, dH).
+    The two differ: with weights 1/2, 1/4, 1/4, the second gives 9/32, 6/32, 8/32, which sum to 23/32; the last
+    step has the same weight in both. Pullback: dY to (dw, dH).
     """
     one_dtype(w=w, H=H)
     if rule == "accumulated":
@@ -242,15 +242,17 @@ class UniversalStack(Stack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        attention = self.blocks[0].attention
+        cross, moves = self.blocks[0].cross is not None, self.blocks[0].attention.moves
         if len(set(self.blocks)) > 1:
             raise ValueError("blocks: a Universal Transformer has one block, and these differ")
-        if self.blocks[0].cross is not None or self.prefix or attention.moves:
-            why = "cross-attention" if self.blocks[0].cross else "tokens in front" if self.prefix else "what is moved"
+        if cross or self.prefix or moves:
+            why = (
+                "cross-attention" if cross else "tokens in front" if self.prefix else "parameters that after_step moves"
+            )
             raise ValueError(f"blocks: the block of a Universal Transformer can't have {why}")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> UniversalParams:  # type: ignore[override]
-        """Of one block. b starts at 1, so that p is about 0.73: two steps at first."""
+        """Parameters of one block. b starts at 1: where ⟨z, w⟩ = 0, p is 0.73, and two steps are enough."""
         block = self.blocks[0].init(rng, dtype)
         norm = self.blocks[0]._norm.init(rng, dtype) if self.blocks[0].order == "pre" else None
         if self.halting == "fixed":
@@ -305,7 +307,7 @@ class UniversalStack(Stack):
     def step(  # type: ignore[override]
         self, params: UniversalParams, X: Float[Array, "*batch n {self.width}"], states: Thinking | None = None
     ) -> tuple[Array, Any]:
-        """New tokens after those in the state: T steps for each, and it remembers the keys and values of all of them."""
+        """New tokens after those in the state: T steps for each, and the state keeps the keys and values of every step."""
         states = Thinking(0, (None,) * self.depth) if states is None else states
         longer, p, rows = [], [], []
         n = X.shape[-2]
@@ -324,12 +326,12 @@ class UniversalStack(Stack):
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """Those of its block."""
+        """Paths of the block's parameters that no gradient moves."""
         return tuple(f"block.attention.{path}" for path in self.blocks[0].attention.untrained)
 
     @property
     def adds_loss(self) -> bool:
-        """The ponder cost, or what its attention adds."""
+        """Whether a loss is added: the ponder cost, or one of its attention."""
         return self.halting != "fixed" or super().adds_loss
 
 

@@ -56,7 +56,7 @@ def sizes_in(path: Path) -> Iterator[None]:
 class Tensors:
     """The arrays of a safetensors file by name, in one dtype; each is asked for with the shape that the model needs.
 
-    plain   from a name in the file to ours; None for what is no weight, and is not asked for
+    plain   maps a name in the file to ours, or to None if the tensor is no weight of the model
     """
 
     def __init__(self, path: Path, plain: Callable[[str], str | None] = str, dtype: type = np.float32) -> None:
@@ -107,6 +107,6 @@ class Tensors:
         return NormParams(self(f"{name}.weight", D), self(f"{name}.bias", D) if bias else None)
 
     def refuse_more(self) -> None:
-        """Raise ValueError for a tensor that nobody has asked for."""
+        """Raise ValueError for a tensor of the file that the model has not asked for."""
         if more := sorted(set(self.names) - self.asked):
             raise ValueError(f"{self.path}: the tensor {more[0]} belongs to no part of this model")

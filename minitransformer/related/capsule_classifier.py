@@ -21,7 +21,7 @@ from minitransformer.typing import Array, Float, Int, checked
 
 
 class PiecesPullback(NamedTuple):
-    """A pixel stands in several pieces, and gets the sum of their gradients."""
+    """A pixel that stands in several pieces gets the sum of their gradients."""
 
     size: tuple[int, int]
     side: int
@@ -117,7 +117,7 @@ class CapsuleClassifier:
         return Capsules(count, self.classes, self.width, self.d, self.iterations)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> CapsuleClassifierParams:
-        """Uniform on ±√(3/side²), and biases zero."""
+        """W uniform on ±√(3/side²), biases zero, and the matrices of the classes."""
         columns = self.types * self.width
         W = rng.uniform(-1, 1, (self.side**2, columns)) * math.sqrt(3) / self.side
         return CapsuleClassifierParams(W.astype(dtype), np.zeros(columns, dtype), self.layer.init(rng, dtype))
@@ -141,7 +141,7 @@ class CapsuleClassifier:
 
 
 class MarginLossPullback(NamedTuple):
-    """d|v|/dv = v/|v|, taken as 0 at v = 0; of the two squares one at a time has a slope."""
+    """d|v|/dv = v/|v|, taken as 0 at v = 0, times the slope of the square that counts for this class."""
 
     V: Array
     slope: Array  # ∂loss/∂|v_k|

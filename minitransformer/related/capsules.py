@@ -87,7 +87,7 @@ def votes(
 ) -> tuple[Float[Array, "*batch inputs outputs d"], Pullback]:
     """What each input says of each output: u_j|i = u_i W_ij, with a matrix for each pair.
 
-    cost     O(samples · inputs · outputs · width · d) time; as many numbers as votes have
+    cost     O(samples · inputs · outputs · width · d) time; memory for the votes
     returns  the votes and a pullback: dU, dW = pullback(dvotes)
     """
     one_dtype(U=U, W=W)
@@ -207,7 +207,7 @@ class Capsules:
     iterations: Iterations = 3
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> CapsulesParams:
-        """Votes of inputs of length 1 that have a length of 1, more or less."""
+        """Normal with variance 1/d: the vote of an input of length 1 has a length near 1."""
         shape = self.inputs, self.outputs, self.width, self.d
         return CapsulesParams((rng.standard_normal(shape) / math.sqrt(self.d)).astype(dtype))
 

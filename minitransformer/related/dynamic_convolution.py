@@ -65,7 +65,7 @@ class DroppedPullback(NamedTuple):
 
 
 class FusedPullback(NamedTuple):
-    """The same by the loop, in which nothing is dropped."""
+    """As `DroppedPullback` where nothing is dropped, by the compiled loop."""
 
     convolve: Pullback
     logits: tuple[int, ...]
@@ -98,7 +98,7 @@ def _convolve(
 
 
 class Choices(NamedTuple):
-    """How a convolution meets the border of a text, and what it drops; the arguments that both kinds have in common."""
+    """The arguments that both kinds of convolution have in common: borders, mask, dropped taps, and the tokens before."""
 
     causal: bool
     renormalise: bool
@@ -121,7 +121,7 @@ class Choices(NamedTuple):
 
 
 class ConvolvedPullback(NamedTuple):
-    """With the heads side by side, and no gradient for what is not there."""
+    """`convolve` on rows with the heads side by side; tokens that are not there get no gradient."""
 
     convolve: Pullback
     left: int

@@ -30,7 +30,7 @@ def bent(P: Array) -> Array:
 
 
 def bend(P: Array) -> Array:
-    """Its slope."""
+    """The slope of `bent`: 1 above zero, and 0.2 below."""
     return np.where(P > 0, P.dtype.type(1), P.dtype.type(SLOPE))
 
 
@@ -130,13 +130,13 @@ def additive_attention(
 
 
 def _rows(X: Array) -> Array:
-    """(*batch, H, n, d) as (samples, n, H d): all heads of a node in one piece. A view, where it lies in memory so."""
+    """(*batch, H, n, d) as (samples, n, H d): all heads of a node in one piece. A view, where memory has this order already."""
     X = as_one_axis(X.swapaxes(-2, -3), 0, -3)
     return X.reshape(*X.shape[:2], X.shape[2] * X.shape[3])
 
 
 def _heads(X: Array, shape: tuple[int, ...]) -> Array:
-    """The inverse: (samples, n, H d) as (*batch, H, n, d)."""
+    """The inverse of `_rows`: (samples, n, H d) as (*batch, H, n, d)."""
     *batch, H, n, d = shape
     return X.reshape(*batch, n, H, d).swapaxes(-2, -3)
 
@@ -157,7 +157,7 @@ def _seen(mask: Array | None, edges: Edges, shape: tuple[int, ...]) -> Array:
 
 
 class _Sample(NamedTuple):
-    """One sample, with its heads as an axis: Q and K (n, H, r), V (n, H, d), seen (E, 1 or H, 1). The edges in NumPy."""
+    """One sample, with its heads as an axis: Q and K (n, H, r), V (n, H, d), seen (E, 1 or H, 1); computed in NumPy."""
 
     kind: int
     Q: Array
@@ -233,7 +233,7 @@ class EdgeAttentionPullback(NamedTuple):
         return self.weights.reshape(*batch, self.edges.number, H).swapaxes(-1, -2)
 
     def samples(self) -> list[_Sample]:
-        """One by one, for the loops of NumPy."""
+        """The samples one by one, as the tier "numpy" computes them."""
         H, seen = self.weights.shape[-1], self.seen[..., None]
         widths = [shape[-1] for shape in self.shapes]
         arrays = zip((self.Q, self.K, self.V), widths, strict=True)

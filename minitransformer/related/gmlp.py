@@ -123,8 +123,8 @@ class GMLP(Mixer):
     """One learned matrix over the places mixes half of the channels, which then multiply the other half.
 
     longest   n of the matrix M: no longer text can be read
-    form      "paper", or "source" for Borealis II (25) as printed: a sigmoid gate on the half that is not mixed, neither norm
-              nor biases (E25)
+    form      "paper", or "source" for Borealis II (25) as printed: a sigmoid gate on the half that is not mixed, no norm and
+              no biases (E25)
     hidden    E, the width of each half; 2 D by default, so that both together have the usual 4 D
     source    Liu et al. 2021; Borealis II (25)
     cost      O(n² E + n D E); 3 D E + n² parameters. Causal: M is lower triangular
@@ -214,5 +214,5 @@ class GMLP(Mixer):
         m = state.length
         self._refuse_longer(m)
         new = slice(m - X.shape[-2], m)
-        G = np.tril(params.M)[new, :m] @ state.keys + self._bias(params)[new, None]
+        G = np.tril(params.M[new, :m], m - X.shape[-2]) @ state.keys + self._bias(params)[new, None]
         return linear(Z_1 * G, params.V, params.b_v)[0], state

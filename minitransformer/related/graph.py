@@ -1,4 +1,4 @@
-"""A graph as the list of its edges, in both orders: the form in which attention costs what there are edges, not n².
+"""A graph as the list of its E edges, in both orders: the form in which attention costs O(E) and not O(n²).
 
 Node i is a query and node j a key. An edge (i, j) says that i sees j, so what j has goes to i: i is its destination, j its
 source. A boolean mask (n, n) is a set of pairs too, and `edges_of_mask` and `Edges.mask` lead there and back.
@@ -74,12 +74,12 @@ def edges_of(pairs: Int[Array, "E 2"], nodes: int, *, both_ways: bool = False, l
 
 @checked
 def edges_of_mask(mask: Bool[Array, "n n"]) -> Edges:
-    """The edges of a boolean matrix, True where i sees j. That of a pattern of part II is `pattern.graph(n).A`."""
+    """The edges of a boolean matrix, True where i sees j. A pattern of part II has the matrix `pattern.graph(n).A`."""
     return _sorted(np.flatnonzero(mask), len(mask))
 
 
 def _sorted(pairs: Array, nodes: int) -> Edges:
-    """From the numbers i n + j of the pairs, which rise."""
+    """The edges of pairs (i, j), given as rising numbers i n + j."""
     destinations, sources = np.divmod(pairs, max(nodes, 1))
     by_source = np.argsort(sources, kind="stable")
     starts = (np.searchsorted(ends, np.arange(nodes + 1)) for ends in (destinations, sources[by_source]))
@@ -88,7 +88,7 @@ def _sorted(pairs: Array, nodes: int) -> Edges:
 
 
 def _for_good(X: Any) -> Array:
-    """A copy in which nobody can write."""
+    """A read-only copy."""
     X = np.array(X, np.int64)
     X.flags.writeable = False
     return X

@@ -23,7 +23,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 class Combined(NamedTuple):
-    """Heads side by side, or their mean, and b. Back: each head gets its columns, or 1/H of all."""
+    """Heads side by side, or their mean, plus b. On the way back each head gets its columns, or 1/H of all."""
 
     heads: int
     average: bool

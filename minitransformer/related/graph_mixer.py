@@ -43,7 +43,7 @@ class AmongTokens(Mixer):
     cost = "O(edges)"
 
     def edges(self, X: Array, causal: bool) -> Edges:
-        """Those of a text as long as X."""
+        """The edges of a text as long as X."""
         return edges_of_text(X.shape[-2], self.radius, causal)
 
     def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:
@@ -85,7 +85,7 @@ class GraphAttention(AmongTokens):
         return (GATv2 if self.dynamic else GAT)(self.width, self.width, self.heads)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """As that of the layer."""
+        """The parameters of GAT or GATv2, for rows of this width."""
         return self._layer.init(rng, dtype)
 
     @checked

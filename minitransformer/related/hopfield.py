@@ -20,7 +20,7 @@ Order = Literal["asynchronous", "synchronous"]
 
 
 class Recall(NamedTuple):
-    """The states of a memory on its way, after each sweep over all neurons.
+    """The states that a memory goes through, one after each sweep over all neurons.
 
     states     (1 + sweeps, *batch, d), the first is where it set out
     energies   (1 + sweeps, *batch)
@@ -96,7 +96,7 @@ def classical_recall(
 
     order    "asynchronous": one neuron after another, and no change lets the energy grow; "synchronous": all at once, where a
              pair of states can follow each other for ever
-    sweeps   at most so often over all neurons
+    sweeps   largest number of sweeps over all neurons
     rng      draws the order of each sweep; without it, from the first neuron to the last
     source   Hopfield 1982. About 0.138 d random patterns can be stored (Amit, Gutfreund and Sompolinsky 1985)
     cost     O(d²) for a sweep

@@ -287,7 +287,7 @@ class AfterPullback(NamedTuple):
 class After:
     """Rung 9: a small network g(x) = relu(x W₁ + b₁) W₂ + b₂ on every row, or with heads = H on every head of it.
 
-    On every head it is cheaper, by a factor of H in W₁ and W₂, and the heads never meet: no entry of one reaches
+    On every head W₁ and W₂ have H times fewer parameters, and the heads never meet: no entry of one reaches
     another. The transformer mixes them with W_o, and adds residuals and norms (E66).
     source   From GRU to attention, "non-linear attention"
     cost     O(n D · hidden). Each token by itself.

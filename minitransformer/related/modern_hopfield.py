@@ -156,15 +156,15 @@ def _ratio(a: Array, b: Array) -> Array:
     return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
 
 
-def _enough(steps: int, gradient: str) -> None:
-    """Refuse fewer steps than make sense: there is a reading, and a fixed point has an update in front of it."""
+def _refuse_few_steps(steps: int, gradient: str) -> None:
+    """Raise ValueError for too few steps: there is a reading at least, and with an implicit gradient an update before it."""
     if steps < 1 + (gradient == "implicit"):
         at_least = "2, for an implicit gradient" if gradient == "implicit" else "1"
         raise ValueError(f"steps: {steps} should be at least {at_least}")
 
 
-def _shape_of_beta(beta: Array | float | None, Q: Array, name: str = "Q") -> None:
-    """Refuse a β that does not fit, or is not above zero."""
+def _refuse_other_beta(beta: Array | float | None, Q: Array, name: str = "Q") -> None:
+    """Raise ValueError for a β that does not broadcast to the heads, or is not above zero; TypeError for another dtype."""
     if isinstance(beta, np.ndarray):
         one_dtype(**{name: Q, "beta": beta})
         must_broadcast(beta, Q.shape[:-2], "beta", "the heads")
@@ -192,7 +192,7 @@ def hopfield_attention(
     K, V       patterns and what is read of them, as in `dot_product_attention`; with V = K the pattern itself is retrieved
     beta       the inverse temperature: a number, or an array of one for each head that broadcasts to *batch and has a
                gradient; 1/√d by default
-    steps      at most so often a query is compared with the keys, the reading included: 1 is attention
+    steps      how often a query is compared with the keys at most, the reading included: 1 is attention
     tolerance  a query in a head has settled when an update surely changes its weights by less, ‖p′ − p‖₂ ≤ √(β⟨Δ, Δ′⟩)
     gradient   "unrolled", back through every update; or "implicit", at the fixed point: one update is remembered whatever
                their number, the query gets the gradient zero, and a query that has not settled gets one that is not right
@@ -207,8 +207,8 @@ def hopfield_attention(
     raises     TypeError for a wrong shape or dtype, as patterns of another width than the queries; ValueError for a β or a
                tolerance that is not above 0, fewer steps than 1, or than 2 for an implicit gradient
     """
-    _shape_of_beta(beta, Q)
-    _enough(steps, gradient)
+    _refuse_other_beta(beta, Q)
+    _refuse_few_steps(steps, gradient)
     seen = {"causal": causal, "mask": mask}
     sharp = np.asarray(1 / math.sqrt(max(Q.shape[-1], 1)) if beta is None else beta, Q.dtype)
     taken, moves = np.ones(Q.shape[:-1], np.int64), np.ones(Q.shape[:-1], bool)
@@ -280,7 +280,7 @@ def hopfield_energy(
     raises   TypeError for a wrong shape or dtype, ValueError for a β that is not above 0
     """
     one_dtype(xi=xi, K=K)
-    _shape_of_beta(beta, xi, "xi")
+    _refuse_other_beta(beta, xi, "xi")
     n, m, d = xi.shape[-2], K.shape[-2], xi.shape[-1]
     sharp = np.asarray(1 / math.sqrt(max(d, 1)) if beta is None else beta, xi.dtype)[..., None]
     sees = np.ones((n, m), bool) if mask is None else must_broadcast(mask, (*xi.shape[:-1], m))
@@ -304,7 +304,7 @@ def hopfield_energy(
 
 
 class HopfieldPullback(NamedTuple):
-    """The gradients of the function; there is nothing to learn."""
+    """The pullback of `hopfield_attention`, and NoParams for the parameters: there are none."""
 
     attention: UnrolledPullback | ImplicitPullback
 
@@ -320,7 +320,7 @@ class HopfieldPullback(NamedTuple):
 
     @property
     def settled(self) -> Array:
-        """Whether it stood still at the end, (*batch, H, n)."""
+        """Whether each query stood still at the end, (*batch, H, n)."""
         return self.attention.settled
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
@@ -331,7 +331,7 @@ class HopfieldPullback(NamedTuple):
 class Hopfield(Core):
     """Every query moves among the keys until it stands still, and takes its average of the values there.
 
-    steps      at most so often a query is compared with the keys; 1 is attention
+    steps      how often a query is compared with the keys at most; 1 is attention
     tolerance  a query has settled when an update surely changes its weights by less
     gradient   "unrolled" through all updates, or "implicit" at the fixed point, where W_q learns nothing
     beta       the inverse temperature; 1/√d by default
@@ -351,7 +351,7 @@ class Hopfield(Core):
     groups = True
 
     def __post_init__(self) -> None:
-        _enough(self.steps, self.gradient)
+        _refuse_few_steps(self.steps, self.gradient)
 
     @property
     def scale(self) -> float | None:

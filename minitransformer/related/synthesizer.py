@@ -193,7 +193,7 @@ def factorised_random_logits(
 
 
 class MixedProductsPullback(NamedTuple):
-    """Of rows side by side each part gets its part; what multiplies a row, the product with it: dw = Σ ⟨dqueries, queries⟩."""
+    """Of rows side by side each part gets its columns of the gradient; a factor of queries gets dw = Σ ⟨dqueries, queries⟩."""
 
     Q: Array
     queries: Array
@@ -399,12 +399,12 @@ class Synthesizer(Core):
 
     @property
     def remembers(self) -> str:  # type: ignore[override]
-        """Keys only if they are asked."""
+        """What a state keeps: values, and keys only if they are asked."""
         return "values" if self.mixture == "none" else "keys and values"
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """Numbers that stay as they were drawn."""
+        """Paths of parameters that stay as they were drawn."""
         if self.learned:
             return ()
         return ("logits.R",) if self.kind == "random" else ("logits.R_1", "logits.R_2")
@@ -482,7 +482,7 @@ class Synthesizer(Core):
     def step(
         self, params: SynthesizerParams, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None
     ) -> tuple[Array, Any]:
-        """As any core with values; keys are kept where they are asked."""
+        """Y of new tokens after those in the state, and the longer state, in which keys are kept only if they are asked."""
         if self.mixture == "none":
             K = K[..., :0]
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)

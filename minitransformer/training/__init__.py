@@ -1,1 +1,1 @@
-"""The engine of a training: choices, state, loop, optimiser, schedules, checkpoints."""
+"""How a model is trained: choices, state, loop, optimiser, schedules, checkpoints."""

@@ -1,9 +1,9 @@
 """Checkpoints: one safetensors file with everything that a run needs to go on. No pickle, so opening one runs no code.
 
 Written in one step (files.py): whatever happens, kill, full disk or power cut, the file holds either the old checkpoint or
-the new one, whole. The same state gives the same bytes. A digest of
-all of them stands among them, so a byte that has changed since is noticed; and what is described is compared with what is
-there before anything is made of it (description.py).
+the new one, whole. The same state, saved by the same program on the same machine, gives the same bytes. A digest of all bytes
+stands among them, so a byte that has changed since is noticed; and the description is compared with the arrays before
+anything is made of it (description.py).
 """
 
 import contextlib

@@ -18,7 +18,7 @@ class Training:
     optimiser      AdamW
     clip           largest norm of a gradient
     parts          that a batch is cut into; computed side by side, one on each core
-    seed           everything random in step s comes from `np.random.default_rng([seed, s])`
+    seed           everything random in step s is drawn from `np.random.default_rng([seed, s, …])`
     look_every     steps between two looks at held-out data
     save_every     steps between two checkpoints
     """

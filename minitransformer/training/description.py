@@ -25,10 +25,8 @@ from minitransformer.training.optimiser import AdamW
 
 DEEPEST, LONGEST = 6, 1000  # parts within parts; items of a list, letters of a name
 FREE = 2**20  # a count up to here does no harm, however small the file
-PART = (
-    object  # the hint of a field that holds a part or nothing; a model's `Any` is a name, a part, or several in turns
-)
-COUNT = 2**63 - 1  # the largest of a number that no array depends on
+PART = object  # the hint of a field that holds a part or None; a field `Any` of a model may hold a name or several parts too
+COUNT = 2**63 - 1  # the largest number where no array depends on it
 OF_TRAINING = {kind.__name__: kind for kind in (schedule.Noam, schedule.Cosine, AdamW)}
 BRINGS = "mt.register gives a class of yours its name, and `--import FILE.py` brings a file that does so"
 
@@ -53,7 +51,7 @@ def training_of(about: Any) -> Training:
 def model_of(about: Any, size: int) -> Any:
     """The model that is described. Raises ValueError, which names the field, if there can be none.
 
-    size   of the file in bytes: no count is larger, nor are two of one part together, unless both are small
+    size   of the file in bytes: no count, nor the product of two counts of one part, may be above both it and 2²⁰
     """
     known = {name: getattr(models, name) for name in models.__all__}
     known = {name: kind for name, kind in known.items() if isinstance(kind, type) and issubclass(kind, Model)}
@@ -132,7 +130,7 @@ def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> An
         hints = {field: PART if hint is Any else hint for field, hint in hints.items()}
     fields = [f.name for f in dataclasses.fields(known[name])]
     if odd := sorted(set(fields) ^ (about.keys() - {"class"})):
-        other = f"{name} has no such field" + f"; {OLD_FIELDS.get(odd[0])} says it now" * (odd[0] in OLD_FIELDS)
+        other = f"{name} has no such field" + f"; write {OLD_FIELDS.get(odd[0])} instead" * (odd[0] in OLD_FIELDS)
         raise ValueError(f"{where}.{odd[0]}: {'is missing' if odd[0] in fields else other}")
     values = {
         field: _made(about[field], hints[field], f"{where}.{field}", math.inf if field == "seed" else largest)
@@ -150,7 +148,7 @@ def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> An
 
 
 class _Counting:
-    """A generator that draws no more numbers than it is allowed. In the book, what says how many comes last."""
+    """A generator that raises ValueError when more than `left` numbers are drawn; `init` gives the shape as the last size."""
 
     def __init__(self, left: int) -> None:
         self.rng, self.left = np.random.default_rng(0), left

@@ -33,7 +33,7 @@ def bits_per_byte(objective: NextByte, model: Any, params: Tree, *, order: int =
     """The model beside the n-grams of orders 1 … `order` that were fitted on the same training text, or a sample of it.
 
     All are judged on the same bytes: the held-out text, or a sample, without its first. N-grams see across the ends of
-    topics and passages, as the model does. A kind of bytes that the text has not gives NaN.
+    topics and passages, as the model does. Where a text has no copies, or nothing but copies, that mean is NaN.
     """
     small, copies = judged(objective)
     text, copies = small.text, copies[1:]
@@ -48,6 +48,6 @@ def bits_per_byte(objective: NextByte, model: Any, params: Tree, *, order: int =
 
 
 def table(rows: list[Bits]) -> str:
-    """As text, one predictor a line."""
+    """The rows as text, one predictor a line."""
     head = f"{'bits per byte':<14}{'all':>8}{'copies':>8}{'new':>8}"
     return "\n".join([head, *(f"{name:<14}{a:8.3f}{c:8.3f}{n:8.3f}" for name, a, c, n in rows)])

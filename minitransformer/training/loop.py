@@ -1,7 +1,8 @@
 """The training loop: draw a batch, loss, gradient, clip, update; look at held-out data; save; again.
 
-Everything random in step s comes from `default_rng([seed, s])`, so the state after a step is a function of the choices,
-the data and the state before: a run that was killed and resumed gives the same numbers, bit for bit, as one that was not.
+Everything random in step s comes from generators `default_rng([seed, s, …])`, so the state after a step is a function of the
+choices, the data and the state before: a run that was killed and resumed gives the same numbers, bit for bit, as one that
+was not.
 """
 
 import math

@@ -31,7 +31,7 @@ class LossPullback(NamedTuple):
 
 
 class LastRowsPullback(NamedTuple):
-    """Of the logits, of this shape, only the last rows are asked for: the others get zeros."""
+    """Only the last rows of the logits (batch, n, vocabulary) enter the loss: the gradient of the others is zero."""
 
     model: Pullback
     shape: tuple[int, ...]
@@ -124,7 +124,7 @@ class NextByte:
         return float(self._bits(model, params, starts[few]).mean())
 
     def bits(self, model: Any, params: Tree) -> Array:
-        """−log₂ P of every held-out byte but the first, predicted from at least half a context: (m − 1,)."""
+        """−log₂ P of every held-out byte but the first, (m − 1,), predicted from at least half a context, or all before it."""
         starts = window_starts(self.text.held_out, self.context)
         return self._bits(model, params, starts)[counted(starts, self.context)]
 
@@ -141,7 +141,7 @@ class Segments(NextByte):
     """The next byte of a text that is read on and on: for models with a memory, and for those that are compared with them.
 
     A batch of B samples is B streams through the text, which begin at equal distances. Step s reads segment s of each, and
-    the model finds there what it was given in the step before. After the last segment all streams begin again, without a
+    the model gets the memory that step s − 1 has left. After the last segment all streams begin again, without a
     memory.
     """
 

@@ -2,7 +2,7 @@
 
 A Python thread leaves the interpreter free while NumPy works on an array, so threads do here what they can't do for plain
 Python. It is the best use of a second core: matrix products can spread over the cores by themselves, but the softmax, the
-norms and all the sums between them can't. Parts also fit into the caches, and into memory that NumPy gets back quickly.
+norms and all the sums between them can't. A part's arrays are also smaller, so more of them fit into the caches.
 """
 
 import contextvars

@@ -1,4 +1,4 @@
-"""The two trainings of the book: a language model on bytes, and a translator of dates.
+"""The two trainings of `minitransformer train`: a language model on bytes, and a translator of dates.
 
 Every choice has a default that suits two cores and a few minutes; steps are counted, not timed, so that a run can be
 repeated to the last bit.

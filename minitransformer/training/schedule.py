@@ -12,7 +12,7 @@ class Noam:
 
         rate(s) = factor · D^−½ · min(s^−½, s · warmup^−3/2)
 
-    The two lines meet at s = warmup, where the rate is largest.
+    The two curves meet at s = warmup, where the rate is largest.
     source   Vaswani et al. 2017, section 5.3
     """
 

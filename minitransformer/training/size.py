@@ -6,11 +6,11 @@ from minitransformer.machine import memory
 
 BYTES = 4  # of a float32
 COPIES = 4  # of the parameters: they, their gradient, and AdamW's two averages
-WIDE = 12  # W_q, W_k, W_v, W_o and the two layers of 4 D make 12 D² parameters, and at least as many rows of D numbers
+WIDE = 12  # a block has 12 D² parameters, in W_q, W_k, W_v, W_o and two layers of 4 D, and at least 12 D numbers for each token
 
 
 def needed(c: dict[str, Any]) -> int:
-    """Bytes that a training with these choices takes, about."""
+    """Bytes that a training with these choices takes at least, roughly."""
     parameters = c["depth"] * (WIDE * c["width"] ** 2 + WIDE * c["width"])
     activations = c["batch"] * c.get("context", 1) * c["depth"] * WIDE * c["width"]
     return BYTES * (COPIES * parameters + activations)

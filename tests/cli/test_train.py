@@ -190,7 +190,7 @@ def test_another_stack_is_trained_and_resumed(folder, capsys, stack):
 def test_an_option_that_there_was_once_says_what_to_write_now(capsys, option):
     with pytest.raises(SystemExit):
         main(["train", *option])
-    assert f"{option[0]}: --stack " in capsys.readouterr().err
+    assert f"{option[0]}: write --stack " in capsys.readouterr().err
 
 
 def test_a_folder_is_no_checkpoint(folder, capsys):

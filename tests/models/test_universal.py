@@ -513,7 +513,7 @@ def test_what_can_not_be():
         model_of(attention=("softmax", "window"))
     with pytest.raises(ValueError, match="can't have tokens in front"):
         SequenceModel(stack="universal", attention="etc")
-    with pytest.raises(ValueError, match="can't have what is moved"):
+    with pytest.raises(ValueError, match="can't have parameters that after_step moves"):
         model_of(attention="span")
     with pytest.raises(ValueError, match="can't have cross-attention"):
         UniversalStack((Block.of(D, H, 10, cross=True),) * 2)

@@ -327,7 +327,7 @@ def test_a_field_that_there_was_once(tmp_path):
     about["model"] |= {"reversible": False, "memory": 0, "universal": "no", "ponder": 0.01}
     del about["model"]["stack"]
     write(tmp_path / "run", arrays, about)
-    says = ': model.memory: LanguageModel has no such field; stack="transformer-xl:memory=…" says it now'
+    says = ': model.memory: LanguageModel has no such field; write stack="transformer-xl:memory=…" instead'
     assert refusal(tmp_path / "run") == says
 
 
