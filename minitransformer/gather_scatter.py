@@ -11,7 +11,9 @@ from minitransformer.typing import Array, Float, checked
 def by_offset(bias: Array, n: int, m: int) -> Array:
     """B_ij = bias_{j − i + n − 1}: one number for each offset, (…, n + m − 1), as a matrix (…, n, m), without a copy."""
     bias = np.broadcast_to(bias, (*bias.shape[:-1], max(n + m - 1, 0)))
-    return sliding_window_view(bias, m, axis=-1)[..., n - 1 :: -1, :] if n and m else np.zeros((n, m), bias.dtype)
+    if n == 0 or m == 0:
+        return np.zeros((*bias.shape[:-1], n, m), bias.dtype)
+    return sliding_window_view(bias, m, axis=-1)[..., n - 1 :: -1, :]
 
 
 def sum_by_offset(dB: Array) -> Array:

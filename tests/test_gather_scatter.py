@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from minitransformer.gather_scatter import refuse_other_heads, sum_by_index
+from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_index, sum_by_offset
+
+
+@pytest.mark.parametrize(("n", "m"), [(3, 5), (5, 3), (1, 1), (0, 4), (4, 0), (0, 0)])
+def test_by_offset_and_its_gradient(n, m, rng):
+    """B_ij = bias_{j − i + n − 1}, and ⟨dB, B⟩ = ⟨sum_by_offset(dB), bias⟩; batch axes are kept, also of nothing."""
+    bias, dB = rng.standard_normal((2, 3, max(n + m - 1, 0))), rng.standard_normal((2, 3, n, m))
+    B, dbias = by_offset(bias, n, m), sum_by_offset(dB)
+    assert (B.shape, dbias.shape) == (dB.shape, bias.shape)
+    for i, j in np.ndindex(n, m):
+        np.testing.assert_array_equal(B[..., i, j], bias[..., j - i + n - 1])
+    np.testing.assert_allclose(np.vdot(dB, B), np.vdot(dbias, bias), rtol=1e-12)
 
 
 def test_sum_by_index_is_the_gradient_of_looking_up(rng):

@@ -4,8 +4,9 @@
     Q = H W_q,   K = H̃ W_k,   V = H̃ W_v            query i of n sees the keys j ≤ i + M
 
 Nothing goes back into the memory: a step of training stays within one segment, whatever was read before. But a row of the
-memory has itself looked back when it was made: through L layers, information comes from at least L times as far as one layer sees.
-Positions have to be relative: row 3 of this segment and row 3 of the last one would otherwise stand at the same place.
+memory has itself looked back when it was made: through L layers, information comes from L times as far as one layer sees, or
+from further. Positions have to be relative: row 3 of this segment and row 3 of the last one would otherwise stand at the
+same place.
 """
 
 from typing import Any, NamedTuple
