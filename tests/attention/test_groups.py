@@ -104,7 +104,7 @@ def test_what_can_not_be_shared():
     params = some(model_of(None))
     with pytest.raises(ValueError, match="groups: 4 heads of keys are not divisible into 3 groups"):
         mean_pool_heads(params, H, 3)
-    with pytest.raises(ValueError, match="heads: the queries of width 16 are not those of 5 heads"):
+    with pytest.raises(ValueError, match="heads: W_q has 16 columns, which are not divisible into 5 heads"):
         mean_pool_heads(params, 5, 1)
     layer = MultiHeadAttention(D, H, core=Reformer(H, D // H))
     with pytest.raises(ValueError, match="queries are the keys"):
