@@ -81,7 +81,7 @@ def longformer_attention(
     cost           O(n (radius + global_tokens) d), O(n² d) with an encoding. Global rows see what comes later: never causal
     returns        Y and a pullback: dQ, dK, dV, dQ_g, dK_g, dV_g = pullback(dY), after dparams if there is an encoding. Of Q only
                    the rows that are not global have a gradient, of Q_g only those that are
-    raises         TypeError for a wrong shape or dtype, ValueError for a radius or global_tokens below 0, or a mask of another shape
+    raises         TypeError for a wrong shape or dtype, ValueError for a radius or global_tokens below 0, or for the mask
     """
     one_dtype(Q=Q, K=K, V=V, Q_g=Q_g, K_g=K_g, V_g=V_g)
     n = Q.shape[-2]

@@ -132,8 +132,8 @@ def sink_attention(
     source        Xiao et al. 2024, in whose code the cache is turned anew for every token
     cost          O(n (a + w) d) time, and as much memory with an encoding. Always causal
     returns       Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding
-    raises        TypeError for a wrong shape or dtype, or a `rotate` without `turn`; ValueError for a < 0, w < 1, more queries than
-                  keys, or an encoding beside `rotate`
+    raises        TypeError for a wrong shape or dtype, or a `rotate` without `turn`; ValueError for a < 0, w < 1, n > m, or an
+                  encoding beside `rotate`
     """
     n, m = Q.shape[-2], K.shape[-2]
     if first < 0:
