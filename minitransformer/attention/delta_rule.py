@@ -66,7 +66,7 @@ def empty(K: Array, V: Array) -> Array:
 
 
 def read(k: Array, S: Array) -> Array:
-    """kᵀ S, of each memory of the batch. (In a product of matrices this small, BLAS may warn of numbers that are not in them.)"""
+    """kᵀ S, of each memory of the batch. (Not by BLAS, which in such small products may warn of numbers that are not in them.)"""
     return (k[..., :, None] * S).sum(-2)
 
 

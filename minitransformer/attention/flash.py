@@ -76,7 +76,7 @@ def _finite(m: Array) -> Array:
 def gradients(
     Q: Array, K: Array, V: Array, mask: Array | None, scale: float, L: Array, D: Array, dY: Array
 ) -> tuple[Array, Array, Array]:
-    """dQ, dK, dV of a block of pairs, whatever the other blocks are: all that they have to say is in L and D.
+    """dQ, dK, dV of a block of pairs, whatever the other blocks are: all that is asked of them is in L and D.
 
     A = exp(S − L),   dA = dY Vᵀ,   dS = A ⊙ (dA − D),   D_i = ⟨dy_i, y_i⟩
     """

@@ -62,8 +62,8 @@ class Encoding(Checked):
 class OffsetBias(Encoding):
     """S_ij = scale · ⟨q_i, k_j⟩ + b_{j−i}: one number for each head and offset, in the tiles of the fused core.
 
-    A subclass says what the bias is:    bias(params, n, m, causal) → (H, n + m − 1) from offset −(m − 1) to n − 1, as in `offsets`,
-    and a pullback from its gradient to dparams.
+    A subclass says what the bias is:    bias(params, n, m, causal) → (H, n + m − 1), one for each of the `offsets` from −(m − 1)
+    to n − 1, and a pullback from its gradient to dparams.
     """
 
     acts_on: ClassVar[tuple[str, ...]] = ("scores",)

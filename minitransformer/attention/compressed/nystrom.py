@@ -238,9 +238,8 @@ def nystrom_attention(
     asking = there[..., m - n :]
     of_queries, of_keys = (segments(tokens, landmarks).astype(Q.dtype) for tokens in (asking, there))
     Q_few, K_few = _mixed(of_queries, where_seen(asking[..., None], Q)), _mixed(of_keys, K)
-    used = [
-        means.max(-1, initial=0)[..., None, :] > 0 for means in (of_queries, of_keys)
-    ]  # False for a landmark without tokens
+    # a sample with fewer than r tokens has landmarks without any, which are not used
+    used = [means.max(-1, initial=0)[..., None, :] > 0 for means in (of_queries, of_keys)]
     few = None if used[1].all() else used[1]
 
     N, from_landmarks = dot_product_attention(
