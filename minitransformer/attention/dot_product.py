@@ -96,7 +96,7 @@ class AttentionPullback(NamedTuple):
 def refuse_what_does_not_fit(
     Q: Array, K: Array, V: Array, bias: Array | None, mask: Array | None, sink: Array | None
 ) -> None:
-    """Raise TypeError for mixed dtypes or heads that can't share these keys, ValueError for other shapes of bias, mask or sink."""
+    """Raise TypeError for mixed dtypes or heads that can't share these keys, ValueError for another shape of bias, mask, sink."""
     one_dtype(Q=Q, K=K, V=V, bias=bias, sink=sink)
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     if not heads_fit(K, batch):

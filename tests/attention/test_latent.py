@@ -271,7 +271,7 @@ def test_the_same_numbers_as_in_transformers(query_rank, causal, tier):
     ("options", "says"),
     [
         ({"rank": 0}, "rank: 0"),
-        ({"rotary": 3}, "rotary: 3 channels"),
+        ({"rotary": 3}, "rotary: 3 should be even"),
         ({"heads": 5}, "width: 24 is not divisible"),
         ({"query_rank": 0}, "query_rank: 0"),
         ({"base": -1.0}, "base"),
