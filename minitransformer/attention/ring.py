@@ -221,7 +221,8 @@ def ring_attention(
     processes   whether each worker is a process of its own; otherwise they take turns in this one, with the same numbers. A
                 script that starts processes needs its `if __name__ == "__main__":`
     source      Liu, Zaharia and Abbeel 2023; stripes: Brandon et al. 2023; zigzag as in zhuzilin/ring-flash-attention
-    cost        O(n² d / W) time for each worker, and O(n d / W) memory; it sends 2 n d / W numbers in each of W − 1 steps
+    cost        O(n² d / W) time for each worker, and O(n d / W + n² / W²) memory, with the scores of a block. It sends 2 n d / W
+                numbers in each of W − 1 steps, and on the way back 4 n d / W in each of W
     returns     Y and a pullback: dQ, dK, dV = pullback(dY)
     raises      TypeError for a wrong shape or dtype, ValueError if the positions are not those of the text, each once
     """

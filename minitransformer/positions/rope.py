@@ -92,7 +92,6 @@ def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = No
     channels = np.arange(d)
     order = np.concatenate([channels[first], channels[second], channels[2 * len(channels[first]) :]])
     if to != "halves":
-        _pairs(0, to)  # refuses what is no layout
         order = np.argsort(order)  # the inverse permutation
     return W.reshape(*W.shape[:-1], W.shape[-1] // d, d)[..., order].reshape(W.shape)
 
