@@ -156,7 +156,10 @@ def test_published_numbers(scaling, d, base, length, frequencies, magnitude):
         (lambda: NTK(0.0), "factor: 0.0 should be above 0"),
         (lambda: NTK(math.nan), "factor: nan should be a number"),
         (lambda: NTK(2.0)(2, 1e4, 5), "d: 2 should be at least 4"),
-        (lambda: RoPE(2, scaling=NTK(2.0)), "d: 2 should be at least 4"),  # when it is made, not when it turns something
+        (
+            lambda: RoPE(2, scaling=NTK(2.0)),
+            "d: 2 should be at least 4",
+        ),  # when it is made, not when it turns something
         (lambda: DynamicNTK(0.9, 10), "factor: 0.9 should be at least 1"),
         (lambda: DynamicNTK(2.0, 0), "trained: 0 should be at least 1"),
         (lambda: DynamicNTK(2.0, 10)(2, 1e4, 5), "d: 2 should be at least 4"),

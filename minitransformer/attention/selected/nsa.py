@@ -207,9 +207,8 @@ def last_query(Q: Array, state: NSAState, block: int, chosen: int, window: int) 
     (past, means), (*batch, H, _, d) = state, Q.shape
     m, G, complete, blocks = past.length, past.K.shape[-3], means.length, -(-past.length // block)
     A, _ = softmax(Q.dtype.type(d**-0.5) * Q @ for_each_head(means.keys, (*batch, H)).mT)
-    weight = np.full(
-        (*past.K.shape[:-2], 1, blocks), np.inf, Q.dtype
-    )  # the first block, its own and the one before are seen
+    # the first block, its own and the one before are always chosen
+    weight = np.full((*past.K.shape[:-2], 1, blocks), np.inf, Q.dtype)
     weight[..., 1 : blocks - 2] = A.reshape(*batch, G, H // G, 1, complete).sum(-3)[..., 1 : blocks - 2]
     lists = largest_places(weight, min(max(chosen, 3), blocks), np.array([blocks]))
     j = as_one_axis(lists[..., None] * block + np.arange(block), -2)

@@ -103,9 +103,8 @@ class BigBird(Pattern):
 
     def _tiles(self, t: Array, k: Array, m: int, causal: bool, head: int) -> Array:
         own = self._blocks(self._number(m), causal, head)
-        before = np.pad(
-            own.cumsum(0).cumsum(1), ((1, 0), (1, 0))
-        )  # [t, k]: of the first t blocks of queries and k of keys, the pairs that see
+        # [t, k]: how many pairs of the first t blocks of queries and the first k of keys see each other
+        before = np.pad(own.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
 
         def blocks(tile: Array) -> tuple[Array, Array]:
             ends = tile * TILE - self.extra, tile * TILE - self.extra + TILE - 1

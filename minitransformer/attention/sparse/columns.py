@@ -92,11 +92,8 @@ def column_attention(
     cost     O(n²/stride · d) time for the columns, whatever the stride, and that of the window; O(n) memory
     """
     n, own = Q.shape[-2], 0 if near is None else stride
-    arrays = (
-        Q[..., own:, :],
-        K[..., : n - own, :],
-        V[..., : n - own, :],
-    )  # each query beside the last key that it sees in its column
+    # each query beside the last key that it sees in its column
+    arrays = Q[..., own:, :], K[..., : n - own, :], V[..., : n - own, :]
     Y, far = dot_product_attention(*(in_columns(X, stride) for X in arrays), causal=True)
     L = in_order(far.L[..., None], n - own)[..., 0]
     Y = in_order(Y, n - own)

@@ -22,7 +22,7 @@ class Graph(NamedTuple):
 
     @property
     def edges(self) -> int:
-        """Number of pairs of different tokens of which one sees the other, at least."""
+        """Number of pairs of different tokens of which at least one sees the other."""
         return int(np.triu(self.A | self.A.T, 1).sum())
 
     def distances(self) -> Array:

@@ -81,7 +81,8 @@ def longformer_attention(
     cost           O(n (radius + global_tokens) d), O(n² d) with an encoding. Global rows see what comes later: never causal
     returns        Y and a pullback: dQ, dK, dV, dQ_g, dK_g, dV_g = pullback(dY), after dparams if there is an encoding. Of Q only
                    the rows that are not global have a gradient, of Q_g only those that are
-    raises         TypeError for a wrong shape or dtype, ValueError for a radius or global_tokens below 0, or for the mask
+    raises         TypeError for a wrong shape or dtype, ValueError for a radius or global_tokens below 0, or a mask that
+                   does not fit
     """
     one_dtype(Q=Q, K=K, V=V, Q_g=Q_g, K_g=K_g, V_g=V_g)
     n = Q.shape[-2]
@@ -89,10 +90,11 @@ def longformer_attention(
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], n))
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
-    pattern = Window(radius, dilation, global_tokens)(
-        n - g, n, causal=False
-    )  # rows that are not global: the last of n positions
-    if encoding is not None:  # takes queries that are the last ones: the global ones are not, so all are asked
+    # the rows that are not global are the last of n positions
+    pattern = Window(radius, dilation, global_tokens)(n - g, n, causal=False)
+    if (
+        encoding is not None
+    ):  # its queries are the last positions, which the global ones are not: so all rows are queries
         first = np.arange(n)[:, None] < g
         Y, everything = attend(encoding, params, Q_g, K_g, V_g, mask=first if mask is None else first & mask)
         Y_local, near = attend(encoding, params, Q[..., g:, :], K, V, mask=below, pattern=pattern)

@@ -17,7 +17,7 @@ class RandomKeys(Pattern):
     Not quick by itself, for nearly every tile of a short text holds a pair: BigBird draws blocks. It is here to be looked at:
     with a window and a global token, RandomKeys(2) | Window(1) | Window(0, global_tokens=1), it is the picture in articles.
 
-    seed     what is drawn depends on it and on the row, and if not causal on the number of keys; it stays so in training
+    seed     what is drawn depends on it and on the row, and if not causal on the number of keys; training does not change it
     source   Lecture notes C.3, random attention; Aalto 3.1.3; Zaheer et al. 2020
     """
 
