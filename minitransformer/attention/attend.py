@@ -49,7 +49,7 @@ class TurnedPullback(NamedTuple):
 
 
 class OffsetBiasPullback(NamedTuple):
-    """Back through attention, then from the bias to what it was made of; a bias of the core is a summand, and gets the same."""
+    """Back through attention, then from the bias to its parameters. A bias of the core was added, and gets the same gradient."""
 
     bias: Pullback
     attention: Pullback
@@ -67,7 +67,7 @@ class OffsetBiasPullback(NamedTuple):
 
 
 class FormedPullback(NamedTuple):
-    """The chain rule through the stages, last stage first. What acts on scores and on values gets the sum."""
+    """The chain rule through the stages, last stage first. An encoding that acts on scores and on values gets the sum."""
 
     scores: Pullback
     softmax: Pullback
@@ -110,12 +110,13 @@ def attend(
     """Attention with an encoding of positions, of the pairs that a mask and a pattern leave. The queries are the last n of m.
 
     encoding  what changes the scores, and perhaps the values, or turns queries and keys; None for plain attention
-    params    what it has learned; NoParams() if that is nothing
+    params    the parameters of the encoding; NoParams() if it has none
     others    as in `block_sparse_attention`. A bias is the core's own, and is added to what the encoding makes of the scores
     scale     that of the encoding by default; only where the scores are ⟨q_i, k_j⟩ and a number
     cost      that of `block_sparse_attention`; scores that are formed take O(n m d) time and O(n m) memory, whatever the pattern
     returns   Y and a pullback: dparams, dQ, dK, dV = pullback(dY), and dbias if there is a bias, dsink if there is a sink
-    raises    as `block_sparse_attention`; ValueError for more queries than keys, or heads that the encoding does not have
+    raises    as `block_sparse_attention`; with an encoding, ValueError for more queries than keys, another number of heads, or a
+              scale where the scores are formed
     """
     options: dict[str, Any] = {"sink": sink, "causal": causal, "mask": mask, "cap": cap}
     if encoding is None:
@@ -135,7 +136,9 @@ def attend(
         return Y, OffsetBiasPullback(back, attention, shapes)
     if isinstance(encoding, ScoreEncoding):
         if scale is not None:
-            raise ValueError(f"scale: {type(encoding).__name__} has one of its own")
+            raise ValueError(
+                f"scale: {type(encoding).__name__} forms the scores with a scale of its own, so none can be given"
+            )
         return form(encoding, params, Q, K, V, bias, pattern=pattern, **options)
     (Q, q), (K, k) = encoding.turn(Q, first=m - n, length=m), encoding.turn(K, length=m)  # type: ignore[attr-defined]
     Y, attention = _among_pairs(Q, K, V, pattern, bias, scale=scale, **options)
@@ -164,10 +167,10 @@ def form(
     cap: float | None = None,
     normalise: Any = None,
 ) -> tuple[Array, FormedPullback]:
-    """As `attend`, and every matrix is formed; a pattern is a mask more.
+    """As `attend` with an encoding of scores, but every matrix is formed, and a pattern is one more mask.
 
-    matrix     a number of the core for each pair, (*batch, n, m), in place of one for each offset; its gradient is the last
-    normalise  from S and the mask to A, with a pullback, in the place of softmax with its sink and cap
+    matrix     a number that the core adds to the score of each pair, (*batch, n, m), in place of a bias; dmatrix comes after dV
+    normalise  what takes the place of softmax with its sink and cap: from S and the mask to A and a pullback
     """
     one_dtype(Q=Q, K=K, V=V, bias=bias, matrix=matrix, sink=sink)
     n, m = queries_last(Q, K)

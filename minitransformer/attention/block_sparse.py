@@ -27,7 +27,7 @@ class BlockPattern(NamedTuple):
 
     Head p sees of query tile t the tiles `tiles[starts[p, t] : starts[p, t + 1]]`, which rise; p is 0 for all heads if
     `starts` has one row. Of such a tile every pair counts where `which` is −1; else `masks[which]`, (64, 64), says which
-    pairs do. Equal masks are stored once: a window has a handful.
+    pairs do. `block_pattern` stores equal masks once: a window has a handful.
     """
 
     n: int
@@ -50,7 +50,7 @@ class BlockPattern(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Number of pairs that are computed: all those of the tiles in the list."""
+        """Number of pairs that are computed: all those of the tiles in the lists of all heads."""
         return len(self.tiles) * TILE * TILE
 
 
@@ -66,7 +66,7 @@ def block_pattern(
     """The pattern in which the query at position i sees the key at position j where sees(i, j) is True.
 
     sees     takes i of shape (64, 1) and j of shape (1, 64); the last ones may lie behind the last position
-    blocks   (⌈n/64⌉, ⌈m/64⌉), False where the whole tile is known to be empty; without it all n m pairs are asked for
+    blocks   (⌈n/64⌉, ⌈m/64⌉), False where a whole tile is known to be empty; without it `sees` is asked for all n m pairs
     causal   and j ≤ i
     cost     O(tiles of the blocks · 64²), in NumPy; worth keeping
     raises   ValueError for blocks of another shape
@@ -98,8 +98,9 @@ def block_pattern(
 
 @functools.lru_cache(maxsize=64)
 def complete_blocks(first: int, n: int, count: int, step: int, front: int = 0) -> BlockPattern:
-    """The pattern in which query i = first … first + n − 1 sees each block of `step` keys that is over: (b + 1) step ≤ i + 1.
+    """The pattern of queries i = first … first + n − 1 over keys each of which stands for a block of `step` positions.
 
+    Query i sees key b if its block is complete: (b + 1) step ≤ i + 1.
     count    how many blocks there are; `front` more keys stand in front of them, and every query sees those
     cost     O(n · 64) to make the masks of the tiles at the edge, few of which differ
     """
@@ -127,7 +128,9 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     """
     patterns = [settled(pattern, "patterns") for pattern in patterns]
     if len({(p.n, p.m) for p in patterns}) != 1 or any(len(p.starts) != 1 for p in patterns):
-        raise ValueError(f"patterns: should be of one n and m, a list each, got {[(p.n, p.m) for p in patterns]}")
+        raise ValueError(
+            f"patterns: should have the same n and m, and one list each, got {[(p.n, p.m) for p in patterns]}"
+        )
     tiles = np.cumsum([0, *(len(p.tiles) for p in patterns)])
     masks = np.cumsum([0, *(len(p.masks) for p in patterns)])
     return BlockPattern(
@@ -142,9 +145,9 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
 
 
 def settled(pattern: BlockPattern, name: str = "pattern") -> BlockPattern:
-    """The pattern in arrays that nobody can change between the passes: a copy, if somebody could.
+    """The pattern in read-only arrays, so that the backward pass finds what the forward pass saw: a copy, unless they are so.
 
-    raises   ValueError for a pattern whose lists lead out of themselves: compiled code would follow them anywhere
+    raises   ValueError for indices that lead out of their arrays, which compiled code would follow anywhere
     """
     n, m, starts, tiles, which, masks = pattern
     arrays = all(isinstance(a, np.ndarray) and a.ndim for a in (starts, tiles, which, masks))
@@ -174,7 +177,7 @@ def settled(pattern: BlockPattern, name: str = "pattern") -> BlockPattern:
 
 
 def _for_good(X: Array, dtype: np.dtype) -> Array:
-    """X, if it can't be written to, in this dtype."""
+    """X as a read-only array of this dtype: X itself if it is that and owns its memory, else a copy."""
     if X.flags.writeable or X.dtype != dtype or X.base is not None:
         X = X.astype(dtype)
         X.flags.writeable = False
@@ -204,14 +207,14 @@ def block_sparse_attention(
              hides more pairs than the pattern does. A query that sees no key gives zeros.
     cost     O(pattern.pairs · d) time, O(n + m) memory; in the tier "numpy" O(n m d) and O(n m), for it is the definition
     returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dbias and dsink where these are given
-    raises   TypeError for a wrong shape or dtype, ValueError for a pattern of other lengths, or one that is broken
+    raises   as `dot_product_attention`; ValueError for a pattern of other lengths or heads, or with indices outside its arrays
     """
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     if (pattern.n, pattern.m) != (n, m):
         raise ValueError(f"pattern: it is for {pattern.n} queries and {pattern.m} keys, not {n} and {m}")
     pattern = settled(pattern)
     if len(pattern.starts) not in (1, *batch[-1:]):
-        raise ValueError(f"pattern: it has lists for {len(pattern.starts)} heads, and the queries are {Q.shape}")
+        raise ValueError(f"pattern: lists for {len(pattern.starts)} heads do not fit queries of shape {Q.shape}")
     refuse_what_does_not_fit(Q, K, V, bias, mask, sink)
     if loops := loops_in("attention"):
         scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)

@@ -28,19 +28,20 @@ NO_PAIRS = (
 class Part(Checked):
     """What a core and a mixer say about themselves, and what may happen to their parameters beside the gradient.
 
-    stage       what of attention it replaces: project, scores, pattern, normalise, aggregate; for the table of chapter 20
+    stage       which stages of attention it replaces, for the table of chapter 20: project, scores, pattern, normalise,
+                aggregate, "all of them" or "none"
     cost        of n tokens, for the table of `minitransformer attentions`
     causal      whether a query can be kept from what comes later: "either" way, "always" so, or "never"
-    looks_ahead whether, though causal, which keys a query sees depends on what comes later; not what it takes from them
+    looks_ahead whether, though causal, it lets later tokens change which of the earlier keys a query sees
     remembers   what decoding keeps of the tokens so far; None if the whole sequence has to be read again for every token
-    needs       what else has to be so; for the table
+    needs       what else it requires, in words for the table
     shared      paths of parameters that all layers of a stack have in common
     untrained   paths of parameters that no gradient moves; the gradient has None in their place
-    apart       paths of parameters that only an added loss moves: Y depends on them by a choice, if at all
+    apart       paths of parameters that only an added loss moves: dY gives them no gradient
     moves       whether `after_step` does anything
     prefix      tokens that it wants in front of the sequence, beside those of the text; they live through all layers
     adds_loss   whether its pullback has a loss to be added (`added_loss` in pullback.py)
-    unplaced    why an encoding of positions can't change its scores: what the table and the refusal say of it
+    unplaced    why an encoding of positions can't change its scores: words for the error, and for the grid of `positions`
     """
 
     stage: ClassVar[str] = ""
@@ -55,43 +56,43 @@ class Part(Checked):
 
     @property
     def prefix(self) -> int:
-        """No tokens: a core without rows of its own stands for none."""
+        """How many tokens it wants in front of the text: none, unless a subclass says so."""
         return 0
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """No parameter is shared between layers."""
+        """Paths of the parameters that all layers share: none, unless a subclass says so."""
         return ()
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """Every parameter is trained."""
+        """Paths of the parameters that no gradient moves: none, unless a subclass says so."""
         return ()
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """Y has a gradient for every parameter."""
+        """Paths of the parameters that only an added loss moves: none, unless a subclass says so."""
         return ()
 
     @property
     def decodes(self) -> bool:
-        """Whether `step` goes on from a state."""
+        """Whether `step` can go on from a state: if decoding keeps anything of the tokens so far."""
         return self.remembers is not None
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """Parameters of one layer."""
+        """The parameters of one layer; without any, NoParams()."""
         return NoParams()
 
     def observe(self, pullback: Pullback) -> Tree:
-        """What `after_step` has to know of a forward pass; averaged over the parts of a batch, as gradients are."""
+        """What `after_step` needs to know of a forward pass; averaged over the parts of a batch, as gradients are."""
         return None
 
     def after_step(self, params: Tree, observed: Tree, rng: np.random.Generator) -> Tree:
-        """The parameters after an optimiser's step: averages moved, features drawn again, spans brought into range."""
+        """The parameters after an optimiser's step, here unchanged; others move averages, draw features again, or clip spans."""
         return params
 
     def refuse(self, *, causal: bool) -> None:
-        """Raise ValueError if this can't be causal, or can't but be."""
+        """Raise ValueError if it shall be causal and can't be, or shall not be and always is."""
         if self.causal == ("never" if causal else "always"):
             can = "can't be causal" if causal else "is always causal: it reads from left to right"
             raise ValueError(f"attention: {type(self).__name__} {can}")
@@ -107,11 +108,11 @@ class Core(Part):
 
     mask              True where query i sees key j, broadcast to (*batch, H, n, m)
     rng               for what is drawn; a core that draws takes a fixed seed if there is none
-    encoding          an encoding of positions that changes its scores; a core that scores pairs (i, j) of positions has it as a
-                      field, and takes all of them. What they learn are its parameters, or a part of these called `encoding`
+    encoding          an encoding of positions that changes its scores. A core that scores pairs (i, j) has it as a field, and
+                      takes any. The encoding's parameters are those of the core, or a part of them called `encoding`
     groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
                       repeats them
-    queries           whether it has any; if not there is no W_q, nor a W_k, and it is given V in their place, for the shape
+    queries           whether it has queries; without them there is no W_q, and it is given V in the place of Q, for the shape
     key_heads         heads of queries and keys, each of which serves H/key_heads neighbouring heads of values; None for H. Then
                       Q and K are (*batch, key_heads, …), V and the streams (*batch, H, …)
     queries_are_keys  whether K is Q, and there is no W_k
@@ -119,13 +120,13 @@ class Core(Part):
                       mixer does, before the core sees them
     streams           what else it wants projected from X: name and width for each head
     starts_as         of the streams, which projection (q, k or v) they start as a copy of; the others are drawn
-    scale             of the product of queries and keys, if W_q has to be drawn smaller for it; None for 1/√d
+    scale             by which queries times keys are multiplied, if it is not 1/√d: then W_q is drawn smaller; None for 1/√d
     norm              "rms" if the mixer should bring queries and keys to a root mean square of one, and learn a gain
     gate              "head" or "element" if the mixer should open Y by σ(X W_g), with a number for each head or each channel
     """
 
     remembers: ClassVar[str | None] = "keys and values"
-    unplaced = "has no field `encoding`, as a core has that scores pairs of positions"
+    unplaced = "has no field `encoding`, which every core has that scores pairs of positions"
     encoding: Any = None
     groups: ClassVar[bool] = False
     queries: ClassVar[bool] = True
@@ -145,21 +146,21 @@ class Core(Part):
 
     @property
     def scale(self) -> float | None:
-        """That of the encoding."""
+        """The scale that the encoding asks for; None for 1/√d."""
         return None if self.encoding is None else self.encoding.scale
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What the encoding shares."""
+        """The parameters of the encoding that all layers share."""
         return () if self.encoding is None else self.encoding.shared
 
     @property
     def decodes(self) -> bool:
-        """Whether `step` goes on from a state: not if keys would be turned by other angles in a longer text."""
+        """Whether `step` can go on from a state: not if a longer text would turn the same keys by other angles."""
         return self.remembers is not None and (self.rotate is None or self.rotate.fixed)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """What the encoding has to learn."""
+        """The parameters of the encoding; without one, NoParams()."""
         return NoParams() if self.encoding is None else self.encoding.init(rng, dtype)
 
     def __call__(
@@ -170,9 +171,11 @@ class Core(Part):
     def fit_heads(
         self, Q: Array, K: Array, V: Array, streams: tuple[Array, ...] = (), mask: Any = None, *, new: bool = False
     ) -> None:
-        """Refuse what does not fit, for all cores, before they run. `new`: these are new positions, of a step.
+        """Refuse arrays that do not fit together, or do not fit this core, before it runs.
 
-        raises   TypeError for other dtypes, ValueError for other shapes than those above
+        new      whether these are the new positions of a step, which have as many keys as queries
+        raises   TypeError for another dtype than float32 or float64, a mixture of the two, or a mask that is not boolean;
+                 ValueError for other shapes than those that `Core` names
         """
         given = {"Q": Q, "K": K, "V": V, **dict(zip(self.streams, streams, strict=False))}
         for name, X in given.items():
@@ -212,10 +215,10 @@ class Core(Part):
             must_broadcast(mask, (*heads, n, m))
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any) -> tuple[Array, Any]:
-        """Y of n new positions after those in the state (None: there are none yet), and the longer state.
+        """Y of n new positions after those in the state (None before the first), and the longer state.
 
-        The same numbers as the last n rows of the causal whole. A state has a `length`, and is not changed. Here it holds
-        keys and values, which suits any core whose n queries can be the last of m positions: O(m d) for one new token.
+        Y is the last n rows of causal attention over all positions so far. A state has a `length`, and is not changed. Here it
+        holds keys and values, which suits any core whose n queries can be the last of m positions: O(m d) for one new token.
         """
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         Y, _ = self(params, Q, state.keys, state.values, *streams, causal=True, mask=None, rng=None)
@@ -223,7 +226,7 @@ class Core(Part):
 
 
 class NothingLearnedPullback(NamedTuple):
-    """Of a core without parameters: the gradients of its function."""
+    """The pullback of a core without parameters: that of its function, with NoParams() in front."""
 
     attention: Pullback
 
@@ -251,7 +254,7 @@ class Mixer(Part):
         raise TypeError(f"{type(self).__name__} does not say what it computes")
 
     def step(self, params: Tree, X: Array, state: Any = None) -> tuple[Array, Any]:
-        """Y of new tokens after those in the state, and the longer state; as the last rows of the causal whole."""
+        """Y of new tokens after those in the state, as in causal attention over all tokens so far; and the longer state."""
         raise TypeError(f"{type(self).__name__} keeps no state")
 
 
@@ -278,16 +281,16 @@ def seen_tokens(mask: Array | None, X: Array) -> Array | None:
     if mask is None:
         return None
     shape = (*X.shape[:-2], 1, 1, X.shape[-2])
-    must_broadcast(mask, shape, what="tokens, for it hides no pair")
+    must_broadcast(mask, shape, what="the tokens, which are all that it can hide")
     return np.broadcast_to(mask, shape)[..., 0, 0, :]
 
 
 def refuse_more_queries(n: int, m: int) -> None:
     """Raise ValueError unless n queries can be the last of m positions."""
     if n > m:
-        raise ValueError(f"Q: {n} queries, which should be the last of the {m} keys")
+        raise ValueError(f"Q: {n} queries for {m} keys: should be at most as many, at the last of the keys' positions")
 
 
 def where_seen(seen: Array | None, X: Array) -> Array:
-    """X with zeros for the keys that are not there, whatever stood in their place."""
+    """X with zeros in the rows of keys that are not there, whatever stood in them."""
     return X if seen is None else np.where(seen, X, X.dtype.type(0))

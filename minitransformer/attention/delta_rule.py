@@ -6,7 +6,7 @@
 
 With e_t = v_t and β_t = 1 this is kernel attention without a denominator (the sum rule), where two values written under
 one key are read as their sum. Here the second replaces the first: with ‖k_t‖ = 1 and β_t = 1, k_tᵀ S_t = v_t. Keys should be
-of norm one, or at least β_t ‖k_t‖² < 2: beyond that, the memory grows with each write.
+of norm one, or at least β_t ‖k_t‖² < 2: beyond that, the memory grows when one key is written to again and again.
 
 S is (r, dv), as in `KernelState`; sources that print W_t = W_{t−1} + β_t (v_t − W_{t−1} k_t) k_tᵀ mean W = Sᵀ.
 """
@@ -28,7 +28,7 @@ class DeltaRulePullback(NamedTuple):
 
     δS_t = δS_{t−1} + δ(β_t k_t) e_tᵀ + β_t k_t δe_tᵀ. With g = Gᵀ k_t:  dβ_t = ⟨e_t, g⟩,  de_t = β_t g = dv_t.
     e_t = v_t − S_{t−1}ᵀ k_t:  dk_t = β_t G e_t − S_{t−1} de_t,  and G −= k_t de_tᵀ goes on to S_{t−1}.
-    S_before holds the state before each chunk of 64; those inside are made again, from the e_t: memory is linear in n.
+    S_before holds the state before each chunk of 64 positions; those inside are computed again from the e_t, one chunk at a time.
     From a state on, G begins with dS, the gradient of the last one, and ends as that of the first.
     """
 
@@ -66,12 +66,12 @@ def empty(K: Array, V: Array) -> Array:
 
 
 def read(k: Array, S: Array) -> Array:
-    """kᵀ S, of each memory of the batch. (As a product of so small matrices, BLAS warns of numbers that are not in them.)"""
+    """kᵀ S, of each memory of the batch. (Not by BLAS, which in such small products may warn of numbers that are not in them.)"""
     return (k[..., :, None] * S).sum(-2)
 
 
 def outer(a: Array, b: Array) -> Array:
-    """The matrix a bᵀ, row by row."""
+    """The matrix a bᵀ for each vector a and b of the batch."""
     return a[..., :, None] * b[..., None, :]
 
 

@@ -20,7 +20,7 @@ from minitransformer.typing import Array, Float, checked
 class DepthwisePullback(NamedTuple):
     """dx_j = Σ_s a_(j + left − s)s ⊙ dy_(j + left − s); da_is = dy_i ⊙ x_(i − left + s), a sum over who shares a; db = Σ dy.
 
-    rows   X with the rows in front of it and behind it, of which zeros stand for those that are not there
+    rows   X with the rows before and after it, zeros where there are none
     """
 
     rows: Array
@@ -39,7 +39,7 @@ class DepthwisePullback(NamedTuple):
 
 
 class SharedPullback(NamedTuple):
-    """Of a kernel that all channels of a head share, by the loop; A (…, H, K)."""
+    """From the pullback of the compiled loop, for a kernel that all channels of a head share: dA (…, H, K) gets a last axis."""
 
     convolve: Pullback
 
@@ -49,7 +49,7 @@ class SharedPullback(NamedTuple):
 
 
 def _of_all(dA: Array, A: Array) -> Array:
-    """The sum over all that share an entry of A: first over the tokens of a text."""
+    """The sum of dA over all that share an entry of A: first over the tokens of a text, then as broadcasting says."""
     if A.ndim < 3 or A.shape[-3] == 1:
         dA = dA.sum(-3, keepdims=A.ndim > 2)
     return unbroadcast(dA, A.shape)

@@ -5,7 +5,8 @@
 
 Weight that both give to keys which don't matter cancels, as noise does in a differential amplifier. Two neighbouring heads of
 queries and keys, 2p and 2p + 1, make one pair, and their values, side by side, are one value of width 2d: so H softmaxes of width
-d are H/2 heads of width 2d, and the cost is that of H heads. Rows sum to 1 − λ; the norm takes back what that does to the size.
+d are H/2 heads of width 2d. The scores cost what those of H heads do, and A V twice as much, for both softmaxes of a pair meet
+the wide value. Rows sum to 1 − λ; the norm takes back what that does to the size.
 """
 
 import math
@@ -75,7 +76,7 @@ def differential_attention(
 
 @checked
 def first_lambda(layer: NonNegative) -> float:
-    """λ₀ = 0.8 − 0.6 e^{−0.3 l} of layer l = 0, 1, …: 0.2 in the first one, and nearly 0.8 in the tenth.
+    """λ₀ = 0.8 − 0.6 e^{−0.3 l} of layer l = 0, 1, …: 0.2 in the first one, and 0.76 in the tenth.
 
     LanguageModel(attention=tuple(Differential(heads, d, first_lambda(layer)) for layer in range(depth)))
     source   Ye et al. 2024, where layers are counted from 1, and l − 1 stands in the exponent
@@ -141,7 +142,7 @@ class Differential(Core):
     heads, d     H, an even number of softmaxes, and the width of each
     lambda_init  λ₀, which λ begins near; `first_lambda` says what it is in each layer of the paper
     source       Ye et al. 2024
-    cost         O(n²), as for H heads of softmax
+    cost         O(n²), as for H heads of softmax whose values are 2d wide
     raises       ValueError for an odd number of heads
     """
 
@@ -177,7 +178,7 @@ class Differential(Core):
         lambda_ = np.asarray(np.exp(a_1 @ c_1) - np.exp(a_2 @ c_2) + self.lambda_init, Q.dtype)
         if mask is not None and mask.ndim > 2 and mask.shape[-3] > 1:
             raise ValueError(
-                f"mask: shape {mask.shape}; two softmaxes of which the difference is taken see the same keys"
+                f"mask: shape {mask.shape} should be one for all heads, for the two softmaxes of a pair must see the same keys"
             )
         Q_1, Q_2, K_1, K_2 = (X[..., s::2, :, :] for X in (Q, K) for s in (0, 1))
         Y, difference = differential_attention(Q_1, K_1, Q_2, K_2, side_by_side(V), lambda_, causal=causal, mask=mask)

@@ -54,7 +54,7 @@ class WeightsPullback(NamedTuple):
 
 
 def gradients_of_weights(pullback: Pullback, dA: Array) -> tuple[Array, ...]:
-    """dS; and dsink, if there is a sink."""
+    """(dS,), or (dS, dsink) if the weights have a sink."""
     found = pullback(dA)
     return found if isinstance(found, tuple) else (found,)
 
@@ -96,7 +96,7 @@ class AttentionPullback(NamedTuple):
 def refuse_what_does_not_fit(
     Q: Array, K: Array, V: Array, bias: Array | None, mask: Array | None, sink: Array | None
 ) -> None:
-    """TypeError for mixed dtypes or for heads that can't share these keys, ValueError for what else does not fit."""
+    """Raise TypeError for mixed dtypes or heads that can't share these keys, ValueError for another shape of bias, mask, sink."""
     one_dtype(Q=Q, K=K, V=V, bias=bias, sink=sink)
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     if not heads_fit(K, batch):
@@ -129,7 +129,8 @@ def dot_product_attention(
         Y = softmax(scale · Q Kᵀ + B) V,    B_ij = bias_{j − i + n − 1}
 
     K, V     (*batch, m, …); or one for each group of neighbouring heads: (…, G, m, …) for Q of (…, H, n, …), G a divisor of H
-    bias     one number for each offset j − i, from −(n − 1) to m − 1: (H, n + m − 1) or what broadcasts to (*batch, n + m − 1)
+    bias     a number for each j − i of column and row, from −(n − 1) to m − 1: (H, n + m − 1), or broadcast to
+             (*batch, n + m − 1)
     sink     b, a score without a key that takes part in the softmax (sink.py): (H,) or what broadcasts to (*batch,)
     causal   query i sees keys j ≤ i only; with m ≠ n the queries are the last n of the m positions
     mask     True where query i sees key j; must broadcast to (*batch, n, m). A query that sees no key gives zeros.
@@ -170,11 +171,11 @@ def attend_to_buffer(
 ) -> Array:
     """Causal attention of the last queries to the first m rows of longer arrays, in which a cache keeps keys and values: Y alone.
 
-    K, V     (*batch, capacity, …), or one for each group of neighbouring heads; nothing of them is copied
+    K, V     (*batch, capacity, …), or one for each group of neighbouring heads
     bias     as in `dot_product_attention`, (…, n + m − 1), and so is the mask, which must broadcast to (*batch, n, m);
              so are sink and cap
-    cost     O(n m d) time in the tiers of loops, where a key that the mask hides is not read; not checked, for it is the
-             inner loop of generation
+    cost     O(n m d) time. For a few queries the tiers of loops copy nothing, and do not read a key that the mask hides.
+             Arguments are not checked: this is the inner loop of generation
     """
     scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
     if (loops := loops_in("attention")) and Q.shape[-2] <= FEW:

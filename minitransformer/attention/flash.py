@@ -1,4 +1,4 @@
-"""FlashAttention: softmax attention, one block of keys after another, exact, and no matrix of n × m is ever there.
+"""FlashAttention: softmax attention, one block of keys after another, exact, and the n × m scores are never there at once.
 
 What a query has found in some of the keys is three things, and two such findings can be joined:
 
@@ -27,7 +27,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 class Found(NamedTuple):
-    """Of some keys, for each query: the largest score (*batch, n), Σ exp (*batch, n), Σ exp · v (*batch, n, dv)."""
+    """What queries have found in some keys: the largest score (*batch, n), Σ exp (*batch, n), Σ exp · v (*batch, n, dv)."""
 
     m: Array
     total: Array
@@ -35,14 +35,14 @@ class Found(NamedTuple):
 
 
 def nothing_found(Q: Array, V: Array, sink: Array | None = None) -> Found:
-    """In no keys: (−∞, 0, 0). In a sink, of the score b and no value: (b, 1, 0)."""
+    """What is found in no keys, (−∞, 0, 0); or in a sink alone, with its score b and no value, (b, 1, 0)."""
     zeros = np.zeros(Q.shape[:-1], Q.dtype)
     nothing = np.zeros((*Q.shape[:-1], V.shape[-1]), Q.dtype)
     return Found(zeros - np.inf, zeros, nothing) if sink is None else Found(zeros + sink[..., None], zeros + 1, nothing)
 
 
 def find(Q: Array, K: Array, V: Array, mask: Array | None, scale: float, cap: float | None = None) -> Found:
-    """In these keys. A query that sees none of them finds nothing."""
+    """What each query finds in these keys. One that sees none of them finds nothing, (−∞, 0, 0)."""
     S = (Q.dtype.type(scale) * Q) @ K.mT
     if cap is not None:
         S = soft_cap(S, cap)[0]
@@ -54,7 +54,7 @@ def find(Q: Array, K: Array, V: Array, mask: Array | None, scale: float, cap: fl
 
 
 def join(a: Found, b: Found) -> Found:
-    """In both. Where neither has found anything, nothing is."""
+    """What is found in both parts together. Where neither has found anything it is nothing."""
     M = np.maximum(a.m, b.m)
     of_a, of_b = (np.exp(part.m - _finite(M)) for part in (a, b))
     total = of_a * a.total + of_b * b.total
@@ -69,7 +69,7 @@ def finish(found: Found) -> tuple[Array, Array]:
 
 
 def _finite(m: Array) -> Array:
-    """−∞ − (−∞) has no value: there, nothing is subtracted."""
+    """m, with 0 in place of −∞: −∞ − (−∞) would have no value."""
     return np.where(m == -np.inf, m.dtype.type(0), m)
 
 
@@ -145,7 +145,8 @@ def flash_attention(
     others   as in `dot_product_attention`
     source   Dao et al. 2022; the running maximum is older: Milakov and Gimelshein 2018. The compiled loops of the book do
              this in tiles of queries as well
-    cost     O(n m d) time, O(n block) memory beside Q, K, V and Y. Can be causal
+    cost     O(n m d) time, O(n block) numbers beside Q, K, V and Y; a mask, also that of `causal`, is n × m booleans. Can be
+             causal
     returns  Y and a pullback: dQ, dK, dV = pullback(dY), and dsink if there is one; it computes the scores once more
     raises   TypeError for a wrong shape or dtype, ValueError for a mask or a sink that does not fit
     """

@@ -22,7 +22,8 @@ def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
     heads    H, of queries
     groups   G, must divide the number of heads of keys and values there are
     source   Ainslie et al. 2023, who go on training for a twentieth of the steps
-    raises   ValueError if they can't be divided so, or already share queries and keys
+    raises   ValueError if G does not divide the heads of keys; for an attention without W_q or W_k, or one whose heads of values
+             share queries and keys
     """
 
     def pooled(W: Array) -> Array:
@@ -35,20 +36,24 @@ def mean_pool_heads(params: Tree, heads: int, groups: int) -> Tree:
 
 @checked
 def repeat_heads(params: Tree, heads: int) -> Tree:
-    """The same function with a key and a value for each of H heads: those of a group are the same."""
+    """The same function with a key and a value for each of H heads: the heads of a group get copies of what they share."""
     return _in_each_attention(params, heads, lambda W: np.repeat(W, heads // W.shape[-2], -2))
 
 
 def _in_each_attention(tree: Tree, heads: int, change: Callable[[Array], Array]) -> Tree:
-    """Keys and values of every MultiHeadParams in a tree changed, seen as (…, heads of keys, d)."""
+    """The tree, with `change` applied to W_k, W_v and their biases in every MultiHeadParams, as (…, heads of keys, d)."""
     if isinstance(tree, MultiHeadParams):
         if tree.W_q is None or tree.W_k is None:
-            raise ValueError("params: here queries are the keys, or there are none, so nothing can share them")
+            raise ValueError(
+                "params: an attention without W_q or without W_k has no heads of keys that others could share"
+            )
         width = tree.W_q.shape[-1]
         if width != tree.W_o.shape[-2]:
-            raise ValueError("params: here heads of values share queries and keys, and not the values")
+            raise ValueError(
+                "params: an attention whose heads of values share queries and keys can't share keys and values"
+            )
         if width % heads:
-            raise ValueError(f"heads: the queries of width {width} are not those of {heads} heads")
+            raise ValueError(f"heads: W_q has {width} columns, which are not divisible into {heads} heads")
 
         def each(W: Any) -> Any:
             if W is None:

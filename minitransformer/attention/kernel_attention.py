@@ -110,13 +110,15 @@ def kernel_attention(
                 Can be causal.
     returns     Y (*batch, n, dv) and a pullback: dFQ, dFK, dV = pullback(dY); `pullback.A` is the matrix of weights.
                 A query whose denominator is zero gives zeros, and sends back zeros.
-    raises      TypeError for a wrong shape or dtype, ValueError for a negative ε, or sums that nothing goes on from
+    raises      TypeError for a wrong shape or dtype, ValueError for a negative ε, or for (S, z) if not causal or n ≠ m
     """
     S, z = (None, None) if initial is None else initial
     one_dtype(FQ=FQ, FK=FK, V=V, S=S, z=z)
     n, m = FQ.shape[-2], FK.shape[-2]
     if initial is not None and not (causal and n == m):
-        raise ValueError(f"initial: what goes on from sums is causal, and has a key for each query; here {n} and {m}")
+        raise ValueError(
+            f"initial: to go on from sums takes causal=True and a key for each query, got {causal=}, {n=}, {m=}"
+        )
     if loops := loops_in("chunks"):
         return loops.tiled_kernel_attention(FQ, FK, V, initial, causal=causal, normalise=normalise, eps=eps)
     sees = causal_mask(n, m) if causal else np.ones((n, m), bool)
@@ -160,7 +162,7 @@ class KernelState(NamedTuple):
 
 @checked
 def kernel_state(FK: Float[Array, "*batch m r"], V: Float[Array, "*batch m dv"]) -> KernelState:
-    """What is left of m positions: S (*batch, r, dv) and z (*batch, r). Of no position (m = 0): zeros.
+    """The state after m positions: S (*batch, r, dv) and z (*batch, r), zeros for m = 0.
 
     source   Borealis II (20)
     cost     O(m r dv)
@@ -226,9 +228,9 @@ class FeaturesPullback(NamedTuple):
 class EluFeatures:
     """`elu_features` as a part of a core, the same for queries and keys.
 
-    Whatever makes features is called so: features(params, X, first=…, query=…) → F (*batch, H, n, r) and a pullback from dF
-    to (dparams, dX); the rows of X stand at the positions from `first` on. Of a query only the ratios of its features count,
-    so those of a row may have any factor in common.
+    Every object that makes features is called in this way: features(params, X, first=…, query=…) → F (*batch, H, n, r) and a
+    pullback from dF to (dparams, dX). The rows of X stand at the positions from `first` on. With `query`, a row of features may
+    have any factor, which cancels in the average.
     """
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NoParams:
@@ -272,7 +274,7 @@ class FeatureAttention(Core):
     remembers = "S and z, d·dv + d for each head"
 
     def phi(self, params: Tree, X: Array, *, first: Integer, query: bool) -> tuple[Array, Pullback]:
-        """Features (*batch, H, n, r) of queries or of keys, and a pullback from dF to (dparams, dX)."""
+        """Features (*batch, H, n, r) of queries or of keys X, and a pullback from dF to (dparams, dX)."""
         raise TypeError(f"{type(self).__name__} does not say what its features are")
 
     def __call__(
@@ -308,8 +310,8 @@ class FeatureAttention(Core):
 class KernelAttention(FeatureAttention):
     """Attention whose weights are products of features: the linear transformer, with elu + 1.
 
-    features   what makes φ(q) and φ(k); what turns queries and keys has done so before, and so the weight of a pair is not
-               a function of its offset alone, as it is in softmax
+    features   what makes φ(q) and φ(k). A rotary encoding turns q and k before that, so the weight of a pair does not depend on
+               its offset alone, as it does in softmax attention
     source     Borealis II (18) to (21); Aalto (13) to (15)
     cost       O(n r dv) time, O(n) memory; one new token costs O(r dv), however many there were. Can be causal
     """
@@ -317,9 +319,9 @@ class KernelAttention(FeatureAttention):
     features: Any = EluFeatures()
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """Those of the features."""
+        """The parameters of the features."""
         return self.features.init(rng, dtype)
 
     def phi(self, params: Tree, X: Array, *, first: Integer, query: bool) -> tuple[Array, Pullback]:
-        """Those of the object that was given."""
+        """The features that the given object makes."""
         return self.features(params, X, first=first, query=query)

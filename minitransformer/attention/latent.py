@@ -29,7 +29,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
-ABSORBED = 4  # new tokens for which it takes longer to make the keys of all that came before than to do without them
+ABSORBED = 4  # a step of at most so many tokens is absorbed: making keys of all that came before would take longer
 
 
 class ExpandedPullback(NamedTuple):
@@ -79,7 +79,7 @@ class AbsorbedPullback(NamedTuple):
 
 
 def _over_samples(dW: Array) -> Array:
-    """Of heads (*batch, H, r, d) to (r, H·d): the sum over the samples."""
+    """The sum over the samples, with the heads side by side: (*batch, H, r, d) to (r, H·d)."""
     return merge_heads(dW.reshape(math.prod(dW.shape[:-3]), *dW.shape[-3:]).sum(0))
 
 
@@ -114,7 +114,8 @@ def latent_attention(
     one_dtype(Q=Q, Q_R=Q_R, C=C, K_R=K_R, W_uk=W_uk, W_uv=W_uv)
     H, d, m = Q.shape[-3], Q.shape[-1], C.shape[-2]
     if W_uk.shape[1] != H * d or W_uv.shape[1] % H:
-        raise ValueError(f"W_uk, W_uv: {W_uk.shape[1]} and {W_uv.shape[1]} columns, for {H} heads of width {d}")
+        columns = f"{W_uk.shape[1]} and {W_uv.shape[1]} columns"
+        raise ValueError(f"W_uk, W_uv: {columns}, for {H} heads of width {d}, should be {H * d} and a multiple of {H}")
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], m))
     scale = 1 / math.sqrt(max(d + Q_R.shape[-1], 1))
@@ -206,7 +207,7 @@ class Latent(Mixer):
     """Keys and values of all heads are made from one short row for each token; it and one turned key are all that is kept.
 
     rank         r, the width of that row; D/4 if None
-    query_rank   the width of such a row for the queries, which saves activations, but nothing while it writes; None for none
+    query_rank   the width of such a row for the queries, which saves activations in training, not in decoding; None for none
     rotary       d_r, channels beside the d = D/H of a head, which are turned; d/2 if None, in whole pairs
     base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
     source       DeepSeek-AI 2024 (DeepSeek-V2), equations 9 to 19
@@ -230,7 +231,7 @@ class Latent(Mixer):
         if self.width % self.heads:
             raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
         if self._rotary % 2:
-            raise ValueError(f"rotary: {self.rotary} channels, which are turned in pairs")
+            raise ValueError(f"rotary: {self.rotary} should be even, for channels are turned in pairs")
 
     @property
     def _rank(self) -> int:
@@ -317,7 +318,7 @@ class Latent(Mixer):
         return affine(merge_heads(Y), params.W_o), state
 
     def _one(self, params: LatentParams, Q: Array, Q_R: Array, rows: Array) -> Array:
-        """Absorbed, of one token: its heads are queries side by side, which look at the same rows and see them all."""
+        """The absorbed form for one new token: its H heads are H queries to the same rows, all of which they see."""
         r, scale = self._rank, 1 / math.sqrt(Q.shape[-1] + Q_R.shape[-1])
         W_uk, W_uv = split_heads(params.W_uk, self.heads), split_heads(params.W_uv, self.heads)
         queries = np.concatenate([Q @ W_uk.mT, Q_R], -1)[..., 0, :]

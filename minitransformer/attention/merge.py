@@ -74,7 +74,7 @@ def partial_attention(
 
 
 def log_sum_exp(S: Array, axis: int = -1) -> Array:
-    """ln Σ exp S along an axis; of nothing, or of −∞ alone, −∞."""
+    """ln Σ exp S along an axis; −∞ where there is nothing to sum, or −∞ alone."""
     top = S.max(axis, keepdims=True, initial=-np.inf)
     top = np.where(top == -np.inf, S.dtype.type(0), top)
     with np.errstate(divide="ignore"):  # ln 0

@@ -71,7 +71,7 @@ class MultiHeadParams(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """One of X: W (D, heads · width), b, the gain of what is normalised, and whether it is turned."""
+    """One projection of X: W (D, heads · width) and b, the gain if its rows are normalised, and whether they are turned."""
 
     W: Array
     b: Array | None
@@ -87,7 +87,7 @@ class Heads(NamedTuple):
     projection: LinearPullback
     heads: int
     turn: Pullback | None = None
-    sharing: int = 1  # heads in front of which each of these stands repeated
+    sharing: int = 1  # how many heads of the core each of these was repeated for
     norm: Pullback | None = None
 
     def __call__(self, dheads: Array) -> tuple[Array, Array, Array | None, Array | None]:
@@ -106,7 +106,7 @@ class MultiHeadPullback(NamedTuple):
     If X is part of Z, as in self-attention, it gets the sum of both.
     heads    H, of values
     before   rows of Z in front of those of X; None if Z is another text
-    memory   whether a memory was given, be it of no rows
+    memory   whether a memory was given, even one without rows
     """
 
     q: Heads | None
@@ -169,8 +169,9 @@ class MultiHeadAttention(Mixer):
     head_width d, `head_dim` in published configs; D/H by default. Whatever H d is, W_q is (D, H d) and W_o (H d, D)
     source     Lecture notes, multi-head; Aalto 2.1.4; CS224N notes (H divides the width, not the output: E72).
                Fewer keys than queries: Shazeer 2019 (one), Ainslie et al. 2023 (groups)
-    cost       O(n D H d) time beside the core's; 4 D H d parameters (3 H d + D more with bias): 4 D² if d = D/H, whatever H is
-    raises     ValueError if D is not divisible by H and no d is given, or H by G
+    cost       O(n D H d) time beside the core's; 2 (H + G) D d parameters, and (H + 2 G) d + D more with bias: if G = H and
+               d = D/H that is 4 D² + 4 D, whatever H is
+    raises     ValueError if D is not divisible by H and no d is given, or H by G; for a core, or a rotation, of other heads
     """
 
     width: int
@@ -228,16 +229,16 @@ class MultiHeadAttention(Mixer):
 
     @property
     def looks_ahead(self) -> bool:  # type: ignore[override]
-        """Whether its pattern looks ahead is up to the core."""
+        """Whether later tokens change which keys the core lets a query see."""
         return self.core.looks_ahead
 
     @property
     def decodes(self) -> bool:
-        """If the core does, and what turns a key does not depend on how many there will be."""
+        """Whether the core can go on from a state, and a longer text turns the same keys by the same angles."""
         return self.core.decodes and (self.rotate is None or self.rotate.fixed)
 
     def refuse(self, *, causal: bool) -> None:
-        """The core refuses what it can't be."""
+        """Raise ValueError if the core shall be causal and can't be, or shall not be and always is."""
         self.core.refuse(causal=causal)
 
     @property
@@ -274,7 +275,7 @@ class MultiHeadAttention(Mixer):
         return self.core.adds_loss
 
     def observe(self, pullback: Pullback) -> Tree:
-        """What the core has to know of a forward pass."""
+        """What the core's `after_step` needs to know of a forward pass."""
         return self.core.observe(pullback.core)
 
     def after_step(self, params: MultiHeadParams, observed: Tree, rng: np.random.Generator) -> MultiHeadParams:
@@ -357,7 +358,7 @@ class MultiHeadAttention(Mixer):
         """
         if params.streams is not None or params.gains is not None or tree_leaves(params.core):
             raise ValueError(
-                f"cross: {type(self.core).__name__} wants more than keys and values; cross-attention is dense"
+                f"cross: {type(self.core).__name__} has parameters or norms that cross-attention, which is dense, leaves out"
             )
         return self._attend(DENSE, None, params, X, Z, causal=causal, mask=mask)
 
@@ -427,7 +428,7 @@ class MultiHeadAttention(Mixer):
         return affine(merge_heads(Y), params.W_o, params.b_o), state
 
     def projections(self, params: MultiHeadParams) -> list[Projection]:
-        """All that a step projects X to, as far as there is any: values, queries, keys, and the streams."""
+        """How a step projects X: to values, then to queries and to keys where there are such, then to the streams."""
         d, turned, own = self.d, self.rotate is not None, params.streams or {}
         g_q, g_k = (None, None) if params.gains is None else params.gains
         found = [Projection(params.W_v, params.b_v, self._groups, d)]
@@ -439,7 +440,7 @@ class MultiHeadAttention(Mixer):
         return found + [Projection(own[name].W, own[name].b, self.heads, w) for name, w in widths.items()]
 
     def _plain(self, projection: Projection, X: Array, first: int) -> Array:
-        """As `_project`, with nothing remembered."""
+        """X W + b in heads, normalised and turned as `_project` does it, but without a pullback."""
         Y = split_heads(affine(X, projection.W, projection.b), projection.heads)
         if projection.gain is not None:
             Y, _ = rms_norm(Y, projection.gain)
@@ -448,7 +449,7 @@ class MultiHeadAttention(Mixer):
         return self.rotate.turn(Y, first=first, length=first + X.shape[-2])[0]
 
     def _go_on(self, params: MultiHeadParams, arrays: list[Array], state: Any) -> tuple[Array, Any]:
-        """From what new tokens were projected to, to the heads' Y; and the longer state."""
+        """Y of the heads for new tokens, from the arrays that they were projected to; and the longer state."""
         V, *others = arrays
         Q = V if params.W_q is None else others.pop(0)
         K = Q if params.W_k is None else others.pop(0)

@@ -1,7 +1,7 @@
 """Every kind of attention under a name, so that a model can be told which one to use.
 
-LanguageModel(attention="bigbird")              with the sizes of the model, and the rest as it is usual
-LanguageModel(attention="window:radius=32")     another choice of its own
+LanguageModel(attention="bigbird")              the sizes are those of the model, the options as usual
+LanguageModel(attention="window:radius=32")     with an option of its own
 LanguageModel(attention=("softmax", "window"))  one kind of block after another, over and over
 """
 
@@ -108,7 +108,7 @@ def rows() -> list[tuple[str, Part, str]]:
 
 
 def table() -> str:
-    """What there is: cost of n tokens, whether it can be causal, what it remembers while it writes, what it needs."""
+    """A line for each kind: cost of n tokens, whether it can be causal, what it remembers, its positions, what it needs."""
     lines = [("attention", "cost", "causal", "remembers", "positions", "needs")]
     for name, part, _ in rows():
         remembers = part.remembers or ("does not write" if part.causal == "never" else "nothing: reads all again")

@@ -4,8 +4,8 @@ Worker r keeps its queries. Blocks of keys and values travel around: in step t i
 what its queries find there with what they have found so far (flash.py), and hands the block on. On the way back the same
 blocks travel once more, and carry their gradients with them until they are home.
 
-If attention is causal, some blocks lie ahead of all queries of a worker, who waits. So it matters which positions a worker
-owns:
+If attention is causal, some blocks lie ahead of all queries of a worker, who is idle then. So it matters which positions a
+worker owns:
 
     contiguous    the r-th stretch of n/W positions        the last worker is busy in every step, the first in one
     striped       r, r + W, r + 2W, …                      all blocks are nearly half full
@@ -33,19 +33,19 @@ Worker = Generator[Any, Any, Any]  # yields what it hands on, is sent what it is
 
 @checked
 def contiguous(n: NonNegative, workers: int) -> list[Array]:
-    """The r-th stretch for worker r."""
+    """The positions of each worker: for worker r the r-th of W stretches, as equal as can be."""
     return np.array_split(np.arange(n), workers)
 
 
 @checked
 def striped(n: NonNegative, workers: int) -> list[Array]:
-    """Every W-th position, from r on."""
+    """The positions of each worker: for worker r every W-th, from r on."""
     return [np.arange(r, n, workers) for r in range(workers)]
 
 
 @checked
 def zigzag(n: NonNegative, workers: int) -> list[Array]:
-    """One stretch from the front and one from the back, of 2 W."""
+    """The positions of each worker: of 2 W stretches, for worker r the r-th from the front and the r-th from the back."""
     parts = np.array_split(np.arange(n), 2 * workers)
     return [np.concatenate([parts[r], parts[-1 - r]]) for r in range(workers)]
 
@@ -57,7 +57,10 @@ def _refuse_other_than_positions(owners: Owners) -> None:
 
 @checked
 def work(owners: Owners, *, causal: bool = True) -> Array:
-    """Pairs (i, j) that worker r computes in step t, (W, W): those of its queries with the keys of worker (r − t) mod W."""
+    """How many pairs (i, j) count for worker r in step t, entry [t, r] of (W, W): its queries with keys of worker (r − t) mod W.
+
+    A kernel that skips hidden pairs has to compute so many. `ring_attention` computes whole blocks, and hides pairs after that.
+    """
     _refuse_other_than_positions(owners)
     W = len(owners)
     pairs = np.zeros((W, W), np.int64)
@@ -69,7 +72,7 @@ def work(owners: Owners, *, causal: bool = True) -> Array:
 
 @checked
 def efficiency(pairs: Int[Array, "W W"]) -> float:
-    """Of the time of all workers, the part in which they work, if every step takes as long as its slowest worker.
+    """The share of their time in which workers work, if time is counted in `work` and a step takes as long as its slowest worker.
 
     W/(2W − 1) for contiguous stretches in the limit of long ones, (n + 1)/(n + W) for stripes, 1 for zigzag.
     """
@@ -80,7 +83,7 @@ def efficiency(pairs: Int[Array, "W W"]) -> float:
 
 
 def _forward(own: Array, Q: Array, K: Array, V: Array, workers: int, causal: bool, scale: float) -> Worker:
-    """Y and L of a worker's queries."""
+    """A worker on the way forward: yields the block that it hands on, returns Y and L of its queries."""
     found, held = nothing_found(Q, V), (own, K, V)
     for step in range(workers):
         theirs, K, V = held
@@ -93,7 +96,7 @@ def _forward(own: Array, Q: Array, K: Array, V: Array, workers: int, causal: boo
 def _backward(
     own: Array, Q: Array, K: Array, V: Array, L: Array, D: Array, dY: Array, workers: int, causal: bool, scale: float
 ) -> Worker:
-    """dQ of a worker's queries, and dK and dV of its keys, which have been everywhere by then."""
+    """A worker on the way back: returns dQ of its queries, and dK and dV of its keys, which have been to all workers by then."""
     dQ, held = np.zeros_like(Q), (own, K, V, np.zeros_like(K), np.zeros_like(V))
     for _ in range(workers):
         theirs, K, V, dK, dV = held
@@ -108,7 +111,7 @@ def _sees(own: Array, theirs: Array, causal: bool) -> Array | None:
 
 
 def in_turns(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """What the workers of a ring return: here, one after the other in each step."""
+    """What the workers of a ring return, when in each step they work one after the other, in this process."""
     workers, results = [function(*own) for own in arguments], []
     handed: list[Any] = [None] * len(workers)
     while not results:
@@ -123,14 +126,14 @@ def in_turns(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...
 
 
 def in_processes(function: Callable[..., Worker], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The same, each worker in a process of its own, and blocks go from process to process.
+    """What the workers of a ring return, each in a process of its own; blocks go from process to process.
 
     raises   ChildProcessError if a process ends before its time
     """
     context, W = multiprocessing.get_context("spawn"), len(arguments)
     inboxes = [context.Queue() for _ in range(W)]
     processes: list[Any] = []
-    answers: dict[Any, int] = {}  # answers: which worker is at the other end
+    answers: dict[Any, int] = {}  # for each pipe, which worker is at the other end
     try:
         for r, own in enumerate(arguments):
             here, there = context.Pipe(duplex=False)
@@ -169,7 +172,7 @@ def _one_process(function: Callable[..., Worker], own: tuple[Any, ...], inbox: A
 
 
 class RingPullback(NamedTuple):
-    """Once more around the ring. D_i = ⟨dy_i, y_i⟩ and L_i are the query's, and stay where it is."""
+    """dQ, dK and dV, once more around the ring. D_i = ⟨dy_i, y_i⟩ and L_i belong to a query, and stay with its worker."""
 
     owners: tuple[Array, ...]
     Q: Array
@@ -218,9 +221,10 @@ def ring_attention(
     processes   whether each worker is a process of its own; otherwise they take turns in this one, with the same numbers. A
                 script that starts processes needs its `if __name__ == "__main__":`
     source      Liu, Zaharia and Abbeel 2023; stripes: Brandon et al. 2023; zigzag as in zhuzilin/ring-flash-attention
-    cost        O(n² d / W) time for each worker, and O(n d / W) memory; it sends 2 n d / W numbers in each of W − 1 steps
+    cost        O(n² d / W) time for each worker, and O(n d / W + n² / W²) memory, with the scores of a block. It sends 2 n d / W
+                numbers in each of W − 1 steps, and on the way back 4 n d / W in each of W
     returns     Y and a pullback: dQ, dK, dV = pullback(dY)
-    raises      TypeError for a mixture of dtypes, ValueError if the positions are not those of the text
+    raises      TypeError for a wrong shape or dtype, ValueError if the positions are not those of the text, each once
     """
     one_dtype(Q=Q, K=K, V=V)
     _refuse_other_than_positions(owners)

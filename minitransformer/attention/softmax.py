@@ -26,18 +26,18 @@ from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
 
-PIECE = 64  # of a text that is read after another of which most is forgotten
+PIECE = 64  # tokens that `_read` takes at a time, after a text of which most is forgotten
 
 
 class SinkParams(NamedTuple):
-    """b (H,); and what an encoding of positions has to learn."""
+    """b (H,); and the parameters of an encoding of positions."""
 
     sink: Array
     encoding: Tree = NoParams()
 
 
 class SinkCorePullback(NamedTuple):
-    """The gradient of a sink comes last; that of one that is not learned goes nowhere."""
+    """Attention gives dsink last: it goes among the parameters if the sink is learned, and is dropped if it is a given number."""
 
     attention: Pullback
     learned: bool
@@ -84,12 +84,12 @@ class SoftmaxAttention(Core):
 
     @property
     def stage(self) -> str:  # type: ignore[override]
-        """The pattern, if there is one; dense attention is what the others are compared with."""
+        """With a pattern, "pattern"; dense attention replaces no stage, for the others are compared with it."""
         return "none" if self.pattern is None else "pattern"
 
     @property
     def cost(self) -> str:  # type: ignore[override]
-        """That of its pattern."""
+        """The cost of its pattern; O(n²) without one."""
         return "O(n²)" if self.pattern is None else self.pattern.cost
 
     @property
@@ -112,24 +112,27 @@ class SoftmaxAttention(Core):
 
     @property
     def _kept(self) -> Kept | None:
-        """What can be seen again; None for everything, also where the scores need to know how far away it stands."""
+        """The first and the last positions that are enough to remember; None if all are needed.
+
+        An encoding needs all, but for a bias with a window alone: its keys are neighbours, so their offsets stay known.
+        """
         kept = None if self.pattern is None else self.pattern.kept
         near = kept is not None and kept.first == 0 and hasattr(self.encoding, "bias")
         return kept if self.encoding is None or near else None
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What the encoding shares."""
+        """The parameters of the encoding that all layers share."""
         inside = "encoding." if isinstance(self.sink, LearnedSink) else ""
         return tuple(inside + path for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """What the encoding has to learn, and a sink."""
+        """The parameters of the encoding, and b of a sink that is learned."""
         own = super().init(rng, dtype)
         return SinkParams(self.sink.init(rng, dtype), own) if isinstance(self.sink, LearnedSink) else own
 
-    def _apart(self, params: Tree, Q: Array) -> tuple[Tree, dict[str, Any]]:
-        """The parameters of the encoding; and sink and cap, if there are such."""
+    def _options(self, params: Tree, Q: Array) -> tuple[Tree, dict[str, Any]]:
+        """The parameters of the encoding; and as options of attention, sink and cap where there are such."""
         options: dict[str, Any] = {} if self.cap is None else {"cap": self.cap}
         if isinstance(self.sink, LearnedSink):
             return params.encoding, options | {"sink": params.sink}
@@ -147,7 +150,7 @@ class SoftmaxAttention(Core):
         rng: Any = None,
     ) -> tuple[Array, Pullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        params, options = self._apart(params, Q)
+        params, options = self._options(params, Q)
         options |= {"causal": causal, "mask": mask}
         if self.encoding is None and self.pattern is not None:
             Y, found = self.pattern.attend(Q, K, V, **options)
@@ -158,12 +161,12 @@ class SoftmaxAttention(Core):
         return Y, attention if self.sink is None else SinkCorePullback(attention, isinstance(self.sink, LearnedSink))
 
     def step(self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Any = None) -> tuple[Array, Any]:
-        """As any core with keys and values; of a few tokens without a copy, and with a pattern only what it sees is read."""
+        """As any core with keys and values; for a few tokens nothing is copied, and only keys that a pattern sees are read."""
         n, kept = Q.shape[-2], self._kept
         if self.page is not None:
             state = Paged.of(K, V, self.page) if state is None else state.extended(K, V)
             if n <= FEW and self.encoding is None:
-                return paged_attention(Q, state, **self._apart(params, Q)[1]), state
+                return paged_attention(Q, state, **self._options(params, Q)[1]), state
             return self(params, Q, state.keys, state.values, causal=True)[0], state
         if kept is not None and n > PIECE:
             return self._read(params, Q, K, V, state, kept)
@@ -178,7 +181,7 @@ class SoftmaxAttention(Core):
         m, j, bias, mask = state.length, np.arange(state.length), None, None
         if kept is not None:
             m, j = state.end, state.positions
-        own, options = self._apart(params, Q)
+        own, options = self._options(params, Q)
         if self.encoding is not None:
             bias = self.encoding.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)
         if self.pattern is not None:
@@ -186,15 +189,15 @@ class SoftmaxAttention(Core):
         return attend_to_buffer(Q, state.K, state.V, m, bias, mask, self.scale, **options), state
 
     def _read(self, params: Tree, Q: Array, K: Array, V: Array, state: Any, kept: Kept) -> tuple[Array, Any]:
-        """`step` of a text: as a whole if nothing stands before it, else piece by piece, since the rows are no positions."""
+        """`step` of a long text: all at once if nothing stands before it, else piece by piece, so that the state stays small."""
         if state is None:
             Y, _ = self(params, Q, K, V, causal=True)
             return Y, Recent.of(K, V, kept)
-        said = []
+        found = []
         for piece in range(0, Q.shape[-2], PIECE):
             Y, state = self.step(params, *(X[..., piece : piece + PIECE, :] for X in (Q, K, V)), state=state)
-            said.append(Y)
-        return np.concatenate(said, -2), state
+            found.append(Y)
+        return np.concatenate(found, -2), state
 
 
 def softmax_attention(
@@ -205,7 +208,7 @@ def softmax_attention(
     norm: Literal["rms"] | None = None,
     gate: Literal["head", "element"] | None = None,
 ) -> SoftmaxAttention:
-    """What "softmax:sink=learned,cap=50" means in a model of so many heads: a number b for each of them, where it is learned.
+    """The core that "softmax:sink=learned,cap=50" names in a model of so many heads: a learned sink has a number b for each.
 
     raises   ValueError for another word than "learned"
     """

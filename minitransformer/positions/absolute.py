@@ -2,8 +2,8 @@
 
     Y_i = X_i + Π_i
 
-Row i says where a token stands, and nothing else in a layer of attention does. A sinusoid can also be moved: multiplied
-by M_o, the row of position i becomes the row of position i + o.
+Row i says where a token stands, and nothing else in a layer of attention does. A row of sinusoids can also be moved: the
+matrix M_o turns the row of position i into that of position i + o.
 """
 
 import functools
@@ -59,7 +59,7 @@ def sinusoids(
 
 
 def _in_columns(sines: Array, cosines: Array, layout: Layout) -> Array:
-    """Two (n, D/2) as one (n, D): in turns, or one beside the other."""
+    """Sines and cosines (n, D/2) as one table (n, D): in turns, or one half beside the other."""
     pairs = np.stack([sines, cosines], axis=-1 if layout == "interleaved" else -2)
     return pairs.reshape(len(sines), 2 * sines.shape[-1])
 
@@ -70,7 +70,7 @@ def shift_matrix(
 ) -> Float[Array, "width width"]:
     """M_o, which moves every sinusoid by o: M_o π_i = π_{i+o}, or for all rows at once Π M_oᵀ.
 
-        M_o = blockdiag_f [  cos(ω_f o)   sin(ω_f o) ]         M_0 = 1,   M_a M_b = M_{a+b},   M_oᵀ = M_{−o} = M_o⁻¹
+        M_o = blockdiag_f [  cos(ω_f o)   sin(ω_f o) ]         M_0 = I,   M_a M_b = M_{a+b},   M_oᵀ = M_{−o} = M_o⁻¹
                           [ −sin(ω_f o)   cos(ω_f o) ]
 
     A rotation in each pair of channels. So ⟨M_o π_i, π_j⟩ is largest at j = i + o.
@@ -88,7 +88,7 @@ def shift_matrix(
 
 @functools.lru_cache(maxsize=64)
 def _table(width: int, n: int, dtype: np.dtype) -> Array:
-    """The first n rows of Π, kept."""
+    """The first n rows of Π in this dtype, read-only: they are kept, and serve every call."""
     table = sinusoids(n, width).astype(dtype)
     table.flags.writeable = False
     return table

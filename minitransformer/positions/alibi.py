@@ -14,7 +14,7 @@ from minitransformer.typing import Array, checked
 
 @checked
 def alibi_slopes(heads: int) -> Array:
-    """m_h, (H,): for H a power of two m_h = 2^(−8h/H), h = 1 … H.
+    """The slopes m_h, (H,): for H a power of two m_h = 2^(−8h/H), h = 1 … H.
 
     For another H the slopes of the power of two below it, and then every second one of the power of two above it.
     """
@@ -25,7 +25,7 @@ def alibi_slopes(heads: int) -> Array:
 
 
 class FixedBiasPullback(NamedTuple):
-    """Nothing was learned, so nothing is told what its gradient is."""
+    """dbias to NoParams(): the bias has no parameters."""
 
     def __call__(self, dbias: Array) -> NoParams:
         return NoParams()

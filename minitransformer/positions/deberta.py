@@ -26,7 +26,7 @@ Index = Literal["paper", "code"]
 
 @checked
 def deberta_buckets(distance: Int[Array, "..."], *, buckets: int, longest: int) -> Array:
-    """Version 2: distances below buckets/2 stay as they are, longer ones share buckets, at most `buckets` − 1 up to `longest`.
+    """Version 2: distances below buckets/2 stay as they are, longer ones share buckets, up to 2e − 1 at `longest` − 1.
 
         b(t) = t                                                       for |t| ≤ e,    e = ⌊buckets/2⌋
                ± (e + ⌈(e − 1) ln(|t|/e) / ln((longest − 1)/e)⌉)        beyond
@@ -36,7 +36,7 @@ def deberta_buckets(distance: Int[Array, "..."], *, buckets: int, longest: int) 
     exact = buckets // 2
     if exact < 1 or longest < exact + 2:
         raise ValueError(
-            f"buckets: {buckets} should be at least 2, and half of them below {longest - 1}, the longest but one"
+            f"buckets: {buckets} should be at least 2, and half of that less than {longest - 1}, the longest distance"
         )
     t = np.abs(distance)
     ratio = np.log(np.maximum(t, exact) / exact) / math.log((longest - 1) / exact)
@@ -85,12 +85,12 @@ class DeBERTaParams(NamedTuple):
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """Parts that may be there or not."""
+        """Parameters that may be missing: the biases."""
         return "b_kr", "b_qr"
 
 
 class DeBERTaPullback(NamedTuple):
-    """Each term by itself, then sums: the query is in two terms, the key in two, and the table in two."""
+    """Back through each term by itself; query, key and table are in two terms each, and get the sum."""
 
     content: ScoresPullback
     c2p: PositionTermPullback | None
@@ -125,7 +125,8 @@ class DeBERTa(ScoreEncoding):
     terms     "c2p", "p2c" or both
     source    Borealis II (13), which leaves out the scale and the clipping (E11); He et al. 2020
     cost      O(n m d + (n + m) k d) for each head, and O(n m + (n + m) k) memory. Can be causal; it was made for encoders
-    raises    ValueError for what does not fit
+    raises    ValueError for a width that H does not divide, a number of buckets that does not fit `span`, or other terms; when
+              called, TypeError for other heads or dtypes
     """
 
     width: int
@@ -149,7 +150,7 @@ class DeBERTa(ScoreEncoding):
 
     @property
     def scale(self) -> float:  # type: ignore[override]
-        """1/√(d · terms): a sum of three products has three times the variance of one."""
+        """1/√(d · products), 1/√(3d) with both terms: a sum of three products has three times the variance of one."""
         return 1 / math.sqrt(self.width // self.heads * (1 + len(self.terms)))
 
     @property

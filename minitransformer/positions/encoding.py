@@ -25,7 +25,7 @@ from minitransformer.typing import Array, Checked, checked
 
 
 class PlainAggregatePullback(NamedTuple):
-    """As without positions, and no parameter to give a gradient to."""
+    """The pullback of `aggregate` without positions; None in the place of dparams."""
 
     aggregate: AggregatePullback
 
@@ -34,12 +34,12 @@ class PlainAggregatePullback(NamedTuple):
 
 
 class Encoding(Checked):
-    """What all that act inside attention have in common.
+    """What all encodings have in common that act inside attention.
 
     acts_on   the stages that it changes
     shared    names of the parameters that all layers of a stack share, in the paper that it is from
     relative  whether it knows distances only, so that a text may begin anywhere
-    scale     of the product of content with content; None for 1/√d
+    scale     by which queries times keys are multiplied; None for 1/√d
     """
 
     acts_on: ClassVar[tuple[str, ...]] = ()
@@ -48,7 +48,7 @@ class Encoding(Checked):
     scale: float | None = None
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """Parameters of one layer."""
+        """The parameters of one layer; without any, NoParams()."""
         return NoParams()
 
     def aggregate(self, params: Any, A: Array, V: Array) -> tuple[Array, Pullback]:
@@ -62,8 +62,8 @@ class Encoding(Checked):
 class OffsetBias(Encoding):
     """S_ij = scale · ⟨q_i, k_j⟩ + b_{j−i}: one number for each head and offset, in the tiles of the fused core.
 
-    A subclass says what the bias is:    bias(params, n, m, causal) → (H, n + m − 1) from offset −(n − 1) to m − 1,
-    and a pullback from its gradient to dparams.
+    A subclass says what the bias is:    bias(params, n, m, causal) → (H, n + m − 1), one for each of the `offsets` from −(m − 1)
+    to n − 1, and a pullback from its gradient to dparams.
     """
 
     acts_on: ClassVar[tuple[str, ...]] = ("scores",)
@@ -79,10 +79,10 @@ def offsets(n: NonNegative, m: NonNegative) -> Array:
 
 
 def queries_last(Q: Array, K: Array) -> tuple[int, int]:
-    """n and m, if the n queries can be the last of the m positions."""
+    """n and m. Raises ValueError unless the n queries can be the last of the m positions."""
     n, m = Q.shape[-2], K.shape[-2]
     if n > m:
-        raise ValueError(f"Q: {n} queries for {m} keys; an encoding of positions needs every query among the keys")
+        raise ValueError(f"Q: {n} queries for {m} keys: should be at most as many, at the last of the keys' positions")
     return n, m
 
 

@@ -2,8 +2,8 @@
 
     S_ij = ⟨q_i, k_j⟩/√d + f(z_ij),    z_ij = ln(|c| |i − j| + 1) / (ln(|c| max(i, |L|) + 1) + ε)
 
-z of a causal pair is between 0 and 1 at any length: a longer sequence asks f, learned on short ones, about hardly any
-number that is new. Up to i = |L| a distance means the same to every query; beyond, positions are squeezed.
+z of a causal pair is between 0 and 1 at any length: so a longer sequence asks f, learned on short ones, for hardly any new
+value. Up to i = |L| a distance gives the same z for every query; beyond, distances are squeezed.
 """
 
 import math
@@ -18,7 +18,7 @@ from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by
 from minitransformer.positions.encoding import ScoreEncoding, offsets
 from minitransformer.typing import Array
 
-START = 512.0  # |L| is START · |L_mult|, and L_mult is learned from 1 on
+START = 512.0  # |L| is START · |L_mult|; L_mult is learned, and starts at 1
 EPS = 1e-6
 
 
@@ -65,7 +65,7 @@ class RelativeDistancePullback(NamedTuple):
 
 
 def relative_distance(c: Array, L: Array, n: int, m: int) -> tuple[Array, RelativeDistancePullback]:
-    """z (n, m), for queries at the last n of m positions."""
+    """z (n, m) of all pairs, for queries at the last n of m positions; and a pullback: dz to (dc, dL)."""
     t = np.abs(offsets(n, m)).astype(c.dtype)
     i = np.arange(m - n, m).astype(c.dtype)
     M = np.maximum(i, np.abs(L))
@@ -78,7 +78,7 @@ def relative_distance(c: Array, L: Array, n: int, m: int) -> tuple[Array, Relati
 
 
 class FIRENetworkPullback(NamedTuple):
-    """A two-layer network of one number: h = max(z W_1 + b_1, 0), f = h W_2 + b_2. Row by row, h is made again."""
+    """A two-layer network of one number: h = max(z W_1 + b_1, 0), f = h W_2 + b_2. h is computed again, row by row."""
 
     z: Array
     params: FIREParams
@@ -131,7 +131,7 @@ class FIRE(ScoreEncoding):
     heads    H
     hidden   U, width of the network
     source   Li et al. 2023, with the values of the listing there: c from 0.1, |L| from 512, ε = 10⁻⁶
-    cost     O(n m U H) time, O(n m H) memory. Position 0 has no distance to divide by: |L| > 0 stands in
+    cost     O(n m U H) time, O(n m H) memory. At i = 0, where there is no distance to divide by, |L| > 0 takes its place
     """
 
     heads: int

@@ -34,7 +34,7 @@ class FourTermsPullback(NamedTuple):
 
     Each of the four gets its gradient from the terms that it is in; then back through the projections.
     What is used twice gets the sum: P and X always, W_q and W_k where positions share them.
-    The terms themselves are there to look at: `pullback.cp`, scaled, (*batch, n, n).
+    The terms themselves are there to look at: `pullback.cp`, scaled, (*batch, n, n); `pullback.pp` is (n, n).
     """
 
     X: Array
@@ -75,7 +75,7 @@ class FourTermsPullback(NamedTuple):
         return self._by_row(np.broadcast_to(bias, (self.X.shape[-2], len(bias))))
 
     def _by_row(self, T: Array) -> Array:
-        """Row i has one number for each position, and for each offset from i if they are relative."""
+        """T as a matrix (…, n, n): row i of T has a number for each position, or, if relative, for each offset from i."""
         return by_clipped_offset(T, self.X.shape[-2]) if self.relative else T
 
     def _by_row_back(self, dT: Array) -> Array:

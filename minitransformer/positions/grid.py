@@ -2,8 +2,8 @@
 
     S_ij = ⟨q_i, k_j⟩/√d + π_{Δy, Δx},     (Δy, Δx) = (y_j − y_i, x_j − x_i)
 
-Token t stands in row y = ⌊t / columns⌋ and column x = t mod columns. In a line, j − i = columns · Δy + Δx says less: the last
-pixel of a row and the first of the next are neighbours there, and here they are not.
+Token t stands in row y = ⌊t / columns⌋ and column x = t mod columns. The offset j − i = columns · Δy + Δx alone says less: by it
+the last pixel of a row and the first of the next are neighbours, and here they are not.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ def grid_offsets(n: NonNegative, m: NonNegative, columns: int, rows: int) -> Int
     raises   ValueError for more queries than keys, or more keys than pixels
     """
     if n > m:
-        raise ValueError(f"n: {n} queries should be the last of {m} keys")
+        raise ValueError(f"n: {n} queries for {m} keys: should be at most as many")
     if m > rows * columns:
         raise ValueError(f"m: {m} pixels should be at most {rows} rows of {columns}")
     y, x = np.divmod(np.arange(m), columns)
@@ -63,7 +63,7 @@ class GridScalars(ScoreEncoding):
     source    Liu et al. 2021 (Swin), within a window; Cordonnier, Loukas and Jaggi 2020 with numbers that are functions of
               the offset
     cost      O(n m H) memory. Can be causal: a picture that is written pixel by pixel
-    raises    ValueError for more than `longest` keys
+    raises    ValueError for other heads, more queries than keys, or more keys than rows · columns
     """
 
     heads: int

@@ -7,8 +7,9 @@
 Each head has its own p, a, p′ and a′. They are clamped: to 0.01 from below, and the powers to 2 from above. There the
 bias is a conditionally positive definite kernel of the two positions (Σ_ij c_i c_j b_ij ≥ 0 for every c with sum 0).
 
-A pullback is the derivative of its own forward function, so what is clamped gets no gradient, and would stay where it is.
-The published code sets the parameter itself to the bound instead, where it gets one: `clamped` does that between steps.
+A pullback is the derivative of its own forward function, so a parameter beyond its bound gets no gradient, and stays there.
+The published code sets the parameter itself to the bound, where it gets a gradient: so does `clamped`, for a loop that calls it
+between steps. Training in this package does not.
 """
 
 import math
@@ -46,7 +47,7 @@ Params = TypeVar("Params", KerpleParams, KerpleWeightedParams)
 
 
 def within(params: Params, steepest: float) -> Params:
-    """The parameters, moved to their bounds: at least 0.01, and p and p′ at most `steepest`. At a bound they can learn."""
+    """The parameters, brought within their bounds: at least 0.01, p and p′ at most `steepest`. At a bound they can learn."""
     bounds = (steepest if name.startswith("p") else math.inf for name in params._fields)
     return type(params)(*(np.clip(x, SMALLEST, bound) for x, bound in zip(params, bounds, strict=True)))
 
@@ -131,11 +132,11 @@ class KerpleLog(OffsetBias):
     heads: int
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> KerpleParams:
-        """p uniform up to 2, a up to 1."""
+        """p uniform from 0.01 to 2, a from 0.01 to 1."""
         return KerpleParams(*(of_each_head(self.heads, largest, rng, dtype) for largest in (2, 1)))
 
     def clamped(self, params: KerpleParams) -> KerpleParams:
-        """The parameters, moved to their bounds."""
+        """The parameters, each brought within its bounds."""
         return within(params, math.inf)
 
     def bias(self, params: KerpleParams, n: int, m: int, *, causal: bool) -> tuple[Array, KerplePullback]:
@@ -157,11 +158,11 @@ class KerplePower(OffsetBias):
     heads: int
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> KerpleParams:
-        """p uniform up to 2, a up to 1."""
+        """p uniform from 0.01 to 2, a from 0.01 to 1."""
         return KerpleParams(*(of_each_head(self.heads, largest, rng, dtype) for largest in (2, 1)))
 
     def clamped(self, params: KerpleParams) -> KerpleParams:
-        """The parameters, moved to their bounds."""
+        """The parameters, each brought within its bounds."""
         return within(params, STEEPEST)
 
     def bias(self, params: KerpleParams, n: int, m: int, *, causal: bool) -> tuple[Array, KerplePullback]:
@@ -210,11 +211,11 @@ class KerpleWeighted(ScoreEncoding):
     heads: int
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> KerpleWeightedParams:
-        """p and p′ uniform up to 2, a and a′ up to 1."""
+        """p and p′ uniform from 0.01 to 2, a and a′ from 0.01 to 1."""
         return KerpleWeightedParams(*(of_each_head(self.heads, largest, rng, dtype) for largest in (2, 1, 2, 1)))
 
     def clamped(self, params: KerpleWeightedParams) -> KerpleWeightedParams:
-        """The parameters, moved to their bounds."""
+        """The parameters, each brought within its bounds."""
         return within(params, STEEPEST)
 
     def scores(self, params: KerpleWeightedParams, Q: Array, K: Array) -> tuple[Array, KerpleWeightedPullback]:

@@ -55,7 +55,7 @@ def scaled_scores(a: Array, Q: Array, K: Array, *, signed: bool, scale: float) -
 
 
 def _diagonal(n: int, m: int, offset: int) -> tuple[slice, slice]:
-    """The queries that have a key at this offset, and those keys; the queries are the last n of the m positions."""
+    """Which queries have a key at this offset, and which keys these are; the queries are the last n of the m positions."""
     shift = m - n + offset
     start, stop = max(0, -shift), max(0, -shift, min(n, m - shift))
     return slice(start, stop), slice(start + shift, stop + shift)
@@ -146,7 +146,7 @@ class MultiplicativeParams(NamedTuple):
 
 
 class MultiplicativeScoresPullback(NamedTuple):
-    """That of the scores of this kind, with the parameters as a tree."""
+    """The pullback of the scores of this kind, with da in a MultiplicativeParams."""
 
     scores: Pullback
 
@@ -189,7 +189,7 @@ class Multiplicative(ScoreEncoding):
         return MultiplicativeParams(a.astype(dtype))
 
     def scores(self, params: MultiplicativeParams, Q: Array, K: Array) -> tuple[Array, MultiplicativeScoresPullback]:
-        """The scores of this kind."""
+        """S (*batch, H, n, m) of this kind. Pullback: dS to (dparams, dQ, dK)."""
         heads_are(self.d, params.a, Q=Q, K=K)
         scale = Q.dtype.type(1 / math.sqrt(self.d) if self.scale is None else self.scale)
         pullback: Pullback

@@ -1,8 +1,8 @@
 """Every encoding under a name, so that a model can be told which one to use.
 
-LanguageModel(positions="rope")                 with the sizes of the model, and the rest as in its paper
-LanguageModel(positions="rope:base=500")        another choice of its own
-LanguageModel(positions=RoPE(32, base=500.0))   an encoding of the reader's making, for heads of width 32
+LanguageModel(positions="rope")                 the sizes are those of the model, the options as in its paper
+LanguageModel(positions="rope:base=500")        with an option of its own
+LanguageModel(positions=RoPE(32, base=500.0))   an encoding that the reader has made, for heads of width 32
 """
 
 from collections.abc import Callable
@@ -60,14 +60,14 @@ class Placed(NamedTuple):
 
     @property
     def absolute(self) -> Any:
-        """What of it knows places, and not only distances; None if nothing does."""
+        """The encoding that knows positions, and not distances alone; None if neither does."""
         if not isinstance(self.at_embedding, NoPositions):
             return self.at_embedding
         return None if self.in_attention is None or self.in_attention.relative else self.in_attention
 
 
 def head_width_of(width: int, heads: int, head_width: int | None) -> int:
-    """d, the width of a head: as given, or D/H. Raises ValueError if neither can be."""
+    """d, the width of a head: as given, or D/H. Raises ValueError if none is given and H does not divide D."""
     if head_width is None and width % heads:
         raise ValueError(f"width: {width} is not divisible into {heads} heads")
     return width // heads if head_width is None else head_width

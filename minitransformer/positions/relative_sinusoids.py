@@ -25,10 +25,10 @@ from minitransformer.typing import Array
 
 
 def relative_shift(T: Array) -> Array:
-    """S_ij = T_{i, j−i+n−1}, (…, n, n + m) to (…, n, m): column c of T is for offset c from the first of row n − 1.
+    """S_ij = T_{i, j−i+n−1}, (…, n, n + m) to (…, n, m): row i of S is a piece of row i of T, one entry further left each time.
 
-    Read row after row, T and S differ in where a row ends: one entry later in T each time. The last column of T is not
-    used, it makes the rows long enough.
+    Read as one line from entry n − 1 on, T has these pieces n + m − 1 entries apart, so a reshape puts them below each other.
+    The last column of T is not used.
     """
     *batch, n, columns = T.shape
     if n == 0:
@@ -86,7 +86,7 @@ class RelativeSinusoidPullback(NamedTuple):
 
 
 class RelativeSinusoids(ScoreEncoding):
-    """What the two have in common. A subclass has `sizes`, and a `table` of sinusoids."""
+    """What Transformer-XL's and TENER's encodings have in common. A subclass has `sizes`, and a `table` of sinusoids."""
 
     def sizes(self) -> tuple[int, int]:
         """H, and the width d of a head."""
@@ -97,7 +97,7 @@ class RelativeSinusoids(ScoreEncoding):
         raise TypeError(f"{type(self).__name__} has no sinusoids")
 
     def scores(self, params: Any, Q: Array, K: Array) -> tuple[Array, RelativeSinusoidPullback]:
-        """The scores of both terms, (*batch, H, n, m). Pullback: dS to (dparams, dQ, dK)."""
+        """S (*batch, H, n, m), the sum of both terms. Pullback: dS to (dparams, dQ, dK)."""
         one_dtype(Q=Q, u=params.u, v=params.v, W_kr=params.W_kr)
         fit_heads(Q, *self.sizes())
         if not params.u.shape == params.v.shape == self.sizes():
@@ -122,7 +122,7 @@ class TransformerXLPositions(RelativeSinusoids):
 
     width    D, even; a row of sinusoids is [sin ω_f t | cos ω_f t] with ω_f = 10000^(−2f/D)
     heads    H, must divide D
-    tied     whether all layers share u and v, as in the published code unless it is told otherwise
+    tied     whether all layers share u and v, as the published code does by default
     source   Dai et al. 2019; XLNet has the same. Aalto 3.3.2 has no equation for it
     cost     O(n (n + m) d) for each head, and O(n (n + m)) memory. Can be causal.
     raises   ValueError for an odd width, or one that is not divisible by H
@@ -163,14 +163,14 @@ class TENER(RelativeSinusoids):
 
         S_ij = ⟨q_i + u, k_j⟩ + ⟨q_i + v, r_{i−j}⟩
 
-    In the paper the keys are not projected either: head h has k_j = its d columns of x_j. That is the business of whoever
-    makes K; here it is used as it comes.
+    In the paper the keys are not projected either: k_j of head h is its d columns of x_j. That is up to the caller, who makes K.
+
     heads    H
     d        width of a head, even; a row of sinusoids is [sin ω_f t | cos ω_f t] with ω_f = 10000^(−f/(d/2 − 1))
     scale    1; None for 1/√d
     source   Yan et al. 2019. The published code has r_{j−i}: there the sines have the other sign
     cost     O(n (n + m) d) for each head, and O(n (n + m)) memory. Can be causal.
-    raises   ValueError for an odd d, or no heads
+    raises   ValueError for an odd d
     """
 
     heads: int

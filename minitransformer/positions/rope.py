@@ -66,7 +66,7 @@ def rotate(
         y_b = x_a sin φ_if + x_b cos φ_if
 
     layout      interleaved: pair f is channels 2f and 2f + 1;  halves: channels f and pairs + f
-    magnitude   of the result, for YaRN
+    magnitude   by which the result is multiplied, for YaRN
     cost        O(n d). Channels beyond the pairs are left as they are.
     raises      ValueError for more pairs than channels, or another layout
     """
@@ -83,7 +83,7 @@ def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = No
     W       (…, H d), and each head is permuted for itself; also Q or K, (…, d)
     to      the layout of the result; W is in the other one
     part    channels that are turned, if not all
-    raises  ValueError for columns that are no heads of width d, and for another part than an even number of those channels
+    raises  ValueError for columns that are no heads of width d, a part that is odd or above d, or another layout
     """
     turned = d if part is None else part
     if not W.ndim or turned % 2 or not 0 <= turned <= d or W.shape[-1] % d:
@@ -92,7 +92,6 @@ def change_layout(W: Array, d: int, *, to: Layout, part: NonNegative | None = No
     channels = np.arange(d)
     order = np.concatenate([channels[first], channels[second], channels[2 * len(channels[first]) :]])
     if to != "halves":
-        _pairs(0, to)  # refuses what is no layout
         order = np.argsort(order)  # the inverse permutation
     return W.reshape(*W.shape[:-1], W.shape[-1] // d, d)[..., order].reshape(W.shape)
 
@@ -131,7 +130,9 @@ class RoPE(Encoding):
     def __post_init__(self) -> None:
         name, turned = ("d", self.d) if self.part is None else ("part", self.part)
         if turned < 2 or turned % 2 or turned > self.d:
-            raise ValueError(f"{name}: channels are turned in pairs, and {turned} of {self.d} is not possible")
+            raise ValueError(
+                f"{name}: {turned} of {self.d} channels can't be turned in pairs; should be even, and from 2 to {self.d}"
+            )
         if self.base <= 1:
             raise ValueError(f"base: {self.base} should be more than 1, so that frequencies fall")
         self.angles(1)  # a scaling refuses what it can't do
@@ -151,7 +152,7 @@ class RoPE(Encoding):
         return self.scaling is None or getattr(self.scaling, "fixed", False)
 
     def table(self, length: int, dtype: np.dtype) -> tuple[Array, Array]:
-        """cos and sin of the first `length` positions at least, (room, pairs), if angles are fixed; it serves many lengths."""
+        """cos and sin of the first `length` positions or more, (room, pairs), if angles are `fixed`: it serves many lengths."""
         return _table(self, max(64, 1 << (length - 1).bit_length()), dtype)
 
     def _refuse_other_widths(self, X: Array) -> None:
@@ -168,7 +169,7 @@ class RoPE(Encoding):
         return _turn(X, cos, sin, self.layout), RotatePullback(cos, sin, self.layout)
 
     def earlier(self, K: Array, by: int) -> Array:
-        """Rows that were turned at their positions, as if each had stood so many positions earlier: R_{t−s} = R_{−s} R_t."""
+        """Turned rows K, turned further as if each had stood `by` positions earlier: R_{t−s} = R_{−s} R_t."""
         self._refuse_other_widths(K)
         angles = -self.angles(by + 1)[0][by:]
         return _turn(K, np.cos(angles).astype(K.dtype), np.sin(angles).astype(K.dtype), self.layout)

@@ -1,7 +1,8 @@
 """Rotary positions beyond the length that a model was trained on: the frequencies are changed, the weights are not.
 
 At positions that were never seen, pairs of channels turn to angles that were never seen. A factor s says how much longer
-the text may be than in training; the five ways to spend it differ in which frequencies pay. With s = 1 nothing changes.
+the text may be than in training; the five ways to spend it differ in which frequencies pay. With s = 1 nothing changes, but for
+DynamicNTK.
 
     PositionInterpolation    every frequency divided by s: positions are squeezed into the old range
     NTK                      the first not at all, the last by s, those between in equal steps of the logarithm
@@ -34,9 +35,9 @@ def rope_frequencies(d: int, base: PositiveNumber = 10000.0) -> Array:
 
 def _refuse(factor: float, d: int = 4) -> None:
     if factor < 1:
-        raise ValueError(f"factor: {factor} does not make anything longer; it should be at least 1")
+        raise ValueError(f"factor: {factor} should be at least 1, so that texts can be longer than in training")
     if d < 4:
-        raise ValueError(f"d: of {d} channels the highest frequency is also the lowest, and can't stay and be divided")
+        raise ValueError(f"d: {d} should be at least 4, for NTK keeps the highest frequency and divides the lowest")
 
 
 @frozen

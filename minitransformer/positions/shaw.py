@@ -27,7 +27,7 @@ from minitransformer.typing import Array
 
 
 def _near(i: int, n: int, m: int, k: int) -> tuple[slice, slice]:
-    """The keys at most k away from query i, the (i + m − n)-th of the m positions, and their places among −k … k."""
+    """Where the keys at most k away from query i stand, and their places among −k … k; query i is at position i + m − n."""
     at = i + m - n
     start, stop = min(max(at - k, 0), m), min(max(at + k + 1, 0), m)
     return slice(start, stop), slice(start - at + k, stop - at + k)
@@ -67,7 +67,7 @@ def sum_over_rows(dY: Array, X: Array) -> Array:
 
 
 def heads_are(width: int, a: Array, **rows: Array) -> None:
-    """Refuse heads of another width, or dtype, than the table of positions that they meet."""
+    """Raise TypeError for heads of another width than this, or of another dtype than the table a."""
     one_dtype(a=a, **rows)
     for other, X in rows.items():
         if X.shape[-1] != width:

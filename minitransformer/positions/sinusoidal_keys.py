@@ -2,8 +2,8 @@
 
     S_ij = ⟨q_i, k_j + r_{j−i}⟩ / √d,        r_o = (sin ω_0 o, cos ω_0 o, sin ω_1 o, …)
 
-It stands between Shaw's tables and Transformer-XL: beside the absolute table of learned frequencies it makes the square of
-learned or given, absolute or relative vectors complete.
+It stands between Shaw's tables and Transformer-XL. With the sinusoids of absolute.py there is then each of the four: absolute or
+relative, with given frequencies or learned ones.
 """
 
 from typing import NamedTuple
@@ -59,11 +59,11 @@ class SinusoidalKeys(ScoreEncoding):
         return LearnableSinusoids(self.d)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LearnableSinusoidParams | NoParams:
-        """The logarithms of the frequencies, or nothing."""
+        """The logarithms of the frequencies if they are learned, else NoParams()."""
         return self._table.init(rng, dtype) if self.learn else NoParams()
 
     def scores(self, params: Tree, Q: Array, K: Array) -> tuple[Array, SinusoidalKeysPullback]:
-        """⟨q_i, k_j⟩ / √d, and ⟨q_i, r_{j−i}⟩ / √d from one product for each query and offset, −(m − 1) … n."""
+        """S (*batch, H, n, m), in which ⟨q_i, r_o⟩ is computed once for each query and offset o, from −(m − 1) to n."""
         n, m = Q.shape[-2], K.shape[-2]
         if self.learn:
             one_dtype(Q=Q, log_omega=params.log_omega)

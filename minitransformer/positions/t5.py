@@ -2,7 +2,7 @@
 
 S_ij = ⟨q_i, k_j⟩ + b_bucket(j − i)
 
-And the plainer form of it, with one number for each signed offset: what the blog prints.
+`OffsetScalars` is a plainer form, with one number for each signed offset, as Borealis II prints it.
 """
 
 import math
@@ -28,7 +28,8 @@ def t5_buckets(
     causal    all buckets are for j ≤ i, r = buckets; an offset ahead counts as 0. If not, r = buckets/2, and offsets ahead
               get the second half of the buckets. Its first would be for a distance of 0, which is not ahead: it is never
               used (16 of 32)
-    distance  from there on, and from somewhat before, all is one bucket: here beyond 90 both ways, and beyond 112 if causal
+    distance  from there on all is one bucket, the last, which begins somewhat before: with 32 and 128, beyond 90 both ways, and
+              beyond 112 if causal
     source    Raffel et al. 2020; the bounds are those of the code published with it
     raises    ValueError for an odd number of buckets, too few, or if `distance` comes before the buckets of one offset end
     """

@@ -3,9 +3,9 @@
     S_ij = (⟨x_i W_q, x_j W_k⟩ + ⟨p_i U_q, p_j U_k⟩)/√(2d) + b_bucket(j − i)
 
 Two scores of variance d make a sum of variance 2d: hence √(2d). TUPE-A is without b, TUPE-R has the buckets of T5.
-[CLS], the first token, stands for all of the text and not for a place in it: its row and its column of the positional
-scores are two learned numbers of each head, θ_1 for what it makes of all, itself too, and θ_2 for what others make of it.
-(A row of equal numbers is one that softmax does not see: θ_1 is in the published model, and its gradient is 0.)
+[CLS], the first token, stands for all of the text and not for a place in it: so its row of the positional scores is θ_1, a
+learned number of each head, and the rest of its column is θ_2. (Softmax does not see a number that is added to a whole row: θ_1
+is in the published model, and its gradient is 0.)
 """
 
 import math
@@ -78,7 +78,7 @@ def position_scores(params: TUPEParams, n: int, m: int, *, heads: int, scale: fl
 
 
 class UntiePullback(NamedTuple):
-    """What was overwritten gets no gradient; θ gets that of what it was written to."""
+    """The scores that were overwritten get no gradient; θ gets the sum over the places that it was written to."""
 
     row: bool
 
@@ -91,7 +91,7 @@ class UntiePullback(NamedTuple):
 
 
 def untie(B: Array, theta: Array) -> tuple[Array, UntiePullback]:
-    """θ_2 in the column of [CLS], then θ_1 in its row, if it is among the queries."""
+    """B with θ_2 in the column of [CLS], then θ_1 in its row, if [CLS] is among the queries."""
     n, m = B.shape[1:]
     B = B.copy()
     B[:, :, 0] = theta[1][:, None]
@@ -101,7 +101,7 @@ def untie(B: Array, theta: Array) -> tuple[Array, UntiePullback]:
 
 
 def tupe_buckets(n: int, m: int, *, buckets: int, distance: int, cls: bool) -> Array:
-    """The buckets of T5 for both directions, (n, m). [CLS] gets the one that T5 leaves unused, others → [CLS] a further one."""
+    """The buckets of T5 for both directions, (n, m). The row of [CLS] gets the one that T5 leaves unused, its column one more."""
     bucket = by_offset(t5_buckets(offsets(n, m), buckets=buckets, distance=distance, causal=False), n, m).copy()
     if cls:
         bucket[:, :1] = buckets
@@ -141,7 +141,7 @@ class TUPE(ScoreEncoding):
     longest    rows of the table: there is no longer sequence
     cls        whether the first token is [CLS], and untied
     buckets    of T5's bias for both directions, 32 in TUPE-R; None for TUPE-A
-    distance   from where T5's last bucket holds all
+    distance   from which on T5's last bucket holds all offsets
     source     Ke, He and Liu 2021; Borealis II (9), without the scale (E1), norm, heads and [CLS]
     shared     everything: the paper computes these scores once for all layers
     cost       O(m D²) for the projections of positions, O(n m D) for their scores; O(n m) memory

@@ -205,10 +205,10 @@ def test_a_pattern_of_lists_is_refused(tier):
 
 
 def test_patterns_that_can_t_be_joined():
-    with pytest.raises(ValueError, match="one n and m"):
+    with pytest.raises(ValueError, match="the same n and m"):
         one_pattern([window(70, 3), window(71, 3)])
     two = one_pattern([window(70, 3), window(70, 5)])
-    with pytest.raises(ValueError, match="a list each"):
+    with pytest.raises(ValueError, match="one list each"):
         one_pattern([two, two])
     Q, K, V, _ = random_inputs(3, (3,), 70, 70, 4, 3)
     with pytest.raises(ValueError, match="lists for 2 heads"):

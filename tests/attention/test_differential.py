@@ -180,7 +180,7 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match=r"^heads: 3 should be even; differential attention subtracts"):
         Differential(3, 4)
     core, params, Q, K, V = core_and_arrays()
-    with pytest.raises(ValueError, match=r"^mask: shape \(4, 9, 9\); two softmaxes of which the difference is taken"):
+    with pytest.raises(ValueError, match=r"^mask: shape \(4, 9, 9\) should be one for all heads"):
         core(params, Q, K, V, mask=np.ones((H, 9, 9), bool))
     with pytest.raises(ValueError, match=r"^lambda_: shape \(3,\) does not broadcast"):
         differential_attention(Q, K, Q, K, V, np.ones(3))

@@ -271,7 +271,7 @@ def test_the_same_numbers_as_in_transformers(query_rank, causal, tier):
     ("options", "says"),
     [
         ({"rank": 0}, "rank: 0"),
-        ({"rotary": 3}, "rotary: 3 channels"),
+        ({"rotary": 3}, "rotary: 3 should be even"),
         ({"heads": 5}, "width: 24 is not divisible"),
         ({"query_rank": 0}, "query_rank: 0"),
         ({"base": -1.0}, "base"),
@@ -284,7 +284,9 @@ def test_what_can_not_be_chosen_is_refused(options, says):
 
 def test_what_does_not_fit_is_refused():
     Q, Q_R, C, K_R, W_uk, W_uv = inputs()
-    with pytest.raises(ValueError, match="W_uk, W_uv: 14 and 12 columns, for 3 heads of width 5"):
+    with pytest.raises(
+        ValueError, match="W_uk, W_uv: 14 and 12 columns, for 3 heads of width 5, should be 15 and a multiple of 3"
+    ):
         latent_attention(Q, Q_R, C, K_R, W_uk[:, :-1], W_uv)
     with pytest.raises(ValueError, match="mask: shape"):
         latent_attention(Q, Q_R, C, K_R, W_uk, W_uv, mask=np.ones((N, M + 1), bool))

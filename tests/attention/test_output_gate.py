@@ -149,7 +149,7 @@ def test_gradient_of_everything_at_once(groups):
 
 def test_cross_attention_is_dense_and_says_so():
     layer, params, X = layer_and_inputs(10, core=SoftmaxAttention(norm="rms"))
-    with pytest.raises(ValueError, match=r"^cross: SoftmaxAttention wants more than keys and values"):
+    with pytest.raises(ValueError, match=r"^cross: SoftmaxAttention has parameters or norms"):
         layer.cross(params, X, X)
 
 

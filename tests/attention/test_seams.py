@@ -219,7 +219,7 @@ def test_parts_of_a_tree_by_path():
 
 def test_cross_attention_is_dense_and_says_so(rng):
     layer, X = MultiHeadAttention(D, H, core=DeltaRule()), rng.standard_normal((2, 4, D))
-    with pytest.raises(ValueError, match="cross: DeltaRule wants more than keys and values"):
+    with pytest.raises(ValueError, match="cross: DeltaRule has parameters or norms"):
         layer.cross(some(layer), X, X)
 
 

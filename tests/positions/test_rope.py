@@ -248,13 +248,13 @@ def test_what_it_says_about_itself(rng):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RoPE(5), "d: channels are turned in pairs, and 5 of 5 is not possible"),
+        (lambda: RoPE(5), "d: 5 of 5 channels can't be turned in pairs"),
         (lambda: RoPE(0), "d: 0 should be at least 1"),
-        (lambda: RoPE(6, part=3), "part: channels are turned in pairs, and 3 of 6"),
-        (lambda: RoPE(6, part=8), "part: channels are turned in pairs, and 8 of 6"),
+        (lambda: RoPE(6, part=3), "part: 3 of 6 channels can't be turned in pairs"),
+        (lambda: RoPE(6, part=8), "part: 8 of 6 channels can't be turned in pairs"),
         (lambda: RoPE(6, base=1.0), "base: 1.0 should be more than 1"),
         (lambda: RoPE(6, layout="thirds"), "layout: no 'thirds'; there are interleaved, halves"),
-        (lambda: RoPE(6, part=2, scaling=NTK(2.0)), "d: of 2 channels the highest frequency is also the lowest"),
+        (lambda: RoPE(6, part=2, scaling=NTK(2.0)), "d: 2 should be at least 4"),
         (lambda: change_layout(np.ones((3, 6)), 6, to="thirds"), "to: no 'thirds'"),
         (lambda: rotate(np.ones((2, 3)), angles=np.ones((2, 2))), "angles: 2 pairs do not fit into 3 channels"),
         (

@@ -152,18 +152,21 @@ def test_published_numbers(scaling, d, base, length, frequencies, magnitude):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PositionInterpolation(0.5), "factor: 0.5 does not make anything longer"),
+        (lambda: PositionInterpolation(0.5), "factor: 0.5 should be at least 1"),
         (lambda: NTK(0.0), "factor: 0.0 should be above 0"),
         (lambda: NTK(math.nan), "factor: nan should be a number"),
-        (lambda: NTK(2.0)(2, 1e4, 5), "d: of 2 channels the highest frequency is also the lowest"),
-        (lambda: RoPE(2, scaling=NTK(2.0)), "d: of 2 channels"),  # when it is made, not when it turns something
-        (lambda: DynamicNTK(0.9, 10), "factor: 0.9 does not"),
+        (lambda: NTK(2.0)(2, 1e4, 5), "d: 2 should be at least 4"),
+        (
+            lambda: RoPE(2, scaling=NTK(2.0)),
+            "d: 2 should be at least 4",
+        ),  # when it is made, not when it turns something
+        (lambda: DynamicNTK(0.9, 10), "factor: 0.9 should be at least 1"),
         (lambda: DynamicNTK(2.0, 0), "trained: 0 should be at least 1"),
-        (lambda: DynamicNTK(2.0, 10)(2, 1e4, 5), "d: of 2 channels"),
+        (lambda: DynamicNTK(2.0, 10)(2, 1e4, 5), "d: 2 should be at least 4"),
         (lambda: YaRN(math.inf, 10), "factor: inf should be a number"),
         (lambda: YaRN(2.0, 0), "trained: 0"),
         (lambda: YaRN(2.0, 10, fast=1.0, slow=2.0), "slow and fast: 2.0 and 1.0 should rise"),
-        (lambda: Llama3(0.5, 10), "factor: 0.5 does not"),
+        (lambda: Llama3(0.5, 10), "factor: 0.5 should be at least 1"),
         (lambda: Llama3(2.0, 0), "trained: 0"),
         (lambda: Llama3(2.0, 10, fast=1.0, slow=1.0), "slow and fast: 1.0 and 1.0 should rise"),
         (lambda: YaRN(2.0, 10, slow=0.0), "slow: 0.0 should be above 0"),

@@ -8,7 +8,7 @@ from minitransformer.typing import Array
 
 
 def claim(written: list[int], length: int, now: int) -> bool:
-    """Whether a room is filled up to here, and nobody else goes on in it; then, at once, it is filled up to `now`.
+    """Whether the caller may write the rows from `length` to `now`: if the room is filled to `length`, it marks them as taken.
 
     Of two threads that go on from one state, one takes the number out of the list, and the other finds none.
     """
@@ -21,7 +21,7 @@ def claim(written: list[int], length: int, now: int) -> bool:
 
 
 def must_follow(K: Array, V: Array, known_keys: Array, known_values: Array) -> None:
-    """Refuse keys and values of other samples, heads, widths or dtypes than those that are known."""
+    """Raise ValueError for keys and values of other samples, heads, widths or dtypes than those in the state."""
     for new, known in ((K, known_keys), (V, known_values)):
         if (*new.shape[:-2], new.shape[-1], new.dtype) != (*known.shape[:-2], known.shape[-1], known.dtype):
             raise ValueError(f"state: {new.dtype} {new.shape} can't follow {known.dtype} {known.shape}")
@@ -59,7 +59,7 @@ class KeysValues(NamedTuple):
     def with_room(self, n: int) -> "KeysValues":
         """Longer by n positions, whose keys and values the caller puts there.
 
-        The room doubles when it is full: O(n) for each, however many there are.
+        The room doubles when it is full, so n positions cost O(n) on average, however many there are already.
         """
         if not 0 <= self.length <= self.K.shape[-2] == self.V.shape[-2]:
             raise ValueError(f"state: {self.length} positions do not fit room of {self.K.shape} and {self.V.shape}")
@@ -70,7 +70,7 @@ class KeysValues(NamedTuple):
         return KeysValues(_wider(self.keys, room), _wider(self.values, room), now, [now])
 
     def extended(self, K: Array, V: Array) -> "KeysValues":
-        """With these n more positions. Raises ValueError for keys and values of other samples or heads."""
+        """The state after these n more positions. Raises ValueError for keys and values of other samples, heads or widths."""
         must_follow(K, V, self.K, self.V)
         longer = self.with_room(K.shape[-2])
         longer.K[..., self.length : longer.length, :] = K

@@ -2,7 +2,7 @@
 
 A buffer that grows has to be moved when it is full, and half of it may be empty. Pages of a fixed size are never moved, and a
 text wastes less than one page. Its block table says which pages it has, in the order of the text; where they are in memory
-does not matter, because what is found in them can be joined in any order (flash.py).
+does not matter, because what queries find in them can be joined in any order (flash.py).
 
 To continue one text in several ways, only the table is copied. A page that is full is never written again; one that is
 half full is copied by the second of two who want to go on in it.
@@ -58,7 +58,7 @@ class Paged(NamedTuple):
 
     @property
     def waste(self) -> int:
-        """Positions that there is room for beyond the text: less than a page, or the first one if nothing is written."""
+        """How many more positions fit into the pages: fewer than one page holds, or a whole page if nothing is written yet."""
         return len(self.pages) * self.size - self.length
 
     def parts(self) -> Iterator[tuple[Array, Array, Array]]:
@@ -68,7 +68,7 @@ class Paged(NamedTuple):
             yield k * self.size + np.arange(used), page.K[..., :used, :], page.V[..., :used, :]
 
     def extended(self, K: Array, V: Array) -> "Paged":
-        """With these n more positions. Copies at most the rest of one page. ValueError for keys of other samples or heads."""
+        """The state after these n more positions; one page at most is copied. ValueError for keys of other samples or heads."""
         last = self.pages[-1]
         must_follow(K, V, last.K, last.V)
         pages, length = list(self.pages), self.length
@@ -78,7 +78,7 @@ class Paged(NamedTuple):
                 pages.append(Page(np.zeros_like(last.K), np.zeros_like(last.V), [0]))
                 at = 0
             n = min(self.size - at, K.shape[-2])
-            if not claim(pages[-1].written, at, at + n):  # somebody else has gone on here
+            if not claim(pages[-1].written, at, at + n):  # another state has gone on in this page
                 pages[-1] = Page(pages[-1].K.copy(), pages[-1].V.copy(), [at + n])
             pages[-1].K[..., at : at + n, :], pages[-1].V[..., at : at + n, :] = K[..., :n, :], V[..., :n, :]
             K, V, length = K[..., n:, :], V[..., n:, :], length + n
@@ -111,14 +111,14 @@ def paged_attention(
     sink: Float[Array, "*own"] | None = None,
     cap: PositiveNumber | None = None,
 ) -> Array:
-    """Causal attention of the last queries to all positions of a state, page by page: Y alone, for it is for writing.
+    """Causal attention of the last queries to all positions of a state, page by page: Y alone, for generation has no way back.
 
     Q       (*batch, H, n, d), the last n positions; heads share the keys of their group
     others  as in `dot_product_attention`
-    order   in which the pages are read; the numbers are the same to rounding. A page that is not in it is not looked at
-    cost    O(n m d) time, and nothing is copied together
+    order   in which the pages are read; Y is the same to rounding. A page that is not in it is not looked at
+    cost    O(n m d) time; the pages are not copied into one array
     raises  TypeError for another dtype than that of the pages, ValueError for other samples, heads or widths, more queries than
-            positions, and a page that is named twice or not there
+            positions, an order that names a page twice or one that is not there, and pages that differ from each other
     """
     _refuse_other_pages(state)
     K, n = state.pages[0].K, Q.shape[-2]

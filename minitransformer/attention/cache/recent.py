@@ -2,7 +2,8 @@
 
 A ring of w places, in which token t overwrites the one at t mod w, is all that a window needs. But an older state, from which
 somebody goes on in another way, would find its keys overwritten. So here new tokens are appended until the room is full; then
-those that are still seen move to the front of new room. That copies one row for each token, and the memory stays constant.
+those that are still seen move to the front of new room. For a window that copies one row for each token, on average, and the
+memory stays constant.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from minitransformer.typing import Array
 
 
 class Kept(NamedTuple):
-    """What a causal query can see at most: the first positions, and the last ones, its own among them."""
+    """How many positions a causal query can see at most: the `first` of the text, and the `last` ones, its own among them."""
 
     first: int
     last: int
@@ -42,7 +43,7 @@ class Recent(NamedTuple):
 
     @property
     def positions(self) -> Array:
-        """Where in the text the rows stand: the first ones where they are, the others at the end of it. They rise."""
+        """The position in the text of each row, rising: the first rows are the first tokens, the others the last ones."""
         rows = np.arange(self.end)
         return np.where(rows < self.kept.first, rows, rows + self.length - self.end)
 
@@ -63,7 +64,7 @@ class Recent(NamedTuple):
         return np.concatenate([X[..., :first, :], X[..., self.end - last : self.end, :]], -2)
 
     def _moved(self, n: int) -> "Recent":
-        """In new room, with what is still seen, and the next n positions taken; as many again fit, up to what is kept."""
+        """The rows that are still seen, in new room, where n more are taken; beyond them fit as many again, 64 to `last`."""
         keys, values = self.keys, self.values
         used = keys.shape[-2]
         room = used + n + max(min(used + n, self.kept.last), 64)
@@ -72,7 +73,7 @@ class Recent(NamedTuple):
         return Recent(K, V, self.length, used, self.kept, [used + n])
 
     def extended(self, K: Array, V: Array) -> "Recent":
-        """With these n more positions: O(n) for each token, however long the text is."""
+        """The state after these n more positions: O(first + last + n) rows are copied at most, however long the text is."""
         must_follow(K, V, self.K, self.V)
         n = K.shape[-2]
         if self.end + n > self.K.shape[-2] or not claim(self.written, self.end, self.end + n):

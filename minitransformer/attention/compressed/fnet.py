@@ -17,7 +17,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 def _transform(X: Array, there: Array | None) -> Array:
-    """The real part of the transform; each sample over those of its tokens that are there."""
+    """The real part of the transform, over those tokens of each sample that are there; zeros for the others."""
     if not X.size:
         return np.zeros_like(X)
     if there is None:
@@ -60,7 +60,7 @@ def fourier_mix(
 
 
 class FNetPullback(NamedTuple):
-    """There was nothing to learn in it."""
+    """dY to (NoParams(), dX): nothing is learned."""
 
     mixed: FourierPullback
 

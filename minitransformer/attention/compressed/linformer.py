@@ -65,7 +65,7 @@ def linformer_attention(
 
     E, F     (k, longest) for all, or (H, k, longest) for each head; of m keys the first m columns are used. Without F, E
              mixes both
-    mask     True where a key is there, (…, 1, m); what is hidden counts as zero before it is mixed
+    mask     True where a key is there, (…, 1, m); hidden keys and values count as zero before they are mixed
     scale    1/√d by default, which Borealis lacks (E1)
     source   Borealis II (15); Aalto (12), where the transpose is missing (E54); Lecture notes, Linformer, where E and F have
              the shape of their transposes (E34)
@@ -140,7 +140,7 @@ class Linformer(Core):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """E, if it serves all layers."""
+        """The path of E, if one E serves all layers."""
         return ("E",) if self.sharing == "layerwise" else ()
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LinformerParams:

@@ -3,7 +3,7 @@
     k̄_b = Σ_t k_{bs+t} θ_t,   v̄_b = Σ_t v_{bs+t} θ′_t,   t = 0 … s − 1
     Y   = softmax(scale · Q K̄ᵀ) V̄
 
-The matrix is (n, m/s), not (n, m). Of the stages of attention it replaces none: it puts shorter keys and values in front.
+The matrix is (n, m/s), not (n, m). It changes the stage `project`: keys and values are fewer, and what follows stays as it is.
 θ_t is a matrix (d, d), or with depthwise convolution a vector that weighs each channel by itself; a "learned weighted
 average" of neighbours, as Borealis II has it, is the latter (E14).
 """
@@ -117,7 +117,7 @@ def _attend(
     null_v: Array | None,
     scale: float | None,
 ) -> tuple[Array, Pullback]:
-    """Attention to complete blocks, of which `sees` may hide some, and to the null key, which nothing hides."""
+    """Attention to the blocks: `complete` says which are over for each query, `sees` hides more; nothing hides the null key."""
     if sees is not None and null_k is not None:
         sees = np.concatenate([np.ones((*sees.shape[:-1], 1), bool), sees], -1)
     K, V = _with_null(K, null_k), _with_null(V, null_v)
@@ -150,7 +150,7 @@ def memory_compressed_attention(
     mask     True where a key is there, (…, 1, m); what is hidden counts as zero, and a block with nothing in it is not seen
     scale    1/√d by default, which the printed equation lacks (E1)
     source   Borealis II (14), figure 5; Liu et al. 2018
-    cost     O(n m d / s) time: the square is smaller, but it is one; half of it if causal. O(n + m) memory, in the tier "numpy"
+    cost     O(n m d / s) time: still quadratic, with a smaller factor; half of it if causal. O(n + m) memory, in the tier "numpy"
              O(n m / s). Can be causal
     returns  Y and a pullback: dQ, dK, dV, dtheta_k, dtheta_v = pullback(dY), then dnull_k and dnull_v if they are given
     raises   TypeError for a wrong shape or dtype, or half of a null; ValueError for a mask that hides pairs
@@ -176,7 +176,7 @@ def memory_compressed_attention(
 
 
 class MemoryCompressedParams(NamedTuple):
-    """Kernels (H, s, d) or (H, s, d, d), and the null key and value (H, d); None without."""
+    """Kernels (H, s, d) or (H, s, d, d), and the null key and value (H, d), or None."""
 
     theta_k: Array
     theta_v: Array
@@ -200,7 +200,7 @@ class MemoryCompressedCorePullback(NamedTuple):
 
 
 class MemoryCompressedState(NamedTuple):
-    """The complete blocks, compressed, and the K and V that wait for theirs to be: `length` positions in length/s + s rows."""
+    """What is left of `length` positions: the complete blocks, compressed, and K and V of the at most s − 1 tokens after them."""
 
     blocks: KeysValues
     K: Array
@@ -233,7 +233,7 @@ class MemoryCompressed(Core):
 
     @property
     def cost(self) -> str:  # type: ignore[override]
-        """The cost for n tokens, which is still a square."""
+        """The cost of n tokens, which is still quadratic."""
         return "O(n²/stride)"
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MemoryCompressedParams:

@@ -122,7 +122,7 @@ def segments(there: Array, r: int) -> Array:
 
 
 def _mixed(means: Array, X: Array) -> Array:
-    """means · X; of samples that lack different tokens, each with its own."""
+    """means · X, with one matrix for all samples, or one for each if samples lack different tokens."""
     return mix(means, X)[0] if means.ndim == 2 else means @ X
 
 
@@ -238,7 +238,8 @@ def nystrom_attention(
     asking = there[..., m - n :]
     of_queries, of_keys = (segments(tokens, landmarks).astype(Q.dtype) for tokens in (asking, there))
     Q_few, K_few = _mixed(of_queries, where_seen(asking[..., None], Q)), _mixed(of_keys, K)
-    used = [means.max(-1, initial=0)[..., None, :] > 0 for means in (of_queries, of_keys)]  # or too few tokens for it
+    # a sample with fewer than r tokens has landmarks without any, which are not used
+    used = [means.max(-1, initial=0)[..., None, :] > 0 for means in (of_queries, of_keys)]
     few = None if used[1].all() else used[1]
 
     N, from_landmarks = dot_product_attention(
@@ -266,7 +267,7 @@ def _refuse(n: int, m: int, theta: tuple[int, ...] | None, heads: tuple[int, ...
 
 
 class NystromParams(NamedTuple):
-    """The kernels of the convolution (H, taps); None without."""
+    """The kernels of the convolution (H, taps), or None."""
 
     theta: Array | None
 

@@ -1,7 +1,7 @@
 """Sums of rows, E X, with one E for all heads or one for each: a linear layer whose weights are the rows of X.
 
-As `linear` it runs on the threads of the compiled loops where there are any. BLAS would bring threads of its own, which
-stand in the way of the loops that come next.
+Like `linear`, it runs on the threads of the compiled loops where there are any. BLAS would start threads of its own, which
+get in the way of the loops that come next.
 """
 
 import math
@@ -33,7 +33,7 @@ def _in_front(X: Array) -> Array:
 
 
 def _back(X: Array, shape: tuple[int, ...]) -> Array:
-    """The inverse, to this shape."""
+    """The inverse of `_in_front`: (m, everything else) to (*batch, m, d), the given shape."""
     *batch, m, d = shape
     return np.ascontiguousarray(np.moveaxis(X.reshape(m, *batch, d), 0, -2))
 

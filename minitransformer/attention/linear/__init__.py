@@ -1,4 +1,4 @@
-"""Part II, linear time: weights that are products of features, which features, and memories that fade."""
+"""Part II, linear time: weights that are products of features, the features themselves, and memories that fade."""
 
 from minitransformer.attention.linear.cosformer import CosFormer, cosformer_attention, cosformer_features
 from minitransformer.attention.linear.delta_net import DeltaRule

@@ -20,11 +20,11 @@ from minitransformer.attention.kernel_attention import FeatureAttention, kernel_
 from minitransformer.pullback import NoParams
 from minitransformer.typing import Array
 
-WHOLE = 2**28  # bytes of the features of keys that may be there at once
+WHOLE = 2**28  # bytes of features that may be there at once; beyond that, they are made piece by piece
 
 
 class Text(NamedTuple):
-    """Queries, keys and values of a whole text, these with a column of ones, to be taken `rows` at a time."""
+    """Queries and keys of a whole text, and its values with a column of ones beside them, to be taken `rows` at a time."""
 
     core: FeatureAttention
     Q: Array
@@ -36,29 +36,29 @@ class Text(NamedTuple):
 
     @property
     def before(self) -> int:
-        """Keys that every query sees."""
+        """How many of the first keys every query sees."""
         return self.K.shape[-2] - self.Q.shape[-2] if self.causal else self.K.shape[-2]
 
     def pieces(self, first: int, last: int) -> Iterator[slice]:
-        """From row `first` to row `last`."""
+        """The rows first … last − 1, piece by piece."""
         return (slice(a, min(a + self.rows, last)) for a in range(first, last, self.rows))
 
     def queries(self, piece: slice) -> tuple[Array, Any]:
-        """Their features, and the way back."""
+        """The features of these queries, and their pullback."""
         first = self.K.shape[-2] - self.Q.shape[-2] + piece.start
         return self.core.phi(NoParams(), self.Q[..., piece, :], first=first, query=True)
 
     def keys(self, piece: slice) -> tuple[Array, Array, Any]:
-        """Their features and values, and the way back from the features."""
+        """The features and values of these keys, and the pullback of the features."""
         F, pullback = self.core.phi(NoParams(), self.K[..., piece, :], first=piece.start, query=False)
         return where_seen(self.there(piece), F), self.V[..., piece, :], pullback
 
     def there(self, piece: slice) -> Array | None:
-        """Which of the keys are there; None if all are."""
+        """Which of these keys are there, (…, rows, 1); None if all are."""
         return None if self.seen is None else self.seen[..., piece, :]
 
     def beside(self, piece: slice) -> slice:
-        """The keys of the positions at which these queries stand."""
+        """The keys at the positions of these queries."""
         return slice(self.before + piece.start, self.before + piece.stop)
 
 
@@ -114,7 +114,9 @@ class PiecesPullback(NamedTuple):
 def in_pieces(
     core: FeatureAttention, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None
 ) -> tuple[Array, PiecesPullback] | None:
-    """Attention of a core whose features have nothing to learn and are made row by row; None if they all fit at once.
+    """Attention, piece by piece, of a core whose features have no parameters and are made row by row.
+
+    None if all features fit at once, and for more causal queries than keys: then the caller makes them whole.
 
     Of p rows in a piece there are p r features at a time and n/p sums of r dv: fewest numbers together at p = √(n dv).
 

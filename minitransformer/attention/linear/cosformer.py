@@ -107,7 +107,7 @@ class CosFormer(FeatureAttention):
     needs = "a longest length"
 
     def phi(self, params: NoParams, X: Array, *, first: Integer, query: bool) -> tuple[Array, FeaturesPullback]:
-        """Those of the positions from `first` on."""
+        """`cosformer_features` of rows that stand at the positions from `first` on."""
         if first < 0:
             refuse_more_queries(X.shape[-2], X.shape[-2] + first)
         F, pullback = cosformer_features(X, longest=self.longest, first=first)

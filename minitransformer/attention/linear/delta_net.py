@@ -23,7 +23,7 @@ from minitransformer.typing import Array
 
 
 class SharesPullback(NamedTuple):
-    """Back through the sum, then through the features."""
+    """Back through the division by the sum, then through the features."""
 
     features: Pullback
     shares: Pullback
@@ -83,7 +83,7 @@ class DeltaRule(Core):
 
     @property
     def remembers(self) -> str:  # type: ignore[override]
-        """The memory."""
+        """The memory S, and its size."""
         return f"S, {'d' if self.nu is None else f'{2 * self.nu} d'}·dv for each head"
 
     def rows(self, X: Array) -> tuple[Array, Pullback]:

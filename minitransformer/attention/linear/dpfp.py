@@ -91,6 +91,6 @@ class DPFP(FeatureAttention):
     remembers = "S and z, 2 d ν (dv + 1) for each head"
 
     def phi(self, params: NoParams, X: Array, *, first: Integer, query: bool) -> tuple[Array, FeaturesPullback]:
-        """The same for queries and keys."""
+        """`dpfp_features`, the same for queries and keys."""
         F, pullback = dpfp_features(X, nu=self.nu)
         return F, FeaturesPullback(pullback)

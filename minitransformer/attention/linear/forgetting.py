@@ -1,10 +1,11 @@
 """Forgetting attention: softmax attention in which what is past fades, as fast as each token says.
 
     S_ij = ⟨q_i, k_j⟩ / √d + c_i − c_j,      c_i = Σ_{t ≤ i} ln f_t,      f_t = σ(x_t w)
-    Y    = softmax(S) V = the rows of (L ⊙ exp(Q Kᵀ/√d)) V, each divided by its sum       L_ij = f_{j+1} ⋯ f_i
+    Y    = softmax(S) V = W V, each row of W = L ⊙ exp(Q Kᵀ/√d) divided by its sum        L_ij = f_{j+1} ⋯ f_i
 
-L is the mask of linear attention with gates (gated.py), now under a softmax. With f = 1 it is dense attention; with one f for all
-positions, ALiBi with the slope −ln f. ALiBi counts tokens; a gate has read them, and can close at the end of a sentence.
+L is the mask of linear attention with gates (gated_linear_attention.py), here in softmax attention. With f = 1 it is dense
+attention; with one f for all positions, ALiBi with the slope −ln f. ALiBi counts tokens; a gate has read them, and can close at
+the end of a sentence.
 
 c_i − c_j is a product too, of columns [c_i, 1] beside the queries and [1, −c_j] beside the keys, so the core of dense attention
 will do, in all tiers. But c grows with the text, and in float32 its rounding with it. So c is summed in float64 and cut in two, a
@@ -31,7 +32,7 @@ UNIT = math.log(2)  # of c: where the core of attention takes exponentials to th
 
 
 def in_two(c: Array, dtype: Any) -> tuple[Array, Array]:
-    """c / ln 2 as a whole number and a rest, (…, 1)."""
+    """c / ln 2 as a whole number and a rest, each (…, 1): the nearest whole number, and what is missing."""
     c = c[..., None] / UNIT
     whole = np.rint(c)
     return whole.astype(dtype), (c - whole).astype(dtype)
@@ -54,19 +55,19 @@ def fading(c: Array, n: int, dtype: Any) -> Array:
 
 
 def where_it_is(seen: Array | None, X: Array) -> Array:
-    """A number of each token, (…, n), and zero for those that are not there, (…, n, 1)."""
+    """X (…, n), a number for each token, with zeros for tokens that are not there; seen (…, n, 1), or None if all are."""
     return X if seen is None else where_seen(seen[..., 0], X)
 
 
 def from_t_on(X: Array) -> Array:
-    """Σ_{s ≥ t} x_s, summed in float64."""
+    """Σ_{s ≥ t} x_s for each t, summed in float64."""
     return X[..., ::-1].cumsum(-1, dtype=np.float64)[..., ::-1].astype(X.dtype)
 
 
 class ForgettingPullback(NamedTuple):
     """dc_t = Σ_j dS_tj − Σ_i dS_it, from the columns of dQ and dK where c was.  c_j sums over t ≤ j:  dln f_t = Σ_{j ≥ t} dc_j.
 
-    The first of the two sums is zero but for its rounding, which takes that of the second away.
+    The first of the two sums is zero but for rounding errors, and these cancel a part of those in the second.
     """
 
     attention: Pullback
@@ -101,7 +102,7 @@ class FormedForgettingPullback(NamedTuple):
 
 
 def scale_of(encoding: Any, Q: Array) -> float:
-    """That of the encoding, or 1/√d."""
+    """The scale that the encoding asks for, or 1/√d."""
     own = None if encoding is None else encoding.scale
     return max(Q.shape[-1], 1) ** -0.5 if own is None else own
 
@@ -126,7 +127,7 @@ def forgetting_attention(
                 −10¹⁵ leaves no digits for the others
     mask        True where a key is there, (…, 1, n); what is hidden does not fade either
     scale       1/√d by default
-    encoding    of positions in the scores, with its params
+    encoding    an encoding of positions in the scores, and params, its parameters
     source      Lin et al. 2025
     cost        that of `dot_product_attention` with three channels more; that of `attend` with an encoding. Always causal
     returns     Y and a pullback: dQ, dK, dV, dlog_forget = pullback(dY), after dparams if there is an encoding
@@ -153,7 +154,7 @@ def forgetting_attention(
 
 
 class ForgettingCorePullback(NamedTuple):
-    """ln f = −softplus(−x)."""
+    """Back through attention, then through ln f = −softplus(−x) to the stream x."""
 
     attention: Pullback
     gate: Pullback
@@ -169,7 +170,7 @@ class ForgettingCorePullback(NamedTuple):
 
 
 class ForgettingState(NamedTuple):
-    """Keys, with c in three channels, and values; and the sum c so far, (*batch, H), in float64."""
+    """Keys as `faded_keys` makes them, with c in three channels, and values; and the last c, (*batch, H), in float64."""
 
     past: KeysValues
     c: Array
@@ -184,9 +185,9 @@ class ForgettingState(NamedTuple):
 class Forgetting(Core):
     """Softmax attention whose past fades, as fast as each token says.
 
-    encoding of positions in the scores, beside the gates; a model puts its own there
-    source   Lin et al. 2025
-    cost     O(n² d) time. Always causal, and the past has to be its own: m = n
+    encoding  of positions in the scores, beside the gates; a model puts its own there
+    source    Lin et al. 2025
+    cost      O(n² d) time. Always causal, with a gate for each key: m = n
     """
 
     encoding: Any = None
@@ -246,9 +247,10 @@ class Forgetting(Core):
 def one_query(
     Q: Array, c: tuple[Array, Array], t: int, past: KeysValues, m: int, scale: float, more: Array | None
 ) -> Array:
-    """Query t alone and the first m keys, with c_t − c_j as a bias: a short product may be summed in any order.
+    """Attention of query t alone to the first m keys, its own the last, with c_t − c_j as a bias.
 
-    more   what an encoding adds, of all offsets; m counts up to the query itself
+    The loop for one query may sum a product in any order: with c in its channels, c_t − c_j might cancel late, and cost digits.
+    more   the bias of an encoding for all offsets, or None
     """
     whole, rest = (part[..., t, :] for part in c)
     bias = (whole + past.K[..., :m, 1]) + (rest + past.K[..., :m, 2])

@@ -29,7 +29,7 @@ from minitransformer.typing import Array
 class GatedDeltaParams(NamedTuple):
     """A (H,), ln of the speed of each head; b (H,); the gain (d,). With a gate for each channel b is (H·d,), and W (H·w, H·d).
 
-    kernel   of the convolution; None without
+    kernel   of the short convolution; None if there is none
     """
 
     A: Array
@@ -99,7 +99,7 @@ class GatedDelta(Memory):
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]
-        """What β and α are made of, and what opens the output."""
+        """What β and α are made of, and what opens the gate of the output."""
         return {"beta": 1, "alpha": narrow(self.d, self.heads) if self.channelwise else 1, "gate": self.d}
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GatedDeltaParams:
@@ -115,7 +115,7 @@ class GatedDelta(Memory):
     def prepare(
         self, params: GatedDeltaParams, Q: Array, K: Array, V: Array, *streams: Array
     ) -> tuple[Entries, GatesPullback]:
-        """Queries and keys of norm one, β and ln α."""
+        """What the memory takes: q/√d and k of norm one, v, β and ln α."""
         (Q, q), (K, k) = (unit(X, 1e-6 / self.d) for X in (Q, K))
         beta, dbeta = opened(streams[0][..., 0], self.reach)
         scale, wide = Q.dtype.type(self.d**-0.5), None
@@ -130,7 +130,7 @@ class GatedDelta(Memory):
         return entries, GatesPullback(q, k, dbeta, scale, speed, log_decay, pullback, wide)
 
     def ask(self, params: GatedDeltaParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
-        """−ln α = e^A softplus(…), β, and queries and keys of norm one."""
+        """`prepare` and `finish` of one token, as data: −ln α = e^A softplus(…), β, queries and keys of norm one."""
         write, x = streams
         if params.W is None:
             logits = x + params.b[:, None, None]
@@ -140,6 +140,6 @@ class GatedDelta(Memory):
         return asked, Behind(params.gain, params.gain[:0], "sigmoid" if self.channelwise else "silu", eps=self.eps)
 
     def finish(self, params: GatedDeltaParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
-        """RMS norm ⊙ swish, or ⊙ σ."""
+        """RMS norm of Y ⊙ swish(gate), or ⊙ σ(gate) where there is one α for each channel."""
         Z, norm = norm_and_gate(Y, gate, params.gain, sigmoid if self.channelwise else silu, self.eps)
         return Z, GainPullback(norm)

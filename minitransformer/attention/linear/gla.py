@@ -21,7 +21,7 @@ from minitransformer.typing import Array
 
 
 class WidenedPullback(NamedTuple):
-    """A linear map of all heads side by side."""
+    """Back through a linear map of all heads side by side: dY to (dX, dW, db)."""
 
     linear: Pullback
 
@@ -63,7 +63,7 @@ class RootPullback(NamedTuple):
 
 
 class GainPullback(NamedTuple):
-    """The gain is what is learned behind the memory."""
+    """Back through the norm and the gate behind the memory, where the gain is what is learned."""
 
     norm: NormAndGatePullback
 
@@ -78,7 +78,7 @@ class GLA(Memory):
 
     heads, d   H, and the width of a head
     rank       columns of W_1, for all heads together
-    root       of the sigmoid: how many times slower a channel fades than it says
+    root       α = σ(…)^(1/root): how many times slower a channel fades than its sigmoid says
     source     Yang et al. 2024; its code has one gain for all heads, and rank and root of 16
     cost       O(n d dv) time; one new token costs O(d dv). Always causal
     """
@@ -93,29 +93,29 @@ class GLA(Memory):
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]
-        """x W_1, and what opens the output."""
+        """x W_1, and what opens the gate of the output."""
         return {"low": narrow(self.rank, self.heads), "gate": self.d}
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GLAParams:
-        """W_2 uniform, so that x W_1 W_2 has the variance of x; b = 0, so that α is 0.96 on average."""
+        """W_2 uniform, so that x W_1 W_2 has the variance of x W_1; b = 0, so that α = 2^(−1/root) where x W_1 W_2 = 0."""
         rows, columns = narrow(self.rank, self.heads) * self.heads, self.heads * self.d
         W = rng.uniform(-1, 1, (rows, columns)).astype(dtype) * dtype(np.sqrt(3 / rows))
         return GLAParams(W, np.zeros(columns, dtype), np.ones(self.d, dtype))
 
     def prepare(self, params: GLAParams, Q: Array, K: Array, V: Array, *streams: Array) -> tuple[Entries, RootPullback]:
-        """Q / √d, and ln α = ln σ(x W_1 W_2 + b) / 16."""
+        """What the memory takes: q/√d, k, v, and ln α = ln σ(x W_1 W_2 + b) / root."""
         scale = Q.dtype.type(self.d**-0.5)
         logits, wide = widened(streams[0], params.W, params.b)
         closed, gates = softplus(-logits)
         return Entries(scale * Q, K, V, None, -closed / self.root), RootPullback(scale, self.root, gates, wide)
 
     def ask(self, params: GLAParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
-        """−ln α = softplus(−x) / 16."""
+        """`prepare` and `finish` of one token, as data: −ln α = softplus(−(x W_1 W_2 + b)) / root."""
         x = split_heads(affine(merge_heads(streams[0]), params.W, params.b), self.heads)
         asked = Asked(np.full(self.heads, 1 / self.root), -x, V[..., :0], scale=self.d**-0.5)
         return asked, Behind(params.gain, params.gain[:0])
 
     def finish(self, params: GLAParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
-        """RMS norm ⊙ swish."""
+        """RMS norm of Y ⊙ swish(gate)."""
         Z, norm = norm_and_gate(Y, gate, params.gain, silu)
         return Z, GainPullback(norm)

@@ -36,19 +36,19 @@ class Entries(NamedTuple):
     log_decay: Array
 
     def repeated(self) -> "Entries":
-        """With queries and keys for each head of values."""
+        """The same, with a query and a key for each head of values, where several of these share one."""
         Q, K = (for_each_head(X, self.V.shape[:-2]) for X in (self.Q, self.K))
         return self._replace(Q=Q, K=K)
 
     def summed(self, key_heads: int | None) -> "Entries":
-        """Of gradients: those of the queries and keys that were repeated."""
+        """The inverse for gradients: dQ and dK summed over the heads of values that shared them."""
         if key_heads is None:
             return self
         shape = *self.Q.shape[:-3], key_heads, *self.Q.shape[-2:]
         return self._replace(Q=sum_over_heads(self.Q, shape), K=sum_over_heads(self.K, shape))
 
     def hide(self, seen: Array | None) -> "Entries":
-        """With zeros, a decay of one, and so gradients of zero, for the positions that are not there. Queries stay."""
+        """The same, with K, V, β and ln α zero at the positions that are not there; gradients likewise. Queries stay."""
         if seen is None:
             return self
         row = seen[..., 0]
@@ -58,20 +58,20 @@ class Entries(NamedTuple):
         return Entries(self.Q, K, V, beta, where_seen(there, self.log_decay))
 
     def recall(self, initial: Array | None = None) -> tuple[Any, Pullback]:
-        """Y, and its pullback; or from a state on, Y and the state after these positions, and theirs."""
+        """Y and its pullback; from an initial state on, (Y, the state after these positions) and their pullback."""
         if self.beta is None:
             return gated_linear_attention(self.Q, self.K, self.V, self.log_decay, initial)
         return gated_delta_rule(self.Q, self.K, self.V, self.beta, self.log_decay, initial)
 
     def step(self, S: Array) -> tuple[Array, Array]:
-        """Y and the state after these positions."""
+        """Y of these positions after the state S, and the state after them."""
         if self.beta is None:
             return gated_linear_step(self.Q, self.K, self.V, self.log_decay, S)
         return gated_delta_step(self.Q, self.K, self.V, self.beta, self.log_decay, S)
 
 
 class Asked(NamedTuple):
-    """What one token asks of a memory, for a loop; `X[..., :0]` where there is nothing of the kind.
+    """How a compiled loop decays, writes and reads a memory for one token. What a core does not have is an array `X[..., :0]`.
 
     speed        of each head, (H,), and what softplus is taken of, (*batch, H, 1, 0, 1 or d): α = exp(−speed softplus(logits)),
                  or exp(−speed) where there are no logits
@@ -91,7 +91,7 @@ class Asked(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """What stands behind the memory then: RMS norm of y ⊙ f(g), or the norm of (y + D v) ⊙ f(g), if the gate is first.
+    """What the loop makes of y after that: RMS norm of y, ⊙ f(g); or the norm of (y + D v) ⊙ f(g), if the gate is first.
 
     gain, skip   of the norm, (d,), or (H·d,) for all heads together; and D (H,), or (0,)
     eps          of the norm
@@ -128,8 +128,8 @@ def norm_and_gate(
 class MemoryState(NamedTuple):
     """The memory after `length` positions, S (*batch, H, d, dv).
 
-    rows   of queries, keys and values, the last ones that a convolution will see again, (*batch, 3H, taps − 1, d), of which some
-           may share their queries and keys
+    rows   the last rows of queries, keys and values, which a convolution will see again, (*batch, 3H, taps − 1, d); fewer than 3H
+           if heads of values share queries and keys
     """
 
     S: Array
@@ -138,7 +138,7 @@ class MemoryState(NamedTuple):
 
 
 class MemoryPullback(NamedTuple):
-    """What was done, in the opposite order. A parameter is in front of the memory or behind it; V may be in both places."""
+    """The stages in opposite order. A parameter stands in front of the memory or behind it; V may be used in both places."""
 
     learned: type
     convolve: Pullback | None
@@ -163,7 +163,7 @@ class MemoryPullback(NamedTuple):
 
 
 def apart(X: Array, Q: Array, K: Array) -> list[Array]:
-    """What is one after another along the heads: that of the queries, of the keys, and of the values."""
+    """X, in which heads of queries, keys and values stand one after another, in these three parts."""
     return np.split(X, [Q.shape[-3], Q.shape[-3] + K.shape[-3]], -3)
 
 
@@ -186,13 +186,13 @@ class Memory(Core):
 
     @property
     def remembers(self) -> str:  # type: ignore[override]
-        """The memory, and what the convolution sees again."""
+        """The memory, and the tokens that the convolution sees again."""
         return "S, d·dv for each head" + (f", and {self.taps - 1} tokens" if self.taps else "")
 
     def convolve(
         self, params: Any, seen: Array | None, *arrays: Array, before: Array | None = None
     ) -> tuple[list[Array], Pullback | None]:
-        """Q, K and V, each row with those before it. What is not there counts as zeros."""
+        """Q, K and V after the short convolution, if there is one, and its pullback or None. Hidden positions count as zeros."""
         if self.taps is None:
             return list(arrays), None
         X = np.concatenate([where_seen(seen, X) for X in arrays], -3)
@@ -200,7 +200,7 @@ class Memory(Core):
         return apart(Y, *arrays[:2]), pullback
 
     def fit_heads(self, Q: Array, K: Array, V: Array, *others: Any, new: bool = False) -> None:
-        """As any core; and a norm and a gate stand behind it, so values are as wide as keys."""
+        """As for any core; and ValueError unless values are as wide as keys, for a norm and a gate stand behind."""
         super().fit_heads(Q, K, V, *others, new=new)
         if V.shape[-1] != K.shape[-1]:
             raise ValueError(f"V: shape {V.shape} should be as wide as that of K, {K.shape}")

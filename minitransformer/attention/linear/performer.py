@@ -37,7 +37,7 @@ Kind = Literal["positive", "hyperbolic", "trigonometric", "relu"]
 
 
 def performer_features(X: Array, W: Array, kind: Kind, *, query: bool) -> tuple[Array, ScaledPullback]:
-    """Features of X/d^¼ of this kind."""
+    """Features of this kind of X/d^¼, and their pullback."""
     pullback: Pullback
     c = fourth_root(X)
     if kind == "relu":
@@ -89,7 +89,7 @@ class PerformerParams(NamedTuple):
 
 
 class NotLearnedPullback(NamedTuple):
-    """The gradient of the features' input; W and its age get none."""
+    """The gradient of what the features are made of; W and its age get None."""
 
     features: Pullback
 
@@ -128,7 +128,7 @@ class Performer(FeatureAttention):
 
     @property
     def moves(self) -> bool:  # type: ignore[override]
-        """If features are drawn anew."""
+        """Whether directions are drawn anew in training."""
         return self.redraw is not None
 
     @property
@@ -148,13 +148,13 @@ class Performer(FeatureAttention):
     def phi(
         self, params: PerformerParams, X: Array, *, first: Integer, query: bool
     ) -> tuple[Array, NotLearnedPullback]:
-        """Those of each head's directions."""
+        """`performer_features` with the directions of each head."""
         refuse_other_heads(X, self.heads)
         F, pullback = performer_features(X, params.W, self.kind, query=query)
         return F, NotLearnedPullback(pullback)
 
     def after_step(self, params: PerformerParams, observed: Tree, rng: np.random.Generator) -> PerformerParams:
-        """Other directions, if it is time."""
+        """The directions a step older, or new ones every `redraw` steps."""
         if self.redraw is None or params.age[0] + 1 < self.redraw:
             return params._replace(age=params.age + 1)
         return PerformerParams(self._draw(rng, params.W.dtype), np.zeros_like(params.age))

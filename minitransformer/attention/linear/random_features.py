@@ -53,7 +53,7 @@ def orthogonal_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> Float[Arra
 
 
 def _refuse_other_than_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> None:
-    """Raise TypeError for what draws no normal numbers, ValueError unless these can be the axes (*own, m, d) of rows."""
+    """Raise TypeError for an rng without `standard_normal`, ValueError for a shape that is not (*own, m, d) with d ≥ 1."""
     if not hasattr(rng, "standard_normal"):
         raise TypeError(f"rng: {type(rng).__name__} draws no normal numbers; np.random.default_rng(seed) does")
     if len(shape) < 2 or min(shape) < 0 or shape[-1] == 0 or math.prod(shape) > 2**40:
@@ -101,7 +101,7 @@ class ExponentialFeaturesPullback(NamedTuple):
 
 
 def signed(G: Array, W: Array) -> Array:
-    """What comes back to u = W x from features of u, or of u and −u."""
+    """What comes back to u = W x: G of the features of u, less that of the features of −u if there are such."""
     m = W.shape[-2]
     return G if G.shape[-1] == m else G[..., :m] - G[..., m:]
 
@@ -126,8 +126,8 @@ def positive_features(
 ) -> tuple[Float[Array, "*batch n r"], Pullback]:
     """φ⁺(x) = e^(−‖x‖²/2)/√m · e^(W x): features above zero, whose product is exp ⟨x, y⟩ on average.
 
-    ⟨w, x⟩ − ‖x‖²/2 = ‖w‖²/2 − ‖x − w‖²/2: a feature is a hill around w, and no exponent is above ‖w‖²/2. It is capped at 60,
-    which float32 needs for ‖w‖² > 176 at most, and there only for an x as long as w.
+    ⟨w, x⟩ − ‖x‖²/2 = ‖w‖²/2 − ‖x − w‖²/2: a feature is a hill around w, and no exponent is above ‖w‖²/2. It is capped at 60:
+    float32 overflows above 88, which takes a ‖w‖² > 176 and an x near that w.
 
     both_signs   hyperbolic features, e^(−‖x‖²/2)/√(2m) · [e^(W x); e^(−W x)]: 2 m of them
     query        divided by their sum, which no ratio of weights notices: nothing can overflow

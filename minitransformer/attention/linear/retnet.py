@@ -26,7 +26,7 @@ def retention_decays(heads: int) -> Array:
 
 
 class ScaledPullback(NamedTuple):
-    """Q was scaled; the decays are not learned."""
+    """Queries were scaled; the decays are not learned, so they get no gradient."""
 
     scale: float
 
@@ -61,13 +61,13 @@ class RetNet(Memory):
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]
-        """What opens the output."""
+        """What opens the gate of the output."""
         return {"gate": self.d}
 
     def prepare(
         self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array
     ) -> tuple[Entries, ScaledPullback]:
-        """Q / √d, and ln γ_h for every position."""
+        """What the memory takes: q/√d, k, v, and ln γ_h for every position."""
         scale = Q.dtype.type(self.d**-0.5)
         log_decay = np.log(retention_decays(self.heads)).astype(Q.dtype)[:, None]
         return Entries(scale * Q, K, V, None, np.broadcast_to(log_decay, K.shape[:-1])), ScaledPullback(scale)
@@ -77,12 +77,12 @@ class RetNet(Memory):
         return -np.log(retention_decays(self.heads))
 
     def ask(self, params: NoParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
-        """−ln γ_h, and a gain of one."""
+        """`prepare` and `finish` of one token, as data: −ln γ_h, and a gain of one."""
         gain, nothing = np.ones(V.shape[-1], V.dtype), V[..., :0]
         asked = Asked(self._speed, nothing, nothing, scale=self.d**-0.5)
         return asked, Behind(gain, gain[:0])
 
     def finish(self, params: NoParams, Y: Array, V: Array, gate: Array) -> tuple[Array, PlainNormPullback]:
-        """RMS norm ⊙ swish."""
+        """RMS norm of Y ⊙ swish(gate)."""
         Z, norm = norm_and_gate(Y, gate, np.ones(Y.shape[-1], Y.dtype), silu)
         return Z, PlainNormPullback(norm)

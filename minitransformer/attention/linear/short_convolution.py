@@ -41,7 +41,7 @@ def _heads_last(X: Array, of_heads: bool) -> Array:
 
 
 def _rows_last(X: Array, of_heads: bool) -> Array:
-    """Back."""
+    """The inverse of `_heads_last`."""
     return X.swapaxes(-2, -3) if of_heads else X[..., 0, :]
 
 
@@ -82,8 +82,9 @@ def short_convolution(
 
 
 class Kernel(NamedTuple):
-    """Of queries, keys and values, one after another: θ (3H, taps, d), and b (3H, d) in a model that has one. Fewer than 3H where
-    heads of values share queries and keys.
+    """The kernels of the heads of queries, keys and values, one after another: θ (3H, taps, d), and b (3H, d) or None.
+
+    They are fewer than 3H where heads of values share queries and keys.
     """
 
     theta: Array
@@ -94,7 +95,7 @@ def drawn(
     rng: np.random.Generator, heads: int, key_heads: int | None, taps: int | None, d: int, dtype: type, *,
     bias: bool = False,
 ) -> Kernel | None:  # fmt: skip
-    """Uniform on ±1/√taps, and b = 0; None without taps."""
+    """The kernel at first: θ uniform on ±1/√taps, and b = 0; None without taps."""
     if taps is None:
         return None
     rows = heads + 2 * (heads if key_heads is None else key_heads)

@@ -107,7 +107,7 @@ class OfScoresPullback(NamedTuple):
 def exponential(
     Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, scale: float | None = None
 ) -> tuple[Float[Array, "*batch n m"], OfScoresPullback]:
-    """exp(scale · ⟨q, k⟩): softmax attention. Nothing is subtracted first, so in float32 it can't be above e⁸⁸.
+    """exp(scale · ⟨q, k⟩): softmax attention. No maximum is subtracted first, so in float32 a score above 88 overflows.
 
     scale    1/√d by default
     """
@@ -197,7 +197,7 @@ class Smoother(Core):
 
     similarity   "gaussian", "exponential" (that of softmax), or "polynomial" (of degree 2), with the scale 1/√d
     source       Borealis II (16); Aalto (13)
-    cost         O(n² d) time, O(n²) memory. Can be causal
+    cost         O(n² d) time. O(n²) memory for "polynomial", and for all in the tier "numpy"; else O(n). Can be causal
     """
 
     similarity: Literal["gaussian", "exponential", "polynomial"] = "gaussian"

@@ -28,7 +28,7 @@ from minitransformer.typing import Array
 class SSDParams(NamedTuple):
     """Of each head: ln of its speed A (H,), the offset of Δ b (H,), and D (H,); the gain of the norm, (H·d,).
 
-    kernel   of the convolution, with its b; None without
+    kernel   of the short convolution, with its b; None if there is none
     """
 
     A: Array
@@ -97,7 +97,7 @@ class SSD(Memory):
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]
-        """What Δ is made of, and what opens the output."""
+        """What Δ is made of, and what opens the gate of the output."""
         return {"delta": 1, "gate": self.d}
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SSDParams:
@@ -107,19 +107,19 @@ class SSD(Memory):
         return SSDParams(A, b, np.ones(self.heads, dtype), np.ones(self.heads * self.d, dtype), kernel)
 
     def prepare(self, params: SSDParams, Q: Array, K: Array, V: Array, *streams: Array) -> tuple[Entries, StepPullback]:
-        """Δ, ln a = −e^A Δ, and Δ v in the place of v."""
+        """What the memory takes: q, k, Δ v in the place of v, and ln a = −e^A Δ."""
         delta, pullback = softplus(streams[0][..., 0] + params.b[:, None])
         speed = np.exp(params.A)[:, None]
         log_decay, wide = -speed * delta, delta[..., None]
         return Entries(Q, K, wide * V, None, log_decay), StepPullback(V, wide, speed, log_decay, pullback)
 
     def ask(self, params: SSDParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
-        """−ln a = e^A Δ, and Δ v in the place of v; behind it D v, the gate, and the norm."""
+        """`prepare` and `finish` of one token, as data: −ln a = e^A Δ, Δ v is written; behind it D v, the gate, and the norm."""
         asked = Asked(np.exp(params.A), streams[0] + params.b[:, None, None], V[..., :0], steps=True)
         return asked, Behind(params.gain, params.D, gate_first=True)
 
     def finish(self, params: SSDParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GateAndNormPullback]:
-        """RMS norm of (y + D v) ⊙ swish."""
+        """RMS norm of (Y + D V) ⊙ swish(gate), over all heads."""
         D, (opened, activation) = params.D[:, None, None], silu(gate)
         Y = Y + D * V
         Z, norm = rms_norm(merge_heads(Y * opened), params.gain, eps=1e-5)

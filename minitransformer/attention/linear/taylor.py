@@ -90,12 +90,12 @@ class Taylor(FeatureAttention):
         mask: Array | None = None,
         rng: Any = None,
     ) -> tuple[Array, Any]:
-        """As of any features; of a long text they are made piece by piece. Pullback: dY to (dparams, dQ, dK, dV)."""
+        """As with any features; those of a long text are made piece by piece. Pullback: dY to (dparams, dQ, dK, dV)."""
         done = in_pieces(self, Q, K, V, causal=causal, mask=mask)
         return done or super().__call__(params, Q, K, V, *streams, causal=causal, mask=mask, rng=rng)
 
     def phi(self, params: NoParams, X: Array, *, first: Integer, query: bool) -> tuple[Array, FeaturesPullback]:
-        """Of q/d^¼ and k/d^¼, whose product is ⟨q, k⟩/√d."""
+        """`taylor_features` of q/d^¼ and k/d^¼, whose product is ⟨q, k⟩/√d."""
         c = fourth_root(X)
         F, pullback = taylor_features(c * X, degree=self.degree)
         return F, FeaturesPullback(ScaledPullback(pullback, c))

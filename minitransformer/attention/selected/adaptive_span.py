@@ -33,7 +33,7 @@ class LogRampPullback(NamedTuple):
 
 
 def log_ramp(z: Array, ramp: int, longest: int, n: int, m: int) -> tuple[Array, Array, LogRampPullback]:
-    """b = ln m_z for each offset j − i, (H, n + m − 1), 0 where nothing is seen; how far each head sees; the pullback."""
+    """b = ln m_z for each offset j − i, (H, n + m − 1), 0 where nothing is seen; how far back each head sees; and a pullback."""
     x = (m - 1) - np.arange(n + m - 1)  # the distance i − j of each offset
     soft = np.clip((ramp + z[:, None] - x.astype(z.dtype)) / z.dtype.type(ramp), 0, 1)
     seen = (1 <= x) & (x <= longest) & (soft > 0)
@@ -58,7 +58,7 @@ class Before(Pattern):
 
 
 def tiles(reach: Array, n: int, m: int) -> BlockPattern:
-    """The tiles of each head, no further back than it sees."""
+    """The pattern in which head h sees the reach_h positions before a query."""
     return _tiles(tuple(int(r) for r in reach), n, m)
 
 
@@ -130,7 +130,7 @@ def adaptive_span_attention(
 
 
 class SpanParams(NamedTuple):
-    """span (H,): z/S of each head, from 0 to 1; and what an encoding of positions has to learn."""
+    """span (H,): z/S of each head, from 0 to 1; and the parameters of an encoding of positions."""
 
     span: Array
     encoding: Tree = NoParams()
@@ -162,7 +162,7 @@ class SpanCorePullback(NamedTuple):
 class AdaptiveSpan(Core):
     """Every head learns how far back it looks, and pays for it. The current token is not among what it sees.
 
-    heads     H, and `longest`, the longest sequence: filled in by the model
+    heads     H; it and `longest`, the longest sequence, are filled in by the model
     limit     S, the largest span; as the longest sequence if None
     ramp      R, over which the edge is soft
     penalty   λ: (λ/H) Σ_h z_h is added to the loss, for each layer
@@ -195,11 +195,11 @@ class AdaptiveSpan(Core):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What the encoding shares."""
+        """The parameters of the encoding that all layers share."""
         return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SpanParams:
-        """Spans of 0: at first a head sees the R − 1 positions of its ramp."""
+        """Spans of 0: at first a head sees R − 1 positions, those where its ramp is above 0."""
         return SpanParams(np.zeros(self.heads, dtype), super().init(rng, dtype))
 
     def __call__(
@@ -213,7 +213,7 @@ class AdaptiveSpan(Core):
         mask: Array | None = None,
         rng: Any = None,
     ) -> tuple[Array, SpanCorePullback]:
-        """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError if it shall not be causal."""
+        """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError for causal=False."""
         self.refuse(causal=causal)
         refuse_other_heads(Q, self.heads)
         n, m = Q.shape[-2], K.shape[-2]
@@ -227,7 +227,7 @@ class AdaptiveSpan(Core):
         return Y, SpanCorePullback(attention, ramp, self.largest, self.penalty / self.heads, added)
 
     def after_step(self, params: SpanParams, observed: Tree, rng: np.random.Generator) -> SpanParams:
-        """Spans from 0 to S."""
+        """The parameters with spans brought back into 0 … S."""
         return params._replace(span=np.clip(params.span, 0, 1))
 
     def step(

@@ -1,4 +1,4 @@
-"""Attention where every query has chosen its own keys: a list of blocks for each query, and the keys gathered from them."""
+"""Attention where every query has chosen its own keys: each has a list of blocks, and their keys are gathered for it."""
 
 import math
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
-AT_ONCE = 2**19  # scores, or numbers of gathered keys, that exist at once
+AT_ONCE = 2**19  # how many scores, or numbers in gathered keys, are in memory at once
 
 
 def largest(S: Array, k: int, among: Array) -> Array:
@@ -37,7 +37,7 @@ def largest(S: Array, k: int, among: Array) -> Array:
 
 
 def listed(found: Array, k: int) -> Array:
-    """Where each row of found (…, n, m) is True, (…, n, k), with −1 behind: no row has more than k."""
+    """The places where each row of found (…, n, m) is True, (…, n, k), then −1; no row may have more than k."""
     lists = np.full((*found.shape[:-1], k), -1)
     *rows, j = np.nonzero(found)
     lists[(*rows, found.cumsum(-1)[(*rows, j)] - 1)] = j
@@ -47,8 +47,8 @@ def listed(found: Array, k: int) -> Array:
 def largest_places(S: Array, k: int, ends: Array, among: Array | None = None) -> Array:
     """Where the k largest of each row of S (*batch, n, m) are, (*batch, n, k), in rising order, −1 first where there are fewer.
 
-    ends     (n), how many keys each row may choose from, counted from the first
-    among    and which of them, or None for all; broadcast to S. Of equal ones the first, as in `largest`
+    ends     (n,), how many keys each row may choose from, counted from the first
+    among    True at those of them that it may choose, broadcast to S; None for all. Of equal ones the first, as in `largest`
     """
     m = S.shape[-1]
     if loops := loops_in("chosen_keys"):
@@ -65,7 +65,7 @@ def largest_places(S: Array, k: int, ends: Array, among: Array | None = None) ->
 
 
 def parts(n: int, size: int) -> Iterator[slice]:
-    """The n queries in parts of which each needs AT_ONCE numbers at most, if one query needs `size`."""
+    """The n queries in parts that need AT_ONCE numbers at most, if one query needs `size`; at least one query in each."""
     step = max(1, AT_ONCE // max(size, 1))
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
@@ -99,7 +99,7 @@ class Choice(NamedTuple):
         return found[..., :-1]
 
     def pairs(self, batch: tuple[int, ...]) -> Array:
-        """Who sees whom, (*batch, n, m), but for what is ahead."""
+        """True where query i sees key j, (*batch, n, m), before the causal mask."""
         n = self.lists.shape[-2]
         sees = as_one_axis(np.repeat(self.blocks, self.block, -1)[..., : self.m], 0, -2)
         sees = np.repeat(sees, math.prod(batch) // max(len(sees), 1), 0).reshape(*batch, n, self.m)
@@ -130,7 +130,7 @@ class ChosenPullback(NamedTuple):
         A_it = exp(s_it − L_i),  dS = A ⊙ (dA − D),  D_i = ⟨dy_i, y_i⟩,  dq_i = scale Σ_t dS_it k_j(i,t)
         dk_j and dv_j are sums over whoever has chosen j
 
-    weights  what the heads of a list give to its slots, summed, (…, n, c · block); empty if nobody has asked
+    weights  what the heads of a list give to its slots, summed, (…, n, c · block); empty unless asked for by `weigh`
     """
 
     Q: Array
@@ -164,7 +164,7 @@ class ChosenPullback(NamedTuple):
         Q, K, V, choice, scale, Y, L, _ = self
         if loops := loops_in("chosen_keys"):
             return loops.backward(Q, K, V, choice, scale, Y, L, dY)
-        # in C order, whatever that of Q is: parts are written through another shape
+        # zeros in C order, whatever the order of Q: parts are written through a reshaped view
         D, m, (dQ, dK, dV) = np.vecdot(dY, Y)[..., None], K.shape[-2], [np.zeros(X.shape, X.dtype) for X in (Q, K, V)]
         for part in self.gathered():
             A, dy = part.A(scale, L), _one_batch_axis(dY)[:, part.rows, None]
@@ -177,7 +177,7 @@ class ChosenPullback(NamedTuple):
 
 
 class EncodedChosenPullback(NamedTuple):
-    """As `ChosenPullback`, with an encoding of positions in the scores; called, it gives dparams, dQ, dK, dV."""
+    """As `ChosenPullback`, with an encoding of positions in the scores: dY to (dparams, dQ, dK, dV)."""
 
     attention: Pullback
     choice: Choice
@@ -208,7 +208,7 @@ class EncodedChosenPullback(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some queries (P, rows, 1, d), their keys and values (P, rows, slots, …), which these are and whether they count."""
+    """Some queries (P, rows, 1, d); in their slots (P, rows, slots, …) keys and values, where these stand, whether they count."""
 
     rows: slice
     Q: Array
@@ -254,10 +254,10 @@ def attend_to_chosen(
     """Attention to the keys of the blocks that each query has chosen, and to no others.
 
     K, V     (*batch, m, …), or one for each group of neighbouring heads
-    lists    numbers of blocks, (…, n, c), −1 for none; of as many heads as there are, or of a divisor: neighbours share one
+    lists    numbers of blocks, (…, n, c), −1 for none; for each head, or fewer, and then neighbouring heads share a list
     mask     what broadcasts to (*batch, n, m)
     weigh    whether the weights of the slots are wanted, summed over the heads that share a list
-    encoding of positions in the scores, with its params: then dparams is the first of the gradients
+    encoding an encoding of positions in the scores, and params, its parameters: then dparams is the first of the gradients
     cost     O(n c block d) time, O(n c) memory beside what is given and returned; O(n m d) and O(n m) with an encoding
     """
     n, m = Q.shape[-2], K.shape[-2]
@@ -287,7 +287,7 @@ def attend_to_chosen(
 
 
 class BlockMeansPullback(NamedTuple):
-    """The mean of a block gives each row that counts the same part."""
+    """The mean of a block sends each of its rows that are there the same share of the gradient."""
 
     share: Array
     block: int
@@ -297,7 +297,7 @@ class BlockMeansPullback(NamedTuple):
 
 
 def block_means(X: Array, there: Array, block: int) -> tuple[Array, BlockMeansPullback]:
-    """The mean of each block of rows that are there, (*batch, m, w) to (*batch, ⌈m/block⌉, w); 0 of nobody."""
+    """The mean of those rows of each block that are there, (*batch, m, w) to (*batch, ⌈m/block⌉, w); 0 without any."""
     m = X.shape[-2]
     edges = np.arange(0, m, block)
     number = np.add.reduceat(there.astype(X.dtype), edges, -1)

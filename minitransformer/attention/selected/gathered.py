@@ -1,4 +1,6 @@
-"""Rows and pairs at indices that differ from sample to sample, and the way back. An index of n or more, or of −1, is nobody."""
+"""Rows and pairs at indices that differ from sample to sample, and the way back. An index of −1, or of n or more, stands for no
+row: "nobody" below.
+"""
 
 import math
 from typing import Any
@@ -10,13 +12,16 @@ from minitransformer.typing import Array
 
 
 def refuse_no_window(window: int) -> None:
-    """Raise ValueError for a window of no key; a radius can be 0, a number of keys can't."""
+    """Raise ValueError for a window of 0 keys: unlike a radius, a number of keys can't be 0."""
     if window == 0:
         raise ValueError("window: 0 should be at least 1")
 
 
 def who_is_there(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array]:
-    """A mask that fits (*batch, n, m), or None, with both of its axes; and which of the m keys some query sees, (…, m)."""
+    """The mask, with two axes at least, or None; and which of the m keys any query sees, (…, m).
+
+    raises   ValueError for a mask that does not broadcast to the shape, (*batch, n, m)
+    """
     if mask is None:
         return None, np.ones(shape[-1], bool)
     mask = np.atleast_2d(must_broadcast(mask, shape))
@@ -24,21 +29,24 @@ def who_is_there(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | No
 
 
 def only_those_there(there: Array, *arrays: Array) -> tuple[Array, ...]:
-    """Zeros in the rows of nobody, so that no NaN of theirs goes anywhere; with fewer rows, they are the last ones."""
+    """The arrays with zeros in the rows that are not there, so that no NaN spreads from these.
+
+    there    (…, m); an array of fewer rows, such as Q, has the last of them
+    """
     if there.all():
         return arrays
     return tuple(np.where(there[..., there.shape[-1] - X.shape[-2] :, None], X, X.dtype.type(0)) for X in arrays)
 
 
 def rows_at(X: Array, index: Array) -> Array:
-    """X (*batch, n, w) at an index (*batch, groups, a): (*batch, groups, a, w). Some row of X in the place of nobody."""
+    """The rows of X (*batch, n, w) at an index (*batch, groups, a): (*batch, groups, a, w); for nobody, any row of X."""
     *batch, n, _ = X.shape  # rows are copied whole: NumPy would look up number by number
     first = n * np.arange(math.prod(batch)).reshape(*batch, 1, 1)
     return as_one_axis(X, 0, -1)[first + np.clip(index, 0, n - 1)]
 
 
 def sum_rows(dX: Array, index: Array, n: int) -> Array:
-    """Back through `rows_at`: (*batch, groups, a, w) to (*batch, n, w). Nobody stands twice in a group."""
+    """Back through `rows_at`: (*batch, groups, a, w) to (*batch, n, w). No row may be twice in a group."""
     *batch, groups, _, w = dX.shape
     rows, index = as_one_axis(dX, 0, -3), as_one_axis(index, 0, -2)
     whole = np.zeros((len(rows), n + 1, w), dX.dtype)  # the last row is nobody's
@@ -49,7 +57,7 @@ def sum_rows(dX: Array, index: Array, n: int) -> Array:
 
 
 def sum_of_rows(dX: Array, index: Array, n: int) -> Array:
-    """The same, whoever stands where and how often, a column at a time."""
+    """Back through `rows_at` where a row may be in a group several times; a column at a time."""
     *batch, _, _, w = dX.shape
     samples = np.arange(math.prod(batch)).reshape(*batch, 1, 1)
     place = (np.where(index < 0, n, index) + (n + 1) * samples).ravel().astype(np.intp, copy=False)
@@ -61,15 +69,15 @@ def sum_of_rows(dX: Array, index: Array, n: int) -> Array:
 
 
 def of_pairs(X: Array, index: Array) -> Array:
-    """X (…, n) at an index (…, groups, a, b) of positions, of the same shape; anything where it is nobody."""
+    """The numbers of X (…, n) at an index (…, groups, a, b) of positions, in the shape of the index; for nobody, any of them."""
     flat = as_one_axis(np.clip(index, 0, X.shape[-1] - 1), -3)
     return np.take_along_axis(np.broadcast_to(X, (*flat.shape[:-1], X.shape[-1])), flat, -1).reshape(index.shape)
 
 
 def at_pairs(mask: Array | None, shape: tuple[int, ...], i: Array, j: Array) -> Any:
-    """A mask of the shape (*batch, n, m) at rows i (…, groups, a, 1) and columns j (…, groups, 1, b); True without one.
+    """The mask, broadcast to (*batch, n, m), at rows i (…, groups, a, 1) and columns j (…, groups, 1, b); True without a mask.
 
-    A mask with one row hides keys, which are not there at all.
+    True also for a mask with one row: the keys that it hides are not there at all, and left out elsewhere.
     """
     if mask is None or mask.shape[-2] == 1:
         return True

@@ -16,7 +16,7 @@ import numpy as np
 
 from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.chosen import (
     ChosenPullback,
@@ -86,7 +86,7 @@ def index_loss(
 ) -> tuple[Any, Any]:
     """The mean over the rows of KL(p ‖ softmax I), both over the pairs that are seen: how far the indexer is from attention.
 
-    p        what attention gave, rows that sum to one; constant
+    p        the weights of attention, constant: rows sum to one over the pairs that are seen, and have zeros elsewhere
     source   DeepSeek-V3.2-Exp report (3), (4)
     returns  loss and a pullback: dI = pullback(dloss)
     """
@@ -104,9 +104,9 @@ def index_loss(
 
 
 class IndexerParams(NamedTuple):
-    """What the indexer makes of queries (n, H·d) and keys (m, H·d): U_q (H·d, H_I·d_I), U_k (H·d, d_I), U_w (H·d, H_I).
+    """The indexer's projections, of queries (n, H·d) and keys (m, H·d): U_q (H·d, H_I·d_I), U_k (H·d, d_I), U_w (H·d, H_I).
 
-    And what an encoding of positions has to learn.
+    And the parameters of an encoding of positions.
     """
 
     U_q: Array
@@ -118,8 +118,8 @@ class IndexerParams(NamedTuple):
 class IndexerPullback(NamedTuple):
     """Two separate ways back: dY through attention to Q, K and V; the added loss through the scores to the indexer.
 
-    The indexer's own inputs, X_q and X_k, get nothing. Its loss looks at chosen pairs alone, so their scores are what it keeps:
-    those of query i with its chosen keys are scores of one query, a sample of its own.
+    The indexer's inputs, X_q and X_k, get no gradient. Its loss needs the scores of chosen pairs alone, and `scores` holds these:
+    each query, with the keys that it has chosen, is a sample of its own there.
     """
 
     attention: ChosenPullback | EncodedChosenPullback
@@ -156,7 +156,7 @@ def in_a_row(X: Array) -> Array:
 
 
 def _for_all_heads(seen: Array, axes: int) -> Array:
-    """What some head sees; the axis of the heads, before the last `axes` − 1, is gone if it was there."""
+    """Whether any head sees it: `seen` without its axis of heads, the one in front of the last `axes` − 1, if it has that."""
     return np.any(seen, axis=-axes) if seen.ndim >= axes else seen
 
 
@@ -178,7 +178,7 @@ class Indexer(Core):
 
     heads, d   filled in by the model
     chosen     k keys for each query, the same ones for all heads
-    small      H_I, heads of the indexer, and `narrow`, d_I, their width
+    small      H_I, heads of the indexer; narrow: d_I, their width
     weight     what its loss is multiplied by
     encoding   of positions in the scores of the chosen pairs, not in those of the indexer; a model puts its own there
 
@@ -205,11 +205,11 @@ class Indexer(Core):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What the encoding shares."""
+        """The parameters of the encoding that all layers share."""
         return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> IndexerParams:
-        """Projections drawn uniformly from ±√(3/D)."""
+        """Projections uniform on ±√(3/(H d)), and the parameters of the encoding."""
         D = self.heads * self.d
         b = (3 / D) ** 0.5
         widths = self.small * self.narrow, self.narrow, self.small
@@ -229,8 +229,7 @@ class Indexer(Core):
     ) -> tuple[Array, IndexerPullback]:
         """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError for n > m, or a mask that does not fit."""
         n, m = Q.shape[-2], K.shape[-2]
-        if n > m:
-            raise ValueError(f"Q: {n} queries for {m} keys; the queries are the last of the keys' positions")
+        refuse_more_queries(n, m)
         mask, there = who_is_there(mask, (*Q.shape[:-1], m))
         K, V = only_those_there(there, K, V)
         X_q, X_k = in_a_row(*only_those_there(there, Q)), in_a_row(K)
@@ -268,7 +267,7 @@ class Indexer(Core):
         return (X_q @ params.U_q).reshape(*w.shape, self.narrow).swapaxes(-2, -3), w
 
     def _choose(self, Q: Array, w: Array, K: Array, allowed: Array | None, causal: bool) -> Array:
-        """The keys that each query wants most, (*batch, n, chosen). The scores of some queries at a time are looked at."""
+        """The keys that each query wants most, (*batch, n, chosen). Only the scores of some queries are in memory at a time."""
         n, m = Q.shape[-2], K.shape[-2]
         chosen = np.empty((*w.shape[:-1], min(self.chosen, m)), int)
         for rows in parts(n, math.prod(Q.shape[:-2]) * m):

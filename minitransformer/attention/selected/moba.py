@@ -32,7 +32,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 class MoBAPullback(NamedTuple):
-    """The chosen pairs are constant: attention's own gradients, of these pairs; with an encoding that of its parameters first."""
+    """The choice is constant: dQ, dK, dV of attention over the chosen pairs; with an encoding, dparams comes first."""
 
     attention: ChosenPullback | EncodedChosenPullback
 
@@ -68,10 +68,11 @@ def moba_attention(
 
     block    keys of a block; blocks begin at 0, block, 2 · block, …
     chosen   k: the own block, and k − 1 others
-    causal   and j ≤ i; the others are complete blocks of the past. Otherwise all other blocks are ranked
-    mask     True where query i sees key j. A key that no query sees counts in no mean; one that some do helps all to choose
+    causal   keys j ≤ i alone, and only complete blocks of the past are ranked; otherwise all blocks but the query's own
+    mask     True where query i sees key j. A key that no query sees is in no mean; one that some see is in the mean for all
     scale    1/√d by default
-    encoding of positions in the scores, with its params; blocks are chosen without, for a mean stands nowhere
+    encoding an encoding of positions in the scores, and params, its parameters; blocks are chosen without it, for a mean has no
+             position
     source   Lu et al. 2025, Mixture of Block Attention
     cost     O(n m/block · d) time to choose and O(n · chosen · block · d) to attend; O(n + m) memory.
              O(n m d) and O(n m) with an encoding
@@ -96,7 +97,7 @@ def moba_attention(
 def _others(Q: Array, means: Array, there: Array, block: int, k: int, causal: bool) -> Array:
     """The k blocks beside its own that each query likes best, (*batch, n, k), −1 where there are fewer.
 
-    Some queries at a time, so that the matrix of all queries and all blocks is never there.
+    They are ranked for some queries at a time, so the scores of all queries and all blocks are never in memory at once.
     """
     n, m, blocks = Q.shape[-2], there.shape[-1], means.shape[-2]
     own, c = np.arange(m - n, m) // block, np.arange(blocks)
@@ -118,9 +119,9 @@ def _others(Q: Array, means: Array, there: Array, block: int, k: int, causal: bo
 class MoBA(Core):
     """Each query looks at its own block, and at the `chosen` − 1 others whose mean key it likes best.
 
-    encoding of positions in the scores of the pairs that were chosen; a model puts its own there
+    encoding  of positions in the scores of the chosen pairs; a model puts its own there
     source   Lu et al. 2025
-    cost     O(n (n/block + chosen · block) d) time. Causal, which keys are seen as well
+    cost     O(n (n/block + chosen · block) d) time. Can be causal, and so is the choice
     """
 
     block: int = 16

@@ -5,8 +5,7 @@
     window       attention to the last w keys                                          what is near
     Y = g_c Y_c + g_s Y_s + g_w Y_w,      g = σ(…) of the token
 
-The choice is constant, but what it is made by, A_c, is also what Y_c is made by: so the choice learns, from what the coarse
-view is good for.
+No gradient goes through the choice. But A_c, by which it is made, also makes Y_c: so the choice learns with the coarse view.
 """
 
 import math
@@ -95,13 +94,13 @@ def nsa_attention(
 
     gates    of the compressed, the selected and the window branch
     block    keys of a block, both of those that are averaged and of those that are chosen. (The authors' overlap, and are
-             pooled by a network with positions in it; means are what fla's code has)
-    chosen   k blocks, with the three that are always seen; fewer than these it can't be
+             pooled by a network with positions in it; means are what the code of flash-linear-attention has)
+    chosen   k blocks, among them the three that are always seen, and so never fewer than 3
     window   w: a query sees itself and the w − 1 keys before it
     mask     True where query i sees key j. A key that no query sees counts in no mean; a mean that holds a key hidden from a
              query is not shown to it
     scale    1/√d by default
-    encoding of positions in the scores of the selected branch and of the window, with its params; a mean stands nowhere
+    encoding an encoding of positions in the scores of the selected branch and of the window, and params; a mean has no position
     source   Yuan et al. 2025, Native Sparse Attention
     cost     O(n (m/block + chosen · block + window) d) time, O(n + m) memory. Always causal, the choice as well: only complete
              blocks are averaged. O(n m d) and O(n m) with an encoding
@@ -114,12 +113,13 @@ def nsa_attention(
     G, m = K.shape[-3:-1]
     refuse_more_queries(n, m)
     refuse_no_window(window)
-    exact = scale  # the branches with positions have the scale of the encoding, and so has the other
+    given = scale  # `attend` takes the scale of the encoding by default; here the compressed branch gets the same
     scale = encoding.scale if encoding is not None and scale is None else scale
     scale = 1 / math.sqrt(max(d, 1)) if scale is None else scale
     mask, there = who_is_there(mask, (*batch, H, n, m))
     if H != G and there.ndim > 1 and there.shape[-2] != 1:
-        raise ValueError(f"mask: shape {mask.shape}; heads that share their keys hide the same ones")  # type: ignore[union-attr]
+        own = None if mask is None else mask.shape
+        raise ValueError(f"mask: shape {own}; from heads that share their keys it must hide the same ones")
     K, V = only_those_there(there, K, V)
     (K_c, K_means), (V_c, V_means) = (block_means(X, there, block) for X in (K, V))
     edges = np.arange(0, m, block)
@@ -131,7 +131,7 @@ def nsa_attention(
     Y_c, compressed = block_sparse_attention(Q, K_c, V_c, complete, mask=None if whole.all() else whole, scale=scale)
 
     lists = _best(Q, K_c, whole, has_keys, m, block, max(chosen, 3), scale)
-    seen: dict[str, Any] = {"causal": True, "mask": mask, "scale": scale if encoding is None else exact}
+    seen: dict[str, Any] = {"causal": True, "mask": mask, "scale": scale if encoding is None else given}
     Y_s, selected = attend_to_chosen(Q, K, V, lists, block, **seen, encoding=encoding, params=params)
 
     near = Window(window - 1)(n, m, causal=True)
@@ -147,7 +147,7 @@ def nsa_attention(
 def _best(Q: Array, K_c: Array, whole: Array, has_keys: Array, m: int, block: int, chosen: int, scale: float) -> Array:
     """The blocks that weigh most in A_c, summed over the heads of a group, and those always chosen: (*batch, G, n, chosen).
 
-    Some rows of A_c at a time, so that it is never there as a whole.
+    Some rows of A_c are made at a time, so the whole is never in memory.
     """
     *batch, H, n, _ = Q.shape
     G, blocks = K_c.shape[-3:-1]
@@ -172,7 +172,7 @@ def _best(Q: Array, K_c: Array, whole: Array, has_keys: Array, m: int, block: in
 
 
 class NSACorePullback(NamedTuple):
-    """g = σ(x W): through the gates to the stream that they are made of."""
+    """Back through attention, then through g = σ(x) to the stream x of the gates."""
 
     gate: Pullback
     attention: NSAPullback
@@ -190,11 +190,11 @@ class NSAState(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many positions."""
+        """How many positions there have been so far."""
         return self.past.length
 
     def extended(self, K: Array, V: Array, block: int) -> "NSAState":
-        """With these n more positions. A block is averaged once, when it is complete."""
+        """The state after these n more positions. A block is averaged once, when it is complete."""
         past = self.past.extended(K, V)
         old, new = (m // block * block for m in (self.length, past.length))
         rows = (X[..., old:new, :] for X in (past.keys, past.values))
@@ -203,13 +203,12 @@ class NSAState(NamedTuple):
 
 
 def last_query(Q: Array, state: NSAState, block: int, chosen: int, window: int) -> tuple[Array, Array, Array]:
-    """The three views that the query of the last position has, each (*batch, H, 1, dv)."""
+    """Y of the three branches for the query of the last position alone, each (*batch, H, 1, dv)."""
     (past, means), (*batch, H, _, d) = state, Q.shape
     m, G, complete, blocks = past.length, past.K.shape[-3], means.length, -(-past.length // block)
     A, _ = softmax(Q.dtype.type(d**-0.5) * Q @ for_each_head(means.keys, (*batch, H)).mT)
-    weight = np.full(
-        (*past.K.shape[:-2], 1, blocks), np.inf, Q.dtype
-    )  # the first block, its own and the one before are seen
+    # the first block, its own and the one before are always chosen
+    weight = np.full((*past.K.shape[:-2], 1, blocks), np.inf, Q.dtype)
     weight[..., 1 : blocks - 2] = A.reshape(*batch, G, H // G, 1, complete).sum(-3)[..., 1 : blocks - 2]
     lists = largest_places(weight, min(max(chosen, 3), blocks), np.array([blocks]))
     j = as_one_axis(lists[..., None] * block + np.arange(block), -2)

@@ -2,7 +2,7 @@
 
     h(x) = argmax [x R; −x R]                            vectors of a small angle fall into one bucket, probably
     sort by (bucket, position), cut into chunks          a bucket is now one after another, or nearly so
-    a chunk looks at itself and the one before it        at what is of its bucket, and not at itself
+    a query looks at its chunk and the one before it     at the keys of its bucket, but not at its own
     several rounds, each with an R of its own            what one round has cut apart another one sees
 
 Queries are the keys, but of norm one: k_j = q_j/√(‖q_j‖² + 10⁻⁶ d), which has a value at q_j = 0 too. The reversible layers of
@@ -29,13 +29,13 @@ from minitransformer.typing import Array, Bool, Float, Int, checked
 def hash_buckets(
     X: Float[Array, "*batch n d"], rotations: Float[Array, "rounds d half"]
 ) -> Int[Array, "rounds *batch n"]:
-    """h(x) = argmax [x R; −x R], from 0 to b − 1 with b = 2 · half, for each round. The length of x does not matter."""
+    """The bucket of each row in each round: h(x) = argmax [x R; −x R], 0 … b − 1 with b = 2 · half, whatever the length of x."""
     turned = X @ rotations.reshape(len(rotations), *(1,) * (X.ndim - 2), *rotations.shape[1:])
     return np.concatenate([turned, -turned], -1).argmax(-1)
 
 
 class Sorted(NamedTuple):
-    """Who stands where once a round has sorted, and which pairs it sees; the first axis is the round.
+    """Which position stands at which place after sorting, and which pairs are seen; the first axis of all is the round.
 
     order    the position of each place, −1 where the last chunk is not full, (rounds, *batch, chunks, chunk)
     place    the place of each position, (rounds, *batch, n)
@@ -47,7 +47,7 @@ class Sorted(NamedTuple):
     sees: Array
 
     def sort(self, X: Array) -> Array:
-        """(rounds or 1, *batch, n, w) to (rounds, *batch, chunks, chunk, w), zeros at the places that nobody has."""
+        """(rounds or 1, *batch, n, w) to (rounds, *batch, chunks, chunk, w), with zeros at places without a position."""
         return np.where(self.order[..., None] < 0, X.dtype.type(0), rows_at(X, self.order))
 
     def unsort(self, X: Array) -> Array:
@@ -55,7 +55,7 @@ class Sorted(NamedTuple):
         return rows_at(as_one_axis(X, -3, -1), self.place[..., None, :])[..., 0, :, :]
 
     def of_all_pairs(self, X: Array) -> Array:
-        """What each query has for the keys that its chunk looks at, (rounds, *batch, n, 2 · chunk), as (*batch, n, n)."""
+        """X, for each query a number for each key that its chunk looks at, (rounds, *batch, n, 2 · chunk), as (*batch, n, n)."""
         j = look_one_back(self.order[..., None], -1)[..., 0]
         columns = np.take_along_axis(j, self.place[..., None] // self.order.shape[-1], -2)
         whole = np.zeros((*self.place.shape, self.place.shape[-1] + 1), X.dtype)  # the last column is nobody's
@@ -64,7 +64,7 @@ class Sorted(NamedTuple):
 
 
 def look_one_back(X: Array, empty: Any = 0) -> Array:
-    """Each chunk behind the one before it, (…, chunks, chunk, w) to (…, chunks, 2 · chunk, w). Before the first is nothing."""
+    """Each chunk behind the one before it, (…, chunks, chunk, w) to (…, chunks, 2 · chunk, w); `empty` before the first."""
     before = np.concatenate([np.full_like(X[..., :1, :, :], empty), X[..., :-1, :, :]], -3)
     return np.concatenate([before, X], -2)
 
@@ -185,7 +185,7 @@ def lsh_attention(
     other_buckets  True lets a chunk see all keys of the two chunks, whatever their bucket, as the authors' code does
     encoding       of positions in the scores, with its params: the pairs of all rounds are then those of one matrix
     source         Aalto (9) and the text after it; Kitaev, Kaiser and Levskaya 2020
-    cost           O(rounds · n (chunk · d + ln n)) time, O(rounds · n · chunk) bits of a pattern in memory; O(n² d) and O(n²)
+    cost           O(rounds · n (chunk · (d + rounds) + ln n)) time, O(rounds · n · chunk) memory for the pairs; O(n² d) and O(n²)
                    with an encoding
     returns        Y and a pullback: dQ, dV = pullback(dY), after dparams if there is an encoding
     raises         TypeError for a wrong shape or dtype, ValueError for chunk < 1 or a mask that does not fit
@@ -215,7 +215,7 @@ def lsh_attention(
 
 
 class ReformerPullback(NamedTuple):
-    """There was nothing to learn in it, and the keys were made of the queries: all of it goes to Q."""
+    """Nothing is learned but the encoding's parameters, and keys were made of queries: dQ has both, and dK is zero."""
 
     attention: LSHPullback | DenseLSHPullback
 
@@ -238,8 +238,8 @@ class Reformer(Core):
     encoding                 of positions in the scores; a model puts its own there
 
     Causal in its values only: a query takes nothing from later tokens, but later tokens change which earlier ones it sees,
-    for they take places in the sorted order. A model trained so has seen a little of what comes next, and reads all again
-    for each token that it writes, in which that is not there.
+    for they take places in the sorted order. So in training a model learns a little from what comes next, which is not there
+    when it writes; and then it reads the whole text again for each token.
 
     source   Aalto (9); Kitaev, Kaiser and Levskaya 2020
     cost     O(rounds · n (chunk · d + ln n)) time, O(n² d) with an encoding

@@ -5,7 +5,7 @@
     y_i = mean over the clusters c that took i of Σ_j A_ij v_j, j in c
     μ_c ← λ μ_c + (1 − λ) · mean of the q̂ and k̂ nearest to it, brought back to the length √d
 
-The centroids are no gradient's: they follow the tokens, as in k-means, after each step of the optimiser.
+No gradient moves the centroids: they follow the tokens, as in k-means, after each step of the optimiser.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 
 
 class Normed(NamedTuple):
-    """LN without gain and bias: nothing of it is learned."""
+    """Back through LN without gain and bias, of which nothing is learned."""
 
     norm: Pullback
 
@@ -43,16 +43,16 @@ class Normed(NamedTuple):
 
 
 def normed(X: Array) -> tuple[Array, Normed]:
-    """(x − mean)/√(variance + ε): length √d."""
+    """(x − mean)/√(variance + ε), rows of length √d; and a pullback."""
     d = X.shape[-1]
     Y, norm = layer_norm(X, np.ones(d, X.dtype), np.zeros(d, X.dtype))
     return Y, Normed(norm)
 
 
 def members(nearness: Array, there: Array, window: int) -> Array:
-    """The `window` rows nearest to each centroid, in their order, (…, clusters, w); n where there are fewer.
+    """The positions of the `window` rows nearest to each centroid, rising, (…, clusters, w); n where there are fewer.
 
-    nearness   (…, clusters, n); of rows that are as near, the first ones
+    nearness   (…, clusters, n); of equally near rows the first are taken
     """
     n = nearness.shape[-1]
     nearness = np.where(there[..., None, :], nearness, -np.inf)
@@ -103,10 +103,11 @@ class InClustersPullback(NamedTuple):
 
 
 class InClusters(NamedTuple):
-    """From a matrix of all scores to that of all weights, in the place of its softmax.
+    """From the matrix of all scores to that of all weights, in the place of softmax.
 
     pairs   i m + j for each query and key of a cluster, (*batch, clusters, w, w); n m for nobody
-    sees    which of them count, and `share`, how much a cluster counts for each of its queries, (*batch, clusters, w)
+    sees    which of these pairs count
+    share   how much a cluster counts for each of its queries, (*batch, clusters, w)
     """
 
     pairs: Array
@@ -120,11 +121,11 @@ class InClusters(NamedTuple):
         return A, InClustersPullback(A, back, self)
 
     def take(self, S: Array) -> Array:
-        """(*batch, n, m) to (*batch, clusters, w, w)."""
+        """The numbers of the pairs of each cluster: (*batch, n, m) to (*batch, clusters, w, w)."""
         return rows_at(as_one_axis(S, -2)[..., None], as_one_axis(self.pairs, -2))[..., 0].reshape(self.pairs.shape)
 
     def put(self, A_c: Array, shape: tuple[int, ...]) -> Array:
-        """Its gradient: the sum over the clusters."""
+        """The gradient of `take`: each pair gets the sum over the clusters that hold it, in a matrix of this shape."""
         rows = as_one_axis(A_c, -2)[..., None]
         return sum_rows(rows, as_one_axis(self.pairs, -2), shape[-2] * shape[-1]).reshape(shape)
 
@@ -155,8 +156,8 @@ def routing_attention(
                 seen is not**: a later token can push an earlier one out of its cluster. See `Routing`
     mask        True where query i sees key j. A token that no query sees is in no cluster, and gives zeros
     scale       1/√d by default
-    encoding    of positions in the scores of q̂ and k̂, with its params
-    source      Borealis II (named); Roy, Saffar, Vaswani and Grangier 2020. Their code divides by the number of clusters + 0.01
+    encoding    an encoding of positions in the scores of q̂ and k̂, and params, its parameters
+    source      Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020. Their code divides by the number of clusters + 0.01
     cost        O(n clusters d + clusters · w² d) time: O(n √n d) with √n clusters of √n; O(n m d) with an encoding
     returns     Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding
     raises      TypeError for a wrong shape or dtype, ValueError for n > m, no window, or a mask that does not fit
@@ -196,7 +197,7 @@ def routing_attention(
 
 
 class RoutingParams(NamedTuple):
-    """centroids (H, clusters, d), of length √d each, that no gradient moves; and what an encoding of positions has to learn."""
+    """Centroids (H, clusters, d), of length √d each, that no gradient moves; and the parameters of an encoding of positions."""
 
     centroids: Array
     encoding: Tree = NoParams()
@@ -210,7 +211,7 @@ class Seen(NamedTuple):
 
 
 class RoutingCorePullback(NamedTuple):
-    """The centroids get no gradient."""
+    """dY to (dparams, dQ, dK, dV); the centroids get None."""
 
     attention: RoutingPullback
 
@@ -230,10 +231,10 @@ class Routing(Core):
     encoding            of positions in the scores; a model puts its own there
 
     Causal in its values only: a later token can take the place of an earlier one in a cluster, and so change what others
-    see of the past. A model trained so has seen a little of what comes next. A token that no centroid took gets zeros: let
+    see of the past. So in training a model learns a little from what comes next. A token that no centroid took gets zeros: let
     layers or heads with a window stand beside it, attention=("window", "routing").
 
-    source   Borealis II (named); Roy, Saffar, Vaswani and Grangier 2020, λ = 0.999. They add sums to a centroid where this adds
+    source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, λ = 0.999. They add sums to a centroid where this adds
              their mean, which does not depend on the size of the batch
     cost     O(n clusters d + clusters · window² d) time, O(n² d) with an encoding
     """
@@ -258,7 +259,7 @@ class Routing(Core):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """What the encoding shares."""
+        """The parameters of the encoding that all layers share."""
         return tuple(f"encoding.{path}" for path in super().shared)
 
     @property
@@ -267,7 +268,7 @@ class Routing(Core):
         return -(-self.longest // max(self.clusters, 1)) if self.window is None else self.window
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> RoutingParams:
-        """Centroids in random directions."""
+        """Centroids in random directions, and the parameters of the encoding."""
         centroids = of_length(rng.standard_normal((self.heads, self.clusters, self.d))).astype(dtype)
         return RoutingParams(centroids, super().init(rng, dtype))
 
@@ -302,7 +303,7 @@ class Routing(Core):
         return Seen(sums, counts)
 
     def after_step(self, params: RoutingParams, observed: Seen, rng: np.random.Generator) -> RoutingParams:
-        """Each centroid a little nearer to the mean of those that were nearest to it, if there were any."""
+        """The parameters with each centroid moved a little towards the mean of the rows nearest to it, if there were any."""
         old = params.centroids
         counts = observed.counts[..., None]
         mean = observed.sums / np.maximum(counts, 1e-30)  # fewer than one: an average over the parts of a batch
@@ -311,5 +312,5 @@ class Routing(Core):
 
 
 def of_length(X: Array) -> Array:
-    """Rows of length √d."""
+    """The rows of X, each scaled to length √d."""
     return X / np.maximum(np.sqrt((X**2).mean(-1, keepdims=True)), 1e-30)

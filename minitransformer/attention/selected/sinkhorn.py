@@ -2,7 +2,7 @@
 block and at the one that comes to stand beside it. Replaces the stage "pattern (which pairs)".
 
     R_u = relu(x_u W_1 + b_1) W_2                    x_u: the sum of the keys of block u
-    ln S: rows and columns of R in turn less their log-sum-exp    S goes to a doubly stochastic matrix: a soft permutation
+    ln S = R, of whose rows and columns in turn their log-sum-exp is subtracted: in the limit all rows and columns of S sum to one
     K̃_u = Σ_v S_uv K_v,  Ṽ_u = Σ_v S_uv V_v        block by block, the t-th row with the t-th
     Y_u = Attention(Q_u, [K̃_u; K_u], [Ṽ_u; V_u])      one softmax over both
 
@@ -92,14 +92,14 @@ class SortedPullback(NamedTuple):
 
 
 def in_order(S: Array, X: Array) -> tuple[Array, SortedPullback]:
-    """Blocks X (*batch, N, block, w) in the order of S (*batch, N, N)."""
+    """The mixtures of blocks X (*batch, N, block, w) by S (*batch, N, N), and a pullback: dX̃ to (dS, dX)."""
     return (S @ as_one_axis(X, -2)).reshape(X.shape), SortedPullback(S, X)
 
 
 class SinkhornAttentionPullback(NamedTuple):
     """Back through attention to sorted and own blocks, through the mixing to S, and through the normalisations to R.
 
-    cut   how many sorted blocks all queries look at; None if each looks at the one beside it and at its own
+    cut   how many sorted blocks all queries look at; None if a query looks at the one beside its block and at its own
     """
 
     order: SinkhornPullback
@@ -158,13 +158,13 @@ def sinkhorn_attention(
     temperature  τ: S → 1/N for a large one, a permutation for a small one
     cut          SortCut: all queries look at the first `cut` sorted blocks, and at nothing else
     mask         True for keys that are there, (…, 1, n): a mixture can't be hidden from a single query. A hidden key adds
-                 nothing to a mixture; a block without any takes no part in the order
+                 nothing to a mixture; a block of hidden keys takes no part in the order
     rng          for Gumbel noise G; none without
-    source       Borealis II (named); Tay, Bahri, Yang, Metzler and Juan 2020
+    source       Named in Borealis II; Tay, Bahri, Yang, Metzler and Juan 2020
     cost         O(n block d + N² (block d + iterations)) time. Not causal: a column of S is brought to one over all rows,
                  so the past's share in a block depends on the blocks that follow
     returns      Y and a pullback: dQ, dK, dV, dR = pullback(dY); the noise is constant
-    raises       TypeError for a wrong shape or dtype, ValueError for R of another number of blocks, or an option that can't be
+    raises       TypeError for a wrong shape or dtype, ValueError for R of another number of blocks, a mask of pairs, or τ = 0
     """
     one_dtype(Q=Q, K=K, V=V, R=R)
     n, N = Q.shape[-2], R.shape[-1]
@@ -207,8 +207,8 @@ class SinkhornParams(NamedTuple):
 
 
 class SortNetworkPullback(NamedTuple):
-    """R = relu(x W_1 + b_1) W_2, the weights of a head shared by all samples; x_u is the sum over block u, so each of its
-    rows gets dx_u.
+    """Back through R = relu(x W_1 + b_1) W_2, whose weights all samples share, to the keys: x_u sums block u, so each of its rows
+    gets dx_u.
     """
 
     x: Array
@@ -230,7 +230,7 @@ class SortNetworkPullback(NamedTuple):
 
 
 class SinkhornCorePullback(NamedTuple):
-    """Keys are attended to, and summed to say in which order."""
+    """Back through attention and through the network that made R: the keys get gradients from both."""
 
     network: SortNetworkPullback
     attention: SinkhornAttentionPullback
@@ -248,15 +248,15 @@ class Sinkhorn(Core):
 
     heads, d, longest   filled in by the model; longer sequences than `longest` have no logits
     block               rows of a block
-    iterations          of rows and columns
+    iterations          how often rows and columns are normalised
     temperature         τ
     noise               whether Gumbel noise is added to the logits in training, when there is a generator
     cut                 SortCut: all look at the first `cut` sorted blocks only; None for the usual form
 
-    Not causal, though the paper has a causal form: normalising a column over the rows of later blocks lets them say how
-    much of an early block an early query gets; and without it S is no permutation, or it is the identity.
+    Not causal, though the paper has a causal form: a column is normalised over the rows of later blocks too, so these say how
+    much of an early block an early query gets. Without that S is no permutation, or, if it is a causal one, the identity.
 
-    source   Borealis II (named); Tay, Bahri, Yang, Metzler and Juan 2020
+    source   Named in Borealis II; Tay, Bahri, Yang, Metzler and Juan 2020
     cost     O(n block d + (n/block)² (block d + iterations)) time
     """
 
@@ -281,7 +281,7 @@ class Sinkhorn(Core):
             raise ValueError("temperature: 0 should be above 0")
 
     def refuse(self, *, causal: bool) -> None:
-        """Raise ValueError if it shall be causal."""
+        """Raise ValueError for causal=True."""
         if causal:
             raise ValueError(
                 "attention: Sinkhorn can't be causal: the columns of its order are normalised over blocks that come later"

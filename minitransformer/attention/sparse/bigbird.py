@@ -28,10 +28,10 @@ from minitransformer.typing import Array
 class BigBird(Pattern):
     """Blocks of `block` tokens: `window` neighbours a side, the first and last `global_tokens`, and `random` others for each.
 
-    If causal, a block sees the `window` blocks before it, the first `global_tokens`, and `random` of those between. What a
-    block draws depends on the seed, its number and the head; both ways, on the number of blocks as well.
+    All three count blocks. If causal, a block sees the `window` blocks before it, the first `global_tokens`, and `random` of
+    those between. What a block draws depends on the seed, its number and the head; if not causal, on the number of blocks too.
 
-    extra    rows that the model puts in front of the text, which see and are seen by all; then it can't be causal
+    extra    rows that the model puts in front of the text, which see all and are seen by all; then it can't be causal
     heads    of the layer, each of which draws its own; the model fills it in
     source   Zaheer et al. 2020; Borealis II, figure 9c; Aalto 3.1.3, whose "fixed random tokens" are drawn for each row (E59);
              Lecture notes C.3, whose window is w = 2 window + 1 blocks in one place and w tokens in another (E40)
@@ -47,12 +47,12 @@ class BigBird(Pattern):
 
     @property
     def cost(self) -> str:  # type: ignore[override]
-        """That of its blocks."""
+        """O(n block), with the size of the block as a number."""
         return f"O({self.block} n)"
 
     @property
     def causal(self) -> Literal["either", "always", "never"]:
-        """Not with rows in front: they see the whole text."""
+        """Either way, but "never" with rows in front, which see the whole text."""
         return "never" if self.extra else "either"
 
     @property
@@ -62,34 +62,36 @@ class BigBird(Pattern):
 
     @property
     def rules(self) -> int:
-        """One for each head."""
+        """How many rules there are: one for each head."""
         return self.heads
 
     @functools.cached_property
     def of_heads(self) -> tuple[Pattern, ...]:
-        """One rule for each, that differ in what they draw."""
+        """The rule of each head; they differ in what they draw."""
         return (self,) if self.heads == 1 else tuple(_OfHead(self, head) for head in range(self.heads))
 
     def drawn(self, number: int) -> Array:
-        """Of `number` blocks, those that each head draws for the rows 1 … number − 2: (H, number − 2, random).
+        """The blocks that each head draws for rows 1 … number − 2 of `number` blocks, not causal: (H, number − 2, random).
 
         raises   ValueError if there are fewer blocks to draw from
         """
         free = number - 2 * self.window - 1 - 2 * self.global_tokens
         if free < self.random:
-            raise ValueError(f"number: {number} blocks leave {max(free, 0)} to draw from, for {self.random}")
+            raise ValueError(
+                f"number: {number} blocks leave {max(free, 0)} to draw from, and {self.random} are to be drawn"
+            )
         fixed = self._fixed(number, causal=False)
         rows = range(1, number - 1)
         return np.array([[self._draw(fixed, row, number, head) for row in rows] for head in range(self.heads)])
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """All pairs of two blocks that see each other, or of a row in front."""
+        """Whether the block of i sees that of j, or one of the two is a row in front."""
         if self.heads > 1:
             return super().sees(i, j, m, causal=causal)
         return self._pairs(i, j, m, causal, 0)
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """Tiles between whose blocks there are two that see each other."""
+        """Tiles that hold a pair of blocks of which one sees the other, or a row in front."""
         return self._tiles(t, k, m, causal, 0)
 
     # ------------------------------------------------------------------------------------------- of one head
@@ -101,7 +103,8 @@ class BigBird(Pattern):
 
     def _tiles(self, t: Array, k: Array, m: int, causal: bool, head: int) -> Array:
         own = self._blocks(self._number(m), causal, head)
-        before = np.pad(own.cumsum(0).cumsum(1), ((1, 0), (1, 0)))  # how many pairs of blocks up to here see each other
+        # [t, k]: how many pairs of the first t blocks of queries and the first k of keys see each other
+        before = np.pad(own.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
 
         def blocks(tile: Array) -> tuple[Array, Array]:
             ends = tile * TILE - self.extra, tile * TILE - self.extra + TILE - 1

@@ -4,7 +4,8 @@
     5 : 1                 (Window(1023),) · 5 + (None,)     five windows for each dense layer, over and over
     3 : 1, in chunks      (Local(8192),) · 3 + (None,)      chunks that never connect, and a dense layer that connects them
 
-A window costs the same however long the text is, so with p of them for each dense layer the cache shrinks by p + 1 in the end.
+A window keeps the same however long the text is. So with p of them for each dense layer the cache of a long text is nearly p + 1
+times smaller.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from minitransformer.typing import checked
 
 @checked
 def cached_tokens(pattern: Pattern | None, n: NonNegative) -> int:
-    """How many keys a layer with this pattern needs after n tokens; all of them without one."""
+    """How many keys a layer with this pattern keeps after n tokens; all n without a pattern."""
     kept = None if pattern is None else pattern.kept
     return n if kept is None else min(n, kept.first + kept.last)
 

@@ -24,7 +24,7 @@ from minitransformer.typing import Array
 
 
 def in_columns(X: Array, stride: int) -> Array:
-    """(*batch, H, n, w) to (*batch, l, H, rows, w): ⌈n/l⌉ rows, or some more of zeros, which stand where nobody sees them."""
+    """(*batch, H, n, w) to (*batch, l, H, rows, w): ⌈n/l⌉ rows, filled up with zeros to a multiple of 4, behind all others."""
     *batch, H, n, w = X.shape
     full, rest = divmod(n, stride)
     columns = np.zeros((*batch, stride, H, -(-n // (4 * stride)) * 4, w), X.dtype)
@@ -44,7 +44,7 @@ def in_order(X: Array, n: int) -> Array:
 class ColumnsPullback(NamedTuple):
     """dQ, dK and dV of the near pairs and of those in columns, with Y and L of the whole: their sums.
 
-    near   that of the window; None where nobody is near but oneself
+    near   the pullback of the window; None without a window, and then the columns have the pairs (i, i)
     """
 
     near: Pullback | None
@@ -58,7 +58,7 @@ class ColumnsPullback(NamedTuple):
     pattern: Any
 
     def dense(self) -> Pullback:
-        """The pullback of the same pairs by a list of tiles."""
+        """The pullback of attention to the same pairs, by a list of tiles."""
         pattern = self.pattern(self.Q.shape[-2], self.K.shape[-2], causal=True)
         return block_sparse_attention(self.Q, self.K, self.V, pattern, causal=True)[1]
 
@@ -68,7 +68,7 @@ class ColumnsPullback(NamedTuple):
         return self.dense().A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
-        if not finite(dY):  # the tiles know what to do
+        if not finite(dY):  # the tiles keep NaN and ∞ away from hidden pairs
             return self.dense()(dY)
         dQ, dK, dV = (np.zeros_like(X) for X in (self.Q, self.K, self.V))
         if self.near is not None:
@@ -87,16 +87,13 @@ def column_attention(
 ) -> tuple[Array, ColumnsPullback]:
     """Causal attention to every stride-th key, and to those of a window, in the tiers of loops.
 
-    near     the window of the last `stride` keys, as tiles; None without, and then a query sees itself as one of its column
-    pattern  the same pairs as a rule
+    near     the window of the last `stride` keys, as tiles; None for none, and then a query sees its own key in its column
+    pattern  the rule of all these pairs, for A and for the way back where numbers are not finite
     cost     O(n²/stride · d) time for the columns, whatever the stride, and that of the window; O(n) memory
     """
     n, own = Q.shape[-2], 0 if near is None else stride
-    arrays = (
-        Q[..., own:, :],
-        K[..., : n - own, :],
-        V[..., : n - own, :],
-    )  # a query, in a row with the last key that it sees
+    # each query beside the last key that it sees in its column
+    arrays = Q[..., own:, :], K[..., : n - own, :], V[..., : n - own, :]
     Y, far = dot_product_attention(*(in_columns(X, stride) for X in arrays), causal=True)
     L = in_order(far.L[..., None], n - own)[..., 0]
     Y = in_order(Y, n - own)

@@ -26,7 +26,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
-BLOCK = 16  # words that are computed together, at least
+BLOCK = 16  # the smallest block of words that are computed together
 
 
 class LabelledPullback(NamedTuple):
@@ -81,7 +81,7 @@ def labelled_attention(
     source   Ainslie et al. 2020, ETC; with offsets as labels and b = 0 it is Shaw's (Borealis II (10))
     cost     O(n m (d + r)) time, O(n m) memory
     returns  Y and a pullback: dQ, dK, dV, dR, db = pullback(dY)
-    raises   ValueError for a label that is none
+    raises   TypeError for a wrong shape or dtype, ValueError for a label outside 0 … r − 1
     """
     one_dtype(Q=Q, K=K, V=V, R=R, b=b)
     must_broadcast(R, (*Q.shape[:-2], *R.shape[-2:]), "R", "the heads of the queries")
@@ -114,7 +114,7 @@ def with_neighbours(X: Array) -> Array:
 
 
 def from_neighbours(dX: Array) -> Array:
-    """Its gradient: what a block was given as itself, as the next of the one before it, and as the one before the next."""
+    """The gradient of `with_neighbours`: a block was looked at as itself, as the next of one, and as the one before another."""
     before, own, after = np.split(dX, 3, -2)
     own = own.copy()
     own[..., 1:, :, :] += after[..., :-1, :, :]
@@ -135,17 +135,17 @@ class Blocks(NamedTuple):
         return X.reshape(*X.shape[:-2], X.shape[-2] // self.size, self.size, X.shape[-1])
 
     def joined(self, X: Array) -> Array:
-        """Global rows and text as one sequence again."""
+        """The inverse of `cut`: (…, N, B, d) to (…, n, d)."""
         return as_one_axis(X, -3, -1)[..., : self.n, :]
 
     def seen(self, X: Array) -> Array:
-        """What a block looks at, of rows [g; x]: the global ones, then its neighbours. (…, N, g + 3 B, d)"""
+        """The rows of X = [g; x] that each block looks at, the global ones, then its neighbours: (…, N, g + 3 B, d)."""
         near = with_neighbours(self.cut(X[..., self.g :, :]))
         first = np.broadcast_to(X[..., None, : self.g, :], (*near.shape[:-2], self.g, X.shape[-1]))
         return np.concatenate([first, near], -2)
 
     def unseen(self, dX: Array) -> Array:
-        """Its gradient, of rows [g; x]."""
+        """The gradient of `seen`: dX of the rows [g; x]."""
         near = self.joined(from_neighbours(dX[..., self.g :, :]))
         return np.concatenate([dX[..., : self.g, :].sum(-3), near], -2)
 
@@ -180,12 +180,13 @@ def etc_attention(
 ) -> tuple[Float[Array, "*batch n dv"], ETCPullback]:
     """Attention of [g; x] in which words see words within a radius, and the first `global_tokens` rows see and are seen by all.
 
-    R, b     of the 2 clip + 4 labels (labels_of): r even, at least 4
-    mask     which keys are there, (…, 1, n)
+    R, b     a vector and a number for each of the r = 2 clip + 4 labels (labels_of): r even, at least 4
+    mask     True where a key is there, (…, 1, n)
     source   Borealis II, figure 9b; Ainslie et al. 2020
     cost     O(n (radius + global_tokens) d): words are cut into blocks; each sees itself, the two beside it and the global rows
     returns  Y and a pullback: dQ, dK, dV, dR, db = pullback(dY). Never causal: global rows see all, and are seen by all
-    raises   ValueError for an odd number of labels, a number below zero, or a mask of pairs
+    raises   TypeError for a wrong shape or dtype; ValueError for an odd number of labels or fewer than 4, a radius or number of
+             global tokens below 0, or a mask of pairs
     """
     n, labels = Q.shape[-2], R.shape[-2]
     if labels % 2 or labels < 4:
@@ -231,7 +232,7 @@ class ETC(Core):
 
     d, heads   the model fills them in
     radius     of the window
-    global_tokens   g, rows that the model puts in front of the text; they are learned and stand for no word
+    global_tokens   g, rows that the model puts in front of the text, learned and for no word
     clip       offsets with a label of their own, to each side
     source     Ainslie et al. 2020; Borealis II, figure 9b
     cost       O(n (radius + g) d)
@@ -260,11 +261,11 @@ class ETC(Core):
 
     @property
     def needs(self) -> str:  # type: ignore[override]
-        """What the model adds."""
+        """The rows that the model puts in front."""
         return f"{self.global_tokens} tokens in front"
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ETCParams:
-        """Small vectors, and no number: at first all kinds of pairs are nearly alike."""
+        """Small vectors, and numbers of 0: at first all kinds of pairs are nearly alike."""
         R = 0.02 * rng.standard_normal((self.heads, 2 * self.clip + 4, self.d))
         return ETCParams(R.astype(dtype), np.zeros((self.heads, 2 * self.clip + 4), dtype))
 

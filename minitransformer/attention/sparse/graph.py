@@ -12,7 +12,7 @@ from minitransformer.typing import Array
 
 
 class Graph(NamedTuple):
-    """A (n, n), True where i sees j. A token sees itself or not; a path of length 0 leads there anyway."""
+    """A (n, n), True where i sees j. Whether a token sees itself is left open: its distance to itself is 0 in any case."""
 
     A: Array
 
@@ -22,7 +22,7 @@ class Graph(NamedTuple):
 
     @property
     def edges(self) -> int:
-        """Number of pairs that see each other, from one side at least; nobody counts as a pair with itself."""
+        """Number of pairs of different tokens of which at least one sees the other."""
         return int(np.triu(self.A | self.A.T, 1).sum())
 
     def distances(self) -> Array:
@@ -46,9 +46,9 @@ class Graph(NamedTuple):
         return float(D[~np.eye(len(D), dtype=bool)].mean())
 
     def clustering(self) -> float:
-        """Of two neighbours of a token, how often are they neighbours of each other? The mean over the tokens; both ways.
+        """The share of pairs of neighbours of a token that are neighbours of each other, averaged over the tokens.
 
-        With A symmetric and without loops: Σ_jk A_ij A_jk A_ki / (degree_i (degree_i − 1)).
+        With edges both ways, and none from a token to itself: Σ_jk A_ij A_jk A_ki / (degree_i (degree_i − 1)).
         """
         A = ((self.A | self.A.T) & ~np.eye(len(self.A), dtype=bool)).astype(float)
         degree = A.sum(-1)

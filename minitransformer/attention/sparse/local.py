@@ -27,15 +27,15 @@ class Local(Pattern):
 
     @property
     def kept(self) -> Kept:
-        """At most a block."""
+        """No first positions, and the last `block`."""
         return Kept(0, self.block)
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """In the same block."""
+        """Whether i and j are in the same block."""
         return i // self.block == j // self.block
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """Tiles between whose first and last blocks there is one in common."""
+        """Tiles of queries and of keys that have a block in common."""
         (t_low, t_high), (k_low, k_high) = (
             (x * TILE // self.block, (x * TILE + TILE - 1) // self.block) for x in (t, k)
         )

@@ -74,14 +74,15 @@ def longformer_attention(
 ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
     """Attention to a window and to the first `global_tokens` tokens, which see everything by projections of their own.
 
-    radius         of the window, half of the "attention_window" of others; dilation: the step of `Window`
+    radius         of the window, half of the "attention_window" in published configs; dilation: as in `Window`
     mask           True where query i sees key j; must broadcast to (*batch, n, n)
-    encoding       of positions in all scores, with its params
+    encoding       an encoding of positions in all scores, and params, its parameters
     source         Borealis II, figure 9a; Aalto 3.1.2. Beltagy et al. 2020
     cost           O(n (radius + global_tokens) d), O(n² d) with an encoding. Global rows see what comes later: never causal
     returns        Y and a pullback: dQ, dK, dV, dQ_g, dK_g, dV_g = pullback(dY), after dparams if there is an encoding. Of Q only
                    the rows that are not global have a gradient, of Q_g only those that are
-    raises         ValueError for a number below zero
+    raises         TypeError for a wrong shape or dtype, ValueError for a radius or global_tokens below 0, or a mask that
+                   does not fit
     """
     one_dtype(Q=Q, K=K, V=V, Q_g=Q_g, K_g=K_g, V_g=V_g)
     n = Q.shape[-2]
@@ -89,8 +90,11 @@ def longformer_attention(
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], n))
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
-    pattern = Window(radius, dilation, global_tokens)(n - g, n, causal=False)  # the others are the last of n positions
-    if encoding is not None:  # in which global queries have a place only among all queries
+    # the rows that are not global are the last of n positions
+    pattern = Window(radius, dilation, global_tokens)(n - g, n, causal=False)
+    if (
+        encoding is not None
+    ):  # its queries are the last positions, which the global ones are not: so all rows are queries
         first = np.arange(n)[:, None] < g
         Y, everything = attend(encoding, params, Q_g, K_g, V_g, mask=first if mask is None else first & mask)
         Y_local, near = attend(encoding, params, Q[..., g:, :], K, V, mask=below, pattern=pattern)
@@ -118,13 +122,14 @@ class Longformer(Core):
     """A window, and tokens that see and are seen by all through a second set of projections.
 
     d             width of a head; the model fills it in
-    radius        of the window; dilation: only every so many-th of its tokens
-    global_tokens      G: the first so many tokens
+    radius        of the window
+    dilation      as in `Window`: of the tokens around it sees every dilation-th
+    global_tokens G, how many of the first tokens are global
     rotate        a rotary encoding, which turns both kinds of queries and keys; the model puts it there
     encoding      of positions in all scores; the model puts its own there
     source        Beltagy et al. 2020; Borealis II, figure 9a
     cost          O(n (radius + G) d), and 3 D² parameters more than a window has
-    raises        ValueError without a global token: that is a window
+    raises        ValueError for 0 global tokens: that is a window
     """
 
     d: int

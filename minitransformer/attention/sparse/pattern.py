@@ -4,8 +4,8 @@
     pattern.sees(i, j, m, causal=…)  the rule itself, for any positions
     pattern.graph(n)                 tokens as nodes, with an edge where one sees another (graph.py)
 
-    a | b        whoever sees by the one rule or by the other
-    a & b        by both;    a & Causal(): and not ahead
+    a | b        the pairs that one rule or the other allows
+    a & b        the pairs that both allow; with a & Causal(), those of a that are not ahead
     EachHead     a rule of its own for each head
 
 If attention is causal, what is ahead is left out, and row i must not depend on how many tokens follow: a token that is
@@ -33,7 +33,7 @@ from minitransformer.typing import Array
 
 
 class Pattern:
-    """A rule for pairs. Called with the number of queries and of keys, it gives the list of tiles, and keeps it.
+    """A rule for pairs. Called with the number of queries and of keys, it returns the list of tiles, which is kept for next time.
 
     A subclass says who sees whom (`sees`), and perhaps which tiles can be left out unasked (`near`).
 
@@ -46,12 +46,12 @@ class Pattern:
 
     @property
     def causal(self) -> Literal["either", "always", "never"]:
-        """A pattern can be causal or not, unless it says otherwise."""
+        """Whether it can be causal: either way, unless a subclass says otherwise."""
         return "either"
 
     @property
     def prefix(self) -> int:
-        """A pattern wants no tokens in front of the text."""
+        """How many tokens it wants in front of the text: none, unless a subclass says otherwise."""
         return 0
 
     @property
@@ -66,13 +66,13 @@ class Pattern:
 
     @property
     def kept(self) -> Kept | None:
-        """What is enough to remember while writing; None if any position may be looked at again."""
+        """Which positions decoding has to keep; None if any may be looked at again."""
         return None
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """Whether query i sees key j, of m positions; i (…, 1) and j (1, …). What is ahead need not be left out.
+        """Whether query i sees key j, of m positions; i (…, 1) and j (1, …). Keys ahead need not be left out, also if causal.
 
-        (H, …) where each head has a rule of its own.
+        Returns an array (…, …), or (H, …, …) where each head has a rule of its own.
         """
         if self.of_heads == (self,):
             raise TypeError(f"{type(self).__name__} does not say who sees whom")
@@ -80,7 +80,7 @@ class Pattern:
         return np.stack([np.broadcast_to(rule.sees(i, j, m, causal=causal), shape) for rule in self.of_heads])
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """Whether any query of tile t may see a key of tile k; t (…, 1) and k (1, …). Who does not know says yes."""
+        """Whether any query of tile t may see a key of tile k; t (…, 1) and k (1, …). True is always allowed, and costs time."""
         return np.ones(np.broadcast_shapes(t.shape, k.shape), bool)
 
     def __call__(self, n: int, m: int, *, causal: bool) -> BlockPattern:
@@ -114,7 +114,7 @@ def _tiles(pattern: Pattern, n: int, m: int, causal: bool) -> BlockPattern:
     heads = pattern.of_heads
     if heads != (pattern,):
         return settled(one_pattern([_tiles(rule, n, m, causal) for rule in heads]))
-    first = m - n  # of the queries; their tiles need not begin where those of the keys do
+    first = m - n  # position of a query: tiles of queries need not begin where tiles of keys do
     t, k = np.arange(-(-n // TILE))[:, None], np.arange(-(-m // TILE))[None]
     upper = np.minimum(first + t * TILE + TILE - 1, m - 1) // TILE
     near = pattern.near((first + t * TILE) // TILE, k, m, causal=causal) | pattern.near(upper, k, m, causal=causal)
@@ -125,12 +125,12 @@ def _tiles(pattern: Pattern, n: int, m: int, causal: bool) -> BlockPattern:
 
 
 def _parts(pattern: Pattern, kind: type) -> tuple[Pattern, ...]:
-    """Those of a union, so that (a | b) | c has three; of anything else, itself."""
+    """The parts of a pattern of this kind, so that (a | b) | c has three; of any other, the pattern itself."""
     return pattern.patterns if isinstance(pattern, kind) else (pattern,)  # type: ignore[attr-defined]
 
 
 class Combined(Pattern):
-    """Several patterns made one. Those with a rule for each head need as many heads as each other."""
+    """Several patterns made one. Those that have a rule for each head must have equally many heads."""
 
     patterns: tuple[Pattern, ...]
     cost = "that of its parts"
@@ -142,7 +142,7 @@ class Combined(Pattern):
 
     @property
     def causal(self) -> Literal["either", "always", "never"]:
-        """What all of them can be."""
+        """Whether they can be causal together: "always" or "never" if one of them says so."""
         can = {pattern.causal for pattern in self.patterns} - {"either"}
         if len(can) > 1:
             raise ValueError("patterns: one is always causal, another never")
@@ -150,17 +150,17 @@ class Combined(Pattern):
 
     @property
     def prefix(self) -> int:
-        """As many as one of them wants."""
+        """The most tokens in front of the text that any of them wants."""
         return max(pattern.prefix for pattern in self.patterns)
 
     @property
     def rules(self) -> int:
-        """As many as one of them has."""
+        """How many rules there are: the most that any of them has."""
         return max(pattern.rules for pattern in self.patterns)
 
     @property
     def of_heads(self) -> tuple[Pattern, ...]:
-        """Head by head, if one of them has a rule for each."""
+        """The rule of each head, if one of them has such; else itself."""
         if self.rules == 1:
             return (self,)
         own = [p.of_heads * self.rules if p.rules == 1 else p.of_heads for p in self.patterns]
@@ -169,13 +169,13 @@ class Combined(Pattern):
 
 @frozen
 class Union(Combined):
-    """Whoever sees by one of the rules. A pair that two of them allow counts once, as it is a set."""
+    """The pairs that at least one of the rules allows. One that two of them allow counts once."""
 
     patterns: tuple[Pattern, ...]
 
     @property
     def kept(self) -> Kept | None:
-        """What one of them needs."""
+        """Enough for each of them; None if one needs all positions."""
         kept = [pattern.kept for pattern in self.patterns]
         if None in kept:
             return None
@@ -194,13 +194,13 @@ class Union(Combined):
 
 @frozen
 class Intersection(Combined):
-    """Whoever sees by all of the rules."""
+    """The pairs that all of the rules allow."""
 
     patterns: tuple[Pattern, ...]
 
     @property
     def kept(self) -> Kept | None:
-        """What the most modest of them needs."""
+        """What the one that keeps least has to keep; None if all of them need all positions."""
         return min((k for pattern in self.patterns if (k := pattern.kept)), key=sum, default=None)
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
@@ -246,15 +246,15 @@ class EachHead(Pattern):
 
     @property
     def causal(self) -> Literal["either", "always", "never"]:
-        """What all of them can be."""
+        """Whether they can be causal together: "always" or "never" if one of them says so."""
         return Union(self.patterns).causal
 
     @property
     def prefix(self) -> int:
-        """As many as one of them wants."""
+        """The most tokens in front of the text that any of them wants."""
         return Union(self.patterns).prefix
 
     @property
     def kept(self) -> Kept | None:
-        """What one of them needs: heads keep equally many keys, and each looks at its own."""
+        """Enough for each of them; None if one needs all: heads keep equally many keys, and each looks at its own."""
         return Union(self.patterns).kept

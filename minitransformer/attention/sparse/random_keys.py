@@ -12,12 +12,12 @@ from minitransformer.typing import Array
 
 @frozen
 class RandomKeys(Pattern):
-    """Every query sees `number` keys that are drawn for it; if causal, of those up to its own.
+    """Every query sees `number` keys that are drawn for it; if causal, from those up to its own.
 
-    Not quick by itself, for nearly every tile holds a pair: BigBird draws blocks. Here it is to look at: with a window and a
-    global token, RandomKeys(2) | Window(1) | Window(0, global_tokens=1), it is the picture that everybody prints.
+    Not quick by itself, for nearly every tile of a short text holds a pair: BigBird draws blocks. It is here to be looked at:
+    with a window and a global token, RandomKeys(2) | Window(1) | Window(0, global_tokens=1), it is the picture in articles.
 
-    seed     what is drawn depends on it and on the row, and both ways on the number of keys; never on a step
+    seed     what is drawn depends on it and on the row, and if not causal on the number of keys; training does not change it
     source   Lecture notes C.3, random attention; Aalto 3.1.3; Zaheer et al. 2020
     """
 
@@ -33,7 +33,7 @@ class RandomKeys(Pattern):
 
     @functools.lru_cache(maxsize=16)  # noqa: B019  (patterns are few and small)
     def _drawn(self, m: int, causal: bool) -> Array:
-        """(m, number); −1 where there was nothing left to draw."""
+        """The keys of each row, (m, number); −1 where there was nothing left to draw."""
         drawn = np.full((m, self.number), -1)
         for row in range(m):
             several = np.random.default_rng([self.seed, row]).permutation(row + 1 if causal else m)[: self.number]

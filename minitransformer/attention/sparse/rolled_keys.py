@@ -19,12 +19,12 @@ from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
 class Looks(NamedTuple):
-    """Which blocks of keys the rows 1 … N − 2 are multiplied with; rows 1 and N − 2 stand beside a global block."""
+    """The blocks of keys that rows 1 … N − 2 look at; for rows 1 and N − 2, a neighbour is one of the global blocks."""
 
     drawn: Array  # (H, N − 2, r)
 
     def of(self, X: Array) -> tuple[Array, Array, Array]:
-        """Of X (…, H, N, b, d) what row 1 looks at, the rows between, and row N − 2: 4 + r blocks, 5 + r, 4 + r."""
+        """What of X (…, H, N, b, d) row 1 looks at, the rows between, and row N − 2: 4 + r, 5 + r and 4 + r blocks for a row."""
         H, rows, r = self.drawn.shape
         drawn = X[..., np.arange(H)[:, None, None], self.drawn, :, :]
         drawn = drawn.reshape(*X.shape[:-3], rows, r * X.shape[-2], X.shape[-1])
@@ -38,7 +38,7 @@ class Looks(NamedTuple):
         return ends[0], middle, ends[1]
 
     def back(self, dsecond: Array, dmiddle: Array, dlast: Array, b: int) -> Array:
-        """Its gradient: each block gets the sum over the places where it was looked at."""
+        """The gradient of `of`: each block of X gets the sum over the places where it was looked at."""
         H, rows, r = self.drawn.shape
         dX = np.zeros((*dsecond.shape[:-2], rows + 2, b, dsecond.shape[-1]), dsecond.dtype)
         for dends, blocks in ((dsecond, (0, 1, 2, -1)), (dlast, (0, -3, -2, -1))):
@@ -116,11 +116,12 @@ def bigbird_attention(
 
     drawn    (H, N − 2, r), the blocks that each head draws for rows 1 … N − 2: BigBird.drawn(N)
     block    b; N = ⌈n / b⌉
-    mask     which keys are there, (…, 1, n)
+    mask     True where a key is there, (…, 1, n)
     source   Zaheer et al. 2020, appendix D; Lecture notes C.3. n need be no multiple of b
     cost     O(n (5 + r) b d) time, O(n (5 + r) (b + d)) memory in the tier "numpy"
     returns  Y and a pullback: dQ, dK, dV = pullback(dY). Not causal
-    raises   ValueError for fewer than 5 blocks, or a drawn block that a row sees anyway: it would count twice
+    raises   TypeError for a wrong shape or dtype; ValueError for fewer than 5 blocks, drawn blocks for another number of rows, or
+             one that a row sees anyway: it would count twice
     """
     N = -(-Q.shape[-2] // block)
     if N < 5:
@@ -143,7 +144,9 @@ def bigbird_attention(
 def _refuse_collisions(drawn: Array, N: int) -> None:
     rows = np.arange(1, N - 1)[:, None]
     if drawn.shape[1] != N - 2:
-        raise ValueError(f"drawn: for {drawn.shape[1]} rows, and there are {N - 2} between the first and the last")
+        raise ValueError(
+            f"drawn: blocks for {drawn.shape[1]} rows, but {N - 2} rows stand between the first and the last"
+        )
     twice = (np.abs(drawn - rows) <= 1) | (drawn <= 0) | (drawn >= N - 1)
     if twice.any() or (np.diff(np.sort(drawn, -1), axis=-1) == 0).any():
         raise ValueError("drawn: a block that a row sees anyway would count twice")

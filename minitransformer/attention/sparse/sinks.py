@@ -51,7 +51,7 @@ class SinksPullback(NamedTuple):
 
 
 class CachesPullback(NamedTuple):
-    """Queries within the length of the cache share a text, each later one has its own: a key gets what all of them send back."""
+    """Early queries, up to the length of the cache, share a text, and each late one has its own: a key gets the sum over all."""
 
     early: Pullback
     late: Pullback
@@ -86,7 +86,7 @@ def alone(X: Array) -> Array:
 def in_caches(
     encoding: Any, params: Any, Q: Array, K: Array, V: Array, mask: Array | None, first: int, last: int
 ) -> tuple[Array, CachesPullback]:
-    """Any encoding of positions in the scores: the cache of a query is a text of its own, whose last token asks."""
+    """Attention with an encoding of positions in the scores: the cache of each query is a text of its own, which it ends."""
     n, m, size = Q.shape[-2], K.shape[-2], first + last
     early = min(max(size - (m - n), 0), n)
     known, late = m - n + early, n - early
@@ -126,13 +126,14 @@ def sink_attention(
 
     The two products are one: a query becomes [R_i q_i, R_{min(i, a+w−1)} q_i], a sink [0, R_j k_j], any other key [R_j k_j, 0].
 
-    first, last   a and w; with n ≤ a + w it is dense attention. K, V, mask: as in `dot_product_attention`
+    first, last   a and w; with m ≤ a + w it is dense attention. K, V, mask: as in `dot_product_attention`
     rotate        an encoding with `turn` (positions/rope.py); None for the same without any R
-    encoding      of positions in the scores, with its params, instead of `rotate`: the cache is a text of a + w positions
+    encoding      an encoding of positions in the scores, and params, instead of `rotate`: the cache is a text of a + w positions
     source        Xiao et al. 2024, in whose code the cache is turned anew for every token
     cost          O(n (a + w) d) time, and as much memory with an encoding. Always causal
     returns       Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding
-    raises        ValueError for a < 0, w < 1, more queries than keys, or an encoding beside `rotate`
+    raises        TypeError for a wrong shape or dtype, or a `rotate` without `turn`; ValueError for a < 0, w < 1, n > m, or an
+                  encoding beside `rotate`
     """
     n, m = Q.shape[-2], K.shape[-2]
     if first < 0:
@@ -141,7 +142,9 @@ def sink_attention(
     pattern, scale = Window(last - 1, global_tokens=first)(n, m, causal=True), 1 / np.sqrt(max(Q.shape[-1], 1))
     if encoding is not None:
         if rotate is not None:
-            raise ValueError("rotate: positions can act on queries and keys, or on scores, and not on both")
+            raise ValueError(
+                "rotate: positions can act on queries and keys, or on scores by an encoding, but not on both"
+            )
         return in_caches(encoding, params, Q, K, V, mask, first, last)
     if rotate is not None and not hasattr(rotate, "turn"):
         raise TypeError(f"rotate: {type(rotate).__name__} turns nothing; RoPE does")
@@ -164,7 +167,7 @@ class Sinks(Core):
     """Causal attention to the first few tokens and the last ones, at the positions of a text no longer than these.
 
     first    a, the sinks
-    last     w, the window, the query's own key among them
+    last     w, keys of the window, the query's own among them
     rotate   a rotary encoding, and `encoding` one that changes the scores; the model puts one of them there
     source   Xiao et al. 2024
     cost     O(n (a + w) d); while it writes, memory for a + w keys, however long the text
@@ -187,7 +190,7 @@ class Sinks(Core):
 
     @property
     def remembers(self) -> str:  # type: ignore[override]
-        """What is in the cache, not turned yet."""
+        """The first a and the last w keys and values, the keys before they are turned."""
         return f"the first {self.first} and the last {self.last} keys and values"
 
     def __call__(
@@ -206,9 +209,9 @@ class Sinks(Core):
     def step(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: Recent | None = None
     ) -> tuple[Array, Recent]:
-        """The cache and the new tokens are a text of their own, whose last rows are asked for. O((a + w) d) for one token.
+        """Y of the last rows of a text that is the cache and the new tokens, and the longer state. O((a + w) d) for one token.
 
-        One sees all of that text, which is no longer than the cache.
+        One token sees all of that text, which is no longer than the cache.
         """
         if state is None:
             seen, longer = (K, V), Recent.of(K, V, Kept(self.first, self.last))

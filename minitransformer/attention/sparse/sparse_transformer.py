@@ -25,12 +25,12 @@ from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
-PAYS = 1536  # keys in a query's tiles, from where on columns are faster
+PAYS = 1536  # columns are used where a query meets more keys than that in the tiles that hold its pairs
 Part = Literal["both", "near", "far", "heads"]
 
 
 class Factorised(Pattern):
-    """A pattern of two parts."""
+    """A pattern of a near and a far part, which are put together as `part` says."""
 
     part: Part
     heads: int
@@ -41,12 +41,12 @@ class Factorised(Pattern):
 
     @property
     def rules(self) -> int:
-        """One, or one for each head."""
+        """How many rules there are: one, or one for each head if these take turns."""
         return self.heads if self.part == "heads" else 1
 
     @property
     def of_heads(self) -> tuple[Pattern, ...]:
-        """Near, far, near, far … if heads take turns; else one rule for all."""
+        """The rule of each head: near, far, near, far … if they take turns; else one for all."""
         if self.part != "heads":
             return (self,)
         own: Any = self
@@ -76,7 +76,7 @@ class Strided(Factorised):
     cost = "O(n (stride + n/stride)) pairs"
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """Near, or a multiple of the stride away."""
+        """Whether j is near i, or a multiple of the stride away; or one of the two, as `part` says."""
         if self.part == "heads":
             return super().sees(i, j, m, causal=causal)
         return self._either(np.abs(i - j) < self.stride, (i - j) % self.stride == 0)
@@ -89,7 +89,7 @@ class Strided(Factorised):
     def attend(
         self, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None, **options: Any
     ) -> tuple[Array, Pullback]:
-        """In columns, where nothing but what is ahead is hidden; what is not finite is left to the tiles, which hide it well."""
+        """In columns, for a long causal text without a mask, sink or cap; else, and where numbers are not finite, in tiles."""
         n = Q.shape[-2]
         met = n * min(1, (2 * TILE - 1) / self.stride)  # keys of the tiles that hold a pair
         plain = (
@@ -121,16 +121,16 @@ class Fixed(Factorised):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.columns > self.block:
-            raise ValueError(f"columns: {self.columns} should be 1 … block, {self.block}")
+            raise ValueError(f"columns: {self.columns} should be at most the block, {self.block}")
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """In the same block, or a column of a summary."""
+        """Whether j is in the block of i, or in the summary of a block; or one of the two, as `part` says."""
         if self.part == "heads":
             return super().sees(i, j, m, causal=causal)
         return self._either(i // self.block == j // self.block, j % self.block >= self.block - self.columns)
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """Tiles with a block in common, or keys among which there is a column of a summary."""
+        """Tiles with a block in common, or whose keys hold a position of a summary."""
         (t_low, t_high), (k_low, k_high) = (
             (x * TILE // self.block, (x * TILE + TILE - 1) // self.block) for x in (t, k)
         )

@@ -32,7 +32,7 @@ class Window(Pattern):
 
     @property
     def kept(self) -> Kept:
-        """The globals, and as far back as the window goes."""
+        """The global positions, and the last ones as far back as the window goes."""
         return Kept(self.global_tokens, self.radius * self.dilation + 1)
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:

@@ -97,7 +97,7 @@ def test_the_mixer():
         Y, _ = layer(NoParams(), X, mask=mask)
         assert np.array_equal(Y[1], fourier_mix(X, mask=np.broadcast_to(mask.reshape(-1, N), (B, N)))[0][1])
     for pairs in (np.ones((N, N), bool), np.ones((B, 2, 1, N), bool)):
-        with pytest.raises(ValueError, match=r"mask: shape .* tokens, for it hides no pair"):
+        with pytest.raises(ValueError, match=r"mask: shape .* the tokens, which are all that it can hide"):
             layer(NoParams(), X, mask=pairs)
     with pytest.raises(ValueError, match="FNet can't be causal"):
         LanguageModel(attention="fnet")

@@ -233,7 +233,7 @@ def test_sharing_is_refused_where_it_makes_no_sense():
         MultiHeadAttention(24, 4, core=attention_of("gated-delta:key_heads=2", SIZES), groups=2)
     layer = layer_of("gated-delta:key_heads=2")
     for change in (partial(mean_pool_heads, groups=1), repeat_heads):
-        with pytest.raises(ValueError, match="params: here heads of values share queries and keys, and not the values"):
+        with pytest.raises(ValueError, match="params: an attention whose heads of values share queries and keys"):
             change(some(layer), 4)
     X = np.random.default_rng(9).standard_normal((2, 9, 24))
     for axis in (2, 4):  # what is hidden is hidden for all heads
