@@ -55,7 +55,7 @@ def compute(data: dict[str, Any], head: str, sharpness: float, k: int) -> dict[s
 
 
 def still(data: dict[str, Any]) -> Figure:
-    """With six columns, a sharp head whose neighbours agree stays nearly itself; one that looks at the token before does not."""
+    """With six columns, a sharp head whose neighbours agree keeps its pattern; one that looks at the token before does not."""
     fig, axes = figure(2, 2, width=7, height=7.6, sharex=True, sharey=True)
     for row, head in zip(axes, ("neighbours alike", "the token before"), strict=True):
         for ax, matrix, title in zip(row, matrices(data, head, 4.0, 6)[:2], (head, "best of rank 6"), strict=True):
