@@ -53,7 +53,7 @@ def data() -> OverSmoothing:
 
 
 def draw(data: OverSmoothing) -> Figure:
-    """Lines that fall on a logarithmic scale shrink by the same factor in each layer; the dotted one by |λ₂|."""
+    """A straight line on a logarithmic scale shrinks by the same factor in each layer; the dotted one by |λ₂|."""
     fig, ax = figure(1, 1, width=10, height=5.2)
     L = np.arange(LAYERS + 1)
     ax.plot(L, data.kept, linestyle="-.", color="#3b8554", label="half average, half the row itself")
