@@ -372,9 +372,8 @@ def test_the_default_recipe_fits_the_default_text():
     assert (training.steps, training.batch, training.schedule.warmup) == (2400, 4, 240)
     state = advance(model, objective, training, start(model, training))
     assert tree_size(state.params) == 826_536
-    assert (
-        7 < state.losses[0] < 10
-    )  # nothing is known yet: 8 bits, and what random logits add; the text is that of this Python
+    # Nothing is known yet: 8 bits, and what random logits add. The text is that of this Python.
+    assert 7 < state.losses[0] < 10
 
 
 def test_the_default_recipe_for_dates_makes_a_step():

@@ -195,7 +195,7 @@ def test_what_is_refused():
         adaptive_span_attention(Q, K[:, :, :5], V[:, :, :5], Z)
     with pytest.raises(TypeError, match="should have one dtype"):
         adaptive_span_attention(Q, K, V, Z.astype(np.float32))
-    with pytest.raises(ValueError, match="has 3 heads"):
+    with pytest.raises(ValueError, match="with 3 heads"):
         core()(SpanParams(Z / N), Q[:, :2], K[:, :2], V[:, :2])
     with pytest.raises(ValueError, match="AdaptiveSpan is always causal"):
         core()(SpanParams(Z / N), Q, K, V, causal=False)
