@@ -160,7 +160,7 @@ class Stack:
         """
         if not self.ties:
             return params.blocks
-        streams = [block and block.attention.streams for block in params.blocks]
+        streams = [getattr(block and block.attention, "streams", None) for block in params.blocks]
         parts = [params.blocks, *tree_leaves((params.shared, streams))]
         ties, before, blocks = _last_tied[0]
         if ties != self.ties or len(before) != len(parts) or not all(map(is_, parts, before)):

@@ -253,6 +253,19 @@ def test_what_was_replaced_in_blocks_that_share_is_seen(where, tier):
     assert (again != before).any()
 
 
+@pytest.mark.parametrize(("kind", "tied"), [("latent", "ffn"), ("gmlp", "attention"), ("softmax", "")])
+def test_blocks_that_share_and_have_no_streams(kind, tied, tier):
+    blocks = LanguageModel(40, 96, width=24, depth=2, heads=4, hidden=10, attention=kind).body.blocks
+    stack = Stack((blocks[0],) * 2, (tied,))
+    params, X = some(stack, np.float64), np.random.default_rng(0).standard_normal((2, 4, 24))
+    whole, _ = stack(params, X, causal=True)
+    states, rows = None, []
+    for t in range(4):
+        Y, states = stack.step(params, X[:, t : t + 1], states)
+        rows.append(Y)
+    np.testing.assert_allclose(np.concatenate(rows, 1), whole, rtol=1e-9, atol=1e-9)
+
+
 def test_what_was_looked_at_for_one_form_is_not_taken_for_another(tier):
     usual, wider = (Block(MultiHeadAttention(12, 2), FeedForward(12, hidden)) for hidden in (7, 700))
     params, X = some(usual, np.float64), np.random.default_rng(0).standard_normal((3, 12))
