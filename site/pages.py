@@ -23,6 +23,7 @@ from minitransformer import live
 from minitransformer.book import equations
 
 ROOT = Path(__file__).parents[1]
+NOTATION = "98_map_and_glossary.html#notation-of-the-five-texts"  # the table of letters
 PARTS = {  # the number of the first chapter of each
     "00": "Foundations",
     "04": "Where a word stands",
@@ -215,6 +216,7 @@ def index(book: Book, reference: list[str]) -> str:
         "Each chapter is a notebook: a question, a guess, an equation, the lines of code that are the equation, a number or a "
         "picture, and what it means. It assumes linear algebra, the chain rule and Python. "
         "Begin with [how to read this book](00_how_to_read_this_book.html), or look up [a symbol](symbols.html), "
+        f"[what the five texts write for it]({NOTATION}), "
         "[a word](glossary.html), [an equation](map.html) or [a function](api.html).",
         "",
         *cover(book),
@@ -306,7 +308,8 @@ def symbols(book: Book) -> str:
     lines = [
         "# Symbols",
         "",
-        "One letter means one thing within a chapter. The chapters' own closing tables, in one.",
+        "One letter means one thing within a chapter. The chapters' own closing tables, in one. "
+        f"[What the five texts write]({NOTATION}) stands in the appendix.",
         "",
     ]
     lines += ["| symbol | shape | what it is | chapter |", "|---|---|---|---|"]

@@ -12,7 +12,7 @@ from minitransformer.book import appendix
 from minitransformer.book.equations import notebooks
 
 TABLE = re.compile(r"^\|[^\n]*\bsymbol\b[^\n]*\|\n\|[-| ]+\|\n((?:\|[^\n]*\n?)+)", re.MULTILINE)
-NOTATION = re.compile(r"^\| \| ours, with shape \|[^\n]*\n\|[-| ]+\|\n((?:\|[^\n]*\n?)+)", re.MULTILINE)
+NOTATION = re.compile(r"^\| \| (?:letter|ours), with shape \|[^\n]*\n\|[-| ]+\|\n((?:\|[^\n]*\n?)+)", re.MULTILINE)
 SIGN = re.compile(  # a letter with its accents, its index and its prime: \bar K_c, W_{kr}, u′, ξ
     r"(?:\\(?:bar|hat|tilde|mathcal|mathbf)\s*)?\{?(?:\\[A-Za-z]+|[^\W\d_])\}?(?:[_^](?:\{[^}]*\}|\\?\w+|[+*]))*['′*]*(?!\w)"
 )
@@ -94,6 +94,16 @@ def test_a_letter_means_one_thing_in_a_chapter(root):
             if lost := clashes(rows(tables[0]), meant):
                 found[path.name] = lost
     assert found == {}
+
+
+def test_the_letters_of_the_book_are_those_beside_the_five_texts(root):
+    """Chapter 00 has the two columns that one needs, and leads to the appendix that has them all."""
+    first, appendix = (next((root / "notebooks").glob(f"{number}_*.ipynb")) for number in ("00", "98"))
+    short, whole = (list(map(cells_of, NOTATION.search(prose(path))[1].strip().splitlines())) for path in (first, appendix))
+    assert len(short) > 10
+    assert short == [row[:2] for row in whole]
+    assert all(len(row) == 2 + 5 for row in whole)
+    assert f"({appendix.name}#Notation-of-the-five-texts)" in prose(first)
 
 
 # ---------------------------------------------------------------------------------------- no letter without a row
