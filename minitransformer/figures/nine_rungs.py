@@ -127,15 +127,15 @@ NEW, OLD, PALE = "#a82a12", "0.46", "0.78"
 CELL, COLUMNS, WORDS = (6.2, 2.1), (0.92, 0.68), 3.32  # a cell; its first column and their distance; where words begin
 HEIGHTS = {"x": 0.22, "c": 0.88, "y": 1.54}
 SAID = {
-    1: ("a GRU", "a new state, from the\none before and one\ncandidate"),
+    1: ("a GRU", "from the row before\nand one candidate"),
     2: ("unrolled", "the same state, as a\nsum of candidates"),
-    3: ("free the weights", "$x_3$ asks, and each\ncandidate gets one\nweight"),
+    3: ("free the weights", "$x_3$ asks; one weight\nfor each candidate"),
     4: ("free the candidates", "$c_j$ reads $x_j$ only,\nand $c_3$ asks"),
     5: ("separate queries,\nkeys and values", "till now one vector\nwas all three"),
     6: ("H heads", "each has weights of\nits own (here H = 2)"),
     7: ("look both ways", "$y_3$ reads $x_4$, too"),
     8: ("positions", "a vector π tells where\na token stands"),
-    9: ("a nonlinearity after", "a network $g$, on each\nrow"),
+    9: ("a nonlinearity after", "a network $g$,\non each row"),
 }
 
 
