@@ -142,7 +142,7 @@ SAID = {
 def draw(data: NineRungs) -> Figure:
     """Four tokens, above them their candidates, on top the rows, and lines for what goes into row 3.
 
-    Red is what the rung before has not: 2 a sum of all candidates so far; 3 one weight for each, asked for by the
+    Red is what the rung before does not have: 2 a sum of all candidates so far; 3 one weight for each, asked for by the
     token; 4 no chain; 5 queries, keys and values; 6 heads; 7 token 4 is read, too; 8 positions; 9 a network after.
     """
     fig, ax = figure(width=2 * CELL[0], height=5 * CELL[1])
