@@ -167,8 +167,8 @@ class Said(NamedTuple):
 def says(data: WhichEncoding) -> dict[str, Said]:
     """Each leaf, and by the name of a question what drops out on the way to the next."""
     more = _listed(name for name in data.reading.names if name not in data.same.names)
-    missed = max(min(found[name] for found in data.again.scores.values()) for name in data.again.others)
-    beyond = min(bits for name, bits in data.longer.scores["text"].items() if name in data.longer.others)
+    missed = np.nanmax([min(found[name] for found in data.again.scores.values()) for name in data.again.others])
+    beyond = np.nanmin([data.longer.scores["text"][name] for name in data.longer.others])
     return {
         "sums": Said("fact", _listed(data.summing), "by construction:\nonly these, for it has no score of a pair"),
         "encoder": Said("fact", "", "by construction:\nwithout positions\nit sees no order"),
@@ -228,8 +228,11 @@ def told(said: dict[str, Said]) -> str:
     """The tree in words, for who can't see it."""
     parts = []
     for name, question in QUESTIONS.items():
-        ends = [f"{answer}: {said[end].names}." for answer, end in ENDS[name].items()]
-        parts += [question, *(ends or ["yes: the next question. no: the one after it."])]
+        parts += [question, *(f"{answer}: {said[end].names} ({said[end].kind})." for answer, end in ENDS[name].items())]
+        if name not in ENDS[name].values() and name in said:  # what drops out on the way
+            parts.append(f"yes ({' '.join(said[name].evidence.split())}): the next question.")
+        if not ENDS[name]:
+            parts.append("no: the question after it.")
     return " ".join(parts).replace("\N{NO-BREAK SPACE}", " ")
 
 
