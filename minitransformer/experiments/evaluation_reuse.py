@@ -20,7 +20,12 @@ SEGMENT = 64
 
 @dataclass(frozen=True)
 class Trial:
-    """The memory, and the window, have so many bytes; what is kept is the shortest of some runs."""
+    """What a prediction sees; the shortest of some runs is kept.
+
+    sees   bytes of the window, and of the memory
+    read   bytes that are judged with the memory
+    slid   bytes that are judged with the window
+    """
 
     sees: int
     read: int = 2048
