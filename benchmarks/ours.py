@@ -72,7 +72,10 @@ def one_query(n: int) -> Job:
 
 
 def layer(attention: str, n: int, backward: bool, dense: bool = False) -> Job:
-    """One layer of width 512 with 8 heads, of any kind of attention that has a name; causal if that can be."""
+    """One layer of width 512 with 8 heads, of any kind of attention that has a name; causal if that kind can be.
+
+    dense   softmax attention in its place, causal under the same condition
+    """
     from minitransformer.models.assemble import mixer_of
 
     kinds = (attention, "softmax")
@@ -89,7 +92,7 @@ def layer(attention: str, n: int, backward: bool, dense: bool = False) -> Job:
 
 
 def layer_dense(attention: str, n: int, backward: bool) -> Job:
-    """The same by softmax attention."""
+    """Softmax attention in a layer like that of `attention`, to compare it with."""
     return layer(attention, n, backward, dense=True)
 
 
@@ -152,7 +155,10 @@ def copy_of_V(n: int) -> Job:  # noqa: N802
 
 
 def limit(operations: float) -> Job:
-    """So many operations by the micro-kernel on tiles that stay in the first-level cache: what the processor can do now."""
+    """So many operations by the inner loop of a matrix product, on tiles that stay in the first-level cache.
+
+    This is what the processor can do now: by the micro-kernel, or by plain loops where there is none.
+    """
     from minitransformer.kernels.compiled_stairs import multiply_adds
     from minitransformer.kernels.threads import in_parallel
     from minitransformer.kernels.tiles import plain_loops, tiles

@@ -150,7 +150,7 @@ def machine() -> dict[str, Any]:
 
 
 def busy(described: dict[str, Any]) -> str:
-    """A warning, or nothing."""
+    """A warning if something else seems to be running, or an empty string."""
     if described["load"] <= BUSY * described["cores"]:
         return ""
     return (

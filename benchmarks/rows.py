@@ -178,7 +178,7 @@ def _sparse() -> list[Row]:
         for pattern in ("window", "bigbird"):
             for n in (2048, 4096, 8192, 16384):
                 peers = ("chunked",) if backward else ("flex", "chunked")
-                peers = (*peers, "sdpa") if n <= 4096 else peers  # it takes longer than a minute
+                peers = (*peers, "sdpa") if n <= 4096 else peers  # at longer lengths it takes more than a minute
                 target = 2.0 if backward else 2.2
                 case = {"pattern": pattern, "n": n, "backward": backward}
                 table.append(Row("block_sparse", case, peers, target, n == 4096))

@@ -30,13 +30,9 @@ HERE = Path(__file__).resolve().parent
 LIMIT = 900  # seconds that one answer may take
 QUICK, FULL = 1.5, 10.0  # seconds of a row, about
 NOT_A_READER_S = ("PYTHONDONTWRITEBYTECODE",)  # each first call would compile a thousand files of Python again
-LOOKED_AT = 20  # calls of a row whose time is divided among kinds of work
-OURS = {
-    "ours": {},
-    "limit": {},
-    "loops": {"MINITRANSFORMER_BACKEND": "numba"},
-    "dense": {},
-}  # and what is added to their environment
+LOOKED_AT = 20  # calls whose time is divided among kinds of work, in a row that is mixed
+# Our implementations, and what is added to the environment of each.
+OURS = {"ours": {}, "limit": {}, "loops": {"MINITRANSFORMER_BACKEND": "numba"}, "dense": {}}
 IMPORTS = {"ours": "minitransformer.attention", "eager": "torch"}
 
 
@@ -185,9 +181,8 @@ def _fresh(row: Row, names: dict[str, str], team: Team, seconds: float) -> Taken
     for k in range(rounds):
         for label in [label for label in names if label not in unavailable]:
             with tempfile.TemporaryDirectory() as empty:
-                compiled = (
-                    empty if row.measure == "cold" and k > 0 else team.compiled.name
-                )  # what is cold once, is kept
+                # the first cold call fills the folder that the cached ones find
+                compiled = empty if row.measure == "cold" and k > 0 else team.compiled.name
                 environment = {} if row.measure == "memory" else {"NUMBA_CACHE_DIR": compiled}
                 worker = team.start(names[label], **environment)
                 answer = worker.ask("memory" if row.measure == "memory" else "first", work=row.work, case=row.case)
@@ -201,7 +196,7 @@ def _fresh(row: Row, names: dict[str, str], team: Team, seconds: float) -> Taken
 
 
 def _imports(row: Row, names: dict[str, str], team: Team, seconds: float) -> Taken:
-    """Seconds that an import takes in a new process."""
+    """Seconds that an import takes in a new process; the first of six is not counted."""
     samples: dict[str, list[float]] = {label: [] for label in names}
     for k in range(6):
         for label in names:

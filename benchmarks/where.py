@@ -1,7 +1,7 @@
 """Where the time of a call goes: its thread is looked at again and again, and what it is in is counted.
 
-A compiled loop holds up nobody who looks. The lines of Python that have called it are still there, and the outermost file that
-is known says what it computes. Time outside of these is that of Python, and of NumPy's small calls.
+A compiled loop runs without Python's lock, so another thread can look meanwhile. It sees the lines of Python that have called the
+loop; the outermost file of KINDS among them says what is computed. All other time is that of Python, and of NumPy's small calls.
 """
 
 import sys
@@ -23,7 +23,7 @@ PAUSE = 5e-4  # seconds between two looks
 
 
 def kind_of(frame: FrameType | None) -> str:
-    """What a thread computes: what its outermost file that is known does."""
+    """What a thread computes: "optimiser" within OPTIMISER, else what the outermost file of KINDS does, or else "Python"."""
     found = "Python"
     while frame is not None:
         if frame.f_code.co_qualname in OPTIMISER:

@@ -1,1 +1,1 @@
-"""What runs the book: its notebooks, the comparison of what they give, the map of its equations, a look at the machine."""
+"""What keeps the book in order: it runs and compares notebooks, makes links, glossary and maps, and looks at the machine."""

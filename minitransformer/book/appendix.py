@@ -52,7 +52,7 @@ def map_of_attention(chapters: list[Path]) -> str:
 
 
 def map_of_positions(chapters: list[Path]) -> str:
-    """The same for encodings of positions: where they act, and what a name fixes of what its class leaves open."""
+    """What every encoding of positions is, where it acts, and its chapter; after "Here": the options that its name sets."""
     from minitransformer.attention.registry import EXAMPLE
     from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION, place
 

@@ -1,9 +1,9 @@
-"""Run the book: every notebook from a clean kernel, in order, always in the same surroundings.
+"""Run the book: every notebook from a clean kernel, its cells in order, always in the same surroundings.
 
 `write` puts outputs and figures into the repository, where they differ from what is there; `check` only says where they do.
 Both run in a temporary copy, so that a notebook that fails, or is interrupted, leaves no trace. Notebooks run side by side,
-each on one core. A cell with the tag `live` is run like any other, and nothing that it shows is kept: its numbers are those
-of one machine in one minute.
+each with one thread unless the environment says otherwise. A cell with the tag `live` is run like any other, and nothing that
+it shows is kept: its numbers are those of one machine in one minute.
 """
 
 import asyncio
@@ -56,7 +56,10 @@ def repository() -> Path:
 
 
 def choose(root: Path, names: list[str]) -> list[Path]:
-    """The notebooks that the names begin (`02` means 02_self_attention), or all of them."""
+    """The notebooks whose names begin with one of these (`02` means 02_self_attention), or all of them.
+
+    raises   BookError for a name with which none begins
+    """
     chosen = []
     for name in names:
         found = [path for path in notebooks(root) if path.name.startswith(Path(name).name)]
@@ -85,7 +88,10 @@ def workspace(root: Path) -> Iterator[Path]:
 
 
 def surroundings(copy: Path, figures: Path) -> dict[str, str]:
-    """The environment of a kernel: little of the reader's own settings, and nothing that changes from run to run."""
+    """The environment of a kernel: the reader's, but for what would change outputs from run to run.
+
+    Settings of IPython and Matplotlib are left out, hashes and dates are fixed; there is one thread, unless the reader sets more.
+    """
     empty = copy / ".surroundings"
     (empty / "matplotlibrc").touch()
     ours = {
@@ -132,7 +138,8 @@ class _Watch:
 async def execute(notebook: Any, name: str, copy: Path, bar: tqdm) -> Run:
     """Run the notebook of this name in the copy, from a clean kernel.
 
-    raises   BookError for a cell that fails, with the cell and its traceback
+    raises   BookError for a cell that fails, with the cell and its traceback; for a kernel that does not start; and for a
+             cell tagged `live` that writes a figure
     """
     Client, AsyncKernelManager, failures = _jupyter()
     _clear(notebook)
@@ -210,7 +217,7 @@ def _jupyter() -> tuple[Any, ...]:
         raise BookError(f"notebooks need {error.name}: `make book`, or pip install nbclient ipykernel") from None
 
     class Client(NotebookClient):
-        """nbclient's own kernels answer Ctrl-C themselves: the first that ends makes all others deaf to it."""
+        """Leaves Ctrl-C to us: nbclient handles it for each notebook, and the first that ends takes the handler from all."""
 
         @asynccontextmanager
         async def async_setup_kernel(self, **options: Any) -> AsyncIterator[None]:
@@ -316,7 +323,7 @@ def write(root: Path, names: list[str]) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file in one step, unless it says so already."""
+    """Write a file in one step, unless it holds these bytes already."""
     if path.is_file() and path.read_bytes() == data:
         return
     path.parent.mkdir(exist_ok=True)
@@ -340,7 +347,7 @@ def check(root: Path, names: list[str]) -> list[str]:
 
 
 def _cells_differ(path: Path, new: Any) -> Iterator[str]:
-    """In what a chapter on the disk differs. Cells are counted as they will stand."""
+    """In what a chapter on the disk differs from a new run of it; cells are counted as in the new one."""
     import nbformat
 
     old = nbformat.read(path, as_version=4)

@@ -153,7 +153,7 @@ def _compile(some: Sequence[Callable], dtypes: Sequence[str]) -> None:
 def compile_loops() -> None:
     """Compile what is not compiled yet, for every tier, float32 and float64.
 
-    Then all of it once more in one process: of two that keep a loop at the same moment, only one may have been heard.
+    Then all of it once more in one process: where two processes keep a loop at the same moment, one of the two may be lost.
     """
     if "numba" not in available():
         return

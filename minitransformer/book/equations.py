@@ -122,7 +122,7 @@ def _dangling(row: Equation, root: Path) -> Iterator[str]:
 
 
 def _without_row(rows: list[Equation], root: Path) -> Iterator[str]:
-    """Tests that are written to be read, and tagged cells, that the map does not know."""
+    """Tests in tests/equations, and tagged cells of chapters, that have no row in the map."""
     known = {row.test for row in rows}
     for file in sorted((root / "tests" / "equations").glob("test_*.py")):
         for test in tests_of(file):

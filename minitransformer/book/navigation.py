@@ -27,7 +27,7 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")  # to a file; not to the 
 def navigate(notebook: Any, path: Path, chapters: list[Path]) -> None:
     """Bring the two cells and the links of one chapter up to date, and what is made from all others.
 
-    A notebook that begins with no title has none.
+    A notebook whose first cell is no title is left as it is, without navigation.
     """
     import nbformat
 

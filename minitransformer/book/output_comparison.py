@@ -6,8 +6,8 @@
     metadata   equal: they say how large a picture is shown
     pictures of another Matplotlib    draw the same data with other letters and margins: they are not compared
 
-Another processor adds in another order, and so the last digits of a sum are nobody's. What they grow into where numbers are
-printed in full, or in a training, is no difference that is let pass: a chapter prints what every machine gives.
+Another processor adds in another order, so the last digits of a sum may differ. Larger differences are reported, also where they
+have grown from such digits, as in a training: a chapter prints only what every machine gives.
 """
 
 import base64
@@ -81,7 +81,7 @@ def _bytes(data: Any, mime: str) -> bytes:
 
 
 def _same_number(a: str, b: str) -> bool:
-    """... to the seventh digit, or up to one unit in the last place that both print."""
+    """Whether two printed numbers agree: to the seventh digit, or within one unit of the last place of the more exact one."""
     distance, size = abs(float(a) - float(b)), max(abs(float(a)), abs(float(b)))
     return distance <= max(RELATIVE * size, 1.001 * min(_unit(a), _unit(b)))
 

@@ -70,10 +70,10 @@ class Clock:
             self.unit = min(which_cost.spent(self.yardstick)[1] for _ in range(3))
 
     def seconds(self, row: Row) -> float | None:
-        """Of one pass; None where there is not the time for it."""
+        """Seconds of one pass; None if it might not end within the minute."""
         causal = row.part.causal != "never"
         with on(1):
-            if (times := row.at(self.n, BOTH)) is None:  # unknown: at most with the square of what a short text takes
+            if (times := row.at(self.n, BOTH)) is None:  # not on record: as the square of the length, from a short text
                 short = min(self.n, LENGTHS[0])
                 first = which_cost.layer(row.name, short, self.X[:, :short], causal)
                 which_cost.spent(first)
@@ -88,7 +88,7 @@ class Clock:
 def _about() -> str:
     return (
         f"One layer of width {which_cost.WIDTH} with {which_cost.HEADS} heads on one core; "
-        "`of dense` is its time over that of dense attention that may see as much."
+        "`of dense` is its time over that of dense attention, causal if the kind can be."
     )
 
 
@@ -122,15 +122,17 @@ def _states(rows: list[Row]) -> Iterator[str]:
 
 
 def _left_out(found: Table, n: int, what: int, needs: dict[str, bool]) -> Iterator[str]:
-    """What could do it, and was not run at this length."""
+    """The kinds that can do it but were not run at this length, by the reason."""
     for why, most in (("time", f"{which_cost.SECONDS:.0f} s"), ("memory", f"{which_cost.ROOM >> 30} GiB")):
         names = [row.name for row in found if row.stopped == why and row.at(n, what) is None and can(row, **needs)]
         if names:
-            yield from _wrapped(f"More than {most} at the next length that was to be measured: {', '.join(names)}.")
+            yield from _wrapped(
+                f"Left out, as the next longer text of the record would have taken more than {most}: {', '.join(names)}."
+            )
 
 
 def _noise(found: Table) -> str:
-    """How large a difference has to be."""
+    """What the columns of learning mean, and how large a difference has to be to say something."""
     said = ", ".join(f"{found.noise(task):.2f} for {task}" for task in found.tasks)
     bits = "`text` is in bits per byte, where less is better. " if "text" in found.tasks else ""
     return (

@@ -114,7 +114,9 @@ def the_fewest_that_reach(answer):
             unless(
                 given, np.where(wanted > 0, P, 0), "Those that are kept share the whole: they have to sum to one again."
             )
-        close(given, wanted, f"Of {P}, for p = {p}, other tokens are kept, or each has not its place any more.")
+        close(
+            given, wanted, f"Of {P}, for p = {p}, other tokens are kept, or those that are kept have left their places."
+        )
 
 
 @exercise("3.7")

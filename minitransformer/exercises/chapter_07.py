@@ -36,7 +36,7 @@ def twice_as_fast(answer):
             "Set the ratio (7.3) to 2, and solve it for n: every term has a factor n D.",
             (4 * k, "From there on attention alone needs a half. A block has 12 n D² besides, which stay."),
             (6 * D, "That leaves out what Linformer's own attention costs."),
-            (6 * D + 2 * k, "Half of the whole: the twofold of 4 n k D is on the other side."),
+            (6 * D + 2 * k, "All of the lower line is doubled, the term with k as well."),
             tolerance=1e-3,
         )
 

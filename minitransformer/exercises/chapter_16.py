@@ -53,9 +53,14 @@ def with_its_negative(answer):
 def where_the_mean_gives_way(answer):
     """1 / the largest eigenvalue of the covariance."""
     K = np.array([[2.0, 0], [-2, 0], [0, 1], [0, -1]])
-    low, high = sorted(np.linalg.eigvalsh(K.T @ K / 4))
-    unless(answer, high, "That is the eigenvalue. An update multiplies by β times it, and may not make longer.", 0.01)
-    unless(answer, 1 / low, "Up to there one direction shrinks. The other has grown long before.", 0.01)
+    high = np.linalg.eigvalsh(K.T @ K / 4).max()
+    unless(
+        answer,
+        high,  # which is one over the smaller one, too
+        "Is it the larger eigenvalue, or one over the smaller? "
+        "An update multiplies each direction by β times its eigenvalue: which one grows first?",
+        0.01,
+    )
     unless(
         answer, 1 / np.linalg.eigvalsh(K.T @ K).max(), "A covariance is a mean over the patterns, not their sum.", 0.01
     )

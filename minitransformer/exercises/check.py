@@ -20,6 +20,7 @@ from minitransformer.pullback import Pullback, Tree, tree_leaves, tree_map
 
 Checker = Callable[[Any], None]
 CHECKERS: dict[str, Checker] = {}
+KINDS = {str: "A word in quotes", int: "A whole number", bool: "True or False"}
 
 
 class NotYet(Exception):
@@ -124,7 +125,7 @@ def array_of(given: Any, shape: tuple[int, ...], hint: str = "") -> Array:
 
 
 def close(given: Any, wanted: Any, hint: str, tolerance: float = 1e-6) -> None:
-    """The numbers of the answer, within a tolerance relative to the largest of them (numbers found by hand: 0.01)."""
+    """The answer has these numbers, within a tolerance relative to the largest of them (numbers found by hand: 0.01)."""
     right = np.asarray(wanted, float)
     found = array_of(given, right.shape, hint)
     if not np.allclose(found, right, rtol=0, atol=tolerance * max(np.abs(right).max(initial=0), 1e-300)):
@@ -132,7 +133,7 @@ def close(given: Any, wanted: Any, hint: str, tolerance: float = 1e-6) -> None:
 
 
 def unless(given: Any, mistake: Any, hint: str, tolerance: float = 1e-6) -> None:
-    """Raise the hint of a likely mistake, if the numbers of the answer are this one's."""
+    """Raise the hint if the answer has the numbers of this likely mistake."""
     try:
         close(given, mistake, hint, tolerance)
     except NotYet:
@@ -147,7 +148,7 @@ def likely(given: Any, *mistakes: tuple[Any, str], tolerance: float = 1e-6) -> N
 
 
 def expect(given: Any, wanted: Any, hint: str, *mistakes: tuple[Any, str], tolerance: float = 1e-6) -> None:
-    """`close`, and where it is not, a hint of its own for each likely mistake."""
+    """`close`; an answer that has the numbers of a likely mistake gets the hint of that mistake."""
     try:
         close(given, wanted, hint, tolerance)
     except NotYet:
@@ -156,13 +157,13 @@ def expect(given: Any, wanted: Any, hint: str, *mistakes: tuple[Any, str], toler
 
 
 def choice(given: Any, wanted: Any, hint: str) -> None:
-    """A word, an integer, or yes and no: the very one."""
+    """The answer is this word, or this whole number, or this True or False; case and spaces around a word do not count."""
     if isinstance(given, str):
         given = given.strip().lower()
     if isinstance(given, np.generic):
         given = given.item()
     if type(given) is not type(wanted):
-        raise NotYet(f"The answer is of another kind ({type(wanted).__name__}). {hint}")
+        raise NotYet(f"{KINDS[type(wanted)]} is wanted here, and this is {given!r:.60}. {hint}")
     if given != wanted:
         raise NotYet(hint)
 
@@ -205,7 +206,7 @@ def derivative(function: Callable[..., Any], *args: Any, hint: str, **options: A
 
 
 def _in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which computes in float64 whatever it is given: to keep float32 is no exercise."""
+    """The function, which is given float64 and whose results are cast back: to keep float32 is no part of an exercise."""
 
     @functools.wraps(function, updated=())
     def wide(*args: Any) -> tuple[Any, Pullback]:

@@ -47,7 +47,7 @@ def run(trial: Trial) -> dict[str, Any]:
 
     text       name and SHA-256
     trained    (blocks, ranks) part of the sum of a matrix's singular values that the first r of RANKS hold, mean of the heads
-    fresh      the same of the model with fresh weights
+    fresh      the same of the model with fresh weights, on the first passage
     random     (ranks,) of softmax(Q Kᵀ/√d) with random Q and K
     heads      (passages, blocks, heads) that part for r = n/4
     used       (2, blocks) keys in use, exp of the entropy of a row, mean of rows and heads: trained, and with fresh weights
@@ -129,7 +129,7 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
 def _with_fewer(
     k: int, Q: Array, K: Array, V: Array, A: Array, svd: tuple[Array, Array, Array], rng: np.random.Generator
 ) -> list[Array]:
-    """What heads say with k numbers, keys or landmarks for n, nothing trained: one Y for each of METHODS."""
+    """Outputs of heads with k singular values, keys or landmarks in place of n keys, untrained: one for each of METHODS."""
     n = K.shape[-2]
     left, sigma, right = svd
     which = np.arange(n) * k // n  # the block of each key

@@ -157,7 +157,7 @@ def part_of_offset(T: Array) -> float:
 
 @cache
 def _offsets(n: int) -> tuple[Array, Array]:
-    """Which offset each of the n² pairs has, without the mean of its row, (n², 2n − 1); and (XᵀX)⁺ of it."""
+    """X (n², 2n − 1), whose row is one-hot in the offset of a pair, less the mean of all pairs of its query; and (XᵀX)⁺."""
     i, j = np.indices((n, n))
     offset = np.eye(2 * n - 1)[j - i + n - 1]
     within = (offset - offset.mean(1, keepdims=True)).reshape(n * n, -1)

@@ -1,7 +1,8 @@
 """What do the heads of a trained BERT look at, and what happens without them?
 
 A pattern (the token before, the same word elsewhere, …) is a score: the weight that a head puts on it, averaged over
-eight sentences. All 72 heads are measured; of the one with the highest score the attention matrix is kept.
+eight sentences, or over twelve pronouns. All 72 heads are measured; of the one with the highest score the attention matrix
+is kept.
 """
 
 from dataclasses import dataclass, replace
@@ -68,9 +69,9 @@ def run(trial: Trial) -> dict[str, Any]:
     scores        (6, blocks, heads) how much of each pattern each head shows
     best          (6, 2) block and head with the highest score
     A             (6, n, n) their attention matrices on SENTENCE
-    antecedent    weight that the last of them sends from each of PRONOUNS to its noun
+    antecedent    weight that the last of these six heads sends from each of PRONOUNS to its noun
     other         ... and to the other noun
-    rest          (2,) of the fifth: weight on [CLS], and share of [CLS] in the lengths of what is added up
+    rest          (2,) of the fifth of these heads: weight on [CLS], and share of [CLS] in the lengths of what is added up
     effect        (blocks, heads) 1 − cosine of the embedding of SENTENCE with and without the head
     """
     model, params, tokenizer = load_bert()

@@ -1,7 +1,7 @@
 """What is a look at the neighbours worth? Convolutions that don't take one, a window that does, and dense attention, on one text.
 
-All models have the same number of parameters: what a block has fewer in front goes into its feed-forward network. As a control, a
-convolution of one tap, in which no token hears of another one.
+All models have nearly the same number of parameters: what a block has fewer in front goes into its feed-forward network. The
+control is a convolution of one tap, in which no token hears of another one.
 """
 
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ def small(trial: Trial) -> Trial:
 
 
 def hidden(attention: str) -> int:
-    """The width of the feed-forward networks with which a model has as many parameters as the dense one."""
+    """The width of the feed-forward networks with which a model has nearly as many parameters as the dense one."""
     dense, other = (tree_size(form_of(LanguageModel(**SIZES, attention=kind))) for kind in ("softmax", attention))
     return 4 * SIZES["width"] + round((dense - other) / SIZES["depth"] / (2 * SIZES["width"] + 1))
 

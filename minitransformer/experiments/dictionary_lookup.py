@@ -1,4 +1,4 @@
-"""Can graph attention look something up? Of k keys with values, each of k queries asks for the value of one.
+"""Can graph attention look something up? There are k keys with values, and each of k queries asks for the value of one key.
 
 The graph is complete and bipartite: every query sees every key. In GAT all queries rank the keys in one order.
 """
@@ -72,7 +72,7 @@ def forward(layer: Any, params: Tree, X: Array, edges: Edges) -> tuple[Array, An
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Share of right answers in new dictionaries; with k = 8, of the first seed, the weights of one."""
+    """Share of right answers in new dictionaries; with k = 8, one head and the first seed also the weights in one of them."""
     k, rng = trial.k, np.random.default_rng(trial.seed)
     kind, heads = KINDS[trial.kind]
     layer, edges = kind(2 * k, WIDTH, heads), graph(k)

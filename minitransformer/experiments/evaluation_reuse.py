@@ -1,7 +1,7 @@
 """How much faster is a text judged if each byte is computed once, and not once for every window that it is in?
 
-A model of Transformer-XL with random weights; each prediction sees so many bytes, either in a window that slides by one, or at
-least so many in a memory, once it is full: it is empty at first.
+A model of Transformer-XL with random weights; each prediction sees `sees` bytes in a window that slides by one byte, or at
+least as many in a memory, once it is full: it is empty at first.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,12 @@ SEGMENT = 64
 
 @dataclass(frozen=True)
 class Trial:
-    """The memory, and the window, have so many bytes; what is kept is the shortest of some runs."""
+    """What a prediction sees; the shortest of some runs is kept.
+
+    sees   bytes of the window, and of the memory
+    read   bytes that are judged with the memory
+    slid   bytes that are judged with the window
+    """
 
     sees: int
     read: int = 2048

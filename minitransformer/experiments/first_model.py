@@ -1,4 +1,4 @@
-"""What do two later ideas do for the first model that a reader trains? The same text, steps, seeds and number of parameters.
+"""What do two later ideas do for the first model that a reader trains? The same text, steps and seeds, nearly as many parameters.
 
 Queries and keys of length √d (chapter 18), a gated feed-forward network (chapter 15), both, and neither: what a model of the
 original paper's parts, with rotary positions, learns in as many steps.

@@ -1,4 +1,4 @@
-"""What is a gate worth? The same small language model with seven second halves, all with as many parameters.
+"""What is a gate worth? The same small language model with seven second halves, nearly equal in parameters.
 
 Two plain feed-forward networks are the controls. A gated one has three matrices in place of two, and so two thirds of the hidden
 width. All see the same windows of the text in the same order.

@@ -116,7 +116,7 @@ class ByteParams(NamedTuple):
 
 
 class BytePullback(NamedTuple):
-    """Backwards: logits, layers, embedding."""
+    """From the gradient of the logits back through the linear layer, the layers and the embedding."""
 
     embedding: EmbeddingPullback
     layers: ChainPullback
@@ -130,12 +130,12 @@ class BytePullback(NamedTuple):
 
 @dataclass(frozen=True)
 class ByteModel:
-    """A causal rung of the ladder between an embedding of bytes and a prediction of the next."""
+    """A language model of bytes: an embedding, these causal layers, and a linear layer to the logits of the next byte."""
 
     layers: tuple[Any, ...]
 
     def init(self, rng: np.random.Generator) -> ByteParams:
-        """Rows of E of length 3, small logits."""
+        """Rows of E have a length of about 3; W is small, so that all bytes are about equally likely at first."""
         E, W = (rng.standard_normal(shape, np.float32) / 8 for shape in ((256, WIDTH), (WIDTH, 256)))
         return ByteParams(3 * E, tuple(layer.init(rng) for layer in self.layers), W / 3, np.zeros(256, np.float32))
 
@@ -149,7 +149,7 @@ class ByteModel:
 
 MODELS = {
     "GRU": ByteModel((GRU(WIDTH, WIDTH),)),
-    "attention": ByteModel(  # rung 9 of the ladder, but causal, and with positions from sinusoids
+    "attention": ByteModel(  # rung 9 of chapter 01's ladder, but causal, and with positions from sinusoids
         (Candidates(WIDTH, WIDTH), SinusoidalPositions(WIDTH), Attend(WIDTH, HEADS), After(WIDTH, 4 * WIDTH))
     ),
 }

@@ -19,7 +19,7 @@ SIZES = {
     "power 3": (8, 16, 32, 64, 128),
     "exponential": (8, 12, 16, 20),
 }
-LOADS = tuple(2 ** (k / 2) for k in range(-10, 11))  # m / d
+LOADS = tuple(2 ** (k / 2) for k in range(-10, 11))  # patterns for each neuron, m/d
 NEURONS, TURNED = 128, 8  # of the curves; capacities are looked for with one neuron that is turned
 CURVES = ("classical", "power 3", "exponential", "continuous")
 
@@ -43,7 +43,7 @@ def trials() -> list[Trial]:
 
 
 def small(trial: Trial) -> Trial:
-    """Eight neurons and two patterns that are asked."""
+    """The same trial with eight neurons, and two patterns that are recalled."""
     return replace(trial, neurons=8, asked=2)
 
 
@@ -58,7 +58,7 @@ def overlap(trial: Trial, m: int) -> float:
 
 
 def recalled(kind: str, X: Array, s: Array) -> Array:
-    """Where states go: at most five sweeps; the continuous network updates until it settles, with β = 1, and keeps the signs."""
+    """Where states go in at most five sweeps, or five updates of the continuous network with β = 1, of which the signs count."""
     if kind == "continuous":
         return np.sign(hopfield_attention(s, X, X, 1.0, steps=5)[0])
     if kind == "classical":

@@ -40,8 +40,8 @@ def small(trial: Trial) -> Trial:
 def run(trial: Trial) -> dict[str, Any]:
     """Both ways in turns, after a round that does not count.
 
-    steps     comparisons of the slowest query
-    settled   whether all queries have
+    steps     how often the slowest query was compared with the patterns
+    settled   whether all queries have settled
     seconds   medians of the way there and of the way back, unrolled and implicit
     ratio     of the ways back, unrolled over implicit: the median of the rounds
     bytes     that each pullback holds

@@ -45,7 +45,7 @@ def run(trial: Trial) -> dict[str, Any]:
     first       exp of the entropy of p₁: how many keys are in use
     last        ... and of p*
     spread      ½‖p* − p*′‖₁ between the fixed points of two tokens of a sentence, on average: 0 if all come to the same
-    steps       comparisons until a query has settled, the mean
+    steps       how often a query is compared with the keys until it has settled, the mean
     settled     the part of the queries that has settled after STEPS
     """
     model, params, tokenizer = load_bert()

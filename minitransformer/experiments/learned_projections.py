@@ -18,7 +18,7 @@ from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
-OTHERS = 8  # passages to be tried on
+OTHERS = 8  # passages that E and F are not fitted to, and are tried on
 Sample = tuple[Array, Array, Array]  # Q, K and V of some heads, (heads, n, d)
 
 

@@ -79,6 +79,6 @@ def cosines(table: Array) -> Array:
 
 
 def coarse(C: Array) -> Array:
-    """Means over squares of entries, (n, n) to (n/4, n/4)."""
+    """The mean of each square of 4 × 4 entries: (n, n) becomes (n/4, n/4)."""
     n = len(C) // SQUARE
     return C.reshape(n, SQUARE, n, SQUARE).mean((1, 3))

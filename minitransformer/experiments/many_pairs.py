@@ -41,7 +41,7 @@ def small(trial: Trial) -> Trial:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Fractions right by the number of pairs, of those written once and of those rewritten, and when they were last written."""
+    """Fractions right by the number of pairs: of all, of those written once, and of those rewritten."""
     task = ManyPairs()
     model, params = trained(task, trial, trial.attention, depth=1)
     found: dict[str, Any] = {"parameters": tree_size(params)}

@@ -20,7 +20,7 @@ from minitransformer.typing import Array
 
 DATA = {"karate club": karate_club, "Python topics": python_topics}
 KINDS = ("no graph", "gcn", "gat", "gatv2")
-HIDDEN, HEADS, RATE, GIVEN = 16, 4, 0.01, 4  # of each class of topics, so many are given
+HIDDEN, HEADS, RATE, GIVEN = 16, 4, 0.01, 4  # the last: topics of each class whose class is given
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def graph_of(trial: Trial) -> tuple[LabelledGraph, Edges]:
 
 
 def given(trial: Trial, data: LabelledGraph) -> Array:
-    """Whose class is known: the instructor's and the president's; of the topics a few of each class, the same for all kinds."""
+    """Nodes whose class is known, (n,): instructor and president; of the topics GIVEN of each class, the same for all kinds."""
     known = np.zeros(len(data.labels), bool)
     if trial.data == "karate club":
         known[[0, -1]] = True

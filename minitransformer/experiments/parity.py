@@ -41,7 +41,7 @@ def small(trial: Trial) -> Trial:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Fractions right, by the place in texts that are longer than those of the training."""
+    """Fractions right in three stretches of texts that are longer than those of the training."""
     task, last = Parity(), PLACES[-1][-1]
     sizes: dict[str, Any] = {"width": trial.width, "depth": 1, "heads": 2, "hidden": 2 * trial.width, "outputs": 2}
     model = SequenceModel(2, context=last, **sizes, attention=trial.attention, positions="none", causal=True)

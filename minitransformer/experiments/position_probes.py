@@ -103,7 +103,7 @@ def no_row_twice(table: Array, rng: np.random.Generator) -> float:
 
 
 def wrong_order(table: Array, a: Array, b: Array, fit: int) -> Array:
-    """Which pairs after the first `fit`, that a logistic regression was fitted to, it gets wrong."""
+    """A logistic regression is fitted to the first `fit` pairs of rows (a, b); which of the other pairs it orders wrongly."""
     pairs, later = np.concatenate([table[a], table[b]], axis=1), b > a
     w, c = logistic_regression(pairs[:fit], later[:fit])
     return ((pairs @ w + c > 0) != later)[fit:]

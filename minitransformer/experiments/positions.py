@@ -133,7 +133,7 @@ def score(trained: Trained, task: str, length: int) -> float:
 
 
 class AnswersPullback(NamedTuple):
-    """Transposing is its own inverse."""
+    """From the gradient of the answers: transposed back to that of the logits if they were transposed, then through the model."""
 
     model: Pullback
     transposed: bool
@@ -182,7 +182,7 @@ class Drawn:
         return [Samples(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
 
     def _answers(self, logits: Array) -> Array:
-        """Spans: for each output a distribution over the places; else for each place one over the outputs."""
+        """For spans, one row for each output, over the places; else one for each place, over the outputs."""
         return np.ascontiguousarray(logits.mT) if self.task == "span" else logits
 
     def loss(

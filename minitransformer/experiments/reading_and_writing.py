@@ -45,7 +45,7 @@ def small(trial: Trial) -> Trial:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Seconds to read the text, the most bytes that it took at once, tokens per second in writing, and bytes of the state."""
+    """Seconds to read the text, the most MiB that it took at once, tokens per second in writing, and bytes of the state."""
     keep_freed_memory()
     model = LanguageModel(context=2 * trial.length, width=128, depth=2, heads=4, attention=trial.attention)
     params = model.init(np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""What chapter 03's hundred lines learn of a nursery rhyme in 300 steps, and what the model writes then."""
+"""What do chapter 03's hundred lines learn of a nursery rhyme in 300 steps, and what does the model write then?"""
 
 from dataclasses import dataclass, replace
 from typing import Any

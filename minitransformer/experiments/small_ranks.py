@@ -18,7 +18,7 @@ from minitransformer.training.loop import train
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
-PASSAGES = 4  # of the held-out text, which the matrices are of
+PASSAGES = 4  # of the held-out text, whose attention matrices are measured
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def prepare(attention: str, n: int) -> tuple[SequenceModel, "Missing"]:
 
 @dataclass(frozen=True, eq=False)
 class Missing:
-    """Guess the bytes that were taken out of a text, from those on both sides. A part of 0.15 is, drawn at random."""
+    """Guess the bytes that were taken out of a text, 15 % drawn at random, from those on both sides."""
 
     text: Text
     context: int

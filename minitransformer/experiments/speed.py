@@ -72,7 +72,13 @@ def run(trial: Trial) -> dict[str, Any]:
 
 
 class Stair(NamedTuple):
-    """One way to compute attention: what it needs, whether on all cores, at which n, and how often A passes by memory."""
+    """One way to compute attention.
+
+    tier        what it needs: "numpy", "numba" or "micro"
+    all_cores   or one core alone
+    n           the length at which it is timed
+    passes      how often the n × n numbers of A go to memory or come from it
+    """
 
     name: str
     attend: Callable[[Array, Array, Array], Array]
@@ -213,7 +219,7 @@ def staircase(longest: int) -> dict[str, Any]:
 
 
 def rows(longest: int) -> dict[str, Any]:
-    """GFLOP/s of one core in blocks of four rows and of six, in turn. (Twelve rows are twice six.)"""
+    """GFLOP/s of one core in blocks of four rows and of six, in turn; twelve rows are computed as two blocks of six."""
     found = [[peak(1, 64 * longest, rows) for rows in (4, 12)] for _ in range(3)]
     return {"4": [four for four, _ in found], "6": [six for _, six in found]}
 

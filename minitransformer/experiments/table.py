@@ -22,7 +22,7 @@ FORWARDS, BOTH = 0, 1  # of what is measured: forwards, and with the way back
 
 
 class Measured(NamedTuple):
-    """Of one layer at one length: times of the yardstick, seconds on the machine of the record, and MiB; two numbers each."""
+    """Of one layer at one length, forwards and with the way back: time over that of the yardstick, seconds when recorded, MiB."""
 
     yardsticks: Array
     seconds: Array
@@ -46,7 +46,7 @@ class Row:
 
     @property
     def causal(self) -> str:
-        """Whether it can be."""
+        """Whether it can be causal, in a word."""
         return "values only" if self.part.looks_ahead else {"either": "yes"}.get(self.part.causal, self.part.causal)
 
     @property
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def cannot(self) -> str:
-        """What it can't do, or needs, in a few words."""
+        """What it can't do, in a few words; empty if there is nothing."""
         said = []
         if self.part.causal == "never":
             said.append("be causal")
@@ -80,7 +80,10 @@ class Row:
         return float(np.polyfit(np.log(n), np.log([self.cost[length].yardsticks[what] for length in n]), 1)[0])
 
     def at(self, n: float, what: int) -> float | None:
-        """Times of the yardstick at any length between those that were run, on a straight line in logarithms; None outside."""
+        """Its time over that of the yardstick, at any length: on straight lines in logarithms between those that were run.
+
+        None outside of these lengths.
+        """
         known = list(self.cost)
         if not known or not known[0] <= n <= known[-1]:
             return None
@@ -88,7 +91,7 @@ class Row:
         return float(np.exp(np.interp(math.log(n), np.log(known), logs)))
 
     def megabytes(self, n: float, what: int) -> float | None:
-        """The same of MiB."""
+        """MiB at any length, found in the same way; None outside of the lengths that were run."""
         known = list(self.cost)
         if not known or not known[0] <= n <= known[-1]:
             return None
@@ -96,11 +99,11 @@ class Row:
         return float(np.exp(np.interp(math.log(n), np.log(known), logs)))
 
     def mean(self, task: str) -> float | None:
-        """Of the seeds."""
+        """The mean of its seeds in a task; None if it was not run on it."""
         return float(np.mean(self.scores[task])) if task in self.scores else None
 
     def spread(self, task: str) -> float | None:
-        """The largest less the smallest of the seeds."""
+        """The largest score of its seeds less the smallest; None if it was not run on the task."""
         return float(np.ptp(self.scores[task])) if task in self.scores else None
 
 
@@ -156,7 +159,7 @@ class Table:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Those that are on record for every kind that can be run on them, as far as any was measured."""
+        """The tasks that the bag of tokens has on record, with which all others are compared."""
         return tuple(task for task in which.TASKS if task in self.bag.scores)
 
     def share(self, row: Row, task: str) -> float | None:
@@ -211,7 +214,9 @@ def can(row: Row, *, causal: bool = False, decode: bool = False, both_sides: boo
     raises   ValueError if it has to see both sides and not to
     """
     if both_sides and (causal or decode):
-        raise ValueError("both sides: what is causal, or writes, sees only what comes before a token")
+        raise ValueError(
+            "both sides: what is causal, or writes, sees nothing that comes after a token; ask for one or the other"
+        )
     if decode and not row.part.decodes:
         return False
     if both_sides:

@@ -1,7 +1,7 @@
 """Does a Universal Transformer think longer about what is harder?
 
 Places of which each leads to another, and some to themselves: where does one end that starts at i? How hard that is, is the
-number of moves. One block is trained with adaptive computation time, for several prices of a step. The controls take all steps:
+number of moves. One block is trained with adaptive computation time, for two prices of a step. The controls take all steps:
 one block that can't halt, and a stack of as many blocks as there are steps.
 """
 
@@ -71,13 +71,13 @@ class WhereOneEnds:
         return loss, LossPullback(model_pullback, loss_pullback)
 
     def look(self, model: Any, params: Tree) -> float:
-        """Bits of a few."""
+        """Bits per answer on a hundred samples that are the same each time."""
         return float(self.loss(model, params, walks(100, np.random.default_rng(1)))[0]) / np.log(2)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training. A price of 0: nobody halts, so there is none. Below zero: a stack of blocks."""
+    """One training. `ponder` is the price of a step; 0 stands for the block that can't halt, and −1 for the stack of blocks."""
 
     ponder: float
     seed: int

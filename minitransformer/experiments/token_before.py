@@ -41,7 +41,7 @@ def small(trial: Trial) -> Trial:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Fractions right, on 16 tokens and on 32; mean attention, W_q W_kᵀ and frequencies where there are any."""
+    """Fractions right, on 16 tokens and on each half of 32; with sinusoids mean attention and W_q W_kᵀ, or frequencies."""
     task = TokenBefore()
     model, params = fit(trial.positions, trial.seed, steps=trial.steps)
     found: dict[str, Any] = {"right": round(task.right(model, params), 4)}

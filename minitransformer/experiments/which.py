@@ -73,7 +73,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Under which it is registered."""
+        """The name under which it is registered, without options."""
         return self.attention.partition(":")[0]
 
 
@@ -294,13 +294,13 @@ class Pixels(Task):
     """Seventeen levels of grey are the vocabulary; digits the classes."""
 
     def batch(self, size: int, rng: np.random.Generator) -> Batch:
-        """Of the pictures to learn from."""
+        """Some pictures of those to learn from, drawn with repeats."""
         learn, _ = digits()
         chosen = rng.integers(0, len(learn.labels), size)
         return Batch(_levels(learn.images[chosen]), learn.labels[chosen])
 
     def held_out(self) -> Batch:
-        """The others."""
+        """The pictures that are not learned from."""
         images, labels = digits()[1]
         return Batch(_levels(images), labels)
 

@@ -73,7 +73,7 @@ def can_be_causal(name: str) -> bool:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """By length, as far as it goes: seconds, times of the yardstick, and MiB; each forwards, and with the way back.
+    """By length, as far as it goes: seconds, the same over those of the yardstick, and MiB; each forwards, and with the way back.
 
     stopped   why not further: "time", "memory", or an empty string
     """
@@ -125,14 +125,13 @@ def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
     finally:
         tracemalloc.stop()
     del back
-    seconds, ratios = in_rounds(
-        work, yardstick, rounds
-    )  # lists of pairs have been made: they are made once for a length
+    # the lists of pairs, which are made once for a length, are there by now
+    seconds, ratios = in_rounds(work, yardstick, rounds)
     return Cost(_digits(seconds), _digits(ratios), _digits(np.array(peaks) / 2**20))
 
 
 def in_rounds(work: Work, yardstick: Work, rounds: int) -> tuple[Array, Array]:
-    """Seconds, and times of the yardstick: medians of so many rounds, or of as many as are over soon."""
+    """Seconds, and the same over those of the yardstick: medians of so many rounds, or fewer if they take longer than LONG."""
     times: list[tuple[float, float]] = []
     ratios = []
     while len(times) < rounds and sum(both for _, both in times) < LONG:
@@ -143,7 +142,7 @@ def in_rounds(work: Work, yardstick: Work, rounds: int) -> tuple[Array, Array]:
 
 
 def at_rest(yardstick: Work) -> Array:
-    """The shortest times of a few runs, forwards and with the way back."""
+    """The shortest times of five runs of the yardstick, forwards and with the way back."""
     return np.min([spent(yardstick) for _ in range(5)], axis=0)
 
 

@@ -1,4 +1,4 @@
-"""The figures of the book. Each module has `data(...)`, which computes, and `draw(data)`, which draws.
+"""The figures of the book. A module that draws one has `data(...)`, which computes, and `draw(data)`, which draws.
 
 `save` keeps what was drawn. What a caption claims about a figure is asserted on its data, in tests/figures/.
 """

@@ -10,6 +10,8 @@ from minitransformer.experiments.attention_rank import RANKS
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
+NAMED_AT = {("trained", 4): 2, ("trained", 5): 4}  # the k at which a line carries its number; all others at 16
+
 
 class AttentionRank(NamedTuple):
     """What `experiments/attention_rank.py` has on record; blocks and heads count from 0 here, from 1 in the figures.
@@ -35,19 +37,23 @@ def data() -> AttentionRank:
 
 
 def draw(data: AttentionRank) -> Figure:
-    """A line for each layer, from light to dark; the dashed one is softmax of random queries and keys."""
+    """A line for each layer, with its number; the dashed one is softmax of random queries and keys."""
     fig, axes = figure(1, 2, width=12, height=6, sharey=True)
     shades = np.linspace(0.75, 0.1, len(data.trained))
     for ax, curves, title in zip(axes, (data.trained, data.fresh), ("trained", "fresh weights"), strict=True):
         for layer, (curve, shade) in enumerate(zip(curves, shades, strict=True), 1):
-            label = f"layer {layer}" if layer in (1, len(curves)) else None
-            ax.plot(RANKS, curve, color=(shade * 0.6, shade * 0.8, shade), linestyle="-", label=label)
-        ax.plot(RANKS, data.random, color="#c8553d", linestyle="--", label="random $Q$, $K$")
+            color = (shade * 0.6, shade * 0.8, shade)
+            ax.plot(RANKS, curve, color=color, linestyle="-")
+            place = RANKS.index(NAMED_AT.get((title, layer), 16))
+            around = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": "none"}
+            ax.text(RANKS[place], curve[place], f"{layer}", color=color, ha="center", va="center", bbox=around)
+        ax.plot(RANKS, data.random, color="#c8553d", linestyle="--")
+        ax.text(15, 0.13, "random $Q$, $K$", color="#c8553d", va="center")
         ax.axvline(RANKS[-1] / 4, color="0.6", linewidth=1, zorder=0)
-        ax.set(title=title, xlim=(0, RANKS[-1]), ylim=(0, 1.02), xlabel="number of singular values $k$")
-        ax.set_xticks([0, 128, 256, 384, 512])
+        ax.set(title=title, xscale="log", xlim=(1, RANKS[-1]), ylim=(0, 1.02), xlabel="number of singular values $k$")
+        ax.set_xticks([2, 8, 32, 128, 512], ["2", "8", "32", "128", "512"])
+        ax.minorticks_off()
     axes[0].set_ylabel("part of their sum")
-    axes[0].legend(loc="lower right")
     return fig
 
 

@@ -14,7 +14,7 @@ from minitransformer.typing import Array
 
 
 class CompressedMatrix(NamedTuple):
-    """Weights (n, n), mixing (n/s, n), weights (n, n/s), and causal weights with a null key in front (n, 1 + n/s)."""
+    """Weights (n, n), mixing (n/s, n), weights (n, n/s); causal weights (n, n), and with a null key in front (n, 1 + n/s)."""
 
     dense: Array
     mixing: Array

@@ -16,9 +16,7 @@ KINDS = {  # kind of features, and whether directions are orthogonal
     "hyperbolic": ("hyperbolic", False),
     "trigonometric": ("trigonometric", False),
 }
-
-
-SIZES = (0.3, 1.0)
+SIZES = (0.3, 1.0)  # standard deviations of the entries of q and k
 
 
 class FeatureError(NamedTuple):
@@ -38,7 +36,7 @@ class FeatureError(NamedTuple):
         return np.sqrt((self.errors[size][kind] ** 2).mean(1))
 
     def slope(self, size: float, kind: str) -> float:
-        """Of that, on logarithmic axes."""
+        """The slope of `rms` against R, both on logarithmic axes."""
         return float(np.polyfit(np.log(self.directions), np.log(self.rms(size, kind)), 1)[0])
 
 

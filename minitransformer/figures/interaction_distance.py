@@ -68,7 +68,7 @@ def _draw(rng: np.random.Generator, layers: int) -> tuple[Array, Array, Array]:
 
 
 def _networks(rng: np.random.Generator) -> list[tuple[str, Any, Tree]]:
-    """As they are initialised; with 3U for U; with gates that start at σ(3) = 0.95; with keys that find their like."""
+    """An RNN, and with 3U for U; a GRU whose gates start at σ(3) = 0.95; attention, and with keys that find their like."""
     rnn, gru, attend = RNN(WIDTH, WIDTH), GRU(WIDTH, WIDTH), Attend(WIDTH)
     r, g, a = (layer.init(rng, np.float64) for layer in (rnn, gru, attend))
     alike = a._replace(W_q=3 * np.eye(WIDTH), W_k=3 * np.eye(WIDTH))

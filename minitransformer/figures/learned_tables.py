@@ -12,14 +12,15 @@ from minitransformer.typing import Array
 
 
 class LearnedTables(NamedTuple):
-    """By name: cosines of pairs of rows (of the real table, means over 4 × 4); of rows i and i + 1; lengths; a place."""
+    """By name: cosines of pairs of rows (of the real table, means over 4 × 4); of rows i and i + 1; lengths of rows.
+
+    marked   how many rows the short passages of our training reach; of the real table, how many they may have reached
+    """
 
     cosines: dict[str, Array]
     neighbours: dict[str, Array]
     lengths: dict[str, Array]
-    marked: dict[
-        str, int
-    ]  # where longer sequences were first used, for our two tables and, it may be, for the real one
+    marked: dict[str, int]
 
 
 def data() -> LearnedTables:

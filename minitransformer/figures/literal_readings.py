@@ -25,7 +25,7 @@ class LiteralReadings(NamedTuple):
 
 
 def data(readings: dict[str, errata.Reading] | None = None) -> LiteralReadings:
-    """Of readings that are known, or of those that are measured now."""
+    """From the readings that are given, or else measured now."""
     found = {
         name: reading.error for name, reading in (readings or errata.measure()).items() if reading.error is not None
     }

@@ -39,9 +39,8 @@ def draw(data: LongStep) -> Figure:
     fig, (time, memory) = figure(1, 2, width=13, height=6)
     for (label, n), marker in zip(data.n.items(), "^os", strict=True):
         time.plot(n, data.seconds[label], marker=marker, markersize=8, label=label)
-        seen = (
-            {"markersize": 15, "fillstyle": "none"} if label == "dense, in tiles" else {"markersize": 8}
-        )  # where one lies upon it
+        hollow = label == "dense, in tiles"  # so that it is seen where another line lies upon it
+        seen = {"markersize": 15, "fillstyle": "none"} if hollow else {"markersize": 8}
         memory.plot(n, data.bytes[label] / 2**30, marker=marker, **seen)
     time.set(ylabel="seconds for a step")
     memory.set(ylabel="GiB held at once")

@@ -15,8 +15,8 @@ from minitransformer.figures.style import STYLE, figure
 from minitransformer.training.checkpoint import load
 from minitransformer.typing import Array
 
-LONGEST = 200  # bytes: of more, nobody sees a single one
-NAMED = 48  # bytes that are still written beside the rows
+LONGEST = 200  # bytes of a text; in a longer one, no single byte could be seen
+NAMED = 48  # bytes of a text that is still written beside rows and columns
 
 
 class Heads(NamedTuple):
@@ -27,7 +27,7 @@ class Heads(NamedTuple):
 
 
 def heads(checkpoint: str | Path, text: str) -> Heads:
-    """What each head of each block gives to whom, in the tier that forms every matrix.
+    """The attention matrices of a trained model on a text, from the tier that forms every matrix.
 
     raises   CheckpointError for a file that is none; ValueError for a translator of dates, a text of no bytes or too many,
              and a model that forms no attention matrix

@@ -16,8 +16,10 @@ LAYERS = 3
 
 
 class Segments(NamedTuple):
-    """looks      (n, n): whether the row of token i looks at that of token j, one layer below
-    learns     (n, n): and sends a gradient there: not into another segment
+    """Which rows depend on which others.
+
+    looks      (n, n): whether the row of token i looks at that of token j, one layer below
+    learns     (n, n): whether it also sends a gradient there, which it does within its segment alone
     depends    (layers + 1, n): whether the last token at the top depends on token j at this height
     """
 

@@ -38,17 +38,17 @@ def filled(n: int = 8, r: int = 6, dv: int = 5) -> tuple[Array, Array]:
 
 
 def remembered(attention: str, lengths: tuple[int, ...]) -> Array:
-    """Bytes of what the usual language model remembers after so many tokens, float32: of arrays, what is filled of them."""
+    """Bytes that a language model keeps after so many tokens, in float32; the free room for keys and values is not counted."""
     model = LanguageModel(context=max(lengths), attention=attention)
     params, tokens = model.init(np.random.default_rng(0)), np.zeros(max(lengths), np.int64)
     found = []
     for n in lengths:
         _, state = model.step(params, tokens[:n])
-        found.append(sum(_filled(block) for block in state.blocks))
+        found.append(sum(_size_of(block) for block in state.blocks))
     return np.array(found)
 
 
-def _filled(state: Any) -> int:
+def _size_of(state: Any) -> int:
     if hasattr(state, "keys"):
         return state.keys.nbytes + state.values.nbytes
     return sum(a.nbytes for a in tree_leaves(tuple(state)) if isinstance(a, np.ndarray))

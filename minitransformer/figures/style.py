@@ -57,7 +57,7 @@ def figure(
 
 
 def merged(fig: Figure, panels: Any) -> Any:
-    """One panel in the place of a row of them."""
+    """Replace a row of panels by one panel as wide as all of them, and return it."""
     row = panels[0].get_subplotspec().rowspan.start
     for ax in panels:
         ax.remove()
@@ -65,7 +65,7 @@ def merged(fig: Figure, panels: Any) -> Any:
 
 
 def _told_by(caller: FrameType) -> str:
-    """What a module and its function that draws say of themselves: the subject, and where to look for what."""
+    """The docstrings of the module and of the function that draws, in one line: the subject, and where to look for what."""
     if caller.f_globals.get("__name__") == "__main__":  # a notebook: its docstring is IPython's
         return ""
     told = caller.f_globals.get("__doc__"), getattr(caller.f_globals.get(caller.f_code.co_name), "__doc__", None)

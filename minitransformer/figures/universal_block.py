@@ -13,7 +13,7 @@ from minitransformer.models.universal import UniversalStack
 
 
 class UniversalBlock(NamedTuple):
-    """How far the boxes, done in the order that is drawn, are from the stack; and the numbers of parameters of each."""
+    """So many steps, how far the boxes, done in the order that is drawn, are from the stack, and how many norms a step has."""
 
     steps: int
     error: float

@@ -15,7 +15,11 @@ TICKS = (0.001, 0.01, 0.1, 1, 10)
 
 
 class Front(NamedTuple):
-    """At one length: names, whether they can be causal, times of dense attention with the way back, quality, and the front."""
+    """Kinds at one length, and the names of those on the front.
+
+    times     over that of causal dense attention, with the way back
+    quality   from 0, a bag of tokens, to 1, the best of all in every task
+    """
 
     names: tuple[str, ...]
     causal: Array
@@ -25,7 +29,7 @@ class Front(NamedTuple):
 
 
 class WhichFront(NamedTuple):
-    """By length; and the machine."""
+    """The front at each length, and the machine of the record."""
 
     at: dict[int, Front]
     made_on: str

@@ -11,7 +11,9 @@ from minitransformer.backend import backend
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
-KEYS, ROUNDS, LENGTH, LARGEST = 48, 8, 8.0, 8  # of keys, rounds at most; of the query; how many weights are the largest
+KEYS, ROUNDS = 48, 8  # how many keys, and rounds at most
+LENGTH = 8.0  # of the query
+LARGEST = 8  # weights of which those that are missed are counted
 
 
 def data() -> dict[str, Any]:

@@ -54,7 +54,7 @@
         point(clock.k, K[f])
         clock.arc.setAttribute("d", `M${r * Math.cos(from)} ${-r * Math.sin(from)}A${r} ${r} 0 0 ${apart[f] > 0 ? 0 : 1} ${r * Math.cos(to)} ${-r * Math.sin(to)}`)
         clock.says[0].textContent = minus(`${Math.round(apart[f] * 180 / Math.PI)}° apart`)
-        clock.says[1].textContent = `θ = ${(b ** (-f / pairs)).toPrecision(2)}`
+        clock.says[1].textContent = `ω = ${(b ** (-f / pairs)).toPrecision(2)}`
       })
       if (drawn !== b) {
         drawn = b

@@ -31,8 +31,8 @@ def data() -> dict[str, Any]:
 
 
 def compute(data: dict[str, Any], links: list[list[int]], node: int, layers: int, learned: bool) -> dict[str, Any]:
-    """What share of a node's row each node has after so many layers, how many have any, and how much of what told rows apart
-    is left after each layer; and the weights of the first layer.
+    """The share that each node has in the row of `node` after so many layers, and how many nodes have one; how much of what told
+    rows apart is left after each layer; and the weights of the first layer.
 
     learned   weights of a GAT with W = I, or else plain averages N⁻¹ M
     """

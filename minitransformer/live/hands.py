@@ -17,7 +17,7 @@ def data() -> dict[str, Any]:
 
 
 def compute(data: dict[str, Any], hands: list[bool], query: int, shift: int) -> dict[str, Any]:
-    """Products ⟨M_o π_i, π_k⟩ over some hands, where they are largest, the best of all other places, and its distance below."""
+    """Products ⟨M_o π_i, π_k⟩ over some hands; the place k of the largest, that of the next, and how much lower the next is."""
     table, used = sinusoids(PLACES, WIDTH), np.repeat(hands, 2)
     products = (table * used) @ shift_matrix(WIDTH, shift) @ table[query]
     peak = int(products.argmax())

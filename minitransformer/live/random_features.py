@@ -29,7 +29,7 @@ def packed(X: Array) -> str:
 
 
 def unpacked(text: str, *shape: int) -> Array:
-    """And back."""
+    """The numbers that `packed` has made bytes of, in this shape."""
     return np.frombuffer(base64.b64decode(text), np.int8).reshape(shape) / 32
 
 

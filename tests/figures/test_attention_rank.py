@@ -82,6 +82,16 @@ def test_scores_have_the_rank_of_a_head(ranks):
 def test_the_figures_draw_all_of_it(ranks):
     fig = attention_rank.draw(ranks)
     assert [len(ax.lines) for ax in fig.axes] == [8, 8]  # six layers, random, and the quarter
+    for panel in fig.axes:
+        texts = panel.texts
+        assert [text.get_text() for text in texts] == [*"123456", "random $Q$, $K$"]
+        for text, line in zip(texts, panel.lines, strict=False):
+            assert text.get_color() == line.get_color()
+        for text, line in zip(texts[:6], panel.lines, strict=False):  # a number stands on its line, and nearest to it
+            k, height = text.get_position()
+            apart = [abs(np.interp(k, other.get_xdata(), other.get_ydata()) - height) for other in panel.lines[:7]]
+            assert apart[panel.lines.index(line)] == 0
+            assert sorted(apart)[1] > 0.04
     ax = attention_rank.draw_heads(ranks).axes[0]
     assert np.array_equal(ax.images[0].get_array(), ranks.heads)
     assert len(ax.texts) == 72
