@@ -1,18 +1,18 @@
 """What is checked before a public function runs: arrays, parameters, and the gradient that comes back.
 
-A public function (`@checked`, in typing.py) is called from outside, or by another one. Only the outermost call is asked:
+A public function (`@checked`, in typing.py) is called from outside, or by another one. Only the outermost call is checked:
 
-    choices      of the types that their dataclass says (`@frozen`), and in the range that stands there (ranges.py)
-    numbers      likewise
-    arrays       of NumPy's own kind, in this machine's byte order, wherever they stand, and there where a tuple says so
+    fields       of a dataclass (`@frozen`), when it is made: of their types, and in the ranges that stand there (ranges.py)
+    options      words and numbers among the arguments: likewise, by the signature
+    arrays       are NumPy's own, in this machine's byte order, also within trees; and stand where a named tuple wants one
     parameters   of a layer: a tree of the form that its `init` makes, in one dtype
     heads        of a core: queries, keys, values and streams that fit each other
-    indices      tokens, targets, masks, labels, owners, patterns: a copy, so that nobody changes them between the passes
-    states       of a kind that this layer can have left
+    indices      tokens, targets, masks, labels, owners, patterns: are copied, so that nobody changes them between the passes
+    states       are of the kind that this layer leaves
     Y            comes back read-only, because its pullback may look at it again; so do all parts of a Y that has several
-    dY           has the shape of Y, and is brought to its dtype, before its pullback sees it; so has each part
+    dY           has the shape of Y, and is brought to its dtype before its pullback sees it; likewise each part
 
-So compiled loops, which look at no index, get what they were made for.
+So compiled loops, which check no index, get what they were made for.
 """
 
 import dataclasses
@@ -44,28 +44,23 @@ the_call = Call()
 
 # ----------------------------------------------------------------------------------------------- choices
 
-NO_STREAMS = {
-    "streams",
-    "causal",
-    "mask",
-    "rng",
-    "state",
-}  # of what else a core is given; a stream may have its own name
-NO_INDICES = ("self", "model", "params", "state", "states")
-GROWS = ("state", "states")  # another shape with every token; what it is for says the layer
-ROWS_OF_NOTHING = 2**24  # through which a loop goes though there is nothing in them
-LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)
+# Arguments of a core that are no streams; whatever else stands behind Q, K and V is one
+NO_STREAMS = {"streams", "causal", "mask", "rng", "state"}
+NO_INDICES = ("self", "model", "params", "state", "states")  # never copied as indices
+GROWS = ("state", "states")  # have another shape with every token: they are compared with a state that the layer leaves
+ROWS_OF_NOTHING = 2**24  # rows without entries, at most, that a loop is sent through
+LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)  # of an int and of a float, where a range names no other
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the type that a field says: True is no number, and 2 is a fine 2.0."""
+    """Whether a value is of the type that a hint names. True is no number; an int will do for a float."""
     kind, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
     if kind in (typing.Union, types.UnionType):
         return any(fits(value, part) for part in parts)
     if kind is typing.Literal:
-        return isinstance(value, str)  # which one is asked next
+        return isinstance(value, str)  # `within` looks which one
     if kind is tuple:
         parts = parts[:1] * len(value) if isinstance(value, tuple) and Ellipsis in parts else parts
         return isinstance(value, tuple) and len(value) == len(parts) and all(map(fits, value, parts))
@@ -77,7 +72,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def choose(name: str, value: Any, hint: Any) -> None:
-    """Refuse what can't be chosen for a field: TypeError for another type, ValueError for another value."""
+    """Raise TypeError unless the value of a field has the type of its hint, and ValueError unless it is one that is allowed."""
     if not fits(value, bare(hint)):
         kind = bare(hint)
         wanted = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
@@ -86,7 +81,7 @@ def choose(name: str, value: Any, hint: Any) -> None:
 
 
 def within(name: str, value: Any, hint: Any) -> None:
-    """Refuse a word that is none of those, and a number beyond the range that stands in the hint (ranges.py)."""
+    """Raise ValueError for a word that is not in the hint, or a number outside its range; TypeError for a bool as a number."""
     literals = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is typing.Literal]
     words = [word for part in literals for word in typing.get_args(part)]
     if words and isinstance(value, str) and value not in words:
@@ -111,7 +106,7 @@ Kind = typing.TypeVar("Kind")
 
 @typing.dataclass_transform(frozen_default=True)
 def frozen(kind: type[Kind]) -> type[Kind]:
-    """A frozen dataclass that looks at its fields one by one, before its own `__post_init__` looks at what they are together."""
+    """A frozen dataclass that checks its fields one by one, by type and range, before its own `__post_init__` runs."""
     own = getattr(kind, "__post_init__", None)
     hints = functools.cache(lambda: typing.get_type_hints(kind, include_extras=True))
 
@@ -129,17 +124,17 @@ def frozen(kind: type[Kind]) -> type[Kind]:
 
 
 def plain(name: str, array: np.ndarray) -> None:
-    """Refuse an array of another class, of foreign byte order, or with more rows of nothing than a loop can go through."""
+    """Raise TypeError for a masked array or matrix, or another byte order; ValueError for too many rows without entries."""
     if isinstance(array, (np.ma.MaskedArray, np.matrix)):
         raise TypeError(f"{name}: a {type(array).__name__} computes in its own way; np.asarray makes an array of it")
     if not array.dtype.isnative:
         raise TypeError(f"{name}: its bytes are in another machine's order; .astype({array.dtype.name!r}) turns them")
     if not array.size and math.prod(filter(None, array.shape)) > ROWS_OF_NOTHING:
-        raise ValueError(f"{name}: shape {array.shape} has nothing in it, and more rows than can be gone through")
+        raise ValueError(f"{name}: shape {array.shape} has nothing in it, but more than {ROWS_OF_NOTHING} rows")
 
 
 def arrays_where_said(tree: Tree, path: str) -> None:
-    """Refuse a named tuple, alone or in a tree, that has something else where its class says there is an array."""
+    """Raise TypeError for a named tuple, alone or in a tree, with something else where its class says there is an array."""
     said = unmarked(tree).__annotations__ if is_named(tree) else {}
     for name, part in (tree_parts(tree) or {}).items():
         if of_arrays(said.get(name, Any)) and not fits(part, said[name]):
@@ -148,13 +143,13 @@ def arrays_where_said(tree: Tree, path: str) -> None:
 
 
 def of_arrays(hint: Any) -> bool:
-    """Whether a hint is of an array, or of an array or nothing."""
+    """Whether a hint is that of an array, or of an array or None."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in parts)
 
 
 def leaves_room_for_indices(hint: Any) -> bool:
-    """Whether a hint leaves room for arrays of integers or booleans, alone or in a container."""
+    """Whether a hint allows arrays of integers or booleans, alone or in a container."""
     hint = bare(hint)
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     others = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
@@ -167,7 +162,7 @@ def leaves_room_for_indices(hint: Any) -> bool:
 
 
 def own_indices(value: Any) -> Any:
-    """A copy of an array of integers or booleans, unless nobody can write to it; the same of arrays in a container."""
+    """A copy of an array of integers or booleans, unless it is read-only and owns its memory; in a tuple or list, of each."""
     if isinstance(value, (tuple, list)):
         return tree_map(own_indices, value)
     if type(value) is not np.ndarray or value.dtype.kind not in "biu":
@@ -181,7 +176,7 @@ def own_indices(value: Any) -> Any:
 
 
 def of_choices(hint: Any) -> bool:
-    """Whether a hint is of numbers or words."""
+    """Whether a hint is that of an option: a number or a word."""
     return (
         hint in (int, float) or typing.get_origin(hint) is typing.Literal or any(map(of_choices, typing.get_args(hint)))
     )
@@ -190,13 +185,13 @@ def of_choices(hint: Any) -> bool:
 class Asked(NamedTuple):
     """What is asked of the arguments of a function, by their names: all that its signature says, looked up once.
 
-    names     all of them; the one at `star` takes as many as there are
-    choices   of words and numbers: what each may be
-    arrays    that can't be a list
-    indices   of tokens, masks, …, which the pullback may look at again: a copy of each goes in
-    grows     the state, of which another shape comes with every token, and its place
-    steps     whether the function goes on from that state, and leaves the next
-    heads     whether it is given queries, keys and values: the `__call__` or `step` of a core
+    names           of all arguments; the one at `star` takes any number of them
+    choices         the hints of the options, words and numbers
+    arrays          arguments that must be arrays, not lists
+    indices         places of tokens, masks, …, of which a copy goes in, because the pullback may look at them again
+    grows, place    the name of the state, which has another shape with every token, and its place
+    steps           whether there is a state, from which the function goes on, and it returns the next
+    heads           whether it is given queries, keys and values: the `__call__` or `step` of a core
     """
 
     function: str
@@ -211,14 +206,14 @@ class Asked(NamedTuple):
     heads: bool
 
     def by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call."""
+        """The arguments of a call in a dict."""
         arguments = {**dict(zip(self.names[: self.star], args, strict=False)), **kwargs}
         if len(args) > self.star < len(self.names):
             arguments[self.names[self.star]] = args[self.star :]
         return arguments
 
     def with_own_indices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, with copies of what its pullback may look at again."""
+        """The arguments of a call, with copies of the indices, which its pullback may look at again."""
         for name, k in self.indices.items():
             if k < len(args) and args[k] is not None:
                 args = (*args[:k], own_indices(args[k]), *args[k + 1 :])
@@ -227,14 +222,14 @@ class Asked(NamedTuple):
         return args, kwargs
 
     def at_the_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call that goes on from no state."""
+        """The arguments of the same call with None as its state, so that a text begins."""
         if self.grows in kwargs:
             return args, {**kwargs, self.grows: None}
         return (*args[: self.place], None, *args[self.place + 1 :]), kwargs
 
 
 def asked_of(function: Callable[..., Any]) -> Asked:
-    """What is asked of the arguments of a function."""
+    """What is asked of the arguments of a function, from its signature."""
     parameters = inspect.signature(function).parameters
     names = tuple(parameters)
     stars = [k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL]
@@ -251,7 +246,7 @@ def asked_of(function: Callable[..., Any]) -> Asked:
         star,
         choices={name: p.annotation for name, p in parameters.items() if of_choices(p.annotation)},
         arrays={name for name, p in parameters.items() if names.index(name) != star and of_arrays(p.annotation)},
-        # who does not go back does not look at them again; what stands behind a star comes by its name
+        # without a pullback nobody looks at them again; an argument behind a star comes by its name
         indices={name: names.index(name) if names.index(name) < star else sys.maxsize for name in of_indices}
         if back and not steps
         else {},
@@ -263,12 +258,12 @@ def asked_of(function: Callable[..., Any]) -> Asked:
 
 
 def examine(arguments: dict[str, Any], asked: Asked) -> None:
-    """Refuse arrays, choices, heads, and parameters of a layer (`self`), model or encoding, that are not what they should be."""
+    """Raise TypeError or ValueError for arrays, options, heads or parameters that are not what the function wants."""
     for name, value in arguments.items():
         for path, leaf in tree_items(value, name):
             if isinstance(leaf, np.ndarray):
                 plain(path, leaf)
-        if name != "params":  # which are asked below
+        if name != "params":  # they are checked below
             arrays_where_said(value, name)
         if name in asked.arrays and isinstance(value, (list, tuple)):
             raise TypeError(f"{name}: a {type(value).__name__} should be an array; np.array makes one of it")
@@ -282,10 +277,10 @@ def examine(arguments: dict[str, Any], asked: Asked) -> None:
 
 
 def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
-    """For a method of a core, with the arguments self, params, Q, K, V, …: refuse parameters and heads that don't fit."""
+    """Check the arguments self, params, Q, K, V, … of a core's method: its parameters, and heads that fit each other."""
     first = asked.names[:5]
     if not set(first) <= set(arguments) or not hasattr(arguments["self"], "fit_heads"):
-        return  # something is missing, as Python is going to say, or this is an encoding of positions
+        return  # an argument is missing, and Python will say so; or this is an encoding of positions
     core, params, *heads = (arguments[name] for name in first)
     if first[1] != "params":
         fit(params, form_of(core), first[1])
@@ -295,7 +290,7 @@ def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
 
 
 class _Zeros(np.random.Generator):
-    """Draws nothing: zeros of any shape, which take no memory until something is done with them."""
+    """A generator that draws nothing: it gives zeros of any shape, which take no memory until something is done with them."""
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
         return np.broadcast_to(0.0, size or ())
@@ -305,10 +300,10 @@ class _Zeros(np.random.Generator):
 
 
 def form_of(layer: Any) -> Tree:
-    """The parameters of a layer, without their numbers."""
+    """The parameters of a layer with zeros in the place of their numbers: their shapes and dtypes."""
     try:
         hash(layer)
-    except TypeError:  # a reader's, with an array among its fields
+    except TypeError:  # a reader's own layer, with an array among its fields
         return _form.__wrapped__(layer)
     return _form(layer)
 
@@ -320,7 +315,7 @@ def _form(layer: Any) -> Tree:
 
 
 def fit(params: Tree, form: Tree, path: str = "params") -> None:
-    """Refuse a tree of another form: TypeError that names the part."""
+    """Raise a TypeError that names the part if a tree has other parts or shapes than its form, or several dtypes."""
     dtypes = {}
     for where, leaf, model in _pairs(params, form, path):
         if leaf.shape != model.shape:
@@ -328,14 +323,16 @@ def fit(params: Tree, form: Tree, path: str = "params") -> None:
         if leaf.dtype.kind == "f" == model.dtype.kind:
             dtypes.setdefault(leaf.dtype, where)
         elif leaf.dtype.kind != model.dtype.kind:
-            raise TypeError(f"{where}: {leaf.dtype} should be a kind of {model.dtype}")
+            raise TypeError(
+                f"{where}: {leaf.dtype} should be {'float32 or float64' if model.dtype.kind == 'f' else model.dtype}"
+            )
     if len(dtypes) > 1 or any(dtype.itemsize not in (4, 8) for dtype in dtypes):
         got = ", ".join(f"{where} is {dtype}" for dtype, where in dtypes.items())
         raise TypeError(f"{path}: should all be float32, or all float64, but {got}")
 
 
 def _pairs(tree: Tree, form: Tree, path: str, gaps: bool = False) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """The leaves of a tree beside those of its form; with gaps, None may stand for any part of it."""
+    """The leaves of a tree beside those of its form, each with its path; with gaps, None may stand for any part of the tree."""
     if gaps and tree is None:
         return
     children, wanted = tree_parts(tree) or {}, tree_parts(form) or {}
@@ -353,8 +350,8 @@ def _pairs(tree: Tree, form: Tree, path: str, gaps: bool = False) -> Iterator[tu
 
 
 def beside(tree: Tree, form: Tree, path: str) -> list[Any]:
-    """The leaves of a tree that belongs to another, as gradients do to parameters: in the order of those of the other, and each
-    of its shape and dtype. None where there is none.
+    """The leaves of a tree that belongs to another, as gradients do to parameters: in the order of the other's leaves, each with
+    its shape and brought to its dtype. None for a leaf that is not there.
 
     raises   TypeError or ValueError that names the part
     """
@@ -369,7 +366,7 @@ def _brought(leaf: Any, model: np.ndarray, where: str) -> np.ndarray | None:
 
 
 def refuse_other_numbers(tree: Tree, path: str) -> None:
-    """Refuse leaves that are no arrays of float32 or float64: TypeError that names the part."""
+    """Raise a TypeError that names the part unless all leaves of a tree are arrays of float32 or float64."""
     for where, leaf in tree_items(tree, path):
         if not isinstance(leaf, np.ndarray) or leaf.dtype not in (np.float32, np.float64):
             kind = getattr(leaf, "dtype", type(leaf).__name__)
@@ -395,14 +392,17 @@ class Form(NamedTuple):
 
 
 def _forms(Y: Tree) -> Any:
-    """The form of a value, or those of its parts; None of what has no gradient."""
+    """The form of a value, or a tuple of those of its parts; None for a part that has no gradient."""
     if isinstance(Y, (np.ndarray, np.floating)):
         return tuple.__new__(Form, (Y.shape, Y.dtype)) if Y.dtype.kind == "f" else None
     return tuple(map(_forms, Y)) if isinstance(Y, (tuple, list)) else None
 
 
 def gradient(dY: Any, of: Any, part: str = "") -> Any:
-    """dY for the pullback of a Y of this form: an array, or a tuple if Y has several parts."""
+    """dY as the pullback takes it: an array with the shape and dtype of Y, or a tuple of them if Y has several parts.
+
+    raises   ValueError for another shape or number of parts, TypeError for what is not real numbers
+    """
     if _alike(dY, of) or of is None:
         return None if of is None else dY
     if not isinstance(of, Form):
@@ -417,7 +417,10 @@ def _alike(given: Any, of: Any) -> bool:
 
 
 def brought(given: Any, of: Any, name: str, shape: str, dtype: str) -> np.ndarray:
-    """An array with the shape and dtype of another, which these words tell: another shape is refused, another dtype cast."""
+    """`given` in the dtype of `of`; `shape` and `dtype` are the words of the messages.
+
+    raises   ValueError for another shape, TypeError for what is not real numbers
+    """
     if isinstance(given, np.ma.MaskedArray):
         plain(name, given)
     array = np.asarray(given)
@@ -429,7 +432,7 @@ def brought(given: Any, of: Any, name: str, shape: str, dtype: str) -> np.ndarra
 
 
 class Marked:
-    """Beside the fields of a tuple it remembers a mark: a pullback the form of its value, a state who has left it."""
+    """A named tuple that also remembers a mark: a pullback the form of its value, a state the layer that has left it."""
 
     mark: Any = None
 
@@ -442,7 +445,7 @@ class Marked:
 
 @functools.cache
 def _with_mark(kind: type) -> type:
-    """This kind of tuple, with a mark. If it is one of pullbacks, it looks at dY before it goes back."""
+    """The class `kind` of named tuples, with a mark. If it is a class of pullbacks, its call checks dY first."""
 
     def call(self: Any, dY: Any) -> Any:
         dY = dY if self.mark is None else gradient(dY, self.mark)
@@ -454,7 +457,7 @@ def _with_mark(kind: type) -> type:
 
     same: dict[str, Any] = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
     if "__call__" in dir(kind):
-        same["__call__"] = functools.wraps(kind.__call__)(call)  # what a reader sees, who asks for its source
+        same["__call__"] = functools.wraps(kind.__call__)(call)  # so that `inspect.getsource` finds the original
     return type(kind.__name__, (Marked, kind), same)
 
 
@@ -465,22 +468,22 @@ def _marked_again(kind: Any, fields: Any, mark: Any) -> Any:
 
 
 def marked(known: Any, mark: Any) -> Any:
-    """A pullback or a state, with a mark."""
+    """A pullback or a state with this mark, in the place of any other."""
     return _marked_again(unmarked(known), known, mark)
 
 
 def unmarked(known: Any) -> type:
-    """The kind of a pullback or a state, without its mark."""
+    """The class of a pullback or a state, without its mark."""
     return type(known).__mro__[2] if isinstance(known, Marked) else type(known)
 
 
 def pair(Y: Any, pullback: Any) -> tuple[Any, Any]:
-    """A value and its pullback as they leave: the value can't be changed under the pullback, which takes no other gradient."""
+    """A value and its pullback as they leave a function: the value read-only, the pullback marked with the form of the value."""
     return _still(Y), _marked_again(type(pullback), pullback, _forms(Y))
 
 
 def _still(Y: Tree) -> Tree:
-    """An array, or those of a tree, as what is only read."""
+    """A read-only view of an array, or of each array of a tree."""
     if isinstance(Y, np.ndarray):
         Y = Y.view()
         Y.setflags(write=False)
@@ -489,7 +492,7 @@ def _still(Y: Tree) -> Tree:
 
 
 def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
-    """The layer of a step, and the axes of its samples: of tokens (*batch, n), rows (*batch, n, D), heads (*batch, H, n, d)."""
+    """The layer of a step, and the shape of its batch: tokens are (*batch, n), rows (*batch, n, D), heads (*batch, H, n, d)."""
     given = next((a for name, a in arguments.items() if name != "params" and isinstance(a, np.ndarray)), None)
     if given is None or given.dtype.kind not in "if":
         return arguments["self"], None
@@ -497,12 +500,17 @@ def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
 
 
 def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
-    """Whether there is a state that no layer has left. One that another layer has left, or other samples, is refused."""
+    """Whether the state was made by hand: it has no mark of a layer. With a mark it must be that of this layer and this batch.
+
+    raises   TypeError if it is no state, ValueError if another layer or another batch has left it
+    """
     state = arguments.get(str(asked.grows))
     if state is None:
         return False
     if not isinstance(state, tuple):
-        raise TypeError(f"state: {type(state).__name__} is none; without one a text begins")
+        raise TypeError(
+            f"state: {type(state).__name__} should be a state that a step has returned, or None to begin a text"
+        )
     if not isinstance(state, Marked):
         return True
     (layer, batch), (before, samples) = _owner(arguments), state.mark
@@ -514,7 +522,7 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
 
 
 def same_kind(state: Any, model: Any, path: str) -> None:
-    """Refuse a state that has not the parts of one that this layer leaves: TypeError that names the part."""
+    """Raise a TypeError that names the part unless a state has the parts of `model`, one that this layer has left."""
     kind = unmarked(model)
     alike = fits(state, int) if kind is int else unmarked(state) is kind
     if not alike or getattr(state, "ndim", 0) != getattr(model, "ndim", 0) or _size(state) != _size(model):
@@ -536,13 +544,13 @@ def _same(layer: Any, other: Any) -> bool:
 
 
 def left(result: tuple[Any, Any], arguments: dict[str, Any]) -> tuple[Any, Any]:
-    """Y and a state, as they leave a step: the state goes back to the same layer and the same samples."""
+    """Y and a state as they leave a step: the state is marked with its layer and its batch, to which alone it may go back."""
     Y, state = result
     return (Y, marked(state, _owner(arguments))) if isinstance(state, tuple) else result
 
 
 def out(result: Any) -> Any:
-    """What a function returns, as it leaves: a value with its pullback, or something else."""
+    """The result as it leaves a function: a value with its pullback by way of `pair`, anything else as it is."""
     if type(result) is tuple and len(result) == 2 and isinstance(result[1], tuple) and callable(result[1]):
         return pair(*result)
     return result

@@ -1,6 +1,6 @@
 """Ranges of numbers as type hints: `radius: NonNegative = 32`. They are checked when a function is called or a layer made.
 
-An int about which nothing is said counts something, so it is at least 1; a float may be any number.
+A plain `int` counts something, so it must be at least 1; a plain `float` may be any number.
 """
 
 import functools
@@ -13,11 +13,11 @@ from typing import Annotated, Any, NamedTuple
 
 
 class Range(NamedTuple):
-    """The numbers for which a rule holds, in words and as a function, up to a largest one."""
+    """Which numbers are allowed: in words for messages, as a function, and up to which size."""
 
     says: str
     holds: Callable[[float], bool]
-    most: float | None = None  # 2³⁰ for an int, and the largest float32, where nothing else is said
+    most: float | None = None  # of |x|; None: 2³⁰ for an int, the largest float32 for a float
 
 
 Integer = Annotated[int, Range("a number", lambda x: True)]
@@ -40,7 +40,7 @@ PositivePart = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]
 
 
 def bare(hint: Any) -> Any:
-    """A hint without what it says about its numbers: of NonNegative | None it is int | None."""
+    """The hint without ranges: int | None of NonNegative | None."""
     kind, parts = typing.get_origin(hint), typing.get_args(hint)
     if kind is Annotated:
         return parts[0]
@@ -50,7 +50,7 @@ def bare(hint: Any) -> Any:
 
 
 def range_of(hint: Any) -> Range:
-    """What a hint says about its numbers, or what holds where nothing is said."""
+    """The range of the numbers of a hint: the one it names, else that of a plain float, or of a plain int."""
     found = _said(hint) or _said(Number if float in _types(hint) else Positive)
     return typing.cast(Range, found)
 

@@ -2,7 +2,7 @@
 
 `Float[Array, "*batch n d"]` reads "a float32 or float64 array whose last two axes are n and d".
 `@checked` on a public function turns the signature into a test: a wrong shape or dtype is an error
-that names the argument, its shape and the shape expected. A check takes longer than many a function,
+that names the argument, its shape and the shape expected. A check can take longer than the function,
 so only the outermost call is checked, not what it calls, and only the first of its kind: a call with
 the dtypes, shapes and options of one that has passed, in the same tier, is not checked again.
 """
@@ -34,14 +34,14 @@ else:
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-MANY = 4096  # calls that a function remembers
-PLAIN = {bool, int, float, str, type}
+MANY = 4096  # kinds of calls that a function remembers to have passed
+PLAIN = {bool, int, float, str, type}  # types of options, which a check looks at by value
 
 
 def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """All that a check depends on: dtypes and shapes, forms of trees, choices; and the tier, since its results are checked too.
+    """All that a check depends on: the tier, since results are checked too, and dtypes and shapes, forms of trees, options.
 
-    None if an argument is of another kind: such a call is checked every time.
+    None if an argument is of a kind that is not known here: such a call is checked every time.
     """
     seen: list[Any] = [current(), len(args), *kwargs]
     values = [*args, *kwargs.values()]
@@ -69,7 +69,7 @@ def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | N
 
 
 def _among(passed: set[Any], looks: Any) -> bool:
-    """Whether a call that looks like this one has passed; False if an argument has no hash."""
+    """Whether a call of this kind has passed; False if an argument has no hash, so that it is checked every time."""
     try:
         return looks is not None and looks in passed
     except TypeError:
@@ -77,7 +77,7 @@ def _among(passed: set[Any], looks: Any) -> bool:
 
 
 def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its check. Made for the first call that needs it: Beartype takes as long to import as NumPy."""
+    """The function with its check, made for the first call that needs it: Beartype takes as long to import as NumPy."""
     from beartype import BeartypeConf, beartype
 
     accepts_ints = beartype(conf=BeartypeConf(is_pep484_tower=True))  # scale=1 is a fine float
@@ -85,7 +85,7 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checked(function: Function) -> Function:
-    """Check arguments and result against the signature, unless a checked function is the caller or a call like it has passed."""
+    """Check arguments and result against the signature, unless a checked function is running or such a call has passed."""
     strict = functools.cache(lambda: _strict(function))
     asked = checks.asked_of(function)
     grows, place = asked.grows, asked.place
@@ -114,7 +114,7 @@ def checked(function: Function) -> Function:
                 checks.same_kind(arguments[str(grows)], strict()(*first, **others)[1], str(grows))
             result = function(*args, **kwargs) if known else strict()(*args, **kwargs)
             if not known and looks is not None and len(passed) < MANY:
-                with suppress(TypeError):  # a layer of a reader's may hold what has no hash
+                with suppress(TypeError):  # a reader's own layer may hold what has no hash
                     passed.add(looks)
         finally:
             the_call.inside = False
@@ -124,8 +124,8 @@ def checked(function: Function) -> Function:
 
 
 class Checked:
-    """A base class: its subclasses are checked when they are called, and so are `step` and their public methods that return a
-    value with its pullback, or take a state."""
+    """A base class that makes `checked` of the methods `__call__` and `step` of its subclasses, and of their public methods that
+    return a value with its pullback or take a state."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -184,5 +184,5 @@ def test_a_state_that_grows_is_no_other_call(rng):
     for _ in range(2):
         _, state = layer.step(A, state)
     flat.clear()
-    with pytest.raises(TypeError, match="state: int is none; without one a text begins"):
+    with pytest.raises(TypeError, match="state: int should be a state that a step has returned"):
         layer.step(A, 3)

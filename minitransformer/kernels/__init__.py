@@ -1,1 +1,1 @@
-"""The compiled tiers of the cores, "numba" and "micro": what the definitions compute, tile by tile. They alone import it."""
+"""The loops of the tiers "numba" and "micro": they compute what the definitions do. The tier "numpy" imports none of them."""

@@ -8,21 +8,21 @@
             P = exp(S − top);  total += Σ P;  Y += Pᵀ V
         Y = Y / total,  L = top + ln total                   L is all that the way back needs to find P again
 
-Why this is fast. A tile of scores (16 KiB) stays in the first-level cache: it is made, exponentiated and used up there,
-where the matrix A passes to or from memory ten times in NumPy (chapter 17 counts). With the queries side by side, the
+Why this is fast. A tile of scores (16 KiB in float32) stays in the first-level cache: it is made, exponentiated and used up
+there, where the matrix A passes to or from memory ten times in NumPy (chapter 17 counts). With the queries side by side, the
 maximum and the sum over keys run down columns, so 4, 8 or 16 queries (as many as a vector register holds) are handled
 by one instruction. Memory is linear in n, and half of the work falls away when attention is causal, because tiles that
 nobody sees are skipped.
 
-The way back makes each tile again from L, P = exp(S − L), now with 64 keys side by side, for each tile of keys:
+The way back makes each tile again from L, P = exp(S − L), now with a query on each row and 64 keys side by side:
 
-    for each tile of 64 queries that see them:
+    for each tile of 64 keys, in parallel; for each tile of 64 queries that see some of them:
         P = exp(S − L);  dS = P ⊙ (dY Vᵀ − D)                D_i = ⟨dy_i, y_i⟩, which is Σ_j P_ij dP_ij; times 1 − (S/c)²
         dV += Pᵀ dY;  dK += scale · dSᵀ Q;  dQ += scale · dS K
 
 Sparse attention is the same loop over a list of tiles: local, window, dilated, strided, global, BigBird, and whatever has been
-sorted. A tile costs what it costs in dense attention; there are fewer. Of one at an edge of the pattern, a mask of 64 × 64 says
-which pairs count. The way back takes the same list sorted the other way round.
+sorted. A tile costs what it costs in dense attention; there are fewer. For a tile at an edge of the pattern, a mask of 64 × 64
+says which pairs count. The way back takes the same list, sorted by keys instead of queries.
 
 No two tasks write to the same place, and sums are always taken in the same order: the same input gives the same bits,
 whatever the number of threads. To walk through these loops with a debugger set NUMBA_DISABLE_JIT=1.
@@ -44,23 +44,23 @@ from minitransformer.kernels.tiles import LANES, add_product, fours, larger, pla
 from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
-LONG = 2**17  # numbers in the keys of a few queries that are worth the call of a helper
-FAINT = -64  # a weight below 2⁻⁶⁴ has no slope, see `weights_and_slopes`
+LONG = 2**17  # numbers in the keys, or values, of a few queries: with more, the heads are shared among threads
+FAINT = -64  # a weight below 2⁻⁶⁴ counts as zero on the way back, see `weights_and_slopes`
 
 # ------------------------------------------------------------------------------------------ what loops are given
 
 
 class Pairs(NamedTuple):
-    """Which pairs of a query and a key count, and what becomes of their scores.
+    """Which pairs of a query and a key count, and what is done to their scores. "In base 2" means multiplied by log₂ e.
 
-    of                    (B, 4): which keys and values, which bias, which mask and which list each of the B heads has
-    causal                whether query i sees keys j ≤ i + m − n only
-    bias                  the different ones, in base 2, with room for a tile at both ends; no numbers if there is none
-    mask                  the different ones, with length 1 where they are broadcast; no entries if there is none
-    sink                  b of each of the B heads, in base 2; −∞ if there is none
-    cap                   c, in base 2, of S → c tanh(S/c), which comes after the bias and before what hides; 0 if there is none
-    starts, tiles, which  list p, of tile t: tiles[starts[p, t] : starts[p, t + 1]], the only ones that count; of each number s
-    blocks                of them, blocks[which[s]] says which pairs, or all do if that is −1. No starts: all tiles count
+    of             (B, 4): for each of the B heads, its row in K and V, in `bias`, in `mask` and in `starts`
+    causal         whether query i sees only keys j ≤ i + m − n
+    bias           (biases, n + m − 1 + 128), in base 2, with room for a tile at both ends; (1, 0) if there is none
+    mask           (masks, n or 1, m or 1), with 1 where it is broadcast; (1, 1, 0) if there is none
+    sink           (B,): b of each head, in base 2; −∞ if there is none
+    cap            c of S → c tanh(S/c), in base 2; it is applied after the bias and before anything is hidden; 0 if there is none
+    starts, tiles  list p says which tiles tile t is paired with: tiles[starts[p, t] : starts[p, t + 1]]. No starts: all of them
+    which, blocks  the pairs that count in tiles[s] are blocks[which[s]], 64 × 64; all of them if which[s] is −1
     """
 
     of: Array
@@ -76,7 +76,7 @@ class Pairs(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the way back starts from. D_i = ⟨dy_i, y_i⟩."""
+    """What the way back starts from, with the batch axes as one. D_i = ⟨dy_i, y_i⟩."""
 
     Q: Array
     K: Array
@@ -87,7 +87,11 @@ class Known(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What the way back fills: dQ (parts, B, tiles, panels, LANES, LANES), dK and dV as K and V, dbias (parts, B, …)."""
+    """What the way back fills: dQ (parts, B, tiles, panels, LANES, LANES), dK (B, m, d), dV (B, m, dv) and
+    dbias (parts, B, n + m − 1 + 128, or 0).
+
+    B counts the heads of Q: where heads share keys, what each of them gives to dK and dV is summed afterwards.
+    """
 
     dQ: Array  # noqa: N815
     dK: Array  # noqa: N815
@@ -100,7 +104,7 @@ class Gradients(NamedTuple):
 
 @compiled
 def hide(S, columns, mask, r0, c0):
-    """S[r, c] = −∞ where mask[r0 + r, c0 + c] is False, for so many c. An axis of length 1 is broadcast."""
+    """S[r, c] = −∞ where mask[r0 + r, c0 + c] is False, for c < columns. An axis of the mask with length 1 is broadcast."""
     hidden = S.dtype.type(-np.inf)
     for r in range(len(S)):
         s, row = S[r], mask[r0 + r if len(mask) > 1 else 0]
@@ -115,7 +119,7 @@ def hide(S, columns, mask, r0, c0):
 
 @compiled
 def add_bias(S, bias, start, step):
-    """Row r of S += LANES neighbours of the bias, which begin at start + step · r."""
+    """S[r, c] += bias[start + step · r + c]."""
     for r in range(len(S)):
         b = bias[start + step * r : start + step * r + LANES]
         for c in range(LANES):
@@ -132,7 +136,7 @@ def cap_scores(S, cap):
 
 @compiled
 def slopes_of_cap(S, cap, slopes):
-    """1 − (S/c)², of scores that have been capped."""
+    """slopes = 1 − (S/c)², the slope of the cap, from scores S that have been capped."""
     s, to, one = S.reshape(-1), slopes.reshape(-1), S.dtype.type(1)
     inverse = one / cap
     for i in range(len(s)):
@@ -155,8 +159,9 @@ def multiply(dS, slopes):
 def exponentiate(S, YT, rows):
     """Online softmax: from scores S (in base 2) to weights exp2(S − top), when top may have grown.
 
-    The largest of four keys at a time, so that top is read and written less often. A query that has seen no key yet has
-    top = −∞; it subtracts 0 instead, so that its weights are 2^−∞ = 0, not NaN. The third and fourth of the rows are for use.
+    rows     top, total, and two rows of scratch
+    Four keys are compared at a time, so that top is read and written less often. A query that has seen no key yet has
+    top = −∞; it subtracts 0 instead, so that its weights are 2^−∞ = 0, not NaN.
     """
     top, total, before, base = rows[0], rows[1], rows[2], rows[3]
     for i in range(LANES):
@@ -178,7 +183,7 @@ def exponentiate(S, YT, rows):
         for i in range(LANES):
             p[i] = exp2(p[i] - base[i])
             total[i] += p[i]
-    if grown:  # less and less often
+    if grown:  # the more keys have been seen, the less often
         for c in range(YT.shape[0]):
             for i in range(LANES):
                 YT[c, i] *= before[i]
@@ -186,7 +191,7 @@ def exponentiate(S, YT, rows):
 
 @inlined
 def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
-    """Tile t of the queries of head b: 64 rows of Y[b] and L[b]."""
+    """Fill rows 64 t … 64 t + 63 of Y[b] and L[b]: tile t of the queries of head b."""
     kv, its_bias, its_mask, its_list = pairs.of[b]
     q, k, v, bias, mask, i0 = Q[b], K[kv], V[kv], pairs.bias[its_bias], pairs.mask[its_mask], t * LANES
     n, d, dv = L.shape[1], K.shape[2], V.shape[2]
@@ -238,7 +243,7 @@ def write_rows(YT, top, total, i0, Y, L):
 
 @compiled
 def forward(Q, K, V, pairs, m, scale, loops, Y, L, queue):
-    """Y and L. One task for each tile of queries of each head; masks have keys on their rows, as S has."""
+    """Fill Y and L, with a task for each tile of queries of each head. Masks have keys on their rows, as S has."""
     tiles = (Y.shape[1] + LANES - 1) // LANES
     for task in claimed(queue, len(Y) * tiles):
         b, t = task // tiles, task % tiles
@@ -261,9 +266,9 @@ def in_panels(X, space):
 def weights_and_slopes(P, dS, L, D):
     """From scores P (in base 2) and dS = dP: P = exp(S − L) and dS = P ⊙ (dP − D), row by row.
 
-    Faint weights count as zero. Beside a row's sum of one they are less than half a last digit, but what they are
-    multiplied with would make them smaller than 2⁻¹²⁶, and a processor takes ten times longer over such numbers, or more:
-    the attention of a trained model is full of them.
+    Weights below 2⁻⁶⁴ count as zero. Beside a row's sum of one they are less than half a last digit. Their products would
+    often be smaller than 2⁻¹²⁶, the smallest normal float32, and a processor takes ten times longer over such numbers, or
+    more; the attention of a trained model is full of them.
     """
     zero, faint = P.dtype.type(0), P.dtype.type(FAINT)
     for i in range(len(L)):
@@ -279,7 +284,7 @@ def weights_and_slopes(P, dS, L, D):
 
 @inlined
 def collect(Q, dY, K_panels, keys, P, dS, loops, dQ, dKT, dVT):
-    """dV += Pᵀ dY,  dK += dSᵀ Q (both as columns),  dQ += dS K (in panels), from one tile of weights and their slopes."""
+    """dV += Pᵀ dY,  dK += dSᵀ Q (both transposed),  dQ += dS K (in panels), from one tile of weights P and slopes dS."""
     add_product(dY.T, P, dVT, P.shape[1], loops)  # undoes Y += P V
     add_product(Q.T, dS, dKT, P.shape[1], loops)  # undoes S = Q Kᵀ, for K
     for p in range(len(dQ)):
@@ -296,7 +301,7 @@ def write_columns(XT, factor, X):
 
 @inlined
 def attend_back(known, pairs, b, part, t, scale, loops, gradients):
-    """Tile t of the keys of head b: 64 rows of dK[b] and dV[b], and what they add to dQ (in panels) and dbias, both [part, b]."""
+    """Fill 64 rows of dK[b] and dV[b], for tile t of the keys; add what the tile gives to dQ[part, b] and dbias[part, b]."""
     kv, its_bias, its_mask, its_list = pairs.of[b]
     Q, K, V, dY, L, D = known.Q[b], known.K[kv], known.V[kv], known.dY[b], known.L[b], known.D[b]
     dQ, dK, dV, dbias = gradients.dQ[part, b], gradients.dK[b], gradients.dV[b], gradients.dbias[part, b]
@@ -359,7 +364,7 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
 
 @compiled
 def backward(known, pairs, scale, loops, gradients, queue):
-    """The gradients. One task for each part of the keys of each head, with a dQ and a dbias of its own."""
+    """Fill the gradients, with a task for each part of the keys of each head. Each part has a dQ and a dbias of its own."""
     parts = len(gradients.dQ)
     for task in claimed(queue, len(gradients.dK) * parts):
         b, part = task // parts, task % parts
@@ -371,7 +376,7 @@ def backward(known, pairs, scale, loops, gradients, queue):
 
 
 def padded(X: Array) -> Array:
-    """X (*batch, rows, columns) as the loops take it: (B, rows, columns), contiguous, zeros up to multiples of four."""
+    """X (*batch, rows, columns) as (B, rows, columns) for the loops: contiguous, with zeros up to multiples of four."""
     X = heads(X)
     B, rows, columns = X.shape
     if rows % 4 == 0 and columns % 4 == 0:
@@ -387,7 +392,7 @@ def heads(X: Array) -> Array:
 
 
 def _distinct(X: Array, batch: tuple[int, ...], keep: int) -> tuple[Array, Array]:
-    """The different ones among the arrays of the last `keep` axes, and which of them each of the batch has."""
+    """X without the copies that broadcasting made, (few, *last `keep` axes); and which of the few each of the batch has, (B,)."""
     X = X.reshape((1,) * (len(batch) + keep - X.ndim) + X.shape)
     X = X[tuple(slice(0, 1) if step == 0 else slice(None) for step in X.strides)]  # undo np.broadcast_to
     own = X.shape[: X.ndim - keep]
@@ -401,7 +406,7 @@ NOT_LISTED = np.empty((0, 0), np.int64), *(np.empty(0, np.int64) for _ in range(
 
 @functools.lru_cache
 def _groups(heads: int, of_keys: int) -> Array:
-    """The column `kv` of `Pairs.of`: neighbours share keys and values. The other columns are zero."""
+    """`Pairs.of` with its first column, for neighbouring heads that share keys and values; the other columns are zero."""
     of = np.zeros((heads, 4), np.int64)
     of[:, 0] = np.arange(heads) // max(1, heads // max(of_keys, 1))
     return of
@@ -409,7 +414,7 @@ def _groups(heads: int, of_keys: int) -> Array:
 
 @functools.lru_cache
 def _nothing(dtype: str, heads: int) -> tuple[Array, Array, Array]:
-    """No bias, a mask of one row with no entries, and no sink."""
+    """What `Pairs` holds where there is no bias, no mask and no sink."""
     return np.empty((1, 0), dtype), np.empty((1, 1, 0), bool), np.full(heads, -np.inf, dtype)
 
 
@@ -417,7 +422,7 @@ def _pairs(
     Q: Array, K: Array, m: int, bias: Array | None, mask: Array | None, causal: bool,
     sink: Array | None = None, cap: float | None = None,
 ) -> Pairs:  # fmt: skip
-    """All pairs of queries and of the first m keys, less those that `mask` hides and those in the future."""
+    """All pairs of the queries and the first m keys, less those that `mask` hides and, if causal, those in the future."""
     batch, n = Q.shape[:-2], Q.shape[-2]
     of = _groups(math.prod(batch), math.prod(K.shape[:-2]))
     biases, masks, sinks = _nothing(Q.dtype.char, len(of))
@@ -436,7 +441,7 @@ def _pairs(
 
 
 def _forwards(pairs: Pairs, pattern: Any) -> Pairs:
-    """The same as the way forward takes it: keys on the rows of a mask, the bias from its end, the lists of the pattern."""
+    """These pairs as `forward` takes them: keys on the rows of masks, biases reversed, and the lists of the pattern."""
     turned = pairs._replace(bias=np.ascontiguousarray(pairs.bias[:, ::-1]), mask=np.ascontiguousarray(pairs.mask.mT))
     return (
         turned
@@ -446,7 +451,7 @@ def _forwards(pairs: Pairs, pattern: Any) -> Pairs:
 
 
 def _backwards(pairs: Pairs, pattern: Any) -> Pairs:
-    """The same as the way back takes it: for each tile of keys a list of query tiles."""
+    """These pairs as `backward` takes them: the lists of the pattern turned round, query tiles for each key tile."""
     if pattern is None:
         return pairs
     lists, tiles, columns = len(pattern.starts), pattern.starts.shape[1] - 1, -(-pattern.m // LANES)
@@ -475,7 +480,7 @@ def matrix(
     Q: Array, K: Array, scale: float, sees: Array, bias: Array | None = None, sink: Array | None = None,
     cap: float | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The attention matrix A, (*batch, n, m), in NumPy: what the loops never hold. And the slopes of the cap, or 1."""
+    """The attention matrix A, (*batch, n, m), which the loops never hold, made in NumPy; and the slopes of the cap, or 1."""
     S, slopes = (scale * Q) @ for_each_head(K, Q.shape[:-2]).mT, Q.dtype.type(1)
     if bias is not None:
         S += by_offset(bias, *S.shape[-2:])
@@ -492,7 +497,7 @@ def matrix(
 
 
 def from_panels(dQ: Array, scale: float, shape: tuple[int, ...]) -> Array:
-    """scale · the sum of the parts of dQ, (parts, B, tiles, panels, LANES, LANES), in the shape of Q."""
+    """The parts of dQ, (parts, B, tiles, panels, LANES, LANES), summed and times `scale`, in the shape of Q."""
     B, n, d = math.prod(shape[:-2]), *shape[-2:]
     whole = (dQ[0] if len(dQ) == 1 else dQ.sum(0)).swapaxes(-3, -2)
     whole = whole.reshape(B, whole.shape[1] * LANES, whole.shape[3] * LANES)[:, :n, :d]
@@ -504,8 +509,8 @@ class TiledAttentionPullback(NamedTuple):
 
     A_ij = exp(S_ij − L_i) is found again from L_i = ln Σ_j exp S_ij, which is −∞ if query i sees no key.
     D_i = Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ needs no row of A. A pair that is not seen has A_ij = 0.
-    A sink is in L already; its weight e^{b − L_i} has the value zero, so db = Σ_i e^{b − L_i} (0 − D_i). Under a cap dS is also
-    multiplied by 1 − (S/c)².
+    With a sink b, L_i includes e^b. The sink takes the weight e^{b − L_i}, but its value is zero: db = Σ_i e^{b − L_i} (0 − D_i).
+    With a cap c, dS is also multiplied by 1 − (S/c)².
     """
 
     Q: Array
@@ -569,7 +574,7 @@ class TiledAttentionPullback(NamedTuple):
         return tuple(dX)
 
     def _without_the_hidden(self, dY: Array, D: Array) -> list[Array]:
-        """The same in NumPy, where a NaN in a key or a value counts for those who see it: in the tiles 0 · NaN is NaN."""
+        """The gradients again, in NumPy: a NaN in a key or value reaches only who sees it. In the tiles 0 · NaN is NaN."""
         batch, (A, slopes) = self.Q.shape[:-2], self._weights_and_slopes()
         K, V = (for_each_head(X, batch) for X in (self.K, self.V))
         with np.errstate(invalid="ignore"):  # 0 · ∞
@@ -598,7 +603,7 @@ def tiled_attention(
 
     Y = softmax(scale · Q Kᵀ + bias) V
 
-    cost     O(n m (d + dv)) time, half of it if causal, or O(pattern.pairs (d + dv)); O(n + m) memory
+    cost     O(n m (d + dv)) time, half of it if causal and n = m, or O(pattern.pairs (d + dv)); O(n + m) memory
     """
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     Y, L = np.empty((*batch, n, V.shape[-1]), Q.dtype), np.empty((*batch, n), Q.dtype)

@@ -8,12 +8,12 @@
         p_t = exp(s_t − L);   ds_t = p_t (⟨dy, v_j(t)⟩ − D)
         dq += ds_t k_j(t);    dk_j(t) += ds_t q;    dv_j(t) += p_t dy
 
-Why this is fast. A tile of 64 queries would look at all the keys that one of them has chosen, and queries that choose for
-themselves choose most keys between them: that is dense attention. Here nothing is computed that was not chosen. Four keys at a
-time, so that q and y are read once for four rows that are fetched; a row is read where it lies, nothing is copied. It takes
-some ten times longer for a pair than a tile does, so it pays where a query chooses less than a tenth of the keys.
+Why this is fast. A tile of 64 queries would look at every key that any of them has chosen, and queries that choose for
+themselves choose most keys between them: that is dense attention. Here nothing is computed that was not chosen. Keys are taken
+four at a time, so that q and y are read once for four rows; a row is read where it lies, nothing is copied. A pair takes
+some ten times longer than in a tile, so it pays where a query chooses less than a tenth of the keys.
 
-A part of the queries has a dK and a dV of its own, and there are as many parts for any number of threads: the same bits.
+A part of the queries has a dK and a dV of its own. The number of parts does not depend on the threads, nor do the bits.
 """
 
 import math
@@ -32,7 +32,7 @@ from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
 CHUNK = 64  # queries of a task
-LOOK = 32  # scores that are compared with the least of those found so far, in one go
+LOOK = 32  # scores that are compared at once with the least of the k best so far
 
 
 # ---------------------------------------------------------------------------------------- rows at their places
@@ -40,7 +40,7 @@ LOOK = 32  # scores that are compared with the least of those found so far, in o
 
 @any_order
 def dots(x, K, js, t):
-    """⟨x, k_j⟩ for four keys, which js[t] and the next three say."""
+    """⟨x, k_j⟩ for the four keys j = js[t], …, js[t + 3]."""
     a, b, c, d = js[t], js[t + 1], js[t + 2], js[t + 3]
     s0 = s1 = s2 = s3 = x.dtype.type(0)
     for i in range(len(x)):
@@ -53,7 +53,7 @@ def dots(x, K, js, t):
 
 @compiled
 def products_with(x, K, js, number, s):
-    """s_t = ⟨x, k_j(t)⟩ for the first `number` of the js."""
+    """s_t = ⟨x, k_j⟩ with j = js[t], for t < number."""
     fours = number // 4 * 4
     for t in range(0, fours, 4):
         s[t], s[t + 1], s[t + 2], s[t + 3] = dots(x, K, js, t)
@@ -63,7 +63,7 @@ def products_with(x, K, js, number, s):
 
 @compiled
 def add_weighted(y, w, V, js, number):
-    """y += Σ_t w_t v_j(t). A row of weight zero is not read if it is one of the last three, or if all of its four have none."""
+    """y += Σ_t w_t v_j with j = js[t], for t < number: four rows at a time."""
     fours = number // 4 * 4
     for t in range(0, fours, 4):
         a, b, c, d = w[t], w[t + 1], w[t + 2], w[t + 3]
@@ -78,7 +78,11 @@ def add_weighted(y, w, V, js, number):
 
 @compiled
 def keys_of(blocks, block, end, mask, js, slots):
-    """The keys that a query sees in its blocks, up to `end` and as its row of the mask says: how many, which, in which slots."""
+    """How many keys before `end` a query sees in its blocks; fills js with them, and slots with their places in the list.
+
+    blocks   numbers of the chosen blocks; a negative one is no block
+    mask     the row of the query: m entries, one for all keys, or none if nothing is hidden
+    """
     number, step = 0, 1 if len(mask) > 1 else 0
     for c in range(len(blocks)):
         first = blocks[c] * block
@@ -94,7 +98,7 @@ def keys_of(blocks, block, end, mask, js, slots):
 
 @compiled
 def attend(Q, K, V, pairs, lists, block, scale, Y, L, weights, queue):
-    """Y and L, and in `weights` (lists, n, slots), if it has rows, the sums of the weights over the heads of a list."""
+    """Fill Y and L; and add the weights of the heads of each list to `weights` (lists, n, slots), if it has rows."""
     Q, K, V, pairs, lists, Y, L, weights = borrowed((Q, K, V, pairs, lists, Y, L, weights))
     n, m, zero = Y.shape[1], K.shape[1], Y.dtype.type(0)
     chunks, sharing = (n + CHUNK - 1) // CHUNK, len(Y) // len(lists)
@@ -137,7 +141,7 @@ def attend(Q, K, V, pairs, lists, block, scale, Y, L, weights, queue):
 
 @compiled
 def attend_back(Q, K, V, pairs, lists, block, scale, dY, L, D, dQ, dK, dV, queue):
-    """dQ, and dK and dV (parts, heads of keys, m, …), each of them the sum over a part of the queries."""
+    """Add to dQ, and to dK and dV (parts, heads of keys, m, …), where each part holds the sum over some of the queries."""
     Q, K, V, pairs, lists = borrowed((Q, K, V, pairs, lists))
     dY, L, D, dQ, dK, dV = borrowed((dY, L, D, dQ, dK, dV))
     n, m, parts, zero = dY.shape[1], K.shape[1], len(dK), dY.dtype.type(0)
@@ -181,13 +185,13 @@ def attend_back(Q, K, V, pairs, lists, block, scale, dY, L, D, dQ, dK, dV, queue
 
 @compiled
 def less(value, place, a, b):
-    """Whether a of the heap counts less than b: of equal ones the later."""
+    """Whether entry a of the heap comes before entry b: it has the smaller value or, if they are equal, the later place."""
     return value[a] < value[b] or (value[a] == value[b] and place[a] > place[b])
 
 
 @compiled
-def sink(value, place, at):
-    """Let one of the heap sink to where it belongs: whoever counts less than the two below it stands above them."""
+def sift_down(value, place, at):
+    """Move the entry `at` of the heap down until it is less than the two below it."""
     below = 2 * at + 1
     while below < len(value):
         if below + 1 < len(value) and less(value, place, below + 1, below):
@@ -201,10 +205,10 @@ def sink(value, place, at):
 
 @compiled
 def largest_of_rows(among, ends, found, S, queue):
-    """The places of the largest among the first ends[r] of row r, in `found` (rows, k), −1 where there are fewer.
+    """found[r], (k,), becomes the places of the k largest of S[r, : ends[r]] that `among` allows, −1 where there are fewer.
 
-    A heap of the k best so far has the least of them as its root. Most scores are smaller than that: LOOK of them are compared
-    at once, and only if one is larger they are looked at one by one.
+    A heap holds the k best so far, with the least of them as its root. Most scores are smaller than that: LOOK of them are
+    compared with it at once, and one by one only if any of them is larger. A NaN counts as −∞.
     """
     among, ends, found, S = borrowed((among, ends, found, S))
     k, none = found.shape[1], S.dtype.type(-np.inf)
@@ -223,7 +227,7 @@ def largest_of_rows(among, ends, found, S, queue):
             if size < k:
                 continue
             for at in range(k // 2 - 1, -1, -1):
-                sink(value, place, at)
+                sift_down(value, place, at)
             while j < end:
                 stop, some, least = min(j + LOOK, end), False, value[0]
                 for t in range(j, stop):
@@ -232,7 +236,7 @@ def largest_of_rows(among, ends, found, S, queue):
                     for t in range(j, stop):
                         if s[t] > value[0] and (seen.size == 0 or seen[t]):
                             value[0], place[0] = s[t], t
-                            sink(value, place, 0)
+                            sift_down(value, place, 0)
                 j = stop
 
 
@@ -240,7 +244,7 @@ def largest_of_rows(among, ends, found, S, queue):
 
 
 def forward(Q: Array, K: Array, V: Array, choice: Any, scale: float, Y: Array, L: Array, weights: Array) -> None:
-    """Fill Y (*batch, n, dv), L (*batch, n) and, if they have rows, the weights of the slots of each list, zeros until now."""
+    """Fill Y (*batch, n, dv) and L (*batch, n); add the weights of each list's slots to `weights`, if it has rows."""
     pairs, lists, tasks = _given(Q, K, choice)
     out = heads(Y), L.reshape(math.prod(L.shape[:-1]), L.shape[-1]), heads(weights)
     arrays = (for_reading(heads(X)) for X in (Q, K, V))
@@ -250,7 +254,7 @@ def forward(Q: Array, K: Array, V: Array, choice: Any, scale: float, Y: Array, L
 def backward(
     Q: Array, K: Array, V: Array, choice: Any, scale: float, Y: Array, L: Array, dY: Array
 ) -> tuple[Array, Array, Array]:
-    """dQ, dK and dV."""
+    """dQ, dK and dV, with the shapes of Q, K and V."""
     pairs, lists, tasks = _given(Q, K, choice)
     q, k, v, dy = (for_reading(heads(X)) for X in (Q, K, V, dY))
     parts = max(1, min(-(-8 // max(len(k), 1)), -(-Q.shape[-2] // CHUNK)))  # few heads: several tasks for each
@@ -263,7 +267,7 @@ def backward(
 
 
 def _given(Q: Array, K: Array, choice: Any) -> tuple[Any, Array, int]:
-    """The pairs and the lists as the loops take them, and tasks for each list; no more than one task where there is little."""
+    """The pairs and the lists as the loops take them, and the number of tasks of each list, 0 if there is little to do."""
     lists, n = heads(choice.lists), Q.shape[-2]
     work = math.prod(Q.shape) * choice.slots
     return (
@@ -274,9 +278,10 @@ def _given(Q: Array, K: Array, choice: Any) -> tuple[Any, Array, int]:
 
 
 def largest(S: Array, k: int, among: Array | None, ends: Array) -> Array:
-    """Where the k largest of each row of S (rows, m) are, (rows, k), in any order.
+    """The places of the k largest of each row of S (rows, m), in any order: (rows, k), −1 where there are fewer.
 
-    ends, among   how many of a row may be chosen, (rows), and which of them, (rows, m), or None for all
+    ends     (rows,): only the first ends[r] of row r may be chosen
+    among    (rows or 1, m), which of those may be chosen; None: all
     """
     found = np.full((len(S), k), -1)
     if k and S.size:

@@ -4,27 +4,28 @@
     for each chunk of 64 positions, heads in parallel:
         P  = tril(A Bᵀ)                                  how the 64 see each other
         N  = A S + P C                                   what they read: the past through S, each other through P
-        D  = A z + Σ_j P_ij
+        D  = A z + Σ_j P_ij + ε
         S += Bᵀ C,  z += Σ_j b_j                         and now they are past
 
 With A = φ(Q), B = φ(K) and C = V this is N_i = Σ_j≤i ⟨a_i, b_j⟩ c_j: attention before the division, Y = N / D.
 
 Why this is fast. The plain recurrence reads and writes the whole of S for each position; in chunks of 64 it does so once
-for 64 of them, and everything is a product of small matrices, which is what a core does best. It costs
-O(64 n (r + dv)) extra work for P, and no memory. While S is small enough to stay in the first-level cache, the recurrence needs
-none of this: where r and dv are at most 64, and each query has a key beside it, scan.py has it.
+for 64 of them, and everything is a product of small matrices, which is what a core does best. P costs O(64 n (r + dv))
+extra work, and no memory. While S is small enough to stay in the first-level cache, the recurrence needs none of this: scan.py
+has it, for r and dv of at most 64 where each query has a key beside it, and for whatever goes on from a state.
 
-S before each chunk is remembered: n/64 matrices of r × dv, which is as much as one of the arrays. The way back starts from
-the last chunk, with G = Σ_i φ(q_i) dn_iᵀ over the queries after the chunk; dn_i = [dN_i, dD_i] stands beside v_j⁺ = [v_j, 1]:
+S before each chunk is remembered: n/64 matrices of r × dv, r/64 times as many numbers as V has. The way back starts from
+the last chunk, with G = Σ_i φ(q_i) dn_i⁺ᵀ over the queries after the chunk. It takes D along as one more column of N: dN⁺ is
+[dN, dD], V⁺ is [V, 1] and S⁺ is [S, z].
 
-        P = tril(A Bᵀ),  E = tril(dN⁺ V⁺ᵀ)               how much the 64 have taken of each other, and how much of it matters
-        dV = Pᵀ dN + B G
+        P = tril(A Bᵀ),  E = tril(dN⁺ V⁺ᵀ)               E is the gradient of P
+        dV = Pᵀ dN + B G                                 of G all columns but the last
         dB = Eᵀ A + V⁺ Gᵀ
         dA = E B + dN⁺ S⁺ᵀ
         G += Aᵀ dN⁺
 
-Nothing is undone by subtraction. When attention is not causal, all of B and C goes into S before the first chunk is read, and
-G comes to B and C when the last one has been: then the same sweeps are "sums first".
+S is never found again by subtraction. When attention is not causal, all of B and C goes into S before the first chunk is read;
+on the way back dB and dC are made from G after the last chunk.
 """
 
 import math
@@ -42,7 +43,7 @@ from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.typing import Array
 
-STRIP = 16  # rows of P that are multiplied at once: what is above its diagonal is left out in steps of this
+STRIP = 16  # rows of P that are multiplied at once: of the zeros beyond its diagonal whole strips are left out
 LOG2E = math.log2(math.e)
 
 
@@ -54,7 +55,7 @@ def share_of(one, total, tiny):
 
 @compiled
 def take(X, start, end, c0, into):
-    """Rows start … start + 63 of X, from column c0 on; zeros for rows outside 0 … end − 1."""
+    """Copy rows start … start + 63 of X, from column c0 on, into a tile; zeros for rows outside 0 … end − 1."""
     columns = min(X.shape[1] - c0, into.shape[1])
     for i in range(LANES):
         row = start + i
@@ -71,8 +72,8 @@ def take(X, start, end, c0, into):
 def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
     """Y_i = Σ_j ⟨a_i, b_j⟩ c_j over j ≤ i + offset, for one head; divided by D_i if there is a D.
 
-    S_before (chunks, panels, r, LANES) and z_before (chunks, r) become the sums before each chunk, or all sums if they have
-    room for one.
+    S_before (chunks, panels, r, LANES) and z_before (chunks, r), with r filled up to a multiple of four, become the sums before
+    each chunk; if they have room for one only, those before the first, which are all sums if attention is not causal.
     """
     n, m, dv = len(A), len(B), C.shape[1]
     inner, one, tiny = S_before.shape[2], Y.dtype.type(1), np.finfo(Y.dtype).tiny ** 0.8
@@ -138,7 +139,7 @@ def add_rows(X, total):
 
 @inlined
 def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC):
-    """The three gradients of one head, last chunk first; dN⁺ and V⁺ have their last column only if there is a D."""
+    """Fill dA, dB and dC of one head, last chunk first; dN⁺ and V⁺ have their last column only if there is a D."""
     n, m, r, dv = len(A), len(B), A.shape[1], C.shape[1]
     inner, outer, one = fours(r), fours(dv + (D.size > 0)), Y.dtype.type(1)
     A_tile, B_tile = np.zeros((LANES, inner), Y.dtype), np.zeros((LANES, inner), Y.dtype)
@@ -232,7 +233,7 @@ def take_gradient(dY, Y, D, start, into):
 
 @compiled
 def take_with_ones(X, start, end, ones, into):
-    """As `take`, with a column of ones after the last if `ones`."""
+    """As `take`; if `ones`, with one more column: 1 in the rows that are there."""
     take(X, start, end, 0, into)
     if ones:
         for i in range(LANES):
@@ -241,7 +242,7 @@ def take_with_ones(X, start, end, ones, into):
 
 @compiled
 def columns_of(X, p, into):
-    """The columns 64 p … 64 p + 63 of X; what stands behind the last is left as it is."""
+    """Copy the columns 64 p … 64 p + 63 of X, as far as there are any; the others of `into` stay as they are."""
     width = min(LANES, X.shape[1] - p * LANES)
     for i in range(LANES):
         source = X[i, p * LANES :]
@@ -251,7 +252,7 @@ def columns_of(X, p, into):
 
 @compiled
 def give(d, start, end, p, X):
-    """Rows start … start + 63 of X, as far as there are any before `end`, in the columns 64 p … 64 p + 63, become d."""
+    """Copy d to rows start … start + 63 and columns 64 p … 64 p + 63 of X, as far as there are any; rows end before `end`."""
     width = min(LANES, X.shape[1] - p * LANES)
     for i in range(max(-start, 0), min(LANES, end - start)):
         target = X[start + i, p * LANES :]
@@ -261,7 +262,7 @@ def give(d, start, end, p, X):
 
 @compiled
 def turn(X, width, XT):
-    """XT = Xᵀ, both in panels of 64 columns, of which X has `width` in all."""
+    """XT = Xᵀ, both in panels of 64 columns; X has `width` columns in all."""
     for p in range(len(X)):
         for q in range(len(XT)):
             for c in range(min(LANES, width - p * LANES)):
@@ -288,7 +289,7 @@ def sweeps_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC
 
 @compiled
 def elu_plus_one(X, Y, queue):
-    """φ(x) = x + 1 for x > 0, eˣ otherwise, of long rows."""
+    """Y = φ(X), φ(x) = x + 1 for x > 0, eˣ otherwise: some rows at a time."""
     one, zero, log2e = X.dtype.type(1), X.dtype.type(0), X.dtype.type(LOG2E)
     for part in claimed(queue, queue[1]):
         for i in range(part * X.shape[0] // queue[1], (part + 1) * X.shape[0] // queue[1]):
@@ -300,7 +301,7 @@ def elu_plus_one(X, Y, queue):
 
 @compiled
 def elu_plus_one_back(Y, dY, dX, queue):
-    """φ' is the smaller of φ and 1."""
+    """dX = φ'(X) ⊙ dY, where φ' is the smaller of Y = φ(X) and 1."""
     one = Y.dtype.type(1)
     for part in claimed(queue, queue[1]):
         for i in range(part * Y.shape[0] // queue[1], (part + 1) * Y.shape[0] // queue[1]):
@@ -315,8 +316,8 @@ def elu_plus_one_back(Y, dY, dX, queue):
 class TiledKernelAttentionPullback(NamedTuple):
     """dN = dY / D,  dD_i = −⟨dN_i, y_i⟩; then dFQ, dFK and dV in one sweep from the last chunk on (see the top of this file).
 
-    D_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε; it has no entries without normalisation, where dN = dY and dD = 0. S_before and z_before are
-    the sums before each chunk, those of S in panels of 64 columns, for all heads in a row.
+    D_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε; it has no entries without normalisation, where dN = dY and dD = 0. S_before
+    (B, chunks, panels, r, 64) and z_before (B, chunks, r), with r filled up to a multiple of four, are as `sweep` leaves them.
     """
 
     FQ: Array
@@ -362,7 +363,7 @@ def tiled_kernel_attention(
 
     y_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ v_j / (Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε)
 
-    cost     O((n + m) r dv) time, O(n (r + dv) + n r dv / 64) memory
+    cost     O((n + m) r dv) time, O(n (r + dv) + n r dv / 64) memory; if causal O(64 n (r + dv)) time more
     """
     (*batch, n, r), m, dv = FQ.shape, FK.shape[-2], V.shape[-1]
     if initial is not None or (causal and n == m and max(r, dv) <= LANES):
@@ -391,7 +392,7 @@ class CompiledEluFeaturesPullback(NamedTuple):
 
 
 def compiled_elu_features(X: Array) -> tuple[Array, CompiledEluFeaturesPullback]:
-    """`elu_features` in the compiled tiers, in one pass."""
+    """`elu_features` in the compiled tiers: φ(x) = x + 1 for x > 0, eˣ otherwise, in one pass over X."""
     Y = _over_rows(elu_plus_one, X)
     return Y, CompiledEluFeaturesPullback(Y)
 

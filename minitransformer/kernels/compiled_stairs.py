@@ -1,12 +1,14 @@
 """The stairs of chapter 17 that are compiled, and its ceilings.
 
-    dot_order        three loops in Python, the same function, compiled
+    dot_order        `three_loops` of staircase.py, compiled
     saxpy_order      the same sums with the loops in another order
     tiles_by_rows    tiles and the online softmax, each query on a row of a tile of scores
     tiles_by_lanes   each query in a column, so that a vector instruction serves many of them
+    multiply_adds    the ceiling of arithmetic: how many multiply-adds a core can do
+    copy             the ceiling of memory: how fast numbers come from there and go back
 
-Each computes Y = softmax(Q Kᵀ / √d) V for one head: Q (n, d), K (m, d), V (m, dv). The tiles want n and m in multiples of
-64, d in multiples of four and dv = 64. The stairs above them are `attention.py`, which wants nothing of the kind.
+The stairs compute Y = softmax(Q Kᵀ / √d) V for one head: Q (n, d), K (m, d), V (m, dv). The tiles need n and m in multiples of
+64, d in multiples of four and dv = 64. The stairs above them are `attention.py`, which needs nothing of the kind.
 """
 
 import math
@@ -89,7 +91,7 @@ def online_by_lanes(S, YT, top, total):
 
 @compiled
 def tiles_by_lanes(Q, K, V):
-    """S = K Qᵀ instead of Q Kᵀ, and so Yᵀ = Vᵀ P; no other change."""
+    """As `tiles_by_rows`, but with S = K Qᵀ instead of Q Kᵀ, and so Yᵀ = Vᵀ P."""
     Y, QT, S, YT = np.empty((len(Q), LANES), Q.dtype), tile(Q.shape[1], Q), tile(LANES, Q), tile(LANES, Q)
     for i in range(0, len(Q), LANES):
         top, total, YT[:] = np.full(LANES, -np.inf, Q.dtype), np.zeros(LANES, Q.dtype), 0
@@ -107,7 +109,7 @@ def tiles_by_lanes(Q, K, V):
 
 @compiled
 def multiply_adds(A, B, times, loops, C, queue):
-    """C[t] += A B, so many times over, on each thread t: what a core reaches if nothing has to be fetched."""
+    """C[t] += A B, `times` times, for each task t: what a core reaches if nothing has to be fetched."""
     for t in claimed(queue, len(C)):
         for _ in range(times):
             add_product(A, B, C[t], LANES, loops)
@@ -115,7 +117,7 @@ def multiply_adds(A, B, times, loops, C, queue):
 
 @compiled
 def copy(X, Y, queue):
-    """Y = X, on each thread a part."""
+    """Y = X, in queue[1] parts of equal length; what is left over is not copied."""
     length = len(X) // queue[1]
     for part in claimed(queue, queue[1]):
         Y[part * length : (part + 1) * length] = X[part * length : (part + 1) * length]

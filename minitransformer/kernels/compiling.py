@@ -1,9 +1,9 @@
 """How the loops are compiled: four decorators that all kernels share.
 
     compiled     what other compiled functions call, and Python. Other Python threads go on while it runs
-    inlined      what is called in one place only, or short: compiled with its caller, once instead of twice
-    in_loops     what a loop draws from with `for … in`: kept with the loop alone, as Numba finds no generator on the disk
-    any_order    a sum whose terms may be added in any order, so that 16 partial sums stand side by side in a register
+    inlined      what is short, or called in one place only: compiled as a part of its caller
+    in_loops     a generator, `for task in …` of a loop: kept with that loop alone, as Numba keeps no generator on the disk
+    any_order    a sum whose terms may be added in any order, so that many partial sums stand side by side in a register
 
     contract     a · b + c may be one instruction. No other liberty with arithmetic is given: sums are taken in the order
                  in which they are written (`exp2` needs it), and −∞ and NaN keep their meaning (masks need it).
@@ -12,8 +12,8 @@
 
 LLVM leaves half of a 512-bit register unused on Intel's servers, because their first generation slowed its clock for the
 full width. Today that costs these loops a third of their speed, so unless NUMBA_CPU_FEATURES is set the preference is
-switched off. With NUMBA_CPU_NAME the loops are compiled for another processor, with what that one has. What is kept on the
-disk is kept under the name and the features: code for two processors never mixes.
+switched off. With NUMBA_CPU_NAME the loops are compiled for another processor, with the features of that one. Loops on the
+disk are found by the processor's name and features: code for two processors never mixes.
 """
 
 import functools
@@ -31,9 +31,9 @@ from numba.np import linalg
 from minitransformer.backend import processor, register
 from minitransformer.kept_loops import keep_somewhere, kept_in
 
-# Numba's functions of arrays look for SciPy's BLAS when they are imported, 0.2 s, which no loop of the book calls. Here they find
-# that it is there; it is looked for when somebody's loop calls it.
-with suppress(AttributeError):  # a Numba that does not look
+# Numba's functions of arrays look for SciPy's BLAS when they are imported, 0.2 s, though no loop of the book calls it. Here that
+# search is put off until somebody's loop calls BLAS.
+with suppress(AttributeError):  # a version of Numba that does not search
     find_blas, linalg.ensure_blas = linalg.ensure_blas, bool
     import numba.np.arraymath
 
@@ -52,7 +52,7 @@ if numba.config.CPU_FEATURES is None:
 
 @contextmanager
 def _ctrl_c_comes_later() -> Iterator[None]:
-    """What Ctrl-C would raise in this block comes after it. (LLVM calls Python back; if that ends early, so does the process.)"""
+    """Put off what Ctrl-C raises until this block ends. (LLVM calls Python back; an exception in there ends the process.)"""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield  # nothing is raised here
@@ -76,8 +76,8 @@ def _ctrl_c_comes_later() -> Iterator[None]:
 
 @contextmanager
 def _garbage_stays() -> Iterator[None]:
-    """In this block nobody looks for garbage. (A compiler makes millions of objects and keeps most of them until it is done:
-    whoever looks through them again and again takes a tenth of its time.)
+    """Switch garbage collection off in this block. (A compiler makes millions of objects and keeps most of them until it is done;
+    to look through them again and again takes a tenth of its time.)
     """
     looked = gc.isenabled()
     gc.disable()
@@ -89,22 +89,22 @@ def _garbage_stays() -> Iterator[None]:
 
 
 def as_it_is(arguments: Any) -> Any:
-    """What stands for an instruction of our own that changes a type only, where nothing is compiled."""
+    """The arguments, unchanged: in plain Python it replaces an intrinsic that changes nothing but a type."""
     return arguments
 
 
 @functools.cache
 def _say() -> None:
-    """One line for whoever waits for the first loop at a terminal."""
+    """Tell whoever waits at a terminal, once, that loops are being compiled, and where they are kept."""
     if sys.stderr and sys.stderr.isatty():
         where = f"kept in {kept_in() or numba.config.CACHE_DIR}"
         print(
-            f"minitransformer: compiling loops for this processor; it is done once, they are {where}", file=sys.stderr
+            f"minitransformer: compiling loops for this processor; this is done once, they are {where}", file=sys.stderr
         )
 
 
 def _or_say(load: Callable[..., Any]) -> Callable[..., Any]:
-    """What looks for a kept loop, and says so if there is none."""
+    """`load`, which looks for a kept loop; if there is none, a line at the terminal says that it is compiled."""
 
     def look(*arguments: Any) -> Any:
         found = load(*arguments)
@@ -116,9 +116,9 @@ def _or_say(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """numba.njit whose first call with a kind of arguments, which compiles or loads the loop, does all of it or nothing.
+    """numba.njit, but Ctrl-C can't interrupt the first call with a kind of arguments while it compiles or loads the loop.
 
-    A number in the code of a caller, such as the 1 of f(1), is a type of its own to Numba; here it is like any number.
+    To Numba a number in the code of a caller, such as the 1 of f(1), has a type of its own; here it has that of any number.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:

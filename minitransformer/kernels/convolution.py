@@ -1,12 +1,12 @@
-"""Convolution along the tokens with few weights: each head has K of them, at each token others or always the same.
+"""Convolution along the tokens with few weights: K for each head, which differ from token to token or are always the same.
 
     for each 64 tokens of a text, in parallel:
         for each token i of these and each head h:
             a = softmax(S_ih)                            K numbers; or a is given
-            y_i = Σ_s a_s x_{i − left + s}               one row of a head, over those taps that fall on a token
+            y_i = Σ_s a_s x_{i − left + s}               one row of a head, over those taps s that fall on a token
 
-On the way back, with da_s = ⟨dy_i, x_{i − left + s}⟩ and dS = a ⊙ (da − ⟨da, a⟩), every token collects what it has been given to:
-dx_j = Σ_s a_{j + left − s, s} dy_{j + left − s}. So no task writes where another one does, and no sum depends on the threads.
+On the way back da_s = ⟨dy_i, x_{i − left + s}⟩ and dS = a ⊙ (da − ⟨da, a⟩); and every token j collects from the outputs that have
+read it: dx_j = Σ_s a_{j + left − s, s} dy_{j + left − s}. No task writes where another does, and no sum depends on the threads.
 
 Why this order is fast. Nothing is unfolded: a row of x is read K times while it is in the nearest cache, where a matrix of
 windows, (n K, D), would be written to memory and read again. Four taps are added at a time, so that y is read and written once
@@ -33,13 +33,13 @@ LOG2E = math.log2(math.e)
 
 @inlined
 def on_tokens(i, shift, length, taps):
-    """Of the taps of token i, which begin `shift` tokens before it, lo … hi − 1 fall on one of so many tokens."""
+    """(lo, hi): of the taps of output i, those from lo to hi − 1 fall on one of `length` tokens; tap 0 is at i − shift."""
     return min(max(0, shift - i), taps), max(0, min(taps, length + shift - i))
 
 
 @compiled
 def weigh(s, a):
-    """a = softmax(s) for each head, (H, K); 0 where all of s is −∞. The exponentials of all heads are made in one go."""
+    """a = softmax(s) for each head, (H, K); 0 where all of s is −∞. One loop makes the exponentials of all heads."""
     low, zero, base = s.dtype.type(-np.inf), s.dtype.type(0), s.dtype.type(LOG2E)
     for h in range(len(s)):
         top = low
@@ -64,7 +64,7 @@ def weigh(s, a):
 
 @compiled
 def softmax_back(a, ds):
-    """ds = a ⊙ (da − ⟨da, a⟩) for each head, in the place of da."""
+    """ds holds da and becomes a ⊙ (da − ⟨da, a⟩), for each head."""
     for h in range(len(a)):
         mean = a.dtype.type(0)
         for k in range(a.shape[1]):
@@ -75,31 +75,31 @@ def softmax_back(a, ds):
 
 @compiled
 def add_one(a_0, x_0, y):
-    """y += a x."""
+    """y += a_0 x_0."""
     for c in range(len(y)):
         y[c] += a_0 * x_0[c]
 
 
 @compiled
 def add_two(a_0, a_1, x_0, x_1, y):
-    """y += Σ_s a_s x_s for two s."""
+    """y += a_0 x_0 + a_1 x_1."""
     for c in range(len(y)):
         y[c] = y[c] + a_0 * x_0[c] + a_1 * x_1[c]
 
 
 @compiled
 def add_four(a_0, a_1, a_2, a_3, x_0, x_1, x_2, x_3, y):
-    """... and for four."""
+    """y += a_0 x_0 + a_1 x_1 + a_2 x_2 + a_3 x_3."""
     for c in range(len(y)):
         y[c] = y[c] + a_0 * x_0[c] + a_1 * x_1[c] + a_2 * x_2[c] + a_3 * x_3[c]
 
 
 @compiled
 def convolve(X, S, left, first, weighs, A, Y, queue):
-    """Y (B, n, H, w), which begins with zeros, for the tokens first … first + n − 1 of X (B, m, H, w).
+    """Add to Y (B, n, H, w), which is zero before, at the tokens first … first + n − 1 of X (B, m, H, w).
 
-    The weights A are (B, n, H, K), or (1, n, H, K), (B, 1, H, K), (1, 1, H, K) where some share theirs. `weighs`: they are made
-    of S first, which is (B, n, H, K) then.
+    A         weights, (B, n, H, K), with 1 for B or n where samples or tokens share them
+    weighs    whether A is to be filled first, A = softmax(S); then both are (B, n, H, K)
     """
     X, S, A, Y = borrowed((X, S, A, Y))
     (batch, n, heads, _), length, taps, shift = Y.shape, X.shape[1], A.shape[3], left - first
@@ -129,9 +129,9 @@ def convolve(X, S, left, first, weighs, A, Y, queue):
 
 @compiled
 def convolve_back(X, A, dY, left, first, weighs, dA, dX, queue):
-    """dX (B, m, H, w) and dA, which begin with zeros; dA is (B, n, H, K), or where all tokens share weights, one of each piece.
+    """Add to dX (B, m, H, w) and dA, which are zero before. dA is (B, n, H, K); if tokens share weights, (B, pieces of 64, H, K).
 
-    `weighs`: A has been made of S, and dA is dS.
+    weighs    whether A was softmax(S); then dA becomes dS
     """
     X, A, dY, dA, dX = borrowed((X, A, dY, dA, dX))
     (batch, n, heads, _), length, taps, shift = dY.shape, X.shape[1], A.shape[3], left - first
@@ -175,14 +175,17 @@ def _texts(X: Array) -> Array:
 
 
 def _shared(A: Array, X: Array) -> Array:
-    """Weights that broadcast to (*batch, n, H, K) for X (*batch, m, H, w), as (B or 1, n or 1, H, K)."""
+    """Weights A for X (*batch, m, H, w), which broadcast to (*batch, n, H, K), as (B or 1, n or 1, H, K)."""
     A = A.reshape(*(1,) * (3 - A.ndim), *A.shape)
     batch = A.shape[:-3] if math.prod(A.shape[:-3]) == 1 else X.shape[:-3]
     return _texts(np.broadcast_to(A, (*batch, A.shape[-3], X.shape[-2], A.shape[-1])))
 
 
 class ConvolvePullback(NamedTuple):
-    """dx_j = Σ_s a_{j + left − s, s} dy_{j + left − s} and da_{i, s} = ⟨dy_i, x_{i − left + s}⟩, or dS = a ⊙ (da − ⟨da, a⟩)."""
+    """dx_j = Σ_s a_{j + left − s, s} dy_{j + left − s} and da_{i, s} = ⟨dy_i, x_{i − left + s}⟩.
+
+    If a was softmax(S), the second is dS = a ⊙ (da − ⟨da, a⟩) instead.
+    """
 
     X: Array
     A: Array
@@ -206,10 +209,10 @@ class ConvolvePullback(NamedTuple):
 def depthwise(
     X: Array, A: Array, *, left: int, first: int = 0, n: int | None = None, softmax: bool = False
 ) -> tuple[Array, ConvolvePullback]:
-    """Σ_s a_{i, s} x_{i − left + s} for the n tokens from `first` on, all by default.
+    """y_i = Σ_s a_{i, s} x_{i − left + s} for the n tokens i from `first` on, by default all.
 
     X         (*batch, m, H, w)
-    A         weights, to be broadcast to (*batch, n, H, K); if `softmax`, the logits of them, of this shape
+    A         weights that broadcast to (*batch, n, H, K); if `softmax`, their logits, which have exactly this shape
     returns   Y (*batch, n, H, w); pullback: dY to (dX, dA), of logits to (dX, dS)
     """
     x, n = _texts(X), X.shape[-3] if n is None else n

@@ -1,15 +1,15 @@
-"""Decays: α = exp ln α, and the gradient of ln α, which is what has been read less what has been written.
+"""Decays: α = exp ln α, and the gradient of ln α, which is a running sum over what is read less what is written.
 
-    dln α_t = Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i)        for the delta rule with + b in the place of − b, see scan.py
+    dln α_t = Σ_{i ≥ t} (q_i ⊙ dq_i − k_i ⊙ dk_i)        for the delta rule dk_i = y_i − b_i (scan.py), and here it is y_i + b_i
 
-Rounding would add up in it from the end of the text to its beginning. So every 32 positions S and G meet, what the sweep for dQ
-has left and what that for dK has, and there it is Σ_v S ⊙ G:
+Rounding errors would add up in it from the end of the text to its beginning. So every 32 positions it is made anew: there it is
+Σ_v S ⊙ G, of the state S that the sweep for dQ has and the gradient G that the sweep for dK has. "They meet", the code says.
 
     for each head, in parallel, and each of its blocks of 32 positions:
         total = Σ_v S ⊙ G behind the block
         for its positions t, last first:
             total += q_t ⊙ dq_t − k_t ⊙ dk_t;  dln α_t = total
-        total −= Σ_v S ⊙ G before the block                      what rounding has added: it is spread over the positions
+        total −= Σ_v S ⊙ G before the block                      the rounding error, which is spread over the positions
 
 Why this is fast. To make dln α from S and G alone takes both at every position; here one in 32 is kept, and the arrays that are
 there anyway are read once.
@@ -24,12 +24,12 @@ from minitransformer.kernels.sweep import BLOCK, nothing
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel, one_by_one
 from minitransformer.typing import Array
 
-SMALL = 2**16  # exponentials, for which no helper is called
+SMALL = 2**16  # exponentials for each thread: for less, no helper is called
 
 
 @inlined
 def add_up(q, dq, k, away, later, total):
-    """total = later + q ⊙ dq − k ⊙ away, or their sum if there is one gate for all channels."""
+    """total = later + q ⊙ dq − k ⊙ away; summed over the channels if one gate serves all of them."""
     if len(total) != len(q):
         total[0] = later[0] + (dot(q, dq) - dot(k, away))
     else:
@@ -39,14 +39,14 @@ def add_up(q, dq, k, away, later, total):
 
 @inlined
 def spread(total, missed, share, nothing, y):
-    """y = total − share · what has been missed. Where y is as good as nothing before, it is nothing."""
+    """y = total − share · missed; but 0 where y, which holds α before, is less than `nothing`."""
     for c in range(len(y)):
         y[c] = 0 if y[c] < nothing else total[c] - share * missed[c]
 
 
 @inlined
 def part_looked_up(written, away):
-    """away, −k's share in what has been looked up, becomes written − away; and written becomes the gradient, written + away."""
+    """written (y of scan.py) becomes dk = y − b, and away, which holds −b, becomes y + b."""
     for c in range(len(away)):
         both = written[c] + away[c]
         away[c] = written[c] - away[c]
@@ -55,13 +55,14 @@ def part_looked_up(written, away):
 
 @compiled
 def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
-    """Y_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the next meeting, and what has met there; a task for each head.
+    """Y_t = dln α_t = Σ (q_i ⊙ dq_i − k_i ⊙ dk_i) over i from t to the next meeting, plus what met there; a task for each head.
 
-    The first meeting is before the first position, the last behind the last one, where the block may be a short one. What a sum
-    then misses at the meeting before, it has lost by rounding, a little at each position. Y is α before. Where that is
-    as good as nothing, so is α ⟨S, G⟩: not what rounding leaves of the sum, which may be multiplied by ln α next.
-    With one gate for all channels, Y is (B, n, 1), the sum over them. Of the delta rule dk is what its keys have written; less
-    what they have looked up it is their gradient, and takes its place, and together they are in Y.
+    met          Σ_v S ⊙ G, (B, blocks + 1, channels): before the first position, and behind each block; the last may be short
+    looked_up    −b of the delta rule, (B, n, channels), else (B, 0, 0). Then dk is y of scan.py, and becomes y − b
+    Y            holds α before. (B, n, channels), or (B, n, 1) for one gate that serves all channels
+    nothing      where α is less than this, Y is 0, since α ⟨S, G⟩ nearly is: what rounding leaves may meet a large ln α next
+
+    By how much the sum misses what met before the block, it has lost by rounding, a little at each position.
     """
     n, gates = Y.shape[1], Y.shape[2]
     total, missed = np.empty((BLOCK + 1, gates), Y.dtype), np.empty(gates, Y.dtype)
@@ -91,7 +92,7 @@ def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
 
 
 def exponentials(X: Array, Y: Array, queue: Array) -> None:
-    """Y = exp X, in parts. Not compiled: NumPy's takes many numbers at once, and leaves the interpreter free too."""
+    """Y = exp X, in parts. Not compiled: NumPy's exp takes many numbers at once, and leaves the interpreter free too."""
     for part in one_by_one(queue, queue[1]):
         start, stop = cut(len(X), part, queue[1])
         np.exp(X[start:stop], out=Y[start:stop])
@@ -105,7 +106,7 @@ def fading(log_decay: Array) -> Array:
 
 
 def meet_at_the_ends(met: Array, decay: Array, S_0: Array, S: Array, dS_0: Array, dS: Array) -> None:
-    """S and G also meet before the first position, where G fades once more and is dS_0, and behind the last one."""
+    """Fill the first and the last row of met; and dS_0, which the sweep left behind the first α, is multiplied by it."""
     dS_0 *= decay[:, :1].prod(1)[..., None]
     met[:, 0] = np.vecdot(S_0, dS_0)
     if decay.shape[1] % BLOCK:  # or else the sweep has met there
@@ -115,7 +116,7 @@ def meet_at_the_ends(met: Array, decay: Array, S_0: Array, S: Array, dS_0: Array
 def log_decay_gradient(
     decay: Array, q: Array, dq: Array, k: Array, dk: Array, met: Array, looked_up: Array | None = None
 ) -> Array:
-    """dln α, which replaces α."""
+    """dln α, (B, n, 1 or r), written over `decay`; of the delta rule dk becomes the gradient of its keys."""
     looked_up = nothing(len(q), 3, q.dtype) if looked_up is None else looked_up
     in_parallel(len(q), between_meetings, q, dq, k, dk, looked_up, met, np.finfo(q.dtype).eps, decay)
     return decay

@@ -11,7 +11,8 @@ writes out for each edge (two gathered rows, their sum, a weighted row) never le
 another task adds: a row belongs to one task, and on the way back the same edges are walked through in the order of their columns.
 So no sum waits for another core, and none depends on how many there are.
 
-Numbers: H heads, scores from r channels of each, values of d. An edge of which `seen` says no has weight 0 and fetches nothing.
+There are H heads, with queries and keys of r channels and values of d. An edge that `seen` hides has weight 0, and its value
+is not read.
 """
 
 import math
@@ -25,7 +26,7 @@ from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import larger
 from minitransformer.typing import Array
 
-ADDITIVE, PRODUCT = 0, 1  # s = a·LeakyReLU(q + k), or s = scale · q·k
+ADDITIVE, PRODUCT = 0, 1  # s = a·LeakyReLU(q + k), or s = q·k, with the scale in q
 SMALL = 2**14  # numbers fetched; what has fewer is done before a second thread is awake
 PARTS = 256  # of the rows, for a sum over all of them
 LOG2E = math.log2(math.e)
@@ -33,7 +34,7 @@ LOG2E = math.log2(math.e)
 
 @any_order
 def product(x, y, first, last):
-    """Σ x_c y_c. Eight channels at a time are one instruction."""
+    """Σ x_c y_c for c = first … last − 1, in blocks of eight where possible, which become vector instructions."""
     s = x.dtype.type(0)
     if (last - first) % 8 == 0:
         for block in range(first, last, 8):
@@ -47,7 +48,7 @@ def product(x, y, first, last):
 
 @compiled
 def bent(q, k, a, slope, terms):
-    """The terms a_c LeakyReLU(q_c + k_c) of all heads."""
+    """terms_c = a_c LeakyReLU(q_c + k_c), for the channels of all heads."""
     for c in range(len(terms)):
         p = q[c] + k[c]
         terms[c] = a[c] * (p if p > 0 else slope * p)
@@ -55,7 +56,7 @@ def bent(q, k, a, slope, terms):
 
 @any_order
 def sums_of_heads(terms, s):
-    """s_h = Σ of the terms of head h; eight at a time are one instruction."""
+    """s_h = Σ of the terms of head h, in blocks of eight where possible, which become vector instructions."""
     r = len(terms) // len(s)
     for h in range(len(s)):
         total = terms.dtype.type(0)
@@ -71,7 +72,7 @@ def sums_of_heads(terms, s):
 
 @compiled
 def add(y, w, v, d):
-    """y_h += w_h v_h for each head; eight channels at a time are one instruction."""
+    """y_h += w_h v_h for each head, in blocks of eight channels where possible, which become vector instructions."""
     if d % 8 == 0:
         for h in range(len(w)):
             for block in range(h * d, (h + 1) * d, 8):
@@ -85,7 +86,7 @@ def add(y, w, v, d):
 
 @compiled
 def spread(numbers, channels):
-    """The number of each head, for each of its channels."""
+    """Copy the number of each head to each of its channels."""
     r = len(channels) // len(numbers)
     for h in range(len(numbers)):
         for c in range(h * r, (h + 1) * r):
@@ -94,7 +95,7 @@ def spread(numbers, channels):
 
 @compiled
 def is_seen(seen, b, e, h):
-    """Whether this head of this sample sees this edge; no rows: all do."""
+    """Whether head h of sample b sees edge e; if `seen` has no rows, all do."""
     if len(seen) == 0:
         return True
     return seen[b if len(seen) > 1 else 0, e, h if seen.shape[2] > 1 else 0]
@@ -102,7 +103,7 @@ def is_seen(seen, b, e, h):
 
 @compiled
 def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
-    """Weights A (B, E, H) and Y (B, n, H d). The scores are in base 2: a, or Q, is multiplied by log₂ e."""
+    """Fill the weights A (B, E, H) and Y (B, n, H d). Scores are in base 2: the caller multiplies a, or Q, by log₂ e."""
     Q, K, V, a, starts, sources, seen, A, Y = borrowed((Q, K, V, a, starts, sources, seen, A, Y))
     n, H = Y.shape[1], A.shape[2]
     r, d, zero, all_seen = Q.shape[2] // H, Y.shape[2] // H, Y.dtype.type(0), len(seen) == 0
@@ -159,7 +160,7 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
 
 @compiled
 def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ, da, dS, queue):
-    """dS (B, E, H) from dA = dY Vᵀ along the edges, dQ, and the parts of da, each the sum of some rows; it quotes `attend`."""
+    """Fill dS (B, E, H), add to dQ, and to the parts of da (tasks, H r), each the sum over some rows. It quotes `attend`."""
     Q, K, V, a, starts, sources, seen = borrowed((Q, K, V, a, starts, sources, seen))
     A, dY, dQ, da, dS = borrowed((A, dY, dQ, da, dS))
     n, H = dY.shape[1], A.shape[2]
@@ -206,7 +207,7 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
 
 @compiled
 def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, parts, A, dS, dY, dK, dV, queue):
-    """dK and dV, column by column; the edges of column j are order[starts[j] : starts[j + 1]]; it quotes `attend`."""
+    """Add to dK and dV, column by column; the edges of column j are order[starts[j] : starts[j + 1]]. It quotes `attend`."""
     Q, K, a, starts, order, destinations, seen = borrowed((Q, K, a, starts, order, destinations, seen))
     A, dS, dY, dK, dV = borrowed((A, dS, dY, dK, dV))
     m, H = dV.shape[1], A.shape[2]
@@ -239,7 +240,7 @@ def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, part
 
 @compiled
 def neighbour_sums(X, weights, starts, order, ends, parts, Y, queue):
-    """y_i = Σ_e w_e x_end(e) over the edges order[starts[i] : starts[i + 1]] of i."""
+    """y_i += Σ_e w_e x_ends[e] over the edges e of row i, order[starts[i] : starts[i + 1]]."""
     X, weights, starts, order, ends, Y = borrowed((X, weights, starts, order, ends, Y))
     n, d = Y.shape[1], Y.shape[2]
     for task in claimed(queue, len(Y) * parts):
@@ -257,14 +258,14 @@ def neighbour_sums(X, weights, starts, order, ends, parts, Y, queue):
 
 
 def _parts(size: int, rows: int) -> int:
-    """Of the rows, so that nobody has much more to do than another; one, where there is little."""
+    """Into how many parts the rows are cut, so that no thread has much more to do than another; one, where there is little."""
     return 1 if size < SMALL else max(1, min(PARTS, rows))
 
 
 def forward(
     kind: int, Q: Array, K: Array, V: Array, a: Array, slope: float, lists: tuple[Array, ...], seen: Array, heads: int
 ) -> tuple[Array, Array]:
-    """Weights (B, E, H) and Y (B, n, H d), of Q and K (B, n, H r), V (B, n, H d), a (H r) and seen (0, 1 or B; E; 1 or H).
+    """Weights (B, E, H) and Y (B, n, H d) from Q, K (B, n, H r), V (B, n, H d), a (H r,) and seen (0, 1 or B; E; 1 or H).
 
     lists   row_starts, sources, destinations, column_starts and by_source, as in related/graph.py
     """
@@ -285,7 +286,7 @@ def backward(
     kind: int, Q: Array, K: Array, V: Array, a: Array, slope: float, lists: tuple[Array, ...], seen: Array, A: Array,
     dY: Array,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """dQ, dK, dV and da."""
+    """dQ, dK, dV and da, with the shapes of Q, K, V and a, from the weights A and dY."""
     row_starts, sources, destinations, column_starts, by_source = map(for_reading, lists)
     (B, n, width), E, slope = V.shape, len(sources), V.dtype.type(slope)
     parts = _parts(B * E * width, n)
@@ -305,7 +306,7 @@ def backward(
 
 
 def sums(X: Array, weights: Array, starts: Array, order: Array, ends: Array) -> Array:
-    """Y (B, n, d), the weighted sums of the rows of X at the ends of the edges of each row."""
+    """y_i = Σ_e w_e x_ends[e] over the edges e of row i, order[starts[i] : starts[i + 1]]; X and Y (B, n, d), weights (E,)."""
     Y = np.zeros(X.shape, X.dtype)
     parts = _parts(X.shape[0] * X.shape[2] * len(ends), X.shape[1])
     arrays = map(for_reading, (X, weights, starts, order, ends))

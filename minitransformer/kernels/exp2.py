@@ -1,7 +1,7 @@
 """2ˣ for x ≤ 0, and tanh, in a form that the compiler turns into vector instructions.
 
     k = round(x)                     so that r = x − k lies in [−½, ½]
-    y = Σ_k (r ln 2)^k / k!          the Taylor series of 2ʳ, to the last bit after 8 terms (float32) or 14 (float64)
+    y = Σ_i (r ln 2)^i / i!          the Taylor series of 2ʳ, to the last bit after 8 terms (float32) or 14 (float64)
     2ˣ = 2ᵏ y                        the float 2ᵏ has the bits of k + 127 in the place of its exponent (+ 1023 in float64)
 
 Why not `math.exp`: it is a call for each number, where this is about fifteen instructions for 4, 8 or 16 numbers at once. Why
@@ -14,7 +14,7 @@ that plus 127 stands in the lowest bits. The trick needs sums in the order in wh
 (R's "not available" is a NaN with 1954 in it), and 2^−∞ is 0.
 
 tanh |x| = −e / (2 + e) with e = 2ᵗ − 1 and t = −2 |x| log₂ e. In e = 2ᵏ (y − 1) + (2ᵏ − 1) the series y is taken without its
-first term, the 1, so that no digit is lost where x is small: there k = 0, and e is y − 1.
+term of i = 0, the 1, so that no digit is lost where x is small: there k = 0, and e is y − 1.
 """
 
 import math
@@ -27,9 +27,9 @@ from minitransformer.kernels.compiling import CONTRACT
 
 TAYLOR32 = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(7, -1, -1))
 TAYLOR64 = tuple(math.log(2) ** k / math.factorial(k) for k in range(13, -1, -1))
-ROUND32 = np.float32(1.5 * 2**23 + 127)  # and the exponent of 1
+ROUND32 = np.float32(1.5 * 2**23 + 127)  # 1.5 · 2²³ to round; 127 stands for 2⁰ in the exponent of a float
 ROUND64 = 1.5 * 2.0**52 + 1023
-TWICE = 2 * math.log2(math.e)
+TWICE = 2 * math.log2(math.e)  # e^(−2 |x|) is 2^(−TWICE |x|)
 
 
 def exp2_float32(x):

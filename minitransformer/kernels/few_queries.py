@@ -3,11 +3,11 @@
     for each query of each head, heads in parallel:
         s_j = scale ⟨q, k_j⟩ + bias                      for the keys it sees; c tanh(s_j/c) where there is a cap c
         p_j = exp(s_j − top)
-        y = Σ_j p_j v_j / Σ_j p_j,   L = top + ln Σ_j p_j      both sums with exp(b − top), where there is a sink b
+        y = Σ_j p_j v_j / Σ_j p_j,   L = top + ln Σ_j p_j      Σ_j p_j + exp(b − top) in both, where there is a sink b
 
 Why this is fast. There is nothing to reuse: each key and each value is read once, for a few operations on each number,
-so the time is that of reading them from memory. A tile of 64 queries, one of them real, would do 64 times the arithmetic;
-NumPy would read the keys with one core. The way back is that of the tiles (minitransformer/kernels/attention.py).
+so the time is that of reading them from memory. A tile of 64 queries, one of them real, would do 64 times the arithmetic.
+The way back is that of the tiles (minitransformer/kernels/attention.py).
 """
 
 import math
@@ -34,7 +34,7 @@ def dot(x, y):
 
 @inlined
 def add_four(p, V, j, y):
-    """y += Σ p_i v_i over four values, from j on."""
+    """y += Σ_t p_t v_t for t = j … j + 3."""
     a, b, c, d = p[j], p[j + 1], p[j + 2], p[j + 3]
     for i in range(len(y)):
         y[i] += a * V[j, i] + b * V[j + 1, i] + c * V[j + 2, i] + d * V[j + 3, i]
@@ -42,7 +42,7 @@ def add_four(p, V, j, y):
 
 @inlined
 def attend_few(Q, K, V, bias, mask, causal, m, scale, sink, cap, Y, L):
-    """All queries of one head against the first m keys. Of a key that the mask hides neither the key nor the value is read."""
+    """Fill Y and L of one head: all its queries, the first m keys. Of a key that the mask hides, key and value are not read."""
     n, d, dv = len(Y), Q.shape[1], Y.shape[1]
     room, factor = np.empty(m, Q.dtype), Q.dtype.type(scale * LOG2E)
     for i in range(n):
@@ -83,7 +83,7 @@ def attend_few(Q, K, V, bias, mask, causal, m, scale, sink, cap, Y, L):
 
 @compiled
 def attend_plainly(Q, K, V, m, scale):
-    """Y of all heads, one after another: causal, no bias, mask, sink or cap, m keys. One call, for a short text."""
+    """Y of all heads, one after another, for m keys: causal, without bias, mask, sink and cap. One call, for a short text."""
     Y, L = np.empty((len(Q), Q.shape[1], V.shape[2]), Q.dtype), np.empty(Q.shape[1], Q.dtype)
     no_sink, no_cap = Q.dtype.type(-np.inf), Q.dtype.type(0)
     bias, mask, sharing = np.empty(0, Q.dtype), np.empty((1, 0), np.bool_), len(Q) // len(K)
@@ -94,7 +94,7 @@ def attend_plainly(Q, K, V, m, scale):
 
 @compiled
 def forward_few(Q, K, V, pairs, m, scale, Y, L, queue):
-    """Y and L, a task for each head."""
+    """Fill Y and L, with a task for each head."""
     for b in claimed(queue, len(Y)):
         kv, its_bias, its_mask, _ = pairs.of[b]
         bias, mask, sink, cap = pairs.bias[its_bias], pairs.mask[its_mask], pairs.sink[b], Q.dtype.type(pairs.cap)

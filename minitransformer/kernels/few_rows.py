@@ -1,11 +1,11 @@
 """A few rows through the layers of a block, as in generation: one new token.
 
-    normed          γ ⊙ (x − μ)/√(σ² + ε) + β
-    feed_forward    f(x W₁ + b₁) W₂ + b₂
-    gated           (f(x U₁ + b₁) ⊙ (x U₂ + b₂)) W + b
+    normed                  γ ⊙ (x − μ)/√(σ² + ε) + β
+    feed_forward            f(x W₁ + b₁) W₂ + b₂
+    gated_feed_forward      (f(x U₁ + b₁) ⊙ (x U₂ + b₂)) W + b
 
 Why this is fast. A row has so little arithmetic that the calls around it take longer: here each layer is one call with one
-result, and nothing is remembered for a way back. W is read once, row by row, and the sums run along its rows.
+result, and nothing is remembered for a way back. For each x, W is read once, row by row, and the sums run along its rows.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ KINDS = {"relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH}
 
 @compiled
 def norm_rows(X, gamma, beta, eps, centre):
-    """Y, row by row; with `centre` = False, μ is 0."""
+    """γ ⊙ (x − μ)/√(σ² + ε) + β for each row x of X; with `centre` = False, μ is 0 and σ² is the mean of x²."""
     one, D, Y = X.dtype.type(1), X.dtype.type(X.shape[1]), np.empty(X.shape, X.dtype)
     for i in range(len(X)):
         x, y = X[i], Y[i]
@@ -71,7 +71,7 @@ def gated_layers(X, U_1, b_1, U_2, b_2, W, b, gate):
 
 
 def _few(X: Array, *pairs: tuple[Array, tuple[int, ...]]) -> bool:
-    """Whether these are few rows, and everything is of their dtype and of the shape beside it."""
+    """Whether X has few rows, and each array of the pairs has its dtype and the shape beside it."""
     return X.size <= FEW * X.shape[-1] and all(a.dtype == X.dtype and a.shape == shape for a, shape in pairs)
 
 
@@ -85,7 +85,7 @@ def normed(X: Array, gamma: Array, beta: Array | None, eps: float) -> Array | No
 
 
 def feed_forward(X: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, kind: str) -> Array | None:
-    """Both layers of a few rows; None for what has to go the usual way."""
+    """f(x W₁ + b₁) W₂ + b₂ for a few rows x; None for what has to go the usual way."""
     D, hidden = X.shape[-1], len(b_1)
     layers = (W_1, (D, hidden)), (b_1, (hidden,)), (W_2, (hidden, D)), (b_2, (D,))
     if not _few(X, *layers) or (kind == "gelu" and X.dtype != np.float32):
@@ -96,7 +96,7 @@ def feed_forward(X: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, kind:
 def gated_feed_forward(
     X: Array, U_1: Array, b_1: Array, U_2: Array, b_2: Array, W: Array, b: Array, gate: str
 ) -> Array | None:
-    """A gated network on a few rows; None for what has to go the usual way."""
+    """(f(x U₁ + b₁) ⊙ (x U₂ + b₂)) W + b for a few rows x; None for what has to go the usual way."""
     D, hidden = X.shape[-1], len(b_1)
     first = (U_1, (D, hidden)), (b_1, (hidden,)), (U_2, (D, hidden)), (b_2, (hidden,))
     if not _few(X, *first, (W, (hidden, D)), (b, (D,))) or (gate == "gelu" and X.dtype != np.float32):

@@ -4,14 +4,14 @@
     for each 64 rows of X, in parallel:              for each part of the rows, in parallel:
         for each 64 columns of W:                        for each 64 rows of the part:
             for each 128 of the inner length:                for each tile of dW:
-                tile of Y = b, or what is there                  its part += (tile of X)ᵀ (tile of dY)
+                tile of Y = b, or itself if not the first        its part += (tile of X)ᵀ (tile of dY)
                             + (tile of X) (tile of W)        dW = sum of the parts
 
 Why not BLAS, which is as fast? BLAS brings threads of its own, and when it has done a product they go on spinning for a
 while, on the cores that the next compiled loop wants. These loops run on the threads of all the others.
 What is used many times is copied to a place of its own first: W forwards, a tile of dY backwards. In an array whose rows
-are 512 or 1024 bytes apart the rows of a tile compete for the same few places of the first-level cache; copied, they take
-256 bytes each, and all fit. Y is written where it belongs, while the next product is under way: memory is slow here.
+are 512 or 1024 bytes apart the rows of a tile compete for the same few places of the first-level cache; copied, they lie
+side by side, and all fit. A tile of Y is written straight to its place: it goes to memory during the next product.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ INNER = 128  # rows of W at a time, 32 KiB in float32
 
 @compiled
 def some_rows(X, panels, r0, Y):
-    """Y = X W + b for rows r0 … r0 + 63. A panel has 64 columns of W, and below them those of b."""
+    """Y = X W + b for rows r0 … r0 + 63. A panel holds 64 columns of W, and below them the same columns of b."""
     D, rows = X.shape[1], min(LANES, len(X) - r0)
     A, space = X[r0 : r0 + rows, :D], tile(LANES, X)
     if rows % 4:
@@ -58,7 +58,7 @@ def rows_times(X, panels, Y, queue):
 
 @compiled
 def in_panels(W, b):
-    """W cut into panels of 64 columns, each with those of b as one more row below."""
+    """W cut into panels of 64 columns, each with the same columns of b as one more row: (panels, D + 1, 64)."""
     D, E = W.shape
     panels = room((E + LANES - 1) // LANES, D + 1, W.dtype)
     for p in range(len(panels)):
@@ -97,7 +97,7 @@ def columns_of_some_rows(X, dY, start, stop, C, db):
 
 @compiled
 def columns_times(X, dY, C, dbs, queue):
-    """The parts of dW = Xᵀ dY and of db: each part of the rows has a C of its own."""
+    """The parts of dW = Xᵀ dY and of db: each part of the rows fills a C and a db of its own."""
     parts = len(C)
     step = (len(X) + parts - 1) // parts
     for part in claimed(queue, parts):
@@ -119,15 +119,16 @@ def sum_of_parts(C, dW, queue):
 
 
 def in_tiles(X: Array) -> bool:
-    """Whether these rows are worth tiles: only the micro-kernel is as fast as BLAS, and a few rows don't fill a tile."""
+    """Whether X is multiplied in tiles here: only the micro-kernel is as fast as BLAS, and a few rows don't fill a tile."""
     return current() == "micro" and len(X) >= LANES
 
 
 def same_length(A: Array, i: int, B: Array, j: int) -> None:
-    """Refuse matrices that don't fit together: the loops look at no index."""
+    """Raise ValueError unless axis i of A is as long as axis j of B, and their dtypes are the same: loops check no index."""
     if A.shape[i] != B.shape[j] or A.dtype != B.dtype:
         raise ValueError(
-            f"{A.dtype} {A.shape} and {B.dtype} {B.shape} can't be multiplied: axes {i} and {j} differ, or the dtypes"
+            f"{A.dtype} {A.shape} and {B.dtype} {B.shape}: axis {i} of the first and axis {j} of the second should be equal, "
+            "and so should the dtypes"
         )
 
 

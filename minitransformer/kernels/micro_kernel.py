@@ -1,4 +1,4 @@
-"""The micro-kernels: what is held in registers. The only place where the book leaves plain Python.
+"""The micro-kernels: inner loops that keep their sums in registers, written in LLVM's instructions from Python.
 
 Six rows of a matrix product:
 
@@ -17,14 +17,14 @@ function below writes down LLVM's instructions, one by one, as a Python loop ove
 
 A vector is as wide as the registers of this machine are. With 32 registers (of 64 bytes in AVX-512, of 16 on ARM) there are
 four vectors to a row (24 for C), with 16 registers (of 32 bytes in AVX2) two (12 for C). More rows mean fewer reads for each
-multiply-add: chapter 17 measures what six are worth against four. Four are for what six leave over.
+multiply-add: chapter 17 measures what six are worth against four. Rows that six leave over are taken four at a time.
 
-Two positions of a memory M, for some columns (why it is this: passes.py):
+A pass over some columns of a memory M, which positions s and s′ write and the next two, t and t′, read (passes.py says why):
 
-    y₁ = y₂ = 0
+    y_t = y_t′ = 0
     for each row c of M:
-        m = f ⊙ M_c + w₁_c · x₁ + w₂_c · x₂               M is read once, and written once; f, x: along the columns
-        y₁ += r₁_c · m,  y₂ += r₂_c · m
+        m = f ⊙ M_c + w_sc · x_s + w_s′c · x_s′           M is read once, and written once; f, x and y run along the columns
+        y_t += r_tc · m,  y_t′ += r_t′c · m
         M_c = m
 
 Four operations or more for a vector of M that is in the first-level cache, and a core starts two in a cycle: the loads and the
@@ -34,7 +34,7 @@ y at every row.
 To have another machine's shape: NUMBA_CPU_NAME=haswell gives that of AVX2, and where there is AVX-512,
 NUMBA_CPU_NAME=x86-64-v4 NUMBA_CPU_FEATURES=+prefer-128-bit gives that of ARM.
 
-No result depends on this file: in the tier "numba" the loops of tiles.py make the same products, more slowly.
+The tier "numba" does without this file: the loops of tiles.py and passes.py compute the same, more slowly.
 """
 
 import itertools
@@ -46,19 +46,19 @@ from numba.extending import intrinsic
 
 from minitransformer.backend import register
 
-REGISTER = register() or 16  # bytes; where there are none, nobody calls this kernel
+REGISTER = register() or 16  # bytes of a vector; where there are no such registers, nobody calls this kernel
 WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
-WIDTH = 64  # of a memory
-WRITTEN, READ, FADES = 0, 4, 8  # rows below it: x of two positions, the same for W_2; y of two, the same for R_2; f
-AS_R, AS_R_2, AS_W, AS_W_SECOND, AS_W_2, AS_W_2_SECOND, AS_M = range(7)  # rows beside it, where its own fade
-BY_ROWS, BY_COLUMNS = 1, 2  # how it fades, if it does
-READS_2, WRITES_2 = 1, 2  # what else is read or written, if anything is
-NARROW = 2  # ... for what is left of a row that is no multiple of WIDE vectors
+NARROW = 2  # ... at its right edge, if the columns are no multiple of WIDE vectors
+WIDTH = 64  # columns of a memory
+WRITTEN, READ, FADES = 0, 4, 8  # where rows below it begin: x of two positions, then for W_2; y of two, then for R_2; f
+AS_R, AS_R_2, AS_W, AS_W_SECOND, AS_W_2, AS_W_2_SECOND, AS_M = range(7)  # columns beside it, where its rows fade
+BY_ROWS, BY_COLUMNS = 1, 2  # how a memory fades, if it does
+READS_2, WRITES_2 = 1, 2  # whether there is a second read, or a second write, if any
 _i64 = ir.IntType(64)
 
 
 def fixed(value):
-    """A number in the code."""
+    """An integer constant, written into the code."""
     return ir.Constant(_i64, value)
 
 
@@ -69,15 +69,15 @@ def _read(builder, address, kind, size):
 
 
 def _fma(builder, vector, size):
-    """a · b + c of vectors."""
+    """LLVM's function for a · b + c of vectors."""
     name = f"llvm.fma.v{vector.count}f{8 * size}"
     return builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
 
 
 def _some_rows(rows, vectors_in_row):
-    """Code for C[r:s, c:e] = S + A[r:s] B[:, c:e] with s = r + rows and as many vectors in a row; rows of B, S, C are contiguous.
+    """Code for C[r:s, c:e] = S[r:s, c:e] + A[r:s] B[:, c:e], with s = r + rows and `vectors_in_row` vectors from c to e.
 
-    S has a row for each of C, or one for all of them, or none, and then C = A B.
+    S has a row for each of C, or one for all of them, or none, and then C = A B. Rows of B, S and C are contiguous.
     """
 
     def typing(typingctx, A, B, S, C, r, c):
@@ -165,16 +165,18 @@ def _spread(builder, value, vector):
 
 @intrinsic
 def some_columns(typingctx, memory, reads, writes, at, part, fading, second):
-    """M = f ⊙ M + Σ w xᵀ, y = rᵀ M for each r, in WIDE vectors of columns from c on; in two, if no more are `left`.
+    """M = f ⊙ M + Σ w xᵀ, y = rᵀ M for each r, for WIDE vectors of columns from c on; for NARROW, if no more are left.
 
-    memory   M, below, beside. M has so many rows, WIDTH numbers each, one behind the other; and so has `below`: x of s and of
-             s_2, the same for W_2, y of t and of t_2, the same for R_2, and f
-    reads    R and R_2: rows t and t_2 from `start` on; writes: W and W_2, s and s_2
-    at       t, t_2, s, s_2; part: start, rows, c, left
-    fading   0: f is 1. BY_COLUMNS: f stands below. BY_ROWS: M is multiplied by row AS_M of `beside`, along its rows, and the
-             others of `beside` stand for w, w₂, and for r, r₂ of t_2
-    second   0: neither R_2 nor W_2 is there. READS_2: R_2 is, as R. WRITES_2: W_2 is, as W
-    Each of these passes has its own instructions, all in one piece of code: to compile a whole sweep for each takes minutes.
+    memory   M, below, beside: M (rows · WIDTH); `below` (its rows · WIDTH): x of s and of s_2, both again for W_2, y of t and
+             of t_2, both again for R_2, and f; `beside` (7, numbers), used only if M fades by rows
+    reads    R and R_2, of which positions t and t_2 are read
+    writes   W and W_2, of which positions s and s_2 are written
+    at       (t, t_2, s, s_2)
+    part     (start, rows, c, left): M has the rows start … start + rows − 1 of a memory; `left` columns are there from c on
+    fading   0: f is 1. BY_COLUMNS: f stands below. BY_ROWS: row k of M is multiplied by beside[AS_M, k], and the other rows of
+             `beside` are taken in the place of w and w₂, and of r and r₂ of t_2
+    second   0: there is neither R_2 nor W_2. READS_2: R_2 is read as R is. WRITES_2: W_2 is written as W is
+    Each case has its own instructions, all in one piece of code: to compile a whole sweep for each takes minutes.
     """
 
     def code(context, builder, signature, arguments):
@@ -208,7 +210,7 @@ def some_columns(typingctx, memory, reads, writes, at, part, fading, second):
 
 
 def _columns(fading, second, vectors_in_row, builder, number, size, arrays, positions):
-    """The code of one pass, for so many vectors."""
+    """The code of `some_columns` for one case: how M fades, what else is read or written, how many vectors of columns."""
     M, R, R_2, W, W_2, beside, below = arrays
     t, t_2, s, s_2, start, rows, c = positions
     vector = ir.VectorType(number, REGISTER // size)
@@ -228,7 +230,7 @@ def _columns(fading, second, vectors_in_row, builder, number, size, arrays, posi
         return builder.add(builder.ptrtoint(array.data, _i64), first)
 
     def begin(array, position, faded):
-        """Where that row of an array begins that stands beside M; or what became of it, as the rows of M fade."""
+        """Address of the w or r of a position, from row `start` on; of its row `faded` of `beside`, where the rows of M fade."""
         if fading == BY_ROWS and faded is not None:
             return row_of(beside, faded)
         offset = builder.mul(position, builder.extract_value(array.strides, 0))
@@ -240,7 +242,7 @@ def _columns(fading, second, vectors_in_row, builder, number, size, arrays, posi
             builder.store(value, builder.inttoptr(place, vector.as_pointer())).align = size
 
     def each(row, *those):
-        """Where each w or r begins, and which row below the columns belongs to it."""
+        """For each w or r: its address, and the row below M that holds its x or y."""
         return [(begin(*one), row + i) for i, one in enumerate(those)]
 
     its_W, its_R = [(W, s, AS_W), (W, s_2, AS_W_SECOND)], [(R, t, None), (R, t_2, AS_R)]

@@ -1,17 +1,18 @@
 """The loops of a training step that go through an array row by row: layer norm, RMS norm, cross-entropy.
 
-    for each row x, in parallel:                             or one after another, if there are few
-        numbers of the row: its mean, deviation, top …       a pass over a row that is in the first-level cache
+    for each row x, in parallel:                             one after another, if the array is small
+        numbers of the row: its mean, root, top …            a pass over a row that is in the first-level cache
         y = what the definition makes of x and these         another pass, while it is still there
     on the way back
-            x̂ or P is found again from x and the numbers;  dx = …;  what rows add to a gain is added up in 32 parts
+        x̂ or P is found again from x and the numbers;  dx = …
+        dγ and dβ are sums over the rows, in 32 parts        in one, if the array is small
 
 Why this is fast. A row comes from memory once and its result goes there once, where NumPy writes and reads an array for
-every step of the formula. All that is remembered beside the argument are two numbers for each row.
+every step of the formula. All that is remembered beside the arguments are one or two numbers for each row.
 
-A sum along a row may be taken in any order (`reassoc`), because the compiler can then keep 16 sums side by side in a
-register. The loops that may do so hold no `exp2`, whose rounding trick needs the written order. The order is fixed when
-they are compiled, the number of parts by the size of the array, so bits don't depend on the number of threads.
+A sum along a row may be taken in any order (`any_order`), because the compiler can then keep many partial sums side by side
+in a register. Loops of this kind hold no `exp2`, whose rounding trick needs the written order. The order is fixed when they
+are compiled, the number of parts by the size of the array, so bits don't depend on the number of threads.
 """
 
 import math
@@ -26,12 +27,12 @@ from minitransformer.kernels.threads import claimed
 from minitransformer.kernels.tiles import larger
 from minitransformer.typing import Array
 
-LANES = 16  # largest entries side by side
+LANES = 16  # entries of a row that are compared side by side, in search of the largest
 PARTS = 32  # of the rows, for a sum over all of them
 
 
 def _rows(X: Array) -> Array:
-    """All batch axes as one, and the form that the loops take."""
+    """X as the loops take it, with all batch axes as one: (*batch, D) to (rows, D), contiguous."""
     return for_loops(X, X.dtype, X.shape).reshape(math.prod(X.shape[:-1]), X.shape[-1])
 
 
@@ -69,7 +70,7 @@ def along(dy, gamma, x, mu):
 
 @compiled
 def norm(centre, X, gamma, beta, eps, Y, mu, root, queue):
-    """Rows of y = γ ⊙ (x − μ)/√(mean (x − μ)² + ε) + β; with `centre` = False, μ is 0."""
+    """Fill each row of Y, y = γ ⊙ (x − μ)/root + β, and its mu and root = √(mean (x − μ)² + ε); with `centre` = False, μ is 0."""
     one, D = X.dtype.type(1), X.dtype.type(X.shape[1])
     for part in claimed(queue, queue[1]):
         for i in range(part * len(X) // queue[1], (part + 1) * len(X) // queue[1]):
@@ -84,7 +85,10 @@ def norm(centre, X, gamma, beta, eps, Y, mu, root, queue):
 
 @compiled
 def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, queue):
-    """Rows of dx = (G − mean G − x̂ mean(G ⊙ x̂))/root, and the parts of dγ and dβ, each the sum of some rows."""
+    """Fill dX, dx = (G − mean G − x̂ mean(G ⊙ x̂))/root, and add to dgamma and dbeta (parts, D), each part from some rows.
+
+    G is dy ⊙ γ. With `centre` = False, mean G is left out.
+    """
     one, zero, D = X.dtype.type(1), X.dtype.type(0), X.dtype.type(X.shape[1])
     parts = len(dgamma)
     for share in claimed(queue, queue[1]):
@@ -138,7 +142,7 @@ class LayerNormLoopPullback(NamedTuple):
 
     @property
     def Xhat(self) -> Array:  # noqa: N802
-        """(x − μ)/root, made again."""
+        """(X − μ)/root, made again when it is asked for."""
         return (self.X - self.mu) / self.root
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
@@ -160,7 +164,7 @@ class RMSNormLoopPullback(NamedTuple):
 
     @property
     def Xhat(self) -> Array:  # noqa: N802
-        """x/root, made again when it is asked for."""
+        """X/root, made again when it is asked for."""
         return self.X / self.root
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
@@ -178,7 +182,7 @@ def rms_norm(X: Array, gamma: Array, eps: float) -> tuple[Array, RMSNormLoopPull
 
 @compiled
 def entropy(logits, targets, top, totals, losses, queue):
-    """Rows of top = max x, total = Σ exp(x − top) and −log P(target) = ln total − (x_target − top)."""
+    """Of each row x: top = max x, total = Σ exp(x − top) and the loss −log P(target) = ln total − (x_target − top)."""
     log2e = logits.dtype.type(LOG2E)
     lanes, e = np.empty(LANES, logits.dtype), np.empty(logits.shape[1], logits.dtype)
     whole = logits.shape[1] // LANES * LANES
@@ -202,7 +206,7 @@ def entropy(logits, targets, top, totals, losses, queue):
 
 @compiled
 def entropy_back(logits, targets, top, totals, weight, dlogits, queue):
-    """Rows of (P − one-hot(target)) · weight, with P = exp(x − top)/total."""
+    """Fill the rows of dlogits: (P − one-hot(target)) · weight, with P = exp(x − top)/total."""
     log2e = logits.dtype.type(LOG2E)
     for part in claimed(queue, queue[1]):
         for i in range(part * len(logits) // queue[1], (part + 1) * len(logits) // queue[1]):
@@ -213,7 +217,7 @@ def entropy_back(logits, targets, top, totals, weight, dlogits, queue):
 
 
 class CrossEntropyLoopPullback(NamedTuple):
-    """∂(−log P_t)/∂logits = P − one-hot(t), averaged as the loss is; P = exp(x − top)/total is found again."""
+    """∂(−log P_t)/∂logits = P − one-hot(t), times the weight of its row; P = exp(x − top)/total is found again."""
 
     logits: Array
     targets: Array
@@ -223,7 +227,7 @@ class CrossEntropyLoopPullback(NamedTuple):
 
     @property
     def P(self) -> Array:  # noqa: N802
-        """The probabilities, made again."""
+        """The probabilities, made again when they are asked for."""
         return np.exp(self.logits - self.top[..., None]) / self.total[..., None]
 
     def __call__(self, dloss: Array) -> Array:
@@ -236,7 +240,7 @@ class CrossEntropyLoopPullback(NamedTuple):
 
 
 def cross_entropy(logits: Array, targets: Array, weight: Array) -> tuple[Array, CrossEntropyLoopPullback]:
-    """Σ −log P(target) · weight, with P = softmax(logits)."""
+    """The loss, Σ −log P(target) · weight over all rows, with P = softmax(logits)."""
     rows = _rows(logits)
     top, totals, losses = (np.empty(targets.shape, logits.dtype) for _ in range(3))
     numbers = top.reshape(-1), totals.reshape(-1), losses.reshape(-1)

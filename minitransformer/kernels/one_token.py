@@ -1,17 +1,17 @@
 """One new token through a block, as in generation:
 
-    z = LN(x);   q, k, v, … = z W + b                    q and k normed, then turned, if they are     `before`
-    y = what the core makes of them and of the past
-    x ← x + y W_o + b_o
-    x ← x + f(LN(x) W₁ + b₁) W₂ + b₂                     or (f(LN(x) W₁ + b₁) ⊙ (LN(x) W₃ + b₃)) W₂ + b₂     `behind`
+    before    z = LN(x);   q, k, v, … = z W + b                    then q and k are normed and turned, in a model that does so
+    core      y = what the core makes of them and of the past
+    behind    x ← x + y W_o + b_o
+              x ← x + f(LN(x) W₁ + b₁) W₂ + b₂                     or (f(LN(x) W₁ + b₁) ⊙ (LN(x) W₃ + b₃)) W₂ + b₂
 
 For dense softmax attention the core is here too, and all blocks are one call: K and V get one row more, in the room that the
 state has, and y = softmax(q Kᵀ/√d) V, head by head.
 
 Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here a
 block is two calls and its core's step, with one row of a table that says where its arrays are. (An array takes 0.3 µs to hand
-over; a block has 16 to 30.) What is left is the reading of the weights. It is for pre-norm blocks of heads; any other goes part
-by part, to the same numbers.
+over; a block has 16 to 30.) What is left is the reading of the weights. These loops are for pre-norm blocks of heads; any other
+block goes part by part, and gives the same numbers.
 """
 
 import ctypes
@@ -32,17 +32,17 @@ from minitransformer.kernels.pointwise import GATES
 from minitransformer.typing import Array
 
 EPS = 1e-6  # of `rms_norm`, which makes queries and keys of length √d
-KEPT = 128  # blocks whose parameters have been looked at
+KEPT = 128  # blocks whose addresses are remembered, at most
 
-# Where the arrays of a block are, a row of addresses: these twelve, of which W₃ and b₃ may be empty, then five numbers for each
-# projection: the addresses of W, of b, and of the gain, or 0 for no gain; how many columns it has; and 1 if it is turned.
+# A row says where the arrays of a block are. First the addresses of these twelve; W₃ and b₃ may be empty. Then five numbers for
+# each projection: the addresses of W, of b and of the gain, 0 for no gain; how many columns it has; and 1 if it is turned, or 0.
 GAMMA, BETA, GAMMA_2, BETA_2, W_O, B_O, W_1, B_1, W_3, B_3, W_2, B_2, FIRST = range(13)
 EACH = 5
 
 
 @intrinsic
 def at(typingctx, address, like):
-    """The numbers at an address, of the dtype of an array."""
+    """A pointer to the numbers at an address, of the dtype of the array `like`."""
 
     def code(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
@@ -60,19 +60,19 @@ if numba.config.DISABLE_JIT:
 
 @inlined
 def vector(address, n, like):
-    """The n numbers at an address."""
+    """The array of n numbers at an address, of the dtype of `like`."""
     return carray(at(address, like), (n,))
 
 
 @inlined
 def matrix(address, rows, columns, like):
-    """The rows × columns numbers at an address."""
+    """The array of rows × columns numbers at an address, of the dtype of `like`."""
     return carray(at(address, like), (rows, columns))
 
 
 @compiled
 def turn_rows(X, d, cos, sin, interleaved):
-    """Each head of each row, d numbers, turned pair by pair."""
+    """Turn each head of each row, d numbers, in place: pair f by the angle with cos[f] and sin[f]."""
     pairs = len(cos)
     for i in range(len(X)):
         for h in range(0, X.shape[1], d):
@@ -86,7 +86,7 @@ def turn_rows(X, d, cos, sin, interleaved):
 
 @compiled
 def put_row(X, rows, m):
-    """rows (B, G·d) as row m of X (B, G, room, d)."""
+    """Write rows (B, G·d) to row m of X (B, G, room, d)."""
     d = X.shape[3]
     for b in range(X.shape[0]):
         for g in range(X.shape[1]):
@@ -96,7 +96,7 @@ def put_row(X, rows, m):
 
 @compiled
 def before(X, row, d, cos, sin, position, interleaved, eps, centre):
-    """LN(X) W + b of all projections, one after another: (B, columns) each."""
+    """LN(X) W + b of all projections, normed and turned as `row` says: (B, columns) each, one behind the other in one array."""
     B, D = X.shape
     Z, start = norm_rows(X, vector(row[GAMMA], D, X), vector(row[BETA], D, X), eps, centre), 0
     of_all = np.empty(B * row[FIRST + 3 :: EACH].sum(), X.dtype)
@@ -114,7 +114,7 @@ def before(X, row, d, cos, sin, position, interleaved, eps, centre):
 
 @compiled
 def behind(X, Y, row, hidden, eps, centre, kind, gate):
-    """X + Y W_o + b_o, and then plus the feed-forward network of its norm; Y (B, H·dv)."""
+    """Z = X + Y W_o + b_o, Y (B, H·dv), and then Z + the feed-forward network of LN(Z); no gate is −1."""
     D = X.shape[1]
     Z = X + product(Y, matrix(row[W_O], Y.shape[1], D, X), vector(row[B_O], D, X))
     F = norm_rows(Z, vector(row[GAMMA_2], D, X), vector(row[BETA_2], D, X), eps, centre)
@@ -127,7 +127,7 @@ def behind(X, Y, row, hidden, eps, centre, kind, gate):
 
 @compiled
 def through_blocks(X, rows, rooms, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale, kind, gate):
-    """One row of each sample through all blocks, (B, D); `rooms` says where a block has its keys and values, and how many."""
+    """X (B, D) through all blocks; `rooms` has for each block the addresses of K and V, and how many rows fit there."""
     B, columns = len(X), len(X) * G * d
     for b in range(len(rows)):
         room, of_all = rooms[b], before(X, rows[b], d, cos, sin, position, interleaved, eps, centre)
@@ -144,9 +144,9 @@ def through_blocks(X, rows, rooms, G, d, cos, sin, position, interleaved, hidden
 
 
 class Known:
-    """Blocks of one form with their parameters, looked at once: where all arrays are, and the keys and values of the last call.
+    """Blocks of one form with their parameters: where all arrays are, and the keys and values of the last call.
 
-    rows   for each block, as above; None if an array of one of them is of another shape or dtype, or not row by row
+    rows   (blocks, numbers), as said above; None if any array has another shape or dtype than it should, or is not contiguous
     """
 
     def __init__(self, block: Any, params: tuple[Any, ...]) -> None:
@@ -177,7 +177,7 @@ class Known:
         return None if None in places else places  # type: ignore[return-value]
 
     def _place(self, X: Array | None, shape: tuple[int, ...]) -> int | None:
-        """Where an array is, or zeros for a bias that is not there; None for what is not as it should be."""
+        """Address of X, or of zeros for a bias that is None; None if X has another shape or dtype, or is not contiguous."""
         if X is None and len(shape) == 1:
             X = self.zeros[: shape[0]]
         return (
@@ -185,16 +185,17 @@ class Known:
         )
 
     def angles(self, position: int) -> tuple[Array, Array, int, bool]:
-        """cos and sin, as far as this position at least, it, and whether pairs are interleaved; no pairs if nothing turns."""
+        """cos and sin (positions, pairs), up to this position at least; the position; whether pairs are interleaved."""
         rotate = self.block.attention.rotate
         if rotate is not None and position >= len(self.cos):
             self.cos, self.sin = map(for_reading, rotate.table(position + 1, self.dtype))
         return self.cos, self.sin, position, rotate is not None and rotate.layout == "interleaved"
 
     def rooms(self, states: tuple[Any, ...], shape: tuple[int, ...], m: int) -> Array | None:
-        """Where the keys and values of each block are; None if they are of another dtype, length or shape than (*batch, G, m, d).
+        """For each block the addresses of K and V, and how many rows they have room for; None if the states don't fit.
 
-        shape    (*batch, G, d)
+        shape    (*batch, G, d), which K and V (*batch, G, room, d) should have without their rows
+        m        the length that each state should have
         """
         buffers: list[Array] = []
         for state in states:
@@ -217,9 +218,9 @@ _looked_at: dict[tuple[int, ...], Known] = {}
 
 
 def known(block: Any, params: tuple[Any, ...]) -> Known:
-    """What is known of blocks of this form with these parameters. All are kept, so nothing else can have their ids.
+    """The `Known` of these blocks, made once. It is found by ids, and holds the objects, so that no others get these ids.
 
-    The streams of a core stand in a dict, whose arrays a reader may have replaced: they have to be the same, too.
+    The streams of a core stand in a dict, whose arrays a reader may have replaced: their ids have to be the same, too.
     """
     streams = (params[0].attention.streams or {}).values()
     key = id(block), *map(id, params), *(id(X) for stream in streams for X in stream)
@@ -234,7 +235,7 @@ def known(block: Any, params: tuple[Any, ...]) -> Known:
 
 
 def _known_for(block: Any, params: tuple[Any, ...], X: Array) -> Known | None:
-    """What is known of these blocks, if the loops can take one token X of each sample through them."""
+    """The `Known` of these blocks, if the loops can take X, one token of each sample, through them; else None."""
     ffn, found = block.ffn, known(block, params)
     exact = getattr(ffn, "gate", None) or ffn.activation  # GELU of float64 is for NumPy
     fits = X.dtype == found.dtype and X.shape[-1] == block.width and (exact != "gelu" or X.dtype == np.float32)
@@ -242,15 +243,15 @@ def _known_for(block: Any, params: tuple[Any, ...], X: Array) -> Known | None:
 
 
 def _network(block: Any) -> tuple[Any, ...]:
-    """Of the norm and the feed-forward network, what the loops want to know."""
+    """(ε, whether it is layer norm, activation, gate), as numbers for the loops; −1 for what the network does not have."""
     norm, gate = block._norm, getattr(block.ffn, "gate", None)
     return norm.eps, norm.kind == "layer", *((KINDS[block.ffn.activation], -1) if gate is None else (-1, GATES[gate]))
 
 
 def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
-    """`Block.step` of usual blocks, all like this one, one after another, for one token of each sample, X (*batch, 1, D).
+    """`Block.step` of all blocks, which are like this one, for one token of each sample, X (*batch, 1, D); None if it can't be.
 
-    The states are those of softmax attention: keys and values, with room for one more. None for what has to go step by step.
+    The states are those of softmax attention: keys and values, which get one row more.
     """
     attention, m = block.attention, states[0].length + 1
     if (found := _known_for(block, params, X)) is None:
@@ -269,7 +270,7 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
 
 
 def around_core(block: Any, params: Any, X: Array, state: Any) -> tuple[Array, Any] | None:
-    """`Block.step` of one token of each of a few samples, whatever the core: a call before it, and one behind it."""
+    """`Block.step` for one token of each of a few samples, whatever the core, in two calls around it; None if it can't be."""
     batch, found = X.shape[:-2], _known_for(block, (params,), X)
     if found is None or len(rows := X.reshape(-1, block.width)) > FEW:
         return None

@@ -1,15 +1,15 @@
-"""A pass over a memory M: what has been written enters, M fades, and two positions read, s and t, one after the other:
+"""A pass over a memory M: what the positions s and s′ have written enters, M fades, and the next two read, first t, then t′:
 
-    M = a_s ⊙ (what was left of M, and what the two before them have written)
-    y_s = r_sᵀ M + ⟨r_s, w_s⟩ x_s
-    y_t = a_t ⊙ (r_tᵀ M + ⟨r_t, w_s⟩ x_s) + ⟨r_t, w_t⟩ x_t
+    M = a_t ⊙ (what was left of M + what s and s′ have written)
+    y_t = r_tᵀ M + ⟨r_t, w_t⟩ x_t
+    y_t′ = a_t′ ⊙ (r_t′ᵀ M + ⟨r_t′, w_t⟩ x_t) + ⟨r_t′, w_t′⟩ x_t′          if columns fade; in names t_2, s_2 stand for t′, s′
 
-Why this is fast. M is read and written once for both. All of a column fades alike, so a_t can wait, and goes with the next a into
-one factor of M, and into x_s: five operations for two positions, where a memory that does not fade needs four. Where the rows
-fade it goes into r_t, and with the next a into w_s, w_t and a factor of each row: some products beside M (`rows_fade`), and five
-operations on it again.
+Why this is fast. M is read and written once for both. All of a column fades alike, so a_t′ can wait, and goes with the next a
+into one factor of M, and into x_t: five operations for two positions, where a memory that does not fade needs four. Where rows
+fade, a_t′ goes into r_t′, and with the next a into w_t and a factor of each row of M: some products beside M (`rows_fade`), and
+five operations on it again. In plain loops a pass is for one position: t′ is t, and s′ is s.
 
-What is given are the arrays of one head, and which rows of them. What a position writes or has read stands below M's columns.
+The functions get the arrays of one head, and which rows of them. What a position writes or reads stands below M's columns.
 """
 
 from typing import NamedTuple
@@ -34,18 +34,19 @@ from minitransformer.kernels.micro_kernel import (
 from minitransformer.kernels.tiles import LANES, MICRO
 from minitransformer.typing import Array
 
-ROOM = 11  # rows below the columns of M: x and x₂ of two positions, y and y₂ of two, fades, and what a row of ones has seen
+ROOM = 11  # rows below M: x of two positions, x₂ of two, y of two, y₂ of two, two for how it fades, and its row of ones
 IN, IN_B, IN_2, IN_2B, OUT, OUT_B, OUT_2, OUT_2B, FADES, NOW, ONE = (row * LANES for row in range(ROOM))
 
 # ------------------------------------------------------------------------------------------- what a pass is given
 
 
 class Reads(NamedTuple):
-    """y_t = r_tᵀ M.
+    """What each position reads: y_t = r_tᵀ M, once t has written.
 
-    R       r of every position, (B, n, rows)
-    R_2     a second read, (B, n, rows), before t writes: y₂ = −r₂ᵀ M; or with β, (B, n), it is e = x − r₂ᵀ M, and x becomes β e
-    ones    one more row of r, where w has 1, (B, n)
+    R       r, (B, n, rows)
+    R_2     r₂ of a second read, (B, n, rows), before t writes: y₂ = −r₂ᵀ M
+    beta    β, (B, n); then y₂ is e = x − r₂ᵀ M instead, and β e is written in the place of x
+    ones    one more entry of each r, (B, n), for a row of M in which every w is 1
     """
 
     R: Array
@@ -55,12 +56,12 @@ class Reads(NamedTuple):
 
 
 class Writes(NamedTuple):
-    """M becomes M + w_t x_tᵀ.
+    """What each position writes: M becomes M + w_t x_tᵀ.
 
     W, X        w, (B, n, rows), and x, (B, n, columns)
     share       what x is multiplied by, (B, n)
-    W_2, X_2    a second write, after t has read, that is taken away: M − w₂ x₂ᵀ; x₂ is y itself if it is not given
-    ones        one more row of w, where r has 1, (B, n)
+    W_2, X_2    w₂ and x₂ of a second write, after t has read: M becomes M − w₂ x₂ᵀ. Without X_2, x₂ is y
+    ones        one more entry of each w, (B, n), for a row of M in which every r is 1
     """
 
     W: Array
@@ -72,14 +73,14 @@ class Writes(NamedTuple):
 
 
 class Fades(NamedTuple):
-    """a_t by rows, (B, n, rows), or by columns, (B, n, columns or 1)."""
+    """What M is multiplied by at each position, a_t: by rows, (B, n, rows), or by columns, (B, n, columns or 1)."""
 
     rows: Array | None = None
     columns: Array | None = None
 
 
 class Panel(NamedTuple):
-    """Head h, panel p, and rows k0 … k1 − 1 of its memory."""
+    """Where a sweep is, `here` in the code: head h, panel p of 64 columns, rows k0 … k1 − 1 of its memory."""
 
     h: int
     p: int
@@ -88,7 +89,7 @@ class Panel(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How it fades, and what else is read or written: the codes of micro_kernel.py. Whether plain loops make the passes."""
+    """How M fades and what else is read or written, in the codes of micro_kernel.py; and whether plain loops make the passes."""
 
     fading: int
     second: int
@@ -96,7 +97,10 @@ class Form(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """t and t₂ read in one pass over M; what s and s₂ have written enters first. M fades by a of u before t, of u₂ before t₂."""
+    """The positions of a pass, `at` in the code: what s and s_2 have written enters, and then t and t_2 read.
+
+    M fades by a of u before t reads, and by a of u_2 before t_2 does.
+    """
 
     t: int
     t_2: int
@@ -107,7 +111,7 @@ class Pass(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """M, rows × 64 in a row; what stands `below` its columns, ROOM × 64; and what stands `beside` its rows where they fade."""
+    """M (rows · 64,), the ROOM rows `below` it (ROOM · 64,), and what its rows take where they fade, `beside` it (7, numbers)."""
 
     M: Array
     below: Array
@@ -137,7 +141,12 @@ def faded_dot(a, b, f):
 
 @inlined
 def overlaps(reads, writes, A, form, at, k0, k1):
-    """⟨r, w⟩ of t, of t₂, of r at t₂ and w at t, and the same for R_2, and for W_2. They don't wait for M, nor M for them."""
+    """The inner products of a pass that need no M: (own, own_2, between, between_2).
+
+    own, own_2    ⟨r, w⟩ of t, and of t_2
+    between       ⟨r of t_2, w of t⟩; if rows fade, with a of u_2 in it
+    between_2     the same with r₂ in the place of r, or w₂ in the place of w; 0 if there is neither
+    """
     t, t_2 = at.t, at.t_2
     own = own_2 = dot(reads.R[t, k0:k1], writes.W[t, k0:k1])
     between = between_2 = reads.R.dtype.type(0)
@@ -164,9 +173,9 @@ def overlaps(reads, writes, A, form, at, k0, k1):
 
 @inlined
 def rows_fade(reads, writes, A, second, at, before, k0, k1, beside):
-    """What a pass takes in the place of M, of w, w₂ of both positions before it, and of r, r₂ of its second position.
+    """Fill `beside`: a factor for each row of M, w and w₂ of s and s_2, and r and r₂ of t_2, with the a that belong to them.
 
-    before   what the second position before it has read with, and M has waited for; −1 if there was one position only
+    before   u_2 of the pass before, whose a M does not have yet; −1 if it was for one position only
     """
     f, m, rows = A[at.u, k0:k1], beside[AS_M], k1 - k0
     if before >= 0:
@@ -197,7 +206,7 @@ def rows_fade(reads, writes, A, second, at, before, k0, k1, beside):
 
 @compiled
 def fade(fades, u, c0, width, f):
-    """f: how each column fades, or all of them."""
+    """f = a of position u for the columns from c0 on; one number for all columns, or one for each."""
     if fades.shape[1] == 1:
         a = fades[u, 0]
         for i in range(width):
@@ -210,7 +219,7 @@ def fade(fades, u, c0, width, f):
 
 @inlined
 def columns_fade(fades, u, c0, width, second, below):
-    """M fades as u says, for which FADES stands in the pass; and what was written before it, which M does not have yet."""
+    """a of u goes into the factor of M, at FADES, and into what s and s_2 have written, which M does not have yet."""
     fade(fades, u, c0, width, below[NOW:ONE])
     for i in range(LANES):
         f = below[NOW + i]
@@ -226,7 +235,7 @@ def columns_fade(fades, u, c0, width, second, below):
 
 @inlined
 def columns_fade_between(fades, u, c0, width, second, below):
-    """What the first of two has written, and the second has read, fades as u says. M waits, with FADES, for the next pass."""
+    """a of u goes into what the first of two positions has written, and what the second has read. M gets it in the next pass."""
     fade(fades, u, c0, width, below[FADES:NOW])
     for i in range(LANES):
         f = below[FADES + i]
@@ -242,7 +251,7 @@ def columns_fade_between(fades, u, c0, width, second, below):
 
 @compiled
 def advance_by_loops(memory, reads, writes, A, fading, second, at, k0, rows, width):
-    """M = f ⊙ M + w xᵀ + w₂ x₂ᵀ, times a, and y = rᵀ M, y₂ = r₂ᵀ M in one pass: r of position t, w of s, a of u."""
+    """M = a (f ⊙ M + w xᵀ + w₂ x₂ᵀ) and y = rᵀ M, y₂ = r₂ᵀ M in one pass: r of position t, w of s; a of u, if rows fade."""
     M, below = memory.M, memory.below
     below[OUT:FADES] = 0
     x, x_2, f = below[IN:IN_B], below[IN_2:IN_2B], below[FADES:NOW]
@@ -270,7 +279,7 @@ def advance_by_loops(memory, reads, writes, A, fading, second, at, k0, rows, wid
 
 @inlined
 def advance(memory, reads, writes, fades, form, at, here, width):
-    """The pass: what has been written enters, and t and t₂ read."""
+    """One pass over M: what has been written enters, and t and t_2 read; by plain loops or by the micro-kernel."""
     below, c0, rows = memory.below, here.p * LANES, here.k1 - here.k0
     fading_now = form.fading if at.u < len(writes.W) else 0
     if fading_now == BY_COLUMNS:
@@ -288,7 +297,7 @@ def advance(memory, reads, writes, fades, form, at, here, width):
 
 @inlined
 def reads_the_first(second, between, between_2, below):
-    """What the first of two has written, the second reads here: M does not have it yet."""
+    """Add to what the second of two positions reads what the first has written, since M does not have it yet."""
     for i in range(LANES):
         below[OUT_B + i] += between * below[IN + i]
     if second == READS_2:

@@ -1,6 +1,6 @@
 """The loops of a training step that go through an array entry by entry: activations, scatter-add, rotations, AdamW.
 
-    for each of as many parts of the array as there are threads, in parallel:      one if the array is small
+    for each part of the array, four for each thread, in parallel:       one part if the array is small
         for each entry x of the part:
             y = f(x)                                         4, 8 or 16 entries to an instruction
     on the way back
@@ -27,8 +27,8 @@ from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import claimed, in_parallel
 from minitransformer.typing import Array
 
-SMALL = 2**17  # entries: below this, to call the helpers would take longer than the loop
-BLOCK = 2048  # entries that are used three times while they are in the cache
+SMALL = 2**17  # entries: with fewer, to call the helpers would take longer than the loop
+BLOCK = 2048  # entries that stay in the cache while two or three loops go through them
 LOG2E = math.log2(math.e)
 
 
@@ -40,13 +40,13 @@ def for_loops(X: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
 
 
 def run(loop: Callable, size: int, *arguments: Any) -> None:
-    """A loop over all parts of an array: one for each thread, or one if it is small."""
+    """A loop over all parts of an array of `size` entries, in parallel; one part on this thread if it is small."""
     in_parallel(1 if size < SMALL else size, loop, *arguments)
 
 
 @inlined
 def cut(length, part, parts):
-    """Where a part begins and ends: at multiples of 64, so that every entry has its place in a vector in any number of parts."""
+    """Where a part begins and ends: at multiples of 64, so that an entry keeps its place in a vector in any number of parts."""
     step = (length + 64 * parts - 1) // (64 * parts) * 64
     return min(part * step, length), min((part + 1) * step, length)
 
@@ -96,7 +96,7 @@ def half_tanh(x, c, a, one, base):
 
 @compiled
 def activate_some(kind, x, y):
-    """y = f(x), entry by entry."""
+    """y = f(x), entry by entry; f is RELU, GELU or GELU_TANH, as `kind` says."""
     zero, one, base = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-2 * LOG2E)
     c, a = x.dtype.type(SQRT_2_OVER_PI), x.dtype.type(0.044715)
     if kind == RELU:
@@ -120,7 +120,7 @@ def activate(kind, X, Y, queue):
 
 @compiled
 def activate_back(kind, X, dY, dX, queue):
-    """One part of dX = f′(X) ⊙ dY."""
+    """dX = f′(X) ⊙ dY, in parts."""
     for part in claimed(queue, queue[1]):
         start, stop = cut(len(X), part, queue[1])
         x, dy, dx = X[start:stop], dY[start:stop], dX[start:stop]
@@ -153,7 +153,7 @@ def _back(kind: int, X: Array, dY: Array) -> Array:
 
 
 class ReluPullback(NamedTuple):
-    """dx = [x > 0] dy. The value stands in for x: it has the same sign, and the next layer remembers it anyway."""
+    """dx = [x > 0] dy. X is the value, not the argument: it is positive where that is, and the next layer remembers it anyway."""
 
     X: Array
 
@@ -206,7 +206,7 @@ def gelu(X: Array) -> tuple[Array, GeluPullback]:
 
 
 def gelu_tanh(X: Array) -> tuple[Array, GeluTanhPullback]:
-    """x/2 (1 + tanh u)."""
+    """x/2 (1 + tanh u), u = √(2/π) (x + 0.044715 x³)."""
     return _forward(GELU_TANH, X), GeluTanhPullback(X)
 
 
@@ -225,7 +225,7 @@ def sigma(x, one, base):
 
 @compiled
 def open_gate(kind, a, b, y):
-    """y = f(a) b, entry by entry."""
+    """y = f(a) b, entry by entry; `kind` is the number of f in GATES."""
     zero, one, base = a.dtype.type(0), a.dtype.type(1), a.dtype.type(-LOG2E)
     if kind == 0:
         for i in range(len(a)):
@@ -253,8 +253,8 @@ def open_gates(kind, A, B, Y, queue):
 
 
 @compiled
-def move_gate(kind, a, b_dy, da):
-    """da = f′(a) b dy."""
+def gate_back(kind, a, b_dy, da):
+    """da = f′(a) b dy, entry by entry; b_dy is b dy."""
     zero, one, base = a.dtype.type(0), a.dtype.type(1), a.dtype.type(-LOG2E)
     if kind == 0:
         for i in range(len(a)):
@@ -277,8 +277,8 @@ def move_gate(kind, a, b_dy, da):
 
 
 @compiled
-def move_gates(kind, A, B, dY, dA, dB, queue):
-    """dA = f′(A) ⊙ B ⊙ dY and dB = f(A) ⊙ dY, in parts, and of each a block that stays in the cache."""
+def gates_back(kind, A, B, dY, dA, dB, queue):
+    """dA = f′(A) ⊙ B ⊙ dY and dB = f(A) ⊙ dY, in parts, and each part in blocks that stay in the cache."""
     for part in claimed(queue, queue[1]):
         start, stop = cut(len(A), part, queue[1])
         for i0 in range(start, stop, BLOCK):
@@ -286,7 +286,7 @@ def move_gates(kind, A, B, dY, dA, dB, queue):
             a, b, dy, da, db = A[i0:i1], B[i0:i1], dY[i0:i1], dA[i0:i1], dB[i0:i1]
             for i in range(len(db)):
                 db[i] = b[i] * dy[i]
-            move_gate(kind, a, db, da)
+            gate_back(kind, a, db, da)
             open_gate(kind, a, dy, db)
 
 
@@ -299,18 +299,18 @@ class GatedPullback(NamedTuple):
 
     @property
     def F(self) -> Array:  # noqa: N802
-        """f(A), made again."""
+        """f(A), made again when it is asked for."""
         return gated(self.A, np.ones_like(self.B), self.gate)[0]
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
         dA, dB = np.empty(self.A.shape, self.A.dtype), np.empty(self.A.shape, self.A.dtype)
         arrays = (for_loops(X, self.A.dtype, self.A.shape).reshape(-1) for X in (self.A, self.B, dY))
-        run(move_gates, dA.size, GATES[self.gate], *arrays, dA.reshape(-1), dB.reshape(-1))
+        run(gates_back, dA.size, GATES[self.gate], *arrays, dA.reshape(-1), dB.reshape(-1))
         return dA, dB
 
 
 def gated(A: Array, B: Array, gate: str) -> tuple[Array, GatedPullback]:
-    """f(A) ⊙ B. GELU in float32 only, as above."""
+    """f(A) ⊙ B; the gate f is a name of GATES. GELU is for float32 only, see `gelu`."""
     Y = np.empty(A.shape, A.dtype)
     arrays = (for_loops(X, A.dtype, A.shape).reshape(-1) for X in (A, B))
     run(open_gates, A.size, GATES[gate], *arrays, Y.reshape(-1))
@@ -322,7 +322,7 @@ def gated(A: Array, B: Array, gate: str) -> tuple[Array, GatedPullback]:
 
 @compiled
 def scatter(tokens, dY, dE, queue):
-    """dE[tokens[t]] += dY[t], in one part of the columns, so that rows are added in their order."""
+    """dE[tokens[t]] += dY[t], in parts of the columns, so that each part adds the rows in their order."""
     for part in claimed(queue, queue[1]):
         start, stop = cut(dE.shape[1], part, queue[1])
         for t in range(len(tokens)):
@@ -345,7 +345,9 @@ def scatter_add(tokens: Array, dY: Array, vocabulary: int) -> Array:
 
 @compiled
 def turn_part(X, cos, sin, interleaved, Y, queue):
-    """One part of the rows; row t stands at position t mod n. Pair f is channels 2f and 2f + 1, or f and pairs + f.
+    """Y = X with each pair of channels turned, some rows at a time; row t stands at position t mod n of cos and sin (n, pairs).
+
+    Pair f is the channels 2f and 2f + 1 if `interleaved`, else f and pairs + f.
 
     A row is copied first and turned in place: with few arrays the compiler can prove them apart.
     """
@@ -372,7 +374,7 @@ def turn_part(X, cos, sin, interleaved, Y, queue):
 
 
 def turn(X: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """Each pair of channels of (*batch, n, d), turned by the angle of its position; other channels as they are."""
+    """X (*batch, n, d) with each pair of channels turned by the angle of its position; the other channels stay as they are."""
     Y = np.empty(X.shape, X.dtype)
     if X.size:
         x, y = (A.reshape(-1, X.shape[-1]) for A in (for_loops(X, X.dtype, X.shape), Y))
@@ -386,7 +388,7 @@ def turn(X: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
 
 @compiled
 def adamw_part(theta, g, m, v, numbers, new_theta, new_m, new_v, queue):
-    """One part of one array. Three short loops: each has few enough arrays for the compiler to prove them apart."""
+    """A step for one array, in parts. Three short loops: each has few enough arrays for the compiler to prove them apart."""
     beta1, rest1, beta2, rest2, root_c2, eps, rate, keep = numbers
     for part in claimed(queue, queue[1]):
         start, stop = cut(len(theta), part, queue[1])
@@ -414,9 +416,9 @@ def adamw(
     eps: float,
     rate: float,
 ) -> list[tuple[Array, Array, Array]]:
-    """Step t of AdamW: new θ, m and v of each array, which keeps that much of itself under weight decay.
+    """Step t of AdamW: the new (θ, m, v) of each array. `kept` has the factor of each θ under weight decay, 1 for none.
 
-    A model has many small arrays; those that are treated alike are laid end to end, and one loop goes through them.
+    A model has many small arrays; those with the same dtype and factor are laid end to end, and one loop goes through them.
     """
     beta1, beta2 = betas
     new: list[Any] = [None] * len(theta)

@@ -8,26 +8,27 @@
     for all of them          y_t = q_tᵀ S_t
 
 Each is one sweep of a memory over the text, sweep.py: `Reads(q)`, `Writes(k, v)`, and α. The gradients are sweeps too, by other
-names, with G = ∂L/∂S_t for S_t, or turned:
+names, in which M is S_t or G = ∂L/∂S_t, or the transpose of one:
 
     dV    reads k, writes q dyᵀ      last position first     M is G, read by the keys
     dQ    reads dy, writes v kᵀ                              M is Sᵀ; its columns are the channels, and fade one by one
     dK    reads v, writes dy qᵀ      last position first     M is Gᵀ, read by the values
 
-The delta rule reads before it writes, under the key itself, and its gradients take back what was read:
+The delta rule reads before it writes, with the key itself, and so the gradients have second reads and second writes:
 
     E     x_t = β_t e_t,  e_t = v_t − k_tᵀ M             a second read, of what is held before anything is written
     dV    M = a_t ⊙ (M + q dyᵀ − k dvᵀ),  dv_t = β_t y_t      a second write, of what the sweep itself has found
     dQ    with e for v, β k for k, and a second read b_t = S̄_t dv_t
-    dK    with e for v, β y for y, and a second write −k dvᵀ; then dk_t = y_t − b_t
+    dK    with e for v, β y for y, and a second write −dv kᵀ; then dk_t = y_t − b_t
 
 Attention divides: with z_t = Σ_{s ≤ t} k_s it is y_t = q_tᵀ S_t / D_t, D_t = q_tᵀ z_t. z is one more column of S, and one more
-row in what dQ and dK read, with dD in it: the row of `ones`. Where the gradient of a share, dy_t / D_t, is read or written, the
-other side is divided instead, which is in the cache already.
+row in what dQ and dK read, with dD in it: the row of `ones`. No array of dy_t / D_t is made: y or x is divided
+by D_t while it is in the cache.
 
-From a state S_0 on, a sweep whose last position comes first begins with dS_n and ends as dS_0. Where M is turned, so are they.
+From a state S_0 on, a sweep whose last position comes first begins with dS_n and ends as dS_0, which gates multiply by the first
+α. Where M is transposed, so are they.
 
-Why this is fast: see sweep.py. A state is never kept for a position; where gates need one, it is there for one head at a time.
+Why this is fast: see sweep.py. No state is kept for each position; with gates one in 32, for one panel of one head at a time.
 """
 
 import math
@@ -46,12 +47,12 @@ from minitransformer.typing import Array
 
 
 def heads(X: Array) -> Array:
-    """All batch axes as one, row by row in memory: (*batch, n, d) to (B, n, d). A copy only if it can't be helped."""
+    """All batch axes as one, for a loop: (*batch, n, d) to (B, n, d). A copy only if a loop can't read X where it is."""
     return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
 
 
 def turned(S: Array) -> Array:
-    """Sᵀ of every head, row by row in memory: a copy, in which a sweep leaves what it has at the end."""
+    """A contiguous copy of Sᵀ of every head, in which a sweep leaves what it has at the end."""
     return S.mT.copy()
 
 
@@ -60,7 +61,7 @@ def turned(S: Array) -> Array:
 
 @compiled
 def denominators(A, B, eps, z, D, queue):
-    """D_t = ⟨a_t, z_t⟩ + ε, z_t = z + Σ_{s ≤ t} b_s, and z becomes the last of these; a task for each head."""
+    """Fill D with D_t = ⟨a_t, z_t⟩ + ε, z_t = z + Σ_{s ≤ t} b_s; z becomes the last z_t. A task for each head."""
     A, B, z, D = borrowed((A, B, z, D))
     for h in claimed(queue, len(D)):
         total = z[h]
@@ -73,7 +74,7 @@ def denominators(A, B, eps, z, D, queue):
 
 @compiled
 def less_products(A, B, Y, queue):
-    """Y_t = −⟨a_t, b_t⟩; a task for each head."""
+    """Fill Y (B, n) with Y_t = −⟨a_t, b_t⟩, a task for each head."""
     A, B, Y = borrowed((A, B, Y))
     for h in claimed(queue, len(Y)):
         for t in range(Y.shape[1]):
@@ -87,7 +88,7 @@ class SweptKernelAttentionPullback(NamedTuple):
     """dN = dY / D,  dD_t = −⟨dN_t, y_t⟩; then a sweep for each of dFQ, dFK and dV, and nothing is remembered but the arrays.
 
     D_t = Σ_{s ≤ t} ⟨φ(q_t), φ(k_s)⟩ + ε; it has no entries without normalisation, where dN = dY and dD = 0.
-    From a state on, the sweep for dFQ begins with S and z, the other two with dS and dz of the last one.
+    From a state on, the sweep for dFQ begins with S and z, that for dFK with dS and dz of the last state, that for dV with dS.
     """
 
     FQ: Array
@@ -162,7 +163,7 @@ Ends = tuple[Array, Array, Array]  # S before the first position, S behind the l
 
 
 def of_the_ends(ends: Ends | None) -> tuple[Array | None, ...]:
-    """What the sweeps back begin with: dS, which becomes dS_0, S_0ᵀ and dSᵀ."""
+    """What the sweeps for dV, dQ and dK begin with: a copy of dS, which becomes dS_0; S_0ᵀ; and dSᵀ."""
     if ends is None:
         return None, None, None
     S_0, _, dS = (heads(X) for X in ends)
@@ -170,17 +171,17 @@ def of_the_ends(ends: Ends | None) -> tuple[Array | None, ...]:
 
 
 def with_state(Y: Array, S: Array | None, initial: Array | None) -> Any:
-    """Y, or Y and S."""
+    """Y; or (Y, S), S in the shape of the initial state, if there is one."""
     return Y if S is None or initial is None else (Y, S.reshape(initial.shape))
 
 
 def apart(gradients: Any, initial: Array | None, S: Array | None) -> tuple[Array, Ends | None]:
-    """dY, and the ends if there are any: then the gradient is (dY, dS)."""
+    """(dY, None), or, if there was an initial state, where the gradients are (dY, dS): (dY, (S_0, S, dS))."""
     return (gradients, None) if initial is None or S is None else (gradients[0], (initial, S, gradients[1]))
 
 
 def gated_linear(Q: Array, K: Array, V: Array, log_decay: Array, initial: Array | None = None) -> Any:
-    """Y of `gated_linear_attention`, and S if there is a state to begin with; ln α is (*batch, n, 1 or r)."""
+    """Y of `gated_linear_attention`, or (Y, S) if there is an initial state; ln α is (*batch, n, 1 or r)."""
     S = None if initial is None else heads(initial).copy()
     Y = run(a_sweep(Reads(heads(Q)), Writes(heads(K), heads(V)), fading(heads(log_decay)), S=S))
     return with_state(Y.reshape(V.shape), S, initial)
@@ -189,7 +190,7 @@ def gated_linear(Q: Array, K: Array, V: Array, log_decay: Array, initial: Array 
 def gated_linear_back(
     Q: Array, K: Array, V: Array, log_decay: Array, dY: Array, ends: Ends | None = None
 ) -> tuple[Array, ...]:
-    """dQ, dK, dV, dln α, and dS_0 if there is one: a sweep for each of three, and what lies between."""
+    """(dQ, dK, dV, dln α), and dS_0 if there is an initial state: three sweeps; those for dQ and dK meet, for dln α."""
     q, k, v, dy = (heads(X) for X in (Q, K, V, dY.astype(V.dtype, copy=False)))
     decay, (dS_0, past, future) = fading(heads(log_decay)), of_the_ends(ends)
     # undoes S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ, for v
@@ -207,7 +208,7 @@ def gate_gradients(
     log_decay: Array, decay: Array, q: Array, dq: Array, k: Array, dk: Array, met: Array, ends: Ends | None,
     dS_0: Array | None, looked_up: Array | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """dln α, and dS_0 if there is one, which fades as the first position says."""
+    """(dln α,), or (dln α, dS_0), where dS_0, as the sweep left it, is multiplied by the first α."""
     if ends is not None and dS_0 is not None:
         S_0, S, dS = (heads(X) for X in ends)
         meet_at_the_ends(met, decay, S_0, S, dS_0, dS)
@@ -221,7 +222,7 @@ def gate_gradients(
 def delta(
     Q: Array, K: Array, V: Array, beta: Array, log_decay: Array | None = None, initial: Array | None = None
 ) -> tuple[Any, Array]:
-    """Y, or Y and S, and E of `delta_rule` or, with ln α, (*batch, n, 1 or r), of `gated_delta_rule`."""
+    """(Y or (Y, S), E) of `delta_rule`; or, with ln α (*batch, n, 1 or r), of `gated_delta_rule`."""
     k, decay = heads(K), None if log_decay is None else fading(heads(log_decay))
     S, b = None if initial is None else heads(initial).copy(), heads(beta[..., None])[..., 0]
     found = a_sweep(Reads(heads(Q), k, b), Writes(k, heads(V)), decay, S=S)
@@ -232,10 +233,10 @@ def delta(
 def delta_back(
     Q: Array, K: Array, beta: Array, E: Array, dY: Array, log_decay: Array | None = None, ends: Ends | None = None
 ) -> tuple[Array, ...]:
-    """dQ, dK, dV, dβ, of gates dln α, from a state on dS_0: a sweep that finds g = Gᵀ k, and dv = β g; one for dQ, one for dK."""
+    """(dQ, dK, dV, dβ), dln α if there are gates, dS_0 if there is a state: a sweep for dV and dβ, one for dQ, one for dK."""
     q, k, dy, e = (heads(X) for X in (Q, K, dY.astype(E.dtype, copy=False), E))
     b, decay = heads(beta[..., None])[..., 0], None if log_decay is None else fading(heads(log_decay))
-    dbeta = np.empty((len(e), -(-e.shape[-1] // LANES), e.shape[1]), e.dtype)  # what each panel says of it
+    dbeta = np.empty((len(e), -(-e.shape[-1] // LANES), e.shape[1]), e.dtype)  # the part of each panel
     dS_0, past, future = of_the_ends(ends)
     # undoes S_t = S̄_t + β_t k_t e_tᵀ, for β and e; and e_t = v_t − k_tᵀ S̄_t, for v and, at once, for S̄
     dv = run(a_sweep(Reads(k), Writes(q, dy, W_2=k), decay, reverse=True, share=b, E=e, dbeta=dbeta, S=dS_0))
@@ -258,7 +259,7 @@ def delta_back(
 
 
 class SweptDeltaRulePullback(NamedTuple):
-    """Three sweeps: they stand at the top of this file. E_t = v_t − k_tᵀ S_{t−1}. From a state on, both ends are kept."""
+    """The three sweeps at the top of this file. e_t = v_t − k_tᵀ S_{t−1}. With an initial state, this and the last are kept."""
 
     Q: Array
     K: Array

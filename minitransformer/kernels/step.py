@@ -5,11 +5,11 @@
     S = S̄ + β_t k_t eᵀ
     y_t = q_tᵀ S                   divided by q_tᵀ z_t, z_t = z_{t−1} + k_t, where there is a z
 
-For one token of a layer, what makes α and β of its logits, and the norm and the gate behind, are loops here too.
+For one token of a layer, loops here also make α and β from its logits, and apply the norm and the gate behind the memory.
 
 Why this is fast. In generation a memory is so small that NumPy spends its time on starting a dozen operations: here they are
-one. A row of S fades, is looked up, is written to and read while it is in the nearest cache. (From an empty memory the `sweeps`
-take many positions four times as fast.)
+one. Each row of S fades and is looked up, and then is written to and read, while S is in a near cache. (A whole text, with its
+gradients, is for the sweeps of sweep.py.)
 """
 
 import math
@@ -28,15 +28,17 @@ from minitransformer.typing import Array
 
 LEAST = {
     np.dtype(kind): kind(float(np.finfo(kind).tiny) ** 0.8) for kind in (np.float32, np.float64)
-}  # as in `inverse`
+}  # of |D|; below it 1 / D counts as 0, as in `inverse` of arrays.py
 SMALL = 2**18  # multiply-adds; what has fewer is done before a second thread is awake
 
 
 @compiled
 def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
-    """Y, which begins with zeros, and the state after all positions; β (B, n) or (B, 0), α (B, n, 0), (B, n, 1) or (B, n, r).
+    """Add to Y, which is zero before, and fill `after` and `z_after`, the state after all positions.
 
-    z   (B, r), the sum of the keys, by whose product with q each y is divided, if it is not less than `least`; or (B, 0)
+    beta     β, (B, n); (B, 0): nothing is corrected
+    decay    α, (B, n, 1) or (B, n, r); (B, n, 0): nothing fades
+    z        (B, r), the sum of the keys before: y is divided by D = ⟨q, z_t⟩ + ε, and is 0 where |D| < least. (B, 0): no division
     """
     Q, K, V, beta, decay, S, z = borrowed((Q, K, V, beta, decay, S, z))
     after, z_after, Y = borrowed((after, z_after, Y))
@@ -79,11 +81,11 @@ def recurrence(
     Q: Array, K: Array, V: Array, S: Array, *, beta: Array | None = None, decay: Array | None = None,
     z: Array | None = None, eps: float = 0.0,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Y and the state after these positions, of a memory that was S.
+    """(Y, S after these positions), from a memory that is S before; with z also the sum of the keys after them.
 
     decay    α, (*batch, n, 1 or r); None: nothing fades
     beta     β, (*batch, n); None: nothing is corrected
-    z        the sum of the keys, (*batch, r), by which y_t is divided, y_t / (q_tᵀ z_t + ε); it then comes back too. Or None
+    z        the sum of the keys before, (*batch, r): then y_t is divided by q_tᵀ z_t + ε. None: no division
     raises   ValueError for a state of another shape
     """
     if S.shape != (wanted := (*V.shape[:-2], K.shape[-1], V.shape[-1])):
@@ -112,16 +114,17 @@ def softplus(x, zero):
 
 @inlined
 def to_unit(x, added):
-    """What brings x to norm one, as `unit`: 1 / √(‖x‖² + added)."""
+    """1 / √(‖x‖² + added), the factor that brings x to norm one, as `unit` does."""
     number = x.dtype.type
     return number(1) / np.sqrt(squares(x, number(0)) + added)
 
 
 @compiled
 def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
-    """y and S of each head, (B·H, 1, dv) and (B·H, d, dv), after one write; a row of Q and of K is for H/G heads of V.
+    """(y, S) of each head after one token, (B·H, 1, dv) and (B·H, d, dv); a row of Q and of K (B, G, d) is for H/G heads of V.
 
-    α = exp(−speed softplus(logits)), or exp(−speed) where logits have no columns;   β = reach σ(write), where it has one
+    α is exp(−speed softplus(logits)), or exp(−speed) if logits have no columns. β is reach σ(write); with reach 0 nothing is
+    corrected. unit, scale and steps are those of `Asked` in linear/memory.py.
     """
     H, dv, d, sharing, heads = V.shape[1], V.shape[2], Q.shape[2], V.shape[1] // Q.shape[1], V.shape[0] * V.shape[1]
     zero, half, one = V.dtype.type(0), V.dtype.type(0.5), V.dtype.type(1)
@@ -155,7 +158,11 @@ def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
 
 @compiled
 def finish_one(Y, V, G, skip, gain, eps, gate, gate_first):
-    """RMS norm of y ⊙ f(g), head by head; or the norm of (y + D v) ⊙ f(g), the heads side by side. Y is changed."""
+    """norm(y + D v) ⊙ f(g), or norm((y + D v) ⊙ f(g)) if `gate_first`; Y is changed.
+
+    skip    D (H,), or (0,): nothing is added
+    gain    of the RMS norm, (dv,) for each head, or (H·dv,) for all heads of a token together
+    """
     shift, g = np.zeros(len(gain), Y.dtype), G.reshape(-1)
     for h in range(len(skip)):
         for b in range(len(Y)):
@@ -169,7 +176,7 @@ def finish_one(Y, V, G, skip, gain, eps, gate, gate_first):
 
 
 def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[Array, Array]:
-    """What one token reads, and the state after it: of a memory that was S, with what `asked` says of it (linear/memory.py).
+    """(Y, S after it) of one token, from a memory that is S before; `asked` is an `Asked` of linear/memory.py.
 
     raises   ValueError for a state of another shape or dtype
     """
@@ -184,7 +191,7 @@ def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[
 
 
 def finish(Y: Array, V: Array, G: Array, behind: Any) -> Array:
-    """What stands behind the memory, of one token."""
+    """Norm and gate of what one token has read, Y in its shape; `behind` is a `Behind` of linear/memory.py."""
     B = math.prod(V.shape[:-3])
     y, v, g = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Y, V, G))
     skip, gain, eps = for_reading(behind.skip), for_reading(behind.gain), V.dtype.type(behind.eps)

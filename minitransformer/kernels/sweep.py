@@ -11,12 +11,12 @@ the delta rule and for gradients, is in scan.py.
 
 Why this is fast. Products of matrices over 64 positions need the weights of their pairs, and with a decay for each channel they
 are no product at all; all in all they take more multiply-adds than this. Here a panel never leaves the cache, since a column
-knows nothing of the others; and it is read and written once for two positions: passes.py.
+knows nothing of the others; and in the tier "micro" it is read and written once for two positions (passes.py).
 
 From a state S_0 on, M begins with that and not with zeros, and is S_n when the last position has written.
 
-Of a taller memory 64 rows go through the whole text, and then the next 64: what they say is added up. (Not so when x is what has
-been read: that needs all rows.) No decay is divided by, so any will do, also 0.
+Of a taller memory 64 rows go through the whole text, and then the next 64: what is read from them is added up. (Not so when x
+depends on what has been read: that needs all rows.) Nothing is divided by a decay, so it may be 0.
 """
 
 import functools
@@ -54,17 +54,18 @@ from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, plain_loops, tile
 from minitransformer.typing import Array
 
-ROWS = 64  # of a memory, that go through the text together
+ROWS = 64  # rows of a memory that go through the text together
 BLOCK = 32  # positions from one remembered state to the next
 
 # ------------------------------------------------------------------------------------------ what a sweep is given
 
 
 class Found(NamedTuple):
-    """What a sweep fills: y₂ and y, (B, n, columns).
+    """What a sweep fills, Y, Y_2 (B, n, columns) and dbeta; and what it needs for that.
 
     share       what y is multiplied by, (B, n)
-    E, dbeta    e of the delta rule; then dbeta, (B, panels, n), becomes ⟨e, y⟩ of each panel, before y is multiplied
+    E, dbeta    e of the delta rule, (B, n, columns). If it is there, dbeta (B, panels, n) becomes ⟨e, y⟩ over the columns of each
+                panel, before y is multiplied
     """
 
     share: Array
@@ -75,10 +76,10 @@ class Found(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """All of it.
+    """All that a sweep is given.
 
     S           M before the first position, (B, rows, columns), which becomes M behind the last. With a row of ones it has one
-                row more. Without rows M begins with zeros, and is forgotten
+                row more, which stays as it is. If S has no rows, M begins with zeros, and is forgotten
     reverse     whether the last position comes first
     upon        whether y is added to what stands in Y
     """
@@ -93,8 +94,10 @@ class Sweep(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """States of M after every 32 positions, (blocks, rows · 64), to be filled; or, if there is a `met`, (blocks + 1, columns), to
-    be multiplied with: then met += Σ over the rows of M ⊙ state.
+    """Where the memories of two sweeps of one panel meet: after every 32 positions.
+
+    states    M of the first sweep at these places, (blocks, rows · 64), which fills them
+    met       (blocks + 1, columns), to which the second sweep adds Σ over the rows of M ⊙ state; without rows in the first
     """
 
     states: Array
@@ -106,7 +109,7 @@ class Meeting(NamedTuple):
 
 @inlined
 def will_write(writes, beta, Y_2, second, t, k0, c0, write, found_2):
-    """x is what is written; y₂ what a second read has found: −M, or with β e = x − M, and then x becomes β e."""
+    """write = share · x. After a second read, which has found r₂ᵀ M: y₂ −= r₂ᵀ M; or, with β, y₂ = e = x − r₂ᵀ M, write = β e."""
     x, share, width = writes.X[t, c0:], writes.X.dtype.type(1), min(LANES, writes.X.shape[1] - c0)
     if len(writes.share) > 0:
         share = writes.share[t]
@@ -129,7 +132,7 @@ def will_write(writes, beta, Y_2, second, t, k0, c0, write, found_2):
 
 @inlined
 def row_of_ones(read_1, write_1, t, ones, write, found):
-    """One more row of M, in which r or w is 1."""
+    """Write to one more row of M and read it: the one in which all w are 1, or that in which all r are 1."""
     if len(read_1) > 0:
         r = read_1[t]
         for i in range(LANES):
@@ -144,7 +147,7 @@ def row_of_ones(read_1, write_1, t, ones, write, found):
 
 @inlined
 def has_found(Y, of_y, t, c0, found, upon):
-    """y, or more of it, upon what stands there."""
+    """y = share · what has been found; if `upon`, it is added to what stands in Y."""
     y, share, width = Y[t, c0:], Y.dtype.type(1), min(LANES, Y.shape[1] - c0)
     if len(of_y) > 0:
         share = of_y[t]
@@ -161,7 +164,7 @@ def has_found(Y, of_y, t, c0, found, upon):
 
 @compiled
 def begin(S, here, memory):
-    """M as it is before the first position, and a pass that changes nothing: nothing fades, and nothing has been written."""
+    """M as it is before the first position: zeros or S; no factor of M waits, and nothing written is to enter."""
     M, below, c0 = memory.M, memory.below, here.p * LANES
     M[:], below[:] = 0, 0
     below[FADES:NOW] = 1
@@ -176,7 +179,7 @@ def begin(S, here, memory):
 
 @compiled
 def end(memory, writes, A, s, s_2, before, here, S):
-    """M as it is behind the last position: with what still waits, and what the last one or two, s and s₂, have written."""
+    """S = M behind the last position, with the factors that still wait and what the last one or two, s and s_2, have written."""
     M, below, W_2, c0 = memory.M, memory.below, writes.W_2, here.p * LANES
     width, a = min(LANES, S.shape[1] - c0), M.dtype.type(1)
     x, x_b, x_2, x_2b = below[IN:IN_B], below[IN_B:IN_2], below[IN_2:IN_2B], below[IN_2B:OUT]
@@ -196,7 +199,7 @@ def end(memory, writes, A, s, s_2, before, here, S):
 
 @compiled
 def leave(M, w, x, state):
-    """What M holds when this position has written: state = M + w xᵀ."""
+    """state = M + w xᵀ: what M holds when this position has written."""
     for c in range(len(M) // LANES):
         m, s = M[c * LANES : (c + 1) * LANES], state[c * LANES : (c + 1) * LANES]
         for i in range(LANES):
@@ -217,7 +220,7 @@ def meet(M, state, met):
 
 @inlined
 def write_and_find(memory, reads, writes, found, form, number, t, own, here, upon):
-    """What position t, the first or the second of a pass, writes, and what it finds."""
+    """Position t, the first (number 0) or the second (1) of a pass: what it writes, and what it finds. `own` is its ⟨r, w⟩."""
     below, c0, k0 = memory.below, here.p * LANES, here.k0
     width = min(LANES, found.Y.shape[1] - c0)
     into, out = IN + number * LANES, OUT + number * LANES
@@ -239,7 +242,10 @@ def write_and_find(memory, reads, writes, found, form, number, t, own, here, upo
 
 @compiled
 def sweep(reads, writes, fades, found, here, reverse, upon, begun, loops, meeting, memory):
-    """One panel of one head, whose arrays these are. `memory` is as `begin` leaves it, and what is returned is for `end`."""
+    """One panel of one head through the text; the arrays are those of the head, and `memory` is as `begin` leaves it.
+
+    returns  s, s_2 and before, for `end`
+    """
     reads, writes, fades, found, meeting, memory = borrowed((reads, writes, fades, found, meeting, memory))
     k0, k1, below, A = here.k0, here.k1, memory.below, fades.rows
     n, c0 = len(found.Y), here.p * LANES
@@ -250,7 +256,7 @@ def sweep(reads, writes, fades, found, here, reverse, upon, begun, loops, meetin
     s = s_2 = n - 1 if reverse else 0
     while step < n:
         t = n - 1 - step if reverse else step
-        # two positions in one pass over M. A meeting is at the first of them
+        # two positions in one pass over M, of which the first has an odd number, as each meeting has
         together = 2 if not loops and 0 < step < n - 1 and t % 2 == 1 else 1
         u = t + 1 if reverse else t  # what lies between two positions fades as the later of them says
         at = Pass(t, t + further if together == 2 else t, s, s_2, u, u + further)
@@ -284,13 +290,13 @@ def sweep(reads, writes, fades, found, here, reverse, upon, begun, loops, meetin
 
 @inlined
 def rows_together(one):
-    """How many rows of a memory go through the text together: all of them if what is written depends on what all have said."""
+    """How many rows of a memory go through the text together: all of them, if what is written depends on what is read."""
     return max(one.reads.R.shape[2], 1) if one.reads.beta.shape[1] > 0 or one.found.E.shape[1] > 0 else ROWS
 
 
 @inlined
 def memory_for(one):
-    """Room for the rows that go through the text together."""
+    """A `Memory` with room for the rows that go through the text together."""
     rows, Y = min(rows_together(one), one.reads.R.shape[2]), one.found.Y
     wide = (rows + LANES - 1) // LANES
     room = tile(rows + ROOM + (AS_M + 1) * wide, Y)
@@ -319,10 +325,9 @@ def through_the_text(one, h, p, loops, meeting, memory):
 
 @compiled
 def sweeps(loops, one, other, met, queue):
-    """All panels of all heads, a task for each. If there is a `met`, a task goes through the text twice, the other time with the
-    last position first; where that meets the states that the first has left, `met` says how they overlap.
+    """All panels of all heads, a task for each. If `met` has rows, a task makes two sweeps, `one` and then `other`.
 
-    met    (B, blocks + 1, columns), of which all but the first, and the last of a short block, are met here
+    met    (B, blocks + 1, columns), see `Meeting`. Not filled here: the first row, and the last if its block is a short one
     """
     one, other, met = borrowed((one, other, met))
     Y, memory, blocks = one.found.Y, memory_for(one), met.shape[1] - 1
@@ -340,7 +345,7 @@ def sweeps(loops, one, other, met, queue):
 
 @functools.cache
 def nothing(heads: int, axes: int, dtype: np.dtype) -> Array:
-    """What stands for an array that is not there, heads without rows. (None would be another type, and all compiled again.)"""
+    """What stands for an array that is not there: (heads, 0, …). (For None, of another type, all would be compiled again.)"""
     return np.empty((heads, *[0] * (axes - 1)), dtype)
 
 
@@ -349,11 +354,12 @@ def a_sweep(
     S: Array | None = None, upon: Array | None = None, share: Array | None = None, E: Array | None = None,
     dbeta: Array | None = None,
 ) -> Sweep:  # fmt: skip
-    """y_t = Σ_{s ≤ t} L_ts ⟨r_t, w_s⟩ x_s of every head, (B, n, columns), to be filled by `run`.
+    """The sweep y_t = r_tᵀ M_t, M_t = α_t ⊙ M_{t−1} + w_t x_tᵀ of every head, for `run`.
 
-    decay     α, (B, n, 1), (B, n, rows) or, by columns, (B, n, columns); None: nothing fades. If `reverse`, s ≥ t
+    decay     α, (B, n, 1), (B, n, rows) or, if `by_columns`, (B, n, columns); None: nothing fades
+    reverse   the last position comes first: M_t = α_{t+1} ⊙ M_{t+1} + w_t x_tᵀ
     S         M before the first position, (B, rows, columns), see `Sweep`
-    upon      Y, if it is to be added to what stands there
+    upon      an array to which y is added; None: y is written to a new one
     others    see `Found`
     """
     (R, R_2, beta, r_1), (W, X, of_x, W_2, X_2, w_1) = reads, writes
@@ -377,22 +383,22 @@ def a_sweep(
 
 
 def tasks_of(one: Sweep) -> int:
-    """Panels of all heads."""
+    """The number of panels of all heads."""
     Y = one.found.Y
     return len(Y) * -(-Y.shape[-1] // LANES)
 
 
 def run(one: Sweep) -> Array:
-    """Y, filled."""
+    """Make this sweep and return its Y, (B, n, columns)."""
     Y = one.found.Y
     in_parallel(tasks_of(one), sweeps, plain_loops(), one, one, nothing(len(Y), 3, Y.dtype))
     return Y
 
 
 def run_to_meet(past: Sweep, future: Sweep) -> Array:
-    """Two at a time, the second with the last position first: where their memories meet, Σ over the rows of M ⊙ M, by column.
+    """Make two sweeps, the second with the last position first; where their memories meet, multiply them and sum over the rows.
 
-    returns  met (B, blocks + 1, columns): before the first position zeros, then after every 32. Both Y are filled
+    returns  met (B, blocks + 1, columns): zeros before the first position, then the sums after every 32. Both Y are filled
     """
     B, n, columns = past.found.Y.shape
     met = np.zeros((B, -(-n // BLOCK) + 1, columns), past.found.Y.dtype)

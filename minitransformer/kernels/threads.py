@@ -2,21 +2,21 @@
 
     @compiled
     def loop(…, queue):
-        for task in claimed(queue, tasks):               or claimed(queue, queue[1]): so many parts of an array
+        for task in claimed(queue, tasks):               or claimed(queue, queue[1]), for parts of an array
             …
 
     in_parallel(tasks, loop, …)                          loop(…, queue) on every thread
 
-A compiled loop leaves the interpreter free, so Python's own threads will do. A queue is two numbers, the next task and how many
-parts are wanted; to claim a task is one instruction, and no core can come in between. (Threads that fetch their tasks from
-Python meet in the interpreter, and wait 50 µs to be woken.) There is a helper for each further core, made at the first use;
-between two jobs it sleeps. To wake a sleeper takes 50 µs, in which a core makes three products of 128 × 128; so it goes on
-looking for a while (`LOOKS`) before it lies down, and who waits for a helper does the same.
+A compiled loop leaves the interpreter free, so Python's own threads will do. A queue is two numbers: the next task, and into how
+many parts an array is cut. To claim a task is one instruction, and no core can come in between. (Threads that fetch their tasks
+from Python meet in the interpreter, and wait 50 µs to be woken.) There is a helper for each further core, made at the first use;
+between two jobs it sleeps. To wake it takes 50 µs, in which a core makes three products of 128 × 128; so a helper looks for the
+next job for a while (`LOOKS`) before it sleeps, and a thread that waits for a helper does the same.
 
 No task writes where another one does, and no sum depends on who takes which task: the same bits on any number of threads.
-There are as many as NUMBA_NUM_THREADS says, or else as this process has cores; one if NUMBA_DISABLE_JIT makes plain Python of
-the loops, so that a debugger can follow. Any Python thread may start a loop at any time: what no helper has begun, it does
-itself. A forked child makes helpers of its own.
+There are as many threads as NUMBA_NUM_THREADS says, or else as this process has cores; one if NUMBA_DISABLE_JIT makes plain
+Python of the loops, so that a debugger can follow. Any Python thread may start a loop at any time: what no helper has begun, it
+does itself. A forked child makes helpers of its own.
 """
 
 import os
@@ -38,11 +38,11 @@ from minitransformer.kernels.compiling import as_it_is, compiled, in_loops, inli
 from minitransformer.machine import cores
 from minitransformer.typing import Array
 
-ENOUGH = 2**20  # multiply-adds that are worth the call of a helper
-PARTS = 4  # of an array for each thread: who is done early takes another
-LOOKS = 1_000_000  # at a flag, before one goes to sleep: about half a millisecond
-NONE_LEFT = 2**62  # a queue that stands here is empty for any loop
-PLACES, LINE = 64, 16  # for queues, no two in one line of the cache. Who finds none that is free works alone
+ENOUGH = 2**20  # multiply-adds: for fewer, no helper is called
+PARTS = 4  # parts of an array for each thread: a thread that is done early takes another
+LOOKS = 1_000_000  # how often a thread looks at a flag before it sleeps: about half a millisecond
+NONE_LEFT = 2**62  # as the next task of a queue: none is left, whatever the loop
+PLACES, LINE = 64, 16  # queues, and numbers for each, so that no two share a line of the cache
 
 
 def _cores() -> int:
@@ -58,7 +58,7 @@ number = _cores()  # of threads that share a loop
 
 @contextmanager
 def limit(threads: int) -> Iterator[None]:
-    """In this block, in the whole process, so many threads share a loop."""
+    """In this block so many threads share a loop, in the whole process."""
     global number
     before, number = number, threads
     try:
@@ -69,7 +69,7 @@ def limit(threads: int) -> Iterator[None]:
 
 @intrinsic
 def look(typingctx, flags, i):
-    """flags[i] as it is in memory now. (What no other line of a loop changes, a compiler would read once and keep.)"""
+    """flags[i] as it is in memory now. (A compiler would read it once and keep it, since the loop itself does not change it.)"""
 
     def code(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -80,7 +80,7 @@ def look(typingctx, flags, i):
 
 @intrinsic
 def claim(typingctx, queue):
-    """queue[0], which goes up by one: the number of a task that nobody else gets."""
+    """Raise queue[0] by one and return what it was: the number of a task that no other thread gets."""
 
     def code(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -91,10 +91,10 @@ def claim(typingctx, queue):
 
 @intrinsic
 def borrowed(typingctx, arguments):
-    """The same tuple (or array), of whose arrays nobody counts the readers. Who calls a loop keeps its arrays until it returns.
+    """The same tuple (or array) without reference counts. The caller of a loop keeps its arrays alive until the loop returns.
 
-    A loop counts who holds an array, and each part of one that it takes, X[h, t], counts too: two instructions that lock a line
-    of the cache, 20 cycles each if no other core wants that line, and all of them do.
+    Otherwise each part of an array that a loop takes, X[h, t], is counted up and down: two instructions that lock a line of the
+    cache, 20 cycles each if no other core wants that line, and all of them do.
     """
 
     def without_count(context, builder, kind, value):
@@ -124,7 +124,7 @@ if numba.config.DISABLE_JIT:  # one thread then, and no instruction of our own
 
 @in_loops
 def one_by_one(queue, number):
-    """`claimed`, for a loop that is not compiled."""
+    """The tasks 0 … number − 1 that this thread claims, one by one: `claimed` for a loop in Python."""
     task = claim(queue)
     while task < number:
         yield task
@@ -133,16 +133,16 @@ def one_by_one(queue, number):
 
 @inlined
 def claimed(queue, number):
-    """Those of the tasks 0 … number − 1 that nobody else gets, one by one.
+    """The tasks 0 … number − 1 that this thread claims, one by one.
 
-    Numba never frees an array that a generator was given, so it is given one whose readers nobody counts.
+    Numba never frees an array that a generator was given, so it is given one without a reference count.
     """
     return one_by_one(borrowed(queue), number)
 
 
 @compiled
 def watch(flags, looks):
-    """Whether all flags are up, after so many looks at most."""
+    """Wait until all flags are up, and return True; after so many looks give up, and return False."""
     for i in range(len(flags)):
         while look(flags, i) == 0:
             looks -= 1
@@ -153,21 +153,21 @@ def watch(flags, looks):
 
 @compiled
 def wait_for(bell, queues, idle, place, looks):
-    """Say that this helper is idle, now that it does not hold the interpreter; then wait for its bell, but not forever.
+    """Raise the flag of this idle helper, now that it does not hold the interpreter; then wait for its bell, but not forever.
 
-    Who has rung it holds the interpreter until its loop begins; so wait too until a task is claimed from its queue.
+    The thread that has rung holds the interpreter until its own loop begins; so wait, too, until a task of its queue is claimed.
     """
     idle[place] = 1
     if watch(bell, looks):
         watch(queues[bell[0] - 1, :1], looks // 10)
 
 
-queues = np.zeros((PLACES, LINE), np.int64)  # of jobs, for good: a helper may look at one whose job is over
-_free = list(range(PLACES))
+queues = np.zeros((PLACES, LINE), np.int64)  # never freed: a helper may look at one whose job is over
+_free = list(range(PLACES))  # places of queues; a job that finds none works on one thread
 
 
 class Job:
-    """A loop with its queue, for whoever is free."""
+    """A loop with its arguments and its queue, on which any helper that is free can work."""
 
     def __init__(
         self, place: int, parts: int, helpers: int, loop: Callable[..., None], arguments: tuple[Any, ...]
@@ -175,7 +175,7 @@ class Job:
         self.bell, self.place, queue = place + 1, [place], queues[place, :2]
         queue[:] = 0, parts
         self.loop, self.arguments = loop, (*arguments, queue)
-        self.idle = np.ones(helpers, np.int64)  # a flag for each
+        self.idle = np.ones(helpers, np.int64)  # a flag for each helper
         self.error: BaseException | None = None
 
     def work(self) -> None:
@@ -184,14 +184,14 @@ class Job:
             self.loop(*arguments)
 
     def drop(self) -> None:
-        """Nobody begins another task."""
+        """Let no thread begin another task."""
         if arguments := self.arguments:
             arguments[-1][0] = NONE_LEFT
 
     def finish(self) -> None:
         """Wait until no helper is at work, and none can begin."""
         self.drop()
-        self.arguments = ()  # a helper that comes from now on finds nothing, and who came before is not idle
+        self.arguments = ()  # a helper that comes from now on finds nothing; one that came before is not idle
         nap = 1e-5
         while not watch(self.idle, LOOKS):
             time.sleep(nap)
@@ -201,7 +201,7 @@ class Job:
 
 
 class Helper:
-    """A thread that waits for jobs. The bell tells it to look into its queue, as long as it is awake."""
+    """A thread that waits for jobs. While it is awake it watches `bell`; while it sleeps, it waits in `jobs`."""
 
     def __init__(self, place: int) -> None:
         self.place, self.jobs, self.bell = place, SimpleQueue[Job](), np.zeros(1, np.int64)
@@ -219,23 +219,23 @@ class Helper:
             job.idle[self.place] = 0
             try:
                 job.work()
-            except BaseException as error:  # the thread that has called us is to raise it
+            except BaseException as error:  # the thread that has called is to raise it
                 job.error = error
                 job.drop()
             self.bell[0] = 0
             idle = job.idle
-            del job  # what it worked on may be freed from now on
+            del job  # its arrays may be freed from now on
             wait_for(self.bell, queues, idle, self.place, LOOKS if self.jobs.empty() else 0)
 
 
 _helpers: dict[int, Helper] = {}  # by their place
-_compiled: set[tuple[Any, ...]] = set()  # loops, and the dtype of what they write: the first time, one thread compiles
+_compiled: set[tuple[Any, ...]] = set()  # (loop, dtype of what it writes): the first time, one thread compiles
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_helpers.clear)  # threads are not forked
 
 
 def helpers(count: int) -> list[Helper]:
-    """So many. Two threads may want the first ones at once: they get the same, since a dictionary takes one for each place."""
+    """The first `count` helpers, made if needed. Two threads that ask at once get the same: a dictionary takes one a place."""
     for place in range(len(_helpers), count):
         helper = Helper(place)
         if _helpers.setdefault(place, helper) is helper:
@@ -244,7 +244,7 @@ def helpers(count: int) -> list[Helper]:
 
 
 def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
-    """loop(*arguments, queue) on as many threads as there are, or tasks if these are fewer.
+    """Run loop(*arguments, queue) on as many threads as there are, or as there are tasks, if these are fewer.
 
     raises   what the loop raises on any thread, when all of them have stopped
     """

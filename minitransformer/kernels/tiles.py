@@ -1,4 +1,4 @@
-"""Products of tiles, and the space for them: what the kernels for attention, for sparse and for kernel attention share.
+"""Products of tiles, and the memory for them: what the kernels of dense, sparse and kernel attention share.
 
     for each four rows of A:                             C (rows, 64)  +=  A (rows, inner)  B (inner, 64)
         for each four rows of B:
@@ -6,8 +6,9 @@
                 C[r + 0 … 3, i] += A[r + 0 … 3, k + 0 … 3] B[k + 0 … 3, i]
 
 Why this order is fast. The innermost loop runs along rows of 64 numbers that stand side by side, with a length that the
-compiler knows: it becomes vector instructions. Four rows by four make 16 multiply-adds for 12 loads and stores of C
-and B, and four loads of A. Three tiles of float32 fit into the first-level cache (16 KiB each), or stream from the second.
+compiler knows: it becomes vector instructions. Four rows by four make 16 multiply-adds for 8 loads and 4 stores of B and
+C; the 16 numbers of A are loaded once for all 64 columns. Three tiles of float32 have 16 KiB each: they fit into a
+first-level cache of 48 KiB, and stream from the second where it is smaller.
 
 In the tier "micro" the same product is made by the micro-kernel, which keeps its part of C in registers.
 """
@@ -29,7 +30,7 @@ ZERO = np.float32(0)
 
 @inlined
 def room(number, rows, dtype):
-    """Room for tiles, (number, rows, LANES), that begins with a line of the cache."""
+    """Memory for tiles, (number, rows, LANES), not filled, that begins with a line of the cache."""
     size = number * rows * LANES
     space = np.empty(size + LINE, dtype)
     skip = (-space.ctypes.data // space.itemsize) % (LINE // space.itemsize)
@@ -38,7 +39,7 @@ def room(number, rows, dtype):
 
 @compiled
 def zeros(number, rows, dtype):
-    """The same, filled with zeros."""
+    """Tiles of zeros, (number, rows, LANES), that begin with a line of the cache."""
     space = room(number, rows, dtype)
     space[:] = 0
     return space
@@ -46,18 +47,18 @@ def zeros(number, rows, dtype):
 
 @inlined
 def tiles(number, rows, like):
-    """Room for tiles of zeros, (number, rows, LANES), in the type of `like`."""
+    """Tiles of zeros, (number, rows, LANES), of the dtype of `like`."""
     return zeros(number, rows, like.dtype)
 
 
 @inlined
 def tile(rows, like):
-    """One tile of zeros, (rows, LANES)."""
+    """One tile of zeros, (rows, LANES), of the dtype of `like`."""
     return tiles(1, rows, like)[0]
 
 
 def plain_loops():
-    """What `loops`, the last argument of a product, should be: whether it is made by plain loops, or by the micro-kernel.
+    """Whether products are made by plain loops, and not by the micro-kernel: the argument `loops` of a product.
 
     It is looked at when a product is made, so all that stands around the products is compiled once for both tiers.
     """
@@ -66,7 +67,7 @@ def plain_loops():
 
 @intrinsic
 def in_any_layout(typingctx, X):
-    """The same array, of the type whose rows may lie anywhere: products are compiled once for all that have this one."""
+    """The same array, but with the type "any strides": so a product is compiled once, whatever the layout of its arrays."""
 
     def code(context, builder, signature, arguments):
         return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
@@ -80,25 +81,25 @@ if numba.config.DISABLE_JIT:
 
 @inlined
 def product(A, B, C, columns, loops):
-    """C = A B, in the first `columns` columns at least. Rows of A (for plain loops columns, too) are a multiple of four."""
+    """C = A B, in the first `columns` columns at least. A has a multiple of four rows; for plain loops also of columns."""
     product_from(C[:0], in_any_layout(A), B, C, columns, loops)
 
 
 @inlined
 def add_product(A, B, C, columns, loops):
-    """C += A B, in the first `columns` columns at least. For plain loops, columns of A are a multiple of four as well."""
+    """C += A B, in the first `columns` columns at least. A has a multiple of four rows; for plain loops also of columns."""
     product_from(C, in_any_layout(A), B, C, columns, loops)
 
 
 @inlined
 def product_in_registers(S, A, B, C, columns):
-    """C = S + A B by the micro-kernel. S has as many rows as C, or one, which is added to each row, or none."""
+    """C = S + A B by the micro-kernel. S has as many rows as C, or one, which is added to each row, or none: then C = A B."""
     rows_in_registers(in_any_layout(S), in_any_layout(A), in_any_layout(B), in_any_layout(C), columns)
 
 
 @compiled
 def rows_in_registers(S, A, B, C, columns):
-    """The same: six rows and four vectors at a time, then what is left over."""
+    """C = S + A B in blocks: six rows by WIDE vectors, four rows where fewer than twelve are left, NARROW vectors at the edge."""
     wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
     sixes = len(A) // 12 * 12
     c = 0
@@ -116,7 +117,7 @@ def rows_in_registers(S, A, B, C, columns):
 
 @compiled
 def product_from(S, A, B, C, columns, loops):
-    """C = S + A B. S has as many rows as C or none."""
+    """C = A B if S has no rows. Otherwise S is C itself, and C += A B."""
     if MICRO and not loops:
         product_in_registers(S, A, B, C, columns)
     else:
@@ -161,10 +162,10 @@ def transpose_into(XT, X, factor):
 
 @inlined
 def larger(a, b):
-    """The larger of two numbers, of which one is to be written where it was read.
+    """The larger of a and b, to be written back to where a was read.
 
-    Without the sum LLVM writes it only where it has grown, vector by vector under a mask, and for such a vector AMD's processors
-    take twelve cycles if they have AVX2 alone. a + 0 is a, but LLVM may not leave it out: it turns −0 into 0.
+    Without the + 0 LLVM writes only those numbers that have grown, each vector under a mask, and such a write takes AMD's
+    processors twelve cycles if they have AVX2 alone. a + 0 is a, but LLVM may not leave it out: it turns −0 into 0.
     """
     return (b if b > a else a) + ZERO
 
