@@ -1,5 +1,6 @@
 """Compiled loops are kept where they can be."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -111,3 +112,56 @@ assert watch(np.ones(2, np.int64), 3)
 """
     folder = fresh_python(script, TMPDIR=str(nowhere)).strip()
     assert any(name.endswith(".nbc") for _, _, names in os.walk(folder) for name in names)
+
+
+@HAS_NUMBA
+@pytest.mark.parametrize("moment", ["_save_data", "_save_index"])
+def test_two_processes_never_mix_up_their_loops(tmp_path, monkeypatch, moment):
+    """Both have read the empty index, and one writes in the middle of the other: a loop may be lost, and is never another's."""
+    one, other = kept_file(tmp_path, "source"), kept_file(tmp_path, "source")
+    monkeypatch.setattr(other, "_load_index", dict)
+    write = getattr(one, moment)
+
+    def meanwhile(*what):
+        other.save("float64", "a loop for float64")
+        write(*what)
+
+    monkeypatch.setattr(one, moment, meanwhile)
+    one.save("float32", "a loop for float32")
+    found = {dtype: kept_file(tmp_path, "source").load(dtype) for dtype in ("float32", "float64")}
+    assert any(found.values())
+    assert all(loop in (None, f"a loop for {dtype}") for dtype, loop in found.items())
+
+
+@HAS_NUMBA
+@pytest.mark.parametrize("killed_at", ["_save_data", "_save_index"])
+def test_a_killed_process_leaves_no_way_to_the_loop_of_an_older_source(tmp_path, monkeypatch, killed_at):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    kept_file(tmp_path, "old source").save("float32", "the old loop")
+    new = kept_file(tmp_path, "new source")
+    monkeypatch.setattr(new, killed_at, killed)
+    with pytest.raises(KeyboardInterrupt):
+        new.save("float32", "the new loop")
+    assert kept_file(tmp_path, "new source").load("float32") is None
+    assert kept_file(tmp_path, "old source").load("float32") == "the old loop"
+    kept_file(tmp_path, "new source").save("float32", "the new loop")
+    assert kept_file(tmp_path, "new source").load("float32") == "the new loop"
+
+
+def kept_file(folder, source):
+    """What Numba keeps the loops of one function in, written as the book writes it."""
+    from numba.core.caching import IndexDataCacheFile
+
+    from minitransformer.kernels.compiling import compiled
+
+    folder.mkdir(exist_ok=True)
+    file = IndexDataCacheFile(str(folder), "kernel.loop-1.py311", source)
+    ours = compiled(dot)._cache._cache_file.save
+    file.save = functools.partial(ours.func, file)
+    return file
+
+
+def dot(x, y):
+    return (x * y).sum()

@@ -99,7 +99,9 @@ def test_a_letter_means_one_thing_in_a_chapter(root):
 def test_the_letters_of_the_book_are_those_beside_the_five_texts(root):
     """Chapter 00 has the two columns that one needs, and leads to the appendix that has them all."""
     first, appendix = (next((root / "notebooks").glob(f"{number}_*.ipynb")) for number in ("00", "98"))
-    short, whole = (list(map(cells_of, NOTATION.search(prose(path))[1].strip().splitlines())) for path in (first, appendix))
+    short, whole = (
+        list(map(cells_of, NOTATION.search(prose(path))[1].strip().splitlines())) for path in (first, appendix)
+    )
     assert len(short) > 10
     assert short == [row[:2] for row in whole]
     assert all(len(row) == 2 + 5 for row in whole)

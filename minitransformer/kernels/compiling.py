@@ -18,6 +18,7 @@ disk are found by the processor's name and features: code for two processors nev
 
 import functools
 import gc
+import hashlib
 import signal
 import sys
 import threading
@@ -115,6 +116,18 @@ def _or_say(load: Callable[..., Any]) -> Callable[..., Any]:
     return look
 
 
+def _keep(file: Any, key: Any, data: Any) -> None:
+    """Write a loop to the disk, in a file named after its arguments and source, and then the index of the loop's function.
+
+    (Numba counts files, and writes the index first: two processes that count the same number mix up their loops, and one that
+    is killed in between leaves an index that leads to what an older source was compiled to.)
+    """
+    digest = hashlib.sha256(repr((file._source_stamp, key)).encode()).hexdigest()[:16]
+    name = f"{file._index_name.removesuffix('.nbi')}.{digest}.nbc"
+    file._save_data(name, data)
+    file._save_index({**file._load_index(), key: name})
+
+
 def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """numba.njit, but Ctrl-C can't interrupt the first call with a kind of arguments while it compiles or loads the loop.
 
@@ -125,6 +138,7 @@ def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         loop = numba.njit(function, **options)
         if not numba.config.DISABLE_JIT:
             loop._compile_for_args = _ctrl_c_comes_later()(_garbage_stays()(loop._compile_for_args))
+            loop._cache._cache_file.save = functools.partial(_keep, loop._cache._cache_file)
             asked, loop._cache.load_overload = loop.get_call_template, _or_say(loop._cache.load_overload)
             loop.get_call_template = lambda args, kws: asked(tuple(map(numba.types.unliteral, args)), kws)
         return loop
