@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, one_dtype
+from minitransformer.arrays import FEW, must_be_for_heads, one_dtype
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
-from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import rms_norm
-from minitransformer.gather_scatter import unbroadcast
+from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import Fraction, NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
@@ -127,12 +128,13 @@ def in_turns(X_1: Array, X_2: Array) -> Array:
 
 def side_by_side(X: Array) -> Array:
     """Two neighbouring heads as one of twice the width: (*batch, 2P, n, d) to (*batch, P, n, 2d)."""
-    return np.concatenate([X[..., 0::2, :, :], X[..., 1::2, :, :]], -1)
+    return merge_heads(X.reshape(*X.shape[:-3], X.shape[-3] // 2, 2, *X.shape[-2:]))
 
 
 def apart(X: Array) -> Array:
     """The inverse of `side_by_side`, and so also its gradient."""
-    return in_turns(*np.split(X, 2, -1))
+    X = split_heads(X, 2)
+    return X.reshape(*X.shape[:-4], 2 * X.shape[-4], *X.shape[-2:])
 
 
 @frozen
@@ -174,14 +176,31 @@ class Differential(Core):
         rng: Any = None,
     ) -> tuple[Array, DifferentialPullback]:
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        a_1, c_1, a_2, c_2, gain = params
-        lambda_ = np.asarray(np.exp(a_1 @ c_1) - np.exp(a_2 @ c_2) + self.lambda_init, Q.dtype)
+        lambda_, left = self._lambda(params), Q.dtype.type(1 - self.lambda_init)
         if mask is not None and mask.ndim > 2 and mask.shape[-3] > 1:
             raise ValueError(
                 f"mask: shape {mask.shape} should be one for all heads, for the two softmaxes of a pair must see the same keys"
             )
         Q_1, Q_2, K_1, K_2 = (X[..., s::2, :, :] for X in (Q, K) for s in (0, 1))
         Y, difference = differential_attention(Q_1, K_1, Q_2, K_2, side_by_side(V), lambda_, causal=causal, mask=mask)
-        Z, norm = rms_norm(Y, gain, eps=1e-5)
-        left = Q.dtype.type(1 - self.lambda_init)
+        Z, norm = rms_norm(Y, params.gain, eps=1e-5)
         return apart(left * Z), DifferentialPullback(params, difference, norm, left)
+
+    def _lambda(self, params: DifferentialParams) -> Array:
+        a_1, c_1, a_2, c_2, gain = params
+        return np.asarray(np.exp(a_1 @ c_1) - np.exp(a_2 @ c_2) + self.lambda_init, gain.dtype)
+
+    def step(
+        self, params: DifferentialParams, Q: Array, K: Array, V: Array, *streams: Array, state: KeysValues | None = None
+    ) -> tuple[Array, KeysValues]:
+        """O(m d) for one new token. The state has the keys of a pair side by side, too: a query is beside zeros, in two ways."""
+        new = side_by_side(K), side_by_side(V)
+        state = KeysValues.of(*new) if state is None else state.extended(*new)
+        if Q.shape[-2] > FEW:
+            return self(params, Q, apart(state.keys), apart(state.values), causal=True)[0], state
+        queries, d = np.zeros((*Q.shape[:-1], 2 * Q.shape[-1]), Q.dtype), Q.shape[-1]
+        for s in (0, 1):
+            queries[..., s::2, :, s * d : (s + 1) * d] = Q[..., s::2, :, :]
+        Y = attend_to_buffer(queries, state.K, state.V, state.length, scale=1 / math.sqrt(max(d, 1)))
+        Y = Y[..., 0::2, :, :] - self._lambda(params) * Y[..., 1::2, :, :]
+        return apart(Q.dtype.type(1 - self.lambda_init) * rms_norm(Y, params.gain, eps=1e-5)[0]), state

@@ -25,8 +25,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype, times
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
-from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import softmax
 from minitransformer.gather_scatter import unbroadcast
@@ -209,7 +210,19 @@ def hopfield_attention(
     """
     _refuse_other_beta(beta, Q)
     _refuse_few_steps(steps, gradient)
-    seen = {"causal": causal, "mask": mask}
+
+    def attend(xi: Array, values: Array) -> tuple[Array, Pullback]:
+        return _attend(xi, K, values, beta, causal=causal, mask=mask)
+
+    updates, states, taken, moves = _until_settled(attend, Q, K, beta, steps, tolerance, gradient)
+    Y, reading = attend(states[-1], V)
+    if gradient == "implicit":
+        return Y, ImplicitPullback(updates[-1].attention, reading, states[-1], taken, ~moves, tolerance)
+    return Y, UnrolledPullback(tuple(updates), reading, tuple(states), taken, ~moves)
+
+
+def _until_settled(attend: Any, Q: Array, K: Array, beta: Any, steps: int, tolerance: float, gradient: Gradient) -> Any:
+    """The updates and states that the gradient needs; how often each query is compared with the keys, and whether it moves on."""
     sharp = np.asarray(1 / math.sqrt(max(Q.shape[-1], 1)) if beta is None else beta, Q.dtype)
     taken, moves = np.ones(Q.shape[:-1], np.int64), np.ones(Q.shape[:-1], bool)
     updates: list[Update] = []
@@ -217,7 +230,7 @@ def hopfield_attention(
     for step in range(1, steps):
         if step > 1 and not moves.any():
             break
-        xi, attention = _attend(states[-1], K, K, beta, **seen)
+        xi, attention = attend(states[-1], K)
         xi = xi if moves.all() else np.where(moves[..., None], xi, states[-1])
         updates, states = [*updates, Update(attention, moves)], [*states, xi]
         taken += moves
@@ -227,10 +240,7 @@ def hopfield_attention(
         before = change
         if gradient == "implicit":
             updates, states = updates[-1:], states[-1:]
-    Y, reading = _attend(states[-1], K, V, beta, **seen)
-    if gradient == "implicit":
-        return Y, ImplicitPullback(updates[-1].attention, reading, states[-1], taken, ~moves, tolerance)
-    return Y, UnrolledPullback(tuple(updates), reading, tuple(states), taken, ~moves)
+    return updates, states, taken, moves
 
 
 # ---------------------------------------------------------------------------------------------- the energy
@@ -382,3 +392,15 @@ class Hopfield(Core):
             mask=mask,
         )
         return Y, HopfieldPullback(attention)
+
+    def step(
+        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: KeysValues | None = None
+    ) -> tuple[Array, KeysValues]:
+        """O(T m d) for one new token. The keys and values of the past are read where they are."""
+        past = KeysValues.of(K, V) if state is None else state.extended(K, V)
+
+        def attend(xi: Array, values: Array) -> tuple[Array, None]:
+            return attend_to_buffer(xi, past.K, values, past.length, scale=self.beta), None
+
+        _, states, *_ = _until_settled(attend, Q, past.K, self.beta, self.steps, self.tolerance, self.gradient)
+        return attend(states[-1], past.V)[0], past

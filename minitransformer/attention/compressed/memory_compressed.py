@@ -273,8 +273,10 @@ class MemoryCompressed(Core):
             state = MemoryCompressedState(KeysValues.of(no_K, no_V), no_K, no_V, 0)
         K, V = np.concatenate([state.K, K], -2), np.concatenate([state.V, V], -2)
         over = K.shape[-2] // self.stride * self.stride
-        K_bar, V_bar = compress(K[..., :over, :], params.theta_k)[0], compress(V[..., :over, :], params.theta_v)[0]
-        blocks, n = state.blocks.extended(K_bar, V_bar), Q.shape[-2]
+        blocks, n = state.blocks, Q.shape[-2]
+        if over:
+            made = ((K, params.theta_k), (V, params.theta_v))
+            blocks = blocks.extended(*(compress(X[..., :over, :], theta)[0] for X, theta in made))
         complete = None if n == 1 else complete_blocks(state.length, n, blocks.length, self.stride, self.null)
         Y, _ = _attend(Q, blocks.keys, blocks.values, complete, None, params.null_k, params.null_v, None)
         return Y, MemoryCompressedState(blocks, K[..., over:, :].copy(), V[..., over:, :].copy(), state.length + n)

@@ -239,9 +239,9 @@ class AdaptiveSpan(Core):
             return super().step(params, Q, K, V, state=state)
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         z = self.largest * params.span
-        b, reach, _ = log_ramp(z, self.ramp, self.largest, n, state.length)
-        near = min(n + int(reach.max()), state.length)
-        b = b[:, state.length - near :]  # of the nearest keys
+        furthest = self.ramp + int(min(np.fmax.reduce(z, initial=0), self.largest))  # no head sees beyond
+        near = min(n + furthest, state.length)
+        b, reach, _ = log_ramp(z, self.ramp, self.largest, n, near)
         if self.encoding is not None:
             b = b + self.encoding.bias(params.encoding, n, near, causal=True)[0].astype(Q.dtype, copy=False)
         x = np.arange(near - n, near)[:, None] - np.arange(near)

@@ -8,6 +8,8 @@ import numpy as np
 
 from minitransformer.arrays import as_one_axis
 from minitransformer.attention.attend import attend
+from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.gathered import rows_at, sum_rows
 from minitransformer.functional import loops_in
@@ -303,3 +305,35 @@ def block_means(X: Array, there: Array, block: int) -> tuple[Array, BlockMeansPu
     number = np.add.reduceat(there.astype(X.dtype), edges, -1)
     share = (there / np.maximum(np.repeat(number, block, -1)[..., :m], 1))[..., None].astype(X.dtype)
     return np.add.reduceat(share * X, edges, -2), BlockMeansPullback(share, block)
+
+
+# ---------------------------------------------------------------------------------------------- generation
+
+
+class BlocksState(NamedTuple):
+    """Keys and values of the positions so far, and the means of those blocks that are complete."""
+
+    past: KeysValues
+    means: KeysValues
+
+    @property
+    def length(self) -> int:
+        """How many positions there have been so far."""
+        return self.past.length
+
+    def extended(self, K: Array, V: Array, block: int) -> "BlocksState":
+        """The state after these n more positions. A block is averaged once, when it is complete."""
+        past = self.past.extended(K, V)
+        old, new = (m // block * block for m in (self.length, past.length))
+        rows = (X[..., old:new, :] for X in (past.keys, past.values))
+        means = (block_means(X, np.ones(new - old, bool), block)[0] if new > old else X for X in rows)
+        return BlocksState(past, self.means.extended(*means))
+
+
+def attend_to_blocks(Q: Array, past: KeysValues, lists: Array, block: int) -> Array:
+    """Attention of the last query alone to the blocks in its lists, the last of which is its own: O(chosen block d)."""
+    m = past.length
+    j = as_one_axis(lists[..., None] * block + np.arange(block), -2)
+    slots = j.shape[-1] - (-m % block)  # the last ones of its own block are not there yet
+    K, V = (rows_at(X, np.minimum(j, m - 1))[..., 0, :, :] for X in (past.K, past.V))
+    return attend_to_buffer(Q, K, V, slots)

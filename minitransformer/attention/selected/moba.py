@@ -15,10 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.selected.chosen import (
+    BlocksState,
     ChosenPullback,
     EncodedChosenPullback,
+    attend_to_blocks,
     attend_to_chosen,
     block_means,
     largest_places,
@@ -130,6 +133,7 @@ class MoBA(Core):
 
     stage = "pattern"
     cost = "O(n²/block + n chosen block)"
+    remembers = "keys, values and means of blocks"
 
     def __call__(
         self,
@@ -148,3 +152,18 @@ class MoBA(Core):
             Q, K, V, block=self.block, chosen=self.chosen, causal=causal, mask=mask, **positions
         )
         return Y, NothingLearnedPullback(attention) if self.encoding is None else attention
+
+    def step(
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: BlocksState | None = None
+    ) -> tuple[Array, BlocksState]:
+        """O((m/block + chosen · block) d) for one new token, if there is no encoding: a mean is made once."""
+        if state is None:
+            state = BlocksState(*(KeysValues.of(K[..., :0, :], V[..., :0, :]) for _ in range(2)))
+        state = state.extended(K, V, self.block)
+        past, own = state.past, (state.length - 1) // self.block
+        if self.encoding is not None or Q.shape[-2] != 1:
+            return self(params, Q, past.keys, past.values, causal=True, mask=None, rng=None)[0], state
+        S = Q @ state.means.keys[..., :own, :].mT
+        others = largest_places(S, min(self.chosen - 1, own), np.array([own]))
+        lists = np.concatenate([others, np.full((*Q.shape[:-1], 1), own)], -1)
+        return attend_to_blocks(Q, past, lists, self.block), state

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.arrays import one_dtype
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention, complete_blocks
 from minitransformer.attention.cache.keys_values import KeysValues
@@ -21,14 +21,16 @@ from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.selected.chosen import (
     BlockMeansPullback,
+    BlocksState,
     ChosenPullback,
     EncodedChosenPullback,
+    attend_to_blocks,
     attend_to_chosen,
     block_means,
     largest_places,
     parts,
 )
-from minitransformer.attention.selected.gathered import only_those_there, refuse_no_window, rows_at, who_is_there
+from minitransformer.attention.selected.gathered import only_those_there, refuse_no_window, who_is_there
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.functional import sigmoid, softmax
@@ -182,27 +184,7 @@ class NSACorePullback(NamedTuple):
         return *(dparams or [NoParams()]), dQ, dK, dV, self.gate(dgates)
 
 
-class NSAState(NamedTuple):
-    """Keys and values of the positions so far, and the means of those blocks that are complete."""
-
-    past: KeysValues
-    means: KeysValues
-
-    @property
-    def length(self) -> int:
-        """How many positions there have been so far."""
-        return self.past.length
-
-    def extended(self, K: Array, V: Array, block: int) -> "NSAState":
-        """The state after these n more positions. A block is averaged once, when it is complete."""
-        past = self.past.extended(K, V)
-        old, new = (m // block * block for m in (self.length, past.length))
-        rows = (X[..., old:new, :] for X in (past.keys, past.values))
-        means = (block_means(X, np.ones(new - old, bool), block)[0] if new > old else X for X in rows)
-        return NSAState(past, self.means.extended(*means))
-
-
-def last_query(Q: Array, state: NSAState, block: int, chosen: int, window: int) -> tuple[Array, Array, Array]:
+def last_query(Q: Array, state: BlocksState, block: int, chosen: int, window: int) -> tuple[Array, Array, Array]:
     """Y of the three branches for the query of the last position alone, each (*batch, H, 1, dv)."""
     (past, means), (*batch, H, _, d) = state, Q.shape
     m, G, complete, blocks = past.length, past.K.shape[-3], means.length, -(-past.length // block)
@@ -211,13 +193,10 @@ def last_query(Q: Array, state: NSAState, block: int, chosen: int, window: int) 
     weight = np.full((*past.K.shape[:-2], 1, blocks), np.inf, Q.dtype)
     weight[..., 1 : blocks - 2] = A.reshape(*batch, G, H // G, 1, complete).sum(-3)[..., 1 : blocks - 2]
     lists = largest_places(weight, min(max(chosen, 3), blocks), np.array([blocks]))
-    j = as_one_axis(lists[..., None] * block + np.arange(block), -2)
-    slots = j.shape[-1] - (blocks * block - m)  # the last ones of its own block are not there yet
-    K, V = (rows_at(X, np.minimum(j, m - 1))[..., 0, :, :] for X in (past.K, past.V))
     last = slice(max(m - window, 0), m)
     return (
         attend_to_buffer(Q, means.K, means.V, complete),
-        attend_to_buffer(Q, K, V, slots),
+        attend_to_blocks(Q, past, lists, block),
         attend_to_buffer(Q, past.K[..., last, :], past.V[..., last, :], min(m, window)),
     )
 
@@ -267,11 +246,11 @@ class NSA(Core):
         return Y, NSACorePullback(gate, attention)
 
     def step(
-        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: NSAState | None = None
-    ) -> tuple[Array, NSAState]:
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: BlocksState | None = None
+    ) -> tuple[Array, BlocksState]:
         """O((m/block + chosen · block + window) d) for one new token, if there is no encoding."""
         if state is None:
-            state = NSAState(*(KeysValues.of(K[..., :0, :], V[..., :0, :]) for _ in range(2)))
+            state = BlocksState(*(KeysValues.of(K[..., :0, :], V[..., :0, :]) for _ in range(2)))
         state = state.extended(K, V, self.block)
         if self.encoding is not None or Q.shape[-2] != 1:
             past = state.past
