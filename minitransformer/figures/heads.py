@@ -66,7 +66,7 @@ def data() -> Heads:
 def draw(data: Heads) -> Figure:
     """Rows look at columns; the number in a cell is the weight."""
     fig, axes = figure(2, 2, width=10, height=10, sharex=True, sharey=True)
-    titles = ("without weights", "head 1", "head 2", "one head, both wishes")
+    titles = ("without $W_q$, $W_k$", "head 1", "head 2", "one head, both wishes")
     places = range(len(data.words))
     for ax, title, A in zip(axes.flat, titles, data[1:], strict=True):
         ax.imshow(A, vmin=0, vmax=1)
