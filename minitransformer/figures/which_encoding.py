@@ -202,7 +202,7 @@ def _reader(found: Leaf) -> Said:
         "measured",
         _listed(found.names),
         f"measured on {task}, worst of {SEEDS[task]} seeds, {STEPS[task]} steps:\n"
-        f"{_percent(least)} or more, no other above {_percent(others)}",
+        f"{_percent(least)} or more, the others of the six up to {_percent(others)}",
     )
 
 

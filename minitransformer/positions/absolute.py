@@ -103,7 +103,7 @@ class SinusoidalPullback(NamedTuple):
 
 @frozen
 class SinusoidalPositions:
-    """Add the table of sinusoids. Works for any length; whether it works well is measured in Part I."""
+    """Add the table of sinusoids, which can be computed for any length."""
 
     width: int
 
