@@ -214,7 +214,7 @@ def _differ(a: Array, b: Array, allowed: float) -> str:
     """The largest difference of two arrays, in words; "" if they are close."""
     if a.shape != b.shape:
         return f"in shape, {a.shape} and {b.shape}"
-    return "" if np.allclose(a, b, atol=allowed) else f"by {np.abs(a - b).max():.2g}"
+    return "" if np.isfinite(allowed) and np.allclose(a, b, atol=allowed) else f"by {np.abs(a - b).max():.2g}"
 
 
 def _refused(call: Callable[[], Any], what: str, word: str = "", kinds: Any = (TypeError, ValueError)) -> None:

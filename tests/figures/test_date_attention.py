@@ -24,7 +24,7 @@ def test_each_part_is_looked_for_where_it_stands(seed):
         for part, rows in ROWS.items():
             weight = {place: A[rows][:, columns].sum(1).mean() for place, columns in places.items()}
             assert max(weight, key=weight.get) == part
-            assert weight[part] > 0.6
+            assert weight[part] > (0.9 if part == "year" else 0.5)  # "hardly elsewhere", "mostly"
 
 
 def test_the_translators_are_nearly_always_right_and_what_they_get_wrong_is_mostly_the_order_of_two_digits():
