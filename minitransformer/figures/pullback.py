@@ -1,4 +1,4 @@
-"""A pullback, opened: what goes forward, what is remembered, what comes back. In whole numbers, to be checked by hand."""
+"""A pullback, opened: what goes forward, what is remembered, which step back reads it. In whole numbers, to check by hand."""
 
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ PARAMS = FeedForwardParams(
     b_2=np.array([-1.0, 1]),
 )
 X = np.array([[-1.0, -1], [1, 1], [-2, 2]])
-DY = np.array([[-1.0, 2], [-2, 1], [1, -2]])
+DY = np.array([[2.0, 3], [-1, 1], [-3, -2]])
 
 
 def data() -> PullbackData:
@@ -47,66 +47,135 @@ def data() -> PullbackData:
     return PullbackData(forward, pullback, {"X": dX, "U": dU, "F": dF, "Y": DY}, dparams)
 
 
-CENTRES = {"X": 1.0, "U": 8.4, "F": 16.8, "Y": 24.2}  # columns of the drawing, in cells
-ROWS = {"forward": 0.0, "remembered": -8.2, "backward": -16.2}
-STEPS = (  # from, to, the field of the pullback, the step forward, the step back
-    ("X", "U", "linear_1", "$X W_1 + b_1$", "$dU\\,W_1^T$"),
-    ("U", "F", "activation", "$\\max(0, U)$", "$\\mathrm{slope} \\odot dF$"),
-    ("F", "Y", "linear_2", "$F W_2 + b_2$", "$dY\\,W_2^T$"),
-)
+PLACES = {  # centre and lower edge of each array, in cells
+    "X": (1.0, 19.6),
+    "U": (9.4, 19.6),
+    "F": (18.6, 19.6),
+    "Y": (25.6, 19.6),
+    "linear_1.X": (9.4, 11.9),
+    "linear_1.W": (4.9, 11.9),
+    "linear_1.b": (4.9, 15.5),
+    "activation.slope": (14.0, 11.9),
+    "linear_2.X": (25.6, 11.9),
+    "linear_2.W": (21.9, 11.9),
+    "linear_2.b": (18.7, 11.9),
+    "dX": (1.0, 1.9),
+    "dU": (9.4, 1.9),
+    "dF": (18.6, 1.9),
+    "dY": (25.6, 1.9),
+    "dW_1": (9.4, 7.0),
+    "db_1": (9.4, 0.0),
+    "dW_2": (25.6, 6.4),
+    "db_2": (25.6, 0.0),
+}
+FORWARD = {("X", "U"): "$X W_1 + b_1$", ("U", "F"): "$\\max(0, U)$", ("F", "Y"): "$F W_2 + b_2$"}
+BACKWARD = {
+    ("dY", "dF"): "$dY\\,W_2^T$",
+    ("dF", "dU"): "$\\mathrm{slope} \\odot dF$",
+    ("dU", "dX"): "$dU\\,W_1^T$",
+    ("dY", "dW_2"): "$dW_2 = F^T\\,dY$",
+    ("dU", "dW_1"): "$dW_1 = X^T\\,dU$",
+    ("dY", "db_2"): "$db_2$ = sum over tokens",
+    ("dU", "db_1"): "$db_1$ = sum over tokens",
+}
+READS = {  # a field of the pullback, and the gradient whose step reads it; no step reads the numbers of a b
+    "linear_2.W": "dF",
+    "activation.slope": "dU",
+    "linear_1.W": "dX",
+    "linear_2.X": "dW_2",
+    "linear_1.X": "dW_1",
+}
+FIELDS = {
+    "linear_1.X": "X",
+    "linear_1.W": "W = $W_1$",
+    "linear_1.b": "b = $b_1$",
+    "activation.slope": "slope",
+    "linear_2.X": "X = $F$",
+    "linear_2.W": "W = $W_2$",
+    "linear_2.b": "b = $b_2$",
+}
+BOXES = {"linear_1": (2.4, 10.9), "activation": (11.5, 16.5), "linear_2": (17.1, 28.1)}  # left and right
+DARK, REMEMBERED = "0.2", "#20639b"
+
+
+def arrays(d: PullbackData) -> dict[str, Array]:
+    """Every array that is drawn, as a matrix, under its name in PLACES."""
+    fields = {f"{step}.{name}": a for step, p in d.pullback._asdict().items() for name, a in p._asdict().items()}
+    gradients = {f"d{name}": a for name, a in (*d.backward.items(), *d.dparams._asdict().items())}
+    return {name: np.atleast_2d(a) for name, a in (d.forward | fields | gradients).items()}
 
 
 def draw(d: PullbackData) -> Figure:
-    """Columns are values, arrows are steps; between the two rows of arrows lies what the steps remember."""
-    fig, ax = figure(width=12, height=9.3)
-    ax.set(xlim=(-1.9, 25.4), ylim=(-18, 2.9), aspect="equal")
+    """Above, values go forward. In the middle, in boxes, what each step remembers; blue arrows go down from X, W and slope
+    to the step back that reads them, from b goes none. Below, gradients come back, with those of weights and biases.
+    """
+    fig, ax = figure(width=13.2, height=8.68)
+    fig.set_layout_engine("none")
+    ax.set(position=(0, 0, 1, 1), xlim=(-1.75, 29.85), ylim=(-0.25, 24))
     ax.axis("off")
-    for name, y in ROWS.items():
-        ax.text(-1.3, y, name, rotation=90, ha="center", va="center", color="0.35")
-    for name, x in CENTRES.items():
-        _matrix(ax, d.forward[name], x, ROWS["forward"], f"${name}$")
-        _matrix(ax, d.backward[name], x, ROWS["backward"], f"$d{name}$")
-    for left, right, step, value, gradient in STEPS:
-        _arrow(ax, d.forward, left, right, ROWS["forward"], value)
-        _arrow(ax, d.backward, right, left, ROWS["backward"], gradient)
-        _remembered(ax, getattr(d.pullback, step), (CENTRES[left] + CENTRES[right]) / 2, step)
+    for text, y in ("forward", 21.1), ("remembered", 15.1), ("backward", 5.1):
+        ax.text(-1.1, y, text, rotation=90, ha="center", va="center", color="0.35")
+    for step, (left, right) in BOXES.items():
+        box = FancyBboxPatch((left, 11.5), right - left, 7.4, boxstyle="round,pad=0,rounding_size=0.4")
+        box.set(facecolor="0.92", edgecolor="none", zorder=0)
+        ax.add_patch(box)
+        ax.text((left + right) / 2, 17.8, step, ha="center", va="bottom", family="monospace", weight="bold")
+    drawn = arrays(d)
+    for name, array in drawn.items():
+        _matrix(ax, array, *PLACES[name])
+    for name in (*d.forward, "dX", "dU", "dF", "dY"):
+        _title(ax, drawn, name, f"${name}$")
+    for name, label in FIELDS.items():
+        _title(ax, drawn, name, label)
+    for (start, end), label in (FORWARD | BACKWARD).items():
+        _step(ax, drawn, start, end, label)
+    for name, end in READS.items():
+        _read(ax, drawn, name, end)
     return fig
 
 
-def _remembered(ax: Axes, pullback: NamedTuple, x: float, step: str) -> None:
-    """The box of a step: the fields of its pullback, b below W."""
-    fields = dict(zip(pullback._fields, pullback, strict=True))
-    b = fields.pop("b", None)
-    width = sum(a.shape[1] for a in fields.values()) + len(fields)
-    y = ROWS["remembered"]
-    box = FancyBboxPatch((x - width / 2, y - 4.6), width, 9.2, boxstyle="round,pad=0,rounding_size=0.4")
-    box.set(facecolor="0.92", edgecolor="none", zorder=0)
-    ax.add_patch(box)
-    ax.text(x, y + 3.4, step, ha="center", va="bottom", family="monospace", weight="bold")
-    left = x - width / 2 + 0.5
-    for field, array in fields.items():
-        centre = left + array.shape[1] / 2
-        _matrix(ax, array, centre, y + 2.2 - len(array) / 2, field)
-        if field == "W":
-            _matrix(ax, b[None], centre, y + 2.2 - len(array) - 1.9, "b")
-        left += array.shape[1] + 1
-
-
-def _matrix(ax: Axes, array: Array, x: float, y: float, label: str) -> None:
-    """An array centred at (x, y), one unit for each entry; entries that are exactly zero stay white."""
+def _matrix(ax: Axes, array: Array, x: float, y: float) -> None:
+    """An array above y, in the middle of x, one unit for each entry; entries that are exactly zero stay white."""
     rows, columns = array.shape
     for (i, j), value in np.ndenumerate(array):
-        left, bottom = x - columns / 2 + j, y + rows / 2 - i - 1
+        left, bottom = x - columns / 2 + j, y + rows - i - 1
         colour = "#f2dfa0" if value else "white"
         ax.add_patch(Rectangle((left, bottom), 1, 1, facecolor=colour, edgecolor="0.5", linewidth=0.8))
         ax.text(left + 0.5, bottom + 0.45, f"{value + 0:.0f}".replace("-", "−"), ha="center", va="center")
-    ax.text(x, y + rows / 2 + 0.15, label, ha="center", va="bottom", fontsize=20)
 
 
-def _arrow(ax: Axes, arrays: dict[str, Array], start: str, end: str, y: float, label: str) -> None:
-    direction = 1 if CENTRES[end] > CENTRES[start] else -1
-    a = CENTRES[start] + direction * (arrays[start].shape[1] / 2 + 0.3)
-    b = CENTRES[end] - direction * (arrays[end].shape[1] / 2 + 0.3)
-    style = {"arrowstyle": "-|>", "color": "0.2", "linewidth": 2, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 20}
-    ax.annotate("", (b, y), (a, y), arrowprops=style)
-    ax.text((a + b) / 2, y + 0.4, label, ha="center", va="bottom")
+def _title(ax: Axes, drawn: dict[str, Array], name: str, label: str) -> None:
+    """A label above an array, in the middle; or to the left of the arrow that goes up from there."""
+    x, y = PLACES[name]
+    aside = any(start == name and PLACES[end][1] > y for start, end in BACKWARD)
+    where = (x - 0.3, "right") if aside else (x, "center")
+    ax.text(where[0], y + len(drawn[name]) + 0.2, label, ha=where[1], va="bottom", fontsize=20)
+
+
+def _step(ax: Axes, drawn: dict[str, Array], start: str, end: str, label: str) -> None:
+    """An arrow from array to array: along a row with the step above it, up to a gradient of weights, down to one of biases."""
+    (x, y), (to, there) = PLACES[start], PLACES[end]
+    if x != to:
+        side = np.sign(to - x)
+        a, b = x + side * (drawn[start].shape[1] / 2 + 0.3), to - side * (drawn[end].shape[1] / 2 + 0.3)
+        _arrow(ax, (a, y + 1.5), (b, y + 1.5), DARK, 2)
+        ax.text((a + b) / 2, y + 1.8, label, ha="center", va="bottom")
+    elif there > y:
+        _arrow(ax, (x, y + len(drawn[start]) + 0.1), (x, there - 0.1), DARK, 2)
+        ax.text(x + 0.3, there + len(drawn[end]) + 0.2, label, ha="left", va="bottom")
+    else:
+        _arrow(ax, (x, y - 0.1), (x, there + 1.1), DARK, 2)
+        ax.text(to - drawn[end].shape[1] / 2 - 0.25, there + 0.45, label, ha="right", va="center")
+
+
+def _read(ax: Axes, drawn: dict[str, Array], field: str, gradient: str) -> None:
+    """A thin arrow from a field down to the step that reads it: onto its formula, or into the gradient of the weights."""
+    x, y = PLACES[field]
+    to, there = PLACES[gradient]
+    tip = there + len(drawn[gradient]) + 0.1 if x == to else there + 2.9
+    _arrow(ax, (x, y - 0.1), (x, tip), REMEMBERED, 1.5)
+
+
+def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, width: float) -> None:
+    style = {"arrowstyle": "-|>", "color": colour, "linewidth": width, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 20}
+    ax.annotate("", end, start, arrowprops=style)
