@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
 from minitransformer import backend, check_pullback, tree_bytes
 from minitransformer.backend import available
@@ -141,7 +142,7 @@ def test_the_numbers_drawn_are_those_computed(d):
 
 def test_arrows_begin_at_what_is_read_and_cross_no_array_and_no_arrow(d):
     fig, drawn = pullback.draw(d), pullback.arrays(d)
-    arrows = [(*text.xyann, *text.xy) for text in fig.axes[0].texts if getattr(text, "arrow_patch", None)]
+    arrows = [(*text.xyann, *text.xy) for text in fig.axes[0].texts if isinstance(text, Annotation)]
     assert len(arrows) == len(pullback.FORWARD | pullback.BACKWARD | pullback.READS)
     frames = {
         name: (x - drawn[name].shape[1] / 2, x + drawn[name].shape[1] / 2, y, y + len(drawn[name]))
