@@ -140,7 +140,7 @@ def test_the_numbers_drawn_are_those_computed(d):
             assert numbers[x - a.shape[1] / 2 + j + 0.5, y + len(a) - i - 1 + 0.45] == value
 
 
-def test_arrows_begin_at_what_is_read_and_cross_no_array_and_no_arrow(d):
+def test_arrows_begin_at_what_is_read_and_nothing_crosses(d):
     fig, drawn = pullback.draw(d), pullback.arrays(d)
     arrows = [(*text.xyann, *text.xy) for text in fig.axes[0].texts if isinstance(text, Annotation)]
     assert len(arrows) == len(pullback.FORWARD | pullback.BACKWARD | pullback.READS)
@@ -156,8 +156,9 @@ def test_arrows_begin_at_what_is_read_and_cross_no_array_and_no_arrow(d):
     for start, end in (*pullback.FORWARD, *pullback.BACKWARD):
         assert sum(at(start, x, y) and at(end, to, there) for x, y, to, there in arrows) == 1
     spans = [(min(x, to), max(x, to), min(y, there), max(y, there)) for x, y, to, there in arrows]
-    for k, (left, right, bottom, top) in enumerate(spans):
-        for other in (*frames.values(), *spans[:k]):
+    places = [*frames.values(), *spans]
+    for k, (left, right, bottom, top) in enumerate(places):
+        for other in places[:k]:
             assert right < other[0] or other[1] < left or top < other[2] or other[3] < bottom
 
     for field, gradient in pullback.READS.items():  # down from the field, into the gradient or onto its step
