@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.positions import LENGTHS, LONGER
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, merged
 from minitransformer.typing import Array
 
-TASKS = ("copy", "induction", "text")
+TASKS = ("text", "copy", "induction")
 NO_SCORE = np.nan  # a table of positions has ended
 WORST = {"copy": -0.1, "induction": -0.1, "text": 5.9}  # beyond every score, at the bad end: where "no score" is drawn
 
@@ -47,16 +47,20 @@ def data() -> LengthExtrapolation:
 
 
 def draw(data: LengthExtrapolation) -> Figure:
-    """A row for each encoding, the best on text first. Marks are means at a length, lines reach from worst to best seed."""
-    fig, axes = figure(2, 2, width=12, height=15, sharey=True)
+    """A row for each encoding, the best on text first; above is text, below are copy and induction.
+
+    Marks are means at a length, lines reach from worst to best seed.
+    """
+    fig, axes = figure(2, 2, width=12, height=13.8)
+    panels = dict(zip(TASKS, (merged(fig, axes[0]), *axes[1]), strict=True))
     order = np.argsort([data.mean("text", name)[0] for name in data.names])
-    places = np.arange(len(order))
+    names, places = [data.names[k] for k in order], np.arange(len(order))
     looks = (
         ("#7fa8cb", "o", "as in training"),
         ("#20639b", "s", "twice as long"),
         ("#0b2740", "D", "four times as long"),
     )
-    for ax, task in zip(axes.flat, TASKS, strict=False):
+    for task, ax in panels.items():
         for k, (colour, marker, label) in enumerate(looks):
             scores, y = data.scores[task][order, :, k], places + 0.25 * (k - 1)
             ax.plot(scores.mean(1), y, marker, color=colour, markersize=9, linestyle="none", label=label)
@@ -65,13 +69,22 @@ def draw(data: LengthExtrapolation) -> Figure:
             ax.plot(np.full(len(ended), WORST[task]), ended, "x", color=colour, markersize=9, markeredgewidth=2.5)
         for place in places[::2]:
             ax.axhspan(place - 0.5, place + 0.5, color="0.955", zorder=0)
-        ax.set(title=f"{task}: {' / '.join(map(str, data.lengths[task]))}", ylim=(len(places) - 0.5, -0.5))
-    axes[0, 0].set_yticks(places, [data.names[k] for k in order])
-    for ax in axes[0]:
-        ax.set(xlabel="fraction right", xlim=(-0.17, 1.04), xticks=(0, 0.5, 1))
-    axes[1, 0].set(xlabel="bits per byte: left is better", xlim=(1.7, 6.15), xticks=(2, 3, 4, 5))
-    handles, labels = axes[1, 0].get_legend_handles_labels()
-    cross = axes[1, 0].plot([], [], "x", color="0.2", markersize=9, markeredgewidth=2.5, linestyle="none")
-    axes[1, 1].axis("off")
-    axes[1, 1].legend([*handles, *cross], [*labels, "no score: its table has ended"], loc="center", labelspacing=0.8)
+        ax.set(title=f"{task}, $n$ = {' / '.join(map(str, data.lengths[task]))}", ylim=(len(places) - 0.5, -0.5))
+        ax.set_yticks(places, names)
+    panels["induction"].tick_params(labelleft=False)  # the names of the panel beside it
+    for task in ("copy", "induction"):
+        panels[task].set(xlabel="fraction right: more is better", xlim=(-0.17, 1.04), xticks=(0, 0.5, 1))
+    text = panels["text"]
+    text.set(xlabel="bits per byte: less is better", xlim=(1.7, 6.15), xticks=(2, 3, 4, 5))
+    text.plot(
+        [],
+        [],
+        "x",
+        color="0.2",
+        markersize=9,
+        markeredgewidth=2.5,
+        linestyle="none",
+        label="no score: its table has ended",
+    )
+    text.legend(loc="center", bbox_to_anchor=(0.64, 0.72), frameon=True, facecolor="white", framealpha=1)
     return fig

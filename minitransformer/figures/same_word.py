@@ -66,17 +66,20 @@ DRAWN = ("added sinusoids (8)", "TUPE (9)", "T5 (11)", "FIRE", "Shaw (10)", "DeB
 
 
 def draw(data: SameWord) -> Figure:
-    """A panel for each idea, from its lowest score (dark) to its highest (bright)."""
-    fig, axes = figure(4, 2, width=10, height=19, sharex=True, sharey=True)
+    """A panel for each idea, from its lowest score (dark) to its highest (bright); its name and both scores stand beside it."""
+    fig, axes = figure(4, 2, width=11.75, height=13.2, sharex=True, sharey=True)
     for ax, idea in zip(axes.flat, DRAWN, strict=True):
         name, S = next(found for found in data.scores.items() if found[0].startswith(idea))
         ax.imshow(S)
-        ax.set_title(f"{name}\n" + f"{S.min():.1f} … {S.max():.1f}".replace("-", "−"))
+        ax.set_anchor("W")
+        told = name.replace("added ", "added\n").split(", ")
+        if told[-1].startswith("n₀"):
+            ax.text(N, THRESHOLD, f"– {told.pop()}", va="center")  # at its row
+        told.append(f"{S.min():.1f} … {S.max():.1f}".replace("-", "−"))
+        ax.text(N + 1, -0.5, "\n".join(told), va="top", linespacing=1.3)
         ax.set_xticks([0, 16, 32, 47])
         ax.set_yticks([0, 16, 32, 47])
         ax.spines[:].set_visible(False)
-    for ax in axes[:, 0]:
-        ax.set_ylabel("query $i$")
-    for ax in axes[-1]:
-        ax.set_xlabel("key $j$")
+    fig.supylabel("query $i$", fontsize=18)
+    fig.supxlabel("key $j$", fontsize=18)
     return fig

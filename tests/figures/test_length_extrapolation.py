@@ -75,8 +75,22 @@ def test_crosses_stand_beyond_the_bad_end(data):
 
 def test_the_picture_has_a_mark_for_each_length_and_the_best_on_text_first(data):
     fig = length_extrapolation.draw(data)
-    for ax in fig.axes[:3]:
+    assert len(fig.axes) == 3
+    for ax in fig.axes:
         assert sum(line.get_marker() in "osD" for line in ax.get_lines()) == 3
-    names = [label.get_text() for label in fig.axes[0].get_yticklabels()]
-    first = [data.mean("text", name)[0] for name in names]
-    assert first == sorted(first)
+        names = [label.get_text() for label in ax.get_yticklabels()]
+        first = [data.mean("text", name)[0] for name in names]
+        assert first == sorted(first)
+
+
+def test_text_is_above_the_others_and_hides_no_mark_under_its_legend(data):
+    fig = length_extrapolation.draw(data)
+    fig.canvas.draw()
+    text, *others = sorted(fig.axes, key=lambda ax: -ax.get_position().y0)
+    assert [ax.get_title().split(",")[0] for ax in (text, *others)] == list(TASKS)
+    assert text.get_position().y0 > max(ax.get_position().y1 for ax in others)
+    box = text.get_legend().get_window_extent()
+    for line in text.get_lines():
+        points = text.transData.transform(line.get_xydata())
+        assert not any(box.contains(*point) for point in points)
+    assert [ax.get_legend() for ax in others] == [None, None]

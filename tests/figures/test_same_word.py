@@ -7,6 +7,7 @@ import minitransformer as mt
 from minitransformer.attention import attend
 from minitransformer.figures import same_word
 from minitransformer.figures.same_word import CLIP, ENCODINGS
+from minitransformer.figures.style import COLUMN
 from minitransformer.functional import softmax
 from minitransformer.gather_scatter import by_offset
 from minitransformer.measurements.position_scores import (
@@ -104,8 +105,22 @@ def test_varies_along_diagonals():
 def test_it_draws_eight_with_their_ranges(d):
     fig = same_word.draw(same_word.SameWord(d))
     panels = [ax for ax in fig.axes if ax.images]
-    assert [ax.get_title().split("\n")[0].split(",")[0] for ax in panels] == [x.split(",")[0] for x in same_word.DRAWN]
-    for ax in panels:
-        S = d[ax.get_title().split("\n")[0]]
-        assert f"{S.max():.1f}".replace("-", "−") in ax.get_title()
+    told = [ax.texts[-1].get_text().replace("added\n", "added ").split("\n") for ax in panels]
+    assert [name for name, *_ in told] == [x.split(",")[0] for x in same_word.DRAWN]
+    for ax, (name, *_, numbers) in zip(panels, told, strict=True):
+        S = next(S for found, S in d.items() if found.split(",")[0] == name)
+        assert numbers == f"{S.min():.1f} … {S.max():.1f}".replace("-", "−")
         np.testing.assert_array_equal(ax.images[0].get_array(), S)
+
+
+def test_the_threshold_of_fire_stands_at_its_row(d):
+    fig = same_word.draw(same_word.SameWord(d))
+    (mark,) = (text for ax in fig.axes for text in ax.texts if "n₀" in text.get_text())
+    assert mark.get_text() == f"– n₀ = {THRESHOLD}"
+    assert mark.get_position()[1] == THRESHOLD
+    assert any(text.get_text().startswith("FIRE") for text in mark.axes.texts)
+
+
+def test_it_fits_on_a_screen(d):
+    width, height = same_word.draw(same_word.SameWord(d)).get_size_inches()
+    assert COLUMN * height / width <= 1000
