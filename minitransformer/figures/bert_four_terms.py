@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -9,6 +10,7 @@ from minitransformer import experiments
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
+COLOURS = mpl.colormaps["RdBu"].resampled(61)  # few enough for the palette of a PNG; the middle one is for zero
 NAMES = ("content–content", "content–position", "position–content", "position–position")
 
 
@@ -42,11 +44,11 @@ def draw(data: FourTermsOfBert) -> Figure:
     limit = np.abs(data.matrices).max()
     n = np.arange(len(data.tokens))
     for ax, name, T in zip(axes.flat, NAMES, data.matrices, strict=True):
-        image = ax.imshow(T, vmin=-limit, vmax=limit, cmap="RdBu")
+        image = ax.imshow(T, vmin=-limit, vmax=limit, cmap=COLOURS)
         ax.set_title(name)
         ax.set_xticks(n, data.tokens, rotation=90)
         ax.set_yticks(n, data.tokens)
-        ax.tick_params(length=0)
+        ax.tick_params(left=ax in axes[:, 0], bottom=ax in axes[1])
         ax.spines[:].set(visible=True, color="0.7")
     for ax in axes[:, 0]:
         ax.set_ylabel("query $i$")

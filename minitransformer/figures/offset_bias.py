@@ -89,8 +89,9 @@ def _strip(ax: Axes, data: OffsetBias) -> None:
             ax.text(np.mean(edges), 0.47, number, ha="center", va="center")
     near = [number for number in np.unique(data.buckets) if (data.buckets == number).sum() == 1]
     left, right = max(number for number in near if number < half), max(near)
-    ax.plot((-left - 0.5, left + 0.5), (1.1, 1.1), color="0.3", linestyle="-", linewidth=1.5, clip_on=False)
-    ax.text(0, 1.15, f"{left} … 1, 0, {half + 1} … {right}: one offset each", ha="center", va="bottom")
+    ends = -left - 0.4, left + 0.4
+    ax.plot(np.repeat(ends, 2), (1.04, 1.14, 1.14, 1.04), color="0.3", linestyle="-", linewidth=1.5, clip_on=False)
+    ax.text(0, 1.24, f"{left} … 1, 0, {half + 1} … {right}: one offset each", ha="center", va="bottom")
     ax.set(xlim=(-FAR - 0.5, FAR + 0.5), ylim=(0, 1), yticks=[], xlabel="offset $o = j − i$")
-    ax.set_title("T5: the bucket of each offset", pad=38)
+    ax.set_title("T5: the bucket of each offset", pad=46)
     ax.spines[:].set_visible(False)
