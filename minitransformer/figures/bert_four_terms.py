@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -9,6 +10,7 @@ from minitransformer import experiments
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
+COLOURS = mpl.colormaps["RdBu"].resampled(61)  # few enough for the palette of a PNG; the middle one is for zero
 NAMES = ("content–content", "content–position", "position–content", "position–position")
 
 
@@ -37,21 +39,22 @@ def data() -> FourTermsOfBert:
 
 
 def draw(data: FourTermsOfBert) -> Figure:
-    """The terms of one head, each row without its mean, so that the colours are what softmax sees."""
-    fig, axes = figure(2, 2, width=11, height=10.2, sharex=True, sharey=True)
+    """The terms of one head, each row without its mean, which is white: only position–position has stripes along diagonals."""
+    fig, axes = figure(2, 2, width=12, height=11, sharex=True, sharey=True)
     limit = np.abs(data.matrices).max()
     n = np.arange(len(data.tokens))
     for ax, name, T in zip(axes.flat, NAMES, data.matrices, strict=True):
-        image = ax.imshow(T, vmin=-limit, vmax=limit, cmap="cividis")
+        image = ax.imshow(T, vmin=-limit, vmax=limit, cmap=COLOURS)
         ax.set_title(name)
-        ax.set_xticks(n[::5], n[::5])
+        ax.set_xticks(n, data.tokens, rotation=90)
         ax.set_yticks(n, data.tokens)
-        ax.spines[:].set_visible(False)
+        ax.tick_params(left=ax in axes[:, 0], bottom=ax in axes[1])
+        ax.spines[:].set(visible=True, color="0.7")
     for ax in axes[:, 0]:
         ax.set_ylabel("query $i$")
     for ax in axes[1]:
         ax.set_xlabel("key $j$")
-    fig.colorbar(image, ax=axes, shrink=0.6, aspect=30, location="bottom", label="score, less the mean of its row")
+    fig.colorbar(image, ax=axes, shrink=0.6, aspect=30, label="score, less the mean of its row")
     return fig
 
 

@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minitransformer.figures.style import figure
@@ -44,15 +46,52 @@ def data() -> OffsetBias:
     return OffsetBias(both, t5_buckets(both, causal=False), behind, curves)
 
 
+LOOKS = (
+    {"color": "#20639b", "linestyle": "-"},
+    {"color": "#c8553d", "linestyle": "--"},
+    {"color": "#3b8554", "linestyle": "-."},
+    {"color": "#8a5a9e", "linestyle": ":", "linewidth": 4},
+    {"color": "#8a5a9e", "linestyle": "-", "linewidth": 4},
+)
+LABELS: tuple[tuple[float, float, dict[str, str]], ...] = (  # where the name of each curve stands
+    (-27.5, -1.6, {"ha": "right", "va": "bottom"}),
+    (-50, -4.05, {"va": "top"}),
+    (-59, -2.65, {"va": "bottom"}),
+    (-18.5, -3.78, {"va": "top"}),
+    (-36, -2.7, {"va": "top"}),
+)
+
+
 def draw(data: OffsetBias) -> Figure:
-    """Above which number of its table T5 uses; below what formulas add."""
-    fig, (above, below) = figure(2, 1, width=10, height=11)
-    above.step(data.both, data.buckets, where="mid", color="#20639b", linestyle="-")
-    above.set(xlabel="offset $o = j − i$", ylabel="number of the bucket", title="T5: which number of the table")
-    for (name, curve), width in zip(data.curves.items(), (2.6, 2.6, 2.6, 4, 4), strict=True):
-        below.plot(data.behind, curve, label=name, linewidth=width)
-    below.set(
-        xlabel="offset $o = j − i$", ylabel="added to the score", title="formulas: what is added", ylim=(-7.6, 0.2)
-    )
-    below.legend(loc="lower right")
+    """Above T5's buckets, the broader the farther away, blue behind and orange ahead; below what formulas add."""
+    fig, (above, below) = figure(2, 1, width=12, height=8, gridspec_kw={"height_ratios": (1, 4.5)})
+    fig.get_layout_engine().set(h_pad=0.12)
+    _strip(above, data)
+    for (name, curve), look, (x, y, side) in zip(data.curves.items(), LOOKS, LABELS, strict=True):
+        below.plot(data.behind, curve, label=name, **look)
+        end = f"\n(token 0 is at −{QUERIES[0]})" if np.isnan(curve[0]) else ""
+        below.text(x, y, name + end, color=look["color"], **side)
+    lowest = min(np.nanmin(curve) for curve in data.curves.values())
+    below.set(xlabel="offset $o = j − i$", ylabel="added to the score", title="formulas: what is added")
+    below.set(xlim=(-FAR - 0.5, 0.5), ylim=(lowest - 0.4, 0.1))
     return fig
+
+
+def _strip(ax: Axes, data: OffsetBias) -> None:
+    """A cell for each offset, in the colour of its bucket; a number where there is room for it."""
+    half = data.buckets[data.both > 0].min() - 1
+    for number in np.unique(data.buckets):
+        cells = data.both[data.buckets == number]
+        shades = mpl.colormaps["Oranges" if number > half else "Blues"]
+        edges = cells[0] - 0.5, cells[-1] + 0.5
+        ax.axvspan(*edges, facecolor=shades(0.75 - 0.6 * (number % half) / half), edgecolor="white", linewidth=1.5)
+        if len(cells) > 1:
+            ax.text(np.mean(edges), 0.47, number, ha="center", va="center")
+    near = [number for number in np.unique(data.buckets) if (data.buckets == number).sum() == 1]
+    left, right = max(number for number in near if number < half), max(near)
+    ends = -left - 0.4, left + 0.4
+    ax.plot(np.repeat(ends, 2), (1.04, 1.14, 1.14, 1.04), color="0.3", linestyle="-", linewidth=1.5, clip_on=False)
+    ax.text(0, 1.24, f"{left} … 1, 0, {half + 1} … {right}: one offset each", ha="center", va="bottom")
+    ax.set(xlim=(-FAR - 0.5, FAR + 0.5), ylim=(0, 1), yticks=[], xlabel="offset $o = j − i$")
+    ax.set_title("T5: the bucket of each offset", pad=46)
+    ax.spines[:].set_visible(False)

@@ -1,6 +1,7 @@
 """The four terms in the real BERT: the numbers on record are the model's, and what the chapter says of them holds."""
 
 import importlib.util
+import itertools
 
 import numpy as np
 import pytest
@@ -158,7 +159,33 @@ def test_it_draws_the_four_terms_on_one_scale(d):
     fig = bert_four_terms.draw(d)
     panels = [ax for ax in fig.axes if ax.images]
     assert [ax.get_title() for ax in panels] == list(bert_four_terms.NAMES)
-    assert len({ax.images[0].get_clim() for ax in panels}) == 1
+    ((low, high),) = {ax.images[0].get_clim() for ax in panels}
+    assert low == -high == -np.abs(d.matrices).max()
+
+
+def test_zero_is_white_more_is_blue_less_is_red(d):
+    image = bert_four_terms.draw(d).axes[0].images[0]
+    (*white, _), (r, _, b, _), (r_, _, b_, _) = (image.to_rgba(score) for score in (0.0, 2.0, -2.0))
+    assert min(white) > 0.95
+    assert b > r + 0.4
+    assert r_ > b_ + 0.4
+
+
+def test_every_token_has_its_label_at_both_sides_and_none_touches_another(d):
+    fig = bert_four_terms.draw(d)
+    fig.draw_without_rendering()
+    for ax, labels in (fig.axes[0], "y"), (fig.axes[2], "x"), (fig.axes[2], "y"), (fig.axes[3], "x"):
+        texts = getattr(ax, f"get_{labels}ticklabels")()
+        assert [text.get_text() for text in texts] == d.tokens
+        assert all(text.get_visible() for text in texts)
+        boxes = [text.get_window_extent() for text in texts]
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_only_position_with_position_has_stripes(d):
+    parts = [part_of_offset(T[1:-1, 1:-1]) for T in d.matrices]
+    assert parts[PP] > 0.95
+    assert max(parts[:PP]) < 0.41
 
 
 def test_it_draws_the_size_of_each_term_and_a_dot_for_each_head(d):

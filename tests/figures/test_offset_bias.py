@@ -65,6 +65,60 @@ def test_alibi_is_a_line_and_the_others_are_steep_first(d):
         assert (np.diff(curve(d, name), 2) > 0).all()
 
 
-def test_it_draws_five_curves(d):
-    _, below = offset_bias.draw(d).axes
+@pytest.fixture(scope="module")
+def panels(d):
+    fig = offset_bias.draw(d)
+    fig.draw_without_rendering()
+    return fig.axes
+
+
+def test_the_strip_has_a_field_for_each_bucket_in_a_colour_of_its_own_and_no_gap(d, panels):
+    fields = sorted(panels[0].patches, key=lambda field: field.get_x())
+    starts = [field.get_x() for field in fields]
+    ends = [field.get_x() + field.get_width() for field in fields]
+    assert [int(start + 0.5) for start in starts] == [
+        o for o, new in zip(d.both, np.diff(d.buckets, prepend=-1), strict=True) if new
+    ]
+    assert ends == [*starts[1:], FAR + 0.5]
+    colours = [field.get_facecolor() for field in fields]
+    assert len(set(colours)) == len(fields) == len(set(d.buckets)) == 27
+    for field in fields:
+        red, _, blue, _ = field.get_facecolor()
+        assert (blue > red) == (field.get_x() < 0.4)  # offset 0 is the first bucket of those behind
+
+
+def test_a_number_on_the_strip_is_the_bucket_under_it_and_fits_into_its_field(d, panels):
+    *numbers, near = panels[0].texts
+    assert len(numbers) == 12
+    fields = [field.get_window_extent() for field in panels[0].patches]
+    for text in numbers:
+        assert d.buckets[d.both == round(text.get_position()[0])] == [int(text.get_text())]
+        (box,) = (box for box in fields if box.x0 < text.get_window_extent().x0 < box.x1)
+        assert text.get_window_extent().x1 < box.x1
+    assert near.get_text() == "7 … 1, 0, 17 … 23: one offset each"
+    alone = d.buckets[np.bincount(d.buckets)[d.buckets] == 1]
+    assert alone.tolist() == [*range(7, -1, -1), *range(17, 24)]
+
+
+def test_it_draws_five_curves_with_their_names_at_them_and_no_line_through_a_name(d, panels):
+    _, below = panels
     assert [line.get_label() for line in below.lines] == list(d.curves)
+    assert [text.get_text().split("\n")[0] for text in below.texts] == list(d.curves)
+    for line, text in zip(below.lines, below.texts, strict=True):
+        assert line.get_color() == text.get_color()
+    frame = below.get_window_extent()
+    for box in (text.get_window_extent() for text in below.texts):
+        assert frame.x0 < box.x0 < box.x1 < frame.x1
+        assert frame.y0 < box.y0 < box.y1 < frame.y1
+        for line in below.lines:
+            x, y = below.transData.transform(line.get_xydata()).T
+            dense = np.linspace(box.x0, box.x1, 50)
+            there = np.interp(dense, x[~np.isnan(y)], y[~np.isnan(y)], left=np.nan)
+            assert not ((box.y0 < there) & (there < box.y1)).any()
+
+
+def test_the_curves_fill_the_height_of_their_panel(d, panels):
+    low, high = panels[1].get_ylim()
+    lowest = min(np.nanmin(found) for found in d.curves.values())
+    assert low < lowest
+    assert -lowest > 0.85 * (high - low)
