@@ -1,5 +1,7 @@
 """The errata of the CS224N notes, measured: one function for each that has consequences, named after its number."""
 
+import math
+
 import numpy as np
 
 from minitransformer.attention import attend, dot_product_attention, scores
@@ -9,13 +11,13 @@ from minitransformer.positions.shaw import Shaw, ShawParams
 
 
 def e67() -> Reading:
-    """Five tokens of width three as columns, and the product that is written for rows; and four of width four, where it fits."""
+    """Five tokens of width three as columns, and the product that is written for rows: it exists, and compares channels."""
     rng = np.random.default_rng(67)
     Q, K = rng.standard_normal((2, 3, 5))
     square, columns = Q @ K.T, Q.T @ K
-    q, k, v = rng.standard_normal((3, 4, 4))  # d × n, and d = n by accident
-    printed = softmax(q @ k.T / 2)[0] @ v
-    meant, _ = dot_product_attention(*(np.ascontiguousarray(a.T) for a in (q, k, v)))
+    V = rng.standard_normal((3, 5))
+    printed = softmax(square / math.sqrt(3))[0] @ V  # d × n, as it should be
+    meant, _ = dot_product_attention(*(np.ascontiguousarray(A.T) for A in (Q, K, V)))
     return Reading({"printed": len(square), "meant": len(columns)}, relative_error(printed, meant.T))
 
 
