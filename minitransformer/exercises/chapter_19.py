@@ -114,7 +114,12 @@ def scale_from_outside(answer):
         told = f"For one layer of width d = {d} yours finds {given:.4f}. "
         unless(given, 1 / scale, told + "That is what is divided by; s multiplies.", 1e-4)
         unless(given, -scale, told + "The sign: which of your two keys is the one that fits?", 1e-4)
-        close(given, scale, told + "With two keys, y is 1/(1 + e^−x), where x is s times the difference of both products.", 1e-4)
+        close(
+            given,
+            scale,
+            told + "With two keys, y is 1/(1 + e^−x), and x is s times the difference of both products.",
+            1e-4,
+        )
 
 
 @exercise("19.6")
