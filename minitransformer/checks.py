@@ -21,7 +21,6 @@ import inspect
 import math
 import reprlib
 import sys
-import threading
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -29,18 +28,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.marks import DecodingState, Pullback
 from minitransformer.pullback import Tree, is_named, tree_items, tree_map, tree_parts
 from minitransformer.ranges import bare, range_of
-
-
-class Call(threading.local):
-    """Whether a checked function is running, so that what it calls is not checked again."""
-
-    inside = False
-
-
-the_call = Call()
-
 
 # ----------------------------------------------------------------------------------------------- choices
 
@@ -135,7 +125,7 @@ def plain(name: str, array: np.ndarray) -> None:
 
 def arrays_where_said(tree: Tree, path: str) -> None:
     """Raise TypeError for a named tuple, alone or in a tree, with something else where its class says there is an array."""
-    said = unmarked(tree).__annotations__ if is_named(tree) else {}
+    said = type(tree).__annotations__ if is_named(tree) else {}
     for name, part in (tree_parts(tree) or {}).items():
         if of_arrays(said.get(name, Any)) and not fits(part, said[name]):
             raise TypeError(f"{path}.{name}: should be an array, is {type(part).__name__}")
@@ -391,6 +381,16 @@ class Form(NamedTuple):
     dtype: np.dtype
 
 
+class ValueForm(NamedTuple):
+    """The mark of a pullback: the form of its value, or of each part of it."""
+
+    of: Any
+
+    def gradient(self, dY: Any) -> Any:
+        """dY as the pullback takes it, see `gradient`."""
+        return gradient(dY, self.of)
+
+
 def _forms(Y: Tree) -> Any:
     """The form of a value, or a tuple of those of its parts; None for a part that has no gradient."""
     if isinstance(Y, (np.ndarray, np.floating)):
@@ -431,55 +431,9 @@ def brought(given: Any, of: Any, name: str, shape: str, dtype: str) -> np.ndarra
     return array.astype(of.dtype)
 
 
-class Marked:
-    """A named tuple that also remembers a mark: a pullback the form of its value, a state the layer that has left it."""
-
-    mark: Any = None
-
-    def _replace(self, **changes: Any) -> Any:
-        return marked(super()._replace(**changes), self.mark)  # type: ignore[misc]
-
-    def __reduce__(self) -> Any:
-        return _marked_again, (unmarked(self), tuple(self), self.mark)  # type: ignore[arg-type]
-
-
-@functools.cache
-def _with_mark(kind: type) -> type:
-    """The class `kind` of named tuples, with a mark. If it is a class of pullbacks, its call checks dY first."""
-
-    def call(self: Any, dY: Any) -> Any:
-        dY = dY if self.mark is None else gradient(dY, self.mark)
-        before, the_call.inside = the_call.inside, True
-        try:
-            return kind.__call__(self, dY)
-        finally:
-            the_call.inside = before
-
-    same: dict[str, Any] = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
-    if "__call__" in dir(kind):
-        same["__call__"] = functools.wraps(kind.__call__)(call)  # so that `inspect.getsource` finds the original
-    return type(kind.__name__, (Marked, kind), same)
-
-
-def _marked_again(kind: Any, fields: Any, mark: Any) -> Any:
-    new = tuple.__new__(_with_mark(kind), fields)
-    new.mark = mark
-    return new
-
-
-def marked(known: Any, mark: Any) -> Any:
-    """A pullback or a state with this mark, in the place of any other."""
-    return _marked_again(unmarked(known), known, mark)
-
-
-def unmarked(known: Any) -> type:
-    """The class of a pullback or a state, without its mark."""
-    return type(known).__mro__[2] if isinstance(known, Marked) else type(known)
-
-
-def pair(Y: Any, pullback: Any) -> tuple[Any, Any]:
+def pair(Y: Any, pullback: Pullback) -> tuple[Any, Pullback]:
     """A value and its pullback as they leave a function: the value read-only, the pullback marked with the form of the value."""
-    return _still(Y), _marked_again(type(pullback), pullback, _forms(Y))
+    return _still(Y), pullback.marked(ValueForm(_forms(Y)))
 
 
 def _still(Y: Tree) -> Tree:
@@ -511,7 +465,7 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
         raise TypeError(
             f"state: {type(state).__name__} should be a state that a step has returned, or None to begin a text"
         )
-    if not isinstance(state, Marked):
+    if not isinstance(state, DecodingState) or state.mark is None:
         return True
     (layer, batch), (before, samples) = _owner(arguments), state.mark
     if not _same(before, layer):
@@ -523,13 +477,13 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
 
 def same_kind(state: Any, model: Any, path: str) -> None:
     """Raise a TypeError that names the part unless a state has the parts of `model`, one that this layer has left."""
-    kind = unmarked(model)
-    alike = fits(state, int) if kind is int else unmarked(state) is kind
+    kind, given = (tuple if type(part) is DecodingState else type(part) for part in (model, state))
+    alike = fits(state, int) if kind is int else given is kind
     if not alike or getattr(state, "ndim", 0) != getattr(model, "ndim", 0) or _size(state) != _size(model):
         raise TypeError(f"{path}: should be {_called(model)}, is {_called(state)}")
     if isinstance(model, tuple):
-        for (name, part), given in zip((tree_parts(model) or {}).items(), state, strict=True):
-            same_kind(given, part, f"{path}.{name}")
+        for (name, part), own in zip((tree_parts(model) or {}).items(), state, strict=True):
+            same_kind(own, part, f"{path}.{name}")
 
 
 def _size(state: Any) -> int:
@@ -546,11 +500,18 @@ def _same(layer: Any, other: Any) -> bool:
 def left(result: tuple[Any, Any], arguments: dict[str, Any]) -> tuple[Any, Any]:
     """Y and a state as they leave a step: the state is marked with its layer and its batch, to which alone it may go back."""
     Y, state = result
-    return (Y, marked(state, _owner(arguments))) if isinstance(state, tuple) else result
+    if type(state) is tuple:
+        state = DecodingState(state)
+    return Y, state.marked(_owner(arguments)) if isinstance(state, DecodingState) else state
 
 
 def out(result: Any) -> Any:
-    """The result as it leaves a function: a value with its pullback by way of `pair`, anything else as it is."""
-    if type(result) is tuple and len(result) == 2 and isinstance(result[1], tuple) and callable(result[1]):
-        return pair(*result)
-    return result
+    """The result as it leaves a function: a value with its pullback by way of `pair`, anything else as it is.
+
+    raises   TypeError for a pullback that is another kind of tuple, which could not check its dY
+    """
+    if type(result) is not tuple or len(result) != 2 or not isinstance(result[1], tuple) or not callable(result[1]):
+        return result
+    if not isinstance(result[1], Pullback):
+        raise TypeError(f"{type(result[1]).__name__}: should be a subclass of minitransformer.pullback.Pullback")
+    return pair(*result)

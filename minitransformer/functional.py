@@ -8,7 +8,7 @@ import functools
 import importlib
 import math
 from types import ModuleType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def _kernels(name: str) -> ModuleType:
 # ---------------------------------------------------------------------------------------------- softmax
 
 
-class SoftmaxPullback(NamedTuple):
+class SoftmaxPullback(Pullback):
     """∂A_j/∂S_k = A_j ([j = k] − A_k), so dS = A ⊙ (dA − ⟨dA, A⟩), row by row."""
 
     A: Array
@@ -69,7 +69,7 @@ def softmax(S: Float[Array, "*batch n"], *, mask: Bool[Array, "..."] | None = No
 # ----------------------------------------------------------------------- before and after it, in attention
 
 
-class ScoresPullback(NamedTuple):
+class ScoresPullback(Pullback):
     """δS = scale (δQ Kᵀ + Q δKᵀ), so dQ = scale · dS K and dK = scale · dSᵀ Q."""
 
     Q: Array
@@ -94,7 +94,7 @@ def scores(Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, scal
     return (s * Q) @ K.mT, ScoresPullback(Q, K, s)
 
 
-class AggregatePullback(NamedTuple):
+class AggregatePullback(Pullback):
     """δY = δA V + A δV, so dA = dY Vᵀ and dV = Aᵀ dY."""
 
     A: Array
@@ -119,7 +119,7 @@ def aggregate(A: Float[Array, "*batch n m"], V: Float[Array, "*batch m dv"]):
 # ------------------------------------------------------------------------------------------ activations
 
 
-class PointwisePullback(NamedTuple):
+class PointwisePullback(Pullback):
     """y = f(x) entry by entry, so dx = f′(x) dy."""
 
     slope: Array
@@ -200,7 +200,7 @@ def gelu_tanh(X: Float[Array, "..."]):
 # --------------------------------------------------------------------------------- linear and embedding
 
 
-class LinearPullback(NamedTuple):
+class LinearPullback(Pullback):
     """δY = δX W + X δW + δb, so dX = dY Wᵀ, dW = Xᵀ dY and db = Σ dY, the last two summed over every row of the batch."""
 
     X: Array
@@ -245,7 +245,7 @@ def affine(
     return X @ W if b is None else X @ W + b
 
 
-class EmbeddingPullback(NamedTuple):
+class EmbeddingPullback(Pullback):
     """Row t of Y is row tokens[t] of E, so dE[v] is the sum of the rows of dY where the token was v: a scatter-add."""
 
     tokens: Array
@@ -287,7 +287,7 @@ def embedding(tokens: Int[Array, "*batch"], E: Float[Array, "vocabulary D"]):
 Gate = Literal["sigmoid", "relu", "gelu", "silu", "none"]
 
 
-class GatedPullback(NamedTuple):
+class GatedPullback(Pullback):
     """y = f(a) b, a product: db = f(a) dy, and f(a) gets b dy, so that da = f′(a) b dy."""
 
     F: Array
@@ -313,7 +313,7 @@ def gated(A: Float[Array, "*batch E"], B: Float[Array, "*batch E"], gate: Gate =
     return F * B, GatedPullback(F, B, activation)
 
 
-class GLUPullback(NamedTuple):
+class GLUPullback(Pullback):
     """X reaches Y by both products: dX = dA U₁ᵀ + dB U₂ᵀ, with dA and dB from the gate."""
 
     linear_1: LinearPullback
@@ -363,7 +363,7 @@ _GATE_FUNCTIONS = {
 # ---------------------------------------------------------------------------------------- normalisation
 
 
-class LayerNormPullback(NamedTuple):
+class LayerNormPullback(Pullback):
     """x̂ = (x − μ)/√(σ² + ε) depends on x directly, through μ and through σ. With G = dY ⊙ γ,
 
     dX = (G − mean G − x̂ · mean(G ⊙ x̂)) / √(σ² + ε): what is left of G without its parts along 1 and x̂.
@@ -405,7 +405,7 @@ def layer_norm(
     return Xhat * gamma + beta, LayerNormPullback(Xhat, gamma, root)
 
 
-class LayerNormOutsidePullback(NamedTuple):
+class LayerNormOutsidePullback(Pullback):
     """With c = x − μ and G = dY ⊙ γ:  dc = G/(σ + ε) − c ⟨G, c⟩ / (D σ (σ + ε)²),  dX = dc − mean dc."""
 
     centred: Array
@@ -440,7 +440,7 @@ def layer_norm_outside(
     return centred / (sigma + eps_) * gamma + beta, LayerNormOutsidePullback(centred, gamma, sigma, eps_)
 
 
-class RMSNormPullback(NamedTuple):
+class RMSNormPullback(Pullback):
     """As layer norm without the mean: dX = (G − x̂ · mean(G ⊙ x̂)) / √(mean x² + ε), G = dY ⊙ γ."""
 
     Xhat: Array
@@ -473,7 +473,7 @@ def rms_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], *, eps: NonN
 # ------------------------------------------------------------------------------------ dropout and loss
 
 
-class UnchangedPullback(NamedTuple):
+class UnchangedPullback(Pullback):
     """Y = X, so dX = dY."""
 
     def __call__(self, dY: Array) -> Array:
@@ -493,7 +493,7 @@ def dropout(X: Float[Array, "..."], rate: Fraction, rng: np.random.Generator | N
     return X * slope, PointwisePullback(slope)
 
 
-class CrossEntropyPullback(NamedTuple):
+class CrossEntropyPullback(Pullback):
     """∂(−log P_t)/∂logits = P − one-hot(t): probability that went to the wrong places. Averaged, as the loss is."""
 
     P: Array

@@ -3,9 +3,9 @@
     Y, pullback = f(X, W)          the value, and what the backward pass remembers
     dX, dW = pullback(dY)          gradients of the inputs, in the order of the signature
 
-A pullback (elsewhere: vector–Jacobian product, or backward function) is a `NamedTuple`. Its fields are what
-the backward pass remembers, under the names of the equation; calling it maps the gradient of the output to
-the gradients of the inputs. One gradient is returned for each real-valued argument, in order; a single one
+A pullback (elsewhere: vector–Jacobian product, or backward function) is a named tuple, of class `Pullback`. Its
+fields are what the backward pass remembers, under the names of the equation; calling it maps the gradient of the
+output to the gradients of the inputs. One gradient is returned for each real-valued argument, in order; a single one
 comes as it is, not in a tuple. Arguments that are not real (tokens, masks, generators) and options (scale,
 causal) get none.
 
@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray as Array  # as in `typing`, without waiting for Jaxtyping
 
+from minitransformer.marks import Pullback
+
 Tree = Any  # an array, None, or a (named) tuple, list or dict of trees
-Pullback = Any  # called with the gradient of the output, it returns those of the inputs
 Layer = Callable[..., tuple[Array, Pullback]]  # layer(params, X) -> (Y, pullback)
 
 # ---------------------------------------------------------------------------------------------- trees
@@ -35,7 +36,7 @@ class NoParams(NamedTuple):
 
 
 def is_named(tree: Tree) -> bool:
-    """Whether a tree is a NamedTuple. Its class, which a pullback may remember, has the same `_fields`, and is a leaf."""
+    """Whether a tree is a named tuple. Its class, which a pullback may remember, has the same `_fields`, and is a leaf."""
     return isinstance(tree, tuple) and hasattr(tree, "_fields")
 
 
@@ -163,7 +164,7 @@ def first_nonfinite(tree: Tree) -> str | None:
 # ---------------------------------------------------------------------------------------- composition
 
 
-class ChainPullback(tuple):
+class ChainPullback(Pullback):
     """The pullbacks of the steps of a chain, first step first. `pullback[3]` is that of the fourth."""
 
     def __call__(self, dY: Array) -> tuple[Tree, Array]:
@@ -193,7 +194,7 @@ def chain(*layers: Layer) -> Layer:
     return chained
 
 
-class ResidualPullback(NamedTuple):
+class ResidualPullback(Pullback):
     """δY = δX + δF, so dX = dY + (what F sends back): the gradient has a way around the layer."""
 
     layer: Pullback

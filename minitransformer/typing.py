@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int, jaxtyped
 
 from minitransformer import checks
 from minitransformer.backend import current
-from minitransformer.checks import the_call
+from minitransformer.marks import the_call
 
 Array = np.ndarray
 

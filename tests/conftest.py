@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from minitransformer import checks, machine
+from minitransformer import machine
 from minitransformer.book import equations
+from minitransformer.marks import the_call
 from tests.compared import comparisons, told
 from tests.stepping import Debugger, codes_of, first_call, watched
 
@@ -125,9 +126,7 @@ def pytest_pyfunc_call(pyfuncitem):
         return (yield)
     if watched():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                checks.the_call, "inside", True
-            )  # arguments are not checked, and few frames stand before a function
+            patch.setattr(the_call, "inside", True)  # no checks, and few frames before a function
             return (yield)
 
     def note(frame, event, _):

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = (str(ROOT / "minitransformer") + os.sep, str(ROOT / "tests") + os.sep)
 # the files of checks and choices, which .vscode/launch.json names, too
-ASIDE = {"typing.py", "checks.py", "backend.py", "arrays.py", "lazy_import.py"}
+ASIDE = {"typing.py", "checks.py", "marks.py", "backend.py", "arrays.py", "lazy_import.py"}
 NAMES = ("refuse", "_refuse", "must_", "loops_in", "<module>")  # ... and beginnings of names, elsewhere
 
 

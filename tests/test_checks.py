@@ -26,7 +26,7 @@ from minitransformer.attention import (
 )
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
-from minitransformer.checks import fit, own_indices, unmarked
+from minitransformer.checks import fit, own_indices
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import Encoding, place
@@ -83,7 +83,8 @@ def public():
 def goes_back(function):
     """Whether it returns a pullback, by its annotation or by its text."""
     function = inspect.unwrap(function)
-    return "Pullback" in str(function.__annotations__.get("return")) or "Pullback(" in inspect.getsource(function)
+    returned = str(function.__annotations__.get("return"))
+    return ("Pullback" in returned and "Callable" not in returned) or "Pullback(" in inspect.getsource(function)
 
 
 FUNCTIONS = {name: f for name, f in public() if inspect.isfunction(f) and goes_back(f)}
@@ -647,7 +648,7 @@ def by_hand(state, rename=str):
     """The same state, and nobody knows who has left it; perhaps under other names."""
     if not isinstance(state, tuple):
         return state
-    parts, kind = [by_hand(part, rename) for part in state], unmarked(state)
+    parts, kind = [by_hand(part, rename) for part in state], type(state)
     if not hasattr(kind, "_fields"):
         return kind(parts)
     return (kind if rename is str else namedtuple(kind.__name__, map(rename, kind._fields)))(*parts)

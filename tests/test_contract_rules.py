@@ -14,9 +14,10 @@ from minitransformer.checks import frozen
 from minitransformer.contract import AttentionError
 from minitransformer.functional import sigmoid
 from minitransformer.positions import T5Bias
+from minitransformer.pullback import Pullback
 
 
-class RightPullback(NamedTuple):
+class RightPullback(Pullback):
     """That of sigmoid attention, σ(S + b) V."""
 
     core: "Right"
@@ -271,7 +272,7 @@ class Twice(Mixer):
         return 2 * X, TwicePullback(params)
 
 
-class TwicePullback(NamedTuple):
+class TwicePullback(Pullback):
     params: object
 
     def __call__(self, dY):

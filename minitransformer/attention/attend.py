@@ -9,7 +9,7 @@
 An encoding changes one of them, or two (positions/encoding.py), and the others stay as they are.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from minitransformer.arrays import must_broadcast, one_dtype, those_seen
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention
@@ -31,7 +31,7 @@ from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class TurnedPullback(NamedTuple):
+class TurnedPullback(Pullback):
     """Back through attention, then turned back."""
 
     q: Pullback
@@ -48,7 +48,7 @@ class TurnedPullback(NamedTuple):
         return dparams, self.q(dQ), self.k(dK), *others
 
 
-class OffsetBiasPullback(NamedTuple):
+class OffsetBiasPullback(Pullback):
     """Back through attention, then from the bias to its parameters. A bias of the core was added, and gets the same gradient."""
 
     bias: Pullback
@@ -66,7 +66,7 @@ class OffsetBiasPullback(NamedTuple):
         return self.bias(dbias), dQ, dK, dV, *dmore, *dsink
 
 
-class FormedPullback(NamedTuple):
+class FormedPullback(Pullback):
     """The chain rule through the stages, last stage first. An encoding that acts on scores and on values gets the sum."""
 
     scores: Pullback

@@ -10,7 +10,7 @@ Both are frozen dataclasses under a name in a registry (registry.py). A field th
 in by the model, every other is an option: `LanguageModel(attention="window:radius=32")`.
 """
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -225,7 +225,7 @@ class Core(Part):
         return Y, state
 
 
-class NothingLearnedPullback(NamedTuple):
+class NothingLearnedPullback(Pullback):
     """The pullback of a core without parameters: that of its function, with NoParams() in front."""
 
     attention: Pullback

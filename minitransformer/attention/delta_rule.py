@@ -11,7 +11,7 @@ of norm one, or at least β_t ‖k_t‖² < 2: beyond that, the memory grows whe
 S is (r, dv), as in `KernelState`; sources that print W_t = W_{t−1} + β_t (v_t − W_{t−1} k_t) k_tᵀ mean W = Sᵀ.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from minitransformer.typing import Array, Float, checked
 CHUNK = 64  # positions from one remembered state to the next
 
 
-class DeltaRulePullback(NamedTuple):
+class DeltaRulePullback(Pullback):
     """Backwards in t, with G = ∂L/∂S_t, to which y_t = q_tᵀ S_t adds q_t dy_tᵀ:  dq_t = S_t dy_t.
 
     δS_t = δS_{t−1} + δ(β_t k_t) e_tᵀ + β_t k_t δe_tᵀ. With g = Gᵀ k_t:  dβ_t = ⟨e_t, g⟩,  de_t = β_t g = dv_t.
@@ -140,7 +140,7 @@ def delta_rule_step(
 # ------------------------------------------------------------------------------------------- keys and gates
 
 
-class UnitPullback(NamedTuple):
+class UnitPullback(Pullback):
     """x/‖x‖ is an RMS norm with the gain 1/√d, which is not learned."""
 
     norm: Pullback
@@ -158,7 +158,7 @@ def unit(X: Array, eps: float = 1e-6) -> tuple[Array, UnitPullback]:
     return Y, UnitPullback(norm)
 
 
-class ReachPullback(NamedTuple):
+class ReachPullback(Pullback):
     """β = c σ(x):  dx = c σ′ dβ."""
 
     sigmoid: Pullback

@@ -6,8 +6,6 @@ What differs is only who shares a kernel. Each channel has its own in the short 
 have the same in a lightweight convolution, and each token brings one along in a dynamic one.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype
@@ -17,7 +15,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 
-class DepthwisePullback(NamedTuple):
+class DepthwisePullback(Pullback):
     """dx_j = Σ_s a_(j + left − s)s ⊙ dy_(j + left − s); da_is = dy_i ⊙ x_(i − left + s), a sum over who shares a; db = Σ dy.
 
     rows   X with the rows before and after it, zeros where there are none
@@ -38,7 +36,7 @@ class DepthwisePullback(NamedTuple):
         return d_rows[..., self.left : self.left + n, :, :], dA, *db
 
 
-class SharedPullback(NamedTuple):
+class SharedPullback(Pullback):
     """From the pullback of the compiled loop, for a kernel that all channels of a head share: dA (…, H, K) gets a last axis."""
 
     convolve: Pullback

@@ -26,7 +26,7 @@ from minitransformer.ranges import Fraction, NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class DifferencePullback(NamedTuple):
+class DifferencePullback(Pullback):
     """dA_1 = dY Vᵀ and dA_2 = −λ dA_1, so the second softmax gets −λ dY;  dλ = −⟨dA_1, A_2⟩ = −⟨dY, A_2 V⟩."""
 
     first: Pullback
@@ -98,7 +98,7 @@ class DifferentialParams(NamedTuple):
     gain: Array
 
 
-class DifferentialPullback(NamedTuple):
+class DifferentialPullback(Pullback):
     """With s = e^{⟨a, c⟩}:  ds = ±dλ,  da = s c dλ,  dc = s a dλ; then the norm and the difference, last stage first."""
 
     params: DifferentialParams

@@ -8,7 +8,7 @@ Each stage is a function of `functional.py` with its own pullback, so that a lat
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from minitransformer.arrays import FEW, must_be_for_heads, must_broadcast, one_dtype, unless_hidden
 from minitransformer.attention.masks import causal_mask
@@ -36,7 +36,7 @@ from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class WeightsPullback(NamedTuple):
+class WeightsPullback(Pullback):
     """Through a softmax, which may have a sink, and then through a cap: dA to dS, or to (dS, dsink)."""
 
     normalise: SoftmaxPullback | SinkPullback
@@ -68,7 +68,7 @@ def weights(S: Array, mask: Array | None, sink: Array | None, cap: float | None)
     return A, WeightsPullback(pullback, capped)
 
 
-class AttentionPullback(NamedTuple):
+class AttentionPullback(Pullback):
     """The chain rule through the stages, last stage first.
 
     What is used in several places gets the sum: keys and values shared by heads, the bias along its diagonals.

@@ -23,6 +23,7 @@ from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype,
 from minitransformer.attention.masks import causal_mask
 from minitransformer.attention.soft_cap import soft_cap
 from minitransformer.gather_scatter import unbroadcast
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -88,7 +89,7 @@ def gradients(
     return times(dS, K), times(dS.mT, Q), times(A.mT, dY)
 
 
-class FlashPullback(NamedTuple):
+class FlashPullback(Pullback):
     """Σ_j A_ij dA_ij = ⟨dy_i, Σ_j A_ij v_j⟩ = ⟨dy_i, y_i⟩ = D_i: the sum over a whole row is known without the row.
 
     So a block of A is computed again from L, used, and forgotten. Nothing is merged on the way back: gradients of blocks add.

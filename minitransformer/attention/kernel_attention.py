@@ -12,7 +12,7 @@ transformer) is one choice, random features are another, none at all a third. A 
 that is how padding is left out.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +21,13 @@ from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
+from minitransformer.marks import DecodingState
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
 from minitransformer.ranges import Integer, NonNegativeNumber
 from minitransformer.typing import Array, Float, checked
 
 
-class EluFeaturesPullback(NamedTuple):
+class EluFeaturesPullback(Pullback):
     """φ' is 1 for x > 0, where φ = x + 1 > 1, and eˣ = φ ≤ 1 otherwise: the smaller of φ and 1."""
 
     Y: Array
@@ -48,7 +49,7 @@ def elu_features(X: Float[Array, "*batch n d"]) -> tuple[Float[Array, "*batch n 
     return Y, EluFeaturesPullback(Y)
 
 
-class KernelAttentionPullback(NamedTuple):
+class KernelAttentionPullback(Pullback):
     """Y = N / D with N = W V and D = Σ_j W_ij + ε:  dN = dY / D,  dD_i = −⟨dN_i, y_i⟩.
 
     δN = δW V + W δV and δD = Σ_j δW_ij:  dW_ij = ⟨dN_i, v_j⟩ + dD_i where i sees j,  dV = Wᵀ dN.
@@ -132,7 +133,7 @@ def kernel_attention(
     return value, KernelAttentionPullback(FQ, FK, V, Y, W, D, sees, normalise, initial)
 
 
-class FromFeaturesPullback(NamedTuple):
+class FromFeaturesPullback(Pullback):
     """Back through kernel attention, then through the features of queries and keys, which have nothing to learn."""
 
     q: Pullback
@@ -152,7 +153,7 @@ class FromFeaturesPullback(NamedTuple):
 # ------------------------------------------------------------------------------------------- generation
 
 
-class KernelState(NamedTuple):
+class KernelState(DecodingState):
     """All that kernel attention remembers of `length` positions, however many: S = Σ_j φ(k_j) v_jᵀ and z = Σ_j φ(k_j)."""
 
     S: Array
@@ -215,7 +216,7 @@ def kernel_attention_step(
 # --------------------------------------------------------------------------------------------- the core
 
 
-class FeaturesPullback(NamedTuple):
+class FeaturesPullback(Pullback):
     """Features that have nothing to learn: dF to (dparams, dX)."""
 
     features: Pullback
@@ -245,7 +246,7 @@ class EluFeatures:
         return F, FeaturesPullback(pullback)
 
 
-class KernelCorePullback(NamedTuple):
+class KernelCorePullback(Pullback):
     """Back through the sums, then through the features of queries and of keys, whose parameters are the same."""
 
     q: Pullback

@@ -32,7 +32,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 ABSORBED = 4  # a step of at most so many tokens is absorbed: making keys of all that came before would take longer
 
 
-class ExpandedPullback(NamedTuple):
+class ExpandedPullback(Pullback):
     """Attention back to K_h, V_h and K_R. All heads had K_R: a sum over heads. C made keys and values: the sum of both."""
 
     attention: Pullback
@@ -52,7 +52,7 @@ class ExpandedPullback(NamedTuple):
         return dQ[..., :d], dQ[..., d:], dC_key + dC_value, dK[..., d:].sum(-3), dW_uk, dW_uv
 
 
-class AbsorbedPullback(NamedTuple):
+class AbsorbedPullback(Pullback):
     """With Q̃_h = Q_h W_uk,hᵀ and U_h = A_h C:  dU_h = dY_h W_uv,hᵀ,  dC = Σ_h (s dS_hᵀ Q̃_h + A_hᵀ dU_h), for C is key and value.
 
     dK_R = s Σ_h dS_hᵀ Q_R,h. These sums over heads are what attention gives to a key that all heads share.
@@ -150,7 +150,7 @@ class LatentParams(NamedTuple):
     gamma_q: Array | None = None
 
 
-class NarrowPullback(NamedTuple):
+class NarrowPullback(Pullback):
     """RMS(X W) γ: dY to (dX, dW, dgamma)."""
 
     linear: LinearPullback
@@ -169,7 +169,7 @@ def _narrow(X: Array, W: Array, gamma: Array) -> tuple[Array, NarrowPullback]:
     return C, NarrowPullback(product, norm)
 
 
-class LatentPullback(NamedTuple):
+class LatentPullback(Pullback):
     """Combine, attend, and back through four projections to X, or to the queries' latent and from there to X."""
 
     queries: NarrowPullback | None
@@ -179,7 +179,7 @@ class LatentPullback(NamedTuple):
     latent: NarrowPullback
     k_r: LinearPullback
     turn_k: Pullback
-    attention: ExpandedPullback
+    attention: Pullback
     o: LinearPullback
     heads: int
 

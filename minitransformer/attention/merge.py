@@ -7,7 +7,7 @@ The order and the grouping of the parts do not matter. The keys may be in severa
 (ring attention), in pages, or in the tiles of the fused kernel.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class PartPullback(NamedTuple):
+class PartPullback(Pullback):
     """∂L_i/∂S_ij = A_ij: attention's own dS = A ⊙ (dA − D) gets A_ij dL_i, that is, D_i − dL_i in place of D_i = ⟨dy_i, y_i⟩.
 
     In the tiles D_i is made of dY and Y: one more column, dL in dY, −1 in Y and 0 in V, makes it ⟨dy_i, y_i⟩ − dL_i, and
@@ -81,7 +81,7 @@ def log_sum_exp(S: Array, axis: int = -1) -> Array:
         return np.log(np.exp(S - top).sum(axis)) + top.squeeze(axis)
 
 
-class MergePullback(NamedTuple):
+class MergePullback(Pullback):
     """With w_r = exp(L_r − L):  dY_r = w_r dY,  dL_r = w_r (⟨dY, Y_r − Y⟩ + dL)."""
 
     w: Array

@@ -81,7 +81,7 @@ class Projection(NamedTuple):
     turned: bool = False
 
 
-class Heads(NamedTuple):
+class Heads(Pullback):
     """One projection, split into heads, perhaps normalised and turned: X W + b (*batch, H, n, d). Back to (dX, dW, db, dgain)."""
 
     projection: LinearPullback
@@ -100,7 +100,7 @@ class Heads(NamedTuple):
         return dX, dW, db[0] if db else None, dgain
 
 
-class MultiHeadPullback(NamedTuple):
+class MultiHeadPullback(Pullback):
     """Backwards: combine, attend, project. X reaches the output through the queries, Z through keys and values.
 
     If X is part of Z, as in self-attention, it gets the sum of both.

@@ -5,8 +5,6 @@
 A sink (sink.py) closes where no key matches; this gate closes where the token asks for nothing.
 """
 
-from typing import NamedTuple
-
 from minitransformer.arrays import one_dtype
 from minitransformer.functional import sigmoid
 from minitransformer.gather_scatter import unbroadcast
@@ -14,7 +12,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 
-class OutputGatePullback(NamedTuple):
+class OutputGatePullback(Pullback):
     """A product: dY = σ ⊙ dZ, and σ gets Y ⊙ dZ, summed over the channels that share it."""
 
     Y: Array

@@ -16,12 +16,13 @@ import math
 import multiprocessing
 from collections.abc import Callable, Generator, Sequence
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype, row_of_integers
 from minitransformer.attention.flash import find, finish, gradients, join, nothing_found
+from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -171,7 +172,7 @@ def _one_process(function: Callable[..., Worker], own: tuple[Any, ...], inbox: A
 # ------------------------------------------------------------------------------------------ the attention
 
 
-class RingPullback(NamedTuple):
+class RingPullback(Pullback):
     """dQ, dK and dV, once more around the ring. D_i = ⟨dy_i, y_i⟩ and L_i belong to a query, and stay with its worker."""
 
     owners: tuple[Array, ...]

@@ -10,18 +10,16 @@ first tokens (Xiao et al. 2024). With a sink they may go nowhere. It is a gate a
 opens by more than half where the keys together reach further than b. It is also a key more, with the score b and the value zero.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import unbroadcast
-from minitransformer.pullback import Tree
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class SinkPullback(NamedTuple):
+class SinkPullback(Pullback):
     """The softmax of one entry more, whose weight nobody takes, so that its dA is zero:
 
     dS = A ⊙ (dA − D),   db = Σ_i a_i (0 − D_i),   D_i = Σ_j A_ij dA_ij,   a_i = e^b / (e^b + Σ_l e^{S_il})

@@ -36,7 +36,7 @@ class SinkParams(NamedTuple):
     encoding: Tree = NoParams()
 
 
-class SinkCorePullback(NamedTuple):
+class SinkCorePullback(Pullback):
     """Attention gives dsink last: it goes among the parameters if the sink is learned, and is dropped if it is a given number."""
 
     attention: Pullback

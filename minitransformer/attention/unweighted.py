@@ -1,13 +1,11 @@
 """Self-attention without weights: every row is compared with every other, and nothing is learned."""
 
-from typing import NamedTuple
-
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class UnweightedPullback(NamedTuple):
+class UnweightedPullback(Pullback):
     """X is query, key and value at once: dX is the sum of the three gradients."""
 
     attention: Pullback

@@ -209,7 +209,7 @@ def _in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which is given float64 and whose results are cast back: to keep float32 is no part of an exercise."""
 
     @functools.wraps(function, updated=())
-    def wide(*args: Any) -> tuple[Any, Pullback]:
+    def wide(*args: Any) -> tuple[Any, Callable[[Tree], Tree]]:
         kind = next(a.dtype for a in tree_leaves(args) if _is_float(a))
         Y, back = with_pullback(function, *_cast(args, np.float64))
 

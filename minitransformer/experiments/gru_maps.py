@@ -13,7 +13,7 @@ from minitransformer.data import ngrams
 from minitransformer.data.text import python_docs
 from minitransformer.functional import EmbeddingPullback, LinearPullback, embedding, linear
 from minitransformer.positions import SinusoidalPositions
-from minitransformer.pullback import ChainPullback, Tree, chain, tree_size
+from minitransformer.pullback import Pullback, Tree, chain, tree_size
 from minitransformer.related import GRU, After, Attend, Candidates, gru_coefficients
 from minitransformer.training.objective import NextByte
 from minitransformer.training.optimiser import AdamW, clip
@@ -115,11 +115,11 @@ class ByteParams(NamedTuple):
     b: Array
 
 
-class BytePullback(NamedTuple):
+class BytePullback(Pullback):
     """From the gradient of the logits back through the linear layer, the layers and the embedding."""
 
     embedding: EmbeddingPullback
-    layers: ChainPullback
+    layers: Pullback
     linear: LinearPullback
 
     def __call__(self, dlogits: Array) -> ByteParams:

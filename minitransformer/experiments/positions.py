@@ -132,7 +132,7 @@ def score(trained: Trained, task: str, length: int) -> float:
 # -------------------------------------------------------------------------------- drawn tasks as objectives
 
 
-class AnswersPullback(NamedTuple):
+class AnswersPullback(Pullback):
     """From the gradient of the answers: transposed back to that of the logits if they were transposed, then through the model."""
 
     model: Pullback

@@ -159,7 +159,7 @@ class Batch(NamedTuple):
     targets: Array
 
 
-class AnswersPullback(NamedTuple):
+class AnswersPullback(Pullback):
     """Answers are means of the logits of all tokens, or the logits of the last ones; so every token has its part of dlogits."""
 
     answers: Pullback

@@ -1,13 +1,12 @@
 """Six attention heads of a real BERT on one sentence, found by measuring, and what their pictures leave out."""
 
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.bert_heads import PRONOUNS, SENTENCE
 from minitransformer.figures.style import figure
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 __all__ = ["PATTERNS", "PRONOUNS", "SENTENCE", "Heads", "data", "draw"]
@@ -22,7 +21,7 @@ PATTERNS = (
 )
 
 
-class Heads(NamedTuple):
+class Heads(Pullback):
     """What was measured; `experiments.bert_heads.run` says what each field is. Blocks and heads count from 0 here."""
 
     tokens: list[str]

@@ -6,12 +6,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.figures.style import figure
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 CHECKER = 1e-6  # the step of `check_pullback`
 
 
-class RoundedPullback(NamedTuple):
+class RoundedPullback(Pullback):
     """y = u/√(1 + u²) has the slope 1/(1 + u²)^(3/2); then back through U = X W."""
 
     W: Array

@@ -1,13 +1,12 @@
 """A sentence, features of its words, and two heads written by hand: what each word looks for, and where it finds it."""
 
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import MultiHeadAttention, MultiHeadParams, dot_product_attention, unweighted_attention
 from minitransformer.backend import backend
 from minitransformer.figures.style import figure
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 WORDS = ("the", "man", "ate", "the", "fish")
@@ -42,7 +41,7 @@ def two_heads() -> MultiHeadParams:
     return MultiHeadParams(W_q, W_k, W_v, np.eye(6))
 
 
-class Heads(NamedTuple):
+class Heads(Pullback):
     """Four attention matrices over the same sentence, (5, 5) each."""
 
     words: tuple[str, ...]

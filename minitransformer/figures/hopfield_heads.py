@@ -1,16 +1,15 @@
 """The 72 heads of a trained BERT, sorted by how far one step of attention is from its fixed point."""
 
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.figures.style import figure
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 
-class Heads(NamedTuple):
+class Heads(Pullback):
     """Of the trained model, (6, 12) each, and of three random ones, (3, 6, 12); `experiments.hopfield_heads.run` says what each
     is. order: the 72 heads from the nearest to the farthest, as numbers 12 · block + head from 0."""
 

@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -12,6 +11,7 @@ from minitransformer import files
 from minitransformer.backend import backend
 from minitransformer.data.text import encode
 from minitransformer.figures.style import STYLE, figure
+from minitransformer.pullback import Pullback
 from minitransformer.training.checkpoint import load
 from minitransformer.typing import Array
 
@@ -19,7 +19,7 @@ LONGEST = 200  # bytes of a text; in a longer one, no single byte could be seen
 NAMED = 48  # bytes of a text that is still written beside rows and columns
 
 
-class Heads(NamedTuple):
+class Heads(Pullback):
     """Attention matrices (heads, n, m) of each block, and the n bytes of the text as they are written beside the rows."""
 
     A: tuple[Array, ...]

@@ -41,6 +41,7 @@ from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.few_queries import attend_plainly, forward_few
 from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, larger, plain_loops, product, tile, transpose_into
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
@@ -504,7 +505,7 @@ def from_panels(dQ: Array, scale: float, shape: tuple[int, ...]) -> Array:
     return np.multiply(scale, whole, order="C").reshape(shape)
 
 
-class TiledAttentionPullback(NamedTuple):
+class TiledAttentionPullback(Pullback):
     """dV = Aᵀ dY,  dA = dY Vᵀ,  dS = A ⊙ (dA − D),  dQ = scale · dS K,  dK = scale · dSᵀ Q,  dbias = diagonal sums of dS.
 
     A_ij = exp(S_ij − L_i) is found again from L_i = ln Σ_j exp S_ij, which is −∞ if query i sees no key.

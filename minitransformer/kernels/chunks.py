@@ -30,7 +30,7 @@ on the way back dB and dC are made from G after the last chunk.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from minitransformer.kernels.pointwise import SMALL
 from minitransformer.kernels.scan import Sums, SweptKernelAttentionPullback, heads, swept_kernel_attention
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 STRIP = 16  # rows of P that are multiplied at once: of the zeros beyond its diagonal whole strips are left out
@@ -313,7 +314,7 @@ def elu_plus_one_back(Y, dY, dX, queue):
 # ------------------------------------------------------------------------------------------- in and out
 
 
-class TiledKernelAttentionPullback(NamedTuple):
+class TiledKernelAttentionPullback(Pullback):
     """dN = dY / D,  dD_i = −⟨dN_i, y_i⟩; then dFQ, dFK and dV in one sweep from the last chunk on (see the top of this file).
 
     D_i = Σ_j ⟨φ(q_i), φ(k_j)⟩ + ε; it has no entries without normalisation, where dN = dY and dD = 0. S_before
@@ -382,7 +383,7 @@ def tiled_kernel_attention(
     return Y, TiledKernelAttentionPullback(FQ, FK, V, Y, D, S_before, z_before, bool(causal))
 
 
-class CompiledEluFeaturesPullback(NamedTuple):
+class CompiledEluFeaturesPullback(Pullback):
     """φ' is 1 for x > 0, where φ = x + 1 > 1, and eˣ = φ ≤ 1 otherwise: the smaller of φ and 1."""
 
     Y: Array

@@ -14,7 +14,6 @@ for four multiply-adds; and the exponentials of all heads of a token stand side 
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.passes import dot
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 ROWS = 64  # tokens of a task
@@ -181,7 +181,7 @@ def _shared(A: Array, X: Array) -> Array:
     return _texts(np.broadcast_to(A, (*batch, A.shape[-3], X.shape[-2], A.shape[-1])))
 
 
-class ConvolvePullback(NamedTuple):
+class ConvolvePullback(Pullback):
     """dx_j = Σ_s a_{j + left − s, s} dy_{j + left − s} and da_{i, s} = ⟨dy_i, x_{i − left + s}⟩.
 
     If a was softmax(S), the second is dS = a ⊙ (da − ⟨da, a⟩) instead.

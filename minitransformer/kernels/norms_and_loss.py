@@ -16,7 +16,6 @@ are compiled, the number of parts by the size of the array, so bits don't depend
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import LOG2E, SMALL, for_loops, run
 from minitransformer.kernels.threads import claimed
 from minitransformer.kernels.tiles import larger
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 LANES = 16  # entries of a row that are compared side by side, in search of the largest
@@ -132,7 +132,7 @@ def _norm_back(centre: bool, X: Array, gamma: Array, mu: Array, root: Array, dY:
     return dX, dgamma.sum(0), dbeta.sum(0)
 
 
-class LayerNormLoopPullback(NamedTuple):
+class LayerNormLoopPullback(Pullback):
     """With G = dY ⊙ γ, dX = (G − mean G − x̂ mean(G ⊙ x̂))/root, where x̂ = (x − μ)/root is found again from x."""
 
     X: Array
@@ -146,7 +146,7 @@ class LayerNormLoopPullback(NamedTuple):
         return (self.X - self.mu) / self.root
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
-        return _norm_back(True, *self, dY)
+        return _norm_back(True, self.X, self.gamma, self.mu, self.root, dY)
 
 
 def layer_norm(X: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, LayerNormLoopPullback]:
@@ -155,7 +155,7 @@ def layer_norm(X: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, 
     return Y, LayerNormLoopPullback(X, gamma, mu, root)
 
 
-class RMSNormLoopPullback(NamedTuple):
+class RMSNormLoopPullback(Pullback):
     """With G = dY ⊙ γ, dX = (G − x̂ mean(G ⊙ x̂))/root, where x̂ = x/root is found again from x."""
 
     X: Array
@@ -216,7 +216,7 @@ def entropy_back(logits, targets, top, totals, weight, dlogits, queue):
             dx[targets[i]] -= weight[i]  # undoes − (x_target − top)
 
 
-class CrossEntropyLoopPullback(NamedTuple):
+class CrossEntropyLoopPullback(Pullback):
     """∂(−log P_t)/∂logits = P − one-hot(t), times the weight of its row; P = exp(x − top)/total is found again."""
 
     logits: Array

@@ -17,7 +17,7 @@ the start of a slice, so that the compiler sees that no index is negative.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from minitransformer.arrays import for_reading
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import claimed, in_parallel
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 SMALL = 2**17  # entries: with fewer, to call the helpers would take longer than the loop
@@ -152,7 +153,7 @@ def _back(kind: int, X: Array, dY: Array) -> Array:
     return dX
 
 
-class ReluPullback(NamedTuple):
+class ReluPullback(Pullback):
     """dx = [x > 0] dy. X is the value, not the argument: it is positive where that is, and the next layer remembers it anyway."""
 
     X: Array
@@ -166,7 +167,7 @@ class ReluPullback(NamedTuple):
         return _back(RELU, self.X, dY)
 
 
-class GeluPullback(NamedTuple):
+class GeluPullback(Pullback):
     """dx = (Φ(x) + x φ(x)) dy, with the slope found again from x."""
 
     X: Array
@@ -180,7 +181,7 @@ class GeluPullback(NamedTuple):
         return _back(GELU, self.X, dY)
 
 
-class GeluTanhPullback(NamedTuple):
+class GeluTanhPullback(Pullback):
     """dx = f′(x) dy, with the slope found again from x."""
 
     X: Array
@@ -290,7 +291,7 @@ def gates_back(kind, A, B, dY, dA, dB, queue):
             open_gate(kind, a, dy, db)
 
 
-class GatedPullback(NamedTuple):
+class GatedPullback(Pullback):
     """da = f′(a) b dy and db = f(a) dy, with f and its slope found again from a."""
 
     A: Array

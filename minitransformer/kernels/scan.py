@@ -32,7 +32,7 @@ Why this is fast: see sweep.py. No state is kept for each position; with gates o
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from minitransformer.kernels.passes import Reads, Writes, dot
 from minitransformer.kernels.sweep import a_sweep, run, run_to_meet
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 
@@ -84,7 +85,7 @@ def less_products(A, B, Y, queue):
 Sums = tuple[Array, Array]  # S (*batch, r, dv) and z (*batch, r)
 
 
-class SweptKernelAttentionPullback(NamedTuple):
+class SweptKernelAttentionPullback(Pullback):
     """dN = dY / D,  dD_t = −⟨dN_t, y_t⟩; then a sweep for each of dFQ, dFK and dV, and nothing is remembered but the arrays.
 
     D_t = Σ_{s ≤ t} ⟨φ(q_t), φ(k_s)⟩ + ε; it has no entries without normalisation, where dN = dY and dD = 0.
@@ -258,7 +259,7 @@ def delta_back(
     return dq.reshape(Q.shape), dk.reshape(K.shape), dv.reshape(E.shape), dbeta.sum(1).reshape(beta.shape), *rest
 
 
-class SweptDeltaRulePullback(NamedTuple):
+class SweptDeltaRulePullback(Pullback):
     """The three sweeps at the top of this file. e_t = v_t − k_tᵀ S_{t−1}. With an initial state, this and the last are kept."""
 
     Q: Array

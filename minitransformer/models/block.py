@@ -25,7 +25,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 Order = Literal["pre", "post"]
 
 
-class HalfPullback(NamedTuple):
+class HalfPullback(Pullback):
     """F(LN(X)), with dropout: dY to (dnorm, dlayer, dX), and dZ if the layer looked at other rows Z.
 
     before   of the norm of the rows before X, if there were any: they are constants, but the parameters of the norm are not
@@ -44,7 +44,7 @@ class HalfPullback(NamedTuple):
         return dnorm, dlayer, dX, *dZ
 
 
-class PreNormPullback(NamedTuple):
+class PreNormPullback(Pullback):
     """Y = X + F(LN(X)): the gradient goes around the layer as it is, and through it; the two add up."""
 
     norm: Pullback
@@ -62,7 +62,7 @@ class PreNormPullback(NamedTuple):
         return dnorm, dlayer, dY + dX, *dZ
 
 
-class PostNormPullback(NamedTuple):
+class PostNormPullback(Pullback):
     """Y = LN(X + F(X)): first back through the norm, then around the layer and through it."""
 
     layer: Pullback
@@ -94,12 +94,12 @@ class BlockParams(NamedTuple):
     cross: Tree = None
 
 
-class BlockPullback(NamedTuple):
+class BlockPullback(Pullback):
     """Backwards through the steps. `pullback.attention.A` holds the attention matrices."""
 
     attention: StepPullback
-    cross: Pullback
-    ffn: Pullback
+    cross: Any  # a pullback, or None
+    ffn: Any
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dffn_norm, dffn, dX = (None, None, dY) if self.ffn is None else self.ffn(dY)

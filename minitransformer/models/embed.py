@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from minitransformer.typing import Array
 Positions = Callable[..., tuple[Array, Pullback]]
 
 
-class EmbeddedPullback(NamedTuple):
+class EmbeddedPullback(Pullback):
     """X = dropout(√D · E[tokens] + Π): back through positions and scale to the rows that were looked up."""
 
     embedding: EmbeddingPullback
@@ -51,7 +50,7 @@ def embed(
     return X, EmbeddedPullback(looked_up, placed, dropped, scale)
 
 
-class NormedEmbeddingPullback(NamedTuple):
+class NormedEmbeddingPullback(Pullback):
     """One row of each table was added, so each gets the same gradient, that of the sum, at the rows that were used."""
 
     embedding: EmbeddingPullback

@@ -20,7 +20,7 @@ from minitransformer.models.embed import EmbeddedPullback, embed
 from minitransformer.models.model import Model
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.positions import Placed, place
-from minitransformer.pullback import Tree, tree_add
+from minitransformer.pullback import Pullback, Tree, tree_add
 from minitransformer.ranges import Fraction, NonNegative
 from minitransformer.typing import Array, Float, Int, checked
 
@@ -36,7 +36,7 @@ class EncoderDecoderParams(NamedTuple):
     decoder: StackParams
 
 
-class EncoderDecoderPullback(NamedTuple):
+class EncoderDecoderPullback(Pullback):
     """E is used three times and the positions twice: their gradients are sums."""
 
     source: EmbeddedPullback

@@ -8,6 +8,7 @@ import numpy as np
 from minitransformer import functional
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, PointwisePullback, affine, linear, loops_in
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 
@@ -20,7 +21,7 @@ class FeedForwardParams(NamedTuple):
     b_2: Array | None
 
 
-class FeedForwardPullback(NamedTuple):
+class FeedForwardPullback(Pullback):
     """Backwards through the three steps."""
 
     linear_1: LinearPullback

@@ -12,6 +12,7 @@ import numpy as np
 
 from minitransformer.checks import frozen
 from minitransformer.functional import Gate, GLUPullback, LinearPullback, affine, gated, glu, linear, loops_in
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 GATES: dict[str, Gate] = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu", "bilinear": "none"}
@@ -28,7 +29,7 @@ class GatedFeedForwardParams(NamedTuple):
     b: Array | None
 
 
-class GatedFeedForwardPullback(NamedTuple):
+class GatedFeedForwardPullback(Pullback):
     """Backwards through the last map and the gated unit."""
 
     glu: GLUPullback

@@ -18,7 +18,7 @@ class NormParams(NamedTuple):
     beta: Array | None = None
 
 
-class NormPullback(NamedTuple):
+class NormPullback(Pullback):
     """dY to (dparams, dX)."""
 
     norm: Pullback

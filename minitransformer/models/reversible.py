@@ -9,7 +9,7 @@ what it reads from the other: so it can be taken away again. A usual block, X + 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def back(F: Half, G: Half, Y_1: Array, Y_2: Array, dY_1: Array, dY_2: Array, dad
     return X_1, X_2, dX_1, dY_2 + dX, of_F, of_G
 
 
-class ReversiblePullback(NamedTuple):
+class ReversiblePullback(Pullback):
     """Block by block from the last to the first, with `back`. Beside the parameters, the model's own, it remembers two arrays
     of the size of X and what the blocks drew from; whatever the depth is.
 
@@ -60,7 +60,7 @@ class ReversiblePullback(NamedTuple):
     params: StackParams
     Y_1: Array
     Y_2: Array
-    norm: Pullback
+    norm: Pullback | None
     causal: bool
     mask: Array | None
     seed: int | None
@@ -69,7 +69,7 @@ class ReversiblePullback(NamedTuple):
     dadded: float = 0.0
 
     def __call__(self, dY: Array) -> tuple[StackParams, Array]:
-        dnorm, dX = self.norm(dY)
+        dnorm, dX = (None, dY) if self.norm is None else self.norm(dY)
         Y_1, Y_2, dY_1, dY_2 = self.Y_1, self.Y_2, dX / 2, dX / 2  # of their mean
         gradients = []
         for F, G in reversed(self.stack.halves(self.params, self.causal, self.mask, self.seed)):

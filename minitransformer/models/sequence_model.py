@@ -17,6 +17,7 @@ import numpy as np
 from minitransformer.attention.multi_head import ProjectionParams
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
+from minitransformer.marks import DecodingState
 from minitransformer.models.assemble import FFN, in_turns, keys_that_are_there, mixer_of, second_half
 from minitransformer.models.block import Block, Order
 from minitransformer.models.embed import EmbeddedPullback, NormedEmbeddingPullback, embed, embed_normed
@@ -46,7 +47,7 @@ class SequenceParams(NamedTuple):
     head: Tree = None
 
 
-class SequencePullback(NamedTuple):
+class SequencePullback(Pullback):
     """Backwards: head, stack, embedding.
 
     logits = N Eᵀ gives dN = dlogits E and dE = dlogitsᵀ N, to which the reading side of E adds its own. A model without a
@@ -72,7 +73,7 @@ class SequencePullback(NamedTuple):
         return SequenceParams(dW.T + dE if self.tied else dE, dpositions, dstack, dtypes, dnorm, dhead)
 
 
-class Written(NamedTuple):
+class Written(DecodingState):
     """What a causal model keeps of the `length` tokens so far: the states of its blocks, or the tokens, to read them again."""
 
     length: int

@@ -32,7 +32,7 @@ class StackParams(NamedTuple):
     prefix: Tree = None
 
 
-class StackPullback(NamedTuple):
+class StackPullback(Pullback):
     """Backwards through the blocks: `pullback.blocks[3].attention.A` is the attention of the fourth.
 
     If the blocks looked at other rows Z, dZ is the sum over the blocks. The rows in front are no part of Y, so their dY is zero;

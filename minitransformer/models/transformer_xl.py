@@ -9,12 +9,13 @@ from further. Positions have to be relative: row 3 of this segment and row 3 of 
 same place.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from minitransformer.attention import KeysValues, MultiHeadAttention, SoftmaxAttention
 from minitransformer.checks import frozen
+from minitransformer.marks import DecodingState
 from minitransformer.models.block import Block
 from minitransformer.models.stack import Stack, StackParams, StackPullback
 from minitransformer.pullback import Pullback
@@ -42,7 +43,7 @@ def reach(layers: int, segment: int, memory: int) -> int:
     return -start
 
 
-class MemoryPullback(NamedTuple):
+class MemoryPullback(Pullback):
     """As that of a stack: the memory is a constant, and nothing goes back to the segments before.
 
     memory   what the next segment looks back at
@@ -60,7 +61,7 @@ class MemoryPullback(NamedTuple):
         return self.stack(dY)
 
 
-class Reading(NamedTuple):
+class Reading(DecodingState):
     """Where decoding stands: how many tokens of this segment are read, and the keys and values of each block, memory first."""
 
     place: int

@@ -24,6 +24,7 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import affine, sigmoid
+from minitransformer.marks import DecodingState
 from minitransformer.models.block import BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
 from minitransformer.models.stack import Stack
@@ -35,7 +36,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 Halting = Literal["fixed", "basic", "accumulated"]
 
 
-class HaltingPullback(NamedTuple):
+class HaltingPullback(Pullback):
     """w^t = p^t before the last step, and R = 1 − Σ p^t there, so dp^t = dw^t − (dw^N + dR), and 0 from step N on.
 
     N jumps, and has no gradient.
@@ -83,7 +84,7 @@ def halting(
     return (w, left[0, ...]), HaltingPullback(N, len(p))
 
 
-class CombinePullback(NamedTuple):
+class CombinePullback(Pullback):
     """accumulated: dw^t = ⟨dY, H^t⟩.  basic, from the last step to the first: dw^t = ⟨dY^t, H^t − Y^{t−1}⟩,
     dY^{t−1} = (1 − w^t) dY^t.  In both dH^t = w^t dY^t.
     """
@@ -154,7 +155,7 @@ class Step(NamedTuple):
     p: Pullback | None
 
 
-class UniversalPullback(NamedTuple):
+class UniversalPullback(Pullback):
     """Backwards through the steps; the gradients of the block that was used in all of them add up.
 
     The loss has λ · mean(R) in it, and λ · mean(N), which has no gradient: every R gets λ · dadded / (number of tokens).
@@ -209,7 +210,7 @@ class UniversalPullback(NamedTuple):
         return dR if self.there is None else np.where(self.there, dR, dw.dtype.type(0))
 
 
-class Thinking(NamedTuple):
+class Thinking(DecodingState):
     """What decoding keeps of `length` tokens: the block's state in each step. All steps are done for each token, for one that
     comes later may look at it for longer.
     """

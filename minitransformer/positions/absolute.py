@@ -13,7 +13,7 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
-from minitransformer.pullback import NoParams
+from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Integer, NonNegative, PositiveNumber
 from minitransformer.typing import Array, Float, checked
 
@@ -94,7 +94,7 @@ def _table(width: int, n: int, dtype: np.dtype) -> Array:
     return table
 
 
-class SinusoidalPullback(NamedTuple):
+class SinusoidalPullback(Pullback):
     """A constant was added: dX = dY."""
 
     def __call__(self, dY: Array) -> tuple[NoParams, Array]:
@@ -130,7 +130,7 @@ class LearnableSinusoidParams(NamedTuple):
     log_omega: Array
 
 
-class LearnableSinusoidPullback(NamedTuple):
+class LearnableSinusoidPullback(Pullback):
     """δΠ_i = i δω_f · (cos(ω_f i), −sin(ω_f i)) in pair f, and δω_f = ω_f δ ln ω_f, so with g the gradient summed over samples
 
     d ln ω_f = ω_f Σ_i i (cos(ω_f i) g_{i,2f} − sin(ω_f i) g_{i,2f+1})
@@ -184,7 +184,7 @@ class LearnedPositionParams(NamedTuple):
     table: Array
 
 
-class LearnedPullback(NamedTuple):
+class LearnedPullback(Pullback):
     """Row i of the table was added to every sample at position i: dΠ_i sums them; rows not used get zero."""
 
     first: int

@@ -3,12 +3,11 @@
 S_ij = ⟨q_i, k_j⟩/√d − m_h |i − j|
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import NoParams, OffsetBias, offsets
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, checked
 
 
@@ -24,7 +23,7 @@ def alibi_slopes(heads: int) -> Array:
     return np.concatenate([slopes, between[: heads - below]])
 
 
-class FixedBiasPullback(NamedTuple):
+class FixedBiasPullback(Pullback):
     """dbias to NoParams(): the bias has no parameters."""
 
     def __call__(self, dbias: Array) -> NoParams:

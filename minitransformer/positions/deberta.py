@@ -19,6 +19,7 @@ from minitransformer.functional import LinearPullback, ScoresPullback, linear, s
 from minitransformer.gather_scatter import merge_heads, split_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.positions.relative_sinusoids import fit_heads
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Int, checked
 
 Index = Literal["paper", "code"]
@@ -44,7 +45,7 @@ def deberta_buckets(distance: Int[Array, "..."], *, buckets: int, longest: int) 
     return np.where(t <= exact, distance, np.sign(distance) * far)
 
 
-class PositionTermPullback(NamedTuple):
+class PositionTermPullback(Pullback):
     """T = X Rᵀ and G_ab = T_{a, rows_ab}: dT sums what has the same a and row; dX = dT R, dR = dTᵀ X, and R = P W + b."""
 
     X: Array
@@ -89,7 +90,7 @@ class DeBERTaParams(NamedTuple):
         return "b_kr", "b_qr"
 
 
-class DeBERTaPullback(NamedTuple):
+class DeBERTaPullback(Pullback):
     """Back through each term by itself; query, key and table are in two terms each, and get the sum."""
 
     content: ScoresPullback

@@ -13,7 +13,7 @@ The n queries stand at the last n of the m positions, so the same stage serves t
 cache of keys (n = 1). What is cached are the keys as they were projected; positions are given out at every call.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Checked, checked
 
 
-class PlainAggregatePullback(NamedTuple):
+class PlainAggregatePullback(Pullback):
     """The pullback of `aggregate` without positions; None in the place of dparams."""
 
     aggregate: AggregatePullback
@@ -105,7 +105,7 @@ class ScoreEncoding(Encoding):
 # -------------------------------------------------------------------------------------- both kinds, formed
 
 
-class BiasedScoresPullback(NamedTuple):
+class BiasedScoresPullback(Pullback):
     """S = C + B, where B has one number on each diagonal: dS goes to the contents, and its sum along each to the bias."""
 
     content: ScoresPullback

@@ -16,6 +16,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, offsets
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 START = 512.0  # |L| is START · |L_mult|; L_mult is learned, and starts at 1
@@ -39,7 +40,7 @@ class FIREParams(NamedTuple):
 # ---------------------------------------------------------------------------------------- the distance
 
 
-class RelativeDistancePullback(NamedTuple):
+class RelativeDistancePullback(Pullback):
     """z_ij = N_|i−j|/D_i, so dN = Σ dz/D along the diagonals, and dD_i = −Σ_j dz_ij z_ij/D_i.
 
     N = ln(|c| t + 1):      d|c| gets  dN t/(|c| t + 1)
@@ -77,7 +78,7 @@ def relative_distance(c: Array, L: Array, n: int, m: int) -> tuple[Array, Relati
 # ----------------------------------------------------------------------------------------- the network
 
 
-class FIRENetworkPullback(NamedTuple):
+class FIRENetworkPullback(Pullback):
     """A two-layer network of one number: h = max(z W_1 + b_1, 0), f = h W_2 + b_2. h is computed again, row by row."""
 
     z: Array
@@ -109,7 +110,7 @@ def fire_network(params: FIREParams, z: Array) -> tuple[Array, FIRENetworkPullba
 # ---------------------------------------------------------------------------------------- the encoding
 
 
-class FIREPullback(NamedTuple):
+class FIREPullback(Pullback):
     """S = C + B: dS goes to the contents, and summed over the batch through f and z to what was learned."""
 
     content: ScoresPullback

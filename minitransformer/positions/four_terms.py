@@ -18,18 +18,18 @@ r_{j−i} for the offset in the place of π_i and π_j. This file is the definit
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.positions.shaw import by_clipped_offset, sum_by_clipped_offset, sum_over_rows
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 TERMS = ("cc", "cp", "pc", "pp")
 
 
-class FourTermsPullback(NamedTuple):
+class FourTermsPullback(Pullback):
     """S is a sum of products of Q = X W_q, K = X W_k with each other and with P_q = P U_q, P_k = P U_k.
 
     Each of the four gets its gradient from the terms that it is in; then back through the projections.

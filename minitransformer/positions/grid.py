@@ -14,6 +14,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import refuse_other_heads, sum_by_index, unbroadcast
 from minitransformer.positions.encoding import ScoreEncoding, queries_last
+from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Int, checked
 
@@ -40,7 +41,7 @@ class GridScalarsParams(NamedTuple):
     table: Array
 
 
-class GridScalarsPullback(NamedTuple):
+class GridScalarsPullback(Pullback):
     """S = C + π: dS goes to the contents, and dπ_o is the sum of dS over the batch and all pairs with this offset."""
 
     content: ScoresPullback

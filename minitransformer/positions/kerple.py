@@ -22,6 +22,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import by_offset, refuse_other_heads, sum_by_offset, unbroadcast
 from minitransformer.positions.encoding import OffsetBias, ScoreEncoding, offsets
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 SMALLEST, STEEPEST = 0.01, 2.0  # bounds of the published code
@@ -70,7 +71,7 @@ def distances(n: int, m: int, dtype: np.dtype) -> Array:
 # --------------------------------------------------------------------------------------- the two curves
 
 
-class LogCurvePullback(NamedTuple):
+class LogCurvePullback(Pullback):
     """δF = δp ln(1 + a t) + p t δa/(1 + a t), summed over the offsets of a head."""
 
     p: Array
@@ -87,7 +88,7 @@ def log_curve(p: Array, a: Array, t: Array) -> tuple[Array, LogCurvePullback]:
     return p[:, None] * np.log1p(a[:, None] * t), LogCurvePullback(p, a, t)
 
 
-class PowerCurvePullback(NamedTuple):
+class PowerCurvePullback(Pullback):
     """δF = δa t^p + a t^p ln t δp, where t^p ln t → 0 as t → 0: at distance 0 nothing can change."""
 
     a: Array
@@ -109,7 +110,7 @@ def power_curve(p: Array, a: Array, t: Array) -> tuple[Array, PowerCurvePullback
 # ------------------------------------------------------------------------------------------- as a bias
 
 
-class KerplePullback(NamedTuple):
+class KerplePullback(Pullback):
     """bias = −F(clamped p, a), so dF = −dbias."""
 
     curve: LogCurvePullback | PowerCurvePullback
@@ -175,7 +176,7 @@ class KerplePower(OffsetBias):
 # ------------------------------------------------------------------------------- as a weight and a bias
 
 
-class KerpleWeightedPullback(NamedTuple):
+class KerpleWeightedPullback(Pullback):
     """S = W ⊙ C + B, so dC = W ⊙ dS, dB = dS, dW = C ⊙ dS; and W = exp(−F′), so dF′ = −W ⊙ dW.
 
     W and B have one number for each head and offset: their gradients are summed over the batch and along diagonals.

@@ -26,7 +26,7 @@ from minitransformer.typing import Array
 # ---------------------------------------------------------------------------------- M1 and M2: a number
 
 
-class ScaledScoresPullback(NamedTuple):
+class ScaledScoresPullback(Pullback):
     """δS = scale (δP ⊙ F + P ⊙ δF) with P = Q Kᵀ, F_ij = a_{row(j−i)}: da_o sums scale · dS ⊙ P over all its pairs."""
 
     content: ScoresPullback  # from dP to dQ and dK
@@ -66,7 +66,7 @@ def _index(rows: slice, columns: slice) -> tuple:
     return ..., np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop)
 
 
-class ThreeWayScoresPullback(NamedTuple):
+class ThreeWayScoresPullback(Pullback):
     """δS_ij = scale Σ_c (δq k a + q δk a + q k δa)_c: each factor gets the product of the other two with dS_ij.
 
     Far keys, k and more to one side, share their vector: two products of matrices. Near ones go diagonal by diagonal.
@@ -112,7 +112,7 @@ def three_way_scores(a: Array, Q: Array, K: Array, *, scale: float) -> tuple[Arr
 # -------------------------------------------------------------------------- M4: a vector for each of the two
 
 
-class QueryKeyScoresPullback(NamedTuple):
+class QueryKeyScoresPullback(Pullback):
     """R = Q aᵀ and C = K aᵀ were spread over S, row by row and column by column; their gradients sum over equal offsets."""
 
     content: ScoresPullback
@@ -145,7 +145,7 @@ class MultiplicativeParams(NamedTuple):
     a: Array
 
 
-class MultiplicativeScoresPullback(NamedTuple):
+class MultiplicativeScoresPullback(Pullback):
     """The pullback of the scores of this kind, with da in a MultiplicativeParams."""
 
     scores: Pullback

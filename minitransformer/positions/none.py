@@ -1,16 +1,15 @@
 """No position signal at all. A causal mask still tells early from late; without one, order is invisible (A3)."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import NoParams
+from minitransformer.pullback import Pullback
 from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Float, checked
 
 
-class UnchangedPullback(NamedTuple):
+class UnchangedPullback(Pullback):
     """Y = X, so dX = dY."""
 
     def __call__(self, dY: Array) -> tuple[NoParams, Array]:

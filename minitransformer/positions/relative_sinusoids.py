@@ -21,6 +21,7 @@ from minitransformer.functional import LinearPullback, ScoresPullback, linear, s
 from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.positions.absolute import sinusoids
 from minitransformer.positions.encoding import ScoreEncoding
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 
@@ -60,7 +61,7 @@ class RelativeSinusoidParams(NamedTuple):
     W_kr: Array | None = None
 
 
-class RelativeSinusoidPullback(NamedTuple):
+class RelativeSinusoidPullback(Pullback):
     """T = scale · (Q + v) Rᵀ, and shifted it is added to the scores: dT = unshift(dS), δT = scale · ((δQ + δv) Rᵀ + (Q + v) δRᵀ).
 
     The query is in both terms, so dQ is the sum of what is sent back to Q + u and to Q + v; du and dv are sums over it.

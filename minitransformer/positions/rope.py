@@ -8,7 +8,7 @@ M_o that moves a sinusoid (Borealis II (4)), applied to content.
 """
 
 import functools
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
 from minitransformer.positions.encoding import Encoding
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
+from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative, PositiveNumber
 from minitransformer.typing import Array, Float, checked
 
@@ -41,7 +42,7 @@ def _turn(X: Array, cos: Array, sin: Array, layout: Layout) -> Array:
     return Y
 
 
-class RotatePullback(NamedTuple):
+class RotatePullback(Pullback):
     """The inverse of a rotation is its transpose: dX is dY, turned by the opposite angle."""
 
     cos: Array

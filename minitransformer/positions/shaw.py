@@ -84,7 +84,7 @@ class ShawParams(NamedTuple):
     a_v: Array | None = None
 
 
-class ShawScoresPullback(NamedTuple):
+class ShawScoresPullback(Pullback):
     """R = scale · Q a_kᵀ was spread over S, so dR is the sum over equal offsets, dQ has dR a_k too, and da_k = dRᵀ Q."""
 
     content: ScoresPullback
@@ -98,7 +98,7 @@ class ShawScoresPullback(NamedTuple):
         return dparams, dQ + dR @ a_k, dK
 
 
-class ShawAggregatePullback(NamedTuple):
+class ShawAggregatePullback(Pullback):
     """δY = … + δT a_v + T δa_v: dT = dY a_vᵀ goes to every pair with that offset, and da_v = Tᵀ dY."""
 
     content: AggregatePullback

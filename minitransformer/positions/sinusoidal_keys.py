@@ -6,8 +6,6 @@ It stands between Shaw's tables and Transformer-XL. With the sinusoids of absolu
 relative, with given frequencies or learned ones.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from minitransformer.arrays import one_dtype
@@ -17,11 +15,11 @@ from minitransformer.gather_scatter import unbroadcast
 from minitransformer.positions.absolute import LearnableSinusoidParams, LearnableSinusoidPullback, LearnableSinusoids
 from minitransformer.positions.encoding import NoParams, ScoreEncoding
 from minitransformer.positions.relative_sinusoids import relative_shift, unshift
-from minitransformer.pullback import Tree
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
 
 
-class SinusoidalKeysPullback(NamedTuple):
+class SinusoidalKeysPullback(Pullback):
     """T = scale · Q Rᵀ was shifted into the scores: dT = unshift(dS), dQ gets scale · dT R too, and dR = scale · dTᵀ Q."""
 
     content: ScoresPullback

@@ -13,6 +13,7 @@ import numpy as np
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import sum_by_index
 from minitransformer.positions.encoding import OffsetBias, offsets
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Int, checked
 
 
@@ -52,7 +53,7 @@ class T5Params(NamedTuple):
     table: Array
 
 
-class T5Pullback(NamedTuple):
+class T5Pullback(Pullback):
     """bias_o = b_bucket(o), so db_k = Σ_{o in bucket k} dbias_o."""
 
     bucket: Array
@@ -103,7 +104,7 @@ class OffsetScalarParams(NamedTuple):
     table: Array
 
 
-class OffsetScalarPullback(NamedTuple):
+class OffsetScalarPullback(Pullback):
     """The bias is a piece of the table, and so is its gradient; the rest of the table was not used."""
 
     used: slice

@@ -48,7 +48,7 @@ class TUPEParams(NamedTuple):
 # --------------------------------------------------------------------------- the scores of the positions
 
 
-class PositionScoresPullback(NamedTuple):
+class PositionScoresPullback(Pullback):
     """Back through scores, projections and norm. The last n positions were queries too: their rows get both parts."""
 
     norm: Pullback
@@ -77,7 +77,7 @@ def position_scores(params: TUPEParams, n: int, m: int, *, heads: int, scale: fl
     return B, PositionScoresPullback(norm, q, k, pullback, len(params.table))
 
 
-class UntiePullback(NamedTuple):
+class UntiePullback(Pullback):
     """The scores that were overwritten get no gradient; θ gets the sum over the places that it was written to."""
 
     row: bool
@@ -113,7 +113,7 @@ def tupe_buckets(n: int, m: int, *, buckets: int, distance: int, cls: bool) -> A
 # ---------------------------------------------------------------------------------------- the encoding
 
 
-class TUPEPullback(NamedTuple):
+class TUPEPullback(Pullback):
     """S = C + B: dS goes to the contents, and summed over the batch to the positions."""
 
     content: ScoresPullback

@@ -20,7 +20,7 @@ from minitransformer.related.capsules import Capsules, CapsulesParams, CapsulesP
 from minitransformer.typing import Array, Float, Int, checked
 
 
-class PiecesPullback(NamedTuple):
+class PiecesPullback(Pullback):
     """A pixel that stands in several pieces gets the sum of their gradients."""
 
     size: tuple[int, int]
@@ -44,7 +44,7 @@ def corners(height: int, width: int, side: int, stride: int) -> list[tuple[int, 
 @checked
 def pieces(
     images: Float[Array, "*batch height width"], *, side: int, stride: int
-) -> tuple[Float[Array, "*batch pieces pixels"], Pullback]:
+) -> tuple[Float[Array, "*batch pieces pixels"], PiecesPullback]:
     """Squares of side × side pixels, `stride` apart, each as a row. Pullback: dpieces to dimages.
 
     raises   ValueError for a square that is larger than the image
@@ -65,7 +65,7 @@ class CapsuleClassifierParams(NamedTuple):
     classes: CapsulesParams
 
 
-class CapsuleClassifierPullback(NamedTuple):
+class CapsuleClassifierPullback(Pullback):
     """Classes, squash, linear, pieces."""
 
     pieces: PiecesPullback
@@ -140,7 +140,7 @@ class CapsuleClassifier:
         return V, CapsuleClassifierPullback(cut, projection, squashed, routed)
 
 
-class MarginLossPullback(NamedTuple):
+class MarginLossPullback(Pullback):
     """d|v|/dv = v/|v|, taken as 0 at v = 0, times the slope of the square that counts for this class."""
 
     V: Array

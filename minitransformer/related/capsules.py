@@ -24,7 +24,7 @@ from minitransformer.ranges import Iterations, NonNegative
 from minitransformer.typing import Array, Float, checked
 
 
-class SquashPullback(NamedTuple):
+class SquashPullback(Pullback):
     """v = f s with f = |s|/(1 + |s|²), so δv = f δs + f′ ⟨ŝ, δs⟩ s with ŝ = s/|s|, and f′ |s| = f (1 − 2 |v|). Hence
 
     ds = f (dv + (1 − 2 |v|) ⟨ŝ, dv⟩ ŝ), which is 0 at s = 0, as f is.
@@ -41,7 +41,7 @@ class SquashPullback(NamedTuple):
 
 
 @checked
-def squash(S: Float[Array, "*batch d"]) -> tuple[Float[Array, "*batch d"], Pullback]:
+def squash(S: Float[Array, "*batch d"]) -> tuple[Float[Array, "*batch d"], SquashPullback]:
     """Rows of any length become rows that are shorter than 1, in the same direction: v = s |s| / (1 + |s|²).
 
     Short rows nearly vanish, as |s|², and long ones come near to 1. At s = 0 both v and the gradient are 0, where s/|s| would
@@ -55,7 +55,7 @@ def squash(S: Float[Array, "*batch d"]) -> tuple[Float[Array, "*batch d"], Pullb
     return f * S, SquashPullback(S, norm, f)
 
 
-class VotesPullback(NamedTuple):
+class VotesPullback(Pullback):
     """u_j|i = u_i W_ij, so du_i = Σ_j du_j|i W_ijᵀ, and dW_ij = Σ u_iᵀ du_j|i, a sum over the samples."""
 
     U: Array
@@ -84,7 +84,7 @@ def _side_by_side(W: Array) -> Array:
 @checked
 def votes(
     U: Float[Array, "*batch inputs width"], W: Float[Array, "inputs outputs width d"]
-) -> tuple[Float[Array, "*batch inputs outputs d"], Pullback]:
+) -> tuple[Float[Array, "*batch inputs outputs d"], VotesPullback]:
     """What each input says of each output: u_j|i = u_i W_ij, with a matrix for each pair.
 
     cost     O(samples · inputs · outputs · width · d) time; memory for the votes
@@ -96,7 +96,7 @@ def votes(
     return said.transpose(1, 0, 2).reshape(*U.shape[:-1], outputs, d), VotesPullback(U, W)
 
 
-class RoutingPullback(NamedTuple):
+class RoutingPullback(Pullback):
     """Round T gives Y; each round before it only changes the weights of the next. From the last round to the first, with db = 0,
 
     dv_j = dy_j in round T, else Σ_i db_ij u_j|i         and du_j|i += db_ij v_j: agreement is a product of both
@@ -131,7 +131,7 @@ def route(
     logits: Float[Array, "..."] | None = None,
     *,
     iterations: Iterations = 3,
-) -> tuple[Float[Array, "*batch outputs d"], Pullback]:
+) -> tuple[Float[Array, "*batch outputs d"], RoutingPullback]:
     """Outputs that the inputs agree on, after so many rounds.
 
         c_i = softmax_j(b_i),   v_j = squash(Σ_i c_ij u_j|i),   b_ij ← b_ij + ⟨u_j|i, v_j⟩
@@ -176,7 +176,7 @@ class CapsulesParams(NamedTuple):
     W: Array
 
 
-class CapsulesPullback(NamedTuple):
+class CapsulesPullback(Pullback):
     """Routing, then votes."""
 
     votes: VotesPullback

@@ -20,6 +20,7 @@ from minitransformer.attention.depthwise import depthwise_convolution, taps_befo
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, affine, dropout, glu, linear, loops_in, softmax
 from minitransformer.gather_scatter import unbroadcast
+from minitransformer.marks import DecodingState
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import Fraction
 from minitransformer.typing import Array, Bool, Float, checked
@@ -50,7 +51,7 @@ def as_matrix(weights: Array, n: int, left: int) -> Array:
     return A
 
 
-class DroppedPullback(NamedTuple):
+class DroppedPullback(Pullback):
     """Y = Σ_s (a ⊙ m)_s x_(i − left + s), m the taps that are kept:  da = m ⊙ d(a ⊙ m), then back through the softmax."""
 
     weigh: Pullback
@@ -64,7 +65,7 @@ class DroppedPullback(NamedTuple):
         return dX, unbroadcast(self.weigh(dweights[..., 0] * self.kept), self.logits)
 
 
-class FusedPullback(NamedTuple):
+class FusedPullback(Pullback):
     """As `DroppedPullback` where nothing is dropped, by the compiled loop."""
 
     convolve: Pullback
@@ -120,7 +121,7 @@ class Choices(NamedTuple):
         return Y.reshape(X.shape), ConvolvedPullback(convolve, left, self.mask, heads.shape)
 
 
-class ConvolvedPullback(NamedTuple):
+class ConvolvedPullback(Pullback):
     """`convolve` on rows with the heads side by side; tokens that are not there get no gradient."""
 
     convolve: Pullback
@@ -191,7 +192,7 @@ def lightweight_convolution(
     return Choices(causal, renormalise, mask, drop, rng).convolve(_hide(mask, X), S)
 
 
-class DynamicConvolutionPullback(NamedTuple):
+class DynamicConvolutionPullback(Pullback):
     """x reaches y as a neighbour, and as the one that decides: S = X W, so dW = Xᵀ dS, and dX gets dS Wᵀ more."""
 
     convolve: ConvolvedPullback
@@ -266,7 +267,7 @@ class ConvolutionParams(NamedTuple):
     b_o: Array
 
 
-class ConvolutionPullback(NamedTuple):
+class ConvolutionPullback(Pullback):
     """Out, convolve, gate, backwards."""
 
     gate: Pullback
@@ -286,7 +287,7 @@ class ConvolutionPullback(NamedTuple):
         return ConvolutionParams(dU_1, dU_2, dkernel, dW_o, db_1, db_2, db_o), _hide(self.seen, dX)
 
 
-class ConvolutionState(NamedTuple):
+class ConvolutionState(DecodingState):
     """The last K − 1 rows that the convolution has seen, (*batch, K − 1, D), zeros before the text, and how long the text is."""
 
     rows: Array

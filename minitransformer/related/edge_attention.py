@@ -16,6 +16,7 @@ from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, those
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, loops_in, softmax
+from minitransformer.pullback import Pullback
 from minitransformer.related.graph import Edges, fitting
 from minitransformer.related.graph_convolution import segment_sums
 from minitransformer.typing import Array, Bool, Float, checked
@@ -37,7 +38,7 @@ def bend(P: Array) -> Array:
 # --------------------------------------------------------------------------------- with a matrix of all pairs
 
 
-class AdditiveScoresPullback(NamedTuple):
+class AdditiveScoresPullback(Pullback):
     """S_ij = Σ_c a_c φ(p_ijc) with p_ijc = q_ic + k_jc. With T_ijc = dS_ij a_c φ′(p_ijc),
 
     dq_ic = Σ_j T_ijc, dk_jc = Σ_i T_ijc: the sums of the rows and of the columns; and da_c = Σ_ij dS_ij φ(p_ijc).
@@ -75,7 +76,7 @@ def additive_scores(
     return S, AdditiveScoresPullback(Q, K, a)
 
 
-class AdditiveAttentionPullback(NamedTuple):
+class AdditiveAttentionPullback(Pullback):
     """The stages backwards: aggregate, normalise, score."""
 
     scores: AdditiveScoresPullback
@@ -208,7 +209,7 @@ class _Sample(NamedTuple):
         return segment_sums(to_q, edges.row_starts), dK, dV, da
 
 
-class EdgeAttentionPullback(NamedTuple):
+class EdgeAttentionPullback(Pullback):
     """As with a matrix of all pairs, with sums over edges: e = (i, j) has dA_e = dy_i·v_j, and softmax sends it to
 
     dS_e = A_e (dA_e − Σ A dA over the edges of i). Then dv_j = Σ A_e dy_i over the edges that leave j; and dq_i, dk_j are sums

@@ -24,7 +24,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class SpatialGatePullback(NamedTuple):
+class SpatialGatePullback(Pullback):
     """S = Z₁ ⊙ G, G = M Z₂ + b: dZ₁ = dS ⊙ G, and G gets dG = dS ⊙ Z₁. Then dM = Σ dG Z₂ᵀ over the batch, dZ₂ = Mᵀ dG,
 
     and db_i is the sum of dG's row i. Above the diagonal of a causal M stands nothing, so nothing goes back there.
@@ -89,7 +89,7 @@ class GMLPParams(NamedTuple):
     b_v: Array | None = None
 
 
-class GMLPPullback(NamedTuple):
+class GMLPPullback(Pullback):
     """Backwards: the last map, the gate, and then both halves to X, whose gradient is the sum."""
 
     longest: int

@@ -22,7 +22,7 @@ from minitransformer.related.rnn import uniform
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class Combined(NamedTuple):
+class Combined(Pullback):
     """Heads side by side, or their mean, plus b. On the way back each head gets its columns, or 1/H of all."""
 
     heads: int
@@ -71,7 +71,7 @@ class GATParams(NamedTuple):
     b: Array
 
 
-class GATPullback(NamedTuple):
+class GATPullback(Pullback):
     """V is used three times. With f_i = a₁·v_i and g_j = a₂·v_j, of which the scores are made: df_i = Σ_j dS_ij φ′ and
 
     dg_j = Σ_i dS_ij φ′, sums of rows and columns. So dv_i gets df_i a₁ + dg_i a₂ beside Σ A dy, and da₁ = Σ_i df_i v_i.
@@ -153,7 +153,7 @@ class GATv2Params(NamedTuple):
     b: Array
 
 
-class GATv2Pullback(NamedTuple):
+class GATv2Pullback(Pullback):
     """q = x W₁ and k = x W₂, and the values are the k too: dk has two parts, dX a third."""
 
     queries: LinearPullback

@@ -12,6 +12,7 @@ import numpy as np
 from minitransformer.arrays import as_one_axis
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, loops_in
+from minitransformer.pullback import Pullback
 from minitransformer.related.graph import Edges, fitting
 from minitransformer.related.rnn import uniform
 from minitransformer.typing import Array, Float, checked
@@ -51,7 +52,7 @@ def _sums(X: Array, weights: Array, starts: Array, order: Array, ends: Array) ->
     return Y.reshape(X.shape)
 
 
-class PropagatePullback(NamedTuple):
+class PropagatePullback(Pullback):
     """Y = P X, so dX = Pᵀ dY: along the same edges, the other way."""
 
     weights: Array
@@ -88,7 +89,7 @@ class GraphConvolutionParams(NamedTuple):
     b: Array
 
 
-class GraphConvolutionPullback(NamedTuple):
+class GraphConvolutionPullback(Pullback):
     """Y = P (X W) + 1 b: first back along the edges, then as a linear layer; b is added to every row."""
 
     linear: LinearPullback

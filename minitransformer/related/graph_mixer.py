@@ -4,7 +4,7 @@ Replaces the whole of attention (it is a mixer): there is no W_o, and scores are
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -108,7 +108,7 @@ class GraphAttention(AmongTokens):
         return Combined(self.heads, average=False).value(heads, params.b), state
 
 
-class GraphMeanPullback(NamedTuple):
+class GraphMeanPullback(Pullback):
     """Y = P (X W) + 1 b, and P X W has the gradient of attention whose scores are zero."""
 
     linear: LinearPullback

@@ -28,7 +28,7 @@ class GRUParams(NamedTuple):
     b_u: Array
 
 
-class GRUPullback(NamedTuple):
+class GRUPullback(Pullback):
     """State i reaches the loss as y_i = h_i, along the gated shortcut, and through candidate and gate of step i + 1:
 
     dh_i = dy_i + dh_{i+1} ⊙ u_{i+1} + da^c_{i+1} U_cᵀ + da^u_{i+1} U_uᵀ,   from the last i to the first, with
@@ -135,7 +135,7 @@ def _next_weights(row: Array, u_i: Array, i: int) -> Array:
     return row
 
 
-class CoefficientsPullback(NamedTuple):
+class CoefficientsPullback(Pullback):
     """C_{i,j} = u_i ⊙ C_{i−1,j} for j < i, and C_{i,i} = 1 − u_i. With G_i what reaches row i,
 
     du_i = Σ_{j<i} G_{i,j} ⊙ C_{i−1,j} − G_{i,i}   and   G_{i−1} = dC_{i−1} + u_i ⊙ G_i.
@@ -175,7 +175,7 @@ def gru_coefficients(u: Float[Array, "*batch n E"]):
     return C, CoefficientsPullback(u, C)
 
 
-class UnrolledGRUPullback(NamedTuple):
+class UnrolledGRUPullback(Pullback):
     """In h_i = Σ_j C_{i,j} ⊙ c_j every candidate reaches every later state directly, not through the states between:
 
     dc_j = Σ_{i≥j} C_{i,j} ⊙ dh_i,   dC_{i,j} = dh_i ⊙ c_j,   where dh_i = dy_i + da^c_{i+1} U_cᵀ + da^u_{i+1} U_uᵀ.

@@ -33,7 +33,7 @@ class AssociationParams(NamedTuple):
     W_o: Array
 
 
-class AssociationPullback(NamedTuple):
+class AssociationPullback(Pullback):
     """Backwards: combine, retrieve, project; R is reached through the queries, Z through the keys, T through the values."""
 
     q: LinearPullback
@@ -111,7 +111,7 @@ class PoolingParams(NamedTuple):
     association: AssociationParams
 
 
-class PoolingPullback(NamedTuple):
+class PoolingPullback(Pullback):
     """The tokens were patterns and values; the states were the same for every sample, so they get the sum."""
 
     association: AssociationPullback
@@ -172,7 +172,7 @@ class LookupParams(NamedTuple):
     association: AssociationParams
 
 
-class LookupPullback(NamedTuple):
+class LookupPullback(Pullback):
     """All tokens of all samples asked one table, as if they were one long set."""
 
     association: AssociationPullback

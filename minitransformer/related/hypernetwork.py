@@ -9,8 +9,6 @@ With the rows of X one after another in one long vector, vec(X) = (x_1, …, x_n
 Where the columns are written one after another, which mathematicians prefer, the factors change places: W_vᵀ ⊗ I and I ⊗ A.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from minitransformer.arrays import one_dtype
@@ -18,7 +16,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 
-class KroneckerPullback(NamedTuple):
+class KroneckerPullback(Pullback):
     """M_(i a)(j b) = A_ij W_ba, so dA_ij = Σ_ab dM_(i a)(j b) W_ba and dW_ba = Σ_ij dM_(i a)(j b) A_ij."""
 
     A: Array

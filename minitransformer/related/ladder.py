@@ -42,7 +42,7 @@ class FreeWeightsParams(NamedTuple):
     W_q: Array
 
 
-class FreeWeightsPullback(NamedTuple):
+class FreeWeightsPullback(Pullback):
     """Candidate j is key and value of every step i ≥ j, so dc_j is complete when backpropagation arrives at step j:
 
     dc_j = Σ_{i≥j} (dk_{i,j} + dv_{i,j}),   da_j = dc_j ⊙ (1 − c_j²),   dh_{j−1} = dy_{j−1} + da_j U_cᵀ.
@@ -126,7 +126,7 @@ class CandidatesParams(NamedTuple):
     b: Array
 
 
-class CandidatesPullback(NamedTuple):
+class CandidatesPullback(Pullback):
     """Backwards through the two steps."""
 
     linear: LinearPullback
@@ -158,7 +158,7 @@ class Candidates:
         return F, CandidatesPullback(linear_pullback, activation)
 
 
-class AlikePullback(NamedTuple):
+class AlikePullback(Pullback):
     """F is query, key and value: the sum of the three gradients. There are no parameters."""
 
     attention: Pullback
@@ -203,7 +203,7 @@ class AttendParams(NamedTuple):
     W_v: Array
 
 
-class AttendPullback(NamedTuple):
+class AttendPullback(Pullback):
     """Split, attend, project, backwards; F was used three times."""
 
     q: LinearPullback
@@ -269,7 +269,7 @@ class AfterParams(NamedTuple):
     b_2: Array
 
 
-class AfterPullback(NamedTuple):
+class AfterPullback(Pullback):
     """Backwards through g, with the heads as more rows."""
 
     linear_1: LinearPullback

@@ -40,7 +40,7 @@ Gradient = Literal["unrolled", "implicit"]
 # ------------------------------------------------------------------------------------------------- one step
 
 
-class SharpenedPullback(NamedTuple):
+class SharpenedPullback(Pullback):
     """Q′ = β Q, so dQ = β dQ′ and dβ = ⟨dQ′, Q⟩, summed over what shares a β."""
 
     Q: Array
@@ -76,7 +76,7 @@ class Update(NamedTuple):
     moved: Array
 
 
-class UnrolledPullback(NamedTuple):
+class UnrolledPullback(Pullback):
     """The reading, then all updates backwards. An update has K as its keys and as its values, so dK gets both, each time.
 
     A query that had settled was handed on as it was, and so is its gradient.
@@ -108,7 +108,7 @@ class UnrolledPullback(NamedTuple):
         return dxi, dK, dV, *dbeta
 
 
-class ImplicitPullback(NamedTuple):
+class ImplicitPullback(Pullback):
     """At a fixed point ξ = f(ξ, K, β), δξ = J δξ + (what K and β do), with J = β Kᵀ(diag p − p pᵀ)K, symmetric.
 
     So if the reading sends back g, the update is sent u = (I − J)⁻¹ g, once. J u is what an update's pullback gives for its
@@ -185,7 +185,7 @@ def hopfield_attention(
     gradient: Gradient = "unrolled",
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
-) -> tuple[Float[Array, "*batch n dv"], Pullback]:
+) -> tuple[Float[Array, "*batch n dv"], UnrolledPullback | ImplicitPullback]:
     """Retrieve a value for every query: the query moves among the keys until it stands still, and then the values are read.
 
         ξ ← Kᵀ softmax(β K ξ)  from ξ = q,  at last  y = Vᵀ softmax(β K ξ)
@@ -246,7 +246,7 @@ def _until_settled(attend: Any, Q: Array, K: Array, beta: Any, steps: int, toler
 # ---------------------------------------------------------------------------------------------- the energy
 
 
-class EnergyPullback(NamedTuple):
+class EnergyPullback(Pullback):
     """With p the weights of ξ, H(p) their entropy and k_top the longest pattern:
 
     dξ = dE (ξ − Kᵀp),   dk_j = dE (−p_j ξ + [j = top] k_j),   dβ = dE (H(p) − ln m)/β², so that E falls as β grows.
@@ -313,7 +313,7 @@ def hopfield_energy(
 # ------------------------------------------------------------------------------------------------ the core
 
 
-class HopfieldPullback(NamedTuple):
+class HopfieldPullback(Pullback):
     """The pullback of `hopfield_attention`, and NoParams for the parameters: there are none."""
 
     attention: UnrolledPullback | ImplicitPullback

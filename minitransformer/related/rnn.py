@@ -7,6 +7,7 @@ import numpy as np
 
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 
@@ -33,7 +34,7 @@ class RNNParams(NamedTuple):
     b: Array
 
 
-class RNNPullback(NamedTuple):
+class RNNPullback(Pullback):
     """h_i = tanh a_i with a_i = x_i W + h_{i−1} U + b. State i reaches the loss as y_i = h_i, and through step i + 1:
 
     dh_i = dy_i + da_{i+1} Uᵀ,   da_i = dh_i ⊙ (1 − h_i²),   from the last i to the first. Then

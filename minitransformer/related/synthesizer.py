@@ -42,7 +42,7 @@ class Products(NamedTuple):
         return self.queries @ self.keys.mT, ProductPullback(*self, pullback)
 
 
-class ProductPullback(NamedTuple):
+class ProductPullback(Pullback):
     """S = queries · keysᵀ, so dqueries = dS keys and dkeys = dSᵀ queries, summed over the samples if these share the keys."""
 
     queries: Array
@@ -71,7 +71,7 @@ class DenseParams(NamedTuple):
     b: Array
 
 
-class DensePullback(NamedTuple):
+class DensePullback(Pullback):
     """S = [ReLU(Q), 1] [Wᵀ, b]ᵀ: what comes back to the queries goes on through ReLU, what comes back to the keys is (dW, db)."""
 
     relu: Pullback
@@ -100,7 +100,7 @@ class FactorsParams(NamedTuple):
     b_b: Array
 
 
-class FactorsPullback(NamedTuple):
+class FactorsPullback(Pullback):
     """S_i,(pb + q) = β_ip γ_iq, so dβ_ip = Σ_q dS_i,(pb + q) γ_iq and dγ_iq = Σ_p dS_i,(pb + q) β_ip; then two linear layers."""
 
     relu: Pullback
@@ -136,7 +136,7 @@ class RandomParams(NamedTuple):
     R: Array | None
 
 
-class RandomPullback(NamedTuple):
+class RandomPullback(Pullback):
     """S is a piece of R, so dR is dS in that piece, and zero elsewhere; None if R is not learned."""
 
     n: int
@@ -165,7 +165,7 @@ class LowRankParams(NamedTuple):
     R_2: Array | None
 
 
-class LowRankPullback(NamedTuple):
+class LowRankPullback(Pullback):
     """S = R_1 R_2ᵀ in the rows that were used; None if they are not learned."""
 
     first: int
@@ -192,7 +192,7 @@ def factorised_random_logits(
 # ------------------------------------------------------------------------------------ with dot products
 
 
-class MixedProductsPullback(NamedTuple):
+class MixedProductsPullback(Pullback):
     """Of rows side by side each part gets its columns of the gradient; a factor of queries gets dw = Σ ⟨dqueries, queries⟩."""
 
     Q: Array
@@ -210,7 +210,7 @@ class MixedProductsPullback(NamedTuple):
         return Products(dqueries, dkeys), self.w[0] * self.scale * dcontent, dlogits.keys[..., :d], dw
 
 
-class MixedPullback(NamedTuple):
+class MixedPullback(Pullback):
     """S′ = w_0 C + w_1 S with C = Q Kᵀ/√d, so ⟨dS′, C⟩ = ⟨dS′ K/√d, Q⟩: the gradient of w_0 without a score that is hidden."""
 
     content: ScoresPullback
@@ -241,7 +241,7 @@ def mixed(logits: Logits, Q: Array, K: Array, w: tuple[Array, Array]) -> tuple[L
 # --------------------------------------------------------------------------------------- softmax and A V
 
 
-class ProductsPullback(NamedTuple):
+class ProductsPullback(Pullback):
     """Of keys that all samples share, the gradient is the sum over samples."""
 
     attention: Pullback
@@ -257,7 +257,7 @@ class ProductsPullback(NamedTuple):
         return Products(dqueries, unbroadcast(dkeys, self.shape)), dV
 
 
-class FormedPullback(NamedTuple):
+class FormedPullback(Pullback):
     """Back through A V and softmax."""
 
     softmax: SoftmaxPullback
@@ -323,7 +323,7 @@ class SynthesizerParams(NamedTuple):
     alpha: Array | None = None
 
 
-class SynthesizerPullback(NamedTuple):
+class SynthesizerPullback(Pullback):
     """Back through A V and softmax, the mixture, and what made the logits. Queries of both get the sum.
 
     w_0 = 1 − σ(α) and w_1 = σ(α), so dα = σ (1 − σ) (dw_1 − dw_0).

@@ -6,6 +6,7 @@ import numpy as np
 
 from minitransformer.checks import frozen
 from minitransformer.functional import PointwisePullback, tanh
+from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative
 from minitransformer.related.rnn import outer_sum, uniform
 from minitransformer.typing import Array, Float, checked
@@ -18,7 +19,7 @@ class WordWindowParams(NamedTuple):
     b: Array
 
 
-class WordWindowPullback(NamedTuple):
+class WordWindowPullback(Pullback):
     """a_i = Σ_k x_{i+k−r} W_k + b, so dW_k = Σ_i x_{i+k−r}ᵀ da_i, db = Σ_i da_i, and a token collects from every window
 
     that it stands in: dx_j = Σ_k da_{j−k+r} W_kᵀ.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ QUICK_LOOK = 32  # windows
 ROWS = 8  # windows in one forward pass
 
 
-class LossPullback(NamedTuple):
+class LossPullback(Pullback):
     """The loss is a function of the logits, and these of the parameters: back through both."""
 
     model: Pullback
@@ -30,7 +30,7 @@ class LossPullback(NamedTuple):
         return self.model(self.cross_entropy(dloss))
 
 
-class LastRowsPullback(NamedTuple):
+class LastRowsPullback(Pullback):
     """Only the last rows of the logits (batch, n, vocabulary) enter the loss: the gradient of the others is zero."""
 
     model: Pullback

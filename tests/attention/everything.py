@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from minitransformer.attention import Core, dot_product_attention
+from minitransformer.pullback import Pullback
 
 
 class EverythingParams(NamedTuple):
@@ -20,7 +21,7 @@ class EverythingParams(NamedTuple):
     beta: np.ndarray
 
 
-class EverythingPullback(NamedTuple):
+class EverythingPullback(Pullback):
     """Y = (1 + g) (1 + ε) Z, so dZ = (1 + g) (1 + ε) dY and dg = ⟨dY, (1 + ε) Z⟩; Q′ = β Q."""
 
     Q: np.ndarray

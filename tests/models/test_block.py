@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from minitransformer import check_pullback, random_like, tree_map
 from minitransformer.attention import Mixer, MultiHeadAttention, padding_mask
 from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, Norm
+from minitransformer.pullback import Pullback
 
 fixed = np.random.default_rng(0)
 B, N, M, D = 2, 4, 5, 6
@@ -221,7 +221,7 @@ class Fade(Mixer):
         return N * params, FadePullback(N, W, params)
 
 
-class FadePullback(NamedTuple):
+class FadePullback(Pullback):
     N: np.ndarray
     W: np.ndarray
     a: np.ndarray

@@ -10,7 +10,7 @@ import minitransformer as mt
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
 from minitransformer.models import BERT, Block, EncoderDecoder, FeedForward, LanguageModel, Norm, Stack
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ALiBi, OffsetBias, RoPE, Shaw, place
-from minitransformer.pullback import tree_items, tree_leaves, tree_set
+from minitransformer.pullback import Pullback, tree_items, tree_leaves, tree_set
 from minitransformer.typing import Array
 
 NAMES = (*AT_EMBEDDING, *IN_ATTENTION)
@@ -125,7 +125,7 @@ class Two(NamedTuple):
     table: Array
 
 
-class TwoPullback(NamedTuple):
+class TwoPullback(Pullback):
     o: Array
 
     def __call__(self, dbias):

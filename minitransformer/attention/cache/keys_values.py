@@ -1,9 +1,8 @@
 """The keys and values of the tokens seen so far: what softmax attention has to remember while it writes."""
 
-from typing import NamedTuple
-
 import numpy as np
 
+from minitransformer.marks import DecodingState
 from minitransformer.typing import Array
 
 
@@ -29,7 +28,7 @@ def must_follow(K: Array, V: Array, known_keys: Array, known_values: Array) -> N
         raise ValueError(f"V: {V.shape[-2]} values for {K.shape[-2]} keys")
 
 
-class KeysValues(NamedTuple):
+class KeysValues(DecodingState):
     """The first `length` positions of two arrays with room for more, (*batch, G, room, d) and (*batch, G, room, dv).
 
     written   how far the room is filled, in a list that all states share which look into it. A state that is not the last

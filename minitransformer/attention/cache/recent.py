@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.attention.cache.keys_values import claim, must_follow
+from minitransformer.marks import DecodingState
 from minitransformer.typing import Array
 
 
@@ -21,7 +22,7 @@ class Kept(NamedTuple):
     last: int
 
 
-class Recent(NamedTuple):
+class Recent(DecodingState):
     """The first `end` rows of two arrays with room for more, (*batch, G, room, d) and (*batch, G, room, dv).
 
     length    of the text so far, most of which may be forgotten

@@ -6,7 +6,7 @@ It has no queries, keys or heads, so it is no core but a mixer; what a model lea
 is the baseline beside which any attention has to show what its weights are good for.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def _transform(X: Array, there: Array | None) -> Array:
     return Y
 
 
-class FourierPullback(NamedTuple):
+class FourierPullback(Pullback):
     """Re(F_n X F_D) = C_n X C_D − S_n X S_D, with cosines C and sines S that are symmetric: dX = C_n dY C_D − S_n dY S_D.
 
     So it is the same transform of dY, and remembers nothing but which tokens were there.
@@ -44,7 +44,7 @@ class FourierPullback(NamedTuple):
 @checked
 def fourier_mix(
     X: Float[Array, "*batch n D"], *, mask: Bool[Array, "*batch n"] | None = None
-) -> tuple[Float[Array, "*batch n D"], Pullback]:
+) -> tuple[Float[Array, "*batch n D"], FourierPullback]:
     """The real part of the discrete Fourier transform over positions and channels.
 
         Y = Re(F_n X F_D)
@@ -59,7 +59,7 @@ def fourier_mix(
     return _transform(X, mask), FourierPullback(mask)
 
 
-class FNetPullback(NamedTuple):
+class FNetPullback(Pullback):
     """dY to (NoParams(), dX): nothing is learned."""
 
     mixed: FourierPullback

@@ -20,7 +20,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class LinformerPullback(NamedTuple):
+class LinformerPullback(Pullback):
     """Attention to k rows, then back through what mixed them: dE = dK̄ Kᵀ and dK = Eᵀ dK̄, and so for F and V.
 
     What is hidden was zero, and gets zero; so do the columns of E beyond the m that were used. If E mixes the values too, its
@@ -58,7 +58,7 @@ def linformer_attention(
     *,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-) -> tuple[Float[Array, "*batch n dv"], Pullback]:
+) -> tuple[Float[Array, "*batch n dv"], LinformerPullback]:
     """Attention to k learned sums of the keys.
 
         Y = softmax(scale · Q (E K)ᵀ) (F V)
@@ -99,7 +99,7 @@ class LinformerParams(NamedTuple):
     F: Array | None
 
 
-class LinformerCorePullback(NamedTuple):
+class LinformerCorePullback(Pullback):
     """The function's gradients, those of the parameters first."""
 
     attention: LinformerPullback

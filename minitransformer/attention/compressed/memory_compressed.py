@@ -20,11 +20,12 @@ from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.gather_scatter import unbroadcast
+from minitransformer.marks import DecodingState
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class CompressPullback(NamedTuple):
+class CompressPullback(Pullback):
     """x̄_b = Σ_t x_{bs+t} θ_t gives dx_{bs+t} = dx̄_b θ_tᵀ, a transposed convolution, and dθ_t = Σ_b x_{bs+t}ᵀ dx̄_b.
 
     Depthwise, each product is one of numbers: dx_{bs+t} = dx̄_b ⊙ θ_t and dθ_t = Σ_b x_{bs+t} ⊙ dx̄_b.
@@ -51,7 +52,7 @@ class CompressPullback(NamedTuple):
 @checked
 def compress(
     X: Float[Array, "*batch heads m d"], theta: Float[Array, "heads s d *e"], name: str = "theta"
-) -> tuple[Float[Array, "*batch heads blocks d"], Pullback]:
+) -> tuple[Float[Array, "*batch heads blocks d"], CompressPullback]:
     """A convolution whose stride is as long as its kernel: x̄_b = Σ_t x_{bs+t} θ_t, one row for each s.
 
     theta    (H, s, d, d), or (H, s, d) for each channel by itself; every head has its own
@@ -76,7 +77,7 @@ def compress(
     return Y, CompressPullback(blocks, theta, m)
 
 
-class MemoryCompressedPullback(NamedTuple):
+class MemoryCompressedPullback(Pullback):
     """Attention to the blocks, then each convolution backwards. What is hidden was zero, and gets zero.
 
     The null key and value stand in front of the blocks in every sample: dnull is the sum of their rows.
@@ -139,7 +140,7 @@ def memory_compressed_attention(
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-) -> tuple[Float[Array, "*batch heads n dv"], Pullback]:
+) -> tuple[Float[Array, "*batch heads n dv"], MemoryCompressedPullback]:
     """Attention to blocks of s keys, each made into one.
 
         Y = softmax(scale · Q (θ_k ⊛ K)ᵀ) (θ_v ⊛ V)
@@ -184,7 +185,7 @@ class MemoryCompressedParams(NamedTuple):
     null_v: Array | None
 
 
-class MemoryCompressedCorePullback(NamedTuple):
+class MemoryCompressedCorePullback(Pullback):
     """The function's gradients, those of the parameters first."""
 
     attention: MemoryCompressedPullback
@@ -199,7 +200,7 @@ class MemoryCompressedCorePullback(NamedTuple):
         return MemoryCompressedParams(dtheta_k, dtheta_v, *(dnulls or (None, None))), dQ, dK, dV
 
 
-class MemoryCompressedState(NamedTuple):
+class MemoryCompressedState(DecodingState):
     """What is left of `length` positions: the complete blocks, compressed, and K and V of the at most s − 1 tokens after them."""
 
     blocks: KeysValues

@@ -27,7 +27,7 @@ from minitransformer.typing import Array, Bool, Float, checked
 # -------------------------------------------------------------------------------------------- pseudo-inverse
 
 
-class ExactInversePullback(NamedTuple):
+class ExactInversePullback(Pullback):
     """As long as the rank stays, δZ = −Z δA Z + Z Zᵀ δAᵀ (I − A Z) + (I − Z A) δAᵀ Zᵀ Z. A Z and Z A are symmetric, so
 
     dA = −Zᵀ dZ Zᵀ + (I − A Z) dZᵀ Z Zᵀ + Zᵀ Z dZᵀ (I − Z A).
@@ -51,7 +51,7 @@ def _polynomials(P: Array) -> tuple[Array, Array, Array]:
     return U, W, 13 * eye - P @ W
 
 
-class IteratedInversePullback(NamedTuple):
+class IteratedInversePullback(Pullback):
     """Each step backwards. Z′ = ¼ Z T gives dZ = ¼ dZ′ Tᵀ, dT = ¼ Zᵀ dZ′; then T, W and U give dP, and P = A Z the rest.
 
     Z₀ = Aᵀ/c gives dA = dZ₀ᵀ/c, and its largest column, which c is the sum of, dc = −⟨dZ₀, Z₀⟩/c in each entry.
@@ -129,7 +129,7 @@ def _mixed(means: Array, X: Array) -> Array:
 # ---------------------------------------------------------------------------------------------- convolution
 
 
-class ConvolvePullback(NamedTuple):
+class ConvolvePullback(Pullback):
     """y_i = Σ_t θ_t v_{i+t−r}: dv_j = Σ_t θ_t dy_{j−t+r}, the kernel turned round, and dθ_t = Σ_i ⟨dy_i, v_{i+t−r}⟩."""
 
     V: Array
@@ -160,7 +160,7 @@ def _convolve(V: Array, theta: Array) -> tuple[Array, ConvolvePullback]:
 # ------------------------------------------------------------------------------------------------- attention
 
 
-class NystromPullback(NamedTuple):
+class NystromPullback(Pullback):
     """Y = L W, W = Z N, N = B V: two attentions, of all queries to landmarks and of landmarks to all keys, and Z between.
 
     dW comes out of the first; dN = Zᵀ dW goes into the second; dZ = dW Nᵀ through the inverse and the small softmax.
@@ -208,7 +208,7 @@ def nystrom_attention(
     steps: Repeats | None = 6,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
-) -> tuple[Float[Array, "*batch n dv"], Pullback]:
+) -> tuple[Float[Array, "*batch n dv"], NystromPullback]:
     """Attention by way of a few landmarks.
 
         Y = softmax(s Q K̃ᵀ) softmax(s Q̃ K̃ᵀ)⁺ softmax(s Q̃ Kᵀ) V + θ ∗ V
@@ -272,7 +272,7 @@ class NystromParams(NamedTuple):
     theta: Array | None
 
 
-class NystromCorePullback(NamedTuple):
+class NystromCorePullback(Pullback):
     """The function's gradients, those of the parameters first."""
 
     attention: NystromPullback

@@ -5,15 +5,15 @@ get in the way of the loops that come next.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from minitransformer.functional import LinearPullback, linear
+from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 
-class MixPullback(NamedTuple):
+class MixPullback(Pullback):
     """δ(E X) = δE X + E δX, so dE = dY Xᵀ, summed over what shares this E, and dX = Eᵀ dY: those of `linear`, of each E."""
 
     of_each: tuple[LinearPullback, ...]

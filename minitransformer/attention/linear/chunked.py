@@ -17,7 +17,7 @@ import numpy as np
 from minitransformer.arrays import inverse
 from minitransformer.attention.core import seen_keys, where_seen
 from minitransformer.attention.kernel_attention import FeatureAttention, kernel_attention
-from minitransformer.pullback import NoParams
+from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array
 
 WHOLE = 2**28  # bytes of features that may be there at once; beyond that, they are made piece by piece
@@ -62,7 +62,7 @@ class Text(NamedTuple):
         return slice(self.before + piece.start, self.before + piece.stop)
 
 
-class PiecesPullback(NamedTuple):
+class PiecesPullback(Pullback):
     """From the last piece to the first, with G = dS⁺: dM = [dY / D, −⟨dY / D, Y⟩], and where a piece has both,
 
     dφ(Q) = dM S⁺ᵀ + …,   dφ(K) = V⁺ Gᵀ + …,   dV⁺ = φ(K) G + …,   then G ← G + φ(Q)ᵀ dM

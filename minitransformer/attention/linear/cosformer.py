@@ -8,8 +8,6 @@ For |i − j| < M the cosine is above zero. M is the longest sequence, not the p
 weights of all others.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from minitransformer.arrays import one_dtype
@@ -21,12 +19,12 @@ from minitransformer.attention.kernel_attention import (
     kernel_attention,
 )
 from minitransformer.checks import frozen
-from minitransformer.pullback import NoParams
+from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Float, checked
 
 
-class CosformerFeaturesPullback(NamedTuple):
+class CosformerFeaturesPullback(Pullback):
     """F = [relu(x) cos a; relu(x) sin a]: dx = dF_1 cos a + dF_2 sin a where x > 0."""
 
     positive: Array

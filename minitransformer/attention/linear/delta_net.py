@@ -7,7 +7,7 @@ A write takes what is held along k times 1 − β: with β between 0 and 1 it fa
 So with c = 2 a memory can count: a token that writes with β = 2 mirrors it, and the next one mirrors it back.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,12 +17,13 @@ from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
 from minitransformer.attention.linear.memory import Asked
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
+from minitransformer.marks import DecodingState
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Iterations, NonNegativeNumber
 from minitransformer.typing import Array
 
 
-class SharesPullback(NamedTuple):
+class SharesPullback(Pullback):
     """Back through the division by the sum, then through the features."""
 
     features: Pullback
@@ -32,7 +33,7 @@ class SharesPullback(NamedTuple):
         return self.features(self.shares(dF))
 
 
-class DeltaCorePullback(NamedTuple):
+class DeltaCorePullback(Pullback):
     """Back through the memory, the norms or features, and the gate; a position that the mask hides has written nothing."""
 
     q: Pullback
@@ -49,7 +50,7 @@ class DeltaCorePullback(NamedTuple):
         return NoParams(), self.q(dQ), self.k(dK), dV, self.gate(dbeta)[..., None]
 
 
-class DeltaState(NamedTuple):
+class DeltaState(DecodingState):
     """The memory after `length` positions, S (*batch, H, r, dv)."""
 
     S: Array

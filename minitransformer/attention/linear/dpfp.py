@@ -8,19 +8,17 @@ An entry is above zero only if two of x are: each feature answers to one corner 
 disturb each other. That is what a memory wants that is read by ⟨φ(q), φ(k)⟩.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from minitransformer.arrays import inverse
 from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback
 from minitransformer.checks import frozen
-from minitransformer.pullback import NoParams
+from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Integer, Iterations
 from minitransformer.typing import Array, Float, checked
 
 
-class DPFPPullback(NamedTuple):
+class DPFPPullback(Pullback):
     """φ_s,i = x_i x_{i−s}: dx_i gets dφ_s,i x_{i−s} as the first factor, and dφ_s,i+s x_{i+s} as the second.
 
     x = [relu(k); relu(−k)]: dk = dx where k > 0, and −dx of the other half where k < 0.
@@ -55,7 +53,7 @@ def dpfp_features(
     return F, DPFPPullback(K, x, nu)
 
 
-class SumNormalisedPullback(NamedTuple):
+class SumNormalisedPullback(Pullback):
     """Y = F / σ with σ = Σ F: dF = (dY − ⟨dY, y⟩)/σ."""
 
     Y: Array

@@ -13,7 +13,7 @@ whole number and a rest. Whole numbers have an exact difference; and the rest of
 """
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import softplus
+from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import Encoding, ScoreEncoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
@@ -64,7 +65,7 @@ def from_t_on(X: Array) -> Array:
     return X[..., ::-1].cumsum(-1, dtype=np.float64)[..., ::-1].astype(X.dtype)
 
 
-class ForgettingPullback(NamedTuple):
+class ForgettingPullback(Pullback):
     """dc_t = Σ_j dS_tj − Σ_i dS_it, from the columns of dQ and dK where c was.  c_j sums over t ≤ j:  dln f_t = Σ_{j ≥ t} dc_j.
 
     The first of the two sums is zero but for rounding errors, and these cancel a part of those in the second.
@@ -85,7 +86,7 @@ class ForgettingPullback(NamedTuple):
         return *dparams, dQ[..., 3:] * dQ.dtype.type(self.scale / UNIT), dK[..., 3:], dV, dlog_forget
 
 
-class FormedForgettingPullback(NamedTuple):
+class FormedForgettingPullback(Pullback):
     """The same, where an encoding of positions forms the scores and c_i − c_j is added to them: dc_t = Σ_j dS_tj − Σ_i dS_it."""
 
     attention: Pullback
@@ -153,7 +154,7 @@ def forgetting_attention(
 # --------------------------------------------------------------------------------------------- the core
 
 
-class ForgettingCorePullback(NamedTuple):
+class ForgettingCorePullback(Pullback):
     """Back through attention, then through ln f = −softplus(−x) to the stream x."""
 
     attention: Pullback
@@ -169,7 +170,7 @@ class ForgettingCorePullback(NamedTuple):
         return *(dparams or [NoParams()]), dQ, dK, dV, self.gate(dlog_forget)[..., None]
 
 
-class ForgettingState(NamedTuple):
+class ForgettingState(DecodingState):
     """Keys as `faded_keys` makes them, with c in three channels, and values; and the last c, (*batch, H), in float64."""
 
     past: KeysValues

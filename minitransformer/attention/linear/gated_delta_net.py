@@ -39,7 +39,7 @@ class GatedDeltaParams(NamedTuple):
     kernel: Kernel | None = None
 
 
-class GatesPullback(NamedTuple):
+class GatesPullback(Pullback):
     """ln α = −e^A s with s = softplus:  ds = −e^A dln α,  dA = Σ ln α dln α; β = c σ; q and k are of norm one."""
 
     q: Pullback

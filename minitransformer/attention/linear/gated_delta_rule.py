@@ -9,7 +9,7 @@ With α = 1 it is the delta rule. β_t = 0 writes nothing: y reads what fades. W
 is gated linear attention. To fade and to correct can't change places unless α_t is one number for all channels.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 
-class GatedDeltaPullback(NamedTuple):
+class GatedDeltaPullback(Pullback):
     """Backwards with G = ∂L/∂S_t, to which y_t adds q_t dy_tᵀ:  dq_t = S_t dy_t.
 
     With g = Gᵀ k_t:  dβ_t = ⟨e_t, g⟩,  dv_t = de_t = β_t g.  k_t writes β_t e_t and reads S̄_t:  dk_t = β_t G e_t − S̄_t dv_t.

@@ -11,7 +11,7 @@ What is given is ln α, because that adds up: ln L_ij is a sum over the position
 sums from the beginning: these grow with the text, and their rounding with them.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def overlap(S: Array, G: Array, gates: int) -> Array:
     return rows if gates == rows.shape[-1] else rows.sum(-1, keepdims=True)
 
 
-class GatedPullback(NamedTuple):
+class GatedPullback(Pullback):
     """Backwards in t, with G = ∂L/∂S_t, to which y_t = q_tᵀ S_t adds q_t dy_tᵀ:  dq_t = S_t dy_t.
 
     δS_t = Diag(δα_t) S_{t−1} + Diag(α_t) δS_{t−1} + δk_t v_tᵀ + k_t δv_tᵀ:  dk_t = G v_t,  dv_t = Gᵀ k_t,  G becomes Diag(α_t) G.

@@ -20,7 +20,7 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 
-class WidenedPullback(NamedTuple):
+class WidenedPullback(Pullback):
     """Back through a linear map of all heads side by side: dY to (dX, dW, db)."""
 
     linear: Pullback
@@ -49,7 +49,7 @@ class GLAParams(NamedTuple):
     gain: Array
 
 
-class RootPullback(NamedTuple):
+class RootPullback(Pullback):
     """ln α = −softplus(−x) / root, so dx = softplus′ dln α / root."""
 
     scale: float
@@ -62,7 +62,7 @@ class RootPullback(NamedTuple):
         return {"W": dW, "b": db}, self.scale * entries.Q, entries.K, entries.V, dlow
 
 
-class GainPullback(NamedTuple):
+class GainPullback(Pullback):
     """Back through the norm and the gate behind the memory, where the gain is what is learned."""
 
     norm: NormAndGatePullback

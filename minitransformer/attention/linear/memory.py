@@ -22,6 +22,7 @@ from minitransformer.attention.linear.gated_linear_attention import gated_linear
 from minitransformer.attention.linear.short_convolution import Kernel, short_convolution
 from minitransformer.functional import loops_in, rms_norm
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
+from minitransformer.marks import DecodingState
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array
 
@@ -104,7 +105,7 @@ class Behind(NamedTuple):
     eps: float = 1e-5
 
 
-class NormAndGatePullback(NamedTuple):
+class NormAndGatePullback(Pullback):
     """z = n ⊙ s with n the norm of y, s = f(g):  dn = dz ⊙ s, ds = dz ⊙ n."""
 
     normed: Array
@@ -125,7 +126,7 @@ def norm_and_gate(
     return N * opened, NormAndGatePullback(N, opened, norm, pullback)
 
 
-class MemoryState(NamedTuple):
+class MemoryState(DecodingState):
     """The memory after `length` positions, S (*batch, H, d, dv).
 
     rows   the last rows of queries, keys and values, which a convolution will see again, (*batch, 3H, taps − 1, d); fewer than 3H
@@ -137,7 +138,7 @@ class MemoryState(NamedTuple):
     rows: Array | None = None
 
 
-class MemoryPullback(NamedTuple):
+class MemoryPullback(Pullback):
     """The stages in opposite order. A parameter stands in front of the memory or behind it; V may be used in both places."""
 
     learned: type

@@ -88,7 +88,7 @@ class PerformerParams(NamedTuple):
     age: Array
 
 
-class NotLearnedPullback(NamedTuple):
+class NotLearnedPullback(Pullback):
     """The gradient of what the features are made of; W and its age get None."""
 
     features: Pullback

@@ -11,7 +11,7 @@ are nearer to it than independent ones.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def half_square(X: Array) -> Array:
     return np.vecdot(X, X)[..., None] / 2
 
 
-class ExponentialFeaturesPullback(NamedTuple):
+class ExponentialFeaturesPullback(Pullback):
     """F_r = e^(u_r − ‖x‖²/2) with u = W x, so G = dF ⊙ F is what comes back to the exponent: dx = Σ_r G_r w_r − (Σ_r G_r) x.
 
     Of the features of −w the part of u is negative. To an exponent that was capped nothing comes back.
@@ -106,7 +106,7 @@ def signed(G: Array, W: Array) -> Array:
     return G if G.shape[-1] == m else G[..., :m] - G[..., m:]
 
 
-class RatiosPullback(NamedTuple):
+class RatiosPullback(Pullback):
     """Features divided by their sum are the softmax of their exponents: back through it to u = W x, and dx = Σ_r du_r w_r."""
 
     W: Array
@@ -148,7 +148,7 @@ def positive_features(
     return F, ExponentialFeaturesPullback(X, W, F, capped)
 
 
-class TrigonometricFeaturesPullback(NamedTuple):
+class TrigonometricFeaturesPullback(Pullback):
     """F = g [sin u; cos u] with u = W x and g = e^(‖x‖²/2)/√m: du = dF_1 F_2 − dF_2 F_1, and g brings ⟨dF, F⟩ x.
 
     Where g is capped, or left out for a query, it brings nothing.
@@ -184,7 +184,7 @@ def trigonometric_features(
     return F, TrigonometricFeaturesPullback(X, W, F, (h < CAP) & (not query))
 
 
-class ReluFeaturesPullback(NamedTuple):
+class ReluFeaturesPullback(Pullback):
     """F = relu(W x) + ε: dx = Σ_r dF_r w_r, over the r with ⟨w_r, x⟩ > 0."""
 
     W: Array

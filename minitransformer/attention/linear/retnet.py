@@ -8,14 +8,13 @@ are turned before they come here: positions="rope".
 """
 
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, NormAndGatePullback, norm_and_gate
 from minitransformer.checks import frozen
 from minitransformer.functional import silu
-from minitransformer.pullback import NoParams
+from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array, checked
 
 
@@ -25,7 +24,7 @@ def retention_decays(heads: int) -> Array:
     return 1 - 2.0 ** (-5 - np.arange(heads))
 
 
-class ScaledPullback(NamedTuple):
+class ScaledPullback(Pullback):
     """Queries were scaled; the decays are not learned, so they get no gradient."""
 
     scale: float
@@ -34,7 +33,7 @@ class ScaledPullback(NamedTuple):
         return {}, self.scale * entries.Q, entries.K, entries.V
 
 
-class PlainNormPullback(NamedTuple):
+class PlainNormPullback(Pullback):
     """A norm whose gain is one and stays so."""
 
     norm: NormAndGatePullback

@@ -1,12 +1,10 @@
 """Features of q/d^¼ and k/d^¼: their products are then functions of ⟨q, k⟩/√d, as in softmax attention."""
 
-from typing import NamedTuple
-
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 
-class ScaledPullback(NamedTuple):
+class ScaledPullback(Pullback):
     """Features of c x: dx = c · (what comes back to c x)."""
 
     features: Pullback

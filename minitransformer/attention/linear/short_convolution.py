@@ -11,16 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.depthwise import DepthwisePullback, depthwise_convolution
+from minitransformer.attention.depthwise import depthwise_convolution
 from minitransformer.functional import silu
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
 
-class ShortConvolutionPullback(NamedTuple):
+class ShortConvolutionPullback(Pullback):
     """Back through swish and the weighted sum, for which the heads stand behind the rows."""
 
-    convolve: DepthwisePullback
+    convolve: Pullback
     activation: Pullback
     of_heads: bool  # whether each head has a θ of its own
 

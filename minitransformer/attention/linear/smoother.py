@@ -9,7 +9,7 @@ weighted by a kernel. With exp ⟨q, k⟩/√d it is attention as we know it.
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from minitransformer.ranges import Degree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class KernelSmootherPullback(NamedTuple):
+class KernelSmootherPullback(Pullback):
     """Y = N / D with N = W V and D = Σ_j W_ij:  dN = dY / D,  dD_i = −⟨dN_i, y_i⟩.
 
     dW_ij = ⟨dN_i, v_j⟩ + dD_i where i sees j, and dV = Wᵀ dN; then back through the similarity.
@@ -93,7 +93,7 @@ def kernel_smoother(
 # ------------------------------------------------------------------------------------------ similarities
 
 
-class OfScoresPullback(NamedTuple):
+class OfScoresPullback(Pullback):
     """W = f(S), entry by entry: dS = f′(S) dW, and then back through the scores."""
 
     scores: Pullback
@@ -116,7 +116,7 @@ def exponential(
     return W, OfScoresPullback(pullback, W)
 
 
-class GaussianPullback(NamedTuple):
+class GaussianPullback(Pullback):
     """ln W = −s ‖q − k‖²/2:  dq_i = s Σ_j dW_ij W_ij (k_j − q_i),  dk_j = s Σ_i dW_ij W_ij (q_i − k_j)."""
 
     Q: Array
@@ -162,7 +162,7 @@ def polynomial(
 # --------------------------------------------------------------------------------------------- the core
 
 
-class GaussianAttentionPullback(NamedTuple):
+class GaussianAttentionPullback(Pullback):
     """The last entry of K⁺ = [k; −‖k‖²/2] is made from k: dk = (what comes back to k) − (what comes back to it) · k."""
 
     attention: Pullback

@@ -38,7 +38,7 @@ class SSDParams(NamedTuple):
     kernel: Kernel | None = None
 
 
-class StepPullback(NamedTuple):
+class StepPullback(Pullback):
     """ln a = −e^A Δ and the value is Δ v:  dΔ = ⟨dv′, v⟩ − e^A dln a,  dv = Δ dv′,  dA = Σ ln a dln a."""
 
     V: Array
@@ -53,7 +53,7 @@ class StepPullback(NamedTuple):
         return {"A": dA, "b": db}, entries.Q, entries.K, self.delta * entries.V, ddelta[..., None]
 
 
-class GateAndNormPullback(NamedTuple):
+class GateAndNormPullback(Pullback):
     """z = RMS norm of (y + D v) ⊙ s, s = swish(g), the heads side by side."""
 
     V: Array

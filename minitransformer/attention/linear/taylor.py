@@ -7,7 +7,7 @@ So softmax is kernel attention, exactly, with features of infinite number. Here 
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,12 @@ from minitransformer.attention.kernel_attention import FeatureAttention, Feature
 from minitransformer.attention.linear.chunked import in_pieces
 from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
 from minitransformer.checks import frozen
-from minitransformer.pullback import NoParams
+from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Degree, Integer
 from minitransformer.typing import Array, Float, checked
 
 
-class TaylorFeaturesPullback(NamedTuple):
+class TaylorFeaturesPullback(Pullback):
     """F_p = F_{p−1} ⊗ x/√p, last degree first: what comes back to F_p goes on to both its factors."""
 
     X: Array

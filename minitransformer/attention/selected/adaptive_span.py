@@ -23,7 +23,7 @@ from minitransformer.ranges import NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class LogRampPullback(NamedTuple):
+class LogRampPullback(Pullback):
     """b = ln m, and on the ramp m = (R + z − x)/R: ∂b/∂z = 1/(R m) there, and 0 where m is 1 or nothing is seen."""
 
     slope: Array
@@ -67,7 +67,7 @@ def _tiles(reach: tuple[int, ...], n: int, m: int) -> BlockPattern:
     return one_pattern([Before(r)(n, m, causal=True) for r in reach])
 
 
-class AdaptiveSpanPullback(NamedTuple):
+class AdaptiveSpanPullback(Pullback):
     """Back through attention with a bias for each offset, whose gradient goes on to z; and to another bias, if there is one."""
 
     attention: Pullback
@@ -136,7 +136,7 @@ class SpanParams(NamedTuple):
     encoding: Tree = NoParams()
 
 
-class SpanCorePullback(NamedTuple):
+class SpanCorePullback(Pullback):
     """z = S · span, and the penalty λ/H Σ_h z_h is added to the loss: dspan = S (dz + λ/H · dadded)."""
 
     attention: Pullback

@@ -14,6 +14,7 @@ from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.gathered import rows_at, sum_rows
 from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
+from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
@@ -126,7 +127,7 @@ def _one_batch_axis(X: Array) -> Array:
     return X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:])
 
 
-class ChosenPullback(NamedTuple):
+class ChosenPullback(Pullback):
     """Attention's own gradients, of the pairs that were chosen; the choice is constant.
 
         A_it = exp(s_it − L_i),  dS = A ⊙ (dA − D),  D_i = ⟨dy_i, y_i⟩,  dq_i = scale Σ_t dS_it k_j(i,t)
@@ -178,7 +179,7 @@ class ChosenPullback(NamedTuple):
         return dQ, dK, dV
 
 
-class EncodedChosenPullback(NamedTuple):
+class EncodedChosenPullback(Pullback):
     """As `ChosenPullback`, with an encoding of positions in the scores: dY to (dparams, dQ, dK, dV)."""
 
     attention: Pullback
@@ -288,7 +289,7 @@ def attend_to_chosen(
 # ---------------------------------------------------------------------------------------------------- means
 
 
-class BlockMeansPullback(NamedTuple):
+class BlockMeansPullback(Pullback):
     """The mean of a block sends each of its rows that are there the same share of the gradient."""
 
     share: Array
@@ -310,7 +311,7 @@ def block_means(X: Array, there: Array, block: int) -> tuple[Array, BlockMeansPu
 # ---------------------------------------------------------------------------------------------- generation
 
 
-class BlocksState(NamedTuple):
+class BlocksState(DecodingState):
     """Keys and values of the positions so far, and the means of those blocks that are complete."""
 
     past: KeysValues

@@ -27,12 +27,13 @@ from minitransformer.attention.selected.chosen import (
 )
 from minitransformer.attention.selected.gathered import only_those_there, rows_at, sum_of_rows, who_is_there
 from minitransformer.checks import frozen
-from minitransformer.pullback import NoParams, Tree
+from minitransformer.marks import DecodingState
+from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class IndexScoresPullback(NamedTuple):
+class IndexScoresPullback(Pullback):
     """I = c Σ_h w_h r_h with r_h = relu(s_h), s_h = q_h Kᵀ:  dw_ih = c Σ_j dI_ij r_hij,  ds_hij = c w_ih dI_ij where s > 0.
 
     Then dq_h = ds_h K and dK = Σ_h ds_hᵀ q_h.
@@ -69,7 +70,7 @@ def index_scores(
     return scale * (w.mT[..., None] * R).sum(-3), IndexScoresPullback(Q, K, w, R, scale)
 
 
-class IndexLossPullback(NamedTuple):
+class IndexLossPullback(Pullback):
     """∂KL(p ‖ softmax I)/∂I_ij = softmax(I)_ij − p_ij, in the rows that see something; their mean divides by their number."""
 
     A: Array
@@ -115,7 +116,7 @@ class IndexerParams(NamedTuple):
     encoding: Tree = NoParams()
 
 
-class IndexerPullback(NamedTuple):
+class IndexerPullback(Pullback):
     """Two separate ways back: dY through attention to Q, K and V; the added loss through the scores to the indexer.
 
     The indexer's inputs, X_q and X_k, get no gradient. Its loss needs the scores of chosen pairs alone, and `scores` holds these:
@@ -160,7 +161,7 @@ def _for_all_heads(seen: Array, axes: int) -> Array:
     return np.any(seen, axis=-axes) if seen.ndim >= axes else seen
 
 
-class IndexerState(NamedTuple):
+class IndexerState(DecodingState):
     """Keys and values of the positions so far, and what the indexer has made of each key, (*batch, length, d_I)."""
 
     past: KeysValues

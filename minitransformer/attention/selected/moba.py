@@ -10,7 +10,7 @@ and K̄ is used for nothing else: no gradient teaches it to choose better, queri
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class MoBAPullback(NamedTuple):
+class MoBAPullback(Pullback):
     """The choice is constant: dQ, dK, dV of attention over the chosen pairs; with an encoding, dparams comes first."""
 
     attention: ChosenPullback | EncodedChosenPullback

@@ -9,7 +9,7 @@ No gradient goes through the choice. But A_c, by which it is made, also makes Y_
 """
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class NSAPullback(NamedTuple):
+class NSAPullback(Pullback):
     """Y = Σ_b g_b Y_b: dg_b = ⟨dy, y_b⟩ and dY_b = g_b dY; keys and values get the sum of what the three send back.
 
     branches   Y of the compressed, the selected and the window branch
@@ -173,7 +173,7 @@ def _best(Q: Array, K_c: Array, whole: Array, has_keys: Array, m: int, block: in
 # --------------------------------------------------------------------------------------------- the core
 
 
-class NSACorePullback(NamedTuple):
+class NSACorePullback(Pullback):
     """Back through attention, then through g = σ(x) to the stream x of the gates."""
 
     gate: Pullback

@@ -115,7 +115,7 @@ def sort_in_rounds(
     return Sorted(order, place, sees)
 
 
-class LSHPullback(NamedTuple):
+class LSHPullback(Pullback):
     """Who is in which bucket is constant. Each row goes back to its position, the rounds are summed, and a query that is a
     key as well gets both: dq = dq_as_query + (I − k kᵀ) dk / √(‖q‖² + 10⁻⁶ d).
     """
@@ -138,7 +138,7 @@ class LSHPullback(NamedTuple):
         return dQ + self.key(dK), dV
 
 
-class DenseLSHPullback(NamedTuple):
+class DenseLSHPullback(Pullback):
     """As `LSHPullback`, of one softmax over the pairs of all rounds."""
 
     key: Pullback
@@ -214,7 +214,7 @@ def lsh_attention(
 # --------------------------------------------------------------------------------------------- the core
 
 
-class ReformerPullback(NamedTuple):
+class ReformerPullback(Pullback):
     """Nothing is learned but the encoding's parameters, and keys were made of queries: dQ has both, and dK is zero."""
 
     attention: LSHPullback | DenseLSHPullback

@@ -33,7 +33,7 @@ from minitransformer.ranges import NonNegative, Part
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class Normed(NamedTuple):
+class Normed(Pullback):
     """Back through LN without gain and bias, of which nothing is learned."""
 
     norm: Pullback
@@ -60,7 +60,7 @@ def members(nearness: Array, there: Array, window: int) -> Array:
     return np.sort(np.where(np.take_along_axis(nearness, index, -1) == -np.inf, n, index), -1)
 
 
-class RoutingPullback(NamedTuple):
+class RoutingPullback(Pullback):
     """Who is in which cluster is constant, and so is the number of clusters over which a row is averaged.
 
     Each row's gradient goes, divided by that number, to the clusters that took it, back through attention there, and is
@@ -90,7 +90,7 @@ class RoutingPullback(NamedTuple):
         return dQ, self.k(sum_rows(dK, self.keys, m)), sum_rows(dV, self.keys, m)
 
 
-class InClustersPullback(NamedTuple):
+class InClustersPullback(Pullback):
     """A = Σ_c share_c A^c, each A^c a softmax of its own over the pairs of cluster c: dA^c = share_c dA, and dS sums the dS^c."""
 
     A: Array
@@ -210,7 +210,7 @@ class Seen(NamedTuple):
     counts: Array
 
 
-class RoutingCorePullback(NamedTuple):
+class RoutingCorePullback(Pullback):
     """dY to (dparams, dQ, dK, dV); the centroids get None."""
 
     attention: RoutingPullback
@@ -289,7 +289,7 @@ class Routing(Core):
         Y, attention = routing_attention(Q, K, V, causal=causal, mask=mask, **options)
         return Y, RoutingCorePullback(attention)
 
-    def observe(self, pullback: RoutingCorePullback) -> Seen:
+    def observe(self, pullback: Pullback) -> Seen:
         """The sums of queries and keys by their nearest centroid."""
         known = pullback.attention
         sums: Any = 0

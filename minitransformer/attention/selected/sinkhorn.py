@@ -25,7 +25,7 @@ from minitransformer.ranges import Iterations, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class SinkhornPullback(NamedTuple):
+class SinkhornPullback(Pullback):
     """r′ = r − lse(r) along an axis: dr = dr′ − exp(r′) Σ dr′, the steps in reverse; at the end dr = dS ⊙ S.
 
     steps   exp r′ after each step, rows and columns in turn
@@ -80,7 +80,7 @@ def in_a_row(X: Array, n: int) -> Array:
     return X.reshape(*batch, blocks * block, w)[..., :n, :]
 
 
-class SortedPullback(NamedTuple):
+class SortedPullback(Pullback):
     """K̃_u = Σ_v S_uv K_v: dS_uv = ⟨dK̃_u, K_v⟩, dK_v = Σ_u S_uv dK̃_u; the blocks as long rows."""
 
     S: Array
@@ -96,7 +96,7 @@ def in_order(S: Array, X: Array) -> tuple[Array, SortedPullback]:
     return (S @ as_one_axis(X, -2)).reshape(X.shape), SortedPullback(S, X)
 
 
-class SinkhornAttentionPullback(NamedTuple):
+class SinkhornAttentionPullback(Pullback):
     """Back through attention to sorted and own blocks, through the mixing to S, and through the normalisations to R.
 
     cut   how many sorted blocks all queries look at; None if a query looks at the one beside its block and at its own
@@ -206,7 +206,7 @@ class SinkhornParams(NamedTuple):
     W_2: Array
 
 
-class SortNetworkPullback(NamedTuple):
+class SortNetworkPullback(Pullback):
     """Back through R = relu(x W_1 + b_1) W_2, whose weights all samples share, to the keys: x_u sums block u, so each of its rows
     gets dx_u.
     """
@@ -229,7 +229,7 @@ class SortNetworkPullback(NamedTuple):
         return SinkhornParams(dW_1, db_1, dW_2), dK
 
 
-class SinkhornCorePullback(NamedTuple):
+class SinkhornCorePullback(Pullback):
     """Back through attention and through the network that made R: the keys get gradients from both."""
 
     network: SortNetworkPullback

@@ -11,7 +11,7 @@ On the way back nothing is taken apart. A_ij = exp(S_ij − L_i) and D_i = ⟨dy
 the others, so each part sends back what its own pairs do, and these add.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def in_order(X: Array, n: int) -> Array:
     return X.reshape(*X.shape[:-3], X.shape[-3] * X.shape[-2], X.shape[-1])[..., :n, :]
 
 
-class ColumnsPullback(NamedTuple):
+class ColumnsPullback(Pullback):
     """dQ, dK and dV of the near pairs and of those in columns, with Y and L of the whole: their sums.
 
     near   the pullback of the window; None without a window, and then the columns have the pairs (i, i)

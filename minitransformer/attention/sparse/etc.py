@@ -29,7 +29,7 @@ from minitransformer.typing import Array, Bool, Float, Int, checked
 BLOCK = 16  # the smallest block of words that are computed together
 
 
-class LabelledPullback(NamedTuple):
+class LabelledPullback(Pullback):
     """T = Q Rᵀ + b has a number for each query and label, and S = s (Q Kᵀ + T at the labels): dT sums dS over equal labels.
 
     dQ = s (dS K + dT R),   dK = s dSᵀ Q,   dR = s dTᵀ Q,   db = s Σ dT
@@ -150,7 +150,7 @@ class Blocks(NamedTuple):
         return np.concatenate([dX[..., : self.g, :].sum(-3), near], -2)
 
 
-class ETCPullback(NamedTuple):
+class ETCPullback(Pullback):
     """The rows of Y come from two attentions, which share keys, values and labels: their gradients add up."""
 
     of_globals: LabelledPullback
@@ -216,7 +216,7 @@ class ETCParams(NamedTuple):
     b: Array
 
 
-class ETCCorePullback(NamedTuple):
+class ETCCorePullback(Pullback):
     """dY to (dparams, dQ, dK, dV)."""
 
     attention: Pullback

@@ -10,7 +10,7 @@ for these rows there is a second set of projections. It starts as a copy of the 
 Replaces the stages "project" and "pattern (which pairs)".
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class LongformerPullback(NamedTuple):
+class LongformerPullback(Pullback):
     """Rows of Y come from one of two attentions, so each gets its rows of dY: dQ_g ends where the global rows do, dQ begins."""
 
     everything: Pullback
@@ -41,7 +41,7 @@ class LongformerPullback(NamedTuple):
         return np.concatenate([before, dQ], -2), dK, dV, np.concatenate([dQ_g, after], -2), dK_g, dV_g
 
 
-class EncodedLongformerPullback(NamedTuple):
+class EncodedLongformerPullback(Pullback):
     """As `LongformerPullback`, where both attentions have an encoding of positions: its parameters get the sum."""
 
     everything: Pullback
@@ -104,7 +104,7 @@ def longformer_attention(
     return np.concatenate([Y_global, Y_local], -2), LongformerPullback(everything, near, g)
 
 
-class LongformerCorePullback(NamedTuple):
+class LongformerCorePullback(Pullback):
     """dY to (dparams, dQ, dK, dV, dQ_g, dK_g, dV_g); what was turned is turned back."""
 
     attention: Pullback

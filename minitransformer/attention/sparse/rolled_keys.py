@@ -58,7 +58,7 @@ class Looks(NamedTuple):
         return dX
 
 
-class BlockedPullback(NamedTuple):
+class BlockedPullback(Pullback):
     """Five attentions: of row 0, row 1, the rows between, row N − 2 and row N − 1. A block of keys gets the sum of them."""
 
     attention: tuple[Pullback, ...]

@@ -8,7 +8,7 @@ positions, and those of the text would grow without end; so they get those insid
 training. Two keys of the window are as far apart there as in the text. Only how far away the first tokens are is cut off.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class SinksPullback(NamedTuple):
+class SinksPullback(Pullback):
     """Back through attention, then every row is turned back; a query that was turned in two ways gets the sum of both."""
 
     attention: Pullback
@@ -50,7 +50,7 @@ class SinksPullback(NamedTuple):
         return dQ, self.k(np.concatenate([sinks[..., : self.first, :], near[..., self.first :, :]], -2)), dV
 
 
-class CachesPullback(NamedTuple):
+class CachesPullback(Pullback):
     """Early queries, up to the length of the cache, share a text, and each late one has its own: a key gets the sum over all."""
 
     early: Pullback

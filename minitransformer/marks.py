@@ -1,0 +1,94 @@
+"""Named tuples that can be marked: a pullback with the form of its value, a state with the layer that has left it.
+
+A class of them is written as one of `typing.NamedTuple` is, fields first, and used in the same way:
+
+    class AffinePullback(Pullback):
+        X: Array
+        W: Array
+
+        def __call__(self, dY): ...
+
+What a `typing.NamedTuple` has no room for is `mark`, an attribute of the instance that is no field.
+"""
+
+import functools
+import threading
+from collections import namedtuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, dataclass_transform
+
+
+class Call(threading.local):
+    """Whether a checked function is running, so that what it calls is not checked again."""
+
+    inside = False
+
+
+the_call = Call()
+
+
+@dataclass_transform(frozen_default=True)
+class Marked(tuple[Any, ...]):
+    """A named tuple with a mark, None at first. A subclass without fields is a tuple of any length."""
+
+    mark: Any = None
+
+    def __init_subclass__(cls) -> None:
+        fields = cls.__annotations__
+        if fields:
+            defaults = [vars(cls)[name] for name in fields if name in vars(cls)]
+            named = namedtuple(cls.__name__, fields, defaults=defaults)  # type: ignore[misc]
+            for name in {"__new__", "__repr__", "__getnewargs__", "__match_args__", "_asdict", "_fields", *fields}:
+                setattr(cls, name, vars(named)[name])
+
+    def marked(self, mark: Any) -> Any:
+        """The same with this mark, in the place of any other."""
+        new = tuple.__new__(type(self), self)
+        new.mark = mark
+        return new
+
+    def _replace(self, **changes: Any) -> Any:
+        return type(self)(**{**self._asdict(), **changes}).marked(self.mark)
+
+    if TYPE_CHECKING:
+        _fields: tuple[str, ...]
+
+        def _asdict(self) -> dict[str, Any]: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class Pullback(Marked):
+    """What the backward pass remembers; called with dY, it returns the gradients of the inputs.
+
+    One that has left a checked function is marked with the form of Y, and checks dY before its own `__call__` runs.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__call__" in vars(cls):
+            cls.__call__ = _first_checked(cls.__call__)  # type: ignore[method-assign]
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def _first_checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The `__call__` of a pullback, with a check of dY in front of it if there is a mark."""
+
+    @functools.wraps(method)
+    def call(self: Pullback, dY: Any) -> Any:
+        if self.mark is None:
+            return method(self, dY)
+        dY = self.mark.gradient(dY)
+        before, the_call.inside = the_call.inside, True
+        try:
+            return method(self, dY)
+        finally:
+            the_call.inside = before
+
+    return call
+
+
+class DecodingState(Marked):
+    """What a step leaves for the next one, marked with the layer and the batch to which alone it may go back."""
