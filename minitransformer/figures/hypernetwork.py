@@ -42,7 +42,7 @@ def data(seed: int = 4) -> Hypernetwork:
 def draw(data: Hypernetwork) -> Figure:
     """Above the network, a line for each weight that is not zero; below the weights of its two layers as matrices.
 
-    One colour is one weight.
+    A line has the colour of its weight.
     """
     fig, axes = figure(2, 2, width=10, height=10.2, height_ratios=[1.1, 1])
     net = merged(fig, axes[0])

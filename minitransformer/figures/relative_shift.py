@@ -16,7 +16,7 @@ SHADES = (0.2, 0.6, 0.78, 0.95)  # of cividis, one for each query
 
 
 class RelativeShift(NamedTuple):
-    """Each entry is its place in the long line: row i of T has n offsets −(n − 1) … n, and the last only fills up.
+    """Each entry is its place in the long line: row i of T has n offsets −(n − 1) … n, and the last is padding.
 
     T      (n, 2n)
     cut    (n, 2n − 1), the same line without its first n − 1 entries and its last, cut into shorter rows
@@ -47,7 +47,7 @@ def draw(data: RelativeShift) -> Figure:
     _cells(above, data, data.T, set(line[: n - 1]) | {line[-1]})
     _cells(below, data, data.cut, set(data.cut[:, n:].ravel()))
     above.set_title("$T$, with the place of each product: query $i$, offset $o$\nwhite: will be dropped")
-    above.set_xticks(range(2 * n), [f"{o}".replace("-", "−") for o in range(1 - n, n)] + ["fills up"])
+    above.set_xticks(range(2 * n), [f"{o}".replace("-", "−") for o in range(1 - n, n)] + ["padding"])
     above.set_xlabel("offset $o$")
     below.set_title("the same line, cut after every $2n − 1$ instead of $2n$")
     below.set_xticks(range(2 * n - 1), [*map(str, range(n)), *[""] * (n - 1)])

@@ -39,7 +39,7 @@ WRITTEN = {  # cc, cp, pc, pp, and what is averaged; o = j − i, and [o] means:
     "transformer-xl": ("q·k", "q·r[o]", "u·k", "u′·r[o]", "v"),
     "tener": ("q·k", "q·r[o]", "u·k", "u′·r[o]", "v"),
     "deberta": ("q·k", "q·k[o]", "q[o]·k", "–", "v"),
-    "multiplicative": ("g[o] q·k", "–", "–", "–", "v"),
+    "multiplicative": ("g[|o|] q·k", "–", "–", "–", "v"),
     "rope": ("q·R[o]k", "–", "–", "–", "v"),
 }
 
@@ -150,7 +150,7 @@ def _runs(call: Callable, *inputs: Tree | Array) -> bool:
 
 def table(facts: dict[str, Facts], names: Sequence[str], new: Sequence[str] = (), longest: int = 128) -> str:
     """The rows of these names as lines of text, with a mark at those that are new."""
-    widths = (1, max(map(len, names)), 3, 8, 6, 6, 13, 8, 6, 3, 4, 3)
+    widths = (1, max(map(len, names)), 3, 10, 6, 6, 13, 8, 6, 3, 4, 3)
     head = ("", "", "÷", "cc", "cp", "pc", "pp", "values", "learns", "o?", f"{longest + 1}?", "n²?")
     rows: list[tuple[str, ...]] = [head]
     for name in names:
