@@ -29,17 +29,17 @@ the_call = Call()
 
 @dataclass_transform(frozen_default=True)
 class Marked(tuple[Any, ...]):
-    """A named tuple with a mark, None at first. A subclass without fields is a tuple of any length."""
+    """A named tuple with a mark, None at first; or, with `named=False`, a tuple of any length with one."""
 
     mark: Any = None
 
-    def __init_subclass__(cls) -> None:
-        fields = cls.__annotations__
-        if fields:
+    def __init_subclass__(cls, named: bool = True) -> None:
+        if named:
+            fields = cls.__annotations__
             defaults = [vars(cls)[name] for name in fields if name in vars(cls)]
-            named = namedtuple(cls.__name__, fields, defaults=defaults)  # type: ignore[misc]
+            like = namedtuple(cls.__name__, fields, defaults=defaults)  # type: ignore[misc]
             for name in {"__new__", "__repr__", "__getnewargs__", "__match_args__", "_asdict", "_fields", *fields}:
-                setattr(cls, name, vars(named)[name])
+                setattr(cls, name, vars(like)[name])
 
     def marked(self, mark: Any) -> Any:
         """The same with this mark, in the place of any other."""
@@ -57,14 +57,14 @@ class Marked(tuple[Any, ...]):
         def __getattr__(self, name: str) -> Any: ...
 
 
-class Pullback(Marked):
+class Pullback(Marked, named=False):
     """What the backward pass remembers; called with dY, it returns the gradients of the inputs.
 
     One that has left a checked function is marked with the form of Y, and checks dY before its own `__call__` runs.
     """
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
+    def __init_subclass__(cls, named: bool = True) -> None:
+        super().__init_subclass__(named)
         if "__call__" in vars(cls):
             cls.__call__ = _first_checked(cls.__call__)  # type: ignore[method-assign]
 
@@ -90,5 +90,5 @@ def _first_checked(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class DecodingState(Marked):
+class DecodingState(Marked, named=False):
     """What a step leaves for the next one, marked with the layer and the batch to which alone it may go back."""

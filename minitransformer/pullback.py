@@ -164,7 +164,7 @@ def first_nonfinite(tree: Tree) -> str | None:
 # ---------------------------------------------------------------------------------------- composition
 
 
-class ChainPullback(Pullback):
+class ChainPullback(Pullback, named=False):
     """The pullbacks of the steps of a chain, first step first. `pullback[3]` is that of the fourth."""
 
     def __call__(self, dY: Array) -> tuple[Tree, Array]:

@@ -87,7 +87,9 @@ def _defaults():
         for name, thing in _offered(room):
             with suppress(ValueError):  # Python does not know the signatures of its own classes
                 parameters = inspect.signature(inspect.unwrap(thing)).parameters.values()
-                chosen = {p.name: p.default for p in parameters if p.default is not p.empty}
+                chosen = {
+                    p.name: p.default for p in parameters if p.default is not p.empty and p.kind != p.POSITIONAL_ONLY
+                }
                 if chosen:
                     yield f"{name}({', '.join(f'{key}={value!r}' for key, value in chosen.items())})\n"
     for name in ATTENTIONS:
