@@ -45,6 +45,24 @@ def as_one_axis(X: Array, start: int, stop: int | None = None) -> Array:
     return X.reshape(*X.shape[:start], math.prod(X.shape[start:stop]), *X.shape[stop:])
 
 
+def heads(X: Array) -> Array:
+    """All batch axes as one, for a loop: (*batch, n, d) to (B, n, d). A copy only if a loop can't read X where it is."""
+    return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
+
+
+def in_blocks(X: Array, block: int) -> Array:
+    """(*batch, n, w) to (*batch, ⌈n/block⌉, block, w), the last block filled up with zeros."""
+    *batch, n, w = X.shape
+    if n % block:
+        X = np.concatenate([X, np.zeros((*batch, -n % block, w), X.dtype)], -2)
+    return X.reshape(*batch, -(-n // block), block, w)
+
+
+def from_blocks(X: Array, n: int) -> Array:
+    """The inverse of `in_blocks`, and so also its gradient."""
+    return as_one_axis(X, -3, -1)[..., :n, :]
+
+
 def nearly_zero(D: Array) -> Array:
     """Where |D| is so small that 1 / D, or a product with it on the way back, could be infinite: below 5 · 10⁻³¹ in float32."""
     return np.abs(D) < np.finfo(D.dtype).tiny ** 0.8

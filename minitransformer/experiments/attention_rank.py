@@ -14,6 +14,7 @@ from minitransformer.attention.compressed import linformer_attention, nystrom_at
 from minitransformer.backend import backend
 from minitransformer.data.text import decode, python_docs
 from minitransformer.functional import softmax
+from minitransformer.measurements.rows import in_use
 from minitransformer.models import BERT, SequenceParams
 from minitransformer.models.bert_files import load_bert
 from minitransformer.typing import Array
@@ -113,7 +114,7 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
             left, sigma, right = np.linalg.svd(A)
             curves[passage, block] = _held(sigma).mean(0)
             quarter[passage, block] = (sigma.cumsum(-1) / sigma.sum(-1, keepdims=True))[:, len(row) // 4 - 1]
-            used[passage, block] = np.exp(-(A * np.log(np.maximum(A, 1e-30))).sum(-1)).mean()
+            used[passage, block] = in_use(A).mean()
             ranks[passage, block] = np.linalg.matrix_rank(Q @ K.mT).max()
             if rng is not None:
                 Y = A @ V

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.backend import backend
+from minitransformer.measurements.rows import in_use
 from minitransformer.models import BERT, SequenceParams, sentence_embeddings
 from minitransformer.models.bert_files import WordPiece, load_bert
 from minitransformer.typing import Array
@@ -113,10 +114,9 @@ def _pattern_scores(model: BERT, params: SequenceParams, tokenizer: WordPiece, t
         both = word[:, None] & word
         apart = i - i[:, None]
         same = (pieces[:, None] == pieces) & (apart != 0)
-        entropy = -(A * np.log(np.maximum(A, 1e-30))).sum(-1)  # its exp is the number of keys in use
-        in_use = (np.exp(entropy) / len(pieces))[..., word].mean(-1)
+        used = (in_use(A) / len(pieces))[..., word].mean(-1)
         weights = [_weight_on(A, where & both) for where in (apart == -1, apart == 1, same)]
-        found.append([*weights, in_use, _weight_on(A, word[:, None] & (i == 0))])
+        found.append([*weights, used, _weight_on(A, word[:, None] & (i == 0))])
     return list(np.mean(found, axis=0))
 
 

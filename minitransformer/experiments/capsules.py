@@ -8,6 +8,7 @@ import numpy as np
 
 from minitransformer.data.digits import Digits, digits
 from minitransformer.functional import cross_entropy, linear, relu
+from minitransformer.measurements.rows import in_use
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.related import CapsuleClassifier, margin_loss
 from minitransformer.training.optimiser import AdamW
@@ -117,7 +118,7 @@ def run(trial: Trial) -> dict[str, Any]:
     if trial.model in CAPSULES:
         _, pullback = capsules(CAPSULES[trial.model])(params, judged.images)
         C = [c.astype(np.float64) for c in pullback.classes.routing.C]
-        found["sharing"] = [round(float(np.exp(-(c * np.log(c)).sum(-1)).mean()), 3) for c in C]
+        found["sharing"] = [round(float(in_use(c).mean()), 3) for c in C]
         first = [int(np.flatnonzero(judged.labels == digit)[0]) for digit in KEPT]
         found["kept"] = [[c[k].round(3).tolist() for c in C] for k in first] if trial.seed == 0 else []
     return found

@@ -18,6 +18,7 @@ import numpy as np
 
 from minitransformer.data.digits import digits
 from minitransformer.functional import cross_entropy, softmax
+from minitransformer.measurements.rows import in_use
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_get, tree_set, tree_size
 from minitransformer.training.optimiser import AdamW
@@ -114,8 +115,7 @@ def run(trial: Trial) -> dict[str, Any]:
     if trial.kind != "content":
         A = np.stack([weights(tree_get(params, path)) for path in TABLES])
         flat = A.reshape(DEPTH, HEADS, -1)
-        entropy = -(flat * np.log(np.maximum(flat, 1e-30))).sum(-1)
         found["largest"] = flat.max(-1).round(4).tolist()
-        found["pixels"] = np.exp(entropy).round(2).tolist()
+        found["pixels"] = in_use(flat).round(2).tolist()
         found["A"] = A.round(4).tolist() if trial.seed == 0 else None
     return found

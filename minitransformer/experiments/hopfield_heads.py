@@ -12,6 +12,7 @@ import numpy as np
 
 from minitransformer.backend import backend
 from minitransformer.experiments.bert_heads import TEXTS
+from minitransformer.measurements.rows import in_use
 from minitransformer.models.bert_files import load_bert
 from minitransformer.related import hopfield_attention
 from minitransformer.typing import Array
@@ -69,11 +70,6 @@ def _measured(core: Any) -> Array:
     first, last = core.attention.A[0].astype(np.float64), retrieval.A
     apart = np.abs(last[:, :, None] - last[:, None]).sum(-1) / 2
     n = apart.shape[-1]
-    kinds = [np.abs(last - first).sum(-1) / 2, _in_use(first), _in_use(last)]
+    kinds = [np.abs(last - first).sum(-1) / 2, in_use(first), in_use(last)]
     means = [x.mean(-1) for x in (*kinds, apart.sum(-1) / (n - 1), retrieval.steps, retrieval.settled)]
     return np.stack(means)
-
-
-def _in_use(A: Array) -> Array:
-    """exp of the entropy of each row."""
-    return np.exp(-(A * np.log(np.maximum(A, 1e-30))).sum(-1))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.data.text import python_docs
+from minitransformer.measurements.rows import unit
 from minitransformer.models import LanguageModel, load_bert
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
@@ -73,8 +74,7 @@ def train_table(trial: Trial) -> tuple[Array, float]:
 
 def cosines(table: Array) -> Array:
     """⟨π_i, π_j⟩ / (‖π_i‖ ‖π_j‖) for all pairs of rows."""
-    rows = table.astype(np.float64)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = unit(table.astype(np.float64))
     return rows @ rows.T
 
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LastRowsPullback, LossPullback
+from minitransformer.training.objective import last_rows_loss
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
@@ -88,16 +87,9 @@ class LookUp:
         questions = KEYS + VALUES + np.take_along_axis(keys, asked, 1)
         return np.concatenate([pairs, questions], 1), np.take_along_axis(values, asked, 1)
 
-    def parts(self, batch: tuple[Array, Array], count: int) -> list[tuple[Array, Array]]:
-        """The batch in `count` equal parts."""
-        return list(zip(*(np.split(array, count) for array in batch), strict=True))
-
     def loss(self, model: Any, params: Tree, batch: tuple[Array, Array], rng: Any = None) -> tuple[Any, Any]:
         """Mean of −log P(value)."""
-        tokens, values = batch
-        logits, pullback = model(params, tokens, rng=rng)
-        loss, back = cross_entropy(logits[:, -ASKED:], values)
-        return loss, LossPullback(LastRowsPullback(pullback, logits.shape), back)
+        return last_rows_loss(model, params, *batch, rng)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits for each value of a held-out batch."""

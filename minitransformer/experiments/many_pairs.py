@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LastRowsPullback, LossPullback
+from minitransformer.training.objective import LossPullback, last_rows_loss
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
@@ -122,17 +121,11 @@ class ManyPairs:
         """With a number of pairs that is drawn."""
         return self.of(int(rng.integers(2, self.most + 1)), size, rng)
 
-    def parts(self, batch: Asked, count: int) -> list[Asked]:
-        """The batch in `count` equal parts."""
-        return [Asked(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
-
     def loss(
         self, model: Any, params: Tree, batch: Asked, rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(value) over what is asked."""
-        logits, model_pullback = model(params, batch.tokens)
-        loss, loss_pullback = cross_entropy(logits[:, -batch.targets.shape[1] :], batch.targets)
-        return loss, LossPullback(LastRowsPullback(model_pullback, logits.shape), loss_pullback)
+        return last_rows_loss(model, params, batch.tokens, batch.targets)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per answer on a hundred sequences that are the same each time."""

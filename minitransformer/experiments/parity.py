@@ -87,10 +87,6 @@ class Parity:
         """Of a length that is drawn."""
         return self.of(int(rng.integers(2, LONGEST + 1)), size, rng)
 
-    def parts(self, batch: Bits, count: int) -> list[Bits]:
-        """The batch in `count` equal parts."""
-        return [Bits(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
-
     def loss(
         self, model: Any, params: Tree, batch: Bits, rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:

@@ -177,10 +177,6 @@ class Drawn:
         n = int(rng.integers(4, self.longest + 1)) if self.task == "copy" else self.longest
         return self.TASKS[self.task](size, n, rng)
 
-    def parts(self, batch: Samples, count: int) -> list[Samples]:
-        """The batch in `count` equal parts."""
-        return [Samples(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
-
     def _answers(self, logits: Array) -> Array:
         """For spans, one row for each output, over the places; else one for each place, over the outputs."""
         return np.ascontiguousarray(logits.mT) if self.task == "span" else logits

@@ -11,6 +11,7 @@ import numpy as np
 from minitransformer.backend import backend
 from minitransformer.experiments.smaller_matrices import TOKENS, prepare
 from minitransformer.measurements.low_rank import held
+from minitransformer.measurements.rows import in_use
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree
 from minitransformer.training.choices import Training
@@ -63,5 +64,5 @@ def _measure(model: SequenceModel, params: Tree, tokens: Array) -> tuple[list[fl
     for block in pullback.stack.blocks:
         A = block.attention.A.astype(np.float64)
         quarter.append(held(A)[..., A.shape[-1] // 4 - 1].mean())
-        used.append(np.exp(-(A * np.log(np.maximum(A, 1e-30))).sum(-1)).mean())
+        used.append(in_use(A).mean())
     return quarter, used

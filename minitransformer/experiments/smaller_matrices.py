@@ -111,10 +111,6 @@ class Missing:
         passages = self.text.held_out[starts[:, None] + np.arange(self.context)].astype(np.int64)
         return self._taken_out(passages, np.random.default_rng(0))
 
-    def parts(self, batch: tuple[Array, ...], count: int) -> list[tuple[Array, ...]]:
-        """The batch in `count` equal parts."""
-        return list(zip(*(np.split(array, count) for array in batch), strict=True))
-
     def loss(
         self, model: Any, params: Tree, batch: tuple[Array, ...], rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:

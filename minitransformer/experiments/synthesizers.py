@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_get, tree_set, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
-from minitransformer.training.objective import LastRowsPullback, LossPullback
+from minitransformer.training.objective import last_rows_loss
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
@@ -107,16 +106,9 @@ class Questions:
         tokens = np.concatenate([keys * VALUES + values, questions], 1)
         return tokens, np.take_along_axis(values, asked, 1) if self.question == "content" else values[:, self.places]
 
-    def parts(self, batch: tuple[Array, Array], count: int) -> list[tuple[Array, Array]]:
-        """The batch in `count` equal parts."""
-        return list(zip(*(np.split(array, count) for array in batch), strict=True))
-
     def loss(self, model: Any, params: Tree, batch: tuple[Array, Array], rng: Any = None) -> tuple[Any, Any]:
         """Mean of −log P(value)."""
-        tokens, values = batch
-        logits, pullback = model(params, tokens, rng=rng)
-        loss, back = cross_entropy(logits[:, -PAIRS:], values)
-        return loss, LossPullback(LastRowsPullback(pullback, logits.shape), back)
+        return last_rows_loss(model, params, *batch, rng)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits for each value of a held-out batch."""

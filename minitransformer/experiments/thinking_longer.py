@@ -60,10 +60,6 @@ class WhereOneEnds:
         """A batch of new samples."""
         return walks(size, rng)
 
-    def parts(self, batch: Walks, count: int) -> list[Walks]:
-        """The batch in `count` equal parts."""
-        return [Walks(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
-
     def loss(self, model: Any, params: Tree, batch: Walks, rng: Any = None) -> tuple[Any, LossPullback]:
         """Mean of −log P(end)."""
         logits, model_pullback = model(params, batch.leads, rng=rng)

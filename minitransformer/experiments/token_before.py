@@ -96,10 +96,6 @@ class TokenBefore:
         tokens = np.concatenate([start, others], axis=1)
         return tokens, np.concatenate([start, tokens[:, :-1]], axis=1)
 
-    def parts(self, batch: tuple[Array, Array], count: int) -> list[tuple[Array, Array]]:
-        """The batch in `count` equal parts."""
-        return list(zip(*(np.split(array, count) for array in batch), strict=True))
-
     def loss(
         self, model: Any, params: Tree, batch: tuple[Array, Array], rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:

@@ -223,10 +223,6 @@ class Task:
         """What it is judged by: drawn with a generator that no training has."""
         return self.batch(self.judged, np.random.default_rng(2**32))
 
-    def parts(self, batch: Batch, count: int) -> list[Batch]:
-        """The batch in `count` equal parts."""
-        return [Batch(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
-
     def answers(self, logits: Array, targets: Array) -> Array:
         """The logits that are compared with the targets."""
         return logits.mean(1) if targets.ndim == 1 else logits[:, -targets.shape[1] :]

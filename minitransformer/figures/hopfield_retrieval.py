@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.data.digits import digits
 from minitransformer.figures.style import figure
+from minitransformer.measurements.rows import unit
 from minitransformer.related import hopfield_attention, hopfield_energy
 from minitransformer.typing import Array
 
@@ -27,8 +28,7 @@ class Retrieval(NamedTuple):
 
 def stored() -> Array:
     """The first digits of the file, three of each kind, less their mean, each of length 1: (30, 64) in float64."""
-    K = _images() - _images().mean(0)
-    return K / np.linalg.norm(K, axis=-1, keepdims=True)
+    return unit(_images() - _images().mean(0))
 
 
 def _images() -> Array:

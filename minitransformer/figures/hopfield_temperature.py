@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.figures.hopfield_retrieval import noisy, stored, strip
 from minitransformer.figures.style import figure
+from minitransformer.measurements.rows import in_use
 from minitransformer.related import hopfield_attention
 from minitransformer.typing import Array
 
@@ -25,11 +26,6 @@ class Temperature(NamedTuple):
     first_right: Array
     last_right: Array
     states: Array
-
-
-def in_use(A: Array) -> Array:
-    """exp of the entropy of each row."""
-    return np.exp(-(A * np.log(np.maximum(A, 1e-300))).sum(-1))
 
 
 def turning_point() -> float:

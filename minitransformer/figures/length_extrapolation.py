@@ -76,15 +76,6 @@ def draw(data: LengthExtrapolation) -> Figure:
         panels[task].set(xlabel="fraction right: more is better", xlim=(-0.17, 1.04), xticks=(0, 0.5, 1))
     text = panels["text"]
     text.set(xlabel="bits per byte: less is better", xlim=(1.7, 6.15), xticks=(2, 3, 4, 5))
-    text.plot(
-        [],
-        [],
-        "x",
-        color="0.2",
-        markersize=9,
-        markeredgewidth=2.5,
-        linestyle="none",
-        label="no score: its table has ended",
-    )
+    text.plot([], [], "x", color="0.2", markersize=9, markeredgewidth=2.5, label="no score: its table has ended")
     text.legend(loc="center", bbox_to_anchor=(0.64, 0.72), frameon=True, facecolor="white", framealpha=1)
     return fig

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import gated_delta_step, gated_linear_step
 from minitransformer.figures.style import figure
+from minitransformer.measurements.rows import unit
 from minitransformer.typing import Array
 
 WRITTEN, REWRITTEN, NEW = 10, (2, 5, 7), 6  # pairs, which of them get another value, pairs of the next text
@@ -19,11 +20,6 @@ class MemoryThroughTime(NamedTuple):
 
     error: Array
     written: tuple[int, ...]  # which pair is written at each position
-
-
-def unit(X: Array) -> Array:
-    """Rows of norm one."""
-    return X / np.linalg.norm(X, axis=-1, keepdims=True)
 
 
 def data(d: int = 16, seed: int = 11) -> MemoryThroughTime:

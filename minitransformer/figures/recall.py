@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import delta_rule_step, kernel_state
 from minitransformer.figures.style import figure
+from minitransformer.measurements.rows import unit
 from minitransformer.typing import Array
 
 WIDTH, SEEDS = 32, 20
@@ -20,11 +21,6 @@ class Recall(NamedTuple):
 
     pairs: tuple[int, ...]
     error: dict[str, Array]
-
-
-def unit(X: Array) -> Array:
-    """Rows of norm one."""
-    return X / np.linalg.norm(X, axis=-1, keepdims=True)
 
 
 def memories(K: Array, V: Array) -> dict[str, Array]:

@@ -34,9 +34,8 @@ QUESTIONS = {
     "again": "Must it copy, or find again, what it has read?",
 }
 
-ENDS: dict[
-    str, dict[str, str]
-] = {  # the answers that lead to a leaf; the others lead to the next question, but for "no" after the second: to the fourth
+# The answers that lead to a leaf; the others lead to the next question, but for "no" after the second: to the fourth.
+ENDS: dict[str, dict[str, str]] = {
     "sums": {"yes": "sums"},
     "encoder": {},
     "place": {"yes": "place", "no": "whole"},
@@ -240,12 +239,8 @@ def told(said: dict[str, Said]) -> str:
 
 WIDE = 13.0  # inches, and so are the others
 LEFT, RIGHT = (0.7, 4.75), (5.8, 12.95)  # from where to where questions and leaves reach
-LINE, EDGE, GAP, STEP = (
-    0.315,
-    0.32,
-    0.2,
-    0.6,
-)  # heights: of a line, of a box without its lines, between leaves, of an arrow
+LINE, EDGE = 0.315, 0.32  # heights of a line, and of a box without its lines
+GAP, STEP = 0.2, 0.6  # heights between leaves, and of an arrow
 LETTERS = {"question": 26, "names": 46, "evidence": 48, "fact": 23}  # of a line
 LOOKS = {
     "question": {"facecolor": "#fff3c4", "linestyle": "-", "linewidth": 1.4},

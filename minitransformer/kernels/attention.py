@@ -34,7 +34,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import FEW, as_one_axis, finite, for_reading, times, unless_hidden, without_the_hidden
+from minitransformer.arrays import (
+    FEW,
+    as_one_axis,
+    finite,
+    for_reading,
+    heads,
+    times,
+    unless_hidden,
+    without_the_hidden,
+)
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2, tanh
@@ -378,18 +387,13 @@ def backward(known, pairs, scale, loops, gradients, queue):
 
 def padded(X: Array) -> Array:
     """X (*batch, rows, columns) as (B, rows, columns) for the loops: contiguous, with zeros up to multiples of four."""
-    X = heads(X)
+    X = as_one_axis(X, 0, -2)
     B, rows, columns = X.shape
     if rows % 4 == 0 and columns % 4 == 0:
         return for_reading(X)
     wider = np.zeros((B, rows + -rows % 4, columns + -columns % 4), X.dtype)
     wider[:, :rows, :columns] = X
     return wider
-
-
-def heads(X: Array) -> Array:
-    """All batch axes as one: (*batch, n, d) to (B, n, d)."""
-    return X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:])
 
 
 def _distinct(X: Array, batch: tuple[int, ...], keep: int) -> tuple[Array, Array]:
@@ -612,8 +616,7 @@ def tiled_attention(
     if n <= FEW:
         seen = mask if pattern is None else pattern.mask if mask is None else mask & pattern.mask
         pairs = _pairs(Q, K, m, bias, seen, causal, sink, cap)
-        arrays = (for_reading(heads(X)) for X in (Q, K, V))
-        in_parallel(len(out[0]) if K.size > LONG else 1, forward_few, *arrays, pairs, m, scale, *out)
+        in_parallel(len(out[0]) if K.size > LONG else 1, forward_few, *map(heads, (Q, K, V)), pairs, m, scale, *out)
     else:
         pairs = _forwards(_pairs(Q, K, m, bias, mask, causal, sink, cap), pattern)
         tasks = math.prod(batch) * -(-n // LANES) if math.prod(batch) * n * m * Q.shape[-1] > ENOUGH else 1

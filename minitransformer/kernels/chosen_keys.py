@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import for_reading
-from minitransformer.kernels.attention import FAINT, _pairs, heads
+from minitransformer.arrays import for_reading, heads
+from minitransformer.kernels.attention import FAINT, _pairs
 from minitransformer.kernels.compiling import any_order, compiled
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.few_queries import dot
 from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import ENOUGH, borrowed, claimed, in_parallel
+from minitransformer.kernels.tiles import dot
 from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
@@ -247,8 +247,7 @@ def forward(Q: Array, K: Array, V: Array, choice: Any, scale: float, Y: Array, L
     """Fill Y (*batch, n, dv) and L (*batch, n); add the weights of each list's slots to `weights`, if it has rows."""
     pairs, lists, tasks = _given(Q, K, choice)
     out = heads(Y), L.reshape(math.prod(L.shape[:-1]), L.shape[-1]), heads(weights)
-    arrays = (for_reading(heads(X)) for X in (Q, K, V))
-    in_parallel(tasks * len(lists), attend, *arrays, pairs, lists, choice.block, scale, *out)
+    in_parallel(tasks * len(lists), attend, *map(heads, (Q, K, V)), pairs, lists, choice.block, scale, *out)
 
 
 def backward(
@@ -256,7 +255,7 @@ def backward(
 ) -> tuple[Array, Array, Array]:
     """dQ, dK and dV, with the shapes of Q, K and V."""
     pairs, lists, tasks = _given(Q, K, choice)
-    q, k, v, dy = (for_reading(heads(X)) for X in (Q, K, V, dY))
+    q, k, v, dy = map(heads, (Q, K, V, dY))
     parts = max(1, min(-(-8 // max(len(k), 1)), -(-Q.shape[-2] // CHUNK)))  # few heads: several tasks for each
     dQ, dK, dV = np.zeros(Q.shape, Q.dtype), *(np.zeros((parts, *X.shape), X.dtype) for X in (k, v))
     known = dy, L.reshape(q.shape[:2]), np.vecdot(dy, heads(Y))
@@ -268,12 +267,11 @@ def backward(
 
 def _given(Q: Array, K: Array, choice: Any) -> tuple[Any, Array, int]:
     """The pairs and the lists as the loops take them, and the number of tasks of each list, 0 if there is little to do."""
-    lists, n = heads(choice.lists), Q.shape[-2]
     work = math.prod(Q.shape) * choice.slots
     return (
         _pairs(Q, K, K.shape[-2], None, choice.mask, choice.causal),
-        for_reading(lists),
-        -(-n // CHUNK) if work > ENOUGH else 0,
+        heads(choice.lists),
+        -(-Q.shape[-2] // CHUNK) if work > ENOUGH else 0,
     )
 
 

@@ -34,11 +34,11 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import inverse
+from minitransformer.arrays import heads, inverse
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
-from minitransformer.kernels.scan import Sums, SweptKernelAttentionPullback, heads, swept_kernel_attention
+from minitransformer.kernels.scan import Sums, SweptKernelAttentionPullback, swept_kernel_attention
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
 from minitransformer.pullback import Pullback

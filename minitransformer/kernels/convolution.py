@@ -21,8 +21,8 @@ from minitransformer.arrays import for_reading
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.passes import dot
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
+from minitransformer.kernels.tiles import dot
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 

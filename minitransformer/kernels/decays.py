@@ -18,10 +18,10 @@ there anyway are read once.
 import numpy as np
 
 from minitransformer.kernels.compiling import compiled, inlined
-from minitransformer.kernels.passes import dot
 from minitransformer.kernels.pointwise import cut
 from minitransformer.kernels.sweep import BLOCK, nothing
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel, one_by_one
+from minitransformer.kernels.tiles import dot
 from minitransformer.typing import Array
 
 SMALL = 2**16  # exponentials for each thread: for less, no helper is called

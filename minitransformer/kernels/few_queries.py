@@ -14,22 +14,13 @@ import math
 
 import numpy as np
 
-from minitransformer.kernels.compiling import any_order, compiled, inlined
+from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import claimed
-from minitransformer.kernels.tiles import LANES
+from minitransformer.kernels.tiles import LANES, dot
 
 LOG2E = math.log2(math.e)
-
-
-@any_order
-def dot(x, y):
-    """The inner product ⟨x, y⟩."""
-    s = x.dtype.type(0)
-    for c in range(len(x)):
-        s += x[c] * y[c]
-    return s
 
 
 @inlined

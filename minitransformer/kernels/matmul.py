@@ -57,7 +57,7 @@ def rows_times(X, panels, Y, queue):
 
 
 @compiled
-def in_panels(W, b):
+def panels_with_bias(W, b):
     """W cut into panels of 64 columns, each with the same columns of b as one more row: (panels, D + 1, 64)."""
     D, E = W.shape
     panels = room((E + LANES - 1) // LANES, D + 1, W.dtype)
@@ -142,7 +142,7 @@ def times(X: Array, W: Array, b: Array | None = None) -> Array:
     b = np.zeros(W.shape[1], X.dtype) if b is None else b
     W = W if W.flags.behaved else np.require(W, requirements=["A", "W"])
     tasks = -(-len(X) // LANES) if X.size * W.shape[1] > ENOUGH else 1
-    panels = in_panels(W, for_loops(b, b.dtype, b.shape))
+    panels = panels_with_bias(W, for_loops(b, b.dtype, b.shape))
     in_parallel(tasks, rows_times, for_loops(X, X.dtype, X.shape), panels, Y)
     return Y
 

@@ -31,7 +31,7 @@ from minitransformer.kernels.micro_kernel import (
     WRITES_2,
     some_columns,
 )
-from minitransformer.kernels.tiles import LANES, MICRO
+from minitransformer.kernels.tiles import LANES, MICRO, dot
 from minitransformer.typing import Array
 
 ROOM = 11  # rows below M: x of two positions, x₂ of two, y of two, y₂ of two, two for how it fades, and its row of ones
@@ -119,15 +119,6 @@ class Memory(NamedTuple):
 
 
 # ------------------------------------------------------------------------------------------------- inner products
-
-
-@any_order
-def dot(a, b):
-    """The inner product ⟨a, b⟩."""
-    total = a.dtype.type(0)
-    for c in range(len(a)):
-        total += a[c] * b[c]
-    return total
 
 
 @any_order

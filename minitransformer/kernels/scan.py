@@ -31,25 +31,19 @@ From a state S_0 on, a sweep whose last position comes first begins with dS_n an
 Why this is fast: see sweep.py. No state is kept for each position; with gates one in 32, for one panel of one head at a time.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import for_reading, inverse
+from minitransformer.arrays import heads, inverse
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.decays import fading, log_decay_gradient, meet_at_the_ends
-from minitransformer.kernels.passes import Reads, Writes, dot
+from minitransformer.kernels.passes import Reads, Writes
 from minitransformer.kernels.sweep import a_sweep, run, run_to_meet
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
-from minitransformer.kernels.tiles import LANES
+from minitransformer.kernels.tiles import LANES, dot
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
-
-
-def heads(X: Array) -> Array:
-    """All batch axes as one, for a loop: (*batch, n, d) to (B, n, d). A copy only if a loop can't read X where it is."""
-    return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
 
 
 def turned(S: Array) -> Array:

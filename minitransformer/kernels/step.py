@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import for_reading
+from minitransformer.arrays import for_reading, heads
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.few_rows import norm_rows
 from minitransformer.kernels.norms_and_loss import squares
 from minitransformer.kernels.pointwise import GATES, open_gate
-from minitransformer.kernels.scan import dot, heads
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
+from minitransformer.kernels.tiles import dot
 from minitransformer.typing import Array
 
 LEAST = {

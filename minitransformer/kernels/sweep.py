@@ -45,13 +45,12 @@ from minitransformer.kernels.passes import (
     Writes,
     advance,
     columns_fade_between,
-    dot,
     overlaps,
     reads_the_first,
     rows_fade,
 )
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
-from minitransformer.kernels.tiles import LANES, plain_loops, tile
+from minitransformer.kernels.tiles import LANES, dot, plain_loops, tile
 from minitransformer.typing import Array
 
 ROWS = 64  # rows of a memory that go through the text together

@@ -19,7 +19,7 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
 from minitransformer.backend import current, register
-from minitransformer.kernels.compiling import as_it_is, compiled, inlined
+from minitransformer.kernels.compiling import any_order, as_it_is, compiled, inlined
 from minitransformer.kernels.micro_kernel import NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
 
 MICRO = register() > 0  # whether there is a micro-kernel here
@@ -158,6 +158,15 @@ def transpose_into(XT, X, factor):
             XT[c, r] = factor * X[r, c]
         for r in range(X.shape[0], LANES):
             XT[c, r] = 0
+
+
+@any_order
+def dot(a, b):
+    """The inner product ⟨a, b⟩."""
+    total = a.dtype.type(0)
+    for c in range(len(a)):
+        total += a[c] * b[c]
+    return total
 
 
 @inlined

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import delta_rule
 from minitransformer.figures.style import figure
+from minitransformer.measurements.rows import unit
 
 WIDTH, PAIRS = 6, 12
 
@@ -15,7 +16,7 @@ def data() -> dict[str, Any]:
     """Twelve keys of length one in six dimensions, more than can be told apart, and their values."""
     rng = np.random.default_rng(1)
     K, V = rng.standard_normal((PAIRS, WIDTH)), rng.standard_normal((PAIRS, WIDTH))
-    return {"K": (K / np.linalg.norm(K, axis=1, keepdims=True)).round(6).tolist(), "V": V.round(6).tolist()}
+    return {"K": unit(K).round(6).tolist(), "V": V.round(6).tolist()}
 
 
 def compute(data: dict[str, Any], written: int, beta: float) -> dict[str, Any]:

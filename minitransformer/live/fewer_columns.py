@@ -9,6 +9,7 @@ from minitransformer.attention import dot_product_attention
 from minitransformer.attention.compressed import memory_compressed_attention
 from minitransformer.figures.style import figure
 from minitransformer.measurements.low_rank import held
+from minitransformer.measurements.rows import in_use, unit
 from minitransformer.typing import Array
 
 N, WIDTH = 24, 8
@@ -20,7 +21,7 @@ def data() -> dict[str, Any]:
     rng = np.random.default_rng(7)
     Q, K, noise = rng.standard_normal((3, N, WIDTH))
     slow = np.repeat(K[:6], 4, axis=0) + 0.2 * noise
-    even = np.sqrt(WIDTH) * K / np.linalg.norm(K, axis=1, keepdims=True)  # no key is louder than another
+    even = np.sqrt(WIDTH) * unit(K)  # no key is louder than another
     before = even[np.maximum(np.arange(N) - 1, 0)]
     heads = {"at random": (Q, K), "neighbours alike": (Q, slow), "the token before": (before, even)}
     return {
@@ -43,10 +44,9 @@ def matrices(data: dict[str, Any], head: str, sharpness: float, k: int) -> tuple
 def compute(data: dict[str, Any], head: str, sharpness: float, k: int) -> dict[str, Any]:
     """Keys in use by a row, part of the singular values in the first k, and the errors of both, over the length of A."""
     A, best, merged = matrices(data, head, sharpness, k)
-    entropy = -(A * np.log(np.maximum(A, 1e-300))).sum(1)
     best_error, merged_error = (float(np.linalg.norm(A - fewer) / np.linalg.norm(A)) for fewer in (best, merged))
     return {
-        "used": float(np.exp(entropy).mean()),
+        "used": float(in_use(A).mean()),
         "held": float(held(A)[k - 1]),
         "best": best_error,
         "merged": merged_error,

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.figures.style import figure
 from minitransformer.functional import softmax
+from minitransformer.measurements.rows import in_use
 
 WIDTHS, KEYS = (4, 16, 64, 256), 12
 
@@ -22,10 +23,9 @@ def compute(data: dict[str, Any], width: int, divide: bool, temperature: float) 
     """Weights; the largest; by entropy, how many keys are seen; and 1 − Σ A², the sum of the diagonal of ∂A/∂S."""
     S = np.array(data["scores"][str(width)]) / (np.sqrt(width) if divide else 1.0) / temperature
     A, _ = softmax(S)
-    entropy = -(A * np.log(np.maximum(A, 1e-300))).sum()
     return {
         "largest": float(A.max()),
-        "seen": float(np.exp(entropy)),
+        "seen": float(in_use(A)),
         "passes": float(1 - (A * A).sum()),
         "weights": A.tolist(),
     }

@@ -1,1 +1,1 @@
-"""What one chapter alone needs, and no model: measurements and tables, one file each."""
+"""What needs no model, and mostly one chapter alone: measurements and tables, one file each."""

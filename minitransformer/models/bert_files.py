@@ -72,6 +72,14 @@ def _library(name: str) -> ModuleType:
 # ------------------------------------------------------------------------------------------ config.json
 
 
+def activation_of(path: Path, config: dict[str, Any], key: str, usual: str) -> str:
+    """The activation that a config names, by its name in this package. Raises ValueError for one that is not there."""
+    activation = config.get(key, usual)
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise ValueError(f"{path}: {key} {activation!r} is none of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[activation]
+
+
 def _model(path: Path) -> BERT:
     """The BERT that config.json describes. A choice that this one does not have is refused, not ignored."""
     config = json_object(path)
@@ -79,9 +87,7 @@ def _model(path: Path) -> BERT:
     if kind != "bert":
         raise ValueError(f"{path}: this is a model of type {kind!r}; only 'bert' can be read")
     refuse_others(path, config, {"position_embedding_type": "absolute", "is_decoder": False})
-    activation = config.get("hidden_act", "gelu")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ValueError(f"{path}: hidden_act {activation!r} is none of {', '.join(ACTIVATIONS)}")
+    activation = activation_of(path, config, "hidden_act", "gelu")
     with sizes_in(path):
         return BERT(
             vocabulary=int(config["vocab_size"]),
@@ -92,7 +98,7 @@ def _model(path: Path) -> BERT:
             hidden=int(config["intermediate_size"]),
             types=int(config.get("type_vocab_size", 2)),
             eps=float(config.get("layer_norm_eps", 1e-12)),
-            activation=ACTIVATIONS[activation],
+            activation=activation,
         )
 
 

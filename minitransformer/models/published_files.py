@@ -8,7 +8,7 @@ import numpy as np
 
 from minitransformer.attention import MultiHeadParams, SoftmaxAttention
 from minitransformer.attention.multi_head import Gains, ProjectionParams
-from minitransformer.models.bert_files import ACTIVATIONS
+from minitransformer.models.bert_files import activation_of
 from minitransformer.models.block import BlockParams
 from minitransformer.models.feed_forward import FeedForwardParams
 from minitransformer.models.gated_feed_forward import GatedFeedForwardParams
@@ -66,9 +66,7 @@ def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
         *(path, config),
         {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     )
-    activation = config.get("activation_function", "gelu_new")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ValueError(f"{path}: activation_function {activation!r} is none of {', '.join(ACTIVATIONS)}")
+    activation = activation_of(path, config, "activation_function", "gelu_new")
     with sizes_in(path):
         return gpt2(
             vocabulary=int(config["vocab_size"]),
@@ -77,7 +75,7 @@ def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
             depth=int(config["n_layer"]),
             heads=int(config["n_head"]),
             hidden=None if config.get("n_inner") is None else int(config["n_inner"]),
-            activation=ACTIVATIONS[activation],
+            activation=activation,
             eps=float(config.get("layer_norm_epsilon", 1e-5)),
             tied=bool(config.get("tie_word_embeddings", True)),
         )

@@ -13,7 +13,8 @@ between steps. Training in this package does not.
 """
 
 import math
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -122,7 +123,31 @@ class KerplePullback(Pullback):
 
 
 @frozen
-class KerpleLog(OffsetBias):
+class Kerple(OffsetBias):
+    """A bias −F of the distance: what both curves F share, each head with its own p and a."""
+
+    heads: int
+
+    steepest: ClassVar[float]  # the bound of p
+    _curve: ClassVar[Callable[..., tuple[Array, Any]]]  # F(p, a, t) and its pullback
+
+    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> KerpleParams:
+        """p uniform from 0.01 to 2, a from 0.01 to 1."""
+        return KerpleParams(*(of_each_head(self.heads, largest, rng, dtype) for largest in (2, 1)))
+
+    def clamped(self, params: KerpleParams) -> KerpleParams:
+        """The parameters, each brought within its bounds."""
+        return within(params, self.steepest)
+
+    def bias(self, params: KerpleParams, n: int, m: int, *, causal: bool) -> tuple[Array, KerplePullback]:
+        """−F(|o|) for each offset o."""
+        inside = self.clamped(params)
+        F, curve = self._curve(*inside, distances(n, m, params.p.dtype))
+        return -F, KerplePullback(curve, params, inside)
+
+
+@frozen
+class KerpleLog(Kerple):
     """The bias −p ln(1 + a |i − j|), with p and a of each head at least 0.01.
 
     heads    H
@@ -130,25 +155,12 @@ class KerpleLog(OffsetBias):
     cost     O(H (n + m)) beside attention itself. 2 H parameters for each layer
     """
 
-    heads: int
-
-    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> KerpleParams:
-        """p uniform from 0.01 to 2, a from 0.01 to 1."""
-        return KerpleParams(*(of_each_head(self.heads, largest, rng, dtype) for largest in (2, 1)))
-
-    def clamped(self, params: KerpleParams) -> KerpleParams:
-        """The parameters, each brought within its bounds."""
-        return within(params, math.inf)
-
-    def bias(self, params: KerpleParams, n: int, m: int, *, causal: bool) -> tuple[Array, KerplePullback]:
-        """−p ln(1 + a |o|) for each offset o."""
-        inside = self.clamped(params)
-        F, curve = log_curve(*inside, distances(n, m, params.p.dtype))
-        return -F, KerplePullback(curve, params, inside)
+    steepest = math.inf
+    _curve = staticmethod(log_curve)
 
 
 @frozen
-class KerplePower(OffsetBias):
+class KerplePower(Kerple):
     """The bias −a |i − j|^p, with a of each head at least 0.01 and p from 0.01 to 2.
 
     heads    H
@@ -156,21 +168,8 @@ class KerplePower(OffsetBias):
     cost     O(H (n + m)) beside attention itself. 2 H parameters for each layer
     """
 
-    heads: int
-
-    def init(self, rng: np.random.Generator, dtype: type = np.float32) -> KerpleParams:
-        """p uniform from 0.01 to 2, a from 0.01 to 1."""
-        return KerpleParams(*(of_each_head(self.heads, largest, rng, dtype) for largest in (2, 1)))
-
-    def clamped(self, params: KerpleParams) -> KerpleParams:
-        """The parameters, each brought within its bounds."""
-        return within(params, STEEPEST)
-
-    def bias(self, params: KerpleParams, n: int, m: int, *, causal: bool) -> tuple[Array, KerplePullback]:
-        """−a |o|^p for each offset o."""
-        inside = self.clamped(params)
-        F, curve = power_curve(*inside, distances(n, m, params.p.dtype))
-        return -F, KerplePullback(curve, params, inside)
+    steepest = STEEPEST
+    _curve = staticmethod(power_curve)
 
 
 # ------------------------------------------------------------------------------- as a weight and a bias

@@ -16,7 +16,7 @@ from minitransformer.machine import keep_freed_memory
 from minitransformer.pullback import Tree, first_nonfinite, with_added
 from minitransformer.training.checkpoint import Checkpoint, save
 from minitransformer.training.choices import Training
-from minitransformer.training.objective import LossPullback, Objective, Segments
+from minitransformer.training.objective import LossPullback, Objective, Segments, in_parts
 from minitransformer.training.optimiser import accumulate, clip
 from minitransformer.training.state import State
 from minitransformer.typing import Array
@@ -140,7 +140,7 @@ def _gradient(
             pullback = pullback._replace(model=with_added(pullback.model, loss.dtype.type(1)))
         return float(loss), (pullback(loss.dtype.type(1)), observed)
 
-    loss, both = accumulate(gradient, list(enumerate(objective.parts(batch, training.parts))))
+    loss, both = accumulate(gradient, list(enumerate(in_parts(batch, training.parts))))
     samples = zip(*(carried[k] for k in sorted(carried)), strict=True)
     return loss, both, tuple(np.concatenate(parts) for parts in samples)
 

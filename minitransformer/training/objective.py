@@ -54,10 +54,7 @@ class Objective(Protocol):
         """Tokens to predict in one sample."""
 
     def batch(self, size: int, rng: np.random.Generator) -> Any:
-        """A batch of random samples to train on."""
-
-    def parts(self, batch: Any, count: int) -> list[Any]:
-        """The batch in `count` equal parts."""
+        """A batch of random samples to train on: a tuple of arrays, with a row for each sample."""
 
     def loss(
         self, model: Any, params: Tree, batch: Any, rng: np.random.Generator | None = None
@@ -66,6 +63,21 @@ class Objective(Protocol):
 
     def look(self, model: Any, params: Tree) -> float:
         """A quick measure on held-out data, in bits per token."""
+
+
+def in_parts(batch: Any, count: int) -> list[Any]:
+    """The batch in `count` equal parts, each a tuple of the same type."""
+    make = getattr(type(batch), "_make", tuple)
+    return [make(arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
+
+
+def last_rows_loss(
+    model: Any, params: Tree, tokens: Array, targets: Array, rng: np.random.Generator | None = None
+) -> tuple[Any, LossPullback]:
+    """Mean of −log P(target) where the targets are those of the last rows, and its pullback to the parameters."""
+    logits, pullback = model(params, tokens, rng=rng)
+    loss, loss_pullback = cross_entropy(logits[:, -targets.shape[1] :], targets)
+    return loss, LossPullback(LastRowsPullback(pullback, logits.shape), loss_pullback)
 
 
 def bits_of(logits: Array, targets: Array) -> Array:
@@ -103,10 +115,6 @@ class NextByte:
     def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Inputs and targets, (size, context) each."""
         return draw(self.text.train, self.context, size, rng)
-
-    def parts(self, batch: tuple[Array, Array], count: int) -> list[tuple[Array, Array]]:
-        """The batch in `count` equal parts."""
-        return list(zip(*(np.split(array, count) for array in batch), strict=True))
 
     def loss(
         self, model: Any, params: Tree, batch: tuple[Array, Array], rng: np.random.Generator | None = None
@@ -206,10 +214,6 @@ class WriteISO:
     def batch(self, size: int, rng: np.random.Generator) -> dates.Dates:
         """Random dates of the training side."""
         return dates.sample(size, rng)
-
-    def parts(self, batch: dates.Dates, count: int) -> list[dates.Dates]:
-        """The batch in `count` equal parts."""
-        return [dates.Dates(*arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
 
     def loss(
         self, model: Any, params: Tree, batch: dates.Dates, rng: np.random.Generator | None = None

@@ -8,6 +8,7 @@ from minitransformer.experiments import positions
 from minitransformer.experiments.position_readers import mean_attention
 from minitransformer.experiments.positions import Drawn, Trial
 from minitransformer.models import BERT, LanguageModel
+from minitransformer.training.objective import in_parts
 
 
 def reader(longest):
@@ -45,7 +46,7 @@ def test_the_loss_and_its_gradient(task, rng):
 def test_parts_of_a_batch(rng):
     objective = Drawn("span", 12)
     batch = objective.batch(6, rng)
-    parts = objective.parts(batch, 3)
+    parts = in_parts(batch, 3)
     assert np.array_equal(np.concatenate([part.targets for part in parts]), batch.targets)
 
 

@@ -13,6 +13,7 @@ from minitransformer.models import SequenceModel
 from minitransformer.positions import LearnableSinusoids, NoPositions, shift_matrix, sinusoids
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
+from minitransformer.training.objective import in_parts
 from minitransformer.training.schedule import Cosine
 
 TASK = TokenBefore(vocabulary=9, length=5)
@@ -30,7 +31,7 @@ def test_every_token_is_there_once_and_the_target_is_the_one_before():
 
 def test_parts_make_the_batch():
     batch = TASK.batch(6, np.random.default_rng(0))
-    parts = TASK.parts(batch, 3)
+    parts = in_parts(batch, 3)
     assert [p[0].shape for p in parts] == [(2, 5)] * 3
     assert np.array_equal(np.concatenate([p[1] for p in parts]), batch[1])
 

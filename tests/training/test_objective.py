@@ -8,7 +8,7 @@ from minitransformer.data import dates
 from minitransformer.data.text import Text, read_text
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training import parallel
-from minitransformer.training.objective import LastRowsPullback, NextByte, WriteISO
+from minitransformer.training.objective import LastRowsPullback, NextByte, WriteISO, in_parts
 
 MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)
 TRANSLATOR = EncoderDecoder(dates.VOCABULARY, width=8, depth=1, heads=2)
@@ -43,7 +43,7 @@ def test_the_loss_is_the_mean_surprise_at_the_next_byte(text, params):
 def test_the_loss_of_a_batch_is_the_mean_over_its_parts(text, params, part):
     objective = NextByte(text, 6)
     batch = objective.batch(12, np.random.default_rng(0))
-    parts = objective.parts(batch, 3)
+    parts = in_parts(batch, 3)
     assert np.array_equal(parts[part][0], batch[0][4 * part : 4 * part + 4])
     losses = [objective.loss(MODEL, params, p)[0] for p in parts]
     assert math.isclose(objective.loss(MODEL, params, batch)[0], np.mean(losses), rel_tol=1e-12)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import as_one_axis, from_blocks, in_blocks, one_dtype
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, complete_blocks
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, seen_keys, where_seen
@@ -36,17 +36,16 @@ class CompressPullback(Pullback):
     m: int
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
-        *batch, count, s, d = self.blocks.shape
         if self.theta.ndim == 3:
             dY = dY[..., None, :]
             dblocks, dtheta = dY * self.theta[:, None], unbroadcast((self.blocks * dY).sum(-3), self.theta.shape)
         else:
-            X, W = self.blocks.reshape(*batch, count, s * d), self.theta.reshape(-1, s * d, d)
+            X, W = as_one_axis(self.blocks, -2), as_one_axis(self.theta, 1, 3)
             heads = range(len(W))
             both = [LinearPullback(X[..., h, :, :], W[h], None)(dY[..., h, :, :]) for h in heads]
-            dblocks, dtheta = np.stack([dX for dX, _ in both], -3), np.stack([dW for _, dW in both])
-        dX = dblocks.reshape(*batch, count * s, d)[..., : self.m, :]
-        return dX, dtheta.reshape(self.theta.shape)
+            dblocks = np.stack([dX for dX, _ in both], -3).reshape(self.blocks.shape)
+            dtheta = np.stack([dW for _, dW in both])
+        return from_blocks(dblocks, self.m), dtheta.reshape(self.theta.shape)
 
 
 @checked
@@ -64,17 +63,13 @@ def compress(
     s, d, *full = theta.shape[1:]
     if 0 in theta.shape[:2] or (full and full != [d]):
         raise TypeError(f"{name}: shape {theta.shape} should be (H, s, d) or (H, s, d, d), with H and s at least 1")
-    *batch, m, d = X.shape
-    count = -(-m // s)
-    if count * s > m:
-        X = np.concatenate([X, np.zeros((*batch, count * s - m, d), X.dtype)], -2)
-    blocks = X.reshape(*batch, count, s, d)
+    blocks = in_blocks(X, s)
     if full:
-        flat, W = blocks.reshape(*batch, count, s * d), theta.reshape(-1, s * d, d)
+        flat, W = as_one_axis(blocks, -2), as_one_axis(theta, 1, 3)
         Y = np.stack([linear(flat[..., h, :, :], W[h])[0] for h in range(len(W))], -3)
     else:
         Y = (blocks * theta[:, None]).sum(-2)
-    return Y, CompressPullback(blocks, theta, m)
+    return Y, CompressPullback(blocks, theta, X.shape[-2])
 
 
 class MemoryCompressedPullback(Pullback):
@@ -165,9 +160,8 @@ def memory_compressed_attention(
     n, m, count, s = Q.shape[-2], K.shape[-2], K_bar.shape[-2], theta_k.shape[1]
     sees: Any = None
     if seen is not None:
-        there = np.zeros((*seen.shape[:-2], count * s), bool)
-        there[..., :m] = seen[..., 0]
-        sees = there.reshape(*seen.shape[:-2], 1, count, s).any(-1)
+        there = in_blocks(np.broadcast_to(seen, (*seen.shape[:-2], m, 1)), s)
+        sees = there.any(-2).mT
     complete = complete_blocks(m - n, n, count, s, null_k is not None) if causal else None
     Y, attention = _attend(Q, K_bar, V_bar, complete, sees, null_k, null_v, scale)
     return Y, MemoryCompressedPullback(attention, k, v, seen, null_k is not None)

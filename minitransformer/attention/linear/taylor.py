@@ -59,6 +59,10 @@ def taylor_features(
     return np.concatenate(powers, -1), TaylorFeaturesPullback(X, tuple(powers))
 
 
+def _power(p: int) -> str:
+    return "d" + str(p).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
 @frozen
 class Taylor(FeatureAttention):
     """Softmax attention with exp cut off after a degree, in linear time.
@@ -72,12 +76,20 @@ class Taylor(FeatureAttention):
 
     degree: Degree = 2
 
-    cost = "O(n d²)"
-    remembers = "S and z, (1 + d + d²)(dv + 1) for each head"
-
     def __post_init__(self) -> None:
         if self.degree % 2:
             raise ValueError(f"degree: {self.degree} is odd, so that weights could be negative")
+
+    @property
+    def cost(self) -> str:  # type: ignore[override]
+        """The cost, by the degree."""
+        return f"O(n {_power(self.degree)})"
+
+    @property
+    def remembers(self) -> str:  # type: ignore[override]
+        """The sums S and z, and their size, by the degree."""
+        powers = ["1", "d", *(_power(p) for p in range(2, self.degree + 1))]
+        return f"S and z, ({' + '.join(powers)})(dv + 1) for each head"
 
     def __call__(
         self,

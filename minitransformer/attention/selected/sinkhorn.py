@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype
+from minitransformer.arrays import as_one_axis, from_blocks, in_blocks, must_broadcast, one_dtype
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.merge import log_sum_exp
@@ -67,19 +67,6 @@ def sinkhorn(
     return steps[-1], SinkhornPullback(tuple(steps), steps[-1])
 
 
-def in_blocks(X: Array, block: int) -> Array:
-    """(*batch, n, w) to (*batch, blocks, block, w), the last block filled up with zeros."""
-    *batch, n, w = X.shape
-    rest = np.zeros((*batch, -n % block, w), X.dtype)
-    return np.concatenate([X, rest], -2).reshape(*batch, -(-n // block), block, w)
-
-
-def in_a_row(X: Array, n: int) -> Array:
-    """The inverse of `in_blocks`, and so also its gradient."""
-    *batch, blocks, block, w = X.shape
-    return X.reshape(*batch, blocks * block, w)[..., :n, :]
-
-
 class SortedPullback(Pullback):
     """K̃_u = Σ_v S_uv K_v: dS_uv = ⟨dK̃_u, K_v⟩, dK_v = Σ_u S_uv dK̃_u; the blocks as long rows."""
 
@@ -115,7 +102,7 @@ class SinkhornAttentionPullback(Pullback):
         block = self.K.X.shape[-2]
         if self.cut is None:
             dQ, dKs, dVs = self.attention(in_blocks(dY, block))
-            dQ = in_a_row(dQ, self.n)
+            dQ = from_blocks(dQ, self.n)
             parts = [(dX[..., :block, :], dX[..., block:, :]) for dX in (dKs, dVs)]
         else:
             dQ, dKs, dVs = self.attention(dY)
@@ -129,7 +116,7 @@ class SinkhornAttentionPullback(Pullback):
         for (dsorted, down), pullback in zip(parts, (self.K, self.V), strict=True):
             dS_part, dX = pullback(dsorted)
             dS = dS + dS_part
-            dX = in_a_row(dX + down, self.n)
+            dX = from_blocks(dX + down, self.n)
             gradients.append(np.where(self.seen, dX, dX.dtype.type(0)))
         dR = self.order(dS) / dY.dtype.type(self.temperature)
         return dQ, *gradients, dR
@@ -186,10 +173,10 @@ def sinkhorn_attention(
         keys, values = (np.concatenate(pair, -2) for pair in ((sorted_K, K_back.X), (sorted_V, V_back.X)))
         sees = np.concatenate([mixed, own], -1)[..., None, :]
         Y, attention = dot_product_attention(in_blocks(Q, block), keys, values, mask=sees, scale=scale)
-        Y = in_a_row(Y, n)
+        Y = from_blocks(Y, n)
     else:
         cut = min(cut, N)
-        keys, values = (in_a_row(X[..., :cut, :, :], cut * block) for X in (sorted_K, sorted_V))
+        keys, values = (from_blocks(X[..., :cut, :, :], cut * block) for X in (sorted_K, sorted_V))
         sees = as_one_axis(mixed[..., :cut, :], -2)[..., None, :]
         Y, attention = dot_product_attention(Q, keys, values, mask=sees, scale=scale)
     return Y, SinkhornAttentionPullback(order, K_back, V_back, attention, seen, n, temperature, cut)

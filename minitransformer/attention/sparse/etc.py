@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, times
+from minitransformer.arrays import from_blocks, in_blocks, must_broadcast, one_dtype, times
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.checks import frozen
@@ -129,24 +129,15 @@ class Blocks(NamedTuple):
     g: int
     size: int
 
-    def cut(self, X: Array) -> Array:
-        """(…, n, d) to (…, N, B, d), zeros where there is no word."""
-        X = np.pad(X, [(0, 0)] * (X.ndim - 2) + [(0, -self.n % self.size), (0, 0)])
-        return X.reshape(*X.shape[:-2], X.shape[-2] // self.size, self.size, X.shape[-1])
-
-    def joined(self, X: Array) -> Array:
-        """The inverse of `cut`: (…, N, B, d) to (…, n, d)."""
-        return as_one_axis(X, -3, -1)[..., : self.n, :]
-
     def seen(self, X: Array) -> Array:
         """The rows of X = [g; x] that each block looks at, the global ones, then its neighbours: (…, N, g + 3 B, d)."""
-        near = with_neighbours(self.cut(X[..., self.g :, :]))
+        near = with_neighbours(in_blocks(X[..., self.g :, :], self.size))
         first = np.broadcast_to(X[..., None, : self.g, :], (*near.shape[:-2], self.g, X.shape[-1]))
         return np.concatenate([first, near], -2)
 
     def unseen(self, dX: Array) -> Array:
         """The gradient of `seen`: dX of the rows [g; x]."""
-        near = self.joined(from_neighbours(dX[..., self.g :, :]))
+        near = from_blocks(from_neighbours(dX[..., self.g :, :]), self.n)
         return np.concatenate([dX[..., : self.g, :].sum(-3), near], -2)
 
 
@@ -160,8 +151,8 @@ class ETCPullback(Pullback):
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         g = self.blocks.g
         dQ_g, dK_g, dV_g, dR_g, db_g = self.of_globals(dY[..., :g, :])
-        dQ_w, dK_w, dV_w, dR_w, db_w = self.of_words(self.blocks.cut(dY[..., g:, :]))
-        dQ = np.concatenate([dQ_g, self.blocks.joined(dQ_w)], -2)
+        dQ_w, dK_w, dV_w, dR_w, db_w = self.of_words(in_blocks(dY[..., g:, :], self.blocks.size))
+        dQ = np.concatenate([dQ_g, from_blocks(dQ_w, self.blocks.n)], -2)
         dK, dV = dK_g + self.blocks.unseen(dK_w), dV_g + self.blocks.unseen(dV_w)
         return dQ, dK, dV, dR_g + dR_w[..., 0, :, :], db_g + db_w[..., 0, :]
 
@@ -202,11 +193,11 @@ def etc_attention(
     j = np.arange(g + 3 * blocks.size)
     near = (np.abs(i - j) <= radius) | (j < g)
     Y_w, of_words = labelled_attention(
-        *(blocks.cut(Q[..., g:, :]), blocks.seen(K), blocks.seen(V), R[..., None, :, :], b[..., None, :]),
+        *(in_blocks(Q[..., g:, :], blocks.size), blocks.seen(K), blocks.seen(V), R[..., None, :, :], b[..., None, :]),
         labels_of(i, j, global_tokens=g, clip=clip),
         mask=near & blocks.seen(there).mT,
     )
-    return np.concatenate([Y_g, blocks.joined(Y_w)], -2), ETCPullback(of_globals, of_words, blocks)
+    return np.concatenate([Y_g, from_blocks(Y_w, blocks.n)], -2), ETCPullback(of_globals, of_words, blocks)
 
 
 class ETCParams(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis
+from minitransformer.arrays import from_blocks, in_blocks
 from minitransformer.attention.core import seen_keys
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.pullback import Pullback
@@ -68,23 +68,13 @@ class BlockedPullback(Pullback):
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         dQ, dK, dV = zip(
-            *(back(d) for back, d in zip(self.attention, _rows(_cut(dY, self.block)), strict=True)), strict=True
+            *(back(d) for back, d in zip(self.attention, _rows(in_blocks(dY, self.block)), strict=True)), strict=True
         )
         dX = []
         for top, second, middle, last, bottom in (dK, dV):
-            whole = _joined(self.looks.back(second, middle, last, self.block), self.n)
+            whole = from_blocks(self.looks.back(second, middle, last, self.block), self.n)
             dX.append(whole + (top + bottom)[..., : self.n, :])
-        return _joined(_unrows(dQ), self.n), dX[0], dX[1]
-
-
-def _cut(X: Array, b: int) -> Array:
-    """(…, n, d) to (…, N, b, d), zeros behind the end."""
-    X = np.pad(X, [(0, 0)] * (X.ndim - 2) + [(0, -X.shape[-2] % b), (0, 0)])
-    return X.reshape(*X.shape[:-2], X.shape[-2] // b, b, X.shape[-1])
-
-
-def _joined(X: Array, n: int) -> Array:
-    return as_one_axis(X, -3, -1)[..., :n, :]
+        return from_blocks(_unrows(dQ), self.n), dX[0], dX[1]
 
 
 def _rows(X: Array) -> tuple[Array, ...]:
@@ -130,14 +120,14 @@ def bigbird_attention(
     there = seen_keys(mask, Q, K, "BigBird's blocked form")
     n, looks = Q.shape[-2], Looks(drawn)
     there = np.broadcast_to(np.True_ if there is None else there, (*K.shape[:-1], 1))
-    masks = looks.of(_cut(there, block))
-    keys, values = looks.of(_cut(K, block)), looks.of(_cut(V, block))
+    masks = looks.of(in_blocks(there, block))
+    keys, values = looks.of(in_blocks(K, block)), looks.of(in_blocks(V, block))
     everywhere = [(K, V, there)]
     seen = [*everywhere, *zip(keys, values, masks, strict=True), *everywhere]
     found = [
-        dot_product_attention(q, k, v, mask=m.mT) for q, (k, v, m) in zip(_rows(_cut(Q, block)), seen, strict=True)
+        dot_product_attention(q, k, v, mask=m.mT) for q, (k, v, m) in zip(_rows(in_blocks(Q, block)), seen, strict=True)
     ]
-    Y = _joined(_unrows(tuple(y for y, _ in found)), n)
+    Y = from_blocks(_unrows(tuple(y for y, _ in found)), n)
     return Y, BlockedPullback(tuple(pullback for _, pullback in found), looks, n, block)
 
 

@@ -101,6 +101,16 @@ def test_gradient_of_the_core(degree, rng):
     check_pullback(partial(Taylor(degree), causal=True), NoParams(), *heads(rng), entries=20)
 
 
+# ------------------------------------------------------------------------------------- what it says of itself
+
+
+def test_its_cost_and_its_memory_are_those_of_its_degree():
+    assert Taylor().cost == "O(n d²)"
+    assert Taylor().remembers == "S and z, (1 + d + d²)(dv + 1) for each head"
+    assert Taylor(4).remembers == "S and z, (1 + d + d² + d³ + d⁴)(dv + 1) for each head"
+    assert Taylor(10).cost == "O(n d¹⁰)"
+
+
 # --------------------------------------------------------------------------------------------------- errors
 
 
