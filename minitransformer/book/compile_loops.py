@@ -123,7 +123,12 @@ def _one_token(X: Array) -> None:
     ffn = FeedForward(x.shape[-1], 8)
     ffn.value(ffn.init(rng, x.dtype.type), x)
     attend_to_buffer(X[:, :1], X, X, 50)
-    for attention in ("softmax", "gated-delta"):  # all other memories are the same loop
+    for attention in (
+        "softmax",
+        "gated-delta",
+        "nsa",
+        "hopfield",
+    ):  # all other memories are the same loop as gated-delta
         model = LanguageModel(context=8, width=x.shape[-1], depth=1, heads=2, attention=attention)
         generate(model, model.init(rng, x.dtype.type), np.zeros(2, np.int64), 3, rng=rng)
 

@@ -47,7 +47,7 @@ from minitransformer.arrays import (
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2, tanh
-from minitransformer.kernels.few_queries import attend_plainly, forward_few
+from minitransformer.kernels.few_queries import attend_plainly, forward_few, retrieve
 from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, larger, plain_loops, product, tile, transpose_into
 from minitransformer.pullback import Pullback
@@ -399,7 +399,8 @@ def padded(X: Array) -> Array:
 def _distinct(X: Array, batch: tuple[int, ...], keep: int) -> tuple[Array, Array]:
     """X without the copies that broadcasting made, (few, *last `keep` axes); and which of the few each of the batch has, (B,)."""
     X = X.reshape((1,) * (len(batch) + keep - X.ndim) + X.shape)
-    X = X[tuple(slice(0, 1) if step == 0 else slice(None) for step in X.strides)]  # undo np.broadcast_to
+    if 0 in X.strides:  # undo np.broadcast_to
+        X = X[tuple(slice(0, 1) if step == 0 else slice(None) for step in X.strides)]
     own = X.shape[: X.ndim - keep]
     which = np.arange(math.prod(own)).reshape(own)
     few = for_reading(X.reshape(which.size, *X.shape[X.ndim - keep :]))
@@ -641,3 +642,12 @@ def attend_to_buffer(
     pairs = _pairs(Q, K, m, bias, mask, True, sink, cap)
     in_parallel(B if B * m * dv > LONG else 1, forward_few, q, k, v, pairs, m, scale, Y, L)
     return Y.reshape(*Q.shape[:-1], dv)
+
+
+def retrieve_from_buffer(Q: Array, K: Array, V: Array, m: int, scale: float, steps: int, tolerance: float) -> Array:
+    """Y of `hopfield_attention` for the last queries, causally, among the first m rows of longer arrays."""
+    Y = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype)
+    arrays = (as_one_axis(for_reading(X), 0, -2) for X in (Q, K, V))
+    tasks = math.prod(Q.shape[:-2]) if K.shape[-1] * m * math.prod(Q.shape[:-2]) > LONG else 1
+    in_parallel(tasks, retrieve, *arrays, m, float(Q.dtype.type(scale)), steps, tolerance**2, as_one_axis(Y, 0, -2))
+    return Y

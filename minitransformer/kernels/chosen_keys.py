@@ -97,10 +97,32 @@ def keys_of(blocks, block, end, mask, js, slots):
 
 
 @compiled
+def read(q, K, V, js, number, p, y):
+    """Fill y, and p with the weights, of a query (times scale/ln 2) with the keys js[: number]; return L."""
+    top, zero = q.dtype.type(-np.inf), q.dtype.type(0)
+    products_with(q, K, js, number, p)
+    for t in range(number):
+        top = max(top, p[t])
+    base = top if top > -np.inf else zero
+    for t in range(number):
+        p[t] = exp2(p[t] - base)
+    for c in range(len(y)):
+        y[c] = zero
+    weight = total(p[:number])
+    if weight == 0:
+        return -np.inf
+    share = 1 / weight
+    for t in range(number):
+        p[t] *= share
+    add_weighted(y, p, V, js, number)
+    return (top + np.log2(weight)) / LOG2E
+
+
+@compiled
 def attend(Q, K, V, pairs, lists, block, scale, Y, L, weights, queue):
     """Fill Y and L; and add the weights of the heads of each list to `weights` (lists, n, slots), if it has rows."""
     Q, K, V, pairs, lists, Y, L, weights = borrowed((Q, K, V, pairs, lists, Y, L, weights))
-    n, m, zero = Y.shape[1], K.shape[1], Y.dtype.type(0)
+    n, m = Y.shape[1], K.shape[1]
     chunks, sharing = (n + CHUNK - 1) // CHUNK, len(Y) // len(lists)
     for task in claimed(queue, len(lists) * chunks):
         which, chunk = task // chunks, task % chunks
@@ -114,24 +136,8 @@ def attend(Q, K, V, pairs, lists, block, scale, Y, L, weights, queue):
                 number = keys_of(lists[which, i], block, end, mask[i if len(mask) > 1 else 0], js, slots)
                 for c in range(len(q)):
                     q[c] = Q[b, i, c] * Q.dtype.type(scale * LOG2E)
-                products_with(q, K[kv], js, number, p)
-                top = Q.dtype.type(-np.inf)
-                for t in range(number):
-                    top = max(top, p[t])
-                base = top if top > -np.inf else zero
-                for t in range(number):
-                    p[t] = exp2(p[t] - base)
-                for c in range(len(y)):
-                    y[c] = zero
-                weight = total(p[:number])
-                L[b, i] = (top + np.log2(weight)) / LOG2E if weight != 0 else -np.inf
-                if weight == 0:
-                    continue
-                share = 1 / weight
-                for t in range(number):
-                    p[t] *= share
-                add_weighted(y, p, V[kv], js, number)
-                if weights.size:
+                L[b, i] = read(q, K[kv], V[kv], js, number, p, y)
+                if weights.size and L[b, i] != -np.inf:
                     for t in range(number):
                         weights[which, i, slots[t]] += p[t]
 
@@ -240,6 +246,33 @@ def largest_of_rows(among, ends, found, S, queue):
                 j = stop
 
 
+@compiled
+def three_views(Q, K, V, K_c, V_c, m, complete, block, chosen, window, scale):
+    """Y (3, H, dv) for the queries of the last of m positions, Q (H, d), as NSA reads means, chosen blocks and a window."""
+    blocks, sharing, none = (m + block - 1) // block, len(Q) // max(len(K), 1), np.empty((1, 0), np.bool_)
+    q, rows, room = (
+        Q * Q.dtype.type(scale * LOG2E),
+        np.arange(complete + window),
+        np.empty((2, chosen * block), np.int64),
+    )
+    Y, p = np.empty((3, len(Q), V.shape[2]), Q.dtype), np.empty(complete + window + chosen * block, Q.dtype)
+    for g in range(len(K)):
+        weight, found = np.zeros((1, blocks), Q.dtype), np.empty((1, chosen), np.int64)
+        of_group = range(g * sharing, (g + 1) * sharing)
+        for h in of_group:
+            read(q[h], K_c[g], V_c[g], rows, complete, p, Y[0, h])
+            for c in range(complete):
+                weight[0, c] += p[c]
+        for always in (0, blocks - 1, max(blocks - 2, 0)):
+            weight[0, always] = np.inf
+        largest_of_rows(none, np.array([blocks]), found, weight, np.array([0, 1]))
+        number = keys_of(found[0], block, m, none[0], room[0], room[1])
+        for h in of_group:
+            read(q[h], K[g], V[g], room[0], number, p, Y[1, h])
+            read(q[h], K[g, m - window :], V[g, m - window :], rows, window, p, Y[2, h])
+    return Y
+
+
 # ------------------------------------------------------------------------------------------ called from Python
 
 
@@ -287,3 +320,13 @@ def largest(S: Array, k: int, among: Array | None, ends: Array) -> Array:
         tasks = -(-len(S) // CHUNK) if S.size > ENOUGH // 16 else 1
         in_parallel(tasks, largest_of_rows, among, for_reading(ends), found, for_reading(S))
     return found
+
+
+def views_of_last(
+    Q: Array, K: Array, V: Array, K_c: Array, V_c: Array, m: int, complete: int, block: int, chosen: int, window: int
+) -> tuple[Array, ...]:
+    """Y of each of the three views of NSA, (*batch, H, 1, dv), for one query: the last of the first m rows of longer arrays."""
+    *batch, _, d = Q.shape
+    q, *arrays = (for_reading(heads(X)) for X in (Q, K, V, K_c, V_c))
+    Y = three_views(q[:, 0], *arrays, m, complete, block, chosen, window, d**-0.5)
+    return tuple(Y.reshape(3, *batch, 1, V.shape[-1]))

@@ -90,3 +90,25 @@ def forward_few(Q, K, V, pairs, m, scale, Y, L, queue):
         kv, its_bias, its_mask, _ = pairs.of[b]
         bias, mask, sink, cap = pairs.bias[its_bias], pairs.mask[its_mask], pairs.sink[b], Q.dtype.type(pairs.cap)
         attend_few(Q[b], K[kv], V[kv], bias, mask, pairs.causal, m, scale, sink, cap, Y[b], L[b])
+
+
+@compiled
+def retrieve(Q, K, V, m, scale, steps, tolerance, Y, queue):
+    """Fill Y: a query moves among the keys until it stands still, or has been compared with them `steps` times; it reads then.
+
+    Q (B, n, d) are the last n of m positions; it is `hopfield_attention` without a way back. A task for each head.
+    """
+    n, sharing = Q.shape[1], len(Q) // len(K)
+    for b in claimed(queue, len(Y)):
+        k, v = K[b // sharing : b // sharing + 1], V[b // sharing : b // sharing + 1]
+        for i in range(n):
+            xi, seen = Q[b : b + 1, i : i + 1].copy(), m - n + i + 1
+            before = np.full_like(xi, np.nan)
+            for _ in range(1, steps):
+                now = attend_plainly(xi, k, k, seen, scale)
+                change = now - xi
+                stands = scale * dot(before.reshape(-1), change.reshape(-1)) <= tolerance
+                xi, before = now, change
+                if stands:
+                    break
+            Y[b, i] = attend_plainly(xi, k, v, seen, scale)[0, 0]

@@ -8,8 +8,8 @@
 For one token of a layer, loops here also make α and β from its logits, and apply the norm and the gate behind the memory.
 
 Why this is fast. In generation a memory is so small that NumPy spends its time on starting a dozen operations: here they are
-one. Each row of S fades and is looked up, and then is written to and read, while S is in a near cache. (A whole text, with its
-gradients, is for the sweeps of sweep.py.)
+one. Where something is corrected, S̄ is looked up first; then each row of S fades, is written to and is read in one pass, from
+the old state to the new one. (A whole text, with its gradients, is for the sweeps of sweep.py.)
 """
 
 import math
@@ -49,21 +49,18 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
         for t in range(V.shape[1]):
             q, k, y = Q[h, t], K[h, t], Y[h, t]
             e[:] = V[h, t]
+            if corrects:
+                for c in range(len(k)):
+                    a = decay[h, t, min(c, gates - 1)] if gates > 0 else one
+                    for j in range(len(e)):
+                        e[j] -= k[c] * (a * held[c, j])
+                for j in range(len(e)):
+                    e[j] *= beta[h, t]
             for c in range(len(k)):
                 before, row = held[c], after[h, c]
                 a = decay[h, t, min(c, gates - 1)] if gates > 0 else one
                 for j in range(len(row)):
-                    row[j] = a * before[j]
-                if corrects:
-                    for j in range(len(row)):
-                        e[j] -= k[c] * row[j]
-            if corrects:
-                for j in range(len(e)):
-                    e[j] *= beta[h, t]
-            for c in range(len(k)):
-                row = after[h, c]
-                for j in range(len(row)):
-                    row[j] += k[c] * e[j]
+                    row[j] = a * before[j] + k[c] * e[j]
                     y[j] += q[c] * row[j]
             if len(sums) > 0:
                 for c in range(len(k)):

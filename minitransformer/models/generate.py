@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.functional import refuse_unknown
+from minitransformer.machine import keep_freed_memory
 from minitransformer.models.sequence_model import LanguageModel, SequenceParams
 from minitransformer.ranges import NonNegativeNumber, PositivePart, Repeats
 from minitransformer.typing import Array, Float, Int, checked
@@ -80,6 +81,7 @@ def generate(
     if model.outputs is not None:
         raise ValueError(f"model: it has {model.outputs} outputs of its own, and does not say which token is next")
     refuse_unknown(prompt, model.vocabulary, "prompt")
+    keep_freed_memory()
     tokens = list(prompt)
     logits, state = read(model, params, np.array(tokens if model.body.remembers else tokens[-model.context :]))
     for k in range(steps):

@@ -24,12 +24,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype, times
+from minitransformer.arrays import FEW, must_broadcast, one_dtype, times
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
-from minitransformer.functional import softmax
+from minitransformer.functional import loops_in, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import PositiveNumber, Repeats
@@ -398,6 +398,9 @@ class Hopfield(Core):
     ) -> tuple[Array, KeysValues]:
         """O(T m d) for one new token. The keys and values of the past are read where they are."""
         past = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        if (loops := loops_in("attention")) and Q.shape[-2] <= FEW:
+            scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if self.beta is None else self.beta
+            return loops.retrieve_from_buffer(Q, past.K, past.V, past.length, scale, self.steps, self.tolerance), past
 
         def attend(xi: Array, values: Array) -> tuple[Array, None]:
             return attend_to_buffer(xi, past.K, values, past.length, scale=self.beta), None

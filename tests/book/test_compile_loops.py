@@ -12,7 +12,7 @@ from minitransformer.backend import available
 from minitransformer.book import compile_loops
 from tests.fresh_python import fresh_python
 
-OF_ONE_TOKEN = ("norm_rows", "two_layers", "attend_plainly", "through_blocks")
+OF_ONE_TOKEN = ("norm_rows", "two_layers", "attend_plainly", "through_blocks", "three_views")
 
 
 @pytest.mark.skipif("numba" not in available(), reason="needs Numba")

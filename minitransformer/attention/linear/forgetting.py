@@ -223,7 +223,7 @@ class Forgetting(Core):
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: ForgettingState | None = None
     ) -> tuple[Array, ForgettingState]:
         """O(m d) for one new token."""
-        closed, _ = softplus(-streams[0][..., 0])
+        closed = np.logaddexp(0, -streams[0][..., 0])
         before = np.zeros(Q.shape[:-2]) if state is None else state.c
         c = before[..., None] - closed.cumsum(-1, dtype=np.float64)
         (whole, rest), scale = in_two(c, K.dtype), scale_of(self.encoding, Q)

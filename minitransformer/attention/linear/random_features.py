@@ -143,7 +143,7 @@ def positive_features(
         return F, RatiosPullback(W, pullback)
     U -= half_square(X)
     capped = U > CAP if U.max(initial=0) > CAP else None
-    F = np.exp(np.minimum(U, CAP, out=U), out=U)
+    F = np.exp(U if capped is None else np.minimum(U, CAP), out=U)
     F *= X.dtype.type(max(U.shape[-1], 1) ** -0.5)
     return F, ExponentialFeaturesPullback(X, W, F, capped)
 

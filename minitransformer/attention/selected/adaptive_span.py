@@ -42,6 +42,14 @@ def log_ramp(z: Array, ramp: int, longest: int, n: int, m: int) -> tuple[Array, 
     return np.log(soft), np.where(seen, x, 0).max(-1, initial=0), LogRampPullback(slope)
 
 
+@functools.lru_cache(maxsize=64)
+def seen_by_last(z: tuple[float, ...], dtype: str, ramp: int, longest: int, n: int, m: int) -> tuple[Array, Array]:
+    """ln m_z for each offset, as `log_ramp`, and which pairs count, (H, n, m). Kept, for spans stand still in generation."""
+    b, reach, _ = log_ramp(np.array(z, dtype), ramp, longest, n, m)
+    x = np.arange(m - n, m)[:, None] - np.arange(m)
+    return b, (1 <= x) & (x <= reach[:, None, None])
+
+
 @frozen
 class Before(Pattern):
     """The `reach` positions before a query, and not the query's own."""
@@ -241,10 +249,8 @@ class AdaptiveSpan(Core):
         z = self.largest * params.span
         furthest = self.ramp + int(min(np.fmax.reduce(z, initial=0), self.largest))  # no head sees beyond
         near = min(n + furthest, state.length)
-        b, reach, _ = log_ramp(z, self.ramp, self.largest, n, near)
+        b, mask = seen_by_last(tuple(z.tolist()), z.dtype.char, self.ramp, self.largest, n, near)
         if self.encoding is not None:
             b = b + self.encoding.bias(params.encoding, n, near, causal=True)[0].astype(Q.dtype, copy=False)
-        x = np.arange(near - n, near)[:, None] - np.arange(near)
-        mask = (1 <= x) & (x <= reach[:, None, None])
         last = slice(state.length - near, state.length)
         return attend_to_buffer(Q, state.K[..., last, :], state.V[..., last, :], near, b, mask, self.scale), state

@@ -2,21 +2,21 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import as_one_axis
 from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.dot_product import attend_to_buffer
+from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.gathered import rows_at, sum_rows
 from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
 from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import Encoding
-from minitransformer.pullback import Pullback
+from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
 
 AT_ONCE = 2**19  # how many scores, or numbers in gathered keys, are in memory at once
@@ -312,7 +312,10 @@ def block_means(X: Array, there: Array, block: int) -> tuple[Array, BlockMeansPu
 
 
 class BlocksState(DecodingState):
-    """Keys and values of the positions so far, and the means of those blocks that are complete."""
+    """Keys and values of the positions so far, and the means of those blocks that are complete: of keys, and of values if wanted.
+
+    Where means of values are not wanted, they have no columns.
+    """
 
     past: KeysValues
     means: KeysValues
@@ -326,15 +329,47 @@ class BlocksState(DecodingState):
         """The state after these n more positions. A block is averaged once, when it is complete."""
         past = self.past.extended(K, V)
         old, new = (m // block * block for m in (self.length, past.length))
-        rows = (X[..., old:new, :] for X in (past.keys, past.values))
-        means = (block_means(X, np.ones(new - old, bool), block)[0] if new > old else X for X in rows)
-        return BlocksState(past, self.means.extended(*means))
+        if new == old:
+            return BlocksState(past, self.means)
+        rows = past.K[..., old:new, :], past.V[..., old:new, : self.means.V.shape[-1]]
+        return BlocksState(
+            past, self.means.extended(*(block_means(X, np.ones(new - old, bool), block)[0] for X in rows))
+        )
+
+
+class BlocksCore(Core):
+    """A core whose queries choose blocks by their means: how it writes a text on.
+
+    block           keys of a block
+    encoding        of positions in the scores; with one, the past is looked at as a whole
+    mean_values     whether the last query reads means of values, too
+    """
+
+    block: int
+    encoding: Any
+    mean_values: ClassVar[bool] = False
+
+    def _last_query(self, Q: Array, state: BlocksState, *streams: Array) -> Array:
+        """Y of the query of the last position alone, (*batch, H, 1, dv), without an encoding."""
+        raise TypeError(f"{type(self).__name__} does not say how one query looks at blocks")
+
+    def step(
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: BlocksState | None = None
+    ) -> tuple[Array, BlocksState]:
+        """For one new token, if there is no encoding, only means and what was chosen are read. A mean is made once."""
+        if state is None:
+            columns = V.shape[-1] if self.mean_values else 0
+            no_K, no_V = K[..., :0, :], V[..., :0, :]
+            state = BlocksState(KeysValues.of(no_K, no_V), KeysValues.of(no_K, no_V[..., :columns]))
+        state = state.extended(K, V, self.block)
+        if self.encoding is None and Q.shape[-2] == 1:
+            return self._last_query(Q, state, *streams), state
+        past = state.past
+        return self(params, Q, past.keys, past.values, *streams, causal=True, mask=None, rng=None)[0], state
 
 
 def attend_to_blocks(Q: Array, past: KeysValues, lists: Array, block: int) -> Array:
     """Attention of the last query alone to the blocks in its lists, the last of which is its own: O(chosen block d)."""
-    m = past.length
     j = as_one_axis(lists[..., None] * block + np.arange(block), -2)
-    slots = j.shape[-1] - (-m % block)  # the last ones of its own block are not there yet
-    K, V = (rows_at(X, np.minimum(j, m - 1))[..., 0, :, :] for X in (past.K, past.V))
-    return attend_to_buffer(Q, K, V, slots)
+    there = j.shape[-1] - (-past.length % block)  # the last ones of its own block are not there yet
+    return attend_to_chosen(Q, past.K, past.V, j[..., :there], 1, causal=False)[0]

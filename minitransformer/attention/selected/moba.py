@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
+from minitransformer.attention.core import NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.selected.chosen import (
+    BlocksCore,
     BlocksState,
     ChosenPullback,
     EncodedChosenPullback,
@@ -119,7 +119,7 @@ def _others(Q: Array, means: Array, there: Array, block: int, k: int, causal: bo
 
 
 @frozen
-class MoBA(Core):
+class MoBA(BlocksCore):
     """Each query looks at its own block, and at the `chosen` − 1 others whose mean key it likes best.
 
     encoding  of positions in the scores of the chosen pairs; a model puts its own there
@@ -153,17 +153,10 @@ class MoBA(Core):
         )
         return Y, NothingLearnedPullback(attention) if self.encoding is None else attention
 
-    def step(
-        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: BlocksState | None = None
-    ) -> tuple[Array, BlocksState]:
-        """O((m/block + chosen · block) d) for one new token, if there is no encoding: a mean is made once."""
-        if state is None:
-            state = BlocksState(*(KeysValues.of(K[..., :0, :], V[..., :0, :]) for _ in range(2)))
-        state = state.extended(K, V, self.block)
-        past, own = state.past, (state.length - 1) // self.block
-        if self.encoding is not None or Q.shape[-2] != 1:
-            return self(params, Q, past.keys, past.values, causal=True, mask=None, rng=None)[0], state
+    def _last_query(self, Q: Array, state: BlocksState, *streams: Array) -> Array:
+        """O((m/block + chosen · block) d)."""
+        own = (state.length - 1) // self.block
         S = Q @ state.means.keys[..., :own, :].mT
         others = largest_places(S, min(self.chosen - 1, own), np.array([own]))
         lists = np.concatenate([others, np.full((*Q.shape[:-1], 1), own)], -1)
-        return attend_to_blocks(Q, past, lists, self.block), state
+        return attend_to_blocks(Q, state.past, lists, self.block)

@@ -16,11 +16,11 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention, complete_blocks
-from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.core import refuse_more_queries
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.selected.chosen import (
     BlockMeansPullback,
+    BlocksCore,
     BlocksState,
     ChosenPullback,
     EncodedChosenPullback,
@@ -33,7 +33,7 @@ from minitransformer.attention.selected.chosen import (
 from minitransformer.attention.selected.gathered import only_those_there, refuse_no_window, who_is_there
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
-from minitransformer.functional import sigmoid, softmax
+from minitransformer.functional import loops_in, sigmoid, softmax
 from minitransformer.gather_scatter import for_each_head
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
@@ -184,25 +184,25 @@ class NSACorePullback(Pullback):
         return *(dparams or [NoParams()]), dQ, dK, dV, self.gate(dgates)
 
 
-def last_query(Q: Array, state: BlocksState, block: int, chosen: int, window: int) -> tuple[Array, Array, Array]:
+def views_of_last(Q: Array, state: BlocksState, block: int, chosen: int, window: int) -> tuple[Array, Array, Array]:
     """Y of the three branches for the query of the last position alone, each (*batch, H, 1, dv)."""
     (past, means), (*batch, H, _, d) = state, Q.shape
     m, G, complete, blocks = past.length, past.K.shape[-3], means.length, -(-past.length // block)
-    A, _ = softmax(Q.dtype.type(d**-0.5) * Q @ for_each_head(means.keys, (*batch, H)).mT)
+    chosen, window = min(max(chosen, 3), blocks), min(window, m)
+    if loops := loops_in("chosen_keys"):
+        return loops.views_of_last(Q, *past[:2], *means[:2], m, complete, block, chosen, window)
+    K_c, V_c = (for_each_head(X, (*batch, H)) for X in (means.keys, means.values))
+    A, _ = softmax(Q.dtype.type(d**-0.5) * Q @ K_c.mT)
     # the first block, its own and the one before are always chosen
-    weight = np.full((*past.K.shape[:-2], 1, blocks), np.inf, Q.dtype)
+    weight = np.full((*batch, G, 1, blocks), np.inf, Q.dtype)
     weight[..., 1 : blocks - 2] = A.reshape(*batch, G, H // G, 1, complete).sum(-3)[..., 1 : blocks - 2]
-    lists = largest_places(weight, min(max(chosen, 3), blocks), np.array([blocks]))
-    last = slice(max(m - window, 0), m)
-    return (
-        attend_to_buffer(Q, means.K, means.V, complete),
-        attend_to_blocks(Q, past, lists, block),
-        attend_to_buffer(Q, past.K[..., last, :], past.V[..., last, :], min(m, window)),
-    )
+    lists, last = largest_places(weight, chosen, np.array([blocks])), slice(m - window, m)
+    Y_w = attend_to_buffer(Q, past.K[..., last, :], past.V[..., last, :], window)
+    return A @ V_c, attend_to_blocks(Q, past, lists, block), Y_w
 
 
 @frozen
-class NSA(Core):
+class NSA(BlocksCore):
     """A coarse view of the whole past, an exact one of a few blocks of it, and a window, added as gates of the token say.
 
     block, chosen, window   as in `nsa_attention`. The three branches have the same keys and values
@@ -223,6 +223,7 @@ class NSA(Core):
     needs = "three gates from X"
     groups = True
     streams: ClassVar[dict[str, int]] = {"gates": 3}
+    mean_values = True
 
     def __post_init__(self) -> None:
         refuse_no_window(self.window)
@@ -245,16 +246,8 @@ class NSA(Core):
         Y, attention = nsa_attention(Q, K, V, gates, mask=mask, **options, encoding=self.encoding, params=params)
         return Y, NSACorePullback(gate, attention)
 
-    def step(
-        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: BlocksState | None = None
-    ) -> tuple[Array, BlocksState]:
-        """O((m/block + chosen · block + window) d) for one new token, if there is no encoding."""
-        if state is None:
-            state = BlocksState(*(KeysValues.of(K[..., :0, :], V[..., :0, :]) for _ in range(2)))
-        state = state.extended(K, V, self.block)
-        if self.encoding is not None or Q.shape[-2] != 1:
-            past = state.past
-            return self(params, Q, past.keys, past.values, *streams, causal=True, mask=None, rng=None)[0], state
+    def _last_query(self, Q: Array, state: BlocksState, *streams: Array) -> Array:
+        """O((m/block + chosen · block + window) d)."""
         gates, _ = sigmoid(streams[0])
-        views = last_query(Q, state, self.block, self.chosen, self.window)
-        return sum(gates[..., b : b + 1] * Y for b, Y in enumerate(views)), state
+        Y_c, Y_s, Y_w = views_of_last(Q, state, self.block, self.chosen, self.window)
+        return gates[..., 0:1] * Y_c + gates[..., 1:2] * Y_s + gates[..., 2:3] * Y_w

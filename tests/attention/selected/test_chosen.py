@@ -206,6 +206,23 @@ def test_memory_of_the_cores_grows_with_n(name):
     assert more < 2.3 * less
 
 
+@tiers
+@pytest.mark.parametrize("core", [NSA(), NSA(block=4, chosen=5, window=1), NSA(block=1), MoBA(block=4), MoBA(block=1)])
+def test_the_last_query_reads_what_it_reads_in_the_whole_text(core, tier):
+    """Also where the list is longer than the text, and where two heads share their keys."""
+    rng, groups = np.random.default_rng(0), 2 if core.groups else 4
+    Q, K, V, gates = (rng.standard_normal((2, heads, 40, w)) for heads, w in ((4, 8), (groups, 8), (groups, 6), (4, 3)))
+    streams, params, found, state = (gates,)[: len(core.streams)], core.init(rng), [], None
+    with mt.backend(tier):
+        for t in range(40):
+            new = (X[..., t : t + 1, :] for X in (Q, K, V, *streams))
+            y, state = core.step(params, *new, state=state)
+            found.append(y)
+        Y, _ = core(params, Q, K, V, *streams, causal=True)
+    np.testing.assert_allclose(np.concatenate(found, -2), Y, atol=1e-13)
+    assert state.means.values.shape == (2, groups, 40 // core.block, 6 if isinstance(core, NSA) else 0)
+
+
 def test_rows_that_many_have_chosen():
     rng = np.random.default_rng(0)
     index, X = rng.integers(-1, 6, (2, 7, 4)), rng.standard_normal((2, 6, 3))
