@@ -50,6 +50,7 @@ REGISTER = register() or 16  # bytes of a vector; where there are no such regist
 WIDE = 2 if REGISTER == 32 else 4  # vectors to a row of C
 NARROW = 2  # ... at its right edge, if the columns are no multiple of WIDE vectors
 WIDTH = 64  # columns of a memory
+LINE = 64  # bytes in a line of the cache; a vector that straddles two of them is read twice
 WRITTEN, READ, FADES = 0, 4, 8  # where rows below it begin: x of two positions, then for W_2; y of two, then for R_2; f
 AS_R, AS_R_2, AS_W, AS_W_SECOND, AS_W_2, AS_W_2_SECOND, AS_M = range(7)  # columns beside it, where its rows fade
 BY_ROWS, BY_COLUMNS = 1, 2  # how a memory fades, if it does
@@ -285,6 +286,25 @@ def _columns(fading, second, vectors_in_row, builder, number, size, arrays, posi
         phi.add_incoming(changed, loop)
     for i, (_, out) in enumerate(reads):
         write(last[i * vectors_in_row : (i + 1) * vectors_in_row], vectors(below, fixed(out)))
+
+
+@intrinsic
+def fetch(typingctx, X, t, c):
+    """Let WIDTH numbers, from X[t, c] on, come into the cache while other work goes on. X need not have such a row."""
+
+    def code(context, builder, signature, arguments):
+        array, (_, t, c) = context.make_array(signature.args[0])(context, builder, arguments[0]), arguments
+        size = context.get_abi_sizeof(context.get_value_type(signature.args[0].dtype))
+        row = builder.add(builder.ptrtoint(array.data, _i64), builder.mul(t, builder.extract_value(array.strides, 0)))
+        place, how = ir.IntType(8).as_pointer(), ir.IntType(32)
+        name, kind = "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [place, how, how, how])
+        prefetch = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        for line in range(0, WIDTH * size, LINE):
+            there = builder.add(row, builder.add(builder.mul(c, fixed(size)), fixed(line)))
+            builder.call(prefetch, [builder.inttoptr(there, place), how(0), how(3), how(1)])  # to read, soon, data
+        return context.get_dummy_value()
+
+    return types.void(X, types.int64, types.int64), code
 
 
 six_rows = intrinsic(_some_rows(6, WIDE))

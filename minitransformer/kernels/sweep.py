@@ -11,7 +11,8 @@ the delta rule and for gradients, is in scan.py.
 
 Why this is fast. Products of matrices over 64 positions need the weights of their pairs, and with a decay for each channel they
 are no product at all; all in all they take more multiply-adds than this. Here a panel never leaves the cache, since a column
-knows nothing of the others; and in the tier "micro" it is read and written once for two positions (passes.py).
+knows nothing of the others; and in the tier "micro" it is read and written once for two positions (passes.py). There too, r, w, x
+and y are fetched two positions before they are needed: not every processor foresees that the last position comes first.
 
 From a state S_0 on, M begins with that and not with zeros, and is S_n when the last position has written.
 
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.kernels.compiling import compiled, inlined
-from minitransformer.kernels.micro_kernel import AS_M, BY_COLUMNS, BY_ROWS, READS_2, WRITES_2
+from minitransformer.kernels.micro_kernel import AS_M, BY_COLUMNS, BY_ROWS, READS_2, WRITES_2, fetch
 from minitransformer.kernels.passes import (
     FADES,
     IN,
@@ -239,6 +240,16 @@ def write_and_find(memory, reads, writes, found, form, number, t, own, here, upo
             write_2[i] = -x_2[i]
 
 
+@inlined
+def fetch_ahead(reads, writes, found, t, here):
+    """Let what position t reads and writes come into the cache. There may be no such position."""
+    c0 = here.p * LANES
+    fetch(reads.R, t, here.k0)
+    fetch(writes.W, t, here.k0)
+    fetch(writes.X, t, c0)
+    fetch(found.Y, t, c0)
+
+
 @compiled
 def sweep(reads, writes, fades, found, here, reverse, upon, begun, loops, meeting, memory):
     """One panel of one head through the text; the arrays are those of the head, and `memory` is as `begin` leaves it.
@@ -269,6 +280,8 @@ def sweep(reads, writes, fades, found, here, reverse, upon, begun, loops, meetin
             below[IN_B:IN_2] = 0
             below[IN_2B:OUT] = 0
         for number in range(together):
+            if not loops:
+                fetch_ahead(reads, writes, found, t + 2 * further, here)
             if number == 1:
                 if form.fading == BY_COLUMNS:
                     columns_fade_between(fades.columns, at.u_2, c0, width, form.second, below)

@@ -20,11 +20,10 @@ from numba.extending import intrinsic
 
 from minitransformer.backend import current, register
 from minitransformer.kernels.compiling import any_order, as_it_is, compiled, inlined
-from minitransformer.kernels.micro_kernel import NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
+from minitransformer.kernels.micro_kernel import LINE, NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
 
 MICRO = register() > 0  # whether there is a micro-kernel here
 LANES = 64  # columns of a tile
-LINE = 64  # bytes in a line of the cache; a vector that straddles two of them is read twice
 ZERO = np.float32(0)
 
 
