@@ -18,7 +18,7 @@ def test_a_workflow_runs_commands_that_there_are(root, workflow):
     (job,) = workflow["jobs"].values()
     targets = re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     commands = [step["run"] for step in job["steps"] if "run" in step]
-    assert len(commands) == 2
+    assert commands
     assert all(command.removeprefix("make ") in targets for command in commands)
 
 

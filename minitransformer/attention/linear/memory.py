@@ -190,7 +190,7 @@ class Memory(Core):
         """The memory, and the tokens that the convolution sees again."""
         return "S, d·dv for each head" + (f", and {self.taps - 1} tokens" if self.taps else "")
 
-    def convolve(
+    def _convolve(
         self, params: Any, seen: Array | None, *arrays: Array, before: Array | None = None
     ) -> tuple[list[Array], Pullback | None]:
         """Q, K and V after the short convolution, if there is one, and its pullback or None. Hidden positions count as zeros."""
@@ -236,7 +236,7 @@ class Memory(Core):
             must_broadcast(mask, (*V.shape[:-1], K.shape[-2]))
         *gates, gate = streams
         K, V, *gates = (where_seen(seen, X) for X in (K, V, *gates))
-        (Q, K, V), convolve = self.convolve(params, seen, Q, K, V)
+        (Q, K, V), convolve = self._convolve(params, seen, Q, K, V)
         entries, prepare = self.prepare(params, Q, K, V, *gates)
         Y, recall = entries.repeated().hide(seen).recall()
         Z, finish = self.finish(params, Y, where_seen(seen, V), gate)
@@ -249,7 +249,7 @@ class Memory(Core):
         if state is None:
             state = MemoryState(np.zeros((*V.shape[:-2], K.shape[-1], V.shape[-1]), K.dtype), 0)
         *gates, gate = streams
-        (Q, K, V), convolve = self.convolve(params, None, Q, K, V, before=state.rows)
+        (Q, K, V), convolve = self._convolve(params, None, Q, K, V, before=state.rows)
         rows = None if convolve is None else convolve.rows[..., Q.shape[-2] :, :].copy()
         after = state.length + Q.shape[-2]
         if Q.shape[-2] == 1 and (loops := loops_in("step")) and (asked := self.ask(params, V, *gates)):

@@ -29,7 +29,7 @@ from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.checks import frozen
 from minitransformer.pullback import Pullback
-from minitransformer.typing import Array
+from minitransformer.typing import Array, Bool, Float, checked
 
 
 class Pattern:
@@ -87,9 +87,17 @@ class Pattern:
         """The tiles for n queries at the last n of m positions: one list, or one for each head."""
         return _tiles(self, n, m, causal)
 
+    @checked
     def attend(
-        self, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None, **options: Any
-    ) -> tuple[Array, Pullback]:
+        self,
+        Q: Float[Array, "*batch n d"],
+        K: Float[Array, "*shared m d"],
+        V: Float[Array, "*shared m dv"],
+        *,
+        causal: bool,
+        mask: Bool[Array, "..."] | None,
+        **options: Any,
+    ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
         """Attention to the pairs of the rule, and dQ, dK, dV = pullback(dY): by tiles, unless a rule knows better.
 
         options   sink and cap, as in `block_sparse_attention`

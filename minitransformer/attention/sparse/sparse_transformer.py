@@ -23,7 +23,7 @@ from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
-from minitransformer.typing import Array
+from minitransformer.typing import Array, Bool, Float, checked
 
 PAYS = 1536  # columns are used where a query meets more keys than that in the tiles that hold its pairs
 Part = Literal["both", "near", "far", "heads"]
@@ -86,9 +86,17 @@ class Strided(Factorised):
         low, high = (t - k) * TILE - (TILE - 1), (t - k) * TILE + TILE - 1
         return self._either((low < self.stride) & (high > -self.stride), high // self.stride >= -(-low // self.stride))
 
+    @checked
     def attend(
-        self, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None, **options: Any
-    ) -> tuple[Array, Pullback]:
+        self,
+        Q: Float[Array, "*batch n d"],
+        K: Float[Array, "*shared m d"],
+        V: Float[Array, "*shared m dv"],
+        *,
+        causal: bool,
+        mask: Bool[Array, "..."] | None,
+        **options: Any,
+    ) -> tuple[Float[Array, "*batch n dv"], Pullback]:
         """In columns, for a long causal text without a mask, sink or cap; else, and where numbers are not finite, in tiles."""
         n = Q.shape[-2]
         met = n * min(1, (2 * TILE - 1) / self.stride)  # keys of the tiles that hold a pair
