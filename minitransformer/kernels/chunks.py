@@ -40,7 +40,17 @@ from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
 from minitransformer.kernels.scan import Sums, SweptKernelAttentionPullback, swept_kernel_attention
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
-from minitransformer.kernels.tiles import LANES, add_product, fours, plain_loops, product, tile, tiles, transpose_into
+from minitransformer.kernels.tiles import (
+    LANES,
+    add_product,
+    fours,
+    plain_loops,
+    product,
+    put,
+    tile,
+    tiles,
+    transpose_into,
+)
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -92,7 +102,10 @@ def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
         j0 = i0 + offset
         new = j0 < m and j0 + LANES > 0  # whether there are keys at the positions of the chunk
         if i0 == 0 or len(S_before) > 1:
-            S_before[i0 // LANES], z_before[i0 // LANES] = S, z
+            for p in range(len(S)):
+                put(S[p], S_before[i0 // LANES, p])
+            for k in range(len(z)):
+                z_before[i0 // LANES, k] = z[k]
         take(A, i0, n, 0, A_tile)
         transpose_into(AT, A_tile, one)
         if new:
@@ -127,7 +140,8 @@ def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
         if new:
             add_rows(B_tile, z)
         if D.size:
-            D[i0 : i0 + LANES] = total[: n - i0]
+            for i in range(min(LANES, n - i0)):
+                D[i0 + i] = total[i]
 
 
 @compiled

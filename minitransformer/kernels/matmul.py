@@ -20,7 +20,7 @@ from minitransformer.backend import current
 from minitransformer.kernels.compiling import compiled
 from minitransformer.kernels.pointwise import for_loops
 from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
-from minitransformer.kernels.tiles import LANES, fours, product_in_registers, room, tile, tiles
+from minitransformer.kernels.tiles import LANES, fours, product_in_registers, put, room, tile, tiles
 from minitransformer.typing import Array
 
 INNER = 128  # rows of W at a time, 32 KiB in float32
@@ -33,7 +33,7 @@ def some_rows(X, panels, r0, Y):
     A, space = X[r0 : r0 + rows, :D], tile(LANES, X)
     if rows % 4:
         A = np.zeros((fours(rows), D), X.dtype)[:, :D]
-        A[:rows] = X[r0 : r0 + rows]
+        put(X[r0 : r0 + rows], A[:rows])
     for p in range(len(panels)):
         c0 = p * LANES
         y = Y[r0 : r0 + rows, c0 : c0 + LANES]
@@ -46,7 +46,7 @@ def some_rows(X, panels, r0, Y):
             else:
                 product_in_registers(C, A[:, k : k + len(W)], W, C, y.shape[1])
         if not whole:
-            y[:] = C[:rows, : y.shape[1]]
+            put(C[:rows, : y.shape[1]], y)
 
 
 @compiled

@@ -29,6 +29,7 @@ from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.few_queries import attend_plainly
 from minitransformer.kernels.few_rows import KINDS, gated_layers, norm_rows, product, two_layers
 from minitransformer.kernels.pointwise import GATES
+from minitransformer.kernels.tiles import put
 from minitransformer.typing import Array
 
 EPS = 1e-6  # of `rms_norm`, which makes queries and keys of length √d
@@ -103,9 +104,10 @@ def before(X, row, d, cos, sin, position, interleaved, eps, centre):
     for p in range(FIRST, len(row), EACH):
         W, b, gain, columns, turned = row[p : p + EACH]
         Y = of_all[start : start + B * columns].reshape(B, columns)
-        Y[:] = product(Z, matrix(W, D, columns, X), vector(b, columns, X))
+        put(product(Z, matrix(W, D, columns, X), vector(b, columns, X)), Y)
         if gain != 0:
-            Y[:] = norm_rows(Y.reshape(-1, d), vector(gain, d, X), np.zeros(d, X.dtype), EPS, False).reshape(Y.shape)
+            heads = Y.reshape(-1, d)
+            put(norm_rows(heads, vector(gain, d, X), np.zeros(d, X.dtype), EPS, False), heads)
         if turned:
             turn_rows(Y, d, cos[position], sin[position], interleaved)
         start += B * columns

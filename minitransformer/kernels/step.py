@@ -23,7 +23,7 @@ from minitransformer.kernels.few_rows import norm_rows
 from minitransformer.kernels.norms_and_loss import squares
 from minitransformer.kernels.pointwise import GATES, open_gate
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
-from minitransformer.kernels.tiles import dot
+from minitransformer.kernels.tiles import dot, put
 from minitransformer.typing import Array
 
 LEAST = {
@@ -45,10 +45,12 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
     corrects, gates, zero, one = beta.shape[1] > 0, decay.shape[2], Y.dtype.type(0), Y.dtype.type(1)
     for h in claimed(queue, len(Y)):
         e, held, sums = np.empty(V.shape[2], V.dtype), S[h], z_after[h]
-        sums[:] = z[h]
+        for c in range(z.shape[1]):
+            sums[c] = z[h, c]
         for t in range(V.shape[1]):
             q, k, y = Q[h, t], K[h, t], Y[h, t]
-            e[:] = V[h, t]
+            for c in range(len(e)):
+                e[c] = V[h, t, c]
             if corrects:
                 for c in range(len(k)):
                     a = decay[h, t, min(c, gates - 1)] if gates > 0 else one
@@ -71,7 +73,7 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
                     y[j] *= share
             held = after[h]
         if V.shape[1] == 0:
-            after[h] = held
+            put(held, after[h])
 
 
 def recurrence(

@@ -172,9 +172,11 @@ def begin(S, here, memory):
         memory.beside[:] = 1
         width = min(LANES, S.shape[1] - c0)
         for c in range(here.k1 - here.k0):
-            M[c * LANES : c * LANES + width] = S[here.k0 + c, c0 : c0 + width]
+            for j in range(width):
+                M[c * LANES + j] = S[here.k0 + c, c0 + j]
         if here.k0 == 0 and len(S) > here.k1:
-            below[ONE : ONE + width] = S[len(S) - 1, c0 : c0 + width]
+            for j in range(width):
+                below[ONE + j] = S[len(S) - 1, c0 + j]
 
 
 @compiled

@@ -27,6 +27,14 @@ LANES = 64  # columns of a tile
 ZERO = np.float32(0)
 
 
+@compiled
+def put(X, into):
+    """into[:] = X, row by row. (Numba takes seconds to compile the slice, most of them for the words of its error.)"""
+    for i in range(len(into)):
+        for c in range(into.shape[1]):
+            into[i, c] = X[i, c]
+
+
 @inlined
 def room(number, rows, dtype):
     """Memory for tiles, (number, rows, LANES), not filled, that begins with a line of the cache."""
