@@ -498,10 +498,15 @@ def _same(layer: Any, other: Any) -> bool:
 
 
 def left(result: tuple[Any, Any], arguments: dict[str, Any]) -> tuple[Any, Any]:
-    """Y and a state as they leave a step: the state is marked with its layer and its batch, to which alone it may go back."""
+    """Y and a state as they leave a step: the state is marked with its layer and its batch, to which alone it may go back.
+
+    raises   TypeError for a state that is another kind of tuple, which has no room for a mark
+    """
     Y, state = result
     if type(state) is tuple:
         state = DecodingState(state)
+    if isinstance(state, tuple) and not isinstance(state, DecodingState):
+        raise TypeError(f"{type(state).__name__}: should be a subclass of minitransformer.marks.DecodingState")
     return Y, state.marked(_owner(arguments)) if isinstance(state, DecodingState) else state
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -10,10 +10,12 @@ import pytest
 import minitransformer as mt
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.dot_product import AttentionPullback
+from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
-from minitransformer.marks import Pullback
+from minitransformer.marks import DecodingState, Pullback
 from minitransformer.models import LanguageModel
 from minitransformer.models.sequence_model import Written
+from minitransformer.pullback import NoParams
 from minitransformer.typing import Array, checked
 
 
@@ -94,3 +96,35 @@ def test_a_pullback_that_could_not_check_is_refused():
 
     with pytest.raises(TypeError, match=r"^Other: should be a subclass of minitransformer\.pullback\.Pullback$"):
         scaled(np.ones(2))
+
+
+def test_a_state_that_could_not_be_marked_is_refused(rng):
+    """In a reader's own layer: without a mark, that of a batch of two would go with a batch of one."""
+
+    class Sum(NamedTuple):
+        total: Array
+
+    class OwnState(DecodingState):
+        total: Array
+
+    @frozen
+    class Totals:
+        kind: type
+
+        def init(self, rng, dtype=np.float32):
+            return NoParams()
+
+        @checked
+        def step(self, params: NoParams, X: Array, state: Any = None) -> tuple[Array, Any]:
+            Y = X.cumsum(-2) + (0 if state is None else state.total)
+            return Y, self.kind(Y[..., -1:, :])
+
+    X = rng.standard_normal((2, 3, 4))
+    with pytest.raises(TypeError, match=r"^Sum: should be a subclass of minitransformer\.marks\.DecodingState$"):
+        Totals(Sum).step(NoParams(), X)
+    layer = Totals(OwnState)
+    _, state = layer.step(NoParams(), X[:, :2])
+    assert type(state) is OwnState
+    assert layer.step(NoParams(), X[:, 2:], state)[0] == pytest.approx(X.sum(-2, keepdims=True))
+    with pytest.raises(ValueError, match=r"state: it is that of a batch \(2,\), not \(1,\)"):
+        layer.step(NoParams(), X[:1, 2:], state)
