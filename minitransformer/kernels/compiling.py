@@ -31,6 +31,7 @@ from numba.np import linalg
 
 from minitransformer.backend import processor, register
 from minitransformer.kept_loops import keep_somewhere, kept_in
+from minitransformer.kernels.less_compiling import in_less_time
 
 # Numba's functions of arrays look for SciPy's BLAS when they are imported, 0.2 s, though no loop of the book calls it. Here that
 # search is put off until somebody's loop calls BLAS.
@@ -137,7 +138,7 @@ def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         loop = numba.njit(function, **options)
         if not numba.config.DISABLE_JIT:
-            loop._compile_for_args = _ctrl_c_comes_later()(_garbage_stays()(loop._compile_for_args))
+            loop._compile_for_args = _ctrl_c_comes_later()(_garbage_stays()(in_less_time()(loop._compile_for_args)))
             loop._cache._cache_file.save = functools.partial(_keep, loop._cache._cache_file)
             asked, loop._cache.load_overload = loop.get_call_template, _or_say(loop._cache.load_overload)
             loop.get_call_template = lambda args, kws: asked(tuple(map(numba.types.unliteral, args)), kws)

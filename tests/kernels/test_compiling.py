@@ -12,16 +12,24 @@ from minitransformer.backend import available
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
 
-def features(**environment):
-    """What Numba is told about the processor, in a fresh Python."""
+def said(code, **environment):
+    """What a fresh Python prints."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
-    code = "import minitransformer.kernels.compiling, numba; print(numba.config.CPU_FEATURES)"
     script = [sys.executable, "-c", code]
     return subprocess.run(script, env=clean | environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def features(**environment):
+    """What Numba is told about the processor, in a fresh Python."""
+    return said("import minitransformer.kernels.compiling, numba; print(numba.config.CPU_FEATURES)", **environment)
+
+
 def test_the_reader_s_choice_of_processor_is_kept():
     assert features(NUMBA_CPU_FEATURES="+sse2") == "+sse2"
+
+
+def test_the_reader_s_level_of_optimisation_is_kept():
+    assert said("from minitransformer.kernels.less_compiling import LEVEL; print(int(LEVEL))", NUMBA_OPT="1") == "1"
 
 
 def test_a_processor_that_was_named_has_nothing_of_this_one():

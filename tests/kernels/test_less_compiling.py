@@ -1,0 +1,71 @@
+"""The loops of the book are compiled in less time; what a reader compiles beside them is compiled as ever."""
+
+import pytest
+
+from minitransformer.backend import available
+
+pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
+
+
+def settings():
+    """What the block changes."""
+    import numba
+    from numba.core.codegen import CPUCodeLibrary
+    from numba.core.inline_closurecall import InlineWorker
+
+    return numba.config.OPT, CPUCodeLibrary._optimize_functions, InlineWorker.inline_ir
+
+
+def test_in_the_block_all_is_changed_and_after_it_nothing():
+    from minitransformer.kernels.less_compiling import LEVEL, in_less_time
+
+    @in_less_time()
+    def fail():
+        with in_less_time():
+            pass
+        level, *others = settings()
+        assert level == LEVEL
+        assert all(now is not then for now, then in zip(others, before[1:], strict=True))
+        raise ZeroDivisionError
+
+    before = settings()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert settings() == before
+
+
+def test_a_function_that_is_part_of_another_keeps_its_own_names():
+    """With branches, loops, a name that is set again, and itself in parts that are parts."""
+    import numba
+
+    from minitransformer.kernels.less_compiling import in_less_time
+
+    @numba.njit(inline="always")
+    def inner(x, n):
+        y = x
+        for i in range(n):
+            if i % 2:
+                y = y + x
+            else:
+                y = 2 * y
+        return y
+
+    @numba.njit(inline="always")
+    def middle(x):
+        y = inner(x, 3)
+        if y > 10:
+            y = inner(y, 2) - x
+        return y
+
+    def outer(x):
+        y = middle(x) + middle(x + 1)
+        for i in range(2):
+            y += inner(y, i)
+        return y
+
+    with in_less_time():
+        fast = numba.njit(outer)
+        fast(1)
+    plain = numba.njit(outer)
+    for x in range(6):
+        assert fast(x) == plain(x) == outer(x)
