@@ -1,6 +1,7 @@
 """Do two runs of a notebook agree? Byte for byte where floats allow, and within a tolerance where they do not.
 
-    text       equal, but for numbers, which may differ in the last place that is printed, or in the seventh digit
+    text       equal, but for numbers, which may differ in the last place that is printed, or in the seventh digit, and where
+               one does, for the spaces, since they line up a table
     SVG        equal, but for coordinates within a hundredth of a point
     PNG        pixels within 2 of 255, in the root mean square; with a palette, up to 8 of 255 are not counted
     metadata   equal: they say how large a picture is shown
@@ -95,9 +96,10 @@ def _unit(number: str) -> float:
 
 def _text_differ(old: str, new: str, close: Any) -> str:
     words = [" ".join(NUMBER.sub(" # ", text).split()) for text in (old, new)]
-    if words[0] != words[1]:
+    numbers = [NUMBER.findall(text) for text in (old, new)]
+    if words[0] != words[1] or (numbers[0] == numbers[1] and old != new):
         return _first_line(old, new)
-    for a, b in zip(NUMBER.findall(old), NUMBER.findall(new), strict=True):
+    for a, b in zip(*numbers, strict=True):
         if a != b and not close(a, b):
             return f"the number {a} became {b}"
     return ""

@@ -54,6 +54,8 @@ def svg(shift=0.0, image=0):
         ("3 heads", "4 heads", True),
         ("0.98 of 127", "0.98 of 128", True),
         ("[ 9.99999999]", "[10.00000000]", False),  # a number that became wider moves its neighbours
+        ("name    3", "name  3", True),
+        ("a\nb", "a b", True),
         ("a < b: True", "a < b: False", True),
         ("loss nan", "loss 0.5", True),
         ("the cat", "the dog", True),
