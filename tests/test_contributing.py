@@ -222,6 +222,14 @@ def test_the_experiment_has_a_record_the_figure_a_test_and_the_chapter_both(copy
     assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), done.stdout + done.stderr
 
 
+def test_a_new_chapter_is_run_with_those_before_and_after_it(root):
+    page = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^minitransformer book (\d\d 90 \d\d)$", page, re.MULTILINE)
+    numbers = sorted(["90", *(path.name[:2] for path in (root / "notebooks").glob("*.ipynb"))])
+    at = numbers.index("90")
+    assert line.split() == numbers[at - 1 : at + 2]
+
+
 # ------------------------------------------------------------------------------------------------------------ lint
 
 

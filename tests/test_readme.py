@@ -130,6 +130,13 @@ def test_shell_listings_run(root, tmp_path, monkeypatch):
         try_line(where, words, root)
 
 
+def test_each_training_of_a_listing_has_a_file_of_its_own(root):
+    """`train` writes over nothing: a second one into the same file would be refused."""
+    trainings = [words[1:] for _, words in shell_lines(root) if words[:2] == ["minitransformer", "train"]]
+    files = [cli.parser().parse_args(words).out for words in trainings]
+    assert len(set(files)) == len(files) > 5
+
+
 def try_line(where, words, root):
     name, *rest = words
     if name == "make":
