@@ -17,7 +17,10 @@ def settings():
 
 
 def test_in_the_block_all_is_changed_and_after_it_nothing():
-    from minitransformer.kernels.less_compiling import LEVEL, in_less_time
+    from minitransformer.kernels.less_compiling import CHANGES, LEVEL, in_less_time
+
+    if not CHANGES:
+        pytest.skip("an older Numba, which is left as it is")
 
     @in_less_time()
     def fail():
