@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.pullback import NoParams, Pullback, Tree
@@ -225,15 +226,10 @@ class Core(Part):
         return Y, state
 
 
-class NothingLearnedPullback(Pullback):
+class NothingLearnedPullback(AroundAttention):
     """The pullback of a core without parameters: that of its function, with NoParams() in front."""
 
     attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
         return NoParams(), *self.attention(dY)

@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW, must_broadcast, one_dtype, times
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
@@ -40,17 +41,12 @@ Gradient = Literal["unrolled", "implicit"]
 # ------------------------------------------------------------------------------------------------- one step
 
 
-class SharpenedPullback(Pullback):
+class SharpenedPullback(AroundAttention):
     """Q′ = β Q, so dQ = β dQ′ and dβ = ⟨dQ′, Q⟩, summed over what shares a β."""
 
     Q: Array
     beta: Array
     attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights, (*batch, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
         dQ, dK, dV = self.attention(dY)

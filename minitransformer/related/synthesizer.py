@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, scores
@@ -241,16 +242,11 @@ def mixed(logits: Logits, Q: Array, K: Array, w: tuple[Array, Array]) -> tuple[L
 # --------------------------------------------------------------------------------------- softmax and A V
 
 
-class ProductsPullback(Pullback):
+class ProductsPullback(AroundAttention):
     """Of keys that all samples share, the gradient is the sum over samples."""
 
     attention: Pullback
     shape: tuple[int, ...]  # of the keys
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Products, Array]:
         dqueries, dkeys, dV = self.attention(dY)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, one_pattern
 from minitransformer.attention.cache.keys_values import KeysValues
@@ -75,17 +76,12 @@ def _tiles(reach: tuple[int, ...], n: int, m: int) -> BlockPattern:
     return one_pattern([Before(r)(n, m, causal=True) for r in reach])
 
 
-class AdaptiveSpanPullback(Pullback):
+class AdaptiveSpanPullback(AroundAttention):
     """Back through attention with a bias for each offset, whose gradient goes on to z; and to another bias, if there is one."""
 
     attention: Pullback
     ramp: LogRampPullback
     bias_shape: tuple[int, ...] | None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dQ, dK, dV, db = self.attention(dY)
@@ -144,7 +140,7 @@ class SpanParams(NamedTuple):
     encoding: Tree = NoParams()
 
 
-class SpanCorePullback(Pullback):
+class SpanCorePullback(AroundAttention):
     """z = S · span, and the penalty λ/H Σ_h z_h is added to the loss: dspan = S (dz + λ/H · dadded)."""
 
     attention: Pullback
@@ -153,11 +149,6 @@ class SpanCorePullback(Pullback):
     rate: float
     added: float
     dadded: float = 0.0
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[SpanParams, Array, Array, Array]:
         dencoding, dQ, dK, dV, db = self.attention(dY)

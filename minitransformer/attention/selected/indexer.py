@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, refuse_more_queries
 from minitransformer.attention.merge import log_sum_exp
@@ -116,7 +117,7 @@ class IndexerParams(NamedTuple):
     encoding: Tree = NoParams()
 
 
-class IndexerPullback(Pullback):
+class IndexerPullback(AroundAttention):
     """Two separate ways back: dY through attention to Q, K and V; the added loss through the scores to the indexer.
 
     The indexer's inputs, X_q and X_k, get no gradient. Its loss needs the scores of chosen pairs alone, and `scores` holds these:
@@ -132,11 +133,6 @@ class IndexerPullback(Pullback):
     weight: float
     added: float
     dadded: float = 0.0
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[IndexerParams, Array, Array, Array]:
         dQ, dK, dw = self.scores(self.loss(self.weight * self.dadded)[..., None, :])

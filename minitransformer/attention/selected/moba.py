@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import NothingLearnedPullback, refuse_more_queries
 from minitransformer.attention.selected.chosen import (
     BlocksCore,
@@ -34,7 +35,7 @@ from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class MoBAPullback(Pullback):
+class MoBAPullback(AroundAttention):
     """The choice is constant: dQ, dK, dV of attention over the chosen pairs; with an encoding, dparams comes first."""
 
     attention: ChosenPullback | EncodedChosenPullback
@@ -43,11 +44,6 @@ class MoBAPullback(Pullback):
     def blocks(self) -> Array:
         """Which blocks each query has chosen, (*batch, n, ⌈m/block⌉)."""
         return self.attention.blocks
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         return self.attention(dY)
