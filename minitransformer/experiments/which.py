@@ -29,10 +29,9 @@ from minitransformer.data.text import python_docs
 from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Pullback, Tree, tree_get, tree_set, tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import TrainingDiverged, start, train
 from minitransformer.training.objective import LossPullback, NextByte
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 GROWS = True  # a kind that is registered later has no trials in the record yet
@@ -96,8 +95,7 @@ def run(trial: Trial) -> dict[str, Any]:
     """Bits per byte or the share of right answers, held out; how many numbers it learns, and when it diverged (0: never)."""
     task = TASKS[trial.task]
     model = model_of(trial.attention, task)
-    schedule = Cosine(task.rate, trial.steps, warmup=trial.steps // 10)
-    training = Training(trial.steps, task.size, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    training = usual_training(trial.steps, task.size, task.rate, trial.seed)
     state = start(model, training)
     if trial.attention == BAG:
         state = state._replace(params=even(state.params))
