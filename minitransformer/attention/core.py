@@ -56,6 +56,11 @@ class Part(Checked):
     adds_loss: bool = False
 
     @property
+    def causal_in_words(self) -> str:
+        """Whether it can be causal, in a word or two for a table."""
+        return "values only" if self.looks_ahead else {"either": "yes"}.get(self.causal, self.causal)
+
+    @property
     def prefix(self) -> int:
         """How many tokens it wants in front of the text: none, unless a subclass says so."""
         return 0
@@ -290,3 +295,8 @@ def refuse_more_queries(n: int, m: int) -> None:
 def where_seen(seen: Array | None, X: Array) -> Array:
     """X with zeros in the rows of keys that are not there, whatever stood in them."""
     return X if seen is None else np.where(seen, X, X.dtype.type(0))
+
+
+def where_it_is(seen: Array | None, X: Array) -> Array:
+    """X (…, n), a number for each token, with zeros for tokens that are not there; seen (…, n, 1), or None if all are."""
+    return X if seen is None else where_seen(seen[..., 0], X)

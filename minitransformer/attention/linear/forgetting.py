@@ -21,7 +21,7 @@ from minitransformer.arrays import FEW, one_dtype
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend, form
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.core import Core, seen_keys, where_it_is
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import softplus
@@ -54,11 +54,6 @@ def faded_keys(K: Array, whole: Array, rest: Array) -> Array:
 def fading(c: Array, n: int, dtype: Any) -> Array:
     """c_i − c_j of all pairs, (…, n, m), for queries that are the last n of the m positions."""
     return (c[..., c.shape[-1] - n :, None] - c[..., None, :]).astype(dtype)
-
-
-def where_it_is(seen: Array | None, X: Array) -> Array:
-    """X (…, n), a number for each token, with zeros for tokens that are not there; seen (…, n, 1), or None if all are."""
-    return X if seen is None else where_seen(seen[..., 0], X)
 
 
 def from_t_on(X: Array) -> Array:
