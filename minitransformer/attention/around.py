@@ -9,5 +9,5 @@ class AroundAttention(Pullback, named=False):
 
     @property
     def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, n, m), with the axis of the heads in the batch."""
+        """The weights of the attention inside: mostly matrices, (*batch, n, m), with the heads in the batch."""
         return self.attention.A

@@ -286,12 +286,6 @@ def seen_tokens(mask: Array | None, X: Array) -> Array | None:
     return np.broadcast_to(mask, shape)[..., 0, 0, :]
 
 
-def refuse_more_queries(n: int, m: int) -> None:
-    """Raise ValueError unless n queries can be the last of m positions."""
-    if n > m:
-        raise ValueError(f"Q: {n} queries for {m} keys: should be at most as many, at the last of the keys' positions")
-
-
 def where_seen(seen: Array | None, X: Array) -> Array:
     """X with zeros in the rows of keys that are not there, whatever stood in them."""
     return X if seen is None else np.where(seen, X, X.dtype.type(0))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.arrays import must_broadcast, one_dtype, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Mixer
@@ -241,7 +241,7 @@ class Latent(Mixer):
         D, H, r, d_r = self.width, self.heads, self._rank, self._rotary
 
         def weights(rows: int, columns: int) -> Array:
-            return rng.uniform(-1, 1, (rows, columns)).astype(dtype) * dtype(math.sqrt(3 / rows))
+            return uniform(rng, (rows, columns), dtype)
 
         r_q = self.query_rank or D
         W_q, W_qr, W_dc, W_kr = weights(r_q, D), weights(r_q, H * d_r), weights(D, r), weights(D, d_r)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
-from minitransformer.data.digits import digits
+from minitransformer.data.digits import digits, tokens_of
 from minitransformer.data.listops import VOCABULARY, listops
 from minitransformer.data.text import python_docs
 from minitransformer.functional import cross_entropy
@@ -291,16 +291,12 @@ class Pixels(Task):
         """Some pictures of those to learn from, drawn with repeats."""
         learn, _ = digits()
         chosen = rng.integers(0, len(learn.labels), size)
-        return Batch(_levels(learn.images[chosen]), learn.labels[chosen])
+        return Batch(tokens_of(learn.images[chosen]), learn.labels[chosen])
 
     def held_out(self) -> Batch:
         """The pictures that are not learned from."""
         images, labels = digits()[1]
-        return Batch(_levels(images), labels)
-
-
-def _levels(images: Array) -> Array:
-    return np.round(16 * images).astype(np.int64).reshape(len(images), -1)
+        return Batch(tokens_of(images), labels)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import numpy as np
 from minitransformer.arrays import FEW, must_broadcast, one_dtype, times
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, softmax
@@ -309,15 +309,10 @@ def hopfield_energy(
 # ------------------------------------------------------------------------------------------------ the core
 
 
-class HopfieldPullback(Pullback):
+class HopfieldPullback(NothingLearnedPullback):
     """The pullback of `hopfield_attention`, and NoParams for the parameters: there are none."""
 
     attention: UnrolledPullback | ImplicitPullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the reading, (*batch, H, n, m)."""
-        return self.attention.A
 
     @property
     def steps(self) -> Array:
@@ -328,9 +323,6 @@ class HopfieldPullback(Pullback):
     def settled(self) -> Array:
         """Whether each query stood still at the end, (*batch, H, n)."""
         return self.attention.settled
-
-    def __call__(self, dY: Array) -> tuple[Any, ...]:
-        return NoParams(), *self.attention(dY)
 
 
 @frozen

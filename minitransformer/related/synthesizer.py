@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import FEW
+from minitransformer.arrays import FEW, refuse_more_queries, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.attention.dot_product import dot_product_attention as dot_product
 from minitransformer.attention.masks import causal_mask
@@ -416,8 +416,7 @@ class Synthesizer(Core):
         H, d, m = self.heads, self.d, self.longest
 
         def layer(columns: int) -> tuple[Array, Array]:
-            W = rng.uniform(-1, 1, (H, d, columns)).astype(dtype) * dtype(math.sqrt(3 / d))
-            return W, np.zeros((H, columns), dtype)
+            return uniform(rng, (H, d, columns), dtype), np.zeros((H, columns), dtype)
 
         def normal(*shape: int, deviation: float = 1.0) -> Array:
             return (deviation * rng.standard_normal((H, *shape))).astype(dtype)

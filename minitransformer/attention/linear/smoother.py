@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minitransformer.arrays import inverse, must_broadcast, one_dtype, those_seen, times
+from minitransformer.arrays import inverse, must_broadcast, one_dtype, refuse_more_queries, those_seen, times
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
+from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen

@@ -14,11 +14,12 @@ from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, one_pattern
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sparse.pattern import TILE, Pattern
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import refuse_other_heads, unbroadcast
+from minitransformer.positions.encoding import queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
@@ -121,8 +122,7 @@ def adaptive_span_attention(
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys
     """
     one_dtype(Q=Q, K=K, V=V, z=z, bias=bias)
-    n, m = Q.shape[-2], K.shape[-2]
-    refuse_more_queries(n, m)
+    n, m = queries_last(Q, K)
     b, reach, pullback = log_ramp(z, ramp, m if longest is None else longest, n, m)
     if bias is not None:
         b = b + bias
@@ -215,8 +215,7 @@ class AdaptiveSpan(Core):
         """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError for causal=False."""
         self.refuse(causal=causal)
         refuse_other_heads(Q, self.heads)
-        n, m = Q.shape[-2], K.shape[-2]
-        refuse_more_queries(n, m)
+        n, m = queries_last(Q, K)
         z = self.largest * params.span
         b, reach, ramp = log_ramp(z, self.ramp, self.largest, n, m)
         Y, attention = attend(

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, refuse_more_queries
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.core import NothingLearnedPullback, refuse_more_queries
+from minitransformer.attention.core import NothingLearnedPullback
 from minitransformer.attention.selected.chosen import (
     BlocksCore,
     BlocksState,

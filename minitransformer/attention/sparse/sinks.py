@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast
+from minitransformer.arrays import must_broadcast, refuse_more_queries
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.cache.recent import Kept, Recent
-from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
+from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
