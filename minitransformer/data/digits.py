@@ -37,8 +37,3 @@ def digits() -> tuple[Digits, Digits]:
     images, labels = _all()
     cut = len(labels) - HELD_OUT
     return Digits(images[:cut], labels[:cut]), Digits(images[cut:], labels[cut:])
-
-
-def tokens_of(images: Array) -> Array:
-    """Pixels in a line, from 0 for paper to 16 for ink."""
-    return np.round(16 * images).astype(np.int64).reshape(len(images), -1)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.data.digits import digits, tokens_of
+from minitransformer.data.digits import digits
 from minitransformer.functional import cross_entropy, softmax
 from minitransformer.measurements.rows import in_use
 from minitransformer.models import SequenceModel
@@ -71,6 +71,11 @@ def drawn(kind: str, rng: np.random.Generator) -> Tree:
             path = f"stack.blocks.{k}.attention.{name}"
             params = tree_set(params, path, np.zeros_like(tree_get(params, path)))
     return params
+
+
+def tokens_of(images: Array) -> Array:
+    """Pixels in a line, from 0 for paper to 16 for ink."""
+    return np.round(16 * images).astype(np.int64).reshape(len(images), -1)
 
 
 def weights(table: Array) -> Array:

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
-from minitransformer.data.digits import digits, tokens_of
+from minitransformer.data.digits import digits
 from minitransformer.data.listops import VOCABULARY, listops
 from minitransformer.data.text import python_docs
+from minitransformer.experiments.heads_on_digits import tokens_of
 from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Pullback, Tree, tree_get, tree_set, tree_size
