@@ -1,4 +1,4 @@
-"""Helpers of definitions and compiled loops: checks of dtype and shape, 1 / D where D may be 0, sums without hidden NaNs."""
+"""Helpers of definitions and compiled loops: checks of dtype and shape, first weights, 1 / D where D may be 0, no hidden NaNs."""
 
 import math
 from collections.abc import Callable
@@ -48,6 +48,11 @@ def as_one_axis(X: Array, start: int, stop: int | None = None) -> Array:
 def heads(X: Array) -> Array:
     """All batch axes as one, for a loop: (*batch, n, d) to (B, n, d). A copy only if a loop can't read X where it is."""
     return for_reading(X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:]))
+
+
+def uniform(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> Array:
+    """A matrix (or a stack of them) with entries of variance 1 / rows: it keeps the variance of what it multiplies."""
+    return rng.uniform(-1, 1, shape).astype(dtype) * dtype(math.sqrt(3 / shape[-2]))
 
 
 def in_blocks(X: Array, block: int) -> Array:
@@ -119,6 +124,12 @@ def must_be_for_heads(X: Array, batch: tuple[int, ...], name: str) -> None:
     """Raise ValueError unless X is one number for all heads, or an array that broadcasts to (*batch,), one number for each."""
     if X.ndim:
         must_broadcast(X, batch, name, "one number for each head")
+
+
+def refuse_more_queries(n: int, m: int) -> None:
+    """Raise ValueError unless n queries can be the last of m positions."""
+    if n > m:
+        raise ValueError(f"Q: {n} queries for {m} keys: should be at most as many, at the last of the keys' positions")
 
 
 def must_broadcast(mask: Array, shape: tuple[int, ...], name: str = "mask", what: str = "the scores") -> Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray as Array  # as in `typing`, without waiting for Jaxtyping
 
-from minitransformer.pullback import Pullback, Tree, tree_items, tree_leaves, tree_map
+from minitransformer.pullback import Pullback, Tree, tree_items, tree_leaves, tree_map, tree_parts
 
 
 class GradientError(AssertionError):
@@ -173,7 +173,7 @@ def _check_form(path: str, a: Tree, grad: Tree, untrained: Sequence[str]) -> Non
     if isinstance(a, (tuple, list, dict)):
         if type(grad) is not type(a):
             raise GradientError(f"{path}: the gradient of a {type(a).__name__} is a {type(grad).__name__}")
-        parts, grads = _children(a), _children(grad)
+        parts, grads = tree_parts(a) or {}, tree_parts(grad) or {}
         if parts.keys() != grads.keys():
             raise GradientError(f"{path}: the gradient has the parts {list(grads)}, the tree {list(parts)}")
         for name, part in parts.items():
@@ -285,12 +285,6 @@ def _has_gradient(a: Tree) -> bool:
     """Whether an argument gets a gradient: real arrays and trees of them, even an empty tree; not tokens, masks or numbers."""
     leaves = tree_leaves(a)
     return any(_is_real(leaf) for leaf in leaves) or (isinstance(a, (tuple, list, dict)) and not leaves)
-
-
-def _children(tree: Tree) -> dict[Any, Tree]:
-    if isinstance(tree, dict):
-        return tree
-    return dict(zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True))
 
 
 def _cast(tree: Tree, dtype: Any) -> Tree:

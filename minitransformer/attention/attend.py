@@ -12,6 +12,7 @@ An encoding changes one of them, or two (positions/encoding.py), and the others 
 from typing import Any
 
 from minitransformer.arrays import must_broadcast, one_dtype, those_seen
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention
 from minitransformer.attention.core import NothingLearnedPullback
 from minitransformer.attention.dot_product import dot_product_attention, gradients_of_weights, weights
@@ -31,34 +32,24 @@ from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class TurnedPullback(Pullback):
+class TurnedPullback(AroundAttention):
     """Back through attention, then turned back."""
 
     q: Pullback
     k: Pullback
     attention: Pullback
 
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
-
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dparams, dQ, dK, *others = self.attention(dY)
         return dparams, self.q(dQ), self.k(dK), *others
 
 
-class OffsetBiasPullback(Pullback):
+class OffsetBiasPullback(AroundAttention):
     """Back through attention, then from the bias to its parameters. A bias of the core was added, and gets the same gradient."""
 
     bias: Pullback
     attention: Pullback
     shapes: tuple[tuple[int, ...], ...]  # of the bias, and of that of the core if there is one
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dQ, dK, dV, dsum, *dsink = self.attention(dY)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.gather_scatter import refuse_other_heads
 from minitransformer.pullback import NoParams, Pullback, Tree
@@ -53,6 +54,11 @@ class Part(Checked):
     unplaced: ClassVar[str] = "has no queries and keys that it could act on"
     moves: ClassVar[bool] = False
     adds_loss: bool = False
+
+    @property
+    def causal_in_words(self) -> str:
+        """Whether it can be causal, in a word or two for a table."""
+        return "values only" if self.looks_ahead else {"either": "yes"}.get(self.causal, self.causal)
 
     @property
     def prefix(self) -> int:
@@ -225,15 +231,10 @@ class Core(Part):
         return Y, state
 
 
-class NothingLearnedPullback(Pullback):
+class NothingLearnedPullback(AroundAttention):
     """The pullback of a core without parameters: that of its function, with NoParams() in front."""
 
     attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:
         return NoParams(), *self.attention(dY)
@@ -285,12 +286,11 @@ def seen_tokens(mask: Array | None, X: Array) -> Array | None:
     return np.broadcast_to(mask, shape)[..., 0, 0, :]
 
 
-def refuse_more_queries(n: int, m: int) -> None:
-    """Raise ValueError unless n queries can be the last of m positions."""
-    if n > m:
-        raise ValueError(f"Q: {n} queries for {m} keys: should be at most as many, at the last of the keys' positions")
-
-
 def where_seen(seen: Array | None, X: Array) -> Array:
     """X with zeros in the rows of keys that are not there, whatever stood in them."""
     return X if seen is None else np.where(seen, X, X.dtype.type(0))
+
+
+def where_it_is(seen: Array | None, X: Array) -> Array:
+    """X (…, n), a number for each token, with zeros for tokens that are not there; seen (…, n, 1), or None if all are."""
+    return X if seen is None else where_seen(seen[..., 0], X)

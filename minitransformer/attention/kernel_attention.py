@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import inverse, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
@@ -133,17 +134,12 @@ def kernel_attention(
     return value, KernelAttentionPullback(FQ, FK, V, Y, W, D, sees, normalise, initial)
 
 
-class FromFeaturesPullback(Pullback):
+class FromFeaturesPullback(AroundAttention):
     """Back through kernel attention, then through the features of queries and keys, which have nothing to learn."""
 
     q: Pullback
     k: Pullback
     attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights, (*batch, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         dFQ, dFK, dV = self.attention(dY)
@@ -246,18 +242,13 @@ class EluFeatures:
         return F, FeaturesPullback(pullback)
 
 
-class KernelCorePullback(Pullback):
+class KernelCorePullback(AroundAttention):
     """Back through the sums, then through the features of queries and of keys, whose parameters are the same."""
 
     q: Pullback
     k: Pullback
     attention: Pullback
     seen: Array | None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
         dFQ, dFK, dV = self.attention(dY)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.arrays import must_broadcast, one_dtype, uniform
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Mixer
 from minitransformer.attention.dot_product import dot_product_attention
@@ -32,18 +33,13 @@ from minitransformer.typing import Array, Bool, Float, checked
 ABSORBED = 4  # a step of at most so many tokens is absorbed: making keys of all that came before would take longer
 
 
-class ExpandedPullback(Pullback):
+class ExpandedPullback(AroundAttention):
     """Attention back to K_h, V_h and K_R. All heads had K_R: a sum over heads. C made keys and values: the sum of both."""
 
     attention: Pullback
     key: LinearPullback
     value: LinearPullback
     d: int
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         d, (dQ, dK, dV) = self.d, self.attention(dY)
@@ -52,7 +48,7 @@ class ExpandedPullback(Pullback):
         return dQ[..., :d], dQ[..., d:], dC_key + dC_value, dK[..., d:].sum(-3), dW_uk, dW_uv
 
 
-class AbsorbedPullback(Pullback):
+class AbsorbedPullback(AroundAttention):
     """With Q̃_h = Q_h W_uk,hᵀ and U_h = A_h C:  dU_h = dY_h W_uv,hᵀ,  dC = Σ_h (s dS_hᵀ Q̃_h + A_hᵀ dU_h), for C is key and value.
 
     dK_R = s Σ_h dS_hᵀ Q_R,h. These sums over heads are what attention gives to a key that all heads share.
@@ -63,11 +59,6 @@ class AbsorbedPullback(Pullback):
     U: Array
     W_uk: Array  # (H, r, d)
     W_uv: Array  # (H, r, dv)
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dQ, dK, dC_value = self.attention(dY @ self.W_uv.mT)
@@ -169,7 +160,7 @@ def _narrow(X: Array, W: Array, gamma: Array) -> tuple[Array, NarrowPullback]:
     return C, NarrowPullback(product, norm)
 
 
-class LatentPullback(Pullback):
+class LatentPullback(AroundAttention):
     """Combine, attend, and back through four projections to X, or to the queries' latent and from there to X."""
 
     queries: NarrowPullback | None
@@ -182,11 +173,6 @@ class LatentPullback(Pullback):
     attention: Pullback
     o: LinearPullback
     heads: int
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, n)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[LatentParams, Array]:
         dheads, dW_o = self.o(dY)
@@ -255,7 +241,7 @@ class Latent(Mixer):
         D, H, r, d_r = self.width, self.heads, self._rank, self._rotary
 
         def weights(rows: int, columns: int) -> Array:
-            return rng.uniform(-1, 1, (rows, columns)).astype(dtype) * dtype(math.sqrt(3 / rows))
+            return uniform(rng, (rows, columns), dtype)
 
         r_q = self.query_rank or D
         W_q, W_qr, W_dc, W_kr = weights(r_q, D), weights(r_q, H * d_r), weights(D, r), weights(D, d_r)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.dot_product import AttentionPullback, dot_product_attention
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class PartPullback(Pullback):
+class PartPullback(AroundAttention):
     """∂L_i/∂S_ij = A_ij: attention's own dS = A ⊙ (dA − D) gets A_ij dL_i, that is, D_i − dL_i in place of D_i = ⟨dy_i, y_i⟩.
 
     In the tiles D_i is made of dY and Y: one more column, dL in dY, −1 in Y and 0 in V, makes it ⟨dy_i, y_i⟩ − dL_i, and
@@ -27,11 +28,6 @@ class PartPullback(Pullback):
     attention: Pullback
     Y: Array
     V: Array
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrix of the part."""
-        return self.attention.A
 
     def __call__(self, gradients: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         dY, dL = gradients

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, uniform
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.output_gate import OutputGatePullback, output_gate
 from minitransformer.attention.softmax import SoftmaxAttention
@@ -288,7 +288,7 @@ class MultiHeadAttention(Mixer):
         queries, keys, values = (heads * d for heads in (self._query_heads, self._key_heads, self._groups))
 
         def weights(columns: int, rows: int = D) -> Array:
-            return rng.uniform(-1, 1, (rows, columns)).astype(dtype) * dtype(math.sqrt(3 / rows))
+            return uniform(rng, (rows, columns), dtype)
 
         def zeros(columns: int) -> Array | None:
             return np.zeros(columns, dtype) if self.bias else None

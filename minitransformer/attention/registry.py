@@ -112,8 +112,7 @@ def table() -> str:
     lines = [("attention", "cost", "causal", "remembers", "positions", "needs")]
     for name, part, _ in rows():
         remembers = part.remembers or ("does not write" if part.causal == "never" else "nothing: reads all again")
-        causal = "values only" if part.looks_ahead else {"either": "yes"}.get(part.causal, part.causal)
-        lines.append((name, part.cost, causal, remembers, positions(part), part.needs))
+        lines.append((name, part.cost, part.causal_in_words, remembers, positions(part), part.needs))
     widths = [max(len(row[k]) for row in lines) for k in range(len(lines[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in lines)
 

@@ -46,8 +46,7 @@ def map_of_attention(chapters: list[Path]) -> str:
     where = _chapter_of("attentions", chapters)
     lines = ["| name | what it is | cost | causal | chapter |", "|---|---|---|---|---|"]
     for name, part, what in registry.rows():
-        causal = "values only" if part.looks_ahead else {"either": "yes"}.get(part.causal, part.causal)
-        lines.append(f"| `{name}` | {_cell(what)} | {_cell(part.cost)} | {causal} | {where(name)} |")
+        lines.append(f"| `{name}` | {_cell(what)} | {_cell(part.cost)} | {part.causal_in_words} | {where(name)} |")
     return "\n".join(lines)
 
 

@@ -51,11 +51,11 @@ def report() -> str:
     return "\n".join([*lines, "", *(advice or ["Everything is there."])])
 
 
-def _package(name: str, advice: str = "") -> Finding:
+def _package(name: str) -> Finding:
     try:
         return Finding(name, version(name))
     except PackageNotFoundError:
-        return Finding(name, "not installed", advice or f"`make book` installs it, or pip install {name}")
+        return Finding(name, "not installed", f"`make book` installs it, or pip install {name}")
 
 
 def _blas() -> Iterator[Finding]:

@@ -1,11 +1,11 @@
 """The list of errata is whole: every test that it names is there, every test has a row, a chapter has a box for it."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
 
+from minitransformer.book.cross_references import prose
 from minitransformer.book.equations import SOURCES, tests_of
 from minitransformer.errata import Erratum, load
 
@@ -51,7 +51,5 @@ def _dangling(row: Erratum, root: Path) -> Iterator[str]:
 
 def boxes(notebook: Path) -> list[str]:
     """The boxes on errata of a chapter, without the signs at the beginnings of lines."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-    found = re.findall(r"^> \*\*Errat(?:um|a)\*\*.*?(?=\n[^>]|\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^> \*\*Errat(?:um|a)\*\*.*?(?=\n[^>]|\n\n|\Z)", prose(notebook), re.DOTALL | re.MULTILINE)
     return [re.sub(r"^> ?", "", box, flags=re.MULTILINE) for box in found]

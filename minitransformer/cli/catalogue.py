@@ -115,11 +115,10 @@ def _entry(name: str, names: Iterable[str], said: list[str]) -> Iterator[str]:
 
 def _of_attention(name: str, made: Any) -> str:
     part: Part = attention_of(made, EXAMPLE)
-    causal = "values only" if part.looks_ahead else {"either": "yes"}.get(part.causal, part.causal)
     remembers = part.remembers or ("does not write" if part.causal == "never" else "reads all again")
     remembers = f"remembers {part.remembers}" if part.remembers else remembers
     needs = f"; needs {part.needs}" if part.needs else ""
-    return f"{part.cost}; causal: {causal}; {remembers}; positions: {positions(part)}{needs}"
+    return f"{part.cost}; causal: {part.causal_in_words}; {remembers}; positions: {positions(part)}{needs}"
 
 
 def _pays(found: Table, name: str) -> list[str]:

@@ -5,6 +5,7 @@ import numpy as np
 from minitransformer.attention import delta_rule_step, gated_linear_attention, short_convolution
 from minitransformer.exercises.check import NotYet, choice, derivative, exercise, expect, likely, several, with_pullback
 from minitransformer.functional import silu
+from minitransformer.measurements.rows import unit
 
 
 @exercise("11.1")
@@ -207,9 +208,6 @@ def a_smaller_step(answer):
 
 def _examined(task, beta, d=32, m=8):
     """The error of the delta rule in the chapter's examination, on its texts."""
-
-    def unit(X):
-        return X / np.linalg.norm(X, axis=-1, keepdims=True)
 
     def pairs(count):
         return unit(rng.standard_normal((count, d)) / d**0.5 + 0.7 * mean), unit(rng.standard_normal((count, d)))

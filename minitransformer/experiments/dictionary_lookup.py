@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.arrays import uniform
 from minitransformer.functional import cross_entropy, linear, relu
 from minitransformer.pullback import Tree
 from minitransformer.related.graph import Edges, edges_of
 from minitransformer.related.graph_attention import GAT, GATv2
-from minitransformer.related.rnn import uniform
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
 

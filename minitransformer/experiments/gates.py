@@ -11,10 +11,9 @@ from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
 from minitransformer.models.gated_feed_forward import GATES
 from minitransformer.pullback import tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 
 PLAIN = ("relu", "gelu")
 HIDDEN, GATED = 256, 170  # 2 · 64 · 256 weights, and 3 · 64 · 170
@@ -50,7 +49,6 @@ def model_of(kind: str) -> LanguageModel:
 def run(trial: Trial) -> dict[str, Any]:
     """Held-out bits per byte."""
     model, objective = model_of(trial.kind), NextByte(python_docs(), 64)
-    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
-    training = Training(trial.steps, 8, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    training = usual_training(trial.steps, 8, 6e-3, trial.seed)
     params = train(model, objective, training, progress=False).params
     return {"parameters": tree_size(params), "bits": round(float(objective.bits(model, params).mean()), 4)}

@@ -16,7 +16,7 @@ from minitransformer.attention.linear import Performer
 from minitransformer.backend import available, backend
 from minitransformer.machine import keep_freed_memory
 from minitransformer.models import Block, FeedForward
-from minitransformer.pullback import NoParams
+from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array
 
 ALONE = True
@@ -31,7 +31,7 @@ KINDS = {
 }
 
 
-class ValuesPullback(tuple):
+class ValuesPullback(Pullback):
     """dV = dY, and nothing for queries and keys."""
 
     def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array]:

@@ -12,10 +12,9 @@ import numpy as np
 
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import last_rows_loss
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 KEYS, VALUES, ASKED = 64, 16, 8
@@ -52,10 +51,7 @@ def run(trial: Trial) -> dict[str, Any]:
         2 * KEYS + VALUES, n, 64, 2, 4, attention=(NEAR, trial.attention), positions="learned", outputs=VALUES
     )
     objective = LookUp(trial.pairs)
-    training = Training(
-        trial.steps, 32, Cosine(3e-3, trial.steps, warmup=trial.steps // 10), parts=1, seed=trial.seed,
-        look_every=trial.steps,
-    )  # fmt: skip
+    training = usual_training(trial.steps, 32, 3e-3, trial.seed)
     params = train(model, objective, training, progress=False).params
     tokens, values = objective.batch(JUDGED, np.random.default_rng(2**32))
     said = model(params, tokens)[0][:, -ASKED:].argmax(-1)

@@ -12,10 +12,9 @@ from typing import Any
 from minitransformer.data.text import python_docs
 from minitransformer.experiments.long_step import GLOBAL, model_of
 from minitransformer.pullback import tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 
 LONG, SHORT = 16384, 512
 WINDOW = "window:radius=127"
@@ -47,8 +46,7 @@ def run(trial: Trial) -> dict[str, Any]:
     """Bits per byte of the second half of the held-out text, each predicted from at least half a context."""
     model, objective = model_of(trial.attention, trial.context), NextByte(python_docs(), trial.context)
     batch = max(LONG // trial.context, 1) if trial.steps > 2 else 1
-    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
-    training = Training(trial.steps, batch, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    training = usual_training(trial.steps, batch, 6e-3, trial.seed)
     params = train(model, objective, training, progress=False).params
     bits = objective.bits(model, params)
     judged = bits[len(bits) // 2 :]

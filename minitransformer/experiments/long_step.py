@@ -5,15 +5,14 @@ for lengths that double; for dense attention also as the definition has it, with
 """
 
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from minitransformer.backend import backend, current
 from minitransformer.data.text import python_docs
+from minitransformer.experiments.linear_time import timed
 from minitransformer.functional import cross_entropy
 from minitransformer.models import LanguageModel
 
@@ -56,18 +55,12 @@ def run(trial: Trial) -> dict[str, Any]:
 
     with backend("numpy" if trial.matrices else current()):
         step()  # compiled, and warm
-        seconds = min(_seconds(step) for _ in range(trial.runs))
+        seconds = min(timed(step) for _ in range(trial.runs))
         tracemalloc.start()
         step()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     return {"seconds": round(seconds, 4), "bytes": peak}
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    start = perf_counter()
-    work()
-    return perf_counter() - start
 
 
 def model_of(attention: str, context: int) -> LanguageModel:

@@ -59,8 +59,9 @@ def trained(task: "ManyPairs", trial: Any, attention: str, *, depth: int) -> tup
     model = SequenceModel(
         task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=attention, causal=True
     )
-    training = Training(trial.steps, 64, Cosine(1e-2, trial.steps, trial.steps // 20), parts=1, seed=trial.seed)
-    return model, train(model, task, replace(training, look_every=trial.steps), progress=False).params
+    schedule = Cosine(1e-2, trial.steps, warmup=trial.steps // 20)
+    training = Training(trial.steps, 64, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    return model, train(model, task, training, progress=False).params
 
 
 class Asked(NamedTuple):

@@ -13,10 +13,9 @@ import numpy as np
 
 from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte, bits_of
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 CONTEXT, PASSAGES, FROM = 128, 32, 64
@@ -47,8 +46,7 @@ def run(trial: Trial) -> dict[str, Any]:
     future (each from its past and the end of another passage). By passage, so that differences have a standard error."""
     model = LanguageModel(context=CONTEXT, width=64, depth=2, heads=4, attention=trial.attention, positions="rope")
     objective = NextByte(python_docs(), CONTEXT)
-    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
-    training = Training(trial.steps, 8, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    training = usual_training(trial.steps, 8, 6e-3, trial.seed)
     params = train(model, objective, training, progress=False).params
     text = objective.text.held_out
     starts = np.linspace(0, len(text) - CONTEXT - 1, PASSAGES).astype(int)

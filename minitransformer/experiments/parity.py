@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback
+from minitransformer.training.objective import LossPullback, loss_of
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
@@ -45,8 +44,9 @@ def run(trial: Trial) -> dict[str, Any]:
     task, last = Parity(), PLACES[-1][-1]
     sizes: dict[str, Any] = {"width": trial.width, "depth": 1, "heads": 2, "hidden": 2 * trial.width, "outputs": 2}
     model = SequenceModel(2, context=last, **sizes, attention=trial.attention, positions="none", causal=True)
-    training = Training(trial.steps, 32, Cosine(1e-2, trial.steps, trial.steps // 20), parts=1, seed=trial.seed)
-    params = train(model, task, replace(training, look_every=trial.steps), progress=False).params
+    schedule = Cosine(1e-2, trial.steps, warmup=trial.steps // 20)
+    training = Training(trial.steps, 32, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    params = train(model, task, training, progress=False).params
     bits, parities = task.of(last, 200, np.random.default_rng(1))
     right = model(params, bits)[0].argmax(-1) == parities
     found: dict[str, Any] = {"parameters": tree_size(params)}
@@ -91,9 +91,7 @@ class Parity:
         self, model: Any, params: Tree, batch: Bits, rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(parity) over all bits."""
-        logits, model_pullback = model(params, batch.bits)
-        loss, loss_pullback = cross_entropy(logits, batch.parities)
-        return loss, LossPullback(model_pullback, loss_pullback)
+        return loss_of(model(params, batch.bits), batch.parities)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per answer on a hundred texts that are the same each time."""

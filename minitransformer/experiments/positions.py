@@ -14,13 +14,12 @@ import numpy as np
 from minitransformer.data import position_tasks
 from minitransformer.data.position_tasks import Samples
 from minitransformer.data.text import Text, python_docs
-from minitransformer.functional import cross_entropy
 from minitransformer.models import BERT, LanguageModel
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback, NextByte
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.objective import LossPullback, NextByte, loss_of
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 LENGTHS = {"copy": (16, 32, 64), "induction": (32, 64, 128), "text": (64, 128, 256), "order": (24,), "span": (24,)}
@@ -110,9 +109,8 @@ def text() -> Text:
 
 
 def recipe(task: str, seed: int, steps: int) -> Training:
-    """AdamW, with a rate that rises for a tenth of the steps and then falls."""
-    schedule = Cosine(RATE[task], steps, warmup=steps // 10)
-    return Training(steps, BATCH[task], schedule, parts=1, seed=seed, look_every=steps)
+    """The same for all encodings: batch and rate are those of the task."""
+    return usual_training(steps, BATCH[task], RATE[task], seed)
 
 
 def fit(task: str, positions: Any, seed: int, *, steps: int | None = None) -> Trained:
@@ -185,9 +183,9 @@ class Drawn:
         self, model: Any, params: Tree, batch: Samples, rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(right answer) over the answers that count."""
-        logits, model_pullback = model(params, batch.tokens, rng=rng)
-        loss, loss_pullback = cross_entropy(self._answers(logits), batch.targets, mask=batch.counts)
-        return loss, LossPullback(AnswersPullback(model_pullback, self.task == "span"), loss_pullback)
+        logits, pullback = model(params, batch.tokens, rng=rng)
+        answers = self._answers(logits), AnswersPullback(pullback, self.task == "span")
+        return loss_of(answers, batch.targets, batch.counts)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per answer on 64 samples that training does not see."""

@@ -14,9 +14,8 @@ from minitransformer.measurements.low_rank import held
 from minitransformer.measurements.rows import in_use
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 PASSAGES = 4  # of the held-out text, whose attention matrices are measured
@@ -44,10 +43,7 @@ def small(trial: Trial) -> Trial:
 def run(trial: Trial) -> dict[str, Any]:
     """Bits for each missing byte; and by layer, before and after: the share of a quarter of the singular values, keys in use."""
     model, objective = prepare("softmax", trial.n)
-    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
-    training = Training(
-        trial.steps, max(TOKENS // trial.n, 1), schedule, parts=1, seed=trial.seed, look_every=trial.steps
-    )
+    training = usual_training(trial.steps, max(TOKENS // trial.n, 1), 6e-3, trial.seed)
     tokens = objective.judged()[0][:PASSAGES]
     fresh = model.init(np.random.default_rng(trial.seed))
     trained = train(model, objective, training, progress=False).params

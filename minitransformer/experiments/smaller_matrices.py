@@ -13,13 +13,11 @@ import numpy as np
 
 from minitransformer.data.text import Text, python_docs
 from minitransformer.data.text import batch as draw
-from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.objective import LossPullback, loss_of
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 TAKEN_OUT = 256  # the token that stands for a missing byte
@@ -57,14 +55,7 @@ def small(trial: Trial) -> Trial:
 def run(trial: Trial) -> dict[str, Any]:
     """Bits for each missing byte of the held-out text, the mean of −log₂ P."""
     model, objective = prepare(trial.attention, trial.n)
-    training = Training(
-        trial.steps,
-        max(TOKENS // trial.n, 1),
-        Cosine(6e-3, trial.steps, warmup=trial.steps // 10),
-        parts=1,
-        seed=trial.seed,
-        look_every=trial.steps,
-    )
+    training = usual_training(trial.steps, max(TOKENS // trial.n, 1), 6e-3, trial.seed)
     params = train(model, objective, training, progress=False).params
     return {
         "parameters": tree_size(params),
@@ -116,9 +107,7 @@ class Missing:
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P of the missing bytes."""
         tokens, wanted, missing = batch
-        logits, model_pullback = model(params, tokens, rng=rng)
-        loss, loss_pullback = cross_entropy(logits, wanted, mask=missing)
-        return loss, LossPullback(model_pullback, loss_pullback)
+        return loss_of(model(params, tokens, rng=rng), wanted, missing)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits for each missing byte of the held-out passages."""

@@ -12,10 +12,9 @@ import numpy as np
 from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import tree_set
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 CONTEXT, RAMP, DEPTH, HEADS = 256, 16, 3, 4
@@ -48,8 +47,7 @@ def run(trial: Trial) -> dict[str, Any]:
     attention = f"span:ramp={RAMP},penalty={trial.penalty}" if spans else "softmax"
     model = LanguageModel(context=CONTEXT, width=64, depth=DEPTH, heads=HEADS, attention=attention, positions="rope")
     objective = NextByte(python_docs(), CONTEXT)
-    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
-    training = Training(trial.steps, 4, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    training = usual_training(trial.steps, 4, 6e-3, trial.seed)
     state = start(model, training)
     for k in range(DEPTH if spans else 0):
         half = np.full(HEADS, FIRST, np.float32)

@@ -13,10 +13,9 @@ import numpy as np
 
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_get, tree_set, tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import last_rows_loss
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 PAIRS, KEYS, VALUES = 8, 32, 8
@@ -68,7 +67,7 @@ def fit(kind: str, task: "Questions", seed: int, steps: int) -> tuple[SequenceMo
     model = SequenceModel(
         KEYS * (VALUES + 1), 2 * PAIRS, 32, 1, 2, 64, attention=KINDS[kind], positions="learned", outputs=VALUES
     )
-    training = Training(steps, 64, Cosine(1e-2, steps, warmup=steps // 10), parts=1, seed=seed, look_every=steps)
+    training = usual_training(steps, 64, 1e-2, seed)
     state = start(model, training)
     if kind == "bag of tokens":  # all logits equal
         path = "stack.blocks.0.attention.core.logits.R"

@@ -47,7 +47,7 @@ class Row:
     @property
     def causal(self) -> str:
         """Whether it can be causal, in a word."""
-        return "values only" if self.part.looks_ahead else {"either": "yes"}.get(self.part.causal, self.part.causal)
+        return self.part.causal_in_words
 
     @property
     def state(self) -> str:
@@ -84,19 +84,17 @@ class Row:
 
         None outside of these lengths.
         """
-        known = list(self.cost)
-        if not known or not known[0] <= n <= known[-1]:
-            return None
-        logs = np.log([self.cost[length].yardsticks[what] for length in known])
-        return float(np.exp(np.interp(math.log(n), np.log(known), logs)))
+        return self._between(n, [measured.yardsticks[what] for measured in self.cost.values()])
 
     def megabytes(self, n: float, what: int) -> float | None:
         """MiB at any length, found in the same way; None outside of the lengths that were run."""
+        return self._between(n, [measured.MB[what] for measured in self.cost.values()])
+
+    def _between(self, n: float, found: list[float]) -> float | None:
         known = list(self.cost)
         if not known or not known[0] <= n <= known[-1]:
             return None
-        logs = np.log([self.cost[length].MB[what] for length in known])
-        return float(np.exp(np.interp(math.log(n), np.log(known), logs)))
+        return float(np.exp(np.interp(math.log(n), np.log(known), np.log(found))))
 
     def mean(self, task: str) -> float | None:
         """The mean of its seeds in a task; None if it was not run on it."""

@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.objective import LossPullback, loss_of
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 PLACES, ENDS, STEPS = 10, 2, 8  # places; those that lead to themselves; steps at most
@@ -62,9 +60,7 @@ class WhereOneEnds:
 
     def loss(self, model: Any, params: Tree, batch: Walks, rng: Any = None) -> tuple[Any, LossPullback]:
         """Mean of −log P(end)."""
-        logits, model_pullback = model(params, batch.leads, rng=rng)
-        loss, loss_pullback = cross_entropy(logits, batch.ends)
-        return loss, LossPullback(model_pullback, loss_pullback)
+        return loss_of(model(params, batch.leads, rng=rng), batch.ends)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per answer on a hundred samples that are the same each time."""
@@ -96,10 +92,7 @@ def run(trial: Trial) -> dict[str, Any]:
     halts = f"universal:halting=accumulated,ponder={trial.ponder}"
     stack = halts if trial.ponder > 0 else "universal:halting=fixed" if trial.ponder == 0 else "plain"
     model = SequenceModel(PLACES, PLACES, trial.width, STEPS, 4, outputs=PLACES, stack=stack)
-    schedule = Cosine(3e-3, trial.steps, warmup=trial.steps // 10)
-    training = Training(
-        trial.steps, BATCH, schedule, parts=1, seed=trial.seed, look_every=trial.steps, save_every=trial.steps
-    )
+    training = usual_training(trial.steps, BATCH, 3e-3, trial.seed)
     params = train(model, WhereOneEnds(), training, progress=False).params
     held_out = walks(JUDGED, np.random.default_rng(10**6 + trial.seed))
     logits, pullback = model(params, held_out.leads)

@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 
 from minitransformer.backend import backend
-from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.positions import LearnableSinusoids, NoPositions, SinusoidalPositions
 from minitransformer.pullback import Tree
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.objective import LossPullback, loss_of
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 START, WIDTH = 0, 32
@@ -63,7 +61,7 @@ def fit(positions: str, seed: int = 0, *, steps: int = 400) -> tuple[SequenceMod
     """Model and parameters after so many steps of 32 sequences."""
     sizes: dict[str, Any] = {"width": WIDTH, "depth": 1, "heads": 1, "hidden": 32}
     model = SequenceModel(TokenBefore.vocabulary, **sizes, positions=POSITIONS[positions](WIDTH))
-    training = Training(steps, 32, Cosine(1e-2, steps, steps // 10), parts=1, seed=seed, look_every=steps)
+    training = usual_training(steps, 32, 1e-2, seed)
     return model, train(model, TokenBefore(), training, progress=False).params
 
 
@@ -101,9 +99,7 @@ class TokenBefore:
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(token before)."""
         tokens, targets = batch
-        logits, model_pullback = model(params, tokens)
-        loss, loss_pullback = cross_entropy(logits, targets)
-        return loss, LossPullback(model_pullback, loss_pullback)
+        return loss_of(model(params, tokens), targets)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per token on a hundred sequences that are the same each time."""

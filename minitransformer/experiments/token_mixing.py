@@ -13,10 +13,9 @@ from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import tree_size
 from minitransformer.related.gmlp import GMLP
-from minitransformer.training.choices import Training
-from minitransformer.training.loop import start, train
+from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 CONTEXT, DEPTH = 64, 3
@@ -66,10 +65,8 @@ def explained(M: Array) -> float:
 def run(trial: Trial) -> dict[str, Any]:
     """Held-out bits per byte; of gMLP how near each layer's M is to a convolution, and for one seed M itself, row by row."""
     model, objective = model_of(trial.kind), NextByte(python_docs(), CONTEXT)
-    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
-    training = Training(trial.steps, 8, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
-    state = start(model, training)
-    params = train(model, objective, training, state=state, progress=False).params
+    training = usual_training(trial.steps, 8, 6e-3, trial.seed)
+    params = train(model, objective, training, progress=False).params
     found: dict[str, Any] = {
         "parameters": tree_size(params),
         "bits": round(float(objective.bits(model, params).mean()), 4),

@@ -26,13 +26,13 @@ from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
 from minitransformer.data.digits import digits
 from minitransformer.data.listops import VOCABULARY, listops
 from minitransformer.data.text import python_docs
+from minitransformer.experiments.heads_on_digits import tokens_of
 from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Pullback, Tree, tree_get, tree_set, tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import TrainingDiverged, start, train
 from minitransformer.training.objective import LossPullback, NextByte
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 GROWS = True  # a kind that is registered later has no trials in the record yet
@@ -96,8 +96,7 @@ def run(trial: Trial) -> dict[str, Any]:
     """Bits per byte or the share of right answers, held out; how many numbers it learns, and when it diverged (0: never)."""
     task = TASKS[trial.task]
     model = model_of(trial.attention, task)
-    schedule = Cosine(task.rate, trial.steps, warmup=trial.steps // 10)
-    training = Training(trial.steps, task.size, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    training = usual_training(trial.steps, task.size, task.rate, trial.seed)
     state = start(model, training)
     if trial.attention == BAG:
         state = state._replace(params=even(state.params))
@@ -293,16 +292,12 @@ class Pixels(Task):
         """Some pictures of those to learn from, drawn with repeats."""
         learn, _ = digits()
         chosen = rng.integers(0, len(learn.labels), size)
-        return Batch(_levels(learn.images[chosen]), learn.labels[chosen])
+        return Batch(tokens_of(learn.images[chosen]), learn.labels[chosen])
 
     def held_out(self) -> Batch:
         """The pictures that are not learned from."""
         images, labels = digits()[1]
-        return Batch(_levels(images), labels)
-
-
-def _levels(images: Array) -> Array:
-    return np.round(16 * images).astype(np.int64).reshape(len(images), -1)
+        return Batch(tokens_of(images), labels)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, outer_labels
 from minitransformer.typing import Array
 
 COLOURS = mpl.colormaps["RdBu"].resampled(61)  # few enough for the palette of a PNG; the middle one is for zero
@@ -50,10 +50,7 @@ def draw(data: FourTermsOfBert) -> Figure:
         ax.set_yticks(n, data.tokens)
         ax.tick_params(left=ax in axes[:, 0], bottom=ax in axes[1])
         ax.spines[:].set(visible=True, color="0.7")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("query $i$")
-    for ax in axes[1]:
-        ax.set_xlabel("key $j$")
+    outer_labels(axes, "key $j$", "query $i$")
     fig.colorbar(image, ax=axes, shrink=0.6, aspect=30, label="score, less the mean of its row")
     return fig
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.bert_heads import PRONOUNS, SENTENCE
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, outer_labels
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -51,9 +51,6 @@ def draw(heads: Heads) -> Figure:
         ax.set_yticks(n, heads.tokens)
         ax.tick_params(length=0, pad=5)
         ax.spines[["top", "right"]].set_visible(True)
-    for ax in axes[:, 0]:
-        ax.set_ylabel("token $i$ looks …")
-    for ax in axes[-1]:
-        ax.set_xlabel("… at token $j$")
+    outer_labels(axes, "… at token $j$", "token $i$ looks …")
     fig.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=30, label="attention weight $A_{ij}$")
     return fig

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import BigBird, Pattern, RandomKeys, Window
 from minitransformer.figures.interaction_matrices import squares
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, outer_labels
 from minitransformer.typing import Array
 
 NEAR, DRAWN, GLOBAL = 1, 2, 3
@@ -53,8 +53,5 @@ def draw(data: GlobalTokens) -> Figure:
         if name == "ETC":
             for line in (ax.axhline, ax.axvline):
                 line(GLOBALS + 0.5, color="black", linewidth=2, linestyle="-")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("query $i$")
-    for ax in axes[-1]:
-        ax.set_xlabel("key $j$")
+    outer_labels(axes, "key $j$", "query $i$")
     return fig

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.gru_maps import TEXT
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, outer_labels
 from minitransformer.typing import Array
 
 
@@ -42,10 +42,7 @@ def draw(data: Maps) -> Figure:
     for ax, A, distance in zip(axes[1], data.attention, data.distances, strict=True):
         picture = _map(ax, A, letters, letters)
         ax.set_title(f"head, mean distance {distance:.1f}")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("row i")
-    for ax in axes[1]:
-        ax.set_xlabel("column j")
+    outer_labels(axes, "column j", "row i")
     fig.colorbar(picture, ax=axes, label="weight", location="bottom", shrink=0.6, aspect=30, pad=0.02)
     return fig
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import MultiHeadAttention, MultiHeadParams, dot_product_attention, unweighted_attention
 from minitransformer.backend import backend
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, outer_labels
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -77,8 +77,5 @@ def draw(data: Heads) -> Figure:
         ax.set_yticks(places, data.words)
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
-    for ax in axes[:, 0]:
-        ax.set_ylabel("query: looks")
-    for ax in axes[1]:
-        ax.set_xlabel("key: looked at")
+    outer_labels(axes, "key: looked at", "query: looks")
     return fig

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import Fixed, Local, Pattern, Window
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, outer_labels
 from minitransformer.typing import Array
 
 BLOCK = 6
@@ -51,8 +51,5 @@ def draw(data: InteractionMatrices) -> Figure:
     for ax, (name, mask) in zip(axes.flat, data.masks.items(), strict=True):
         squares(ax, mask, name)
         ax.set(xticks=(1, n // 2, n), yticks=(1, n // 2, n))
-    for ax in axes[:, 0]:
-        ax.set_ylabel("query $i$")
-    for ax in axes[-1]:
-        ax.set_xlabel("key $j$")
+    outer_labels(axes, "key $j$", "query $i$")
     return fig

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from minitransformer import files
 from minitransformer.backend import backend
 from minitransformer.data.text import encode
-from minitransformer.figures.style import STYLE, figure
+from minitransformer.figures.style import STYLE, figure, outer_labels
 from minitransformer.pullback import Pullback
 from minitransformer.training.checkpoint import load
 from minitransformer.typing import Array
@@ -58,10 +58,7 @@ def draw_heads(found: Heads) -> Figure:
         ax.tick_params(length=0, labelsize=min(18, 260 / n))
         ax.set_yticks(range(n), found.signs) if n <= NAMED else ax.set_yticks([])
         ax.set_xticks(range(n), found.signs) if n <= NAMED and A.shape[-1] == n else ax.set_xticks([])
-    for ax in axes[:, 0]:
-        ax.set_ylabel("byte $i$ looks …")
-    for ax in axes[-1]:
-        ax.set_xlabel("… at $j$")
+    outer_labels(axes, "… at $j$", "byte $i$ looks …")
     return fig
 
 

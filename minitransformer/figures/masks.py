@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from minitransformer.attention import causal_mask, padding_mask, scores
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, outer_labels
 from minitransformer.functional import softmax
 from minitransformer.typing import Array
 
@@ -46,9 +46,6 @@ def draw(data: Masks) -> Figure:
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
     axes[0, 0].set(xticks=range(1, m + 1), yticks=range(1, m + 1), ylim=(m + 0.5, 0.5))
-    for ax in axes[:, 0]:
-        ax.set_ylabel("query $i$")
-    for ax in axes[1]:
-        ax.set_xlabel("key $j$")
+    outer_labels(axes, "key $j$", "query $i$")
     fig.colorbar(image, ax=axes, label="weight $A_{ij}$", location="bottom", shrink=0.6, aspect=30)
     return fig

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import gated_delta_step, gated_linear_step
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, outer_labels
 from minitransformer.measurements.rows import unit
 from minitransformer.typing import Array
 
@@ -57,9 +57,6 @@ def draw(data: MemoryThroughTime) -> Figure:
         image = ax.imshow(np.ma.masked_invalid(error), vmin=0, vmax=1.75, cmap="viridis", aspect="auto")
         ax.axvline(BORDER - 0.5, color="black", linestyle=":", linewidth=2)
         ax.set_title(name)
-    for ax in axes[1]:
-        ax.set_xlabel("position t")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("pair")
+    outer_labels(axes, "position t", "pair")
     fig.colorbar(image, ax=axes, label="error of what its key reads")
     return fig

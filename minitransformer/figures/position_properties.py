@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.position_readers import Properties
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, outer_labels
 from minitransformer.typing import Array
 
 
@@ -39,10 +39,7 @@ def draw(data: PositionProperties) -> Figure:
     for ax, (name, A) in zip(axes.flat, data.A.items(), strict=True):
         image = ax.imshow(A, norm=colours, extent=(0.5, len(A) + 0.5, len(A) + 0.5, 0.5))
         ax.set(title=name, xticks=(1, 12, 23), yticks=(1, 12, 23))
-    for ax in axes[:, 0]:
-        ax.set_ylabel("query $i$")
-    for ax in axes[1]:
-        ax.set_xlabel("key $j$")
+    outer_labels(axes, "key $j$", "query $i$")
     bar = fig.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=30, pad=0.02, extend="min")
     bar.set_label("mean weight")
     bar.set_ticks([0.01, 0.1], labels=["0.01", "0.1"])

@@ -1,14 +1,14 @@
 """The state of a decoder that is a recurrent network, as it fills, and its bytes beside those of keys and values."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import elu_features, kernel_attention_step, kernel_state
+from minitransformer.experiments.reading_and_writing import size_of
 from minitransformer.figures.style import figure, merged
 from minitransformer.models import LanguageModel
-from minitransformer.pullback import tree_leaves
 from minitransformer.typing import Array
 
 SHOWN = (1, 2, 4, 8)  # tokens after which the state is shown
@@ -44,14 +44,8 @@ def remembered(attention: str, lengths: tuple[int, ...]) -> Array:
     found = []
     for n in lengths:
         _, state = model.step(params, tokens[:n])
-        found.append(sum(_size_of(block) for block in state.blocks))
+        found.append(sum(size_of(block) for block in state.blocks))
     return np.array(found)
-
-
-def _size_of(state: Any) -> int:
-    if hasattr(state, "keys"):
-        return state.keys.nbytes + state.values.nbytes
-    return sum(a.nbytes for a in tree_leaves(tuple(state)) if isinstance(a, np.ndarray))
 
 
 def data() -> StateFilling:

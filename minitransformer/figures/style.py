@@ -64,6 +64,14 @@ def merged(fig: Figure, panels: Any) -> Any:
     return fig.add_subplot(panels[0].get_gridspec()[row, :])
 
 
+def outer_labels(axes: Any, x: str, y: str) -> None:
+    """Name the axes of a grid of panels once: y beside those on the left, x below those of the last row."""
+    for ax in axes[:, 0]:
+        ax.set_ylabel(y)
+    for ax in axes[-1]:
+        ax.set_xlabel(x)
+
+
 def _told_by(caller: FrameType) -> str:
     """The docstrings of the module and of the function that draws, in one line: the subject, and where to look for what."""
     if caller.f_globals.get("__name__") == "__main__":  # a notebook: its docstring is IPython's

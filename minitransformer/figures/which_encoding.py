@@ -144,8 +144,8 @@ def _ends(name: str) -> bool:
     return False
 
 
-def _blind(n: int = 8) -> float:
-    rng = np.random.default_rng(0)
+def _blind() -> float:
+    rng, n = np.random.default_rng(0), 8
     model = BERT(VOCABULARY, n, width=16, depth=2, heads=2, hidden=16, types=1, positions="none", outputs=2)
     params = model.init(rng, np.float64)
     tokens, other = rng.integers(VOCABULARY, size=n), rng.permutation(n)

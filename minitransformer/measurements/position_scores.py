@@ -14,10 +14,10 @@ from minitransformer.typing import Array
 THRESHOLD = 24  # n₀ of FIRE, |L| in its paper
 
 
-def scores_of(encoding: Encoding, params: Tree, Q: Array, K: Array, *, causal: bool = False) -> Array:
+def scores_of(encoding: Encoding, params: Tree, Q: Array, K: Array) -> Array:
     """The scores before softmax, (*batch, H, n, m), whichever stage the encoding acts on."""
     if isinstance(encoding, (OffsetBias, ScoreEncoding)):
-        return pair_scores(encoding, params, Q, K, causal=causal)[0]
+        return pair_scores(encoding, params, Q, K, causal=False)[0]
     if isinstance(encoding, RoPE):
         m = K.shape[-2]
         angles, magnitude = encoding.angles(m)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from minitransformer.arrays import refuse_more_queries
 from minitransformer.functional import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.gather_scatter import by_offset, sum_by_offset, unbroadcast
 from minitransformer.pullback import NoParams, Pullback, Tree
@@ -81,8 +82,7 @@ def offsets(n: NonNegative, m: NonNegative) -> Array:
 def queries_last(Q: Array, K: Array) -> tuple[int, int]:
     """n and m. Raises ValueError unless the n queries can be the last of the m positions."""
     n, m = Q.shape[-2], K.shape[-2]
-    if n > m:
-        raise ValueError(f"Q: {n} queries for {m} keys: should be at most as many, at the last of the keys' positions")
+    refuse_more_queries(n, m)
     return n, m
 
 

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis
+from minitransformer.arrays import as_one_axis, uniform
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback
 from minitransformer.related.edge_attention import additive_edge_attention
 from minitransformer.related.graph import Edges
-from minitransformer.related.rnn import uniform
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -71,7 +71,7 @@ class GATParams(NamedTuple):
     b: Array
 
 
-class GATPullback(Pullback):
+class GATPullback(AroundAttention):
     """V is used three times. With f_i = a₁·v_i and g_j = a₂·v_j, of which the scores are made: df_i = Σ_j dS_ij φ′ and
 
     dg_j = Σ_i dS_ij φ′, sums of rows and columns. So dv_i gets df_i a₁ + dg_i a₂ beside Σ A dy, and da₁ = Σ_i df_i v_i.
@@ -83,11 +83,6 @@ class GATPullback(Pullback):
     a_2: Array
     attention: Pullback
     combined: Combined
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the edges, (*batch, H, E)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[GATParams, Array]:
         dheads, db = self.combined(dY)
@@ -153,18 +148,13 @@ class GATv2Params(NamedTuple):
     b: Array
 
 
-class GATv2Pullback(Pullback):
+class GATv2Pullback(AroundAttention):
     """q = x W₁ and k = x W₂, and the values are the k too: dk has two parts, dX a third."""
 
     queries: LinearPullback
     keys: LinearPullback
     attention: Pullback
     combined: Combined
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the edges, (*batch, H, E)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[GATv2Params, Array]:
         dheads, db = self.combined(dY)

@@ -9,12 +9,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis
+from minitransformer.arrays import as_one_axis, uniform
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear, loops_in
 from minitransformer.pullback import Pullback
 from minitransformer.related.graph import Edges, fitting
-from minitransformer.related.rnn import uniform
 from minitransformer.typing import Array, Float, checked
 
 Scaling = Literal["symmetric", "rows"]

@@ -8,11 +8,11 @@ With R = Z = T the association is multi-head attention around the core `hopfield
 of every argument; here a block has those.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import uniform
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
@@ -81,9 +81,7 @@ class HopfieldAssociation:
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> AssociationParams:
         """Uniform on ±√(3/D), which keeps the variance of a row."""
-        bound = dtype(math.sqrt(3 / self.width))
-        shape = self.width, self.width
-        return AssociationParams(*(rng.uniform(-1, 1, shape).astype(dtype) * bound for _ in range(4)))
+        return AssociationParams(*(uniform(rng, (self.width, self.width), dtype) for _ in range(4)))
 
     @checked
     def __call__(

@@ -21,13 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import uniform
 from minitransformer.attention import dot_product_attention, merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, PointwisePullback, linear, relu, tanh
 from minitransformer.positions.absolute import LearnedPositions
 from minitransformer.pullback import Layer, Pullback
 from minitransformer.related.gru import GRU, UnrolledGRU
-from minitransformer.related.rnn import outer_sum, uniform
+from minitransformer.related.rnn import outer_sum
 from minitransformer.typing import Array, Float, checked
 
 # ------------------------------------------------------------------------------------- 3: free the weights

@@ -25,8 +25,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW, must_broadcast, one_dtype, times
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core
+from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, softmax
@@ -40,17 +41,12 @@ Gradient = Literal["unrolled", "implicit"]
 # ------------------------------------------------------------------------------------------------- one step
 
 
-class SharpenedPullback(Pullback):
+class SharpenedPullback(AroundAttention):
     """Q′ = β Q, so dQ = β dQ′ and dβ = ⟨dQ′, Q⟩, summed over what shares a β."""
 
     Q: Array
     beta: Array
     attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights, (*batch, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
         dQ, dK, dV = self.attention(dY)
@@ -313,15 +309,10 @@ def hopfield_energy(
 # ------------------------------------------------------------------------------------------------ the core
 
 
-class HopfieldPullback(Pullback):
+class HopfieldPullback(NothingLearnedPullback):
     """The pullback of `hopfield_attention`, and NoParams for the parameters: there are none."""
 
     attention: UnrolledPullback | ImplicitPullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the reading, (*batch, H, n, m)."""
-        return self.attention.A
 
     @property
     def steps(self) -> Array:
@@ -332,9 +323,6 @@ class HopfieldPullback(Pullback):
     def settled(self) -> Array:
         """Whether each query stood still at the end, (*batch, H, n)."""
         return self.attention.settled
-
-    def __call__(self, dY: Array) -> tuple[Any, ...]:
-        return NoParams(), *self.attention(dY)
 
 
 @frozen

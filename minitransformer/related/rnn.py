@@ -1,19 +1,14 @@
 """The recurrent network: one state, carried from token to token."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import uniform
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
-
-
-def uniform(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> Array:
-    """A matrix (or a stack of them) with entries of variance 1 / rows: it keeps the variance of what it multiplies."""
-    return rng.uniform(-1, 1, shape).astype(dtype) * dtype(math.sqrt(3 / shape[-2]))
 
 
 def first_state(X: Array, width: int, h_0: Array | None) -> Array:

@@ -16,9 +16,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import FEW
+from minitransformer.arrays import FEW, refuse_more_queries, uniform
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, scores
 from minitransformer.attention.dot_product import dot_product_attention as dot_product
 from minitransformer.attention.masks import causal_mask
@@ -241,16 +242,11 @@ def mixed(logits: Logits, Q: Array, K: Array, w: tuple[Array, Array]) -> tuple[L
 # --------------------------------------------------------------------------------------- softmax and A V
 
 
-class ProductsPullback(Pullback):
+class ProductsPullback(AroundAttention):
     """Of keys that all samples share, the gradient is the sum over samples."""
 
     attention: Pullback
     shape: tuple[int, ...]  # of the keys
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Products, Array]:
         dqueries, dkeys, dV = self.attention(dY)
@@ -420,8 +416,7 @@ class Synthesizer(Core):
         H, d, m = self.heads, self.d, self.longest
 
         def layer(columns: int) -> tuple[Array, Array]:
-            W = rng.uniform(-1, 1, (H, d, columns)).astype(dtype) * dtype(math.sqrt(3 / d))
-            return W, np.zeros((H, columns), dtype)
+            return uniform(rng, (H, d, columns), dtype), np.zeros((H, columns), dtype)
 
         def normal(*shape: int, deviation: float = 1.0) -> Array:
             return (deviation * rng.standard_normal((H, *shape))).astype(dtype)

@@ -4,11 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import uniform
 from minitransformer.checks import frozen
 from minitransformer.functional import PointwisePullback, tanh
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative
-from minitransformer.related.rnn import outer_sum, uniform
+from minitransformer.related.rnn import outer_sum
 from minitransformer.typing import Array, Float, checked
 
 

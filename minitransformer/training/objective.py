@@ -71,13 +71,23 @@ def in_parts(batch: Any, count: int) -> list[Any]:
     return [make(arrays) for arrays in zip(*(np.split(array, count) for array in batch), strict=True)]
 
 
+def loss_of(said: tuple[Array, Pullback], targets: Array, mask: Array | None = None) -> tuple[Any, LossPullback]:
+    """Mean of −log P(target) by the logits of a model, over those that the mask lets count, and its pullback.
+
+    said   what the model has returned: the logits, and their pullback to the parameters
+    """
+    logits, model = said
+    loss, back = cross_entropy(logits, targets, mask=mask)
+    return loss, LossPullback(model, back)
+
+
 def last_rows_loss(
     model: Any, params: Tree, tokens: Array, targets: Array, rng: np.random.Generator | None = None
 ) -> tuple[Any, LossPullback]:
     """Mean of −log P(target) where the targets are those of the last rows, and its pullback to the parameters."""
     logits, pullback = model(params, tokens, rng=rng)
-    loss, loss_pullback = cross_entropy(logits[:, -targets.shape[1] :], targets)
-    return loss, LossPullback(LastRowsPullback(pullback, logits.shape), loss_pullback)
+    last = logits[:, -targets.shape[1] :]
+    return loss_of((last, LastRowsPullback(pullback, logits.shape)), targets)
 
 
 def bits_of(logits: Array, targets: Array) -> Array:
@@ -121,9 +131,7 @@ class NextByte:
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(next byte)."""
         inputs, targets = batch
-        logits, model_pullback = model(params, inputs, rng=rng)
-        loss, loss_pullback = cross_entropy(logits, targets)
-        return loss, LossPullback(model_pullback, loss_pullback)
+        return loss_of(model(params, inputs, rng=rng), targets)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per byte on a few windows, evenly spread over the held-out text."""
@@ -167,9 +175,7 @@ class Segments(NextByte):
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(next byte)."""
         inputs, targets, *memory = batch
-        logits, model_pullback = model(params, inputs, rng=rng, memory=tuple(memory) or None)
-        loss, loss_pullback = cross_entropy(logits, targets)
-        return loss, LossPullback(model_pullback, loss_pullback)
+        return loss_of(model(params, inputs, rng=rng, memory=tuple(memory) or None), targets)
 
     def carry(self, pullback: LossPullback) -> tuple[Array, ...]:
         """What the next segment finds; nothing, if the model has no memory."""
@@ -219,9 +225,8 @@ class WriteISO:
         self, model: Any, params: Tree, batch: dates.Dates, rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(next character), the right characters before it being given."""
-        logits, model_pullback = model(params, batch.source, batch.target[:, :-1], lengths=batch.lengths, rng=rng)
-        loss, loss_pullback = cross_entropy(logits, batch.target[:, 1:])
-        return loss, LossPullback(model_pullback, loss_pullback)
+        said = model(params, batch.source, batch.target[:, :-1], lengths=batch.lengths, rng=rng)
+        return loss_of(said, batch.target[:, 1:])
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per character on a hundred held-out dates."""

@@ -1,4 +1,4 @@
-"""The two trainings of `minitransformer train`: a language model on bytes, and a translator of dates.
+"""The two trainings of `minitransformer train`, a language model on bytes and a translator of dates; and the experiments' own.
 
 Every choice has a default that suits two cores and a few minutes; steps are counted, not timed, so that a run can be
 repeated to the last bit.
@@ -53,6 +53,11 @@ def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
 def _training(c: dict[str, Any]) -> Training:
     schedule = Cosine(c["lr"], c["steps"], warmup=c["steps"] // 10)
     return Training(c["steps"], c["batch"], schedule, parts=parts_of(c["batch"]), seed=c["seed"])
+
+
+def usual_training(steps: int, batch: int, rate: float, seed: int) -> Training:
+    """Of most experiments: the rate rises for a tenth of the steps and then falls; on one core, with a look at the end alone."""
+    return Training(steps, batch, Cosine(rate, steps, warmup=steps // 10), parts=1, seed=seed, look_every=steps)
 
 
 def parts_of(batch: int) -> int:

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, one_dtype
+from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries
 from minitransformer.attention.cache.keys_values import claim, must_follow
-from minitransformer.attention.core import refuse_more_queries
 from minitransformer.attention.flash import find, finish, join, nothing_found
 from minitransformer.gather_scatter import for_each_head
 from minitransformer.ranges import PositiveNumber

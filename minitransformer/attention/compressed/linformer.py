@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.compressed.products import MixPullback, mix
 from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import dot_product_attention
@@ -99,15 +100,10 @@ class LinformerParams(NamedTuple):
     F: Array | None
 
 
-class LinformerCorePullback(Pullback):
+class LinformerCorePullback(AroundAttention):
     """The function's gradients, those of the parameters first."""
 
     attention: LinformerPullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the k rows, (*batch, H, n, k)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[LinformerParams, Array, Array, Array]:
         dQ, dK, dV, dE, *dF = self.attention(dY)

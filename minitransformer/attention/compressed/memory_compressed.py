@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, from_blocks, in_blocks, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, complete_blocks
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, seen_keys, where_seen
@@ -179,15 +180,10 @@ class MemoryCompressedParams(NamedTuple):
     null_v: Array | None
 
 
-class MemoryCompressedCorePullback(Pullback):
+class MemoryCompressedCorePullback(AroundAttention):
     """The function's gradients, those of the parameters first."""
 
     attention: MemoryCompressedPullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the null key and of the blocks."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[MemoryCompressedParams, Array, Array, Array]:
         dQ, dK, dV, dtheta_k, dtheta_v, *dnulls = self.attention(dY)

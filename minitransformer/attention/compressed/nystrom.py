@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import inverse, one_dtype
+from minitransformer.arrays import inverse, one_dtype, refuse_more_queries
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.compressed.products import mix
-from minitransformer.attention.core import Core, refuse_more_queries, seen_keys, where_seen
+from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import ScoresPullback, dot_product_attention, scores
 from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
@@ -272,15 +273,10 @@ class NystromParams(NamedTuple):
     theta: Array | None
 
 
-class NystromCorePullback(Pullback):
+class NystromCorePullback(AroundAttention):
     """The function's gradients, those of the parameters first."""
 
     attention: NystromPullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """L M⁺ B, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[NystromParams, Array, Array, Array]:
         dQ, dK, dV, *dtheta = self.attention(dY)

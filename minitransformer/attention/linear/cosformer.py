@@ -10,8 +10,7 @@ weights of all others.
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
-from minitransformer.attention.core import refuse_more_queries
+from minitransformer.arrays import one_dtype, refuse_more_queries
 from minitransformer.attention.kernel_attention import (
     FeatureAttention,
     FeaturesPullback,
@@ -19,6 +18,7 @@ from minitransformer.attention.kernel_attention import (
     kernel_attention,
 )
 from minitransformer.checks import frozen
+from minitransformer.positions.encoding import queries_last
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Float, checked
@@ -79,8 +79,7 @@ def cosformer_attention(
     raises    TypeError for a wrong shape or dtype, ValueError for n > m or m > M
     """
     one_dtype(Q=Q, K=K, V=V)
-    n, m = Q.shape[-2], K.shape[-2]
-    refuse_more_queries(n, m)
+    n, m = queries_last(Q, K)
     if m > longest:
         raise ValueError(f"K: position {m} is beyond the longest, {longest}")
     FQ, q = cosformer_features(Q, longest=longest, first=m - n)

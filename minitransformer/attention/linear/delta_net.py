@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
+from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_it_is, where_seen
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, opened, refuse_to_grow, unit
 from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
 from minitransformer.attention.linear.memory import Asked
@@ -44,9 +44,7 @@ class DeltaCorePullback(Pullback):
 
     def __call__(self, dY: Array) -> tuple[NoParams, Array, Array, Array, Array]:
         dQ, dK, dV, dbeta = self.memory(dY)
-        if self.seen is not None:
-            dK, dV = (np.where(self.seen, dX, dX.dtype.type(0)) for dX in (dK, dV))
-            dbeta = np.where(self.seen[..., 0], dbeta, dbeta.dtype.type(0))
+        dK, dV, dbeta = where_seen(self.seen, dK), where_seen(self.seen, dV), where_it_is(self.seen, dbeta)
         return NoParams(), self.q(dQ), self.k(dK), dV, self.gate(dbeta)[..., None]
 
 
@@ -113,9 +111,7 @@ class DeltaRule(Core):
         seen = seen_keys(mask, Q, K, "the delta rule")
         K, V, x = (where_seen(seen, X) for X in (K, V, streams[0]))
         (Q, q), (K, k), (beta, gate) = self.rows(Q), self.rows(K), opened(x[..., 0], self.reach)
-        if seen is not None:
-            beta = where_seen(seen[..., 0], beta)
-        Y, memory = delta_rule(Q, K, V, beta)
+        Y, memory = delta_rule(Q, K, V, where_it_is(seen, beta))
         return Y, DeltaCorePullback(q, k, gate, memory, seen)
 
     def step(

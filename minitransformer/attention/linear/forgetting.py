@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minitransformer.arrays import FEW, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend, form
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.core import Core, seen_keys, where_it_is
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import softplus
@@ -55,17 +56,12 @@ def fading(c: Array, n: int, dtype: Any) -> Array:
     return (c[..., c.shape[-1] - n :, None] - c[..., None, :]).astype(dtype)
 
 
-def where_it_is(seen: Array | None, X: Array) -> Array:
-    """X (…, n), a number for each token, with zeros for tokens that are not there; seen (…, n, 1), or None if all are."""
-    return X if seen is None else where_seen(seen[..., 0], X)
-
-
 def from_t_on(X: Array) -> Array:
     """Σ_{s ≥ t} x_s for each t, summed in float64."""
     return X[..., ::-1].cumsum(-1, dtype=np.float64)[..., ::-1].astype(X.dtype)
 
 
-class ForgettingPullback(Pullback):
+class ForgettingPullback(AroundAttention):
     """dc_t = Σ_j dS_tj − Σ_i dS_it, from the columns of dQ and dK where c was.  c_j sums over t ≤ j:  dln f_t = Σ_{j ≥ t} dc_j.
 
     The first of the two sums is zero but for rounding errors, and these cancel a part of those in the second.
@@ -75,27 +71,17 @@ class ForgettingPullback(Pullback):
     scale: float
     seen: Array | None
 
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrix, (*batch, n, n)."""
-        return self.attention.A
-
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         *dparams, dQ, dK, dV = self.attention(dY)
         dlog_forget = where_it_is(self.seen, from_t_on((dQ[..., 0] - dK[..., 2]) / dQ.dtype.type(UNIT)))
         return *dparams, dQ[..., 3:] * dQ.dtype.type(self.scale / UNIT), dK[..., 3:], dV, dlog_forget
 
 
-class FormedForgettingPullback(Pullback):
+class FormedForgettingPullback(AroundAttention):
     """The same, where an encoding of positions forms the scores and c_i − c_j is added to them: dc_t = Σ_j dS_tj − Σ_i dS_it."""
 
     attention: Pullback
     seen: Array | None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrix, (*batch, n, n)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         *gradients, dS = self.attention(dY)
@@ -154,16 +140,11 @@ def forgetting_attention(
 # --------------------------------------------------------------------------------------------- the core
 
 
-class ForgettingCorePullback(Pullback):
+class ForgettingCorePullback(AroundAttention):
     """Back through attention, then through ln f = −softplus(−x) to the stream x."""
 
     attention: Pullback
     gate: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, n)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         *dparams, dQ, dK, dV, dlog_forget = self.attention(dY)

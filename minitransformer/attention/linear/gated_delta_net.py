@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import uniform
 from minitransformer.attention.delta_rule import opened, refuse_to_grow, unit
 from minitransformer.attention.linear.gla import GainPullback, WidenedPullback, narrow, widened
 from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, norm_and_gate
@@ -108,7 +109,7 @@ class GatedDelta(Memory):
         b = time_offsets(rng, self.heads * (self.d if self.channelwise else 1)).astype(dtype)
         if self.channelwise:
             rows = narrow(self.d, self.heads) * self.heads
-            W = rng.uniform(-1, 1, (rows, len(b))).astype(dtype) * dtype(np.sqrt(3 / rows))
+            W = uniform(rng, (rows, len(b)), dtype)
         kernel = drawn(rng, self.heads, self.key_heads, self.taps, self.d, dtype)
         return GatedDeltaParams(A, b, W, np.ones(self.d, dtype), kernel)
 

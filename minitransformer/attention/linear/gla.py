@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import uniform
 from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, NormAndGatePullback, norm_and_gate
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
@@ -99,8 +100,7 @@ class GLA(Memory):
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GLAParams:
         """W_2 uniform, so that x W_1 W_2 has the variance of x W_1; b = 0, so that α = 2^(−1/root) where x W_1 W_2 = 0."""
         rows, columns = narrow(self.rank, self.heads) * self.heads, self.heads * self.d
-        W = rng.uniform(-1, 1, (rows, columns)).astype(dtype) * dtype(np.sqrt(3 / rows))
-        return GLAParams(W, np.zeros(columns, dtype), np.ones(self.d, dtype))
+        return GLAParams(uniform(rng, (rows, columns), dtype), np.zeros(columns, dtype), np.ones(self.d, dtype))
 
     def prepare(self, params: GLAParams, Q: Array, K: Array, V: Array, *streams: Array) -> tuple[Entries, RootPullback]:
         """What the memory takes: q/√d, k, v, and ln α = ln σ(x W_1 W_2 + b) / root."""

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minitransformer.arrays import inverse, must_broadcast, one_dtype, those_seen, times
-from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
+from minitransformer.arrays import inverse, must_broadcast, one_dtype, refuse_more_queries, those_seen, times
+from minitransformer.attention.around import AroundAttention
+from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
@@ -162,16 +163,11 @@ def polynomial(
 # --------------------------------------------------------------------------------------------- the core
 
 
-class GaussianAttentionPullback(Pullback):
+class GaussianAttentionPullback(AroundAttention):
     """The last entry of K⁺ = [k; −‖k‖²/2] is made from k: dk = (what comes back to k) − (what comes back to it) · k."""
 
     attention: Pullback
     K: Array
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights, (*batch, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         dQ, dK, dV = self.attention(dY)

@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, one_pattern
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sparse.pattern import TILE, Pattern
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import refuse_other_heads, unbroadcast
+from minitransformer.positions.encoding import queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
@@ -75,17 +77,12 @@ def _tiles(reach: tuple[int, ...], n: int, m: int) -> BlockPattern:
     return one_pattern([Before(r)(n, m, causal=True) for r in reach])
 
 
-class AdaptiveSpanPullback(Pullback):
+class AdaptiveSpanPullback(AroundAttention):
     """Back through attention with a bias for each offset, whose gradient goes on to z; and to another bias, if there is one."""
 
     attention: Pullback
     ramp: LogRampPullback
     bias_shape: tuple[int, ...] | None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dQ, dK, dV, db = self.attention(dY)
@@ -125,8 +122,7 @@ def adaptive_span_attention(
     raises   TypeError for a wrong shape or dtype, ValueError for more queries than keys
     """
     one_dtype(Q=Q, K=K, V=V, z=z, bias=bias)
-    n, m = Q.shape[-2], K.shape[-2]
-    refuse_more_queries(n, m)
+    n, m = queries_last(Q, K)
     b, reach, pullback = log_ramp(z, ramp, m if longest is None else longest, n, m)
     if bias is not None:
         b = b + bias
@@ -144,7 +140,7 @@ class SpanParams(NamedTuple):
     encoding: Tree = NoParams()
 
 
-class SpanCorePullback(Pullback):
+class SpanCorePullback(AroundAttention):
     """z = S · span, and the penalty λ/H Σ_h z_h is added to the loss: dspan = S (dz + λ/H · dadded)."""
 
     attention: Pullback
@@ -153,11 +149,6 @@ class SpanCorePullback(Pullback):
     rate: float
     added: float
     dadded: float = 0.0
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[SpanParams, Array, Array, Array]:
         dencoding, dQ, dK, dV, db = self.attention(dY)
@@ -224,8 +215,7 @@ class AdaptiveSpan(Core):
         """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError for causal=False."""
         self.refuse(causal=causal)
         refuse_other_heads(Q, self.heads)
-        n, m = Q.shape[-2], K.shape[-2]
-        refuse_more_queries(n, m)
+        n, m = queries_last(Q, K)
         z = self.largest * params.span
         b, reach, ramp = log_ramp(z, self.ramp, self.largest, n, m)
         Y, attention = attend(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
@@ -179,16 +180,11 @@ class ChosenPullback(Pullback):
         return dQ, dK, dV
 
 
-class EncodedChosenPullback(Pullback):
+class EncodedChosenPullback(AroundAttention):
     """As `ChosenPullback`, with an encoding of positions in the scores: dY to (dparams, dQ, dK, dV)."""
 
     attention: Pullback
     choice: Choice
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, n, m)."""
-        return self.attention.A
 
     @property
     def blocks(self) -> Array:

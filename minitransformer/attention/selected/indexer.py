@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.chosen import (
     ChosenPullback,
@@ -28,6 +29,7 @@ from minitransformer.attention.selected.chosen import (
 from minitransformer.attention.selected.gathered import only_those_there, rows_at, sum_of_rows, who_is_there
 from minitransformer.checks import frozen
 from minitransformer.marks import DecodingState
+from minitransformer.positions.encoding import queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
@@ -116,7 +118,7 @@ class IndexerParams(NamedTuple):
     encoding: Tree = NoParams()
 
 
-class IndexerPullback(Pullback):
+class IndexerPullback(AroundAttention):
     """Two separate ways back: dY through attention to Q, K and V; the added loss through the scores to the indexer.
 
     The indexer's inputs, X_q and X_k, get no gradient. Its loss needs the scores of chosen pairs alone, and `scores` holds these:
@@ -132,11 +134,6 @@ class IndexerPullback(Pullback):
     weight: float
     added: float
     dadded: float = 0.0
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[IndexerParams, Array, Array, Array]:
         dQ, dK, dw = self.scores(self.loss(self.weight * self.dadded)[..., None, :])
@@ -229,8 +226,7 @@ class Indexer(Core):
         rng: Any = None,
     ) -> tuple[Array, IndexerPullback]:
         """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError for n > m, or a mask that does not fit."""
-        n, m = Q.shape[-2], K.shape[-2]
-        refuse_more_queries(n, m)
+        n, m = queries_last(Q, K)
         mask, there = who_is_there(mask, (*Q.shape[:-1], m))
         K, V = only_those_there(there, K, V)
         X_q, X_k = in_a_row(*only_those_there(there, Q)), in_a_row(K)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
-from minitransformer.attention.core import NothingLearnedPullback, refuse_more_queries
+from minitransformer.arrays import one_dtype, refuse_more_queries
+from minitransformer.attention.core import NothingLearnedPullback
 from minitransformer.attention.selected.chosen import (
     BlocksCore,
     BlocksState,
@@ -34,25 +34,6 @@ from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class MoBAPullback(Pullback):
-    """The choice is constant: dQ, dK, dV of attention over the chosen pairs; with an encoding, dparams comes first."""
-
-    attention: ChosenPullback | EncodedChosenPullback
-
-    @property
-    def blocks(self) -> Array:
-        """Which blocks each query has chosen, (*batch, n, ⌈m/block⌉)."""
-        return self.attention.blocks
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, n, m)."""
-        return self.attention.A
-
-    def __call__(self, dY: Array) -> tuple[Any, ...]:
-        return self.attention(dY)
-
-
 @checked
 def moba_attention(
     Q: Float[Array, "*batch n d"],
@@ -66,7 +47,7 @@ def moba_attention(
     scale: float | None = None,
     encoding: Encoding | None = None,
     params: Any = None,
-) -> tuple[Float[Array, "*batch n dv"], MoBAPullback]:
+) -> tuple[Float[Array, "*batch n dv"], ChosenPullback | EncodedChosenPullback]:
     """Softmax attention to a query's own block and to the blocks that it has chosen by their mean key.
 
     block    keys of a block; blocks begin at 0, block, 2 · block, …
@@ -93,8 +74,7 @@ def moba_attention(
     own = np.broadcast_to((np.arange(m - n, m) // block)[:, None], (*Q.shape[:-1], 1))
     lists = np.concatenate([places, own], -1)
     options: dict[str, Any] = {"scale": scale, "encoding": encoding, "params": params}
-    Y, attention = attend_to_chosen(Q, K, V, lists, block, causal=causal, mask=mask, **options)
-    return Y, MoBAPullback(attention)
+    return attend_to_chosen(Q, K, V, lists, block, causal=causal, mask=mask, **options)
 
 
 def _others(Q: Array, means: Array, there: Array, block: int, k: int, causal: bool) -> Array:

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, refuse_more_queries
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention, complete_blocks
-from minitransformer.attention.core import refuse_more_queries
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.selected.chosen import (
     BlockMeansPullback,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.core import Core
 from minitransformer.attention.delta_rule import unit
@@ -138,16 +139,11 @@ class LSHPullback(Pullback):
         return dQ + self.key(dK), dV
 
 
-class DenseLSHPullback(Pullback):
+class DenseLSHPullback(AroundAttention):
     """As `LSHPullback`, of one softmax over the pairs of all rounds."""
 
     key: Pullback
     attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of all pairs, (*batch, n, n)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Tree, Array, Array]:
         dparams, dQ, dK, dV = self.attention(dY)
@@ -214,15 +210,10 @@ def lsh_attention(
 # --------------------------------------------------------------------------------------------- the core
 
 
-class ReformerPullback(Pullback):
+class ReformerPullback(AroundAttention):
     """Nothing is learned but the encoding's parameters, and keys were made of queries: dQ has both, and dK is zero."""
 
     attention: LSHPullback | DenseLSHPullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of all pairs, (*batch, H, n, n)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
         *dparams, dQ, dV = self.attention(dY)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, refuse_more_queries
 from minitransformer.attention.attend import FormedPullback, form
-from minitransformer.attention.core import Core, refuse_more_queries
+from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.selected.gathered import (
     at_pairs,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, from_blocks, in_blocks, must_broadcast, one_dtype
-from minitransformer.attention.core import Core, seen_keys
+from minitransformer.attention.core import Core, seen_keys, where_seen
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.checks import frozen
@@ -116,8 +116,7 @@ class SinkhornAttentionPullback(Pullback):
         for (dsorted, down), pullback in zip(parts, (self.K, self.V), strict=True):
             dS_part, dX = pullback(dsorted)
             dS = dS + dS_part
-            dX = from_blocks(dX + down, self.n)
-            gradients.append(np.where(self.seen, dX, dX.dtype.type(0)))
+            gradients.append(where_seen(self.seen, from_blocks(dX + down, self.n)))
         dR = self.order(dS) / dY.dtype.type(self.temperature)
         return dQ, *gradients, dR
 
@@ -161,7 +160,7 @@ def sinkhorn_attention(
         raise ValueError(f"R: {N} blocks, but {n} rows in blocks of {block} are {-(-n // block)}")
     seen: Any = seen_keys(mask, Q, K, "what a sorted block mixes")
     seen = np.ones((n, 1), bool) if seen is None else seen
-    K, V = (np.where(seen, X, X.dtype.type(0)) for X in (K, V))
+    K, V = where_seen(seen, K), where_seen(seen, V)
     own = in_blocks(seen, block)[..., 0]  # (…, N, block)
     there: Any = own.any(-1)
     if rng is not None:
@@ -225,8 +224,7 @@ class SinkhornCorePullback(Pullback):
     def __call__(self, dY: Array) -> tuple[SinkhornParams, Array, Array, Array]:
         dQ, dK, dV, dR = self.attention(dY)
         dparams, dK_network = self.network(dR)
-        dK_network = np.where(self.attention.seen, dK_network[..., : dK.shape[-2], :], dK.dtype.type(0))
-        return dparams, dQ, dK + dK_network, dV
+        return dparams, dQ, dK + where_seen(self.attention.seen, dK_network[..., : dK.shape[-2], :]), dV
 
 
 @frozen
@@ -300,7 +298,7 @@ class Sinkhorn(Core):
         if n != m or m > self.longest:
             raise ValueError(f"K: {m} keys for {n} queries; Sinkhorn sorts its own, and no more than {self.longest}")
         seen = seen_keys(mask, Q, K, "what a sorted block mixes")
-        x = in_blocks(K if seen is None else np.where(seen, K, K.dtype.type(0)), self.block).sum(-2)
+        x = in_blocks(where_seen(seen, K), self.block).sum(-2)
         hidden = np.maximum(x @ params.W_1 + params.b_1[:, None], 0)
         R = hidden @ params.W_2[..., : x.shape[-2]]
         Y, attention = sinkhorn_attention(

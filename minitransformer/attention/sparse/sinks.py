@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast
+from minitransformer.arrays import must_broadcast, refuse_more_queries
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.cache.recent import Kept, Recent
-from minitransformer.attention.core import Core, NothingLearnedPullback, refuse_more_queries
+from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
@@ -25,7 +26,7 @@ from minitransformer.ranges import Integer
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class SinksPullback(Pullback):
+class SinksPullback(AroundAttention):
     """Back through attention, then every row is turned back; a query that was turned in two ways gets the sum of both."""
 
     attention: Pullback
@@ -34,11 +35,6 @@ class SinksPullback(Pullback):
     k: Pullback
     first: int
     late: int  # the first query that stands further from the sinks than the cache is long
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, n, m)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         dQ, dK, dV = self.attention(dY)
