@@ -219,18 +219,17 @@ def kernel_attention_step(
 class Features(NamedTuple):
     """What features a query and a key have, for a compiled loop that makes them for one token.
 
-    kind     "elu"            x + 1 or eˣ
-             "cosine"         [a relu(x); b relu(x)]
-             "neighbours"     x̂ ⊙ roll(x̂, 1), x̂ ⊙ roll(x̂, 2), … with x̂ = [relu(x); relu(−x)]
-             "powers"         1, a x, (a x)^⊗2/√2!, …
-             "exponentials"   e^(u − ‖a x‖²/2)/√number with u = a W x, and −u beside it if there are twice as many as rows;
-                              no exponent is above b; a query's are divided by their sum
-    number   r, how many there are
-    W        (H, rows, d), or None
+    kind    "elu"            x + 1 or eˣ
+            "cosine"         [a relu(x); b relu(x)]
+            "neighbours"     x̂ ⊙ roll(x̂, s) for s = 1 … times, with x̂ = [relu(x); relu(−x)]
+            "powers"         1, a x, (a x)^⊗2/√2!, … up to the power `times`
+            "exponentials"   e^(u − ‖a x‖²/2)/√r, of r: those of u = a W x, and if times = 2 those of −u, too.
+                             No exponent is above b; a query's features are divided by their sum
+    W       (H, rows, d), or None
     """
 
     kind: Literal["elu", "cosine", "neighbours", "powers", "exponentials"]
-    number: int
+    times: int = 1
     a: float = 0.0
     b: float = 0.0
     W: Array | None = None
@@ -357,4 +356,4 @@ class KernelAttention(FeatureAttention):
 
     def ask(self, params: Tree, d: int, first: int) -> Features | None:
         """Those of the linear transformer; any other object has to be called."""
-        return Features("elu", d) if type(self.features) is EluFeatures else None
+        return Features("elu") if type(self.features) is EluFeatures else None

@@ -254,17 +254,18 @@ def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[
     return Y.reshape(V.shape), after.reshape(S.shape)
 
 
-def sum_features(
-    Q: Array, K: Array, V: Array, S: Array, z: Array, asked: Any
-) -> tuple[Array, Array, Array] | None:
+def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, asked: Any) -> tuple[Array, Array, Array] | None:
     """(Y, S, z) after one token of `kernel_attention_step`, from queries and keys; `asked` is a `Features` of that module.
 
     None for what has to go the usual way: a state that takes two threads, or of another shape, or another dtype.
     """
-    heads, d, r, W = V.shape[:-2], K.shape[-1], asked.number, asked.W
-    rows = (math.prod(heads[-1:]), *W.shape[1:]) if asked.kind == "exponentials" else (1, 0, 0)
-    W = np.empty(rows, V.dtype) if W is None else W
-    fits = {X.dtype for X in (Q, K, V, S, z, W)} == {V.dtype} and W.shape == rows
+    heads, d, times = V.shape[:-2], K.shape[-1], asked.times
+    W = np.empty((1, 0, d), V.dtype) if asked.W is None else asked.W
+    if asked.kind == "powers":
+        r = sum(d**p for p in range(times + 1))
+    else:
+        r = {"elu": d, "cosine": 2 * d, "neighbours": 2 * d * times, "exponentials": W.shape[-2] * times}[asked.kind]
+    fits = {X.dtype for X in (Q, K, V, S, z, W)} == {V.dtype} and W.shape[::2] in ((1, d), (*heads[-1:], d))
     if not fits or S.size > SMALL or (S.shape, z.shape) != ((*heads, r, V.shape[-1]), (*heads, r)):
         return None
     B, number = math.prod(heads), V.dtype.type

@@ -95,4 +95,4 @@ class DPFP(FeatureAttention):
 
     def ask(self, params: NoParams, d: int, first: int) -> Features:
         """The same at any position."""
-        return Features("neighbours", 2 * d * self.nu)
+        return Features("neighbours", self.nu)

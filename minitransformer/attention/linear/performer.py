@@ -17,7 +17,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.kernel_attention import FeatureAttention, Features, FromFeaturesPullback, kernel_attention
+from minitransformer.attention.kernel_attention import (
+    FeatureAttention,
+    Features,
+    FromFeaturesPullback,
+    kernel_attention,
+)
 from minitransformer.attention.linear.random_features import (
     CAP,
     gaussian_rows,
@@ -156,8 +161,8 @@ class Performer(FeatureAttention):
 
     def ask(self, params: PerformerParams, d: int, first: int) -> Features | None:
         """Positive features, with one sign or both; any others have to be called."""
-        number = {"positive": 1, "hyperbolic": 2}.get(self.kind, 0) * params.W.shape[-2]
-        return Features("exponentials", number, max(d, 1) ** -0.25, CAP, params.W) if number else None
+        signs = {"positive": 1, "hyperbolic": 2}.get(self.kind)
+        return signs and Features("exponentials", signs, max(d, 1) ** -0.25, CAP, params.W)
 
     def after_step(self, params: PerformerParams, observed: Tree, rng: np.random.Generator) -> PerformerParams:
         """The directions a step older, or new ones every `redraw` steps."""
