@@ -223,7 +223,7 @@ class Forgetting(Core):
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: ForgettingState | None = None
     ) -> tuple[Array, ForgettingState]:
         """O(m d) for one new token."""
-        if self.encoding is None and state is not None and Q.shape[-2] == 1 and (loops := loops_in("fading")):
+        if self.encoding is None and state is not None and Q.shape[-2] == 1 and (loops := loops_in("one_query")):
             done = loops.fade_and_attend(Q, K, V, streams[0], state.c, state.past, scale_of(None, Q))
             if done is not None:
                 return done[0], ForgettingState(*done[1:])
