@@ -198,7 +198,7 @@ class Differential(Core):
         if state is not None and Q.shape[-2] == 1 and (loops := loops_in("one_query")):
             done = loops.attend_and_differ(Q, K, V, state, self._lambda(params), left, params.gain, eps)
             if done is not None:
-                return done  # type: ignore[no-any-return]
+                return done
         new = side_by_side(K), side_by_side(V)
         state = KeysValues.of(*new) if state is None else state.extended(*new)
         if Q.shape[-2] > FEW:

@@ -327,7 +327,8 @@ class FeatureAttention(Core):
         if state is not None and Q.shape[-2] == 1 and (loops := loops_in("step")):
             asked = self.ask(params, Q.shape[-1], first)
             if asked is not None and (done := loops.sum_features(Q, K, V, state.S, state.z, asked)):
-                return done[0], KernelState(*done[1:], first + 1)
+                Y, S, z = done
+                return Y, KernelState(S, z, first + 1)
         FQ, FK = (self.phi(params, X, first=first, query=query)[0] for X, query in ((Q, True), (K, False)))
         if state is None:
             state = kernel_state(FK[..., :0, :], V[..., :0, :])

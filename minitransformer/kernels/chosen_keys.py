@@ -275,7 +275,7 @@ def three_views(Q, K, V, K_c, V_c, m, complete, block, chosen, window, scale):
 
 @compiled
 def best_blocks(Q, K, V, means, m, block, others, scale):
-    """Y (H, dv) for the queries of the last of m positions, Q (H, d): each reads its own block, and the best others by their mean."""
+    """Y (H, dv) for the queries of the last of m positions, Q (H, d), which read their own block and the best others."""
     own, none = (m - 1) // block, np.empty((1, 0), np.bool_)
     found, S, js = np.empty((1, others), np.int64), np.empty((1, own), Q.dtype), np.empty((2, m), np.int64)
     blocks = np.full(others + 1, own)

@@ -162,7 +162,7 @@ class Performer(FeatureAttention):
     def ask(self, params: PerformerParams, d: int, first: int) -> Features | None:
         """Positive features, with one sign or both; any others have to be called."""
         signs = {"positive": 1, "hyperbolic": 2}.get(self.kind)
-        return signs and Features("exponentials", signs, max(d, 1) ** -0.25, CAP, params.W)
+        return Features("exponentials", signs, max(d, 1) ** -0.25, CAP, params.W) if signs else None
 
     def after_step(self, params: PerformerParams, observed: Tree, rng: np.random.Generator) -> PerformerParams:
         """The directions a step older, or new ones every `redraw` steps."""

@@ -159,7 +159,7 @@ class MoBA(BlocksCore):
         if loops := loops_in("chosen_keys"):
             arrays = Q, state.past.K, state.past.V, state.means.K
             if (Y := loops.best_of_last(*arrays, state.length, self.block, self.chosen)) is not None:
-                return Y  # type: ignore[no-any-return]
+                return Y
         own = (state.length - 1) // self.block
         S = Q @ state.means.keys[..., :own, :].mT
         others = largest_places(S, min(self.chosen - 1, own), np.array([own]))
