@@ -19,7 +19,7 @@ from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
-from minitransformer.functional import rms_norm
+from minitransformer.functional import loops_in, rms_norm
 from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import Fraction, NonNegative
@@ -194,6 +194,11 @@ class Differential(Core):
         self, params: DifferentialParams, Q: Array, K: Array, V: Array, *streams: Array, state: KeysValues | None = None
     ) -> tuple[Array, KeysValues]:
         """O(m d) for one new token. The state has the keys of a pair side by side, too: a query is beside zeros, in two ways."""
+        left, eps = Q.dtype.type(1 - self.lambda_init), 1e-5
+        if state is not None and Q.shape[-2] == 1 and (loops := loops_in("one_query")):
+            done = loops.attend_and_differ(Q, K, V, state, self._lambda(params), left, params.gain, eps)
+            if done is not None:
+                return done
         new = side_by_side(K), side_by_side(V)
         state = KeysValues.of(*new) if state is None else state.extended(*new)
         if Q.shape[-2] > FEW:
@@ -203,4 +208,4 @@ class Differential(Core):
             queries[..., s::2, :, s * d : (s + 1) * d] = Q[..., s::2, :, :]
         Y = attend_to_buffer(queries, state.K, state.V, state.length, scale=1 / math.sqrt(max(d, 1)))
         Y = Y[..., 0::2, :, :] - self._lambda(params) * Y[..., 1::2, :, :]
-        return apart(Q.dtype.type(1 - self.lambda_init) * rms_norm(Y, params.gain, eps=1e-5)[0]), state
+        return apart(left * rms_norm(Y, params.gain, eps=eps)[0]), state

@@ -12,7 +12,7 @@ transformer) is one choice, random features are another, none at all a third. A 
 that is how padding is left out.
 """
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -212,6 +212,25 @@ def kernel_attention_step(
 # --------------------------------------------------------------------------------------------- the core
 
 
+class Features(NamedTuple):
+    """What features a query and a key have, for a compiled loop that makes them for one token.
+
+    kind    "elu"            x + 1 or eˣ
+            "cosine"         [a relu(x); b relu(x)]
+            "neighbours"     x̂ ⊙ roll(x̂, s) for s = 1 … times, with x̂ = [relu(x); relu(−x)]
+            "powers"         1, a x, (a x)^⊗2/√2!, … up to the power `times`
+            "exponentials"   e^(u − ‖a x‖²/2)/√r, of r: those of u = a W x, and if times = 2 those of −u, too.
+                             No exponent is above b; a query's features are divided by their sum
+    W       (H, rows, d), or None
+    """
+
+    kind: Literal["elu", "cosine", "neighbours", "powers", "exponentials"]
+    times: int = 1
+    a: float = 0.0
+    b: float = 0.0
+    W: Array | None = None
+
+
 class FeaturesPullback(Pullback):
     """Features that have nothing to learn: dF to (dparams, dX)."""
 
@@ -269,6 +288,10 @@ class FeatureAttention(Core):
         """Features (*batch, H, n, r) of queries or of keys X, and a pullback from dF to (dparams, dX)."""
         raise TypeError(f"{type(self).__name__} does not say what its features are")
 
+    def ask(self, params: Tree, d: int, first: int) -> Features | None:
+        """`phi` of a query and a key of width d at this position, as data; None if it has to be called."""
+        return None
+
     def __call__(
         self,
         params: Tree,
@@ -292,6 +315,11 @@ class FeatureAttention(Core):
     ) -> tuple[Array, KernelState]:
         """O(r dv) for one new token: the past is not read again."""
         first = 0 if state is None else state.length
+        if state is not None and Q.shape[-2] == 1 and (loops := loops_in("step")):
+            asked = self.ask(params, Q.shape[-1], first)
+            if asked is not None and (done := loops.sum_features(Q, K, V, state.S, state.z, asked)):
+                Y, S, z = done
+                return Y, KernelState(S, z, first + 1)
         FQ, FK = (self.phi(params, X, first=first, query=query)[0] for X, query in ((Q, True), (K, False)))
         if state is None:
             state = kernel_state(FK[..., :0, :], V[..., :0, :])
@@ -317,3 +345,7 @@ class KernelAttention(FeatureAttention):
     def phi(self, params: Tree, X: Array, *, first: Integer, query: bool) -> tuple[Array, Pullback]:
         """The features that the given object makes."""
         return self.features(params, X, first=first, query=query)
+
+    def ask(self, params: Tree, d: int, first: int) -> Features | None:
+        """Those of the linear transformer; any other object has to be called."""
+        return Features("elu") if type(self.features) is EluFeatures else None

@@ -128,7 +128,11 @@ def _one_token(X: Array) -> None:
         "gated-delta",
         "nsa",
         "hopfield",
-    ):  # all other memories are the same loop as gated-delta
+        "linear",
+        "forgetting",
+        "differential",
+        "moba",
+    ):  # all other memories are the same loop as gated-delta, or as linear
         model = LanguageModel(context=8, width=x.shape[-1], depth=1, heads=2, attention=attention)
         generate(model, model.init(rng, x.dtype.type), np.zeros(2, np.int64), 3, rng=rng)
 

@@ -273,6 +273,24 @@ def three_views(Q, K, V, K_c, V_c, m, complete, block, chosen, window, scale):
     return Y
 
 
+@compiled
+def best_blocks(Q, K, V, means, m, block, others, scale):
+    """Y (H, dv) for the queries of the last of m positions, Q (H, d), which read their own block and the best others."""
+    own, none = (m - 1) // block, np.empty((1, 0), np.bool_)
+    found, S, js = np.empty((1, others), np.int64), np.empty((1, own), Q.dtype), np.empty((2, m), np.int64)
+    blocks = np.full(others + 1, own)
+    Y, p, q = np.empty((len(Q), V.shape[2]), Q.dtype), np.empty(m, Q.dtype), Q * Q.dtype.type(scale * LOG2E)
+    for h in range(len(Q)):
+        for c in range(own):
+            S[0, c] = dot(Q[h], means[h, c])
+        if others > 0:
+            largest_of_rows(none, np.array([own]), found, S, np.array([0, 1]))
+        for c in range(others):
+            blocks[c] = found[0, c]
+        read(q[h], K[h], V[h], js[0], keys_of(blocks, block, m, none[0], js[0], js[1]), p, Y[h])
+    return Y
+
+
 # ------------------------------------------------------------------------------------------ called from Python
 
 
@@ -330,3 +348,14 @@ def views_of_last(
     q, *arrays = (for_reading(heads(X)) for X in (Q, K, V, K_c, V_c))
     Y = three_views(q[:, 0], *arrays, m, complete, block, chosen, window, d**-0.5)
     return tuple(Y.reshape(3, *batch, 1, V.shape[-1]))
+
+
+def best_of_last(Q: Array, K: Array, V: Array, means: Array, m: int, block: int, chosen: int) -> Array | None:
+    """Y of MoBA, (*batch, H, 1, dv), for one query: the last of the first m rows of longer arrays. None if they don't fit."""
+    own, (q, k, v, mu) = (m - 1) // block, (for_reading(heads(X)) for X in (Q, K, V, means))
+    same = {(len(X), X.dtype) for X in (q, k, v, mu)}
+    same_width = q.shape[2] == k.shape[2] == mu.shape[2]
+    if len(same) > 1 or not same_width or min(k.shape[1], v.shape[1]) < m or mu.shape[1] < own or chosen < 1:
+        return None
+    Y = best_blocks(q[:, 0], k, v, mu, m, block, min(chosen - 1, own), q.shape[-1] ** -0.5)
+    return Y.reshape(*Q.shape[:-1], V.shape[-1])

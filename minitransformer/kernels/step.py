@@ -5,7 +5,8 @@
     S = S̄ + β_t k_t eᵀ
     y_t = q_tᵀ S                   divided by q_tᵀ z_t, z_t = z_{t−1} + k_t, where there is a z
 
-For one token of a layer, loops here also make α and β from its logits, and apply the norm and the gate behind the memory.
+For one token of a layer, loops here also make α and β from its logits, and apply the norm and the gate behind the memory; or
+they make the features of its query and key.
 
 Why this is fast. In generation a memory is so small that NumPy spends its time on starting a dozen operations: here they are
 one. Where something is corrected, S̄ is looked up first; then each row of S fades, is written to and is read in one pass, from
@@ -20,7 +21,7 @@ import numpy as np
 from minitransformer.arrays import for_reading, heads
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.few_rows import norm_rows
-from minitransformer.kernels.norms_and_loss import squares
+from minitransformer.kernels.norms_and_loss import squares, total
 from minitransformer.kernels.pointwise import GATES, open_gate
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import dot, put
@@ -174,6 +175,70 @@ def finish_one(Y, V, G, skip, gain, eps, gate, gate_first):
     return Z.reshape(Y.shape)
 
 
+ELU, COSINE, NEIGHBOURS, POWERS, EXPONENTIALS = range(5)
+FEATURES = {"elu": ELU, "cosine": COSINE, "neighbours": NEIGHBOURS, "powers": POWERS, "exponentials": EXPONENTIALS}
+
+
+@inlined
+def features(kind, x, W, a, b, query, f):
+    """Fill f with the features of x, a query or a key; what a, b and W are, `Features` of kernel_attention.py says."""
+    d, r, zero, one = len(x), len(f), x.dtype.type(0), x.dtype.type(1)
+    if kind == ELU:
+        for c in range(d):
+            f[c] = x[c] + one if x[c] > zero else np.exp(x[c])
+    elif kind == COSINE:
+        for c in range(d):
+            positive = zero if x[c] < zero else x[c]
+            f[c], f[d + c] = positive * a, positive * b
+    elif kind == NEIGHBOURS:
+        both = np.empty(2 * d, x.dtype)
+        for c in range(d):
+            both[c], both[d + c] = zero if x[c] < zero else x[c], zero if x[c] > zero else -x[c]
+        for s in range(r // max(2 * d, 1)):
+            for c in range(2 * d):
+                f[2 * d * s + c] = both[c] * both[(c - s - 1) % (2 * d)]
+    elif kind == POWERS:
+        f[0], before, start, p = one, 0, 1, 1
+        while start < r:
+            share, at = a / np.sqrt(x.dtype.type(p)), start
+            for i in range(before, start):
+                for c in range(d):
+                    f[at + c] = f[i] * (share * x[c])
+                at += d
+            before, start, p = start, at, p + 1
+    else:
+        m, top, size = len(W), x.dtype.type(-np.inf), one
+        for i in range(m):
+            f[i] = a * dot(W[i], x)
+        for i in range(m, r):
+            f[i] = -f[i - m]
+        if query:
+            for i in range(r):
+                top = max(top, f[i])
+        else:
+            top, size = a * a * squares(x, zero) / 2, np.sqrt(x.dtype.type(r))
+        for i in range(r):
+            f[i] = np.exp(b if f[i] - top > b else f[i] - top)
+        if query:
+            size = total(f)
+        for i in range(r):
+            f[i] /= size
+
+
+@compiled
+def sum_one(Q, K, V, W, S, z, kind, a, b, least):
+    """(y, S, z) of each head after one token, from the features of its query and key, (B, d): y = φ(q)ᵀ S / φ(q)ᵀ z."""
+    B, r = z.shape
+    F = np.empty((2, B, 1, r), V.dtype)
+    for i in range(2 * B):
+        query, h = i < B, i % B
+        features(kind, Q[h] if query else K[h], W[h % len(W)], a, b, query, F[i // B, h, 0])
+    Y, after, z_after = np.zeros(V.shape, V.dtype), np.empty(S.shape, V.dtype), np.empty(z.shape, V.dtype)
+    nothing, no_decay, queue = np.empty((B, 0), V.dtype), np.empty((B, 1, 0), V.dtype), np.zeros(2, np.int64)
+    recur(F[0], F[1], V, nothing, no_decay, S, z, least, V.dtype.type(0), after, z_after, Y, queue)
+    return Y, after, z_after
+
+
 def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[Array, Array]:
     """(Y, S after it) of one token, from a memory that is S before; `asked` is an `Asked` of linear/memory.py.
 
@@ -187,6 +252,27 @@ def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[
     numbers = number(asked.unit), number(asked.scale), number(asked.reach), asked.steps
     Y, after = write_one(*rows, speed, held, *numbers)
     return Y.reshape(V.shape), after.reshape(S.shape)
+
+
+def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, asked: Any) -> tuple[Array, Array, Array] | None:
+    """(Y, S, z) after one token of `kernel_attention_step`, from queries and keys; `asked` is a `Features` of that module.
+
+    None for what has to go the usual way: a state that takes two threads, or of another shape, or another dtype.
+    """
+    heads, d, times = V.shape[:-2], K.shape[-1], asked.times
+    W = np.empty((1, 0, d), V.dtype) if asked.W is None else asked.W
+    if asked.kind == "powers":
+        r = sum(d**p for p in range(times + 1))
+    else:
+        r = {"elu": d, "cosine": 2 * d, "neighbours": 2 * d * times, "exponentials": W.shape[-2] * times}[asked.kind]
+    fits = {X.dtype for X in (Q, K, V, S, z, W)} == {V.dtype} and W.shape[::2] in ((1, d), (*heads[-1:], d))
+    if not fits or S.size > SMALL or (S.shape, z.shape) != ((*heads, r, V.shape[-1]), (*heads, r)):
+        return None
+    B, number = math.prod(heads), V.dtype.type
+    q, k = (for_reading(X.reshape(B, d)) for X in (Q, K))
+    held = (for_reading(X) for X in (V.reshape(B, 1, V.shape[-1]), W, S.reshape(B, r, V.shape[-1]), z.reshape(B, r)))
+    Y, after, z_after = sum_one(q, k, *held, FEATURES[asked.kind], number(asked.a), number(asked.b), LEAST[V.dtype])
+    return Y.reshape(V.shape), after.reshape(S.shape), z_after.reshape(z.shape)
 
 
 def finish(Y: Array, V: Array, G: Array, behind: Any) -> Array:

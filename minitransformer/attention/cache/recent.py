@@ -22,6 +22,12 @@ class Kept(NamedTuple):
     last: int
 
 
+def positions(first: int, end: int, length: int) -> Array:
+    """The position in the text of each of `end` rows, rising: the first rows are the first tokens, the others the last ones."""
+    rows = np.arange(end)
+    return np.where(rows < first, rows, rows + length - end)
+
+
 class Recent(DecodingState):
     """The first `end` rows of two arrays with room for more, (*batch, G, room, d) and (*batch, G, room, dv).
 
@@ -44,9 +50,8 @@ class Recent(DecodingState):
 
     @property
     def positions(self) -> Array:
-        """The position in the text of each row, rising: the first rows are the first tokens, the others the last ones."""
-        rows = np.arange(self.end)
-        return np.where(rows < self.kept.first, rows, rows + self.length - self.end)
+        """The position in the text of each row."""
+        return positions(self.kept.first, self.end, self.length)
 
     @property
     def keys(self) -> Array:

@@ -8,11 +8,14 @@ For |i − j| < M the cosine is above zero. M is the longest sequence, not the p
 weights of all others.
 """
 
+import math
+
 import numpy as np
 
 from minitransformer.arrays import one_dtype, refuse_more_queries
 from minitransformer.attention.kernel_attention import (
     FeatureAttention,
+    Features,
     FeaturesPullback,
     FromFeaturesPullback,
     kernel_attention,
@@ -109,3 +112,8 @@ class CosFormer(FeatureAttention):
             refuse_more_queries(X.shape[-2], X.shape[-2] + first)
         F, pullback = cosformer_features(X, longest=self.longest, first=first)
         return F, FeaturesPullback(pullback)
+
+    def ask(self, params: NoParams, d: int, first: int) -> Features | None:
+        """The same with cos and sin of this position; a position beyond M is refused where `phi` is called."""
+        angle = math.pi / (2 * self.longest) * (first + 1)
+        return Features("cosine", 1, math.cos(angle), math.sin(angle)) if 0 <= first < self.longest else None

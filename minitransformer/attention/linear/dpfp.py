@@ -11,7 +11,7 @@ disturb each other. That is what a memory wants that is read by ⟨φ(q), φ(k)�
 import numpy as np
 
 from minitransformer.arrays import inverse
-from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback
+from minitransformer.attention.kernel_attention import FeatureAttention, Features, FeaturesPullback
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Integer, Iterations
@@ -92,3 +92,7 @@ class DPFP(FeatureAttention):
         """`dpfp_features`, the same for queries and keys."""
         F, pullback = dpfp_features(X, nu=self.nu)
         return F, FeaturesPullback(pullback)
+
+    def ask(self, params: NoParams, d: int, first: int) -> Features:
+        """The same at any position."""
+        return Features("neighbours", self.nu)

@@ -24,7 +24,7 @@ from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, seen_keys, where_it_is
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
-from minitransformer.functional import softplus
+from minitransformer.functional import loops_in, softplus
 from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import Encoding, ScoreEncoding
 from minitransformer.pullback import NoParams, Pullback, Tree
@@ -204,6 +204,10 @@ class Forgetting(Core):
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, state: ForgettingState | None = None
     ) -> tuple[Array, ForgettingState]:
         """O(m d) for one new token."""
+        if self.encoding is None and state is not None and Q.shape[-2] == 1 and (loops := loops_in("one_query")):
+            done = loops.fade_and_attend(Q, K, V, streams[0], state.c, state.past, scale_of(None, Q))
+            if done is not None:
+                return done[0], ForgettingState(*done[1:])
         closed = np.logaddexp(0, -streams[0][..., 0])
         before = np.zeros(Q.shape[:-2]) if state is None else state.c
         c = before[..., None] - closed.cumsum(-1, dtype=np.float64)

@@ -17,8 +17,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.kernel_attention import FeatureAttention, FromFeaturesPullback, kernel_attention
+from minitransformer.attention.kernel_attention import (
+    FeatureAttention,
+    Features,
+    FromFeaturesPullback,
+    kernel_attention,
+)
 from minitransformer.attention.linear.random_features import (
+    CAP,
     gaussian_rows,
     of_same_length,
     orthogonal_rows,
@@ -152,6 +158,11 @@ class Performer(FeatureAttention):
         refuse_other_heads(X, self.heads)
         F, pullback = performer_features(X, params.W, self.kind, query=query)
         return F, NotLearnedPullback(pullback)
+
+    def ask(self, params: PerformerParams, d: int, first: int) -> Features | None:
+        """Positive features, with one sign or both; any others have to be called."""
+        signs = {"positive": 1, "hyperbolic": 2}.get(self.kind)
+        return Features("exponentials", signs, max(d, 1) ** -0.25, CAP, params.W) if signs else None
 
     def after_step(self, params: PerformerParams, observed: Tree, rng: np.random.Generator) -> PerformerParams:
         """The directions a step older, or new ones every `redraw` steps."""

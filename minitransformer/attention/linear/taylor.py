@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention.kernel_attention import FeatureAttention, FeaturesPullback
+from minitransformer.attention.kernel_attention import FeatureAttention, Features, FeaturesPullback
 from minitransformer.attention.linear.chunked import in_pieces
 from minitransformer.attention.linear.scaled import ScaledPullback, fourth_root
 from minitransformer.checks import frozen
@@ -111,3 +111,7 @@ class Taylor(FeatureAttention):
         c = fourth_root(X)
         F, pullback = taylor_features(c * X, degree=self.degree)
         return F, FeaturesPullback(ScaledPullback(pullback, c))
+
+    def ask(self, params: NoParams, d: int, first: int) -> Features:
+        """The same at any position."""
+        return Features("powers", self.degree, max(d, 1) ** -0.25)

@@ -29,6 +29,7 @@ from minitransformer.attention.selected.chosen import (
 )
 from minitransformer.attention.selected.gathered import only_those_there, who_is_there
 from minitransformer.checks import frozen
+from minitransformer.functional import loops_in
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
@@ -135,6 +136,10 @@ class MoBA(BlocksCore):
 
     def _last_query(self, Q: Array, state: BlocksState, *streams: Array) -> Array:
         """O((m/block + chosen · block) d)."""
+        if loops := loops_in("chosen_keys"):
+            arrays = Q, state.past.K, state.past.V, state.means.K
+            if (Y := loops.best_of_last(*arrays, state.length, self.block, self.chosen)) is not None:
+                return Y
         own = (state.length - 1) // self.block
         S = Q @ state.means.keys[..., :own, :].mT
         others = largest_places(S, min(self.chosen - 1, own), np.array([own]))
