@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from minitransformer.backend import available, backend, current
-from minitransformer.models import LanguageModel
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
@@ -187,21 +186,3 @@ def test_a_state_that_grows_is_no_other_call(rng):
     flat.clear()
     with pytest.raises(TypeError, match="state: int should be a state that a step has returned"):
         layer.step(A, 3)
-
-
-def test_parameters_that_are_the_same_for_every_token_are_looked_at_where_they_can_change(rng):
-    """What a step has seen once is not walked through again; what may change within it is looked at."""
-    model = LanguageModel(10, 8, width=8, depth=1, heads=2, attention="retnet")
-    params, token = model.init(rng), np.zeros(1, np.int64)
-    _, state = model.step(params, token)
-    said, _ = model.step(params, token, state)
-    np.testing.assert_array_equal(model.step(params, token, state)[0], said)
-    streams = params.stack.blocks[0].attention.streams
-    gate = streams["gate"]
-    streams["gate"] = gate._replace(W=gate.W[:, 1:])
-    with pytest.raises(TypeError, match=r"gate\.W"):
-        model.step(params, token, state)
-    streams["gate"] = gate
-    np.testing.assert_array_equal(model.step(params, token, state)[0], said)
-    with pytest.raises(TypeError, match=r"params\.E"):
-        model.step(params._replace(E=params.E[:, 1:]), token, state)
