@@ -11,7 +11,6 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
-from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -44,14 +43,9 @@ def _looks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | N
 
     None if an argument is of a kind that is not known here: such a call is checked every time.
     """
-    seen = _walked([*args, *kwargs.values()])
-    return None if seen is None else (current(), len(args), *kwargs, *seen)
-
-
-def _walked(values: list[Any]) -> tuple[Any, ...] | None:
-    """What a check sees of these values and of their parts, which are added to the list, and so looked at in their turn."""
-    seen: list[Any] = []
-    for value in values:
+    seen: list[Any] = [current(), len(args), *kwargs]
+    values = [*args, *kwargs.values()]
+    for value in values:  # to which the parts of each tree are added, and so looked at in their turn
         kind = type(value)
         if kind is np.ndarray:
             seen += value.dtype, value.shape
@@ -65,56 +59,13 @@ def _walked(values: list[Any]) -> tuple[Any, ...] | None:
         elif kind is dict:
             seen += kind, tuple(value)
             values += value.values()
-        elif hasattr(kind, "__dataclass_fields__") or kind is Same or isinstance(value, np.number):
+        elif hasattr(kind, "__dataclass_fields__") or isinstance(value, np.number):
             seen += kind, value
         elif isinstance(value, np.random.Generator):
             seen.append(kind)
         else:
             return None
     return tuple(seen)
-
-
-class Same:
-    """Stands for all layers with parameters that look like the same to a check."""
-
-
-class FirstTwo:
-    """The first two arguments of a step, a layer and its parameters: the same for every token, so they are walked through once.
-
-    What may change within them is compared: what dicts and lists hold, and the shapes of arrays.
-    """
-
-    def __init__(self) -> None:
-        self.kinds: dict[Any, Same] = {}
-        self.last: tuple[Any, ...] = (None, None), [], [], [], [], None
-
-    def known(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments with a `Same` in the place of the first two; as they are, if they can't be remembered."""
-        pair, arrays, shapes, open_, held, same = self.last
-        alike = (
-            len(args) > 1
-            and all(map(is_, pair, args))
-            and [X.shape for X in arrays] == shapes
-            and len(now := _held(open_)) == len(held)
-            and all(map(is_, now, held))
-        )
-        if not alike:
-            values = list(args[:2])
-            seen = _walked(values)
-            try:
-                same = None if seen is None else self.kinds.setdefault(seen, Same())
-            except TypeError:  # no hash
-                same = None
-            if same is None or len(self.kinds) > MANY:
-                return args
-            arrays, open_ = ([value for value in values if type(value) in kinds] for kinds in ((Array,), (dict, list)))
-            self.last = args[:2], arrays, [X.shape for X in arrays], open_, _held(open_), same
-        return same, *args[2:]
-
-
-def _held(parts: list[Any]) -> list[Any]:
-    """What dicts and lists hold, one after another."""
-    return [own for part in parts for own in (*part, *(part.values() if type(part) is dict else ()))]
 
 
 def _among(passed: set[Any], looks: Any) -> bool:
@@ -139,18 +90,17 @@ def checked(function: Function) -> Function:
     asked = checks.asked_of(function)
     grows, place = asked.grows, asked.place
     passed: set[tuple[Any, ...]] = set()
-    first_two = FirstTwo()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if the_call.inside:
             return function(*args, **kwargs)
-        given, named = first_two.known(args) if asked.steps else args, kwargs
         if grows in kwargs:
-            named = {**kwargs, grows: type(kwargs[grows])}
+            looks = _looks(args, {**kwargs, grows: type(kwargs[grows])})
         elif 0 <= place < len(args):
-            given = *given[: place - len(args)], type(args[place]), *args[place + 1 :]
-        looks = _looks(given, named)
+            looks = _looks((*args[:place], type(args[place]), *args[place + 1 :]), kwargs)
+        else:
+            looks = _looks(args, kwargs)
         known = _among(passed, looks)
         the_call.inside = True
         try:
