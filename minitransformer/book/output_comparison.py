@@ -94,10 +94,10 @@ def _unit(number: str) -> float:
     return 10.0 ** (int(exponent or 0) - places) if places or exponent else 0.0
 
 
-def _text_differ(old: str, new: str, close: Any) -> str:
+def _text_differ(old: str, new: str, close: Any, *, spaces: bool = True) -> str:
     words = [" ".join(NUMBER.sub(" # ", text).split()) for text in (old, new)]
     numbers = [NUMBER.findall(text) for text in (old, new)]
-    if words[0] != words[1] or (numbers[0] == numbers[1] and old != new):
+    if words[0] != words[1] or (spaces and numbers[0] == numbers[1] and old != new):
         return _first_line(old, new)
     for a, b in zip(*numbers, strict=True):
         if a != b and not close(a, b):
@@ -117,7 +117,7 @@ def _svg_differ(before: bytes, after: bytes) -> str:
         if difference := _png_differ(base64.b64decode(a), base64.b64decode(b)):
             return difference
     old, new = (_numbered(EMBEDDED.sub("", svg)) for svg in (old, new))
-    difference = _text_differ(old, new, lambda a, b: abs(float(a) - float(b)) <= POINTS)
+    difference = _text_differ(old, new, lambda a, b: abs(float(a) - float(b)) <= POINTS, spaces=False)
     return f"the drawing changed ({difference})" if difference else ""
 
 

@@ -368,7 +368,7 @@ class Convolution(Mixer):
 class LightweightConvolution(Convolution):
     """Each head takes an average of the tokens around, by weights for the offsets that it has learned once.
 
-        V = σ(X U₁ + b₁) ⊙ (X U₂ + b₂),   Y = lightweight_convolution(V, S) W_o + b_o
+        C = σ(X U₁ + b₁) ⊙ (X U₂ + b₂),   Y = lightweight_convolution(C, S) W_o + b_o
 
     taps          K, the number of weights of a head
     renormalise   whether weights that fall beyond the border of the text go to the others
@@ -395,7 +395,7 @@ class LightweightConvolution(Convolution):
 class DynamicConvolution(Convolution):
     """Each token takes an average of those around it, by weights for the offsets that it decides on by itself.
 
-        V = σ(X U₁ + b₁) ⊙ (X U₂ + b₂),   Y = dynamic_convolution(V, W) W_o + b_o
+        C = σ(X U₁ + b₁) ⊙ (X U₂ + b₂),   Y = dynamic_convolution(C, W) W_o + b_o
 
     taps          K, the number of weights of a token in a head
     renormalise   whether weights that fall beyond the border of the text go to the others

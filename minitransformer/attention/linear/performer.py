@@ -109,7 +109,7 @@ class Performer(FeatureAttention):
 
     heads, d     filled in by the model
     kind         of the features: "positive", "hyperbolic", "trigonometric", "relu"
-    rows         m, how many directions each head draws; d ln d if None
+    rows         R, how many directions each head draws; d ln d if None
     orthogonal   whether they are orthogonal, in blocks of d
     same_length  whether all have the length √d: the kernel is then SMREG, a little below exp
     redraw       steps of training after which they are drawn anew; None for never
