@@ -22,7 +22,7 @@ from minitransformer.typing import Array
 ALONE = True
 WIDTH, HEADS = 256, 4
 ROOM = 2 * 2**30  # bytes that a block may take
-MATRICES = 4  # n × n numbers for each head that are there at once, on the way back
+MATRICES = 4  # n × n matrices for each head that are in memory at once on the way back
 KINDS = {
     "every matrix": SoftmaxAttention(),
     "in tiles": SoftmaxAttention(),

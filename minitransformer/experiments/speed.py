@@ -75,7 +75,7 @@ class Stair(NamedTuple):
     """One way to compute attention.
 
     tier        what it needs: "numpy", "numba" or "micro"
-    all_cores   or one core alone
+    all_cores   whether it runs on all cores; else on one
     n           the length at which it is timed
     passes      how often the n × n numbers of A go to memory or come from it
     """

@@ -98,7 +98,7 @@ class Questions:
         return np.random.default_rng(0).permutation(PAIRS)
 
     def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Tokens (size, 16): key · 8 + value for a pair, 128 + key for a question; and the values of the last eight."""
+        """Tokens (size, 16): key · 8 + value for a pair, 256 + key for a question; and the values of the last eight."""
         keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, :PAIRS]
         values = rng.integers(0, VALUES, keys.shape)
         asked = rng.permuted(np.tile(np.arange(PAIRS), (size, 1)), axis=1)

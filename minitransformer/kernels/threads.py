@@ -58,7 +58,7 @@ number = _cores()  # of threads that share a loop
 
 @contextmanager
 def limit(threads: int) -> Iterator[None]:
-    """In this block so many threads share a loop, in the whole process."""
+    """Let this many threads share a loop while this block runs, in the whole process."""
     global number
     before, number = number, threads
     try:

@@ -71,7 +71,7 @@ def index_scores(
 
 
 class IndexLossPullback(Pullback):
-    """∂KL(p ‖ softmax I)/∂I_ij = softmax(I)_ij − p_ij, in the rows that see something; their mean divides by their number."""
+    """∂KL(p ‖ softmax I)/∂I_ij = softmax(I)_ij − p_ij in each row that sees something, divided by the number of such rows."""
 
     A: Array
     p: Array

@@ -188,7 +188,7 @@ def lsh_attention(
     cost           O(rounds · n (chunk · (d + rounds) + ln n)) time, O(rounds · n · chunk) memory for the pairs; O(n² d) and O(n²)
                    with an encoding
     returns        Y and a pullback: dQ, dV = pullback(dY), after dparams if there is an encoding
-    raises         TypeError for a wrong shape or dtype, ValueError for chunk < 1 or a mask that does not fit
+    raises         TypeError for a wrong shape or dtype, ValueError for chunk < 1, empty rotations or a mask that does not fit
     """
     one_dtype(Q=Q, V=V, rotations=rotations)
     if not rotations.size:
