@@ -37,9 +37,9 @@ from minitransformer.ranges import bare, range_of
 # Arguments of a core behind Q, K and V that are no streams; all others there are streams
 NO_STREAMS = {"streams", "causal", "mask", "rng", "state"}
 NO_INDICES = ("self", "model", "params", "state", "states")  # never copied as indices
-GROWS = ("state", "states")  # their shapes grow with every token, so they are compared with a state that the layer leaves
+GROWS = ("state", "states")  # shapes differ for every token: compared with a state that the layer leaves
 ROWS_OF_NOTHING = 2**24  # an array without entries may have this many rows at most, since loops go through all of them
-LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)  # the largest int and float that are allowed, where a range names no other
+LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)  # allowed where a range names no other
 
 
 def fits(value: Any, hint: Any) -> bool:

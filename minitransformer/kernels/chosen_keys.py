@@ -78,7 +78,7 @@ def add_weighted(y, w, V, js, number):
 
 @compiled
 def keys_of(blocks, block, end, mask, js, slots):
-    """Fill js with the keys before `end` that a query sees in its blocks, and slots with their places in the list; return how many.
+    """Fill js with the keys before `end` that a query sees in its blocks, slots with their places in the list; return how many.
 
     blocks   numbers of the chosen blocks; a negative one is no block
     mask     the row of the query: m entries, one for all keys, or none if nothing is hidden
@@ -248,7 +248,7 @@ def largest_of_rows(among, ends, found, S, queue):
 
 @compiled
 def three_views(Q, K, V, K_c, V_c, m, complete, block, chosen, window, scale):
-    """Y (3, H, dv) of the last of m positions, whose queries are Q (H, d): what NSA reads of means, chosen blocks and a window."""
+    """Y (3, H, dv) of the last of m positions, with queries Q (H, d): what NSA reads in means, chosen blocks and a window."""
     blocks, sharing, none = (m + block - 1) // block, len(Q) // max(len(K), 1), np.empty((1, 0), np.bool_)
     q, rows, room = (
         Q * Q.dtype.type(scale * LOG2E),

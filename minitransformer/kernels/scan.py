@@ -254,7 +254,7 @@ def delta_back(
 
 
 class SweptDeltaRulePullback(Pullback):
-    """The three sweeps at the top of this file, with e_t = v_t − k_tᵀ S_{t−1}. An initial state is kept, and the last one with it."""
+    """The three sweeps at the top of this file, e_t = v_t − k_tᵀ S_{t−1}. An initial state is kept, and with it the last one."""
 
     Q: Array
     K: Array

@@ -301,7 +301,9 @@ class Sinkhorn(Core):
         self.refuse(causal=causal)
         n, m = Q.shape[-2], K.shape[-2]
         if n != m or m > self.longest:
-            raise ValueError(f"K: {m} keys for {n} queries; Sinkhorn takes as many keys as queries, at most {self.longest}")
+            raise ValueError(
+                f"K: {m} keys for {n} queries; Sinkhorn takes as many keys as queries, at most {self.longest}"
+            )
         seen = seen_keys(mask, Q, K, "what a sorted block mixes")
         x = in_blocks(K if seen is None else np.where(seen, K, K.dtype.type(0)), self.block).sum(-2)
         hidden = np.maximum(x @ params.W_1 + params.b_1[:, None], 0)
