@@ -146,7 +146,7 @@ def climb(stair: Stair, n: int, runs: int = 3) -> list[float]:
 
 @contextmanager
 def on(number: int) -> Iterator[None]:
-    """BLAS and the loops use so many cores."""
+    """Let BLAS and the loops use this many cores while this block runs."""
     with threadpool_limits(number, "blas"):
         if "numba" not in available():
             yield

@@ -2,8 +2,8 @@
 
 A sequence is eight tokens that each stand for a pair of a key and a value, and then eight tokens that name a key. By content,
 the answer to a question is the value of the pair with its key. By place, it is the value of the pair at a place that depends on
-the place of the question alone, whatever its key is. One block has to do it, so that what a source of weights can't see it
-can't find in another layer.
+the place of the question alone, whatever its key is. There is one block, so that a source of weights can't find in another layer
+what it does not see itself.
 """
 
 from dataclasses import dataclass, replace

@@ -177,7 +177,7 @@ class Table:
         return float(np.mean(shares)) if shares else None
 
     def front(self, rows: list[Row], n: float, what: int) -> list[Row]:
-        """Those than which no other is both faster and better, the fastest first."""
+        """The rows that no other row beats in both time and quality, the fastest first."""
         known = [(time, quality, row) for row in rows if (time := row.at(n, what)) is not None
                  and (quality := self.quality(row)) is not None]  # fmt: skip
         found: list[Row] = []

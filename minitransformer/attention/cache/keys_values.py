@@ -56,7 +56,7 @@ class KeysValues(DecodingState):
         return self.V[..., : self.length, :]
 
     def with_room(self, n: int) -> "KeysValues":
-        """Longer by n positions, whose keys and values the caller puts there.
+        """A state that is longer by n positions, whose keys and values the caller writes.
 
         The room doubles when it is full, so n positions cost O(n) on average, however many there are already.
         """
