@@ -55,7 +55,7 @@ class Sorted(NamedTuple):
         return rows_at(as_one_axis(X, -3, -1), self.place[..., None, :])[..., 0, :, :]
 
     def of_all_pairs(self, X: Array) -> Array:
-        """Numbers of each query and each key that its chunk looks at, X (rounds, *batch, n, 2 · chunk), as a matrix (*batch, n, n).
+        """Numbers of queries and the keys that their chunks look at, X (rounds, *batch, n, 2 · chunk), as matrices (*batch, n, n).
 
         A pair that several rounds look at gets the sum.
         """
