@@ -120,7 +120,9 @@ def plain(name: str, array: np.ndarray) -> None:
     if not array.dtype.isnative:
         raise TypeError(f"{name}: its bytes are in another machine's order; .astype({array.dtype.name!r}) turns them")
     if not array.size and math.prod(filter(None, array.shape)) > ROWS_OF_NOTHING:
-        raise ValueError(f"{name}: shape {array.shape} has nothing in it, but more than {ROWS_OF_NOTHING} rows")
+        raise ValueError(
+            f"{name}: shape {array.shape} has nothing in it, and should have {ROWS_OF_NOTHING} rows at most"
+        )
 
 
 def arrays_where_said(tree: Tree, path: str) -> None:
@@ -471,7 +473,7 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
     if not _same(before, layer):
         raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
     if batch is not None and batch != samples:
-        raise ValueError(f"state: it is that of a batch {samples}, not {batch}")
+        raise ValueError(f"state: belongs to a batch {samples}, should be that of {batch}")
     return False
 
 

@@ -104,7 +104,7 @@ def read(path: Path, trial: type[T]) -> Record[T]:
         content = json.loads(path.read_bytes())
         rows, machines = content["trials"], content["machines"]
         if digest([machines, rows]) != content["digest"]:
-            raise ValueError("its digest is that of other results")
+            raise ValueError("its digest is not that of its results")
         record = Record(
             [trial(**{name: _frozen(value) for name, value in row["trial"].items()}) for row in rows],
             [{**row["result"]} for row in rows],

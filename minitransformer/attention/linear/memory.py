@@ -234,7 +234,9 @@ class Memory(Core):
         """Pullback: dY to (dparams, dQ, dK, dV, *dstreams). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
         if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(f"K: a memory writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
+            raise ValueError(
+                f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: a memory writes as it reads"
+            )
         seen = seen_keys(mask, Q, K, "a memory")
         if mask is not None:
             must_broadcast(mask, (*V.shape[:-1], K.shape[-2]))

@@ -55,7 +55,7 @@ class Sorted(NamedTuple):
         return rows_at(as_one_axis(X, -3, -1), self.place[..., None, :])[..., 0, :, :]
 
     def of_all_pairs(self, X: Array) -> Array:
-        """Numbers of queries and the keys that their chunks look at, X (rounds, *batch, n, 2 · chunk), as matrices (*batch, n, n).
+        """Numbers of queries and the keys that their chunks see, X (rounds, *batch, n, 2 · chunk), as matrices (*batch, n, n).
 
         A pair that several rounds look at gets the sum.
         """
@@ -278,7 +278,7 @@ class Reformer(Core):
     ) -> tuple[Array, ReformerPullback]:
         """Pullback: dY to (dparams, dQ, dK, dV), where dK is zero: K is not looked at. Raises ValueError if m ≠ n."""
         if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(f"K: queries are the keys, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
+            raise ValueError(f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: queries are the keys")
         rng = np.random.default_rng(self.seed) if rng is None else rng
         rotations = rng.standard_normal((self.rounds, Q.shape[-1], self.buckets // 2)).astype(Q.dtype)
         options: dict[str, Any] = {"rotations": rotations, "chunk": self.chunk, "causal": causal, "mask": mask}

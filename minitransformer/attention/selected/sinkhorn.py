@@ -302,7 +302,7 @@ class Sinkhorn(Core):
         n, m = Q.shape[-2], K.shape[-2]
         if n != m or m > self.longest:
             raise ValueError(
-                f"K: {m} keys for {n} queries; Sinkhorn takes as many keys as queries, at most {self.longest}"
+                f"K: {m} keys for {n} queries; Sinkhorn takes as many keys as queries, no more than {self.longest}"
             )
         seen = seen_keys(mask, Q, K, "what a sorted block mixes")
         x = in_blocks(K if seen is None else np.where(seen, K, K.dtype.type(0)), self.block).sum(-2)
