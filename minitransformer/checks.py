@@ -2,12 +2,12 @@
 
 A public function (`@checked`, in typing.py) is called from outside, or by another one. Only the outermost call is checked:
 
-    fields       of a dataclass (`@frozen`), when it is made: of their types, and in the ranges that stand there (ranges.py)
-    options      words and numbers among the arguments: likewise, by the signature
+    fields       of a dataclass (`@frozen`) have the types and ranges of their hints (ranges.py); checked when it is made
+    options      are words and numbers among the arguments; they have the types and ranges of the signature
     arrays       are NumPy's own, in this machine's byte order, also within trees; and stand where a named tuple wants one
-    parameters   of a layer: a tree of the form that its `init` makes, in one dtype
-    heads        of a core: queries, keys, values and streams that fit each other
-    indices      tokens, targets, masks, labels, owners, patterns: are copied, so that nobody changes them between the passes
+    parameters   of a layer are a tree of the form that its `init` makes, in one dtype
+    heads        of a core are queries, keys, values and streams that fit each other
+    indices      (tokens, targets, masks, labels, owners, patterns) are copied, so that nobody changes them between the passes
     states       are of the kind that this layer leaves
     Y            comes back read-only, because its pullback may look at it again; so do all parts of a Y that has several
     dY           has the shape of Y, and is brought to its dtype before its pullback sees it; likewise each part
@@ -34,12 +34,12 @@ from minitransformer.ranges import bare, range_of
 
 # ----------------------------------------------------------------------------------------------- choices
 
-# Arguments of a core that are no streams; whatever else stands behind Q, K and V is one
+# Arguments of a core behind Q, K and V that are no streams; all others there are streams
 NO_STREAMS = {"streams", "causal", "mask", "rng", "state"}
 NO_INDICES = ("self", "model", "params", "state", "states")  # never copied as indices
-GROWS = ("state", "states")  # have another shape with every token: they are compared with a state that the layer leaves
-ROWS_OF_NOTHING = 2**24  # rows without entries, at most, that a loop is sent through
-LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)  # of an int and of a float, where a range names no other
+GROWS = ("state", "states")  # shapes differ for every token: compared with a state that the layer leaves
+ROWS_OF_NOTHING = 2**24  # an array without entries may have this many rows at most, since loops go through all of them
+LARGEST_SIZE, LARGEST = 2**30, float(np.finfo(np.float32).max)  # allowed where a range names no other
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -120,7 +120,9 @@ def plain(name: str, array: np.ndarray) -> None:
     if not array.dtype.isnative:
         raise TypeError(f"{name}: its bytes are in another machine's order; .astype({array.dtype.name!r}) turns them")
     if not array.size and math.prod(filter(None, array.shape)) > ROWS_OF_NOTHING:
-        raise ValueError(f"{name}: shape {array.shape} has nothing in it, but more than {ROWS_OF_NOTHING} rows")
+        raise ValueError(
+            f"{name}: shape {array.shape} has nothing in it, and should have {ROWS_OF_NOTHING} rows at most"
+        )
 
 
 def arrays_where_said(tree: Tree, path: str) -> None:
@@ -173,14 +175,14 @@ def of_choices(hint: Any) -> bool:
 
 
 class Asked(NamedTuple):
-    """What is asked of the arguments of a function, by their names: all that its signature says, looked up once.
+    """What a function asks of its arguments, by their names: all that its signature says, looked up once.
 
     names           of all arguments; the one at `star` takes any number of them
     choices         the hints of the options, words and numbers
     arrays          arguments that must be arrays, not lists
     indices         places of tokens, masks, …, of which a copy goes in, because the pullback may look at them again
     grows, place    the name of the state, which has another shape with every token, and its place
-    steps           whether there is a state, from which the function goes on, and it returns the next
+    steps           whether the function goes on from a state and returns the next one
     heads           whether it is given queries, keys and values: the `__call__` or `step` of a core
     """
 
@@ -212,14 +214,14 @@ class Asked(NamedTuple):
         return args, kwargs
 
     def at_the_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the same call with None as its state, so that a text begins."""
+        """The arguments of the same call with None in place of the state: the step that begins a text."""
         if self.grows in kwargs:
             return args, {**kwargs, self.grows: None}
         return (*args[: self.place], None, *args[self.place + 1 :]), kwargs
 
 
 def asked_of(function: Callable[..., Any]) -> Asked:
-    """What is asked of the arguments of a function, from its signature."""
+    """Read off the signature of a function what it asks of its arguments."""
     parameters = inspect.signature(function).parameters
     names = tuple(parameters)
     stars = [k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL]
@@ -471,7 +473,7 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
     if not _same(before, layer):
         raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
     if batch is not None and batch != samples:
-        raise ValueError(f"state: it is that of a batch {samples}, not {batch}")
+        raise ValueError(f"state: belongs to a batch {samples}, should be that of {batch}")
     return False
 
 

@@ -1,4 +1,4 @@
-"""Named tuples that can be marked: a pullback with the form of its value, a state with the layer that has left it.
+"""Named tuples that can be marked: a pullback with the form of its value, a state with its layer and batch.
 
 A class of them is written as one of `typing.NamedTuple` is, fields first, and used in the same way:
 
@@ -29,7 +29,7 @@ the_call = Call()
 
 @dataclass_transform(frozen_default=True)
 class Marked(tuple[Any, ...]):
-    """A named tuple with a mark, None at first; or, with `named=False`, a tuple of any length with one."""
+    """A named tuple with a mark, which is None at first. A class with `named=False` is a tuple of any length with a mark."""
 
     mark: Any = None
 
@@ -42,7 +42,7 @@ class Marked(tuple[Any, ...]):
                 setattr(cls, name, vars(like)[name])
 
     def marked(self, mark: Any) -> Any:
-        """The same with this mark, in the place of any other."""
+        """A copy with this mark, which replaces any other."""
         new = tuple.__new__(type(self), self)
         new.mark = mark
         return new

@@ -14,7 +14,7 @@ In derivations δY is a small change of Y, and dY the gradient ∂L/∂Y: δL = 
 Parameters are ordinary inputs: a tree, that is a `NamedTuple`, tuple, list or dict of arrays and further
 trees. The gradient of a tree is a tree of the same type.
 
-Two parts: trees and composition. The checker that every function of the book has passed is in `checker.py`.
+Three parts: trees, composition, and added losses. The checker that every function of the book has passed is in `checker.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ def is_named(tree: Tree) -> bool:
 
 
 def tree_parts(tree: Tree) -> dict[Any, Tree] | None:
-    """The parts of a tree by name, or by number if they have none; None of a leaf."""
+    """The parts of a tree by name, or by number if they have no names; None for a leaf."""
     if isinstance(tree, dict):
         return tree
     if is_named(tree):
@@ -62,7 +62,7 @@ def tree_items(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
 def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree, path: str = "") -> Tree:
     """Apply a function to each leaf of one tree, or to the corresponding leaves of several; in a dict by name, in any order.
 
-    Where another tree is None, so are all its leaves.
+    Where one of the others is None instead of a tree, each leaf is paired with None.
     raises   ValueError that names a part which only one of the trees has
     """
     if tree is None:

@@ -124,8 +124,8 @@ def checked(function: Function) -> Function:
 
 
 class Checked:
-    """A base class that makes `checked` of the methods `__call__` and `step` of its subclasses, and of their public methods that
-    return a value with its pullback or take a state."""
+    """A base class that applies `checked` to methods of its subclasses: `__call__`, `step`, and all public ones that return a
+    value with its pullback or take a state."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -613,7 +613,7 @@ def test_a_state_goes_back_to_who_has_left_it(name, tier):
         copy.deepcopy(layer).step(params, new, state)  # an equal one is the same
         again = pickle.loads(pickle.dumps(state))
         assert same(layer.step(params, new, again)[0], layer.step(params, new, state)[0])
-        with pytest.raises(ValueError, match=r"state: it is that of a batch \(2,\), not \(1,\)"):
+        with pytest.raises(ValueError, match=r"state: belongs to a batch \(2,\), should be that of \(1,\)"):
             layer.step(params, new[:1], state)
         for other, theirs in STEPS.items():
             if other != name and (other in MODELS) == (name in MODELS) and theirs != layer:
@@ -693,7 +693,7 @@ def test_a_state_that_was_made_by_hand_has_to_fit():
     for changed in ({"V": left.V[..., :3, :]}, {"length": -1, "written": [-1]}, {"length": 10**5}):
         with pytest.raises(ValueError, match="positions do not fit room of"):
             SoftmaxAttention().step(NoParams(), *[K[:, :, :1]] * 3, state=left._replace(**changed))
-    with pytest.raises(ValueError, match=r"state: it is that of a batch \(2, 2\), not \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"state: belongs to a batch \(2, 2\), should be that of \(1, 2\)"):
         SoftmaxAttention().step(NoParams(), *[K[:1]] * 3, state=left._replace(length=2))
 
 

@@ -126,5 +126,5 @@ def test_a_state_that_could_not_be_marked_is_refused(rng):
     _, state = layer.step(NoParams(), X[:, :2])
     assert type(state) is OwnState
     assert layer.step(NoParams(), X[:, 2:], state)[0] == pytest.approx(X.sum(-2, keepdims=True))
-    with pytest.raises(ValueError, match=r"state: it is that of a batch \(2,\), not \(1,\)"):
+    with pytest.raises(ValueError, match=r"state: belongs to a batch \(2,\), should be that of \(1,\)"):
         layer.step(NoParams(), X[:1, 2:], state)

@@ -54,7 +54,7 @@ def plain(name: str, rng: np.random.Generator) -> Tree:
 
 
 def gradient(name: str, params: Tree, part: Digits) -> Tree:
-    """Of the mean loss of a batch: margins for capsules, cross-entropy for the others."""
+    """The gradient of the mean loss of a batch: margins for capsules, cross-entropy for the others."""
     if name in CAPSULES:
         V, pullback = capsules(CAPSULES[name])(params, part.images)
         _, back = margin_loss(V, part.labels)

@@ -1,6 +1,6 @@
 """What is a look at the neighbours worth? Convolutions that don't take one, a window that does, and dense attention, on one text.
 
-All models have nearly the same number of parameters: what a block has fewer in front goes into its feed-forward network. The
+All models have nearly the same number of parameters: what a block saves in its mixer goes into its feed-forward network. The
 control is a convolution of one tap, in which no token hears of another one.
 """
 

@@ -68,7 +68,10 @@ def recalled(kind: str, X: Array, s: Array) -> Array:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """The overlap for each load; or the largest m, in steps of a fifth, before the overlap is below KEPT."""
+    """Curves: the overlap for each load. Capacities: the largest m, in steps of a fifth, before the overlap is below KEPT.
+
+    reached   whether it fell below KEPT within MOST patterns
+    """
     if trial.look == "curve":
         counts = [max(1, round(load * trial.neurons)) for load in LOADS]
         return {"overlaps": [round(overlap(trial, m), 4) for m in counts]}

@@ -1,7 +1,7 @@
 """From which length on is attention without a matrix faster, and where does the matrix no longer fit?
 
 One pre-norm block of a language model, forwards and backwards: with every matrix formed, with dense attention in tiles, with a
-Performer, with the linear transformer, and with attention that says V and nothing else, below which no attention can be.
+Performer, with the linear transformer, and with attention that returns V unchanged: none can take less time.
 """
 
 import time
@@ -22,7 +22,7 @@ from minitransformer.typing import Array
 ALONE = True
 WIDTH, HEADS = 256, 4
 ROOM = 2 * 2**30  # bytes that a block may take
-MATRICES = 4  # n × n numbers for each head that are there at once, on the way back
+MATRICES = 4  # n × n matrices for each head that are in memory at once on the way back
 KINDS = {
     "every matrix": SoftmaxAttention(),
     "in tiles": SoftmaxAttention(),

@@ -9,7 +9,7 @@ import numpy as np
 from minitransformer.related.edge_attention import additive_edge_attention
 from minitransformer.related.graph import edges_of
 
-HEADS, CHANNELS, SEEN = 8, 8, 10  # a node sees ten others on average
+HEADS, CHANNELS, SEEN = 8, 8, 10  # a node sees ten nodes on average
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class ManyPairs:
         return Asked(tokens, np.take_along_axis(newest, order, 1), order < half)
 
     def batch(self, size: int, rng: np.random.Generator) -> Asked:
-        """With a number of pairs that is drawn."""
+        """Sequences to train on, with a number of pairs that is drawn."""
         return self.of(int(rng.integers(2, self.most + 1)), size, rng)
 
     def loss(

@@ -70,7 +70,7 @@ class Parity:
 
     @property
     def length(self) -> int:
-        """Answers of a text."""
+        """Answers of the longest text in training."""
         return LONGEST
 
     @property
@@ -84,7 +84,7 @@ class Parity:
         return Bits(bits, bits.cumsum(-1) % 2)
 
     def batch(self, size: int, rng: np.random.Generator) -> Bits:
-        """Of a length that is drawn."""
+        """Texts to train on, of a length that is drawn."""
         return self.of(int(rng.integers(2, LONGEST + 1)), size, rng)
 
     def loss(

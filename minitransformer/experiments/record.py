@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Record(Generic[T]):
-    """Trials, their results, the machines they were run on and the seconds they took there (None: nobody has looked), side
+    """Trials, their results, the machines they were run on and the seconds they took there (None: not measured), side
     by side. Iterating gives pairs of the first two.
     """
 
@@ -36,7 +36,7 @@ class Record(Generic[T]):
         return iter(zip(self.trials, self.results, strict=True))
 
     def of(self, trials: list[T]) -> "Record[T]":
-        """Those of its rows that are of these trials."""
+        """The record of these trials alone."""
         rows = zip(self.trials, self.results, self.machines, self.seconds, strict=True)
         here = [row for row in rows if row[0] in trials]
         return Record(*map(list, zip(*here, strict=True))) if here else Record([], [], [], [])
@@ -104,7 +104,7 @@ def read(path: Path, trial: type[T]) -> Record[T]:
         content = json.loads(path.read_bytes())
         rows, machines = content["trials"], content["machines"]
         if digest([machines, rows]) != content["digest"]:
-            raise ValueError("its digest is that of other results")
+            raise ValueError("its digest is not that of its results")
         record = Record(
             [trial(**{name: _frozen(value) for name, value in row["trial"].items()}) for row in rows],
             [{**row["result"]} for row in rows],

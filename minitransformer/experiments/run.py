@@ -30,7 +30,7 @@ from minitransformer.machine import circumstances, cores
 
 LOOPBACK = "127.0.0.1"  # who reaches a scheduler can run code: nobody from outside does
 LOCAL = {
-    "distributed.nanny.pre-spawn-environ.MALLOC_ARENA_MAX": 1,  # or a thread keeps nothing
+    "distributed.nanny.pre-spawn-environ.MALLOC_ARENA_MAX": 1,  # or `keep_freed_memory` has no effect in threads
     "distributed.scheduler.http.routes": [],  # call stacks, logs
     "distributed.worker.http.routes": [],
 }
@@ -76,7 +76,7 @@ def run(
 
 
 def missing(experiment: ModuleType, records: Path = RECORDS) -> int:
-    """How many trials the record lacks, or the file beside it in which an interrupted run goes on.
+    """How many trials are missing: in the record or, if a run was interrupted, in the file beside it from which it goes on.
 
     raises   ExperimentError if that file, or the record, is damaged
     """
@@ -87,7 +87,7 @@ def missing(experiment: ModuleType, records: Path = RECORDS) -> int:
 
 
 def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
-    """One line: name, how far its record is, the minutes that its trials took on one core each, and its question."""
+    """One line: name, how far its record is, the minutes that its trials took together, and its question."""
     name, path, part = _places(experiment, records)
     trials = len(experiment.trials())
     try:

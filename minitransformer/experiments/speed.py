@@ -75,7 +75,7 @@ class Stair(NamedTuple):
     """One way to compute attention.
 
     tier        what it needs: "numpy", "numba" or "micro"
-    all_cores   or one core alone
+    all_cores   whether it runs on all cores; else on one
     n           the length at which it is timed
     passes      how often the n × n numbers of A go to memory or come from it
     """
@@ -146,7 +146,7 @@ def climb(stair: Stair, n: int, runs: int = 3) -> list[float]:
 
 @contextmanager
 def on(number: int) -> Iterator[None]:
-    """BLAS and the loops use so many cores."""
+    """Let BLAS and the loops use this many cores while this block runs."""
     with threadpool_limits(number, "blas"):
         if "numba" not in available():
             yield

@@ -2,8 +2,8 @@
 
 A sequence is eight tokens that each stand for a pair of a key and a value, and then eight tokens that name a key. By content,
 the answer to a question is the value of the pair with its key. By place, it is the value of the pair at a place that depends on
-the place of the question alone, whatever its key is. One block has to do it, so that what a source of weights can't see it
-can't find in another layer.
+the place of the question alone, whatever its key is. There is one block, so that a source of weights can't find in another layer
+what it does not see itself.
 """
 
 from dataclasses import dataclass, replace
@@ -97,7 +97,7 @@ class Questions:
         return np.random.default_rng(0).permutation(PAIRS)
 
     def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Tokens (size, 16): key · 8 + value for a pair, 128 + key for a question; and the values of the last eight."""
+        """Tokens (size, 16): key · 8 + value for a pair, 256 + key for a question; and the values of the last eight."""
         keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, :PAIRS]
         values = rng.integers(0, VALUES, keys.shape)
         asked = rng.permuted(np.tile(np.arange(PAIRS), (size, 1)), axis=1)

@@ -175,7 +175,7 @@ class Table:
         return float(np.mean(shares)) if shares else None
 
     def front(self, rows: list[Row], n: float, what: int) -> list[Row]:
-        """Those than which no other is both faster and better, the fastest first."""
+        """The rows that no other row beats in both time and quality, the fastest first."""
         known = [(time, quality, row) for row in rows if (time := row.at(n, what)) is not None
                  and (quality := self.quality(row)) is not None]  # fmt: skip
         found: list[Row] = []
@@ -195,7 +195,10 @@ class Table:
         return 2 * math.sqrt(2 * float(np.mean([np.var(some, ddof=1) for some in seeds])) / which.SEEDS)
 
     def fitting(self, n: float, what: int = FORWARDS, **needs: bool) -> list[Row]:
-        """The rows that can do it (see `can`), the fastest first; those that were not measured come last."""
+        """The rows that can do it (see `can`), the fastest first; those that were never measured come last.
+
+        Rows that were measured, but not at n, are left out.
+        """
         able = [row for row in self if can(row, **needs)]
         able = [row for row in able if not row.cost or row.at(n, what) is not None]
         return sorted(able, key=lambda row: row.at(n, what) or math.inf)

@@ -1,7 +1,7 @@
 """Does a Universal Transformer think longer about what is harder?
 
-Places of which each leads to another, and some to themselves: where does one end that starts at i? How hard that is, is the
-number of moves. One block is trained with adaptive computation time, for two prices of a step. The controls take all steps:
+Each place leads to another one, and some lead to themselves: where does a walk end that starts at i? How hard that is, the
+number of moves tells. One block is trained with adaptive computation time, for two prices of a step. The controls take all steps:
 one block that can't halt, and a stack of as many blocks as there are steps.
 """
 

@@ -93,7 +93,13 @@ def small(trial: Trial) -> Trial:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Bits per byte or the share of right answers, held out; how many numbers it learns, and when it diverged (0: never)."""
+    """Train, and judge on what was held out.
+
+    score        bits per byte for `text`, else the share of right answers
+    parameters   how many numbers the model learns
+    causal       whether it is causal
+    diverged     the step at which the training diverged; 0 if it did not
+    """
     task = TASKS[trial.task]
     model = model_of(trial.attention, task)
     training = usual_training(trial.steps, task.size, task.rate, trial.seed)
@@ -206,7 +212,7 @@ class Task:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Sequences are drawn."""
+        """The kind of task, by name: its sequences are drawn, not read."""
         return {"task": type(self).__name__, "name": type(self).__name__, "sha256": ""}
 
     @property
@@ -235,7 +241,7 @@ class Task:
         return loss, LossPullback(pullback, AnswersPullback(back, logits.shape))  # type: ignore[arg-type]
 
     def look(self, model: Any, params: Tree) -> float:
-        """Nothing is looked at on the way."""
+        """0: nothing is measured during the training."""
         return 0.0
 
     def judge(self, model: Any, params: Tree) -> float:
@@ -253,12 +259,12 @@ class Reading(Task):
     """The next byte."""
 
     def takes(self, name: str) -> bool:
-        """A kind has to be causal."""
+        """Whether this attention can be causal."""
         return attention_of(name, EXAMPLE).causal != "never"
 
     @cached_property
     def objective(self) -> NextByte:
-        """The book's."""
+        """`NextByte` on the documentation inside Python."""
         return NextByte(python_docs(), self.n)
 
     def judge(self, model: Any, params: Tree) -> float:

@@ -103,7 +103,7 @@ def too_much(found: dict[str, Any], n: int) -> str:
 
 
 class Cost(NamedTuple):
-    """Of one layer at one length: two numbers each, forwards, and forwards and backwards."""
+    """Costs of a layer at one length, two numbers each: of the forward pass, and of both passes."""
 
     seconds: list[float]
     yardsticks: list[float]
@@ -111,7 +111,7 @@ class Cost(NamedTuple):
 
 
 def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
-    """Of one kind at one length; the MiB are those of NumPy's arrays at their most, parameters among them."""
+    """The cost of one kind at one length; the MiB are those of NumPy's arrays at their most, parameters among them."""
     X = tokens(n)
     layer(name, FIRST, X[:, :FIRST], causal)()()  # compiled, and what is kept is there
     yardstick = layer(DENSE, YARDSTICK, X[:, :YARDSTICK], True)

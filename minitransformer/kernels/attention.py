@@ -632,7 +632,7 @@ def attend_to_buffer(
     Q: Array, K: Array, V: Array, m: int, bias: Array | None, mask: Array | None, scale: float,
     sink: Array | None = None, cap: float | None = None,
 ) -> Array:  # fmt: skip
-    """`attend_to_buffer` of the core, in the tiers "numba" and "micro"."""
+    """`attend_to_buffer` of attention/dot_product.py, in the tiers "numba" and "micro"."""
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
     q, k, v = (for_reading(X) for X in (Q, K, V))
     q, k, v = (as_one_axis(X, 0, -2) for X in (q, k, v))

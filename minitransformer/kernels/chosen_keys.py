@@ -5,7 +5,7 @@
             s_t = scale ⟨q, k_j(t)⟩                            for the keys j(t) of the chosen blocks that it sees
             p_t = exp(s_t − top);   y = Σ p_t v_j(t) / Σ p_t;   L = top + ln Σ p_t
     backwards, for each head of keys, and parts of its queries, in parallel:
-        p_t = exp(s_t − L);   ds_t = p_t (⟨dy, v_j(t)⟩ − D)
+        p_t = exp(s_t − L);   ds_t = scale · p_t (⟨dy, v_j(t)⟩ − D)
         dq += ds_t k_j(t);    dk_j(t) += ds_t q;    dv_j(t) += p_t dy
 
 Why this is fast. A tile of 64 queries would look at every key that any of them has chosen, and queries that choose for
@@ -78,7 +78,7 @@ def add_weighted(y, w, V, js, number):
 
 @compiled
 def keys_of(blocks, block, end, mask, js, slots):
-    """How many keys before `end` a query sees in its blocks; fills js with them, and slots with their places in the list.
+    """Fill js with the keys before `end` that a query sees in its blocks, slots with their places in the list; return how many.
 
     blocks   numbers of the chosen blocks; a negative one is no block
     mask     the row of the query: m entries, one for all keys, or none if nothing is hidden
@@ -248,7 +248,7 @@ def largest_of_rows(among, ends, found, S, queue):
 
 @compiled
 def three_views(Q, K, V, K_c, V_c, m, complete, block, chosen, window, scale):
-    """Y (3, H, dv) for the queries of the last of m positions, Q (H, d), as NSA reads means, chosen blocks and a window."""
+    """Y (3, H, dv) of the last of m positions, with queries Q (H, d): what NSA reads in means, chosen blocks and a window."""
     blocks, sharing, none = (m + block - 1) // block, len(Q) // max(len(K), 1), np.empty((1, 0), np.bool_)
     q, rows, room = (
         Q * Q.dtype.type(scale * LOG2E),

@@ -15,12 +15,12 @@ extra work, and no memory. While S is small enough to stay in the first-level ca
 has it, for r and dv of at most 64 where each query has a key beside it, and for whatever goes on from a state.
 
 S before each chunk is remembered: n/64 matrices of r × dv, r/64 times as many numbers as V has. The way back starts from
-the last chunk, with G = Σ_i φ(q_i) dn_i⁺ᵀ over the queries after the chunk. It takes D along as one more column of N: dN⁺ is
-[dN, dD], V⁺ is [V, 1] and S⁺ is [S, z].
+the last chunk, with G = Σ_i a_i dn_i⁺ᵀ over the queries after the chunk. It takes D along as one more column of N: dN⁺ is
+[dN, dD], C⁺ is [C, 1] and S⁺ is [S, z].
 
-        P = tril(A Bᵀ),  E = tril(dN⁺ V⁺ᵀ)               E is the gradient of P
-        dV = Pᵀ dN + B G                                 of G all columns but the last
-        dB = Eᵀ A + V⁺ Gᵀ
+        P = tril(A Bᵀ),  E = tril(dN⁺ C⁺ᵀ)               E is the gradient of P
+        dC = Pᵀ dN + B G                                 of G all columns but the last
+        dB = Eᵀ A + C⁺ Gᵀ
         dA = E B + dN⁺ S⁺ᵀ
         G += Aᵀ dN⁺
 
@@ -154,7 +154,7 @@ def add_rows(X, total):
 
 @inlined
 def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC):
-    """Fill dA, dB and dC of one head, last chunk first; dN⁺ and V⁺ have their last column only if there is a D."""
+    """Fill dA, dB and dC of one head, last chunk first; dN⁺ and C⁺ have their last column only if there is a D."""
     n, m, r, dv = len(A), len(B), A.shape[1], C.shape[1]
     inner, outer, one = fours(r), fours(dv + (D.size > 0)), Y.dtype.type(1)
     A_tile, B_tile = np.zeros((LANES, inner), Y.dtype), np.zeros((LANES, inner), Y.dtype)

@@ -43,7 +43,7 @@ with suppress(AttributeError):  # a version of Numba that does not search
 
 if place := keep_somewhere():
     numba.config.CACHE_DIR = str(place)
-    with suppress(OSError):  # nobody listens
+    with suppress(OSError):  # stderr is closed
         print(
             f"minitransformer: compiled loops can't be kept where they should be, and are in {place}", file=sys.stderr
         )

@@ -160,7 +160,7 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
 
 @compiled
 def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ, da, dS, queue):
-    """Fill dS (B, E, H), add to dQ, and to the parts of da (tasks, H r), each the sum over some rows. It quotes `attend`."""
+    """Fill dS (B, E, H), add to dQ, and to the parts of da (tasks, H r), each the sum over some rows. Comments quote `attend`."""
     Q, K, V, a, starts, sources, seen = borrowed((Q, K, V, a, starts, sources, seen))
     A, dY, dQ, da, dS = borrowed((A, dY, dQ, da, dS))
     n, H = dY.shape[1], A.shape[2]
@@ -207,7 +207,7 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
 
 @compiled
 def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, parts, A, dS, dY, dK, dV, queue):
-    """Add to dK and dV, column by column; the edges of column j are order[starts[j] : starts[j + 1]]. It quotes `attend`."""
+    """Add to dK and dV, column by column; the edges of column j are order[starts[j] : starts[j + 1]]. Comments quote `attend`."""
     Q, K, a, starts, order, destinations, seen = borrowed((Q, K, a, starts, order, destinations, seen))
     A, dS, dY, dK, dV = borrowed((A, dS, dY, dK, dV))
     m, H = dV.shape[1], A.shape[2]

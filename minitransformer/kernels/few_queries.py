@@ -96,7 +96,8 @@ def forward_few(Q, K, V, pairs, m, scale, Y, L, queue):
 def retrieve(Q, K, V, m, scale, steps, tolerance, Y, queue):
     """Fill Y: a query moves among the keys until it stands still, or has been compared with them `steps` times; it reads then.
 
-    Q (B, n, d) are the last n of m positions; it is `hopfield_attention` without a way back. A task for each head.
+    Q (B, n, d) are the last n of m positions; it is `hopfield_attention` without a way back, with the square of its `tolerance`.
+    A task for each head.
     """
     n, sharing = Q.shape[1], len(Q) // len(K)
     for b in claimed(queue, len(Y)):

@@ -76,7 +76,7 @@ def _few(X: Array, *pairs: tuple[Array, tuple[int, ...]]) -> bool:
 
 
 def normed(X: Array, gamma: Array, beta: Array | None, eps: float) -> Array | None:
-    """Layer norm, or RMS norm without β, of a few rows; None for what has to go the usual way."""
+    """Layer norm, or RMS norm if β is None, of a few rows; None if these loops can't take the arrays."""
     D = X.shape[-1:]
     if not _few(X, (gamma, D), (gamma if beta is None else beta, D)):
         return None
@@ -85,7 +85,7 @@ def normed(X: Array, gamma: Array, beta: Array | None, eps: float) -> Array | No
 
 
 def feed_forward(X: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, kind: str) -> Array | None:
-    """f(x W₁ + b₁) W₂ + b₂ for a few rows x; None for what has to go the usual way."""
+    """f(x W₁ + b₁) W₂ + b₂ for a few rows x; None if these loops can't take the arrays."""
     D, hidden = X.shape[-1], len(b_1)
     layers = (W_1, (D, hidden)), (b_1, (hidden,)), (W_2, (hidden, D)), (b_2, (D,))
     if not _few(X, *layers) or (kind == "gelu" and X.dtype != np.float32):
@@ -96,7 +96,7 @@ def feed_forward(X: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, kind:
 def gated_feed_forward(
     X: Array, U_1: Array, b_1: Array, U_2: Array, b_2: Array, W: Array, b: Array, gate: str
 ) -> Array | None:
-    """(f(x U₁ + b₁) ⊙ (x U₂ + b₂)) W + b for a few rows x; None for what has to go the usual way."""
+    """(f(x U₁ + b₁) ⊙ (x U₂ + b₂)) W + b for a few rows x; None if these loops can't take the arrays."""
     D, hidden = X.shape[-1], len(b_1)
     first = (U_1, (D, hidden)), (b_1, (hidden,)), (U_2, (D, hidden)), (b_2, (hidden,))
     if not _few(X, *first, (W, (hidden, D)), (b, (D,))) or (gate == "gelu" and X.dtype != np.float32):

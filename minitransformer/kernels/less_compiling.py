@@ -60,7 +60,7 @@ one_thread = threading.RLock()
 
 @contextmanager
 def in_less_time() -> Iterator[None]:
-    """Leave it out of what this thread compiles in this block."""
+    """Make the changes above while a loop is compiled in this block; other threads wait with theirs."""
     with one_thread:
         before = [getattr(place, name) for place, name, _ in CHANGES]
         try:

@@ -2,7 +2,7 @@
 
     M = a_t ⊙ (what was left of M + what s and s′ have written)
     y_t = r_tᵀ M + ⟨r_t, w_t⟩ x_t
-    y_t′ = a_t′ ⊙ (r_t′ᵀ M + ⟨r_t′, w_t⟩ x_t) + ⟨r_t′, w_t′⟩ x_t′          if columns fade; in names t_2, s_2 stand for t′, s′
+    y_t′ = a_t′ ⊙ (r_t′ᵀ M + ⟨r_t′, w_t⟩ x_t) + ⟨r_t′, w_t′⟩ x_t′          where columns fade; names write t_2, s_2 for t′, s′
 
 Why this is fast. M is read and written once for both. All of a column fades alike, so a_t′ can wait, and goes with the next a
 into one factor of M, and into x_t: five operations for two positions, where a memory that does not fade needs four. Where rows

@@ -1,4 +1,4 @@
-"""The loops of a training step that go through an array entry by entry: activations, scatter-add, rotations, AdamW.
+"""The loops of a training step that go through an array entry by entry: activations, gates, scatter-add, rotations, AdamW.
 
     for each part of the array, four for each thread, in parallel:       one part if the array is small
         for each entry x of the part:

@@ -171,7 +171,7 @@ def with_state(Y: Array, S: Array | None, initial: Array | None) -> Any:
 
 
 def apart(gradients: Any, initial: Array | None, S: Array | None) -> tuple[Array, Ends | None]:
-    """(dY, None), or, if there was an initial state, where the gradients are (dY, dS): (dY, (S_0, S, dS))."""
+    """Split what comes back: dY becomes (dY, None); with an initial state, (dY, dS) becomes (dY, (S_0, S, dS))."""
     return (gradients, None) if initial is None or S is None else (gradients[0], (initial, S, gradients[1]))
 
 
@@ -254,7 +254,7 @@ def delta_back(
 
 
 class SweptDeltaRulePullback(Pullback):
-    """The three sweeps at the top of this file. e_t = v_t − k_tᵀ S_{t−1}. With an initial state, this and the last are kept."""
+    """The three sweeps at the top of this file, e_t = v_t − k_tᵀ S_{t−1}. An initial state is kept, and with it the last one."""
 
     Q: Array
     K: Array

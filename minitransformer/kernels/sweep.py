@@ -9,10 +9,11 @@
 With r, w, x, y = q, k, v, y this is S_t = Diag(α_t) S_{t−1} + k_t v_tᵀ, y_t = q_tᵀ S_t. What else stands for r, w, x and y, for
 the delta rule and for gradients, is in scan.py.
 
-Why this is fast. Products of matrices over 64 positions need the weights of their pairs, and with a decay for each channel they
-are no product at all; all in all they take more multiply-adds than this. Here a panel never leaves the cache, since a column
-knows nothing of the others; and in the tier "micro" it is read and written once for two positions (passes.py). There too, r, w, x
-and y are fetched two positions before they are needed: not every processor foresees that the last position comes first.
+Why this is fast. To take 64 positions at once, as products of matrices, one needs the weights of all their pairs, and with a
+decay for each channel these weights are no product: it takes more multiply-adds than this. Here a panel never leaves the cache,
+since a column knows nothing of the others; and in the tier "micro" it is read and written once for two positions (passes.py).
+There too, r, w, x and y are fetched two positions before they are needed: not every processor foresees that the last position
+comes first.
 
 From a state S_0 on, M begins with that and not with zeros, and is S_n when the last position has written.
 

@@ -58,7 +58,7 @@ number = _cores()  # of threads that share a loop
 
 @contextmanager
 def limit(threads: int) -> Iterator[None]:
-    """In this block so many threads share a loop, in the whole process."""
+    """Let this many threads share a loop while this block runs, in the whole process."""
     global number
     before, number = number, threads
     try:
@@ -163,7 +163,7 @@ def wait_for(bell, queues, idle, place, looks):
 
 
 queues = np.zeros((PLACES, LINE), np.int64)  # never freed: a helper may look at one whose job is over
-_free = list(range(PLACES))  # places of queues; a job that finds none works on one thread
+_free = list(range(PLACES))  # places of queues that no job has; a job that finds none works on one thread
 
 
 class Job:

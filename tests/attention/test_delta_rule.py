@@ -223,7 +223,7 @@ def test_what_the_core_refuses():
     core = partial(DeltaRule(), NoParams())
     with pytest.raises(ValueError, match="attention: DeltaRule is always causal: it reads from left to right"):
         core(Q, K, V, b, causal=False)
-    with pytest.raises(ValueError, match="K: the delta rule writes as it reads, so 6 keys for 5 queries"):
+    with pytest.raises(ValueError, match="K: 6 keys for 5 queries should be as many: this rule writes as it reads"):
         core(Q[..., :5, :], K, V, b[..., :5, :])
     with pytest.raises(ValueError, match="the delta rule has no score for a pair"):
         core(Q, K, V, b, mask=np.ones((N, N), bool))

@@ -477,7 +477,7 @@ def test_brackets_without_end_are_no_record(kept):
 
 def test_a_record_that_is_cut_short_is_not_read(kept):
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"trials": []}))
-    with pytest.raises(ValueError, match="its digest is that of other results"):
+    with pytest.raises(ValueError, match="its digest is not that of its results"):
         read(kept, Trial)
 
 

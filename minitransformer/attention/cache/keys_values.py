@@ -25,7 +25,7 @@ def must_follow(K: Array, V: Array, known_keys: Array, known_values: Array) -> N
         if (*new.shape[:-2], new.shape[-1], new.dtype) != (*known.shape[:-2], known.shape[-1], known.dtype):
             raise ValueError(f"state: {new.dtype} {new.shape} can't follow {known.dtype} {known.shape}")
     if K.shape[-2] != V.shape[-2]:
-        raise ValueError(f"V: {V.shape[-2]} values for {K.shape[-2]} keys")
+        raise ValueError(f"V: {V.shape[-2]} values for {K.shape[-2]} keys should be as many")
 
 
 class KeysValues(DecodingState):
@@ -56,7 +56,7 @@ class KeysValues(DecodingState):
         return self.V[..., : self.length, :]
 
     def with_room(self, n: int) -> "KeysValues":
-        """Longer by n positions, whose keys and values the caller puts there.
+        """A state that is longer by n positions, whose keys and values the caller writes.
 
         The room doubles when it is full, so n positions cost O(n) on average, however many there are already.
         """

@@ -70,7 +70,7 @@ class Recent(DecodingState):
         return np.concatenate([X[..., :first, :], X[..., self.end - last : self.end, :]], -2)
 
     def _moved(self, n: int) -> "Recent":
-        """The rows that are still seen, in new room, where n more are taken; beyond them fit as many again, 64 to `last`."""
+        """The rows that are still seen, in new room with n more taken; as many fit behind, `last` at most but 64 at least."""
         keys, values = self.keys, self.values
         used = keys.shape[-2]
         room = used + n + max(min(used + n, self.kept.last), 64)

@@ -107,7 +107,9 @@ class DeltaRule(Core):
         """Pullback: dY to (dparams, dQ, dK, dV, dbeta). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
         if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(f"K: the delta rule writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
+            raise ValueError(
+                f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: this rule writes as it reads"
+            )
         seen = seen_keys(mask, Q, K, "the delta rule")
         K, V, x = (where_seen(seen, X) for X in (K, V, streams[0]))
         (Q, q), (K, k), (beta, gate) = self.rows(Q), self.rows(K), opened(x[..., 0], self.reach)

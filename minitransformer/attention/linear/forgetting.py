@@ -194,7 +194,9 @@ class Forgetting(Core):
         """Pullback: dY to (dparams, dQ, dK, dV, dforget). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
         if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(f"K: each token has a gate, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
+            raise ValueError(
+                f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: each token has a gate"
+            )
         closed, gate = softplus(-streams[0][..., 0])
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
         Y, attention = forgetting_attention(Q, K, V, -closed, mask=mask, **positions)

@@ -74,12 +74,13 @@ class Entries(NamedTuple):
 class Asked(NamedTuple):
     """How a compiled loop decays, writes and reads a memory for one token. What a core does not have is an array `X[..., :0]`.
 
-    speed        of each head, (H,), and what softplus is taken of, (*batch, H, 1, 0, 1 or d): α = exp(−speed softplus(logits)),
-                 or exp(−speed) where there are no logits
-    write        (*batch, H, 1, 0 or 1), with the reach: β = reach σ(write); with a reach of 0, nothing is corrected
-    unit, scale  what is added to ‖x‖² before queries and keys are divided by its root, or −1 if they are not; and what queries
-                 are multiplied with, after that
-    steps        whether v is written softplus(logits) times
+    speed        of each head, (H,)
+    logits       (*batch, H, 1, 0, 1 or d): α = exp(−speed softplus(logits)), or exp(−speed) without logits
+    write        (*batch, H, 1, 0 or 1), for β = reach σ(write)
+    reach        the largest β; if 0, nothing is corrected
+    unit         queries and keys x are divided by √(‖x‖² + unit); −1 if they are not
+    scale        what queries are multiplied by after that
+    steps        whether softplus(logits) v is written in place of v
     """
 
     speed: Array
@@ -92,9 +93,12 @@ class Asked(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """What the loop makes of y after that: RMS norm of y, ⊙ f(g); or the norm of (y + D v) ⊙ f(g), if the gate is first.
+    """What a compiled loop makes of y + D v: its RMS norm ⊙ f(g), or the RMS norm of (y + D v) ⊙ f(g) if `gate_first`.
 
-    gain, skip   of the norm, (d,), or (H·d,) for all heads together; and D (H,), or (0,)
+    gain         of the norm, (d,) for each head, or (H·d,) for all heads together
+    skip         D (H,), or (0,) where nothing is added
+    gate         f, by name
+    gate_first   whether the gate comes before the norm
     eps          of the norm
     """
 
@@ -230,7 +234,9 @@ class Memory(Core):
         """Pullback: dY to (dparams, dQ, dK, dV, *dstreams). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
         if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(f"K: a memory writes as it reads, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
+            raise ValueError(
+                f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: a memory writes as it reads"
+            )
         seen = seen_keys(mask, Q, K, "a memory")
         if mask is not None:
             must_broadcast(mask, (*V.shape[:-1], K.shape[-2]))

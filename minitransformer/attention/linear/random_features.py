@@ -57,7 +57,7 @@ def _refuse_other_than_rows(rng: Any, shape: tuple[int | np.integer, ...]) -> No
     if not hasattr(rng, "standard_normal"):
         raise TypeError(f"rng: {type(rng).__name__} draws no normal numbers; np.random.default_rng(seed) does")
     if len(shape) < 2 or min(shape) < 0 or shape[-1] == 0 or math.prod(shape) > 2**40:
-        raise ValueError(f"shape: {shape} should be (*own, m, d) of rows that have room")
+        raise ValueError(f"shape: {shape} should be (*own, m, d), with d above 0 and 2⁴⁰ numbers at most")
 
 
 @checked

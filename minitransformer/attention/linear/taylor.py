@@ -78,7 +78,7 @@ class Taylor(FeatureAttention):
 
     def __post_init__(self) -> None:
         if self.degree % 2:
-            raise ValueError(f"degree: {self.degree} is odd, so that weights could be negative")
+            raise ValueError(f"degree: {self.degree} should be even: of an odd degree, weights could be negative")
 
     @property
     def cost(self) -> str:  # type: ignore[override]

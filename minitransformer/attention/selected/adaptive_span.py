@@ -46,7 +46,7 @@ def log_ramp(z: Array, ramp: int, longest: int, n: int, m: int) -> tuple[Array, 
 
 @functools.lru_cache(maxsize=64)
 def seen_by_last(z: tuple[float, ...], dtype: str, ramp: int, longest: int, n: int, m: int) -> tuple[Array, Array]:
-    """ln m_z for each offset, as `log_ramp`, and which pairs count, (H, n, m). Kept, for spans stand still in generation."""
+    """ln m_z for each offset, as in `log_ramp`, and which pairs count, (H, n, m). Cached: in generation spans don't change."""
     b, reach, _ = log_ramp(np.array(z, dtype), ramp, longest, n, m)
     x = np.arange(m - n, m)[:, None] - np.arange(m)
     return b, (1 <= x) & (x <= reach[:, None, None])

@@ -80,7 +80,7 @@ def parts(n: int, size: int) -> Iterator[slice]:
 class Choice(NamedTuple):
     """Which blocks of keys each of n queries has chosen; the queries are the last of m positions.
 
-    lists   (…, n, c), the numbers of the blocks, −1 for none; each list is that of equally many neighbouring heads
+    lists   (…, n, c), the numbers of the blocks, −1 for none; each list serves equally many neighbouring heads
     mask    what hides more pairs, (*batch, n, m) or what broadcasts to it, or None
     """
 
@@ -207,7 +207,13 @@ class EncodedChosenPullback(AroundAttention):
 
 
 class _Part(NamedTuple):
-    """Some queries (P, rows, 1, d); in their slots (P, rows, slots, …) keys and values, where these stand, whether they count."""
+    """Some queries of P heads, and what is in their slots.
+
+    rows   which queries; Q (P, rows, 1, d)
+    K, V   keys and values of the slots, (P, rows, slots, …)
+    j      where these stand, (P, rows, slots), −1 for nobody
+    sees   whether they count
+    """
 
     rows: slice
     Q: Array

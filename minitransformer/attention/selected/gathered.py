@@ -12,7 +12,7 @@ from minitransformer.typing import Array
 
 
 def refuse_no_window(window: int) -> None:
-    """Raise ValueError for a window of 0 keys: unlike a radius, a number of keys can't be 0."""
+    """Raise ValueError for a window of 0 keys. (A radius may be 0: it leaves the query's own key.)"""
     if window == 0:
         raise ValueError("window: 0 should be at least 1")
 

@@ -73,7 +73,7 @@ def index_scores(
 
 
 class IndexLossPullback(Pullback):
-    """∂KL(p ‖ softmax I)/∂I_ij = softmax(I)_ij − p_ij, in the rows that see something; their mean divides by their number."""
+    """∂KL(p ‖ softmax I)/∂I_ij = softmax(I)_ij − p_ij in each row that sees something, divided by the number of such rows."""
 
     A: Array
     p: Array
@@ -154,7 +154,7 @@ def in_a_row(X: Array) -> Array:
 
 
 def _for_all_heads(seen: Array, axes: int) -> Array:
-    """Whether any head sees it: `seen` without its axis of heads, the one in front of the last `axes` − 1, if it has that."""
+    """True where any head sees: `seen` without its axis of heads, the `axes`-th from the end, if it has one."""
     return np.any(seen, axis=-axes) if seen.ndim >= axes else seen
 
 
@@ -166,7 +166,7 @@ class IndexerState(DecodingState):
 
     @property
     def length(self) -> int:
-        """How many positions."""
+        """How many positions there have been so far."""
         return self.past.length
 
 

@@ -120,7 +120,9 @@ def nsa_attention(
     mask, there = who_is_there(mask, (*batch, H, n, m))
     if H != G and there.ndim > 1 and there.shape[-2] != 1:
         own = None if mask is None else mask.shape
-        raise ValueError(f"mask: shape {own}; from heads that share their keys it must hide the same ones")
+        raise ValueError(
+            f"mask: shape {own} has a row of its own for each head; heads that share keys should have the same mask"
+        )
     K, V = only_those_there(there, K, V)
     (K_c, K_means), (V_c, V_means) = (block_means(X, there, block) for X in (K, V))
     edges = np.arange(0, m, block)

@@ -56,7 +56,10 @@ class Sorted(NamedTuple):
         return rows_at(as_one_axis(X, -3, -1), self.place[..., None, :])[..., 0, :, :]
 
     def of_all_pairs(self, X: Array) -> Array:
-        """X, for each query a number for each key that its chunk looks at, (rounds, *batch, n, 2 · chunk), as (*batch, n, n)."""
+        """Numbers of queries and the keys that their chunks see, X (rounds, *batch, n, 2 · chunk), as matrices (*batch, n, n).
+
+        A pair that several rounds look at gets the sum.
+        """
         j = look_one_back(self.order[..., None], -1)[..., 0]
         columns = np.take_along_axis(j, self.place[..., None] // self.order.shape[-1], -2)
         whole = np.zeros((*self.place.shape, self.place.shape[-1] + 1), X.dtype)  # the last column is nobody's
@@ -128,7 +131,7 @@ class LSHPullback(Pullback):
 
     @property
     def A(self) -> Array:  # noqa: N802
-        """The weights of all pairs, (*batch, n, n): those of each round by its share in the whole."""
+        """The weights of all pairs, (*batch, n, n): those of each round times its share in the whole."""
         return self.sorted.of_all_pairs(self.sorted.unsort(self.attention.A) * self.rounds.w[..., None])
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
@@ -173,8 +176,8 @@ def lsh_attention(
     first chunk is nothing. A query that sees nobody else sees itself.
 
     rotations      R of each round, normal numbers; b = 2 · half buckets
-    causal         and j ≤ i, by the true positions. **What is seen is causal, whether it is seen is not**: where a chunk
-                   ends depends on how many tokens, later ones too, fall into the buckets before. See `Reformer`
+    causal         query i sees keys j ≤ i only, by their true positions. **What is seen is causal, whether it is seen is not**:
+                   where a chunk ends depends on how many tokens, later ones too, fall into the buckets before. See `Reformer`
     mask           True where query i sees key j. A token that no query sees takes no part, and gives zeros
     scale          1/√d by default, as in the attention that this stands for. The authors' code makes keys of norm √d and
                    divides them by √d: keys of norm one and no further scale, scale=1.0. Both are in use; they differ by √d
@@ -184,7 +187,7 @@ def lsh_attention(
     cost           O(rounds · n (chunk · (d + rounds) + ln n)) time, O(rounds · n · chunk) memory for the pairs; O(n² d) and O(n²)
                    with an encoding
     returns        Y and a pullback: dQ, dV = pullback(dY), after dparams if there is an encoding
-    raises         TypeError for a wrong shape or dtype, ValueError for chunk < 1 or a mask that does not fit
+    raises         TypeError for a wrong shape or dtype, ValueError for chunk < 1, empty rotations or a mask that does not fit
     """
     one_dtype(Q=Q, V=V, rotations=rotations)
     if not rotations.size:
@@ -266,7 +269,7 @@ class Reformer(Core):
     ) -> tuple[Array, ReformerPullback]:
         """Pullback: dY to (dparams, dQ, dK, dV), where dK is zero: K is not looked at. Raises ValueError if m ≠ n."""
         if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(f"K: queries are the keys, so {K.shape[-2]} keys for {Q.shape[-2]} queries")
+            raise ValueError(f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: queries are the keys")
         rng = np.random.default_rng(self.seed) if rng is None else rng
         rotations = rng.standard_normal((self.rounds, Q.shape[-1], self.buckets // 2)).astype(Q.dtype)
         options: dict[str, Any] = {"rotations": rotations, "chunk": self.chunk, "causal": causal, "mask": mask}

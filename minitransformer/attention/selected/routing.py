@@ -152,8 +152,8 @@ def routing_attention(
 
     centroids   μ, one set for all samples, or with batch axes in front that broadcast, such as (H, clusters, d)
     window      w: how many each takes; the paper's is n/clusters
-    causal      and j ≤ i, by the true positions, not by their ranks in the cluster. **What is seen is causal, whether it is
-                seen is not**: a later token can push an earlier one out of its cluster. See `Routing`
+    causal      query i sees keys j ≤ i only, by their true positions, not by their ranks in the cluster. **What is seen is
+                causal, whether it is seen is not**: a later token can push an earlier one out of its cluster. See `Routing`
     mask        True where query i sees key j. A token that no query sees is in no cluster, and gives zeros
     scale       1/√d by default
     encoding    an encoding of positions in the scores of q̂ and k̂, and params, its parameters

@@ -292,11 +292,16 @@ class Sinkhorn(Core):
         mask: Array | None = None,
         rng: Any = None,
     ) -> tuple[Array, SinkhornCorePullback]:
-        """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError if m ≠ n, for more rows than `longest`, or a mask of pairs."""
+        """Pullback: dY to (dparams, dQ, dK, dV).
+
+        raises   ValueError for causal=True, m ≠ n, more rows than `longest`, or a mask of pairs
+        """
         self.refuse(causal=causal)
         n, m = Q.shape[-2], K.shape[-2]
         if n != m or m > self.longest:
-            raise ValueError(f"K: {m} keys for {n} queries; Sinkhorn sorts its own, and no more than {self.longest}")
+            raise ValueError(
+                f"K: {m} keys for {n} queries; Sinkhorn takes as many keys as queries, no more than {self.longest}"
+            )
         seen = seen_keys(mask, Q, K, "what a sorted block mixes")
         x = in_blocks(where_seen(seen, K), self.block).sum(-2)
         hidden = np.maximum(x @ params.W_1 + params.b_1[:, None], 0)

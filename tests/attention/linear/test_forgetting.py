@@ -189,7 +189,7 @@ def test_what_is_refused():
     core = partial(Forgetting(), NoParams())
     with pytest.raises(ValueError, match="attention: Forgetting is always causal"):
         core(Q, K, V, x, causal=False)
-    with pytest.raises(ValueError, match="K: each token has a gate, so 7 keys for 5 queries"):
+    with pytest.raises(ValueError, match="K: 7 keys for 5 queries should be as many: each token has a gate"):
         core(Q[..., :5, :], K, V, x[..., :5, :])
     with pytest.raises(ValueError, match="a sum of gates has no score for a pair"):
         core(Q, K, V, x, mask=np.ones((N, N), bool))

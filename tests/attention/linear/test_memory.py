@@ -177,7 +177,7 @@ def test_what_is_refused(name):
     core, (params, Q, *rest) = CORES[name], inputs(CORES[name], 4)
     with pytest.raises(ValueError, match="is always causal: it reads from left to right"):
         core(params, Q, *rest, causal=False)
-    with pytest.raises(ValueError, match="K: a memory writes as it reads, so 7 keys for 5 queries"):
+    with pytest.raises(ValueError, match="K: 7 keys for 5 queries should be as many: a memory writes as it reads"):
         core(params, Q[..., :5, :], *rest[:2], *(X[..., :5, :] for X in rest[2:]))
     with pytest.raises(ValueError, match="a memory has no score for a pair"):
         core(params, Q, *rest, mask=np.ones((N, N), bool))

@@ -285,7 +285,7 @@ def test_as_many_keys_as_queries():
     """They are the same; only the values of the last ones would be looked at."""
     core, X = Reformer(), np.random.default_rng(0).standard_normal((1, 2, 9, 4))
     for n, m in ((5, 9), (9, 5)):
-        with pytest.raises(ValueError, match=f"K: queries are the keys, so {m} keys for {n} queries"):
+        with pytest.raises(ValueError, match=f"K: {m} keys for {n} queries should be as many: queries are the keys"):
             core(NoParams(), X[:, :, :n], X[:, :, :m], X[:, :, :m])
 
 
