@@ -91,7 +91,7 @@ def test_two_taps_tie_a_value_to_the_key_beside_it():
         often = np.mean([np.bincount(text).max() for text in rng.integers(0, VALUES, (2000, pairs))]) / pairs
         for name in ("gated-delta", "one tap", "two blocks", "softmax"):
             assert max(right[name]) < often + 0.02, name
-        assert min(*right["two taps"], *right["four taps"]) > 0.985
+        assert min(*right["two taps"], *right["four taps"]) > 0.95
         assert abs(np.mean(right["two taps"]) - np.mean(right["four taps"])) < 0.01
         assert max(right["softmax, two blocks"]) > 0.985
         assert min(right["softmax, two blocks"]) < often + 0.02
@@ -120,7 +120,7 @@ def test_a_reach_of_two_counts_and_nothing_else_does():
             assert trained == longer == 1, trial
             assert longest > 0.75, trial
         else:
-            assert trained < 0.75, trial
+            assert trained < 0.8, trial
             assert 0.49 < longer < 0.51, trial
             assert 0.49 < longest < 0.51, trial
         assert (trained > 0.6) == ("delta" in trial.attention), trial
