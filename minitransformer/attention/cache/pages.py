@@ -19,6 +19,7 @@ from minitransformer.attention.cache.keys_values import claim, must_follow
 from minitransformer.attention.core import refuse_more_queries
 from minitransformer.attention.flash import find, finish, join, nothing_found
 from minitransformer.gather_scatter import for_each_head
+from minitransformer.marks import DecodingState
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Float, checked
 
@@ -31,7 +32,7 @@ class Page(NamedTuple):
     written: list[int]
 
 
-class Paged(NamedTuple):
+class Paged(DecodingState):
     """The keys and values of `length` positions, in pages of one size. Like KeysValues it is never changed, only continued."""
 
     pages: tuple[Page, ...]
