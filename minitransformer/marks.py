@@ -91,4 +91,14 @@ def _first_checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class DecodingState(Marked, named=False):
-    """What a step leaves for the next one, marked with the layer and the batch to which alone it may go back."""
+    """What a step leaves for the next one, marked with the layer and the batch to which alone it may go back.
+
+    changed   whether a field was replaced since: then its mark says nothing of its fields, and they are looked at
+    """
+
+    changed = False
+
+    def _replace(self, **changes: Any) -> Any:
+        new = super()._replace(**changes)
+        new.changed = True
+        return new

@@ -178,9 +178,8 @@ class SoftmaxAttention(Core):
             state = KeysValues.of(K, V)
         else:
             state = Recent.of(K[..., :0, :], V[..., :0, :], kept).extended(K, V)
-        m, j, bias, mask = state.length, np.arange(state.length), None, None
-        if kept is not None:
-            m, j = state.end, state.positions
+        m, j = (state.length, np.arange(state.length)) if kept is None else (state.end, state.positions)
+        bias = mask = None
         own, options = self._options(params, Q)
         if self.encoding is not None:
             bias = self.encoding.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)
