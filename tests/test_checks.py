@@ -23,11 +23,13 @@ from minitransformer.attention import (
     Window,
     attend,
     attention_of,
+    dot_product_attention,
 )
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
 from minitransformer.checks import fit, own_indices
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
+from minitransformer.marks import Pullback, the_call
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import Encoding, place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
@@ -809,6 +811,47 @@ def test_only_the_outermost_call_has_a_door():
     with pytest.raises(ValueError, match="read-only"):
         Y += 1
     assert (pullback(np.ones((2, 3)))[0] == 3).all()
+
+
+@tiers
+@pytest.mark.parametrize("cut", ["K", "V"])
+def test_what_a_core_of_the_reader_calls_has_a_door(cut, tier):
+    """A loop would read behind the end of fewer values than keys. In a layer, alone, and in its pullback."""
+
+    class WrongPullback(Pullback):
+        Q: np.ndarray
+
+        def __call__(self, dY):
+            return NoParams(), *dot_product_attention(self.Q, self.Q, self.Q[..., :2, :])[1](dY)
+
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(Core):
+        forward: bool = True
+
+        def init(self, rng, dtype=np.float32):
+            return NoParams()
+
+        def __call__(self, params, Q, K, V, *streams, causal=False, mask=None, rng=None):
+            given = {"K": K, "V": V} | ({cut: V[..., :2, :].copy()} if self.forward else {})
+            return dot_product_attention(Q, **given)[0], WrongPullback(Q)
+
+    layer, X = MultiHeadAttention(8, 2, core=Wrong()), np.ones((1, 70, 8), np.float32)
+    params, heads = layer.init(np.random.default_rng(0)), np.ones((1, 2, 70, 4), np.float32)
+    with backend(tier):
+        for call_it in (
+            lambda: layer(params, X),
+            lambda: Wrong()(NoParams(), heads, heads, heads),
+            lambda: layer.step(params, X),
+        ):
+            with pytest.raises(TypeError, match="parameter 'V'"):
+                call_it()
+        layer = MultiHeadAttention(8, 2, core=Wrong(forward=False))
+        Y, pullback = layer(layer.init(np.random.default_rng(0)), X)
+        with pytest.raises(TypeError, match="parameter 'V'"):
+            pullback(Y)
+        assert not the_call.inside
+        with pytest.raises(TypeError, match="parameter 'V'"):
+            dot_product_attention(heads, heads, heads[..., :2, :])
 
 
 @pytest.mark.skipif(len(available()) == 1, reason="needs Numba")
