@@ -456,7 +456,7 @@ def _owner(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
 
 
 def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
-    """Whether the state was made by hand: it has no mark of a layer. With a mark it must be that of this layer and this batch.
+    """Whether a state, or a field of it, was made by hand. With the mark of a layer it must be that of this layer and this batch.
 
     raises   TypeError if it is no state, ValueError if another layer or another batch has left it
     """
@@ -474,7 +474,7 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
         raise ValueError(f"state: another {type(before).__name__} has left it, not this {type(layer).__name__}")
     if batch is not None and batch != samples:
         raise ValueError(f"state: belongs to a batch {samples}, should be that of {batch}")
-    return False
+    return bool(state.changed)
 
 
 def same_kind(state: Any, model: Any, path: str) -> None:

@@ -74,14 +74,16 @@ class Pullback(Marked, named=False):
 
 
 def _first_checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The `__call__` of a pullback, with a check of dY in front of it if there is a mark."""
+    """The `__call__` of a pullback, with a check of dY in front of it if there is a mark; what a reader's calls is checked."""
+    of_the_book = method.__module__.startswith("minitransformer.")
 
     @functools.wraps(method)
     def call(self: Pullback, dY: Any) -> Any:
-        if self.mark is None:
+        if self.mark is None and of_the_book:
             return method(self, dY)
-        dY = self.mark.gradient(dY)
-        before, the_call.inside = the_call.inside, True
+        if self.mark is not None:
+            dY = self.mark.gradient(dY)
+        before, the_call.inside = the_call.inside, of_the_book
         try:
             return method(self, dY)
         finally:
@@ -91,4 +93,14 @@ def _first_checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class DecodingState(Marked, named=False):
-    """What a step leaves for the next one, marked with the layer and the batch to which alone it may go back."""
+    """What a step leaves for the next one, marked with the layer and the batch to which alone it may go back.
+
+    changed   whether a field was replaced since: then its mark says nothing of its fields, and they are looked at
+    """
+
+    changed = False
+
+    def _replace(self, **changes: Any) -> Any:
+        new = super()._replace(**changes)
+        new.changed = True
+        return new

@@ -5,6 +5,7 @@
 that names the argument, its shape and the shape expected. A check can take longer than the function,
 so only the outermost call is checked, not what it calls, and only the first of its kind: a call with
 the dtypes, shapes and options of one that has passed, in the same tier, is not checked again.
+What a reader's own layer or pullback calls is checked, wherever it stands.
 """
 
 import functools
@@ -86,6 +87,11 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def checked(function: Function) -> Function:
     """Check arguments and result against the signature, unless a checked function is running or such a call has passed."""
+    return _checked(function, trusted=True)
+
+
+def _checked(function: Function, trusted: bool) -> Function:
+    """`checked`, and whether the function is trusted, so that what it calls is not checked."""
     strict = functools.cache(lambda: _strict(function))
     asked = checks.asked_of(function)
     grows, place = asked.grows, asked.place
@@ -93,8 +99,14 @@ def checked(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if the_call.inside:
+        if the_call.inside and trusted:
             return function(*args, **kwargs)
+        if the_call.inside:
+            the_call.inside = False
+            try:
+                return function(*args, **kwargs)
+            finally:
+                the_call.inside = True
         if grows in kwargs:
             looks = _looks(args, {**kwargs, grows: type(kwargs[grows])})
         elif 0 <= place < len(args):
@@ -102,7 +114,7 @@ def checked(function: Function) -> Function:
         else:
             looks = _looks(args, kwargs)
         known = _among(passed, looks)
-        the_call.inside = True
+        the_call.inside = trusted
         try:
             arguments = asked.by_name(args, kwargs) if asked.steps or not known else {}
             if not known:
@@ -125,7 +137,7 @@ def checked(function: Function) -> Function:
 
 class Checked:
     """A base class that applies `checked` to methods of its subclasses: `__call__`, `step`, and all public ones that return a
-    value with its pullback or take a state."""
+    value with its pullback or take a state. Those of a reader's own class are not `trusted`."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -134,7 +146,7 @@ class Checked:
             pair = str(hints.get("return")).endswith(("Pullback]", "Pullback'>]", "Any]"))
             stands_out = name in ("__call__", "step") or (not name.startswith("_") and (pair or "state" in hints))
             if stands_out and inspect.isfunction(method) and not hasattr(method, "__wrapped__"):
-                setattr(cls, name, checked(method))
+                setattr(cls, name, _checked(method, cls.__module__.startswith("minitransformer.")))
 
 
 __all__ = ["Array", "Bool", "Checked", "Float", "Int", "checked"]

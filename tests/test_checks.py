@@ -23,11 +23,13 @@ from minitransformer.attention import (
     Window,
     attend,
     attention_of,
+    dot_product_attention,
 )
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
 from minitransformer.checks import fit, own_indices
 from minitransformer.functional import UnchangedPullback, layer_norm, linear
+from minitransformer.marks import Pullback, the_call
 from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageModel, Norm, generate
 from minitransformer.positions import Encoding, place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
@@ -697,6 +699,69 @@ def test_a_state_that_was_made_by_hand_has_to_fit():
         SoftmaxAttention().step(NoParams(), *[K[:1]] * 3, state=left._replace(length=2))
 
 
+@tiers
+@pytest.mark.parametrize("name", STEPS)
+def test_a_state_with_another_field_is_looked_at_as_one_made_by_hand(name, tier):
+    """Its mark says who has left it, and nothing of what was put there since."""
+    layer, rng = STEPS[name], np.random.default_rng(0)
+    params = layer.init(rng)
+    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
+    with backend(tier):
+        _, left = layer.step(params, new)
+        assert (
+            same(layer.step(params, new, left._replace())[0], layer.step(params, new, left)[0])
+            if hasattr(left, "_replace")
+            else True
+        )
+        for field in getattr(left, "_fields", ()):
+            for changed in (left._replace(**{field: object()}), copy.copy(left._replace(**{field: "3"}))):
+                with pytest.raises(TypeError, match=rf"^states?\.{field}: should be .*, is "):
+                    layer.step(params, new, changed)
+
+
+@tiers
+def test_the_parts_of_a_state_have_to_fit_each_other(tier):
+    """They are what loops go by: how many rows there are is not asked there."""
+    K = np.random.default_rng(0).standard_normal((2, 2, 9, 4)).astype(np.float32)
+    one = [K[:, :, :1]] * 3
+    with backend(tier):
+        core = SoftmaxAttention(Window(2))
+        _, left = core.step(NoParams(), K, K, K, state=None)
+        for changed in (
+            {"V": left.V[..., :0, :]},
+            {"K": left.K[..., :2, :]},
+            {"end": -1},
+            {"end": 10**5},
+            {"length": 0},
+        ):
+            with pytest.raises(ValueError, match="positions do not fit room of"):
+                core.step(NoParams(), *one, state=left._replace(**changed))
+        for name, part in (("nsa:block=2", "means"), ("moba:block=2", "means"), ("indexer", "small")):
+            core = attention_of(name, SHORT)
+            params, streams = core.init(np.random.default_rng(0)), []
+            streams = [np.ones((2, 2, 9, columns), np.float32) for columns in core.streams.values()]
+            _, left = core.step(params, K, K, K, *streams, state=None)
+            other = core.step(params, K, K, K, *streams, state=left)[1]
+            with pytest.raises(ValueError, match=r"^state: .* do not belong to 9 positions"):
+                core.step(
+                    params, *one, *(X[:, :, :1] for X in streams), state=left._replace(**{part: getattr(other, part)})
+                )
+
+
+def test_keys_in_pages_are_a_state_like_any_other():
+    rng = np.random.default_rng(0)
+    layer, X = (
+        MultiHeadAttention(8, 2, core=SoftmaxAttention(page=4)),
+        rng.standard_normal((1, 7, 8)).astype(np.float32),
+    )
+    params = layer.init(rng)
+    _, state = layer.step(params, X[:, :5])
+    Y, _ = layer.step(params, X[:, 5:], state)
+    np.testing.assert_allclose(Y, layer(params, X, causal=True)[0][:, 5:], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"state: belongs to a batch \(1,\), should be that of \(2,\)"):
+        layer.step(params, np.repeat(X, 2, 0), state)
+
+
 def test_generating_has_a_door_too():
     model, rng = LanguageModel(7, 8, 8, 1, 2), np.random.default_rng(0)
     params = model.init(rng)
@@ -746,6 +811,47 @@ def test_only_the_outermost_call_has_a_door():
     with pytest.raises(ValueError, match="read-only"):
         Y += 1
     assert (pullback(np.ones((2, 3)))[0] == 3).all()
+
+
+@tiers
+@pytest.mark.parametrize("cut", ["K", "V"])
+def test_what_a_core_of_the_reader_calls_has_a_door(cut, tier):
+    """A loop would read behind the end of fewer values than keys. In a layer, alone, and in its pullback."""
+
+    class WrongPullback(Pullback):
+        Q: np.ndarray
+
+        def __call__(self, dY):
+            return NoParams(), *dot_product_attention(self.Q, self.Q, self.Q[..., :2, :])[1](dY)
+
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(Core):
+        forward: bool = True
+
+        def init(self, rng, dtype=np.float32):
+            return NoParams()
+
+        def __call__(self, params, Q, K, V, *streams, causal=False, mask=None, rng=None):
+            given = {"K": K, "V": V} | ({cut: V[..., :2, :].copy()} if self.forward else {})
+            return dot_product_attention(Q, **given)[0], WrongPullback(Q)
+
+    layer, X = MultiHeadAttention(8, 2, core=Wrong()), np.ones((1, 70, 8), np.float32)
+    params, heads = layer.init(np.random.default_rng(0)), np.ones((1, 2, 70, 4), np.float32)
+    with backend(tier):
+        for call_it in (
+            lambda: layer(params, X),
+            lambda: Wrong()(NoParams(), heads, heads, heads),
+            lambda: layer.step(params, X),
+        ):
+            with pytest.raises(TypeError, match="parameter 'V'"):
+                call_it()
+        layer = MultiHeadAttention(8, 2, core=Wrong(forward=False))
+        Y, pullback = layer(layer.init(np.random.default_rng(0)), X)
+        with pytest.raises(TypeError, match="parameter 'V'"):
+            pullback(Y)
+        assert not the_call.inside
+        with pytest.raises(TypeError, match="parameter 'V'"):
+            dot_product_attention(heads, heads, heads[..., :2, :])
 
 
 @pytest.mark.skipif(len(available()) == 1, reason="needs Numba")

@@ -18,6 +18,7 @@ from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_que
 from minitransformer.attention.cache.keys_values import claim, must_follow
 from minitransformer.attention.flash import find, finish, join, nothing_found
 from minitransformer.gather_scatter import for_each_head
+from minitransformer.marks import DecodingState
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Float, checked
 
@@ -30,7 +31,7 @@ class Page(NamedTuple):
     written: list[int]
 
 
-class Paged(NamedTuple):
+class Paged(DecodingState):
     """The keys and values of `length` positions, in pages of one size. Like KeysValues it is never changed, only continued."""
 
     pages: tuple[Page, ...]

@@ -81,6 +81,10 @@ class Recent(DecodingState):
     def extended(self, K: Array, V: Array) -> "Recent":
         """The state after these n more positions: O(first + last + n) rows are copied at most, however long the text is."""
         must_follow(K, V, self.K, self.V)
+        if not 0 <= self.end <= min(self.length, self.K.shape[-2]) or self.K.shape[-2] != self.V.shape[-2]:
+            raise ValueError(
+                f"state: {self.end} of {self.length} positions do not fit room of {self.K.shape} and {self.V.shape}"
+            )
         n = K.shape[-2]
         if self.end + n > self.K.shape[-2] or not claim(self.written, self.end, self.end + n):
             self = self._moved(n)

@@ -329,6 +329,8 @@ class BlocksState(DecodingState):
 
     def extended(self, K: Array, V: Array, block: int) -> "BlocksState":
         """The state after these n more positions. A block is averaged once, when it is complete."""
+        if self.means.length != self.length // block:
+            raise ValueError(f"state: means of {self.means.length} blocks do not belong to {self.length} positions")
         past = self.past.extended(K, V)
         old, new = (m // block * block for m in (self.length, past.length))
         if new == old:

@@ -252,6 +252,10 @@ class Indexer(Core):
         new = (K, V), (keys, keys[..., :0])
         if state is None:
             state = IndexerState(*(KeysValues.of(*pair) for pair in new))
+        elif state.small.length != state.length:
+            raise ValueError(
+                f"state: {state.small.length} keys of the indexer do not belong to {state.length} positions"
+            )
         else:
             state = IndexerState(*(known.extended(*pair) for known, pair in zip(state, new, strict=True)))
         chosen = self._choose(*self._asked(params, in_a_row(Q)), state.small.keys, None, causal=True)
