@@ -5,6 +5,7 @@ def a_fourth_token(answer):
     close(answer, [4 / 11, 1 / 11, 2 / 11, 4 / 11], "The fourth token has the score of the first. What does the row sum to?")
 """
 
+import dis
 import functools
 import importlib
 import pkgutil
@@ -20,6 +21,7 @@ from minitransformer.pullback import Pullback, Tree, tree_leaves, tree_map
 
 Checker = Callable[[Any], None]
 CHECKERS: dict[str, Checker] = {}
+NOTHING_DONE = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
 KINDS = {str: "A word in quotes", int: "A whole number", bool: "True or False"}
 
 
@@ -61,8 +63,8 @@ def hint_for(number: str, answer: Any) -> str | None:
     """What to look at again; None if the answer is right.
 
     answer   a number, a sequence, an array, a word, or a function, as the exercise says
-    raises   ValueError if there is no such exercise, Untried if the answer is None or ..., or a function that returns them;
-             and whatever the reader's own function raises
+    raises   ValueError if there is no such exercise, Untried if the answer is None or ..., or a function that
+             returns ... or has no body yet; and whatever the reader's own function raises
     """
     there = numbers(_chapter(number))
     if number not in there:
@@ -105,9 +107,26 @@ def _tried(answer: Any) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
         own = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
         with np.errstate(all="ignore"):
-            return _tried(answer(*own, **kwargs))
+            found = answer(*own, **kwargs)
+        if found is None and not _without_body(answer):
+            raise NotYet(f"{_named(answer)} returned None; is there a `return`?")
+        if type(found) in (tuple, list) and any(one is None for one in found) and all(one is not ... for one in found):
+            raise NotYet(f"{_named(answer)} returned None as one of {len(found)} things.")
+        return _tried(found)
 
     return function
+
+
+def _without_body(function: Callable[..., Any]) -> bool:
+    """The function is as the page has it: a docstring and three dots, or less."""
+    code = getattr(function, "__code__", None)
+    return code is not None and {step.opname for step in dis.get_instructions(code)} <= NOTHING_DONE
+
+
+def _named(function: Callable[..., Any]) -> str:
+    """The reader's function in a sentence; `answer` is the name of all of them."""
+    name = getattr(function, "__name__", "answer")
+    return "Your function" if name in ("answer", "<lambda>") else f"Your function {name}"
 
 
 # ---------------------------------------------------------------------------------- what checkers ask

@@ -118,6 +118,43 @@ def test_each_page_has_its_exercises(root):
     assert {number for page in found.values() for number in page.cells} == set(numbers())
 
 
+def test_a_cell_waits_as_the_page_has_it(root, capsys):
+    for page in pages(root).values():
+        for number, cell in page.cells.items():
+            exec("".join(cell["source"]), {"np": np, "mt": mt})
+            assert capsys.readouterr().out == f"Exercise {number} waits for your answer.\n"
+
+
+def forgotten(X):
+    """X, doubled."""
+    X + X
+
+
+def without_a_way_back(X, W):
+    def pullback(dY):
+        dY @ W.T
+
+    return X @ W, pullback
+
+
+def test_a_function_that_returns_none_is_told_so():
+    def dots(X):
+        """The mask."""
+        ...
+
+    def nothing(X):
+        pass
+
+    for answer in (None, ..., [..., None], dots, nothing, lambda X: ..., lambda X: [None, ...]):
+        with pytest.raises(Untried):
+            hint_for("2.4", answer)
+    assert hint_for("2.4", forgotten) == "Your function forgotten returned None; is there a `return`?"
+    assert hint_for("2.4", lambda s: print(end="")) == "Your function returned None; is there a `return`?"
+    assert hint_for("0.5", without_a_way_back) == "Your function pullback returned None; is there a `return`?"
+    one = hint_for("0.5", lambda X, W: (X @ W, lambda dY: (dY @ W.T, None)))
+    assert one == "Your function returned None as one of 2 things."
+
+
 def test_what_a_reader_sees(capsys):
     mt.check_exercise(numbers()[0], ...)
     assert "waits for your answer" in capsys.readouterr().out
