@@ -5,10 +5,14 @@ def a_fourth_token(answer):
     close(answer, [4 / 11, 1 / 11, 2 / 11, 4 / 11], "The fourth token has the score of the first. What does the row sum to?")
 """
 
+import dis
 import functools
 import importlib
 import pkgutil
+import sys
+import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,8 @@ from minitransformer.pullback import Pullback, Tree, tree_leaves, tree_map
 
 Checker = Callable[[Any], None]
 CHECKERS: dict[str, Checker] = {}
+NOTHING_DONE = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
+LIBRARIES = {"minitransformer", "numpy", "numba", "jaxtyping", "beartype", *sys.stdlib_module_names}
 KINDS = {str: "A word in quotes", int: "A whole number", bool: "True or False"}
 
 
@@ -57,18 +63,23 @@ def _chapter(number: str) -> str:
     return str(number).partition(".")[0].zfill(2)
 
 
+def _checker(number: str) -> Checker:
+    there = numbers(_chapter(number))
+    if number not in there:
+        raise ValueError(f"there is no exercise {number!r} with a checker; there are {', '.join(there or numbers())}")
+    return CHECKERS[number]
+
+
 def hint_for(number: str, answer: Any) -> str | None:
     """What to look at again; None if the answer is right.
 
     answer   a number, a sequence, an array, a word, or a function, as the exercise says
-    raises   ValueError if there is no such exercise, Untried if the answer is None or ..., or a function that returns them;
-             and whatever the reader's own function raises
+    raises   ValueError if there is no such exercise, Untried if the answer is None or ..., or a function that
+             returns ... or has no body yet; and whatever the reader's own function raises
     """
-    there = numbers(_chapter(number))
-    if number not in there:
-        raise ValueError(f"there is no exercise {number!r} with a checker; there are {', '.join(there or numbers())}")
+    checker = _checker(number)
     try:
-        CHECKERS[number](_tried(answer))
+        checker(_tried(answer))
     except NotYet as hint:
         return str(hint)
     except TypeError as error:
@@ -82,14 +93,36 @@ def check_exercise(number: str, answer: Any) -> None:
     """Print whether the answer to an exercise, such as "2.5", is right, and if not, what to look at again.
 
     answer   a number, a sequence, an array, a word, or a function, as the exercise says; ... as long as there is none
-    raises   ValueError if there is no such exercise, and whatever the reader's own function raises
+    raises   ValueError if there is no such exercise; what the reader's own function raises is printed, with its lines
     """
+    _checker(number)
     try:
         hint = hint_for(number, answer)
     except Untried:
         print(f"Exercise {number} waits for your answer.")
+    except Exception as error:
+        print(f"Exercise {number}, not yet: {_what_went_wrong(error)}")
     else:
         print(f"Exercise {number} is right." if hint is None else f"Exercise {number}, not yet: {hint}")
+
+
+def _what_went_wrong(error: Exception) -> str:
+    """An error in a sentence, with the reader's own lines below it: those of a checker would hold its answer.
+
+    If there are none, the checker itself met something that it can't read.
+    """
+    walked = traceback.walk_tb(error.__traceback__)
+    own = traceback.StackSummary.extract(frame for frame in walked if _module(frame[0]) not in LIBRARIES)
+    kind = type(error).__name__
+    said, _, more = str(error).partition("\n")
+    if not own:
+        return f"That is not of the form that is asked for ({kind}: {said:.200})."
+    return f"Your function raised {kind} in line {own[-1].lineno}{said and ': '}{said}\n{''.join(own.format())}{more}".rstrip()
+
+
+def _module(frame: FrameType) -> str:
+    """The library in which a frame of a traceback is, or "__main__" in a notebook."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _tried(answer: Any) -> Any:
@@ -105,9 +138,26 @@ def _tried(answer: Any) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
         own = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
         with np.errstate(all="ignore"):
-            return _tried(answer(*own, **kwargs))
+            found = answer(*own, **kwargs)
+        if found is None and not _without_body(answer):
+            raise NotYet(f"{_named(answer)} returned None; is there a `return`?")
+        if type(found) in (tuple, list) and any(one is None for one in found) and all(one is not ... for one in found):
+            raise NotYet(f"{_named(answer)} returned None as one of {len(found)} things.")
+        return _tried(found)
 
     return function
+
+
+def _without_body(function: Callable[..., Any]) -> bool:
+    """The function is as the page has it: a docstring and three dots, or less."""
+    code = getattr(function, "__code__", None)
+    return code is not None and {step.opname for step in dis.get_instructions(code)} <= NOTHING_DONE
+
+
+def _named(function: Callable[..., Any]) -> str:
+    """The reader's function in a sentence; `answer` is the name of all of them."""
+    name = getattr(function, "__name__", "answer")
+    return "Your function" if name in ("answer", "<lambda>") else f"Your function {name}"
 
 
 # ---------------------------------------------------------------------------------- what checkers ask

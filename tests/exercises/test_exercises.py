@@ -118,6 +118,43 @@ def test_each_page_has_its_exercises(root):
     assert {number for page in found.values() for number in page.cells} == set(numbers())
 
 
+def test_a_cell_waits_as_the_page_has_it(root, capsys):
+    for page in pages(root).values():
+        for number, cell in page.cells.items():
+            exec("".join(cell["source"]), {"np": np, "mt": mt})
+            assert capsys.readouterr().out == f"Exercise {number} waits for your answer.\n"
+
+
+def forgotten(X):
+    """X, doubled."""
+    X + X
+
+
+def without_a_way_back(X, W):
+    def pullback(dY):
+        dY @ W.T
+
+    return X @ W, pullback
+
+
+def test_a_function_that_returns_none_is_told_so():
+    def dots(X):
+        """The mask."""
+        ...
+
+    def nothing(X):
+        pass
+
+    for answer in (None, ..., [..., None], dots, nothing, lambda X: ..., lambda X: [None, ...]):
+        with pytest.raises(Untried):
+            hint_for("2.4", answer)
+    assert hint_for("2.4", forgotten) == "Your function forgotten returned None; is there a `return`?"
+    assert hint_for("2.4", lambda s: print(end="")) == "Your function returned None; is there a `return`?"
+    assert hint_for("0.5", without_a_way_back) == "Your function pullback returned None; is there a `return`?"
+    one = hint_for("0.5", lambda X, W: (X @ W, lambda dY: (dY @ W.T, None)))
+    assert one == "Your function returned None as one of 2 things."
+
+
 def test_what_a_reader_sees(capsys):
     mt.check_exercise(numbers()[0], ...)
     assert "waits for your answer" in capsys.readouterr().out
@@ -142,6 +179,48 @@ print(*sorted(name for name in sys.modules if "exercises.chapter" in name))
 
 def own_error(*_):
     raise TypeError("of the reader's own function")
+
+
+def outer_error(*given):
+    return own_error(*given)
+
+
+def test_an_error_of_the_readers_own_shows_their_lines_alone(capsys):
+    def without_message(*_):
+        raise ValueError
+
+    for number, answer, said, lines in (
+        ("2.4", own_error, "TypeError in line 0: of the reader's own function", 1),
+        ("2.6", lambda *_: outer_error(), "TypeError in line 0: of the reader's own function", 3),
+        ("0.5", lambda X, W: (X @ W, lambda dY: unknown), "NameError in line 0: name 'unknown' is not defined", 1),
+        ("2.4", lambda s: next(iter(())), "StopIteration in line 0", 1),
+        ("2.4", without_message, "ValueError in line 0", 1),
+        ("2.6", lambda Q, heads: mt.functional.softmax("no"), None, 1),
+        ("2.6", lambda Q, heads: np.linalg.inv(Q), None, 1),
+    ):
+        mt.check_exercise(number, answer)
+        first, *rest = capsys.readouterr().out.splitlines()
+        assert first.startswith(f"Exercise {number}, not yet: Your function raised ")
+        assert said is None or re.sub(r"line \d+", "line 0", first).endswith(f" raised {said}")
+        frames = [line for line in rest if line.startswith("  File ")]
+        assert [Path(__file__).name in frame for frame in frames] == [True] * lines, rest
+
+
+def test_what_a_checker_cannot_read_is_told_in_one_line(capsys):
+    cells = {
+        "0.3": 10**400,
+        "2.6": lambda X: X,
+        "7.5": lambda *_: "no",
+        "7.6": [[1, 2], [3]],
+        "7.8": lambda A: np.zeros(1),
+        "11.4": lambda m: np.zeros(2),
+        "13.8": np.nan,
+    }
+    for number, answer in cells.items():
+        mt.check_exercise(number, answer)
+        told = capsys.readouterr().out
+        assert told.startswith(f"Exercise {number}, not yet: That is not of the form that is asked for (")
+        assert told.count("\n") == 1, told
 
 
 def test_an_answer_of_another_kind_gets_a_hint():
