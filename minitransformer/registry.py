@@ -1,6 +1,7 @@
 """What can be chosen by name: "window", or with options of its own, "window:radius=32,global_tokens=1"."""
 
 import ast
+import difflib
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -22,8 +23,15 @@ class UnknownName(ValueError):
     """There is nothing of this name."""
 
     def __init__(self, what: str, name: str, registry: Iterable[str]) -> None:
-        super().__init__(f"{what}: no {name!r}; there are {', '.join(registry)}")
+        super().__init__(f"{what}: no {name!r}; {instead(name, registry)}")
         self.what, self.name = what, name
+
+
+def instead(name: str, known: Iterable[str]) -> str:
+    """What there is in place of an unknown name, for an error: first those that are spelled like it, if any are."""
+    known = list(known)
+    near = difflib.get_close_matches(str(name).lower(), known, cutoff=0.7)
+    return f"near it: {', '.join(near)}; " * bool(near) + f"there are {', '.join(known)}"
 
 
 def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, sizes: Mapping[str, Any]) -> Any:

@@ -44,7 +44,8 @@ def test_options_in_a_text(text, made):
 @pytest.mark.parametrize(
     ("text", "message"),
     {
-        "think": "choice: no 'think'; there are thing, plain, other",
+        "think": "choice: no 'think'; near it: thing; there are thing, plain, other",
+        "nonsense": "choice: no 'nonsense'; there are thing, plain, other",
         "thing:": "choice: 'thing' has no option ''; it has radius, rate, part, kind, sure, as thing:radius=…",
         "thing:radius": "no option 'radius'; it has",
         "thing:heads=3": "no option 'heads=3'",

@@ -57,6 +57,28 @@ def test_the_top_level_is_small(committed, root):
     assert {file.relative_to(root).parts[0] for file in committed} <= TOP
 
 
+def test_what_the_commands_of_the_readme_write_at_the_top_is_ignored(committed, root):
+    written = [
+        "run.safetensors",
+        "run_heads.svg",
+        "bigbird.safetensors",
+        "mine/02_self_attention.ipynb",
+        "_site/x.html",
+    ]
+    ignored = subprocess.run(["git", "check-ignore", *written], cwd=root, capture_output=True, text=True, check=False)
+    assert ignored.stdout.split() == written
+    kept = [str(file.relative_to(root)) for file in committed]
+    asked = subprocess.run(
+        ["git", "check-ignore", "--no-index", "--stdin"],
+        cwd=root,
+        input="\n".join(kept),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.stdout.split() == []
+
+
 def test_no_file_is_huge(committed):
     assert [file for file in committed if file.stat().st_size > 1_500_000] == []
 

@@ -56,13 +56,14 @@ def repository() -> Path:
 
 
 def choose(root: Path, names: list[str]) -> list[Path]:
-    """The notebooks whose names begin with one of these (`02` means 02_self_attention), or all of them.
+    """The notebooks whose names begin with one of these (`02` means 02_self_attention, and so does `2`), or all of them.
 
     raises   BookError for a name with which none begins
     """
     chosen = []
     for name in names:
-        found = [path for path in notebooks(root) if path.name.startswith(Path(name).name)]
+        start = f"0{name}" if re.fullmatch("[0-9]", name) else Path(name).name
+        found = [path for path in notebooks(root) if path.name.startswith(start)]
         if not found:
             raise BookError(f"no notebook {name}; there are {', '.join(path.stem for path in notebooks(root))}")
         chosen += found

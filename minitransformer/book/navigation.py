@@ -122,12 +122,16 @@ def blank(root: Path, chosen: list[Path], folder: Path) -> list[Path]:
 
     Links to other chapters stay within the folder if the chapters do, and all others lead to the book.
 
-    raises   ValueError that names the files which are there already; then nothing is written
+    raises   ValueError for a chapter's number in place of a folder, or with files that are there already, two of which are
+             named; then nothing is written
     """
     import nbformat
 
+    if (number := str(folder).zfill(2)) in {path.name[:2] for path in notebooks(root)}:
+        raise ValueError(f"--blank {folder}: that is a chapter, and not a folder: write --blank mine {number}")
     if there := [str(folder / path.name) for path in chosen if (folder / path.name).exists()]:
-        raise ValueError(f"{', '.join(there)}: there already, and not overwritten")
+        more = f" and {len(there) - 2} more" if len(there) > 2 else ""
+        raise ValueError(f"{', '.join(there[:2])}{more}: there already, and not overwritten; choose another folder")
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     own = {path.name for path in chosen}
     for path in chosen:

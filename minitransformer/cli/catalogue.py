@@ -22,9 +22,9 @@ SIZES = {**EXAMPLE, **registry.EXAMPLE}
 
 def attentions(name: str | None = None) -> str:
     """Every kind of attention: cost, causality, memory, positions, what it is, from which length on it is faster than dense
-    attention, options; or all there is to say of one.
+    attention, options; or all there is to say of one, which can have options, as a model takes them.
 
-    raises   ValueError for an unknown name
+    raises   ValueError for an unknown name, an option or a value that makes no sense
     """
     found = table()
     return _catalogue("attention", ATTENTIONS, _of_attention, name, lambda name: _pays(found, name))
@@ -40,9 +40,9 @@ def measured() -> str:
 
 
 def encodings(name: str | None = None) -> str:
-    """Every encoding of positions: where it acts, what it is, options; or all there is to say of one.
+    """Every encoding of positions: where it acts, what it is, options; or all there is to say of one, as `attentions` does.
 
-    raises   ValueError for an unknown name
+    raises   ValueError for an unknown name, an option or a value that makes no sense
     """
     where = {
         **dict.fromkeys(AT_EMBEDDING, "added to the embeddings"),
@@ -84,9 +84,10 @@ def grid() -> str:
 
 
 def stacks(name: str | None = None) -> str:
-    """Every stack of blocks: what its blocks have to be like, what it is, options; or all there is to say of one.
+    """Every stack of blocks: what its blocks have to be like, what it is, options; or all there is to say of one, as
+    `attentions` does.
 
-    raises   ValueError for an unknown name
+    raises   ValueError for an unknown name, an option or a value that makes no sense
     """
     return _catalogue("stack", STACKS, lambda name, made: f"takes {made.takes}", name)
 
@@ -97,9 +98,10 @@ def _catalogue(
     names = list(known) if name is None else [name]
     lines: list[str] = []
     for each in names:
-        made = named(what, known, each, SIZES)
-        said = [about(each, made), (inspect.getdoc(made) or "").splitlines()[0], *pays(each), *_options(known[each])]
-        lines += _entry(each, known, said)
+        made, key = named(what, known, each, SIZES), each.partition(":")[0]
+        timed = pays(key) if each == key else []  # with other options it was not timed
+        said = [about(key, made), (inspect.getdoc(made) or "").splitlines()[0], *timed, *_options(known[key])]
+        lines += _entry(key, known, said)
     if name is not None:
         lines += ["", *(inspect.getdoc(made) or "").splitlines()]
     return "\n".join(lines)

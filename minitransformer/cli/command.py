@@ -11,6 +11,7 @@ from typing import Any
 from minitransformer import files, terminal
 from minitransformer.cli.train import add_generate, add_train
 from minitransformer.kept_loops import keep_somewhere
+from minitransformer.registry import instead
 
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
@@ -56,7 +57,7 @@ def draw_figures(args: argparse.Namespace) -> int:
 
     modules = figures.modules()
     if unknown := [name for name in args.names if name not in modules]:
-        raise ValueError(f"no figure {', '.join(unknown)}; there are {', '.join(modules)}")
+        raise ValueError(f"no figure {', '.join(unknown)}; {instead(unknown[0], modules)}")
     for name in args.names or modules:
         needs = [p.name for p in inspect.signature(modules[name].data).parameters.values() if p.default is p.empty]
         if needs:
@@ -203,6 +204,10 @@ def _positive(text: str) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
+    return _parser_and_commands()[0]
+
+
+def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
     top = argparse.ArgumentParser(prog="minitransformer", description="The book on attention that runs.")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
 
@@ -287,12 +292,15 @@ def parser() -> argparse.ArgumentParser:
         commands.choices[name].add_argument(
             "--import", dest="imports", action="append", metavar="FILE.py", type=Path, help=text
         )
-    return top
+    return top, list(commands.choices)
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """What was asked for; ends the process with 2 and the usage if that can't be."""
-    top = parser()
+    top, commands = _parser_and_commands()
+    first = next(iter(sys.argv[1:] if argv is None else argv), "-")
+    if not first.startswith("-") and first not in commands:
+        top.error(f"no command {first!r}; {instead(first, commands)}")
     try:
         return top.parse_args(argv)
     except ValueError:  # `--out=--`: argparse takes the dashes away, and then misses them

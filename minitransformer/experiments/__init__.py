@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from minitransformer.experiments.record import RECORDS, Record, read
+from minitransformer.registry import instead
 
 __all__ = ["Record", "find", "load", "modules"]
 
@@ -29,7 +30,7 @@ def find(name: str) -> ModuleType:
     raises   ValueError for an unknown name
     """
     if name not in _names():
-        raise ValueError(f"no experiment {name!r}; there are {', '.join(_names())}")
+        raise ValueError(f"no experiment {name!r}; {instead(name, _names())}")
     return importlib.import_module(f"{__name__}.{name}")
 
 

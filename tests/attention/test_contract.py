@@ -350,7 +350,7 @@ def test_names_and_options():
         "KernelAttention",
     ] * 2 + ["SoftmaxAttention"]
     for wrong, message in {
-        "windw": "no 'windw'; there are softmax, differential, latent, compressed, linformer",
+        "windw": "no 'windw'; near it: window; there are softmax, differential, latent, compressed, linformer",
         "window:step=5": "'window' has no option 'step=5'; write dilation instead",
         "longformer:globals_=5": "'longformer' has no option 'globals_=5'; write global_tokens instead",
         "window:radio=5": "'window' has no option 'radio=5'; it has radius, dilation, global_tokens, as window:radius=…",

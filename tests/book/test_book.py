@@ -263,6 +263,15 @@ def test_names_choose_chapters(made):
         book.choose(made, ["07"])
 
 
+def test_a_number_of_one_digit_is_that_chapter(root):
+    (root / "notebooks" / "10_tenth.ipynb").write_bytes((root / "notebooks" / "01_second.ipynb").read_bytes())
+    assert [path.stem for path in book.choose(root, ["1"])] == ["01_second"]
+    assert [path.stem for path in book.choose(root, ["10"])] == ["10_tenth"]
+    assert [path.stem for path in book.choose(root, ["10_t", "0"])] == ["00_first", "10_tenth"]
+    with pytest.raises(book.BookError, match="no notebook 2; there are 00_first, 01_second, 10_tenth"):
+        book.choose(root, ["2"])
+
+
 def test_without_nbclient_one_line_says_what_to_install(made, monkeypatch):
     monkeypatch.setitem(sys.modules, "nbclient", None)
     with pytest.raises(book.BookError, match="notebooks need nbclient"):

@@ -222,6 +222,27 @@ def test_what_a_reader_wrote_is_not_overwritten(made, monkeypatch, capsys):
     assert own.read_text() == "notes of my own"
 
 
+def test_a_copy_made_twice_names_two_of_its_files_and_what_to_do(made, monkeypatch, capsys):
+    monkeypatch.chdir(made)
+    assert cli.main(["book", "--blank", "mine"]) == 0
+    written = capsys.readouterr().out.split()
+    assert len(written) > 2
+    assert cli.main(["book", "--blank", "mine"]) == 1
+    named = f"{', '.join(written[:2])} and {len(written) - 2} more"
+    why = "there already, and not overwritten; choose another folder"
+    assert capsys.readouterr().err.strip() == f"minitransformer: {named}: {why}"
+
+
+@pytest.mark.parametrize("number", ["01", "1"])
+def test_a_chapter_in_place_of_the_folder_is_refused(number, made, monkeypatch, capsys):
+    monkeypatch.chdir(made)
+    before = sorted(made.iterdir())
+    assert cli.main(["book", "--blank", number]) == 1
+    why = "that is a chapter, and not a folder: write --blank mine 01"
+    assert capsys.readouterr().err.strip() == f"minitransformer: --blank {number}: {why}"
+    assert sorted(made.iterdir()) == before
+
+
 def test_jupyterlab_makes_the_cells_that_a_link_leads_to(root):
     """Its own choice is to make a cell when it comes into sight: until then a link to its heading leads nowhere."""
     settings = json.loads((root / "minitransformer/book/jupyterlab.json").read_text(encoding="utf-8"))

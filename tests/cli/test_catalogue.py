@@ -45,6 +45,33 @@ def test_all_of_one(listed, registry):
         listed("nonsense")
 
 
+@pytest.mark.parametrize(
+    ("listed", "text", "refused", "message"),
+    [
+        (attentions, "softmax:norm=rms", "softmax:norm=layer", "^norm: no 'layer'; there are rms$"),
+        (encodings, "rope:base=500", "rope:bass=500", "^positions: 'rope' has no option 'bass=500'; it has "),
+        (
+            stacks,
+            "transformer-xl:memory=128",
+            "transformer-xl:memory=x",
+            "^stack: memory of .* should be int, got 'x'$",
+        ),
+    ],
+)
+def test_all_of_one_with_options_is_its_entry(listed, text, refused, message):
+    assert listed(text) == listed(text.partition(":")[0])
+    with pytest.raises(ValueError, match=message):
+        listed(refused)
+
+
+def test_with_options_the_entry_is_of_these_and_claims_no_time():
+    said = attentions("window:radius=500")
+    assert said.startswith("window  ")
+    assert "remembers the last 501 keys" in " ".join(said.split())
+    assert "faster than dense" in attentions("window")
+    assert "faster than dense" not in said
+
+
 def test_options_can_be_given_as_they_are_listed():
     """What is printed as a default is what the option takes."""
     for registry in (ATTENTIONS, ENCODINGS, STACKS):

@@ -33,6 +33,35 @@ def test_a_wrong_call_ends_with_2_and_the_usage(args, capsys):
     assert "usage: minitransformer" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("attentions", "bigbrid"), "minitransformer: attention: no 'bigbrid'; near it: bigbird; there are softmax, "),
+        (("attentions", "BigBird:block=3"), "no 'BigBird'; near it: bigbird; there are softmax, "),
+        (("positions", "alibbi"), "positions: no 'alibbi'; near it: alibi; there are "),
+        (("experiment", "four_attention"), "no experiment 'four_attention'; near it: four_attentions"),
+        (("figures", "scale_by_sqrt"), "no figure scale_by_sqrt; near it: scale_by_sqrt_d"),
+    ],
+)
+def test_of_a_mistyped_name_the_nearest_comes_first(args, said, capsys):
+    assert cli.main(args) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "said"),
+    [
+        ("wich", "no command 'wich'; near it: which; there are book, "),
+        ("nothing", "no command 'nothing'; there are book, "),
+    ],
+)
+def test_of_a_mistyped_command_too(mistyped, said, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([mistyped, "--n", "16k"])
+    assert end.value.code == 2
+    assert f"minitransformer: error: {said}" in capsys.readouterr().err
+
+
 def test_two_dashes_as_a_value_are_a_wrong_call(capsys):
     """... of any option of any command; Python 3.11 lets them fall, and then misses them. Newer ones take them as a value."""
     (commands,) = (action for action in cli.parser()._actions if action.dest == "command")
