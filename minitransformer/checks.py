@@ -140,6 +140,29 @@ def of_arrays(hint: Any) -> bool:
     return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in parts)
 
 
+def of_integers(hint: Any) -> bool:
+    """Whether a hint is that of an array of integers, or of one or None."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    kinds = [getattr(part, "dtypes", ()) for part in parts if part is not types.NoneType]
+    return bool(kinds) and all("int64" in kind and "float32" not in kind for kind in kinds)
+
+
+def integers(name: str, value: Any) -> None:
+    """Raise a TypeError that says what would be right unless a value is an array of signed integers, as NumPy's own are."""
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name}: {reprlib.repr(value)} should be an array of integers")
+    if value.dtype.kind != "i":
+        raise TypeError(f"{name}: {value.dtype} should be int64; {name}.astype(int) makes it so")
+
+
+def refuse_init(rng: Any, dtype: Any) -> None:
+    """Raise TypeError unless an `init` is given what draws numbers, and one of the two dtypes that the book computes in."""
+    if not hasattr(rng, "standard_normal"):
+        raise TypeError(f"rng: {reprlib.repr(rng)} should be a generator, such as np.random.default_rng(0)")
+    if not isinstance(dtype, type) or np.dtype(dtype) not in (np.float32, np.float64):
+        raise TypeError(f"dtype: {getattr(dtype, '__name__', dtype)} should be np.float32 or np.float64")
+
+
 def leaves_room_for_indices(hint: Any) -> bool:
     """Whether a hint allows arrays of integers or booleans, alone or in a container."""
     hint = bare(hint)
@@ -180,6 +203,7 @@ class Asked(NamedTuple):
     names           of all arguments; the one at `star` takes any number of them
     choices         the hints of the options, words and numbers
     arrays          arguments that must be arrays, not lists
+    integers        those of a model that must hold integers: tokens, lengths, types
     indices         places of tokens, masks, …, of which a copy goes in, because the pullback may look at them again
     grows, place    the name of the state, which has another shape with every token, and its place
     steps           whether the function goes on from a state and returns the next one
@@ -191,6 +215,7 @@ class Asked(NamedTuple):
     star: int
     choices: dict[str, Any]
     arrays: set[str]
+    integers: set[str]
     indices: dict[str, int]
     grows: str | None
     place: int
@@ -238,6 +263,7 @@ def asked_of(function: Callable[..., Any]) -> Asked:
         star,
         choices={name: p.annotation for name, p in parameters.items() if of_choices(p.annotation)},
         arrays={name for name, p in parameters.items() if names.index(name) != star and of_arrays(p.annotation)},
+        integers={name for name, p in parameters.items() if "params" in names and of_integers(p.annotation)},
         # without a pullback nobody looks at them again; an argument behind a star comes by its name
         indices={name: names.index(name) if names.index(name) < star else sys.maxsize for name in of_indices}
         if back and not steps
@@ -259,6 +285,8 @@ def examine(arguments: dict[str, Any], asked: Asked) -> None:
             arrays_where_said(value, name)
         if name in asked.arrays and isinstance(value, (list, tuple)):
             raise TypeError(f"{name}: a {type(value).__name__} should be an array; np.array makes one of it")
+        if name in asked.integers and value is not None:
+            integers(name, value)
         if name in asked.choices:
             within(name, value, asked.choices[name])
     layer = next((arguments[name] for name in ("self", "model", "encoding") if name in arguments), None)

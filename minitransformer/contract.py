@@ -316,7 +316,7 @@ def _first(seen: Array) -> int:
 
 
 def padding_changes_nothing(part: Part, *, causal: bool, tier: str) -> None:
-    """Padding changes neither Y of the real tokens nor Y of the other sample, and gets no gradient."""
+    """Padding changes neither Y of the real tokens nor Y of the other sample, and gets no gradient; and it may be left out."""
     layer, X = mixer(part), rows(part, 2, N, dtype=np.float32)
     other, there = X.copy(), N - 5
     other[1, there:] = 9
@@ -333,6 +333,19 @@ def padding_changes_nothing(part: Part, *, causal: bool, tier: str) -> None:
         f"the mask is not kept: the padding was changed, and with it Y of token {_first(seen)}, {_way(causal)}",
     )
     keep(not dX[1, there:].any(), f"the mask is not kept on the way back: the padding gets a gradient, {_way(causal)}")
+    _padding_left_out(layer, X.astype(np.float64), dY.astype(np.float64), there, causal=causal, tier=tier)
+
+
+def _padding_left_out(layer: Mixer, X: Array, dY: Array, there: int, *, causal: bool, tier: str) -> None:
+    """A sample that is padded gives what its tokens give alone, but for rounding."""
+    with backend(tier):
+        Y, pullback = layer(some(layer), X, causal=causal, mask=padding(X.shape[1]))
+        alone, back = layer(some(layer), X[1, :there], causal=causal)
+        padded, single = pullback(dY)[1], back(dY[1, :there])[1]
+    far = _differ(Y[1, :there], alone, 1e-10)
+    keep(not far, f"the padding counts: where it is left out instead of masked, Y differs {far}, {_way(causal)}")
+    far = _differ(padded[1, :there], single, 1e-10)
+    keep(not far, f"the padding counts: where it is left out instead of masked, dX differs {far}, {_way(causal)}")
 
 
 def hidden_reaches_nothing(core: Core, *, causal: bool, tier: str) -> None:

@@ -226,6 +226,15 @@ class ReaderFile(NamedTuple):
             del sys.modules[name]
             raise ValueError(f"--import {self.path}{self._line(error)}: {_in_one_line(error)}") from error
 
+    def tells(self, error: BaseException) -> str | None:
+        """What went wrong in the file while something that it has registered was used, in a line; None if it was elsewhere."""
+        if not (line := self._line(error)):
+            return None
+        module = Path(self.path).stem
+        names = [name for name, kind in ATTENTIONS.items() if getattr(kind, "__module__", None) == module]
+        more = f"; mt.check_attention says more of {' and '.join(names)}" if names else ""
+        return f"--import {self.path}{line}: {_in_one_line(error)}{more}"
+
     def _line(self, error: BaseException) -> str:
         """Where in the file it went wrong."""
         if isinstance(error, SyntaxError) and error.filename == self.path:

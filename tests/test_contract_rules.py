@@ -158,6 +158,14 @@ class OneTokenIgnoresTheMask(Right):
         return seen if causal else seen | (np.arange(Q.shape[-2])[:, None] == 50)
 
 
+@wrong("Where a mask hides padding", "the padding counts: where it is left out instead of masked, Y differs by ")
+class CountsThePadding(Right):
+    """Its scores start at −ln m, of all keys, whether they are hidden or not."""
+
+    def scores(self, Q, K, b):
+        return super().scores(Q, K, b) - Q.dtype.type(math.log(max(K.shape[-2], 1)))
+
+
 @wrong("Samples know nothing of each other", "samples are mixed")
 class MixesSamples(Right):
     def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):

@@ -440,6 +440,63 @@ def test_a_file_that_can_not_be_run_is_told_in_a_line(tmp_path, monkeypatch, cap
     assert "theirs" not in sys.modules
 
 
+OWN = """
+import numpy as np
+import minitransformer as mt
+from minitransformer.attention import Core, dot_product_attention
+from minitransformer.checks import frozen
+from minitransformer.pullback import Pullback
+
+
+class OwnPullback(Pullback):
+    dense: Pullback
+
+    def __call__(self, dY):
+        gradients = self.dense(dY)
+        return BACK
+
+
+@frozen
+class Own(Core):
+    def __call__(self, params, Q, K, V, *, causal=False, mask=None, rng=None):
+        Y, dense = dot_product_attention(Q, K, V, causal=causal, mask=mask)
+        return Y, OwnPullback(dense)
+
+
+mt.register("own", Own)
+"""
+
+
+@pytest.mark.parametrize(
+    ("back", "says"),
+    [
+        (
+            "gradients",
+            "OwnPullback: should give 4 gradients, of params, Q, K, V, and gives 3; mt.check_attention says more",
+        ),
+        (
+            "gradients[0]",
+            "OwnPullback: should give 4 gradients, of params, Q, K, V, and gives ndarray; mt.check_attention says more",
+        ),
+        (
+            "None, *gradient",
+            "--import FILE, line 14: NameError: name 'gradient' is not defined; mt.check_attention says more of own",
+        ),
+        ("None, gradients[0] @ np.ones(7), *gradients[1:]", "--import FILE, line 14: matmul: "),
+    ],
+)
+def test_what_fails_in_training_names_the_file_and_the_line(tmp_path, monkeypatch, capsys, back, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("the cat sat on the mat, and that was that. " * 60)
+    file = tmp_path / "theirs.py"
+    file.write_text(OWN.replace("BACK", back), encoding="utf-8")
+    small = ["--width", "8", "--depth", "1", "--heads", "2", "--context", "8", "--batch", "4", "--steps", "2"]
+    assert cli.main(["train", "mine.txt", "--import", "theirs.py", "--attention", "own", *small]) == 1
+    line = re.split(r"[\r\n]", capsys.readouterr().err.strip())[-1]
+    assert line.startswith(f"minitransformer: {says.replace('FILE', str(file))}")
+    assert not (tmp_path / "run.safetensors").exists()
+
+
 def test_a_checkpoint_runs_no_file(mine):
     """Whatever it says: the path comes from the command line alone."""
     ReaderFile.read("mine.py").bring()

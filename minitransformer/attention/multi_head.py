@@ -130,7 +130,7 @@ class MultiHeadPullback(Pullback):
         dheads, dgate = split_heads(dheads, self.heads), ()
         if self.gate is not None:
             dheads, *dgate = self.gate(dheads)  # type: ignore[assignment]
-        dcore, dQ, dK, dV, *dstreams = self.core(dheads)
+        dcore, dQ, dK, dV, *dstreams = self._of_core(self.core(dheads))
         dZ, dW_v, db_v, _ = self.v(dV)
         dX = dW_q = db_q = dg_q = dW_k = db_k = dg_k = None
         if self.k is None:
@@ -154,6 +154,17 @@ class MultiHeadPullback(Pullback):
             return dparams, dX, dZ
         dX = dX + dZ[..., self.before :, :]
         return (dparams, dX, dZ[..., : self.before, :]) if self.memory else (dparams, dX)
+
+    def _of_core(self, found: Any) -> tuple[Any, ...]:
+        """The gradients that the core's pullback has given, if there are as many as the core has arguments."""
+        names = "params", "Q", "K", "V", *(name for name in self.streams if self.gate is None or name != "gate")
+        if isinstance(found, (tuple, list)) and len(found) == len(names):
+            return tuple(found)
+        count = len(found) if isinstance(found, (tuple, list)) else type(found).__name__
+        raise ValueError(
+            f"{type(self.core).__name__}: should give {len(names)} gradients, of {', '.join(names)}, and gives {count}; "
+            "mt.check_attention says more"
+        )
 
 
 @frozen

@@ -332,6 +332,16 @@ def _brought(paths: Sequence[Path]) -> list[Any]:
     return brought
 
 
+def _run(args: argparse.Namespace) -> Any:
+    """What the command does; an error in a reader's file becomes a ValueError that names its line."""
+    try:
+        return args.run(args)
+    except Exception as error:
+        for told in filter(None, (file.tells(error) for file in args.brought)):
+            raise ValueError(told) from error
+        raise
+
+
 def _outcome(args: argparse.Namespace) -> int:
     from minitransformer.book.book import BookError
 
@@ -339,7 +349,7 @@ def _outcome(args: argparse.Namespace) -> int:
         if args.command in COMPUTE and (place := keep_somewhere()):  # known to every process that the command starts
             terminal.say(f"compiled loops can't be kept where they should be, and are in {place}")
         args.brought = _brought(getattr(args, "imports", None) or [])
-        code = args.run(args) or 0
+        code = _run(args) or 0
         sys.stdout.flush()  # now, while trouble can still be told
         return code
     except BrokenPipeError:  # `minitransformer equations | head`

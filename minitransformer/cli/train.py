@@ -87,7 +87,7 @@ def train(args: argparse.Namespace) -> int:
     from minitransformer.functional import loops_in
     from minitransformer.lazy_import import lazy_import
     from minitransformer.training.checkpoint import alone
-    from minitransformer.training.loop import TrainingInterrupted
+    from minitransformer.training.loop import TrainingDiverged, TrainingInterrupted
     from minitransformer.training.loop import train as run
 
     if args.out.name in ("", ".."):
@@ -101,6 +101,9 @@ def train(args: argparse.Namespace) -> int:
     except TrainingInterrupted as interrupted:
         terminal.say(f"{interrupted}; --resume goes on")
         return 130
+    except TrainingDiverged as diverged:
+        there = f"; {args.out} holds the last steps that were saved, --out starts another" if args.out.exists() else ""
+        raise ValueError(f"{diverged}; a smaller --lr than {_rate(model, training):g} may help{there}") from diverged
     (_judge_text if args.task == "text" else _judge_dates)(objective, model, state.params)
     print(f"\nsaved in {args.out}")
     return 0
@@ -134,6 +137,13 @@ def _go_on(args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
     objective = _objective(args, found.model)
     refuse_other_data(args.out, found, objective.data)
     return objective, found.model, training, found.state
+
+
+def _rate(model: Any, training: Any) -> float:
+    """The largest learning rate of a run."""
+    from minitransformer.training.recipes import choices
+
+    return float(choices(model, training)["lr"])
 
 
 def _extended(training: Any, steps: int) -> Any:

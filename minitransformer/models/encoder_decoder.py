@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, SupportsIndex
 import numpy as np
 
 from minitransformer.attention import MultiHeadAttention
-from minitransformer.checks import frozen
+from minitransformer.checks import frozen, refuse_init
 from minitransformer.functional import refuse_unknown
 from minitransformer.models.assemble import FFN, in_turns, keys_that_are_there, mixer_of, second_half
 from minitransformer.models.block import Block, Order
@@ -130,6 +130,7 @@ class EncoderDecoder(Model):
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> EncoderDecoderParams:
         """Entries of E are normal with variance 1/D."""
+        refuse_init(rng, dtype)
         E = (rng.standard_normal((self.vocabulary, self.width)) / math.sqrt(self.width)).astype(dtype)
         positions = self._placed.at_embedding.init(rng, dtype)
         return EncoderDecoderParams(E, positions, self.encoder.init(rng, dtype), self.decoder.init(rng, dtype))

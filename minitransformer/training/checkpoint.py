@@ -72,8 +72,12 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint in place of the one that may be there.
 
     raises   CheckpointError if that fails: folder missing, not writable, disk full, or a part that no file can name. The old
-             file is then untouched.
+             file is then untouched. TypeError for what is no Checkpoint
     """
+    if not isinstance(checkpoint, Checkpoint):
+        raise TypeError(
+            f"checkpoint: a {type(checkpoint).__name__} should be a Checkpoint(model, training, state, data)"
+        )
     state = checkpoint.state
     about = {"version": VERSION, "digest": BLANK, "updates": state.optimiser.step, **record(checkpoint)}
     trees = {"params": state.params, "m": state.optimiser.m, "v": state.optimiser.v, "carried": state.carried}

@@ -6,6 +6,7 @@ was not.
 """
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +59,21 @@ def train(
 ) -> State:
     """Train from the given state, or from the start, to step `training.steps`.
 
-    checkpoint   file to write: at the start, every `save_every` steps, at the end, and at Ctrl-C
+    checkpoint   file to write: at the start, every `save_every` steps, at the end, and at Ctrl-C. A new one goes again if a
+                 step fails before any was saved
     progress     whether to show a bar with speed, time left, loss and held-out loss
     raises       TrainingDiverged, which names the first array that is not finite; TrainingInterrupted at Ctrl-C, with
                  the last state; CheckpointError if the file can't be written (what it held before is still there)
     """
     keep_freed_memory()
     now = start(model, training) if state is None else state
+    new, saved = checkpoint is not None and not os.path.lexists(checkpoint), 0
 
     def keep() -> None:
+        nonlocal saved
         if checkpoint is not None:
             save(checkpoint, Checkpoint(model, training, now, objective.data))
+            saved = now.step
 
     tokens = training.batch * objective.length  # in one step
     try:
@@ -81,7 +86,12 @@ def train(
         ) as bar:
             keep()  # if it can't be written, better to know before the first step
             while now.step < training.steps:
-                now = advance(model, objective, training, now)
+                try:
+                    now = advance(model, objective, training, now)
+                except Exception:
+                    if checkpoint is not None and new and not saved:
+                        Path(checkpoint).unlink(missing_ok=True)
+                    raise
                 bar.set_postfix_str(_progress(now, training), refresh=False)
                 bar.update(tokens)
                 if now.step % training.save_every == 0 or now.step == training.steps:

@@ -17,7 +17,7 @@ from minitransformer.data.dates import held_out_set
 from minitransformer.data.text import python_docs
 from minitransformer.training import recipes
 from minitransformer.training.checkpoint import load
-from minitransformer.training.loop import advance, start
+from minitransformer.training.loop import TrainingDiverged, advance, start
 from minitransformer.training.objective import NextByte, WriteISO
 from minitransformer.training.recipes import choices, date_translator, language_model
 from minitransformer.training.size import needed
@@ -269,6 +269,30 @@ def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
 def test_what_can_not_be_done(folder, capsys, options, message):
     assert message in refused(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 2, *options)
     assert not (folder / "run.safetensors").exists()
+
+
+def test_a_run_that_diverges_says_what_may_help_and_leaves_nothing(folder, capsys):
+    argv = ("train", "mine.txt", *SMALL, "--context", 8, "--steps", 40)
+    line = refused(capsys, *argv, "--lr", 1e9)
+    says = r"minitransformer: step \d+: a NaN or an infinity, first seen in \S+; a smaller --lr than 1e\+09 may help"
+    assert re.fullmatch(says, line)
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+    run(capsys, *argv, "--steps", 1)
+
+
+def test_a_resumed_run_that_diverges_keeps_its_file(folder, capsys, monkeypatch):
+    run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 2, "--lr", 0.02)
+
+    def diverges(*args):
+        raise TrainingDiverged(3, "params.E")
+
+    monkeypatch.setattr("minitransformer.training.loop.advance", diverges)
+    line = refused(capsys, "train", "mine.txt", "--resume", "--steps", 4)
+    assert line.endswith(
+        "first seen in params.E; a smaller --lr than 0.02 may help; run.safetensors holds the last steps that were "
+        "saved, --out starts another"
+    )
+    assert load("run.safetensors").state.step == 2
 
 
 def test_files_of_the_reader_beside_a_checkpoint_stay(folder, capsys):

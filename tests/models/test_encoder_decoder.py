@@ -205,7 +205,7 @@ def test_what_can_not_be_translated():
         ({"begin": -1}, "begin: -1 should be at least 0"),
         ({"begin": VOCABULARY}, f"tokens: {VOCABULARY} is outside the vocabulary"),
         ({"begin": "a"}, "parameter 'begin'"),
-        ({"source": SOURCE.astype(float)}, "parameter 'source'"),
+        ({"source": SOURCE.astype(float)}, "source: float64 should be int64"),
         ({"source": SOURCE[0]}, "parameter 'source'"),
         ({"source": SOURCE.tolist()}, "source: a list should be an array"),
         ({"lengths": np.array([1, 2, 3])}, "parameter 'lengths'"),
@@ -255,7 +255,7 @@ def test_bad_input_is_refused():
         ed(params, SOURCE, TARGET[:1])
     with pytest.raises(TypeError, match="parameter 'lengths'"):
         ed(params, SOURCE, TARGET, lengths=LENGTHS[:1])
-    with pytest.raises(TypeError, match="parameter 'source'"):
+    with pytest.raises(TypeError, match="source: float64 should be int64"):
         ed(params, SOURCE.astype(float), TARGET)
     with pytest.raises(ValueError, match="tokens: 100 is outside the vocabulary"):
         ed.translate(params, SOURCE, begin=100, end=END, longest=3)

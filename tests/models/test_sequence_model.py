@@ -12,7 +12,7 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
 from minitransformer.backend import available
 from minitransformer.functional import cross_entropy
-from minitransformer.models import BERT, LanguageModel, Norm, SequenceModel
+from minitransformer.models import BERT, EncoderDecoder, LanguageModel, Norm, SequenceModel
 from minitransformer.positions import DynamicNTK, LearnedPositions, NoPositions, RoPE, SinusoidalPositions, sinusoids
 from minitransformer.positions.absolute import LearnableSinusoids
 from minitransformer.pullback import first_nonfinite
@@ -411,12 +411,30 @@ def test_sinusoidal_positions_have_no_end():
     assert lm(some(lm), np.zeros((1, 3 * CONTEXT), int))[0].shape == (1, 3 * CONTEXT, VOCABULARY)
 
 
+@pytest.mark.parametrize("kind", [LanguageModel, EncoderDecoder])
+def test_parameters_are_drawn_by_a_generator_as_floats(kind):
+    made = kind(7, 8, 8, 1, 2)
+    with pytest.raises(TypeError, match=r"^rng: 0 should be a generator, such as np\.random\.default_rng\(0\)$"):
+        made.init(0)
+    for dtype, name in ((int, "int"), (np.float16, "float16"), ("float32", "float32")):
+        with pytest.raises(TypeError, match=rf"^dtype: {name} should be np\.float32 or np\.float64$"):
+            made.init(np.random.default_rng(0), dtype)
+
+
 def test_wrong_types_are_refused():
     lm = model()
     params = some(lm)
-    for tokens in (TOKENS.astype(float), TOKENS.tolist(), np.int64(3), TOKENS > 2):
-        with pytest.raises(TypeError, match=r"parameter 'tokens'|tokens: a list should be"):
-            lm(params, tokens)
+    for tokens, says in (
+        (TOKENS.astype(np.uint8), r"tokens: uint8 should be int64; tokens.astype\(int\) makes it so"),
+        (TOKENS.astype(float), r"tokens: float64 should be int64; tokens.astype\(int\) makes it so"),
+        (TOKENS > 2, r"tokens: bool should be int64; tokens.astype\(int\) makes it so"),
+        (TOKENS.tolist(), "tokens: a list should be an array; np.array makes one of it"),
+        ("the cat", "tokens: 'the cat' should be an array of integers"),
+        (np.int64(3), r"tokens: \S*3\S* should be an array of integers"),
+    ):
+        for method in (lm, lm.step):
+            with pytest.raises(TypeError, match=f"^{says}$"):
+                method(params, tokens)
     with pytest.raises(TypeError, match="params: should be SequenceParams, is tuple of 6"):
         lm(tuple(params), TOKENS)
     with pytest.raises(TypeError, match="parameter 'rng'"):

@@ -121,6 +121,15 @@ def assert_the_old_one_survives(path, error):
     assert_same(load(path), made(seed=0))
 
 
+def test_what_is_no_checkpoint_is_not_written(path):
+    model, _, state, _ = made(seed=0)
+    with pytest.raises(
+        TypeError, match=r"^checkpoint: a tuple should be a Checkpoint\(model, training, state, data\)$"
+    ):
+        save(path, (model, state.params))
+    assert not path.exists()
+
+
 def test_a_full_disk_leaves_the_old_checkpoint(path):
     """A limit on the size of files stands for the full disk: the write stops in the middle."""
     resource = pytest.importorskip("resource")

@@ -249,6 +249,18 @@ def test_a_diverged_run_keeps_its_last_good_checkpoint(objective, tmp_path):
     assert load(path).state.step in (1, 2)
 
 
+@pytest.mark.parametrize("older", [None, b"precious"])
+def test_a_run_that_fails_before_a_step_is_saved_leaves_no_new_file(objective, tmp_path, older):
+    path = tmp_path / "run.safetensors"
+    if older is not None:
+        path.write_bytes(older)
+    wild = Training(steps=12, batch=4, schedule=Cosine(1e30, 12), parts=2, save_every=10, look_every=100)
+    with pytest.raises(TrainingDiverged):
+        train(MODEL, objective, wild, checkpoint=path, progress=False)
+    assert path.exists() == (older is not None)
+    assert [p.name for p in tmp_path.iterdir()] == ([] if older is None else ["run.safetensors"])
+
+
 def test_a_held_out_loss_that_is_not_finite_ends_the_run(objective):
     wild = Training(steps=1, batch=4, schedule=Cosine(1e38, 1, 1), parts=2)
     with pytest.raises(TrainingDiverged, match="step 1"):
