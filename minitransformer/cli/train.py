@@ -185,7 +185,7 @@ def _judge_text(objective: "NextByte", model: Any, params: Any) -> None:
         )
     print(table(bits_per_byte(objective, model, params)))
     print(f"\n{tree_size(params):,} parameters. How the model goes on after {PROMPT!r}:\n")
-    print(_continue(model, params, PROMPT, SAMPLE))
+    print(terminal.shown(_continue(model, params, PROMPT, SAMPLE)))
 
 
 def _judge_dates(objective: "WriteISO", model: Any, params: Any) -> None:
@@ -228,5 +228,5 @@ def generate(args: argparse.Namespace) -> int:
     if not 0 <= args.length <= LONGEST:
         raise ValueError(f"length: {args.length} should be within 0 … {LONGEST}")
     options = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
-    print(_continue(model, state.params, args.prompt, args.length, args.seed, **options))
+    print(terminal.shown(_continue(model, state.params, args.prompt, args.length, args.seed, **options)))
     return 0

@@ -64,6 +64,13 @@ def test_a_text_is_learned_judged_and_continued(folder, capsys):
     assert run(capsys, "generate", "run.safetensors", "the cat", "--length", 0, *options) == "the cat\n"
 
 
+def test_what_a_model_makes_up_sends_the_terminal_no_commands(folder, capsys, monkeypatch):
+    monkeypatch.setattr(train, "_continue", lambda *_, **__: "the\x1b[2J\x07\tcat\n")
+    out = run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
+    assert "the·[2J·\tcat\n" in out
+    assert run(capsys, "generate", "run.safetensors", "the") == "the·[2J·\tcat\n\n"
+
+
 def test_the_table_says_when_it_is_a_sample(folder, capsys, monkeypatch):
     argv = ("train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
     assert "sample" not in run(capsys, *argv)
