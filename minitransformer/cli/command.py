@@ -75,6 +75,8 @@ def run_experiment(args: argparse.Namespace) -> int:
     from minitransformer.experiments.run import listed, missing, run
 
     if not (args.names or args.all):
+        if args.renew:
+            raise ValueError("--renew: of which experiment? It takes a name, or --all")
         print("\n".join(map(listed, experiments.modules().values())))
         return 0
     tls = {name: getattr(args, f"tls_{name}") for name in TLS}

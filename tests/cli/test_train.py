@@ -2,6 +2,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -329,6 +330,20 @@ def test_ctrl_c_says_where_the_run_is(folder):
     assert stderr.endswith(
         f"minitransformer: interrupted after step {step}; the run so far is in run.safetensors; --resume goes on\n"
     )
+
+
+def test_ctrl_c_leaves_what_a_model_has_written(folder, capsys, monkeypatch):
+    run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
+    drawn = iter(b" sat\x07")
+
+    def draw(P, rng):
+        for token in drawn:
+            return token
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("minitransformer.models.generate"), "draw", draw)
+    assert main(["generate", "run.safetensors", "the cat", "--length", "100000"]) == 130
+    assert capsys.readouterr() == ("the cat sat·\n", "minitransformer: interrupted after 5 of 100000 bytes\n")
 
 
 def test_the_choices_of_a_recipe_can_be_read_back():
