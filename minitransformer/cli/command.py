@@ -5,6 +5,7 @@ import inspect
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -198,9 +199,10 @@ def examine(args: argparse.Namespace) -> int:
 
 
 def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise ValueError
-    return number
+    with suppress(ValueError):
+        if (number := int(text)) >= 1:
+            return number
+    raise argparse.ArgumentTypeError(f"{text} should be a whole number, at least 1")
 
 
 def parser() -> argparse.ArgumentParser:
