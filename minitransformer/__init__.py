@@ -56,3 +56,8 @@ def __getattr__(name: str) -> Any:
 
         return check_attention
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Those that are imported when asked for, too; and not what this file itself has imported."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -19,6 +19,9 @@ class Range(NamedTuple):
     holds: Callable[[float], bool]
     most: float | None = None  # of |x|; None: 2³⁰ for an int, the largest float32 for a float
 
+    def __repr__(self) -> str:  # what `help` shows
+        return self.says if self.most is None else f"{self.says}, up to {self.most}"
+
 
 Integer = Annotated[int, Range("a number", lambda x: True)]
 Positive = Annotated[int, Range("at least 1", lambda x: x >= 1)]

@@ -1,10 +1,11 @@
-"""What stands between a command and its terminal: signs that the terminal may not have, and Ctrl-C.
+"""What stands between a command and its terminal: signs that the terminal may not have or should not get, and Ctrl-C.
 
 It imports nothing that takes time, so Ctrl-C is answered while all the rest is being imported.
 """
 
 import codecs
 import os
+import re
 import signal
 import sys
 import unicodedata
@@ -17,6 +18,7 @@ SIGNS = {
     "∝": "~", "≈": "~", "≤": "<=", "≥": ">=", "≠": "!=", "→": "->", "←": "<-", "⟨": "<", "⟩": ">", "‖": "||", "′": "'",
     "⌈": "ceil(", "⌉": ")", "⌊": "floor(", "⌋": ")", "°": " deg", "∏": "prod", "⊤": "T", "½": "1/2", "¼": "1/4",
 }  # fmt: skip
+CONTROL = re.compile(r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 SCRIPTS = {"<super>": "^", "<sub>": "_"}
 
 
@@ -47,6 +49,14 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("in_ascii", _replaced)
+
+
+def shown(text: str) -> str:
+    """A text that a model has made up, with a · for each sign that could ring, colour or clear a terminal.
+
+    Tabs and ends of lines, \\n and \\r\\n, stay.
+    """
+    return CONTROL.sub("·", text)
 
 
 def prepare() -> None:

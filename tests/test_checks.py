@@ -34,7 +34,7 @@ from minitransformer.models import Block, EncoderDecoder, FeedForward, LanguageM
 from minitransformer.positions import Encoding, place
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import NoParams, tree_get, tree_items, tree_map, tree_set
-from minitransformer.ranges import bare
+from minitransformer.ranges import Degree, Part, bare
 from minitransformer.related import GRU, CapsuleClassifier, Capsules, edges_of
 
 pytestmark = pytest.mark.each_value
@@ -957,3 +957,9 @@ def test_every_choice_of_the_book_is_asked():
     for name, kind in CLASSES.items():
         if dataclasses.is_dataclass(kind):
             assert kind.__post_init__.__qualname__ == "frozen.<locals>.look", name
+
+
+def test_help_says_a_range_in_words():
+    assert repr(Part) == "typing.Annotated[float, in [0, 1]]"
+    assert repr(Degree) == "typing.Annotated[int, at least 1, up to 64]"
+    assert "eps: Annotated[float, at least 0]" in str(inspect.signature(LanguageModel)).replace("typing.", "")

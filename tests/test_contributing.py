@@ -140,6 +140,22 @@ def test_a_file_of_ones_own_works_in_every_command(copy, tmp_path):
     )
 
 
+def test_a_core_with_nothing_to_learn(copy, parts, tmp_path):
+    """The sigmoid core without its b_h keeps every rule if its pullback returns NoParams() first, and not with None."""
+    before, frozen, core = parts["sigmoid.py"].partition("@frozen")
+    core = re.sub(r"    heads: int\n.*?(?=    def __call__)", "", core, flags=re.DOTALL).replace(
+        " + b[:, None, None]", ""
+    )
+    before = re.sub(r"\n        db = .*", "", before).replace("import Pullback", "import NoParams, Pullback")
+    for first, kept in (("NoParams()", True), ("None", False)):
+        plain = before.replace("return db,", f"return {first},") + frozen + core + 'mt.check_attention("sigmoid")\n'
+        (tmp_path / "plain.py").write_text(plain, encoding="utf-8")
+        done = in_copy(copy, str(tmp_path / "plain.py"))
+        assert (
+            (done.returncode == 0) == bool(re.search(r"^(\d+) of \1 rules kept", done.stdout, re.MULTILINE)) == kept
+        ), plain
+
+
 # ------------------------------------------------------------------------------------------------------ a variant
 
 

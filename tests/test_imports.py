@@ -1,5 +1,6 @@
 """What the package imports, and when: a reader in a browser has a NumPy and little else."""
 
+import minitransformer
 from tests.fresh_python import fresh_python
 
 WITHOUT_THEM = """
@@ -85,6 +86,17 @@ def test_what_a_reader_imports_first_loads_little():
     ):
         loaded = fresh_python(f"{code}\nimport sys\nprint(*sys.modules)").split()
         assert absent & set(loaded) == set(), code
+
+
+def test_the_package_shows_what_it_has_and_nothing_it_has_imported():
+    """Names that are imported when asked for stand there before, so a shell can complete them."""
+    shown = fresh_python("""
+import minitransformer as mt
+
+assert set(mt.__all__) <= set(dir(mt))
+print(*(name for name in dir(mt) if not name.startswith("__")))
+""")
+    assert shown.split() == minitransformer.__all__
 
 
 def test_a_first_call_does_not_wait_for_scipy():

@@ -68,6 +68,11 @@ def test_only_what_cant_be_encoded_is_replaced():
         b"\xff".decode("utf-8", "in_ascii")
 
 
+def test_control_characters_are_shown_as_dots():
+    """A title, a bell, a screen that is cleared, a line that is written over: all but the ends of lines and tabs."""
+    assert terminal.shown("a\x1b[2J\x07\x00\r\x7f\x9bb\tü\n· �\r\n") == "a·[2J·····b\tü\n· �\r\n"
+
+
 PRINTING = [
     ("--help",),
     ("train", "--help"),

@@ -5,6 +5,7 @@ import inspect
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ def run_experiment(args: argparse.Namespace) -> int:
     from minitransformer.experiments.run import listed, missing, run
 
     if not (args.names or args.all):
+        if args.renew:
+            raise ValueError("--renew: of which experiment? It takes a name, or --all")
         print("\n".join(map(listed, experiments.modules().values())))
         return 0
     tls = {name: getattr(args, f"tls_{name}") for name in TLS}
@@ -197,9 +200,10 @@ def examine(args: argparse.Namespace) -> int:
 
 
 def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise ValueError
-    return number
+    with suppress(ValueError):
+        if (number := int(text)) >= 1:
+            return number
+    raise argparse.ArgumentTypeError(f"{text} should be a whole number, at least 1")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -195,7 +195,7 @@ def _judge_text(objective: "NextByte", model: Any, params: Any) -> None:
         )
     print(table(bits_per_byte(objective, model, params)))
     print(f"\n{tree_size(params):,} parameters. How the model goes on after {PROMPT!r}:\n")
-    print(_continue(model, params, PROMPT, SAMPLE))
+    print(terminal.shown(_continue(model, params, PROMPT, SAMPLE)))
 
 
 def _judge_dates(objective: "WriteISO", model: Any, params: Any) -> None:
@@ -228,6 +228,9 @@ def _continue(model: Any, params: Any, prompt: str, length: int, seed: int = 0, 
 
 def generate(args: argparse.Namespace) -> int:
     """Continue a prompt with a model that `minitransformer train` has written; a translator of dates translates it."""
+    from minitransformer.data.text import decode
+    from minitransformer.functional import loops_in
+    from minitransformer.models.generate import GenerationInterrupted
     from minitransformer.training.checkpoint import load
     from minitransformer.training.objective import WriteISO
 
@@ -238,5 +241,13 @@ def generate(args: argparse.Namespace) -> int:
     if not 0 <= args.length <= LONGEST:
         raise ValueError(f"length: {args.length} should be within 0 … {LONGEST}")
     options = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
-    print(_continue(model, state.params, args.prompt, args.length, args.seed, **options))
+    loops_in("attention")  # imported now, while Ctrl-C simply ends
+    try:
+        with terminal.ctrl_c_raises():
+            text = _continue(model, state.params, args.prompt, args.length, args.seed, **options)
+    except GenerationInterrupted as interrupted:
+        print(terminal.shown(args.prompt + decode(interrupted.tokens)), flush=True)
+        terminal.say(f"{interrupted} bytes")
+        return 130
+    print(terminal.shown(text))
     return 0

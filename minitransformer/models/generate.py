@@ -56,6 +56,14 @@ def _keep(P: Array, least: Array) -> Array:
     return P / P.sum(-1, keepdims=True)
 
 
+class GenerationInterrupted(KeyboardInterrupt):
+    """Ctrl-C. `tokens` are those that were drawn before."""
+
+    def __init__(self, tokens: Int[Array, "n"], steps: int) -> None:
+        super().__init__(f"interrupted after {len(tokens)} of {steps}")
+        self.tokens = tokens
+
+
 @checked
 def generate(
     model: LanguageModel,
@@ -74,7 +82,7 @@ def generate(
     reads on.
     cost     O(steps · (context D + D²)) per block with dense attention; without the cache, `context` times as much
     raises   ValueError for an empty prompt, a token outside the vocabulary, a negative number of steps, or a model whose
-             outputs are no tokens
+             outputs are no tokens; GenerationInterrupted at Ctrl-C, with the tokens so far
     """
     if len(prompt) == 0:
         raise ValueError("prompt: a model of the next token needs at least one token to start from")
@@ -83,16 +91,21 @@ def generate(
     refuse_unknown(prompt, model.vocabulary, "prompt")
     keep_freed_memory()
     tokens = list(prompt)
-    logits, state = read(model, params, np.array(tokens if model.body.remembers else tokens[-model.context :]))
-    for k in range(steps):
-        P = next_token_distribution(logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p)
-        tokens.append(draw(P, rng))
-        if k == steps - 1:
-            break
-        if state.length >= model.context and not model.body.remembers:
-            logits, state = read(model, params, np.array(tokens[-max(model.context // 2, 1) :]))
-        else:
-            logits, state = model.step(params, np.array(tokens[-1:]), state)
+    try:
+        logits, state = read(model, params, np.array(tokens if model.body.remembers else tokens[-model.context :]))
+        for k in range(steps):
+            P = next_token_distribution(
+                logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p
+            )
+            tokens.append(draw(P, rng))
+            if k == steps - 1:
+                break
+            if state.length >= model.context and not model.body.remembers:
+                logits, state = read(model, params, np.array(tokens[-max(model.context // 2, 1) :]))
+            else:
+                logits, state = model.step(params, np.array(tokens[-1:]), state)
+    except KeyboardInterrupt:
+        raise GenerationInterrupted(np.array(tokens[len(prompt) :], dtype=np.int64), steps) from None
     return np.array(tokens[len(prompt) :], dtype=np.int64)
 
 

@@ -8,8 +8,10 @@ import math
 from typing import Any
 
 from minitransformer.backend import current
+from minitransformer.checks import choose
 from minitransformer.data import dates
 from minitransformer.models import EncoderDecoder, LanguageModel
+from minitransformer.ranges import PositiveNumber
 from minitransformer.training.choices import Training
 from minitransformer.training.defaults import DATES, TEXT
 from minitransformer.training.schedule import Cosine
@@ -51,6 +53,7 @@ def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
 
 
 def _training(c: dict[str, Any]) -> Training:
+    choose("lr", c["lr"], PositiveNumber)  # which the schedule would call its peak
     schedule = Cosine(c["lr"], c["steps"], warmup=c["steps"] // 10)
     return Training(c["steps"], c["batch"], schedule, parts=parts_of(c["batch"]), seed=c["seed"])
 

@@ -149,6 +149,18 @@ def test_every_module_of_figures_draws():
     assert "style" not in figures.modules()
 
 
+def test_renew_needs_the_name_of_an_experiment(capsys):
+    assert cli.main(["experiment", "--renew"]) == 1
+    assert capsys.readouterr().err == "minitransformer: --renew: of which experiment? It takes a name, or --all\n"
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "1.5", "two"])
+def test_workers_are_counted(capsys, given):
+    with pytest.raises(SystemExit):
+        cli.main(["experiment", "token_before", f"--workers={given}"])
+    assert f"argument --workers: {given} should be a whole number, at least 1\n" in capsys.readouterr().err
+
+
 def test_an_experiment_that_lacks_nothing_says_so(capsys):
     """... and of three files of TLS one alone is a mistake."""
     assert cli.main(["experiment", "token_before"]) == 0

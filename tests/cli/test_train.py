@@ -2,6 +2,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,6 +63,13 @@ def test_a_text_is_learned_judged_and_continued(folder, capsys):
     assert said == run(capsys, "generate", "run.safetensors", "the cat", "--length", 20)
     options = ("--temperature", 0, "--top-k", 3, "--top-p", 0.9, "--seed", 5)
     assert run(capsys, "generate", "run.safetensors", "the cat", "--length", 0, *options) == "the cat\n"
+
+
+def test_what_a_model_makes_up_sends_the_terminal_no_commands(folder, capsys, monkeypatch):
+    monkeypatch.setattr(train, "_continue", lambda *_, **__: "the\x1b[2J\x07\tcat\n")
+    out = run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
+    assert "the·[2J·\tcat\n" in out
+    assert run(capsys, "generate", "run.safetensors", "the") == "the·[2J·\tcat\n\n"
 
 
 def test_the_table_says_when_it_is_a_sample(folder, capsys, monkeypatch):
@@ -245,8 +253,8 @@ def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
         (("--context", 0), "context"),
         (("--task", "dates", "--context", 8), "no choice 'context'"),
         (("--seed", -1), "seed: -1 should be at least 0"),
-        (("--lr", "nan"), "peak: nan should be a number"),
-        (("--lr", -1), "peak: -1.0 should be above 0"),
+        (("--lr", "nan"), "lr: nan should be a number"),
+        (("--lr", -1), "lr: -1.0 should be above 0"),
         (("--out", "none/run.safetensors"), "none/run.safetensors: the checkpoint can't be written: No such file"),
         (("--out", "mine.txt/run"), "mine.txt/run: the checkpoint can't be written: Not a directory"),
         (("--width", 0), "width: 0 should be at least 1"),
@@ -346,6 +354,20 @@ def test_ctrl_c_says_where_the_run_is(folder):
     assert stderr.endswith(
         f"minitransformer: interrupted after step {step}; the run so far is in run.safetensors; --resume goes on\n"
     )
+
+
+def test_ctrl_c_leaves_what_a_model_has_written(folder, capsys, monkeypatch):
+    run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
+    drawn = iter(b" sat\x07")
+
+    def draw(P, rng):
+        for token in drawn:
+            return token
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("minitransformer.models.generate"), "draw", draw)
+    assert main(["generate", "run.safetensors", "the cat", "--length", "100000"]) == 130
+    assert capsys.readouterr() == ("the cat sat·\n", "minitransformer: interrupted after 5 of 100000 bytes\n")
 
 
 def test_the_choices_of_a_recipe_can_be_read_back():
