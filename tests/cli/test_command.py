@@ -51,7 +51,7 @@ def test_of_a_mistyped_name_the_nearest_comes_first(args, said, capsys):
 @pytest.mark.parametrize(
     ("mistyped", "said"),
     [
-        ("wich", "no command 'wich'; near it: which; there are book, "),
+        ("whichh", "no command 'whichh'; near it: which; there are book, "),
         ("nothing", "no command 'nothing'; there are book, "),
     ],
 )
