@@ -132,7 +132,9 @@ def looks_near_and_dies_once(trial):
 
 def test_workers_run_the_files_of_the_reader(tmp_path, go):
     """Also where the file itself can't be read any more; and those that begin later. Without it, its name is missing."""
-    with pytest.raises(ExperimentError, match=r"4 of 4 trials failed\n.*attention: no 'near'; there are"):
+    with pytest.raises(
+        ExperimentError, match=r"4 of 4 trials failed\n.*attention: no 'near'; near it: linear; there are"
+    ):
         go(work=looks_near)
     file = ReaderFile(str(tmp_path / "gone.py"), FILE_OF_A_READER)
     assert read(go(work=looks_near_and_dies_once, bring=[file]), Trial).results == [{"radius": 1}] * 4
