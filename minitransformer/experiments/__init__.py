@@ -5,7 +5,7 @@ An experiment is a module of this package:
     Trial           a frozen dataclass of plain values: one piece of work, independent of the others
     trials()        all of them, in the order of the record
     run(trial)      does the work, and returns what is kept: numbers, text and lists of these
-    small(trial)    the same trial with a few steps only, for a test
+    IN_A_TEST       the fields of a trial that a test changes, so that it takes a few steps only
     ALONE = True    where times are measured: one trial at a time, on all cores. Otherwise a trial has one core
     GROWS = True    where there are trials for each entry of a registry: the record may lack those of what came later
 

@@ -5,7 +5,7 @@ model with fresh weights, on the same text, and random queries and keys.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from minitransformer.models import BERT, SequenceParams
 from minitransformer.models.bert_files import load_bert
 from minitransformer.typing import Array
 
+IN_A_TEST = {"passages": 1, "n": 128}
 RANKS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 KEYS = (32, 128)
 METHODS = ("best", "neighbours", "every", "landmarks", "random", "mean")
@@ -36,11 +37,6 @@ class Trial:
 def trials() -> list[Trial]:
     """A single trial: nothing is drawn or trained."""
     return [Trial()]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial on a short passage, for a test."""
-    return replace(trial, passages=1, n=128)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -6,7 +6,7 @@ together with everything that does not change. In the first layer the norm can a
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from minitransformer.positions import four_terms
 from minitransformer.positions.four_terms import TERMS
 from minitransformer.typing import Array
 
+IN_A_TEST = {"pieces": 8, "windows": 6}
 SENTENCE = "The animal didn't cross the street because it was too tired."
 HEAD = 5  # of the first layer, in the matrices
 EXACT = 64  # windows whose first layer is split exactly
@@ -38,11 +39,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Short texts, and longer ones."""
     return [Trial(32, 384), Trial(128, 96)]
-
-
-def small(trial: Trial) -> Trial:
-    """A few short windows."""
-    return replace(trial, pieces=8, windows=6)
 
 
 def run(trial: Trial) -> dict[str, Any]:

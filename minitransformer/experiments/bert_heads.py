@@ -5,7 +5,7 @@ eight sentences, or over twelve pronouns. All 72 heads are measured; of the one 
 is kept.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from minitransformer.models import BERT, SequenceParams, sentence_embeddings
 from minitransformer.models.bert_files import WordPiece, load_bert
 from minitransformer.typing import Array
 
+IN_A_TEST = {"texts": 1, "pronouns": 1}
 SENTENCE = "The animal didn't cross the street because it was too tired."
 
 TEXTS = (  # where the patterns are measured
@@ -56,11 +57,6 @@ class Trial:
 def trials() -> list[Trial]:
     """One: all of them."""
     return [Trial()]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial on one sentence, for a test."""
-    return replace(trial, texts=1, pronouns=1)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Does it help digits if the pieces of an image agree on what they see? Capsules with 1 to 5 rounds, beside plain networks."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
+IN_A_TEST = {"epochs": 1}
 CAPSULES = {"1 round": 1, "3 rounds": 3, "5 rounds": 5}
 RATE = 0.03  # for each of them the best of 0.003, 0.01 and 0.03, with one seed or two
 HIDDEN = 314  # of a network with nearly as many numbers as the capsules have, 23,560 and 23,584
@@ -34,11 +35,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds each."""
     return [Trial(model, seed) for model in (*CAPSULES, "network", "linear") for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """One pass through the images."""
-    return replace(trial, epochs=1)
 
 
 def capsules(rounds: int) -> CapsuleClassifier:

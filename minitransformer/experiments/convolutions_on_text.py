@@ -18,6 +18,7 @@ from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import language_model
 
+IN_A_TEST = {"steps": 2}
 TAPS = 15  # bytes that a token sees in one layer, its own included; causal
 MODELS = {
     "dynamic convolution": f"dynamic-convolution:taps={TAPS}",
@@ -48,11 +49,6 @@ def trials() -> list[Trial]:
     kinds = [(name, positions) for positions in ("sinusoidal", "none") for name in MODELS]
     usual = [Trial(*kind, seed) for kind in kinds if kind != ("one tap", "none") for seed in range(3)]
     return usual + [Trial(*kind, seed, 900) for kind in LONGER for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """Two steps."""
-    return replace(trial, steps=2)
 
 
 def hidden(attention: str) -> int:

@@ -1,7 +1,7 @@
 """How many of a thousand held-out dates does the translator write without a wrong character, and where does it look?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from minitransformer.training.objective import WriteISO
 from minitransformer.training.recipes import DATES, date_translator
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 3, "judged": 20}
 LOOKED_AT = ("Wednesday, March 3rd, 2021", "14.7.1989")
 KEPT = 6  # mistakes
 
@@ -31,11 +32,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three trials that differ in their seed."""
     return [Trial(seed) for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with three steps, for a test."""
-    return replace(trial, steps=3, judged=20)
 
 
 def run(trial: Trial) -> dict[str, Any]:

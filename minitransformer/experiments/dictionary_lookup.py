@@ -3,7 +3,7 @@
 The graph is complete and bipartite: every query sees every key. In GAT all queries rank the keys in one order.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from minitransformer.related.graph_attention import GAT, GATv2
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 3}
 WIDTH, RATE, BATCH, JUDGED = 32, 0.01, 32, 400
 KINDS: dict[str, tuple[Any, int]] = {"gat": (GAT, 1), "gat, 8 heads": (GAT, 8), "gatv2": (GATv2, 1)}
 
@@ -33,11 +34,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three layers, three sizes, three seeds."""
     return [Trial(kind, k, seed) for k in (4, 8, 16) for kind in KINDS for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """Three steps."""
-    return replace(trial, steps=3)
 
 
 def graph(k: int) -> Edges:

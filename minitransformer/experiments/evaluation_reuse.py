@@ -15,6 +15,7 @@ from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
 
 ALONE = True
+IN_A_TEST = {"read": 130, "slid": 2, "width": 16, "depth": 1, "runs": 1}
 SEGMENT = 64
 
 
@@ -38,11 +39,6 @@ class Trial:
 def trials() -> list[Trial]:
     """From a segment to sixteen."""
     return [Trial(sees) for sees in (64, 256, 1024)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial on a short text, for a test."""
-    return replace(trial, read=130, slid=2, width=16, depth=1, runs=1)
 
 
 def run(trial: Trial) -> dict[str, Any]:

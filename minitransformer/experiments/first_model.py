@@ -4,7 +4,7 @@ Queries and keys of length √d (chapter 18), a gated feed-forward network (chap
 original paper's parts, with rotary positions, learns in as many steps.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from minitransformer.data import text
@@ -14,6 +14,7 @@ from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import language_model
 
+IN_A_TEST = {"steps": 2}
 MODELS = {
     "neither": ("softmax", "plain"),
     "normed": ("softmax:norm=rms", "plain"),
@@ -34,11 +35,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds for each model."""
     return [Trial(model, seed) for seed in range(3) for model in MODELS]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Dense attention, a window, kernel attention and the delta rule, with rotary posi
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import language_model
 
 ALONE = True
+IN_A_TEST = {"steps": 2, "length": 100}
 ATTENTIONS = ("softmax", "window:radius=32", "linear", "delta")
 
 
@@ -34,11 +35,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds for each kind."""
     return [Trial(attention, seed) for attention in ATTENTIONS for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2, length=100)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Two plain feed-forward networks are the controls. A gated one has three matrices
 width. All see the same windows of the text in the same order.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from minitransformer.data.text import python_docs
@@ -15,6 +15,7 @@ from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import usual_training
 
+IN_A_TEST = {"steps": 2}
 PLAIN = ("relu", "gelu")
 HIDDEN, GATED = 256, 170  # 2 · 64 · 256 weights, and 3 · 64 · 170
 
@@ -31,11 +32,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds each."""
     return [Trial(kind, seed) for seed in range(3) for kind in (*PLAIN, *GATES)]
-
-
-def small(trial: Trial) -> Trial:
-    """Two steps."""
-    return replace(trial, steps=2)
 
 
 def model_of(kind: str) -> LanguageModel:

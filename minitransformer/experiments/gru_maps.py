@@ -4,7 +4,7 @@ Both learn to predict the next byte of the Python documentation, in the same way
 the GRU reads held-out text, where the ages of what it holds are measured, and both read a few words, to be drawn.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from minitransformer.training.optimiser import AdamW, clip
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 5}
 WIDTH, HEADS, CONTEXT = 64, 4, 64
 TEXT = "a name is a name"
 READ, SKIPPED = 2000, 200  # bytes of held-out text, and of these before ages are counted
@@ -38,11 +39,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Both models from three starts."""
     return [Trial(model, seed) for model in ("GRU", "attention") for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with a few steps, for a test."""
-    return replace(trial, steps=5)
 
 
 def run(trial: Trial) -> dict[str, Any]:

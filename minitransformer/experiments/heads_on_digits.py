@@ -11,7 +11,7 @@ A table of offsets has a learning rate of its own, ten times that of the rest: w
 enough from zero to single out a pixel in so few steps.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2}
 KINDS = ("shifts", "places", "both", "content")
 SIDE, HEADS, DEPTH, HEIGHT, FASTER = 8, 9, 2, 12.0, 10
 TABLES = tuple(f"stack.blocks.{k}.attention.core.table" for k in range(DEPTH))
@@ -44,11 +45,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds each."""
     return [Trial(kind, seed) for seed in range(3) for kind in KINDS]
-
-
-def small(trial: Trial) -> Trial:
-    """Two steps."""
-    return replace(trial, steps=2)
 
 
 def model_of(kind: str) -> SequenceModel:

@@ -4,7 +4,7 @@ Patterns of d neurons, each −1 or 1 with equal chance. In a few patterns some 
 their overlap is the mean of x_a s_a, 1 if all neurons are right again.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from minitransformer.related import classical_recall, dense_recall, hebbian, hopfield_attention
 from minitransformer.typing import Array
 
+IN_A_TEST = {"neurons": 8, "asked": 2}
 KEPT = 0.95  # the overlap from which on patterns count as kept
 MOST = 2**14
 SIZES = {
@@ -40,11 +41,6 @@ def trials() -> list[Trial]:
     curves = [Trial("curve", kind, NEURONS, seed) for kind in CURVES for seed in range(3)]
     sizes = [(kind, d) for kind, all_d in SIZES.items() for d in all_d]
     return curves + [Trial("capacity", kind, d, seed, 64) for kind, d in sizes for seed in range(5)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with eight neurons, and two patterns that are recalled."""
-    return replace(trial, neurons=8, asked=2)
 
 
 def overlap(trial: Trial, m: int) -> float:

@@ -4,7 +4,7 @@
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from minitransformer.pullback import tree_bytes
 from minitransformer.related import hopfield_attention
 
 ALONE = True
+IN_A_TEST = {"rounds": 1, "queries": 2}
 BETAS = (0.1, 0.5, 1.0, 2.0)
 
 
@@ -30,11 +31,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds each."""
     return [Trial(beta, seed) for beta in BETAS for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """Two queries, once."""
-    return replace(trial, rounds=1, queries=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -5,7 +5,7 @@ state that it would come to if it were repeated, the distance is ½‖p* − p�
 A model of the same form with random weights is the control.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from minitransformer.models.bert_files import load_bert
 from minitransformer.related import hopfield_attention
 from minitransformer.typing import Array
 
+IN_A_TEST = {"texts": 1}
 STEPS = 2000
 
 
@@ -32,11 +33,6 @@ class Trial:
 def trials() -> list[Trial]:
     """The trained ones, and three draws."""
     return [Trial("trained"), *(Trial("random", seed) for seed in range(3))]
-
-
-def small(trial: Trial) -> Trial:
-    """One sentence."""
-    return replace(trial, texts=1)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Every head gets its own E and F, fitted to what it says of one passage or of 48,
 on eight other passages. Beside it: random queries, keys and values of width 8, for which n grows and k does not.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2, "n": 64, "k": 8, "passages": 2}
 OTHERS = 8  # passages that E and F are not fitted to, and are tried on
 Sample = tuple[Array, Array, Array]  # Q, K and V of some heads, (heads, n, d)
 
@@ -42,11 +43,6 @@ def trials() -> list[Trial]:
     real = [Trial(block, 256, k) for k in (32, 128) for block in range(6)]
     many = [Trial(block, 256, 128, steps=1200, rate=1e-2, passages=48) for block in range(6)]
     return real + many + [Trial(None, n, 32, steps=2000) for n in (64, 128, 256, 512, 1024)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2, n=64, k=8, passages=min(trial.passages, 2))
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -5,7 +5,7 @@ steps and long ones for the rest; others, equal in everything else, read long on
 number of bytes in every step. Beside them stands the table of a real BERT, which is measured and not trained.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 10}
 SHORT, LONG = 32, 96  # bytes in a passage
 BATCH = 4  # long passages in a step; of short ones there are more, for the same number of bytes
 MODEL = LanguageModel(context=LONG, width=32, depth=1, heads=2, hidden=32, positions="learned", activation="relu")
@@ -39,11 +40,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds of ours, and the real one."""
     return [*(Trial(table, seed) for table in ("two phases", "long from the start") for seed in range(3)), Trial(BERT)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with ten steps, for a test."""
-    return replace(trial, steps=10)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Performer, with the linear transformer, and with attention that returns V unchan
 
 import time
 import tracemalloc
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array
 
 ALONE = True
+IN_A_TEST = {"n": 64}
 WIDTH, HEADS = 256, 4
 ROOM = 2 * 2**30  # bytes that a block may take
 MATRICES = 4  # n × n matrices for each head that are in memory at once on the way back
@@ -57,11 +58,6 @@ def trials() -> list[Trial]:
     """Lengths from 256, by doubling, to 65,536; dense attention in tiles to half of that."""
     lengths = [2**k for k in range(8, 17)]
     return [Trial(kind, n) for n in lengths for kind in (*KINDS, "values") if (kind, n) != ("in tiles", lengths[-1])]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial on a short text, for a test."""
-    return replace(trial, n=64)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -6,7 +6,7 @@ four heads and by a block around it; memory is what NumPy's arrays took at their
 
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +17,7 @@ from minitransformer.attention.compressed import Linformer
 from minitransformer.models import Block, FeedForward
 
 ALONE = True
+IN_A_TEST = {"n": 128, "k": 16, "runs": 1}
 WIDTH, HEADS = 256, 4
 
 
@@ -33,11 +34,6 @@ def trials() -> list[Trial]:
     """The cells of the table for k up to 1024 and n up to 16384."""
     lengths, rows = (512, 1024, 2048, 4096, 8192, 16384), (128, 256, 512, 1024)
     return [Trial(n, k) for n in lengths for k in rows if k <= n // 2]
-
-
-def small(trial: Trial) -> Trial:
-    """A short text, once."""
-    return replace(trial, n=128, k=16, runs=1)
 
 
 def run(trial: Trial) -> dict[str, Any]:

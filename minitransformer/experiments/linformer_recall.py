@@ -5,7 +5,7 @@ One layer with a window can put a key and its value together. The second has to 
 Linformer with k rows, or, as a control, another window.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from minitransformer.training.objective import last_rows_loss
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2}
 KEYS, VALUES, ASKED = 64, 16, 8
 NEAR = "window:radius=2"
 JUDGED = 512  # sequences
@@ -37,11 +38,6 @@ def trials() -> list[Trial]:
     rows = {8: (1, 2, 4, 8), 16: (4, 8, 16)}
     kinds = {pairs: (NEAR, *(f"linformer:k={k}" for k in some), "softmax") for pairs, some in rows.items()}
     return [Trial(kind, pairs, seed, 125 * pairs) for pairs in rows for kind in kinds[pairs] for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

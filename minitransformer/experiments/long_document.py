@@ -6,7 +6,7 @@ length of the texts changes or the attention, one at a time. All see the same nu
 same held-out ones.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from minitransformer.data.text import python_docs
@@ -16,6 +16,7 @@ from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import usual_training
 
+IN_A_TEST = {"context": 128, "steps": 2}
 LONG, SHORT = 16384, 512
 WINDOW = "window:radius=127"
 SEEDS = 3
@@ -35,11 +36,6 @@ def trials() -> list[Trial]:
     """Each with three seeds."""
     kinds = ((GLOBAL, LONG), (WINDOW, LONG), (WINDOW, SHORT), ("softmax", SHORT))
     return [Trial(attention, context, seed) for attention, context in kinds for seed in range(SEEDS)]
-
-
-def small(trial: Trial) -> Trial:
-    """Two steps on short texts."""
-    return replace(trial, context=128, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -5,7 +5,7 @@ for lengths that double; for dense attention also as the definition has it, with
 """
 
 import tracemalloc
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from minitransformer.functional import cross_entropy
 from minitransformer.models import LanguageModel
 
 ALONE = True
+IN_A_TEST = {"n": 64, "runs": 1}
 GLOBAL = "window:radius=127,global_tokens=16"
 
 
@@ -35,11 +36,6 @@ def trials() -> list[Trial]:
     lengths = [2**k for k in range(10, 17)]
     found = [Trial(attention, n, runs=1 if n > 2**14 else 3) for attention in (GLOBAL, "softmax") for n in lengths]
     return found + [Trial("softmax", n, matrices=True) for n in lengths[:3]]
-
-
-def small(trial: Trial) -> Trial:
-    """A short text, once."""
-    return replace(trial, n=64, runs=1)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -19,6 +19,7 @@ EVERY = 20  # steps whose losses become one number
 WINDOW = "window:radius=32"
 ATTENTIONS = ("softmax", "performer:redraw=100", "performer:redraw=None", "linear", WINDOW)
 MIXED = (f"{WINDOW} + performer:redraw=None", f"{WINDOW} + linear")  # the first block, and the second
+IN_A_TEST = {"steps": EVERY, "context": 32}
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds for each kind."""
     return [Trial(attention, seed) for attention in (*ATTENTIONS, *MIXED) for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """Twenty steps on short texts, for a test: as many as make one mean."""
-    return replace(trial, steps=EVERY, context=32)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How much memory do the edges of a graph need, forward and backward, where a matrix of all pairs has no room?"""
 
 import tracemalloc
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from minitransformer.related.edge_attention import additive_edge_attention
 from minitransformer.related.graph import edges_of
 
+IN_A_TEST = {"edges": 100}
 HEADS, CHANNELS, SEEN = 8, 8, 10  # a node sees ten nodes on average
 
 
@@ -23,11 +24,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three sizes of both."""
     return [Trial(10**power, dynamic) for dynamic in (False, True) for power in (4, 5, 6)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with a hundred edges, for a test."""
-    return replace(trial, edges=100)
 
 
 def run(trial: Trial) -> dict[str, Any]:

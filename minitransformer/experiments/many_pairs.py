@@ -1,7 +1,7 @@
 """How many pairs does each kind of attention recall, if queries, keys and gates are trained for it, and half of them change?"""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from minitransformer.training.objective import LossPullback, last_rows_loss
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 3}
 KEYS, VALUES = 32, 32
 PAIRS = (4, 8, 16, 24, 32)
 ATTENTIONS = ("softmax", "window:radius=8", "linear", "retnet", "gla", "delta", "gated-delta")
@@ -32,11 +33,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds for each kind."""
     return [Trial(name, seed) for name in ATTENTIONS for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with three steps, for a test."""
-    return replace(trial, steps=3)
 
 
 def run(trial: Trial) -> dict[str, Any]:

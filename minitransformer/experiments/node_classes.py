@@ -4,7 +4,7 @@ Two layers, trained on all nodes at once with a loss on the few whose class is g
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minitransformer.related.graph_convolution import GraphConvolution
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 3}
 DATA = {"karate club": karate_club, "Python topics": python_topics}
 KINDS = ("no graph", "gcn", "gat", "gatv2")
 HIDDEN, HEADS, RATE, GIVEN = 16, 4, 0.01, 4  # the last: topics of each class whose class is given
@@ -36,11 +37,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Two graphs, four kinds, ten seeds."""
     return [Trial(data, kind, seed) for data in DATA for kind in KINDS for seed in range(10)]
-
-
-def small(trial: Trial) -> Trial:
-    """Three steps."""
-    return replace(trial, steps=3)
 
 
 def graph_of(trial: Trial) -> tuple[LabelledGraph, Edges]:

@@ -6,7 +6,7 @@ causal either way. Is it what comes later that matters, or only that something d
 with a false future behind it, the end of another passage. A window is a control: it gives the same bits all three ways.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minitransformer.training.objective import NextByte, bits_of
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2}
 CONTEXT, PASSAGES, FROM = 128, 32, 64
 ATTENTIONS = ("window:radius=31", "reformer:chunk=16,rounds=2", "routing:clusters=4")
 
@@ -34,11 +35,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds for each kind."""
     return [Trial(attention, seed) for attention in ATTENTIONS for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Is the number of ones so far even or odd? Which memories learn it, and for how long a text is it then right?"""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from minitransformer.training.objective import LossPullback, loss_of
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 3}
 LONGEST = 24  # bits of a text in training
 PLACES = ((1, 24), (25, 64), (65, 256))  # where a model is judged, first and last bit
 ATTENTIONS = ("softmax", "linear", "delta", "gated-delta", "delta:reach=2", "gated-delta:reach=2")
@@ -32,11 +33,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds each."""
     return [Trial(name, seed) for name in ATTENTIONS for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """Three steps."""
-    return replace(trial, steps=3)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -4,7 +4,7 @@ The probes of Wang and Chen, ten draws of each, on tables that were defined, dra
 and draw pairs, so a number without its spread says little.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from minitransformer.measurements.position_probes import logistic_regression, or
 from minitransformer.models import load_bert
 from minitransformer.positions import sinusoids
 from minitransformer.typing import Array
+
+IN_A_TEST = {"draws": 1}
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,6 @@ def trials() -> list[Trial]:
         for question in ("position", "order")
     ]
     return [*asked, Trial("which pairs", "sinusoids", 512, 384), Trial("no row twice", "random", 512, 384)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with one draw, for a test."""
-    return replace(trial, draws=1)
 
 
 def run(trial: Trial) -> dict[str, Any]:

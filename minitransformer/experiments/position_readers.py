@@ -1,6 +1,6 @@
 """What has a trained reader made of its positions: offsets, places, distances?"""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ from minitransformer.backend import backend
 from minitransformer.experiments.positions import STEPS, Trained, fit, score
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2}
 NEAR = 8  # offsets within which the profile should fall
 
 
@@ -25,11 +26,6 @@ def trials() -> list[Trial]:
     """Two that add positions to the tokens and two that act on offsets, three seeds each."""
     names = ("learned", "sinusoidal", "relative keys", "alibi")
     return [Trial(name, seed) for name in names for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

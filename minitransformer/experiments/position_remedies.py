@@ -7,6 +7,8 @@ from minitransformer.experiments.positions import LENGTHS, Trained, prepare, rec
 from minitransformer.positions import Shaw
 from minitransformer.training.loop import start, train
 
+IN_A_TEST = {"steps": 2}
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -37,11 +39,6 @@ CHANGED = (
 def trials() -> list[Trial]:
     """Each change with the four seeds of the grid."""
     return [replace(trial, seed=seed) for trial in CHANGED for seed in range(4)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

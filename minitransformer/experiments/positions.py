@@ -6,7 +6,7 @@ far their results carry.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from minitransformer.training.objective import LossPullback, NextByte, loss_of
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2}
 LENGTHS = {"copy": (16, 32, 64), "induction": (32, 64, 128), "text": (64, 128, 256), "order": (24,), "span": (24,)}
 STEPS = {"copy": 1500, "induction": 800, "text": 1000, "order": 200, "span": 200}
 BATCH = {"copy": 32, "induction": 32, "text": 16, "order": 32, "span": 32}
@@ -62,11 +63,6 @@ def trials() -> list[Trial]:
         for name in (GRID.values() if task in ("order", "span") else LONGER)
         for seed in range(SEEDS[task])
     ]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

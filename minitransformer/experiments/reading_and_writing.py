@@ -4,7 +4,7 @@ An untrained model of two blocks: what its numbers are makes no difference to th
 """
 
 import tracemalloc
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import Any
 
@@ -21,6 +21,7 @@ from minitransformer.pullback import Tree, tree_bytes
 from minitransformer.typing import Array
 
 ALONE = True
+IN_A_TEST = {"length": 64}
 ATTENTIONS = ("softmax", "linear", "gated-delta")
 ROUNDS, WRITTEN = 15, 40  # of a timing, and tokens in each
 
@@ -37,11 +38,6 @@ class Trial:
 def trials() -> list[Trial]:
     """From 64 to 65536 bytes, five times."""
     return [Trial(attention, 64 * 4**k, round) for round in range(5) for attention in ATTENTIONS for k in range(6)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial on a short text, for a test."""
-    return replace(trial, length=64)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What do chapter 03's hundred lines learn of a nursery rhyme in 300 steps, and what does the model write then?"""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.optimiser import AdamW
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 3, "written": 3}
 PARTS = (
     "the house that Jack built.",
     "the malt that lay in",
@@ -40,11 +41,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three trials that differ in their seed."""
     return [Trial(seed) for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with three steps, for a test."""
-    return replace(trial, steps=3, written=3)
 
 
 def run(trial: Trial) -> dict[str, Any]:

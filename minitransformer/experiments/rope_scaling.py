@@ -6,6 +6,7 @@ from typing import Any
 from minitransformer.experiments.positions import LENGTHS, STEPS, Trained, fit, score
 from minitransformer.positions import NTK, DynamicNTK, PositionInterpolation, RoPE, YaRN
 
+IN_A_TEST = {"steps": 2}
 FACTOR, TRAINED = 4, LENGTHS["text"][0]
 SCALINGS = {
     "as trained": None,
@@ -27,11 +28,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three trials that differ in their seed."""
     return [Trial(seed) for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from minitransformer.training.objective import Segments
 from minitransformer.training.recipes import parts_of
 from minitransformer.training.schedule import Cosine
 
+IN_A_TEST = {"steps": 2, "width": 16, "depth": 1}
 JUDGED = (0, 32, 64, 128, 256, 512)  # lengths of the memory in evaluation
 BATCH = 8
 
@@ -36,11 +37,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Without a memory, with one segment of it, and with two; three seeds each."""
     return [Trial(memory, seed) for memory in (0, 64, 128) for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """Two steps of a narrow model."""
-    return replace(trial, steps=2, width=16, depth=1)
 
 
 def run(trial: Trial) -> dict[str, Any]:

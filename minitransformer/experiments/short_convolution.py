@@ -1,6 +1,6 @@
 """Can a memory tie a value to the key that stands beside it, in another token? With a short convolution, and without."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from minitransformer.experiments.many_pairs import KEYS, VALUES, Asked, ManyPairs, trained
 from minitransformer.pullback import tree_size
 
+IN_A_TEST = {"steps": 3}
 PAIRS = (4, 8, 16)
 MODELS = {
     "gated-delta": ("gated-delta", 1),
@@ -33,11 +34,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds for each kind."""
     return [Trial(name, seed) for name in MODELS for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with three steps, for a test."""
-    return replace(trial, steps=3)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 The models of `smaller_matrices`, with dense attention in all layers, before their first step and after their last.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minitransformer.training.loop import train
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2, "n": 64}
 PASSAGES = 4  # of the held-out text, whose attention matrices are measured
 
 
@@ -33,11 +34,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three trials that differ in their seed."""
     return [Trial(seed) for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2, n=64)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -6,7 +6,7 @@ attention, nothing but windows, and k = 1, one learned average for each head.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from minitransformer.training.objective import LossPullback, loss_of
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2, "n": 64}
 TAKEN_OUT = 256  # the token that stands for a missing byte
 PART = 0.15
 TOKENS = 2048  # of text in one step, whatever n is
@@ -45,11 +46,6 @@ def trials() -> list[Trial]:
     kinds = [(kind, 256) for kind in (NEAR, "softmax", *linformers)]
     kinds += [(kind, n) for n in (64, 1024) for kind in (NEAR, "softmax", "linformer:k=32")]
     return [Trial(f"{NEAR} + {kind}", n, seed) for kind, n in kinds for seed in range(SEEDS)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2, n=64)
 
 
 def run(trial: Trial) -> dict[str, Any]:

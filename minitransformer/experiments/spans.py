@@ -4,7 +4,7 @@ The same small language model is trained with spans that cost nothing, little, a
 control. Every head begins with half of the context, so that spans can shrink as well as grow.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2}
 CONTEXT, RAMP, DEPTH, HEADS = 256, 16, 3, 4
 PENALTIES = (0.0, 1e-5, 1e-4, 1e-3)
 FIRST = 0.5  # of the context: spans before the first step
@@ -34,11 +35,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds for each kind."""
     return [Trial(penalty, seed) for penalty in (None, *PENALTIES) for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from minitransformer.pullback import tree_bytes
 from minitransformer.typing import Array
 
 ALONE = True
+IN_A_TEST = {"longest": 128}
 ROUNDS = 5
 WIDTH = 64  # d = dv of everything that is measured
 LONG = 4096  # the length of the upper stairs
@@ -51,11 +52,6 @@ class Trial:
 def trials() -> list[Trial]:
     """All parts, round after round."""
     return [Trial(part, round) for round in range(ROUNDS) for part in PARTS]
-
-
-def small(trial: Trial) -> Trial:
-    """The same with short sequences."""
-    return replace(trial, longest=128)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -6,7 +6,7 @@ the place of the question alone, whatever its key is. There is one block, so tha
 what it does not see itself.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minitransformer.training.objective import last_rows_loss
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2}
 PAIRS, KEYS, VALUES = 8, 32, 8
 JUDGED = 512  # sequences
 # Dense attention; a network for each token; tables of places, learned and as drawn; both sorts of weights; one mean of all.
@@ -45,11 +46,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds each."""
     return [Trial(question, kind, seed) for question in ("content", "place") for kind in KINDS for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """Two steps."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

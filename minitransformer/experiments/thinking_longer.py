@@ -5,7 +5,7 @@ number of moves tells. One block is trained with adaptive computation time, for 
 one block that can't halt, and a stack of as many blocks as there are steps.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from minitransformer.training.objective import LossPullback, loss_of
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2, "width": 16}
 PLACES, ENDS, STEPS = 10, 2, 8  # places; those that lead to themselves; steps at most
 BATCH, JUDGED = 32, 2000
 
@@ -80,11 +81,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Two prices and two controls, three seeds each."""
     return [Trial(ponder, seed) for ponder in (0.001, 0.01, 0.0, -1.0) for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with two steps, for a test."""
-    return replace(trial, steps=2, width=16)
 
 
 def run(trial: Trial) -> dict[str, Any]:

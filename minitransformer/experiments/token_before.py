@@ -1,7 +1,7 @@
 """Can attention name the token before, without positions and with them, and how do its weights do it?"""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from minitransformer.training.objective import LossPullback, loss_of
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 20}
 START, WIDTH = 0, 32
 POSITIONS = {"none": NoPositions, "sinusoidal": SinusoidalPositions, "learnable sinusoids": LearnableSinusoids}
 
@@ -31,11 +32,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Six seeds each: not every training finds the way."""
     return [Trial(name, seed) for name in POSITIONS for seed in range(6)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial with twenty steps, for a test."""
-    return replace(trial, steps=20)
 
 
 def run(trial: Trial) -> dict[str, Any]:

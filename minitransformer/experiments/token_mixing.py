@@ -4,7 +4,7 @@ All models have three blocks and nearly as many parameters; a block of gMLP is t
 each byte sees itself, and the rest of the model is as with attention.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
+IN_A_TEST = {"steps": 2}
 CONTEXT, DEPTH = 64, 3
 KINDS = ("paper", "source", "softmax", "itself")
 
@@ -34,11 +35,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three seeds each."""
     return [Trial(kind, seed) for seed in range(3) for kind in KINDS]
-
-
-def small(trial: Trial) -> Trial:
-    """Two steps."""
-    return replace(trial, steps=2)
 
 
 def model_of(kind: str) -> LanguageModel:

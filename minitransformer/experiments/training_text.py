@@ -5,7 +5,7 @@ judgement stand the losses on the way, what the model writes, and its distributi
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import TEXT, language_model
 
+IN_A_TEST = {"steps": 3, "width": 16, "depth": 1, "order": 2, "written": 20}
 EVERY = 20  # steps whose losses become one number
 PROMPT = "The value of "
 TEMPERATURES = (0.5, 1.0)
@@ -38,11 +39,6 @@ class Trial:
 def trials() -> list[Trial]:
     """Three trials that differ in their seed."""
     return [Trial(seed) for seed in range(3)]
-
-
-def small(trial: Trial) -> Trial:
-    """A narrow block, three steps."""
-    return replace(trial, steps=3, width=16, depth=1, order=2, written=20)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Time of one core, with the definition in NumPy: the projections, the two product
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import process_time
 from timeit import repeat
 from typing import Any
@@ -17,6 +17,7 @@ from minitransformer.backend import backend
 from minitransformer.functional import softmax
 
 ALONE = True
+IN_A_TEST = {"n": 16, "runs": 2}
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,6 @@ class Trial:
 def trials() -> list[Trial]:
     """From n = D/8 to n = 4 D."""
     return [Trial(n) for n in (32, 64, 128, 256, 512, 1024)]
-
-
-def small(trial: Trial) -> Trial:
-    """The same trial on a short text, for a test."""
-    return replace(trial, n=16, runs=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

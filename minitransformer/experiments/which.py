@@ -36,6 +36,7 @@ from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 GROWS = True  # a kind that is registered later has no trials in the record yet
+IN_A_TEST = {"steps": 2}
 WIDTH, HEADS, DEPTH, HIDDEN, LEAST = 32, 2, 2, 128, 8
 SEEDS = 3
 BAG = "bag of tokens"
@@ -85,11 +86,6 @@ def trials() -> list[Trial]:
             names = [*(name for name in ATTENTIONS if kind.takes(name)), BAG]
             found += [Trial(_with_options(name), task, seed, kind.steps) for name in names]
     return found
-
-
-def small(trial: Trial) -> Trial:
-    """Two steps."""
-    return replace(trial, steps=2)
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ ROUNDS = 5
 SECONDS = 5.0  # of one pass with its way back: what would take longer is not run, but for dense attention
 LONG = 1.0  # seconds after which there is no further round
 ROOM = 2 * 2**30  # bytes of one pass, and of the parameters
+IN_A_TEST = {"longest": LENGTHS[0], "rounds": 1}
 GROWING: dict[str, Callable[[int], str]] = {  # with √n
     "strided": lambda n: f"stride={_root(n)}",
     "fixed": lambda n: f"block={_root(n)}",
@@ -60,11 +61,6 @@ class Trial:
 def trials() -> list[Trial]:
     """All that are registered, causal if they can be; and dense attention that sees both sides, to compare the others with."""
     return [Trial(DENSE, False), *(Trial(name, can_be_causal(name)) for name in ATTENTIONS)]
-
-
-def small(trial: Trial) -> Trial:
-    """A single length, once."""
-    return replace(trial, longest=LENGTHS[0], rounds=1)
 
 
 def can_be_causal(name: str) -> bool:

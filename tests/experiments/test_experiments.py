@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +12,7 @@ from minitransformer.backend import available
 from minitransformer.models.bert_files import BertMissing
 
 NAMES = list(experiments.modules())
-SMALLER = {"segment_memory", "thinking_longer", "training_text"}  # their small trials have a small model, too
+SMALLER = {"segment_memory", "thinking_longer", "training_text"}  # in a test they have a smaller model, too
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -48,7 +48,7 @@ def test_the_first_steps_give_what_a_record_holds(name):
     module, record = experiments.find(name), experiments.load(name)
     for k in {tuple(result): k for k, result in reversed(list(enumerate(record.results)))}.values():
         try:
-            result = module.run(module.small(record.trials[k]))
+            result = module.run(replace(record.trials[k], **module.IN_A_TEST))
         except BertMissing as missing:
             pytest.skip(str(missing))
         found, kept = json.loads(json.dumps(result, allow_nan=False)), record.results[k]
@@ -61,7 +61,7 @@ def test_tokens_per_second_are_tokens_over_seconds(monkeypatch):
     """By a clock that goes on by one whenever it is looked at: two steps of four samples of 256 tokens."""
     module = experiments.find("four_attentions")
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
-    assert module.run(module.small(module.trials()[0]))["trained per second"] == 2 * 4 * 256
+    assert module.run(replace(module.trials()[0], **module.IN_A_TEST))["trained per second"] == 2 * 4 * 256
 
 
 def test_an_unknown_experiment_is_refused_by_name():
