@@ -8,15 +8,7 @@ terminal.begin()  # for the command only: Ctrl-C ends it even while NumPy is bei
 
 from minitransformer.backend import backend  # noqa: E402
 from minitransformer.checker import GradientError, check_pullback  # noqa: E402
-from minitransformer.pullback import (  # noqa: E402
-    chain,
-    random_like,
-    residual,
-    tree_bytes,
-    tree_items,
-    tree_map,
-    tree_size,
-)
+from minitransformer.pullback import chain, random_like, residual, tree_bytes, tree_items, tree_map, tree_size  # noqa: E402
 
 if TYPE_CHECKING:
     from minitransformer.contract import check_attention

@@ -379,10 +379,7 @@ def samples_apart(part: Part) -> None:
         keep(not far, f"samples are mixed: alone, sample {sample} gives a Y that differs {far}")
         dalone = back(dY[sample])[1]
         far = _differ(dX[sample], dalone, 1e-12)
-        keep(
-            not far,
-            f"samples are mixed on the way back: alone, sample {sample} gets a dX that differs {far}",
-        )
+        keep(not far, f"samples are mixed on the way back: alone, sample {sample} gets a dX that differs {far}")
 
 
 def any_length(part: Part, *, n: int) -> None:
@@ -430,10 +427,7 @@ def one_by_one(part: Part, *, positions: str, pieces: Sequence[int], tier: str) 
                 whole, _ = model(params, tokens[:, : state.length])
             there = whole[:, first : state.length]
             far = _differ(logits, there, 1e-10)
-            keep(
-                not far,
-                f"step differs from the whole: {n} tokens after {first}, positions {positions}, {far}",
-            )
+            keep(not far, f"step differs from the whole: {n} tokens after {first}, positions {positions}, {far}")
 
 
 def state_continued_twice(part: Part) -> None:

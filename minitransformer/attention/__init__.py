@@ -1,12 +1,7 @@
 """Part II: attention. The cores, and one file per variant."""
 
 from minitransformer.attention.attend import attend
-from minitransformer.attention.block_sparse import (
-    BlockPattern,
-    block_pattern,
-    block_sparse_attention,
-    one_pattern,
-)
+from minitransformer.attention.block_sparse import BlockPattern, block_pattern, block_sparse_attention, one_pattern
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, block_tables, paged_attention
 from minitransformer.attention.core import Core, Mixer
@@ -43,12 +38,7 @@ from minitransformer.attention.linear import (
 )
 from minitransformer.attention.masks import causal_mask, padding_mask
 from minitransformer.attention.merge import merge, partial_attention
-from minitransformer.attention.multi_head import (
-    MultiHeadAttention,
-    MultiHeadParams,
-    merge_heads,
-    split_heads,
-)
+from minitransformer.attention.multi_head import MultiHeadAttention, MultiHeadParams, merge_heads, split_heads
 from minitransformer.attention.output_gate import output_gate
 from minitransformer.attention.registry import ATTENTIONS, attention_of
 from minitransformer.attention.ring import ring_attention

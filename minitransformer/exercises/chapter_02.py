@@ -2,13 +2,7 @@
 
 import numpy as np
 
-from minitransformer.attention import (
-    MultiHeadAttention,
-    causal_mask,
-    dot_product_attention,
-    scores,
-    split_heads,
-)
+from minitransformer.attention import MultiHeadAttention, causal_mask, dot_product_attention, scores, split_heads
 from minitransformer.checker import GradientError, check_pullback
 from minitransformer.exercises.check import (
     NotYet,

@@ -134,9 +134,7 @@ def rounds_that_remember(answer):
     for T in (1, 2, 3, 4):
         wanted, _ = route(votes, iterations=T)
         close(
-            answer(votes, T),
-            wanted,
-            f"With T = {T} it is not yet (13.8). Compare the last line with its last formula.",
+            answer(votes, T), wanted, f"With T = {T} it is not yet (13.8). Compare the last line with its last formula."
         )
 
 

@@ -123,9 +123,7 @@ def nothing_to_begin_with(answer):
     rng = np.random.default_rng(6)
     Q, K, V = rng.standard_normal((6, 3)), rng.standard_normal((10, 3)), rng.standard_normal((10, 2))
     close(
-        answer(Q, K, V),
-        dot_product_attention(Q, K, V)[0],
-        "On random numbers the listing was right, and yours is not.",
+        answer(Q, K, V), dot_product_attention(Q, K, V)[0], "On random numbers the listing was right, and yours is not."
     )
     Q[:, 0], K[:, 0] = 40, -1000 * math.sqrt(3) / 40
     wanted, _ = dot_product_attention(Q, K, V)

@@ -15,11 +15,7 @@ from minitransformer.typing import Array
 IN_A_TEST = {"neurons": 8, "asked": 2}
 KEPT = 0.95  # the overlap from which on patterns count as kept
 MOST = 2**14
-SIZES = {
-    "classical": (32, 64, 128, 256, 512),
-    "power 3": (8, 16, 32, 64, 128),
-    "exponential": (8, 12, 16, 20),
-}
+SIZES = {"classical": (32, 64, 128, 256, 512), "power 3": (8, 16, 32, 64, 128), "exponential": (8, 12, 16, 20)}
 LOADS = tuple(2 ** (k / 2) for k in range(-10, 11))  # patterns for each neuron, m/d
 NEURONS, TURNED = 128, 8  # of the curves; capacities are looked for with one neuron that is turned
 CURVES = ("classical", "power 3", "exponential", "continuous")

@@ -53,10 +53,7 @@ def run(trial: Trial) -> dict[str, Any]:
     model, objective = prepare(trial.attention, trial.n)
     training = usual_training(trial.steps, max(TOKENS // trial.n, 1), 6e-3, trial.seed)
     params = train(model, objective, training, progress=False).params
-    return {
-        "parameters": tree_size(params),
-        "bits": round(objective.look(model, params), 4),
-    }
+    return {"parameters": tree_size(params), "bits": round(objective.look(model, params), 4)}
 
 
 def prepare(attention: str, n: int) -> tuple[SequenceModel, "Missing"]:

@@ -10,13 +10,7 @@ from minitransformer.positions.absolute import (
 )
 from minitransformer.positions.alibi import ALiBi, alibi_slopes
 from minitransformer.positions.deberta import DeBERTa, deberta_buckets
-from minitransformer.positions.encoding import (
-    Encoding,
-    NoParams,
-    OffsetBias,
-    ScoreEncoding,
-    offsets,
-)
+from minitransformer.positions.encoding import Encoding, NoParams, OffsetBias, ScoreEncoding, offsets
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.four_terms import four_terms
 from minitransformer.positions.grid import GridScalars, grid_offsets

@@ -1,12 +1,7 @@
 """Part III, models that attention is related to, and the recurrent ones from which the book sets out."""
 
 import minitransformer.attention  # noqa: F401  first: its registry takes the mixers of this room by their files
-from minitransformer.related.capsule_classifier import (
-    CapsuleClassifier,
-    CapsuleClassifierParams,
-    margin_loss,
-    pieces,
-)
+from minitransformer.related.capsule_classifier import CapsuleClassifier, CapsuleClassifierParams, margin_loss, pieces
 from minitransformer.related.capsules import Capsules, CapsulesParams, route, squash, votes
 from minitransformer.related.convolution_from_heads import (
     ConvolutionFromHeads,
@@ -29,12 +24,7 @@ from minitransformer.related.edge_attention import (
 from minitransformer.related.gmlp import GMLP, GMLPParams, spatial_gate
 from minitransformer.related.graph import Edges, edges_of, edges_of_mask
 from minitransformer.related.graph_attention import GAT, GATParams, GATv2, GATv2Params
-from minitransformer.related.graph_convolution import (
-    GraphConvolution,
-    GraphConvolutionParams,
-    edge_weights,
-    propagate,
-)
+from minitransformer.related.graph_convolution import GraphConvolution, GraphConvolutionParams, edge_weights, propagate
 from minitransformer.related.graph_mixer import GraphAttention, GraphMean
 from minitransformer.related.gru import GRU, GRUParams, UnrolledGRU, gru_coefficients
 from minitransformer.related.hopfield import (

@@ -345,10 +345,7 @@ class Convolution(Mixer):
         return Y, ConvolutionPullback(gate, convolve, o, seen)
 
     def step(
-        self,
-        params: ConvolutionParams,
-        X: Float[Array, "*batch n {self.width}"],
-        state: ConvolutionState | None = None,
+        self, params: ConvolutionParams, X: Float[Array, "*batch n {self.width}"], state: ConvolutionState | None = None
     ) -> tuple[Float[Array, "*batch n {self.width}"], ConvolutionState]:
         """O(K D) for one new token, beside the linear maps."""
         one_dtype(X=X, W_o=params.W_o)

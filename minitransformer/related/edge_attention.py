@@ -60,9 +60,7 @@ class AdditiveScoresPullback(Pullback):
 
 @checked
 def additive_scores(
-    Q: Float[Array, "*batch heads n r"],
-    K: Float[Array, "*batch heads m r"],
-    a: Float[Array, "heads r"],
+    Q: Float[Array, "*batch heads n r"], K: Float[Array, "*batch heads m r"], a: Float[Array, "heads r"]
 ) -> tuple[Float[Array, "*batch heads n m"], AdditiveScoresPullback]:
     """S_ij = a·LeakyReLU(q_i + k_j), for each head: a network with one hidden layer in place of a product.
 

@@ -150,11 +150,7 @@ class HopfieldPooling:
 
     @checked
     def __call__(
-        self,
-        params: PoolingParams,
-        X: Float[Array, "*batch n {self.width}"],
-        *,
-        mask: Bool[Array, "..."] | None = None,
+        self, params: PoolingParams, X: Float[Array, "*batch n {self.width}"], *, mask: Bool[Array, "..."] | None = None
     ) -> tuple[Float[Array, "*batch {self.count} {self.width}"], PoolingPullback]:
         """Pullback: dY to (dparams, dX). The mask is True where a state sees a token, to (*batch, H, count, n)."""
         R = np.broadcast_to(params.R, (*X.shape[:-2], *params.R.shape))

@@ -231,10 +231,7 @@ def mixed(logits: Logits, Q: Array, K: Array, w: tuple[Array, Array]) -> tuple[L
         return w[0] * C + w[1] * logits, MixedPullback(content, logits, w)
     scale, batch = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1))), Q.shape[:-2]
     queries, keys = (np.broadcast_to(X, (*batch, *X.shape[-2:])) for X in logits)
-    rows = Products(
-        np.concatenate([w[0] * scale * Q, w[1] * queries], -1),
-        np.concatenate([K, keys], -1),
-    )
+    rows = Products(np.concatenate([w[0] * scale * Q, w[1] * queries], -1), np.concatenate([K, keys], -1))
     shapes = logits.queries.shape, logits.keys.shape
     return rows, MixedProductsPullback(Q, queries, shapes, scale, w)
 

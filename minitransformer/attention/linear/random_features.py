@@ -118,11 +118,7 @@ class RatiosPullback(Pullback):
 
 @checked
 def positive_features(
-    X: Float[Array, "*batch n d"],
-    W: Float[Array, "*own m d"],
-    *,
-    both_signs: bool = False,
-    query: bool = False,
+    X: Float[Array, "*batch n d"], W: Float[Array, "*own m d"], *, both_signs: bool = False, query: bool = False
 ) -> tuple[Float[Array, "*batch n r"], Pullback]:
     """φ⁺(x) = e^(−‖x‖²/2)/√m · e^(W x): features above zero, whose product is exp ⟨x, y⟩ on average.
 
