@@ -165,16 +165,9 @@ class Differential(Core):
         return DifferentialParams(a_1, c_1, a_2, c_2, np.ones(2 * self.d, dtype))
 
     def __call__(
-        self,
-        params: DifferentialParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, DifferentialPullback]:
+        self, params: DifferentialParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, DifferentialPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         lambda_, left = self._lambda(params), Q.dtype.type(1 - self.lambda_init)
         if mask is not None and mask.ndim > 2 and mask.shape[-3] > 1:

@@ -293,16 +293,9 @@ class FeatureAttention(Core):
         return None
 
     def __call__(
-        self,
-        params: Tree,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, KernelCorePullback]:
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, KernelCorePullback]:  # fmt: skip
         """A key that the mask hides has no features, and its value counts as zero. Pullback: dY to (dparams, dQ, dK, dV)."""
         seen = seen_keys(mask, Q, K, "kernel attention")
         FQ, q = self.phi(params, Q, first=K.shape[-2] - Q.shape[-2], query=True)

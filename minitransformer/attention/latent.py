@@ -252,14 +252,9 @@ class Latent(Mixer):
 
     @checked
     def __call__(
-        self,
-        params: LatentParams,
-        X: Float[Array, "*batch n {self.width}"],
-        *,
-        causal: bool = False,
-        mask: Bool[Array, "..."] | None = None,
-        rng: Any = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], LatentPullback]:
+        self, params: LatentParams, X: Float[Array, "*batch n {self.width}"], *, causal: bool = False,
+        mask: Bool[Array, "..."] | None = None, rng: Any = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], LatentPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dX). A mask is (n, n), or with all axes, (*batch, H, n, n), where 1 stands for "all"."""
         if mask is not None and 2 < mask.ndim <= X.ndim:
             raise ValueError(f"mask: shape {mask.shape} should have the axes (n, m), for all, or (batch, heads, n, m)")

@@ -141,16 +141,9 @@ class SoftmaxAttention(Core):
         return params, options if self.sink is None else options | {"sink": np.array(self.sink, Q.dtype)}
 
     def __call__(
-        self,
-        params: Tree,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, Pullback]:
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, Pullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         params, options = self._options(params, Q)
         options |= {"causal": causal, "mask": mask}

@@ -328,14 +328,9 @@ class Convolution(Mixer):
         return ConvolutionParams(U_1, U_2, self._kernel(rng).astype(dtype), W_o, b_1, b_2, b_o)
 
     def __call__(
-        self,
-        params: ConvolutionParams,
-        X: Float[Array, "*batch n {self.width}"],
-        *,
-        causal: bool = False,
-        mask: Bool[Array, "..."] | None = None,
-        rng: np.random.Generator | None = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], ConvolutionPullback]:
+        self, params: ConvolutionParams, X: Float[Array, "*batch n {self.width}"], *, causal: bool = False,
+        mask: Bool[Array, "..."] | None = None, rng: np.random.Generator | None = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], ConvolutionPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dX). Raises ValueError for a mask that is not of keys alone, (*batch, 1, 1, n)."""
         seen = seen_tokens(mask, X)
         V, gate = glu(_hide(seen, X), params.U_1, params.U_2, params.b_1, params.b_2)

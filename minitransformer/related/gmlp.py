@@ -183,14 +183,9 @@ class GMLP(Mixer):
 
     @checked
     def __call__(
-        self,
-        params: GMLPParams,
-        X: Float[Array, "*batch n {self.width}"],
-        *,
-        causal: bool = False,
-        mask: Bool[Array, "..."] | None = None,
-        rng: Any = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], GMLPPullback]:
+        self, params: GMLPParams, X: Float[Array, "*batch n {self.width}"], *, causal: bool = False,
+        mask: Bool[Array, "..."] | None = None, rng: Any = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], GMLPPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dX). Raises ValueError for a mask that is not of keys alone, (*batch, 1, 1, n)."""
         n = X.shape[-2]
         self._refuse_longer(n)

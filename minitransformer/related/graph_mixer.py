@@ -90,14 +90,9 @@ class GraphAttention(AmongTokens):
 
     @checked
     def __call__(
-        self,
-        params: Any,
-        X: Float[Array, "*batch n {self.width}"],
-        *,
-        causal: bool = False,
-        mask: Bool[Array, "..."] | None = None,
-        rng: Any = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], Pullback]:
+        self, params: Any, X: Float[Array, "*batch n {self.width}"], *, causal: bool = False,
+        mask: Bool[Array, "..."] | None = None, rng: Any = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], Pullback]:  # fmt: skip
         """Pullback: dY to (dparams, dX)."""
         return self._layer(params, X, self.edges(X, causal), mask=mask)
 
@@ -141,14 +136,9 @@ class GraphMean(AmongTokens):
 
     @checked
     def __call__(
-        self,
-        params: GraphConvolutionParams,
-        X: Float[Array, "*batch n {self.width}"],
-        *,
-        causal: bool = False,
-        mask: Bool[Array, "..."] | None = None,
-        rng: Any = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], GraphMeanPullback]:
+        self, params: GraphConvolutionParams, X: Float[Array, "*batch n {self.width}"], *, causal: bool = False,
+        mask: Bool[Array, "..."] | None = None, rng: Any = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], GraphMeanPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dX)."""
         edges = self.edges(X, causal)
         V, back = linear(X, params.W)

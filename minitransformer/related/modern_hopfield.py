@@ -357,16 +357,9 @@ class Hopfield(Core):
         return self.beta
 
     def __call__(
-        self,
-        params: NoParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, HopfieldPullback]:
+        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, HopfieldPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV); with `steps` and `settled` of each query."""
         Y, attention = hopfield_attention(
             Q,

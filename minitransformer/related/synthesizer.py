@@ -442,16 +442,9 @@ class Synthesizer(Core):
         return factorised_random_logits(params.logits, n, m, learned=self.learned)
 
     def __call__(
-        self,
-        params: SynthesizerParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, SynthesizerPullback]:
+        self, params: SynthesizerParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, SynthesizerPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         return self._attend(params, Q, K, V, causal=causal, mask=mask)
 

@@ -84,14 +84,9 @@ class FNet(Mixer):
 
     @checked
     def __call__(
-        self,
-        params: NoParams,
-        X: Float[Array, "*batch n {self.width}"],
-        *,
-        causal: bool = False,
-        mask: Bool[Array, "..."] | None = None,
-        rng: Any = None,
-    ) -> tuple[Float[Array, "*batch n {self.width}"], FNetPullback]:
+        self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, causal: bool = False,
+        mask: Bool[Array, "..."] | None = None, rng: Any = None,
+    ) -> tuple[Float[Array, "*batch n {self.width}"], FNetPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dX). Raises ValueError for a mask that is not of keys alone, (*batch, 1, 1, n)."""
         self.refuse(causal=causal)
         Y, mixed = fourier_mix(X, mask=seen_tokens(mask, X))

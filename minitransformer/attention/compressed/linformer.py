@@ -147,16 +147,9 @@ class Linformer(Core):
         return LinformerParams(E, None if self.sharing in ("key-value", "layerwise") else F)
 
     def __call__(
-        self,
-        params: LinformerParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, LinformerCorePullback]:
+        self, params: LinformerParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, LinformerCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         self.refuse(causal=causal)
         Y, attention = linformer_attention(Q, K, V, *params, mask=mask)

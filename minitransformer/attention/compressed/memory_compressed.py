@@ -235,16 +235,9 @@ class MemoryCompressed(Core):
         return MemoryCompressedParams(theta, theta, null, null)
 
     def __call__(
-        self,
-        params: MemoryCompressedParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, MemoryCompressedCorePullback]:
+        self, params: MemoryCompressedParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, MemoryCompressedCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         Y, attention = memory_compressed_attention(Q, K, V, *params, causal=causal, mask=mask)
         return Y, MemoryCompressedCorePullback(attention)

@@ -319,16 +319,9 @@ class Nystrom(Core):
         return NystromParams(rng.uniform(-1, 1, (self.heads, self.taps)).astype(dtype) / dtype(np.sqrt(self.taps)))
 
     def __call__(
-        self,
-        params: NystromParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, NystromCorePullback]:
+        self, params: NystromParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, NystromCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         self.refuse(causal=causal)
         Y, attention = nystrom_attention(Q, K, V, params.theta, landmarks=self.landmarks, steps=self.steps, mask=mask)

@@ -94,16 +94,9 @@ class DeltaRule(Core):
         return shares, SharesPullback(features, pullback)
 
     def __call__(
-        self,
-        params: NoParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = True,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, DeltaCorePullback]:
+        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = True,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, DeltaCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV, dbeta). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
         if Q.shape[-2] != K.shape[-2]:

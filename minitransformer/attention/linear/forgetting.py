@@ -181,16 +181,9 @@ class Forgetting(Core):
     streams: ClassVar[dict[str, int]] = {"forget": 1}
 
     def __call__(
-        self,
-        params: Tree,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = True,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, ForgettingCorePullback]:
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = True,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, ForgettingCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV, dforget). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
         if Q.shape[-2] != K.shape[-2]:

@@ -221,16 +221,9 @@ class Memory(Core):
         return None
 
     def __call__(
-        self,
-        params: Tree,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = True,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, MemoryPullback]:
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = True,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, MemoryPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV, *dstreams). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
         if Q.shape[-2] != K.shape[-2]:

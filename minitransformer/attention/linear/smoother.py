@@ -202,16 +202,9 @@ class Smoother(Core):
     unplaced = "weighs pairs by their similarity, which need not be the exponential of a score"
 
     def __call__(
-        self,
-        params: NoParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, NothingLearnedPullback]:
+        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, NothingLearnedPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         pullback: Pullback
         if self.similarity == "polynomial":

@@ -92,16 +92,9 @@ class Taylor(FeatureAttention):
         return f"S and z, ({' + '.join(powers)})(dv + 1) for each head"
 
     def __call__(
-        self,
-        params: NoParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, Any]:
+        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, Any]:  # fmt: skip
         """As with any features; those of a long text are made piece by piece. Pullback: dY to (dparams, dQ, dK, dV)."""
         done = in_pieces(self, Q, K, V, causal=causal, mask=mask)
         return done or super().__call__(params, Q, K, V, *streams, causal=causal, mask=mask, rng=rng)

@@ -202,16 +202,9 @@ class AdaptiveSpan(Core):
         return SpanParams(np.zeros(self.heads, dtype), super().init(rng, dtype))
 
     def __call__(
-        self,
-        params: SpanParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = True,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, SpanCorePullback]:
+        self, params: SpanParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = True,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, SpanCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError for causal=False."""
         self.refuse(causal=causal)
         refuse_other_heads(Q, self.heads)

@@ -215,16 +215,9 @@ class Indexer(Core):
         return own._replace(encoding=super().init(rng, dtype))
 
     def __call__(
-        self,
-        params: IndexerParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, IndexerPullback]:
+        self, params: IndexerParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, IndexerPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV). Raises ValueError for n > m, or a mask that does not fit."""
         n, m = queries_last(Q, K)
         mask, there = who_is_there(mask, (*Q.shape[:-1], m))

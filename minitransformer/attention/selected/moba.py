@@ -117,16 +117,9 @@ class MoBA(BlocksCore):
     remembers = "keys, values and means of blocks"
 
     def __call__(
-        self,
-        params: Tree,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, Pullback]:
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, Pullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
         Y, attention = moba_attention(

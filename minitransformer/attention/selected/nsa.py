@@ -230,16 +230,9 @@ class NSA(BlocksCore):
         refuse_no_window(self.window)
 
     def __call__(
-        self,
-        params: Tree,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = True,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, NSACorePullback]:
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = True,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, NSACorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV, dgates)."""
         self.refuse(causal=causal)
         gates, gate = sigmoid(streams[0])

@@ -257,16 +257,9 @@ class Reformer(Core):
             raise ValueError(f"buckets: {self.buckets} should be even, a half of them for x R and a half for −x R")
 
     def __call__(
-        self,
-        params: Tree,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, ReformerPullback]:
+        self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, ReformerPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV), where dK is zero: K is not looked at. Raises ValueError if m ≠ n."""
         if Q.shape[-2] != K.shape[-2]:
             raise ValueError(f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: queries are the keys")

@@ -273,16 +273,9 @@ class Routing(Core):
         return RoutingParams(centroids, super().init(rng, dtype))
 
     def __call__(
-        self,
-        params: RoutingParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, RoutingCorePullback]:
+        self, params: RoutingParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, RoutingCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV), without a gradient for the centroids."""
         options: dict[str, Any] = {"centroids": params.centroids, "window": self.taken}
         options |= {"encoding": self.encoding, "params": params.encoding}

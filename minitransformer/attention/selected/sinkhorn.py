@@ -282,16 +282,9 @@ class Sinkhorn(Core):
         return SinkhornParams(W_1, np.zeros((self.heads, self.d), dtype), W_2)
 
     def __call__(
-        self,
-        params: SinkhornParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
-        causal: bool = False,
-        mask: Array | None = None,
-        rng: Any = None,
-    ) -> tuple[Array, SinkhornCorePullback]:
+        self, params: SinkhornParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
+        mask: Array | None = None, rng: Any = None,
+    ) -> tuple[Array, SinkhornCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV).
 
         raises   ValueError for causal=True, m ≠ n, more rows than `longest`, or a mask of pairs
