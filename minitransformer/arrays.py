@@ -132,6 +132,12 @@ def refuse_more_queries(n: int, m: int) -> None:
         raise ValueError(f"Q: {n} queries for {m} keys: should be at most as many, at the last of the keys' positions")
 
 
+def refuse_other_lengths(Q: Array, K: Array, because: str) -> None:
+    """Raise ValueError unless there are as many keys as queries."""
+    if Q.shape[-2] != K.shape[-2]:
+        raise ValueError(f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: {because}")
+
+
 def must_broadcast(mask: Array, shape: tuple[int, ...], name: str = "mask", what: str = "the scores") -> Array:
     """The mask (or another array), if it broadcasts to the shape of the scores without making them larger.
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from minitransformer.arrays import refuse_other_lengths
 from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_it_is, where_seen
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, opened, refuse_to_grow, unit
 from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
@@ -99,10 +100,7 @@ class DeltaRule(Core):
     ) -> tuple[Array, DeltaCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV, dbeta). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
-        if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(
-                f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: this rule writes as it reads"
-            )
+        refuse_other_lengths(Q, K, "this rule writes as it reads")
         seen = seen_keys(mask, Q, K, "the delta rule")
         K, V, x = (where_seen(seen, X) for X in (K, V, streams[0]))
         (Q, q), (K, k), (beta, gate) = self.rows(Q), self.rows(K), opened(x[..., 0], self.reach)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitransformer.arrays import FEW, one_dtype
+from minitransformer.arrays import FEW, one_dtype, refuse_other_lengths
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend, form
 from minitransformer.attention.cache.keys_values import KeysValues
@@ -186,10 +186,7 @@ class Forgetting(Core):
     ) -> tuple[Array, ForgettingCorePullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV, dforget). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
-        if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(
-                f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: each token has a gate"
-            )
+        refuse_other_lengths(Q, K, "each token has a gate")
         closed, gate = softplus(-streams[0][..., 0])
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
         Y, attention = forgetting_attention(Q, K, V, -closed, mask=mask, **positions)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast
+from minitransformer.arrays import must_broadcast, refuse_other_lengths
 from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_seen
 from minitransformer.attention.linear.gated_delta_rule import gated_delta_rule, gated_delta_step
 from minitransformer.attention.linear.gated_linear_attention import gated_linear_attention, gated_linear_step
@@ -226,10 +226,7 @@ class Memory(Core):
     ) -> tuple[Array, MemoryPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV, *dstreams). Raises ValueError if m ≠ n, or for a mask that hides pairs."""
         self.refuse(causal=causal)
-        if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(
-                f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: a memory writes as it reads"
-            )
+        refuse_other_lengths(Q, K, "a memory writes as it reads")
         seen = seen_keys(mask, Q, K, "a memory")
         if mask is not None:
             must_broadcast(mask, (*V.shape[:-1], K.shape[-2]))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype, refuse_other_lengths
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.core import Core
@@ -261,8 +261,7 @@ class Reformer(Core):
         mask: Array | None = None, rng: Any = None,
     ) -> tuple[Array, ReformerPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV), where dK is zero: K is not looked at. Raises ValueError if m ≠ n."""
-        if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries should be as many: queries are the keys")
+        refuse_other_lengths(Q, K, "queries are the keys")
         rng = np.random.default_rng(self.seed) if rng is None else rng
         rotations = rng.standard_normal((self.rounds, Q.shape[-1], self.buckets // 2)).astype(Q.dtype)
         options: dict[str, Any] = {"rotations": rotations, "chunk": self.chunk, "causal": causal, "mask": mask}

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import from_blocks, in_blocks, must_broadcast, one_dtype, times
+from minitransformer.arrays import from_blocks, in_blocks, must_broadcast, one_dtype, refuse_other_lengths, times
 from minitransformer.attention.core import Core, seen_keys
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.checks import frozen
@@ -266,7 +266,6 @@ class ETC(Core):
     ) -> tuple[Array, Pullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         self.refuse(causal=causal)
-        if Q.shape[-2] != K.shape[-2]:
-            raise ValueError(f"K: {K.shape[-2]} keys for {Q.shape[-2]} queries; in ETC each token has both")
+        refuse_other_lengths(Q, K, "in ETC each token has both")
         Y, attention = etc_attention(Q, K, V, *params, global_tokens=self.global_tokens, radius=self.radius, mask=mask)
         return Y, ETCCorePullback(attention)

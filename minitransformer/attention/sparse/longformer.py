@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype
+from minitransformer.arrays import must_broadcast, one_dtype, refuse_other_lengths
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention
 from minitransformer.attention.core import Core
@@ -167,12 +167,10 @@ class Longformer(Core):
         """
         self.refuse(causal=causal)
         Q_g, K_g, V_g = streams
-        n, m = Q.shape[-2], K.shape[-2]
-        if n != m:
-            raise ValueError(f"K: {m} keys for {n} queries; in Longformer each token has both")
+        refuse_other_lengths(Q, K, "in Longformer each token has both")
         turns: tuple[Pullback, ...] = ()
         if self.rotate is not None:
-            (Q, q), (K, k), (Q_g, q_g), (K_g, k_g) = (self.rotate.turn(X, length=n) for X in (Q, K, Q_g, K_g))
+            (Q, q), (K, k), (Q_g, q_g), (K_g, k_g) = (self.rotate.turn(X, length=Q.shape[-2]) for X in (Q, K, Q_g, K_g))
             turns = q, k, q_g, k_g
         window: dict[str, Any] = {"radius": self.radius, "dilation": self.dilation, "global_tokens": self.global_tokens}
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
