@@ -240,6 +240,17 @@ class NothingLearnedPullback(AroundAttention):
         return NoParams(), *self.attention(dY)
 
 
+class ParamsFirstPullback(AroundAttention):
+    """The pullback of a core whose function takes parameters behind Q, K and V: their gradients come first, in their class."""
+
+    attention: Pullback
+    params: type
+
+    def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
+        dQ, dK, dV, *dparams = self.attention(dY)
+        return self.params(*dparams), dQ, dK, dV
+
+
 class Mixer(Part):
     """From the tokens to what the block adds to them.
 

@@ -12,9 +12,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
-from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.compressed.products import MixPullback, mix
-from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.pullback import Pullback
@@ -97,17 +96,7 @@ class LinformerParams(NamedTuple):
     """E and F, (H, k, longest) or (k, longest); F is None where E mixes both."""
 
     E: Array
-    F: Array | None
-
-
-class LinformerCorePullback(AroundAttention):
-    """The function's gradients, those of the parameters first."""
-
-    attention: LinformerPullback
-
-    def __call__(self, dY: Array) -> tuple[LinformerParams, Array, Array, Array]:
-        dQ, dK, dV, dE, *dF = self.attention(dY)
-        return LinformerParams(dE, dF[0] if dF else None), dQ, dK, dV
+    F: Array | None = None
 
 
 @frozen
@@ -149,8 +138,8 @@ class Linformer(Core):
     def __call__(
         self, params: LinformerParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
         mask: Array | None = None, rng: Any = None,
-    ) -> tuple[Array, LinformerCorePullback]:  # fmt: skip
+    ) -> tuple[Array, ParamsFirstPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         self.refuse(causal=causal)
         Y, attention = linformer_attention(Q, K, V, *params, mask=mask)
-        return Y, LinformerCorePullback(attention)
+        return Y, ParamsFirstPullback(attention, LinformerParams)

@@ -13,10 +13,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, from_blocks, in_blocks, one_dtype
-from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, complete_blocks
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
@@ -176,18 +175,8 @@ class MemoryCompressedParams(NamedTuple):
 
     theta_k: Array
     theta_v: Array
-    null_k: Array | None
-    null_v: Array | None
-
-
-class MemoryCompressedCorePullback(AroundAttention):
-    """The function's gradients, those of the parameters first."""
-
-    attention: MemoryCompressedPullback
-
-    def __call__(self, dY: Array) -> tuple[MemoryCompressedParams, Array, Array, Array]:
-        dQ, dK, dV, dtheta_k, dtheta_v, *dnulls = self.attention(dY)
-        return MemoryCompressedParams(dtheta_k, dtheta_v, *(dnulls or (None, None))), dQ, dK, dV
+    null_k: Array | None = None
+    null_v: Array | None = None
 
 
 class MemoryCompressedState(DecodingState):
@@ -237,10 +226,10 @@ class MemoryCompressed(Core):
     def __call__(
         self, params: MemoryCompressedParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
         mask: Array | None = None, rng: Any = None,
-    ) -> tuple[Array, MemoryCompressedCorePullback]:  # fmt: skip
+    ) -> tuple[Array, ParamsFirstPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         Y, attention = memory_compressed_attention(Q, K, V, *params, causal=causal, mask=mask)
-        return Y, MemoryCompressedCorePullback(attention)
+        return Y, ParamsFirstPullback(attention, MemoryCompressedParams)
 
     def step(
         self,

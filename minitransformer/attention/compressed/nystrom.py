@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import inverse, one_dtype, refuse_more_queries
-from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.compressed.products import mix
-from minitransformer.attention.core import Core, seen_keys, where_seen
+from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
 from minitransformer.attention.dot_product import ScoresPullback, dot_product_attention, scores
 from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
@@ -270,17 +269,7 @@ def _refuse(n: int, m: int, theta: tuple[int, ...] | None, heads: tuple[int, ...
 class NystromParams(NamedTuple):
     """The kernels of the convolution (H, taps), or None."""
 
-    theta: Array | None
-
-
-class NystromCorePullback(AroundAttention):
-    """The function's gradients, those of the parameters first."""
-
-    attention: NystromPullback
-
-    def __call__(self, dY: Array) -> tuple[NystromParams, Array, Array, Array]:
-        dQ, dK, dV, *dtheta = self.attention(dY)
-        return NystromParams(dtheta[0] if dtheta else None), dQ, dK, dV
+    theta: Array | None = None
 
 
 @frozen
@@ -321,8 +310,8 @@ class Nystrom(Core):
     def __call__(
         self, params: NystromParams, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
         mask: Array | None = None, rng: Any = None,
-    ) -> tuple[Array, NystromCorePullback]:  # fmt: skip
+    ) -> tuple[Array, ParamsFirstPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
         self.refuse(causal=causal)
         Y, attention = nystrom_attention(Q, K, V, params.theta, landmarks=self.landmarks, steps=self.steps, mask=mask)
-        return Y, NystromCorePullback(attention)
+        return Y, ParamsFirstPullback(attention, NystromParams)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import from_blocks, in_blocks, must_broadcast, one_dtype, refuse_other_lengths, times
-from minitransformer.attention.core import Core, seen_keys
+from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
@@ -207,16 +207,6 @@ class ETCParams(NamedTuple):
     b: Array
 
 
-class ETCCorePullback(Pullback):
-    """dY to (dparams, dQ, dK, dV)."""
-
-    attention: Pullback
-
-    def __call__(self, dY: Array) -> tuple[ETCParams, Array, Array, Array]:
-        dQ, dK, dV, dR, db = self.attention(dY)
-        return ETCParams(dR, db), dQ, dK, dV
-
-
 @frozen
 class ETC(Core):
     """A window between words, tokens in front of them that see and are seen by all, and a label on every pair.
@@ -268,4 +258,4 @@ class ETC(Core):
         self.refuse(causal=causal)
         refuse_other_lengths(Q, K, "in ETC each token has both")
         Y, attention = etc_attention(Q, K, V, *params, global_tokens=self.global_tokens, radius=self.radius, mask=mask)
-        return Y, ETCCorePullback(attention)
+        return Y, ParamsFirstPullback(attention, ETCParams)
