@@ -17,16 +17,7 @@ from minitransformer.registry import instead
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
 COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile", "which")  # these commands need the loops
-IMPORT = (
-    "attentions",
-    "positions",
-    "stacks",
-    "experiment",
-    "train",
-    "generate",
-    "look",
-    "which",
-)  # these commands take --import
+IMPORT = ("attentions", "positions", "stacks", "experiment", "train", "generate", "look", "which")  # they take --import
 TLS = {  # for a scheduler at tls://…, unless Dask's own configuration names these files
     "ca_file": "certificate of the authority that has signed the scheduler's",
     "cert": "certificate of this machine",
@@ -206,6 +197,13 @@ def _positive(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text} should be a whole number, at least 1")
 
 
+def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    """A command that is helped by this text, described by the docstring of what runs it, and run by that."""
+    command = commands.add_parser(name, help=text, description=run.__doc__)
+    command.set_defaults(run=run)
+    return command
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     return _parser_and_commands()[0]
@@ -215,20 +213,16 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
     top = argparse.ArgumentParser(prog="minitransformer", description="The book on attention that runs.")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
 
-    command = commands.add_parser("book", help="run the notebooks", description=run_book.__doc__)
+    command = _command(commands, "book", "run the notebooks", run_book)
     command.add_argument("names", nargs="*", help="chapters, such as 02; all by default")
     one = command.add_mutually_exclusive_group()
     one.add_argument("--check", action="store_true", help="compare with what is there, and change nothing")
     one.add_argument("--blank", metavar="FOLDER", help="a copy of your own, with nothing run yet")
-    command.set_defaults(run=run_book)
 
-    command = commands.add_parser("figures", help="draw the figures", description=draw_figures.__doc__)
+    command = _command(commands, "figures", "draw the figures", draw_figures)
     command.add_argument("names", nargs="*", help="modules of minitransformer.figures; all by default")
-    command.set_defaults(run=draw_figures)
 
-    command = commands.add_parser(
-        "experiment", help="train, sweep or time for a record", description=run_experiment.__doc__
-    )
+    command = _command(commands, "experiment", "train, sweep or time for a record", run_experiment)
     command.add_argument("names", nargs="*", help="experiments; without a name they are listed")
     command.add_argument("--all", action="store_true", help="every experiment")
     command.add_argument(
@@ -238,20 +232,18 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
         command.add_argument(f"--tls-{name.replace('_', '-')}", metavar="FILE", help=text)
     command.add_argument("--workers", type=_positive, help="processes on this machine (default: one for each core)")
     command.add_argument("--renew", action="store_true", help="run all trials again, not only those that are missing")
-    command.set_defaults(run=run_experiment)
 
     for name, text, run in (
         ("attentions", "list the kinds of attention", attentions),
         ("positions", "list the encodings of positions", positions),
         ("stacks", "list what a stack of blocks can be", stacks),
     ):
-        command = commands.add_parser(name, help=text, description=run.__doc__)
+        command = _command(commands, name, text, run)
         command.add_argument("name", nargs="?", help="one of them, of which everything is told")
         if name == "positions":
             command.add_argument("--grid", action="store_true", help="which attention takes which, and why not")
-        command.set_defaults(run=run)
 
-    command = commands.add_parser("which", help="which attention, when", description=which.__doc__)
+    command = _command(commands, "which", "which attention, when", which)
     command.add_argument("--n", required=True, metavar="LENGTH", help="tokens to be read at once, such as 16384 or 16k")
     command.add_argument("--causal", action="store_true", help="no token sees what comes after it")
     command.add_argument("--decode", action="store_true", help="causal, and it goes on token by token from a state")
@@ -260,37 +252,31 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
     command.add_argument(
         "--no-measure", action="store_false", dest="measure", help="the record alone; else up to a minute of timing"
     )
-    command.set_defaults(run=which)
 
     add_train(commands)
     add_generate(commands)
 
-    command = commands.add_parser("look", help="draw the heads of a trained model", description=look.__doc__)
+    command = _command(commands, "look", "draw the heads of a trained model", look)
     command.add_argument("checkpoint", type=Path, help="a file that `minitransformer train` has written")
     command.add_argument("text", help="what the model reads, such as a sentence")
     command.add_argument("--out", type=Path, help=".svg, .png or .pdf (default: NAME_heads.svg beside the checkpoint)")
-    command.set_defaults(run=look)
 
-    command = commands.add_parser("compile", help="compile the loops now", description=compile_all.__doc__)
-    command.set_defaults(run=compile_all)
+    _command(commands, "compile", "compile the loops now", compile_all)
 
-    command = commands.add_parser("equations", help="show the equation map", description=show_equations.__doc__)
+    command = _command(commands, "equations", "show the equation map", show_equations)
     one = command.add_mutually_exclusive_group()
     one.add_argument("--check", action="store_true", help="list gaps and dangling names")
     one.add_argument("--markdown", action="store_true", help="as a Markdown table")
     one.add_argument("--readme", action="store_true", help="write README's table of chapters")
-    command.set_defaults(run=show_equations)
 
-    command = commands.add_parser("site", help="make pages for a browser", description=make_site.__doc__)
+    command = _command(commands, "site", "make pages for a browser", make_site)
     command.add_argument("out", nargs="?", metavar="OUT", type=Path, help="the folder (default: _site)")
     command.add_argument(
         "--serve", action="store_true", help="and send them to a browser of this machine, at port 8000"
     )
     command.add_argument("--single", action="store_true", help="all on one page, to be printed")
-    command.set_defaults(run=make_site)
 
-    command = commands.add_parser("doctor", help="look at this machine", description=examine.__doc__)
-    command.set_defaults(run=examine)
+    _command(commands, "doctor", "look at this machine", examine)
     for name in IMPORT:
         text = "a file of yours, run first: it can register an attention, positions or a stack (may be given several times)"
         commands.choices[name].add_argument(

@@ -33,11 +33,13 @@ def rope_frequencies(d: int, base: PositiveNumber = 10000.0) -> Array:
     return base ** (-np.arange(0, d, 2) / d)
 
 
-def _refuse(factor: float, d: int = 4) -> None:
+def _refuse(factor: float, d: int = 4, slow: float = 0, fast: float = 1) -> None:
     if factor < 1:
         raise ValueError(f"factor: {factor} should be at least 1, so that texts can be longer than in training")
     if d < 4:
         raise ValueError(f"d: {d} should be at least 4, for NTK keeps the highest frequency and divides the lowest")
+    if slow >= fast:
+        raise ValueError(f"slow and fast: {slow} and {fast} should rise")
 
 
 @frozen
@@ -120,9 +122,7 @@ class Llama3:
     fixed = True
 
     def __post_init__(self) -> None:
-        _refuse(self.factor)
-        if self.slow >= self.fast:
-            raise ValueError(f"slow and fast: {self.slow} and {self.fast} should rise")
+        _refuse(self.factor, slow=self.slow, fast=self.fast)
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
         theta = rope_frequencies(d, base)
@@ -150,9 +150,7 @@ class YaRN:
     fixed = True
 
     def __post_init__(self) -> None:
-        _refuse(self.factor)
-        if self.slow >= self.fast:
-            raise ValueError(f"slow and fast: {self.slow} and {self.fast} should rise")
+        _refuse(self.factor, slow=self.slow, fast=self.fast)
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
         low, high = (
