@@ -87,16 +87,6 @@ def tree_leaves(tree: Tree) -> list[Any]:
     return [leaf for _, leaf in tree_items(tree)]
 
 
-def tree_aligned(tree: Tree, *others: Tree) -> list[list[Any]]:
-    """The leaves of a tree, and those of others in the same order; None where another has none (a missing gradient).
-
-    raises   as `tree_map`
-    """
-    rows: list[tuple[Any, ...]] = []
-    tree_map(lambda *leaves: rows.append(leaves), tree, *others)
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
 def tree_get(tree: Tree, path: str) -> Tree:
     """The part of a tree at a path such as "attention.core.table"; the empty path is all of it."""
     for name in path.split(".") if path else ():

@@ -15,7 +15,6 @@ from minitransformer.pullback import (
     ResidualPullback,
     first_nonfinite,
     tree_add,
-    tree_aligned,
     tree_leaves,
 )
 from minitransformer.training.optimiser import accumulate
@@ -82,7 +81,7 @@ OF_ANOTHER_FORM = {
 @pytest.mark.parametrize("path", OF_ANOTHER_FORM)
 def test_a_part_that_only_one_tree_has_is_named(path):
     for trees in ((TREE, OF_ANOTHER_FORM[path]), (OF_ANOTHER_FORM[path], TREE)):
-        for function in (tree_add, tree_aligned, lambda a, b: accumulate(lambda tree: (0.0, tree), [a, b])):
+        for function in (tree_add, lambda a, b: accumulate(lambda tree: (0.0, tree), [a, b])):
             with pytest.raises(ValueError, match=rf"^{path}: one of the trees has it, another has not"):
                 function(*trees)
 

@@ -84,7 +84,8 @@ def trials() -> list[Trial]:
     for task, kind in TASKS.items():
         for seed in range(SEEDS):
             names = [*(name for name in ATTENTIONS if kind.takes(name)), BAG]
-            found += [Trial(_with_options(name), task, seed, kind.steps) for name in names]
+            chosen = (f"{name}:{SMALL[name]}" if name in SMALL else name for name in names)
+            found += [Trial(name, task, seed, kind.steps) for name in chosen]
     return found
 
 
@@ -134,20 +135,17 @@ def learned(model: SequenceModel) -> int:
 
 def _model(attention: str, task: "Task", hidden: int) -> SequenceModel:
     bag = attention == BAG
-    part = attention_of("synthesizer:kind=random,learned=False" if bag else attention, EXAMPLE)
+    attention = "synthesizer:kind=random,learned=False" if bag else attention
+    part = attention_of(attention, EXAMPLE)
     sizes: dict[str, Any] = {"context": task.n, "width": WIDTH, "depth": DEPTH, "heads": HEADS, "hidden": hidden}
     return SequenceModel(
         task.vocabulary,
         **sizes,
-        attention="synthesizer:kind=random,learned=False" if bag else attention,
+        attention=attention,
         positions="none" if bag else "sinusoidal",
         causal=part.causal == "always" or (task.causal and part.causal != "never"),
         outputs=task.outputs,
     )
-
-
-def _with_options(name: str) -> str:
-    return f"{name}:{SMALL[name]}" if name in SMALL else name
 
 
 # ------------------------------------------------------------------------------------------------ tasks

@@ -60,12 +60,8 @@ class Trial:
 
 def trials() -> list[Trial]:
     """All that are registered, causal if they can be; and dense attention that sees both sides, to compare the others with."""
-    return [Trial(DENSE, False), *(Trial(name, can_be_causal(name)) for name in ATTENTIONS)]
-
-
-def can_be_causal(name: str) -> bool:
-    """Whether this kind can be kept from looking ahead."""
-    return attention_of(name, EXAMPLE).causal != "never"
+    can_be = {name: attention_of(name, EXAMPLE).causal != "never" for name in ATTENTIONS}
+    return [Trial(DENSE, False), *(Trial(name, causal) for name, causal in can_be.items())]
 
 
 def run(trial: Trial) -> dict[str, Any]:
@@ -131,15 +127,10 @@ def in_rounds(work: Work, yardstick: Work, rounds: int) -> tuple[Array, Array]:
     times: list[tuple[float, float]] = []
     ratios = []
     while len(times) < rounds and sum(both for _, both in times) < LONG:
-        beside = at_rest(yardstick)
+        beside = np.min([spent(yardstick) for _ in range(5)], axis=0)  # the shortest times of five runs
         times.append(spent(work))
         ratios.append(np.array(times[-1]) / beside)
     return np.median(times, axis=0), np.median(ratios, axis=0)
-
-
-def at_rest(yardstick: Work) -> Array:
-    """The shortest times of five runs of the yardstick, forwards and with the way back."""
-    return np.min([spent(yardstick) for _ in range(5)], axis=0)
 
 
 def tokens(n: int) -> Array:

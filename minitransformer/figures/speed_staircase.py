@@ -21,7 +21,7 @@ def draw(data: Speed) -> Figure:
     ax.text(0.8 * roofs[0], -0.12, "its roof", ha="right", va="bottom")
     lengths = [str(stairs()[name].n) for name in data.rates]
     columns = {14 * most: ["n", *lengths], 400 * most: ["GFLOP/s", *map(digits, rates)]}
-    columns[9000 * most] = ["times", "", *_steps(rates)]
+    columns[9000 * most] = ["times", "", *(f"× {times(ratio)}" for ratio in rates[1:] / rates[:-1])]
     for x, column in columns.items():
         for place, text in enumerate(column):
             ax.text(x, place - 1, text, ha="right", va="center", weight="normal" if place else "bold")
@@ -35,10 +35,6 @@ def draw(data: Speed) -> Figure:
     ax.spines["left"].set_visible(False)
     ax.spines["bottom"].set_bounds(rates.min() / 2, most)
     return fig
-
-
-def _steps(rates: np.ndarray) -> list[str]:
-    return [f"× {times(ratio)}" for ratio in rates[1:] / rates[:-1]]
 
 
 def digits(rate: float) -> str:

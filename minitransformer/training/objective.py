@@ -243,8 +243,3 @@ class WriteISO:
 
         parts = each(part, [written[k : k + QUICK_LOOK] for k in range(0, len(written), QUICK_LOOK)])
         return [answer for answers in parts for answer in answers]
-
-    def exact_match(self, model: Any, params: Tree, held_out: dates.Dates) -> float:
-        """Fraction of the dates that are translated without a single wrong character."""
-        answers = self.translate(model, params, held_out.written)
-        return float(np.mean([a == b for a, b in zip(answers, held_out.iso, strict=True)]))
