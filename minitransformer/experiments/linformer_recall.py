@@ -13,7 +13,7 @@ import numpy as np
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree
 from minitransformer.training.loop import train
-from minitransformer.training.objective import last_rows_loss
+from minitransformer.training.objective import DrawnTask, last_rows_loss
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -55,15 +55,10 @@ def run(trial: Trial) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class LookUp:
+class LookUp(DrawnTask):
     """Pairs of a key and a value, all keys different, and then keys that are asked for."""
 
     pairs: int
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The kind of task and its size, by name."""
-        return {"task": "look up", "pairs": self.pairs}
 
     @property
     def length(self) -> int:
@@ -82,8 +77,3 @@ class LookUp:
     def loss(self, model: Any, params: Tree, batch: tuple[Array, Array], rng: Any = None) -> tuple[Any, Any]:
         """Mean of −log P(value)."""
         return last_rows_loss(model, params, *batch, rng)
-
-    def look(self, model: Any, params: Tree) -> float:
-        """Bits for each value of a held-out batch."""
-        batch = self.batch(64, np.random.default_rng(2**32 + 1))
-        return float(self.loss(model, params, batch)[0]) / np.log(2)

@@ -1,6 +1,5 @@
 """How many pairs does each kind of attention recall, if queries, keys and gates are trained for it, and half of them change?"""
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback, last_rows_loss
+from minitransformer.training.objective import DrawnTask, LossPullback, last_rows_loss
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
@@ -69,7 +68,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ManyPairs:
+class ManyPairs(DrawnTask):
     """A sequence writes so many pairs, then half of the keys again with another value, in random order, and asks for all keys.
 
         a3 b7 c1 d1  c6 a2   b? a? d? c?          answers 7 2 1 6
@@ -93,11 +92,6 @@ class ManyPairs:
     def length(self) -> int:
         """Answers of the longest sequence."""
         return self.most
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """Sequences are drawn, not read."""
-        return {"task": "many pairs", "name": f"{KEYS} keys, {VALUES} values", "sha256": ""}
 
     def of(self, pairs: int, size: int, rng: np.random.Generator) -> Asked:
         """Sequences with so many pairs."""
@@ -123,7 +117,3 @@ class ManyPairs:
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(value) over what is asked."""
         return last_rows_loss(model, params, batch.tokens, batch.targets)
-
-    def look(self, model: Any, params: Tree) -> float:
-        """Bits per answer on a hundred sequences that are the same each time."""
-        return float(self.loss(model, params, self.of(16, 100, np.random.default_rng(0)))[0]) / math.log(2)

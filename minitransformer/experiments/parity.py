@@ -1,6 +1,5 @@
 """Is the number of ones so far even or odd? Which memories learn it, and for how long a text is it then right?"""
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback, loss_of
+from minitransformer.training.objective import DrawnTask, LossPullback, loss_of
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
@@ -57,7 +56,7 @@ class Bits(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parity:
+class Parity(DrawnTask):
     """A text of random bits; at every bit the answer is whether the ones up to it are odd in number.
 
     bits    0 1 1 0 1
@@ -68,11 +67,6 @@ class Parity:
     def length(self) -> int:
         """Answers of the longest text in training."""
         return LONGEST
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """Texts are drawn, not read."""
-        return {"task": "parity", "name": f"{LONGEST} bits", "sha256": ""}
 
     def of(self, n: int, size: int, rng: np.random.Generator) -> Bits:
         """Texts of n bits."""
@@ -88,7 +82,3 @@ class Parity:
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(parity) over all bits."""
         return loss_of(model(params, batch.bits), batch.parities)
-
-    def look(self, model: Any, params: Tree) -> float:
-        """Bits per answer on a hundred texts that are the same each time."""
-        return float(self.loss(model, params, self.of(LONGEST, 100, np.random.default_rng(0)))[0]) / math.log(2)

@@ -4,7 +4,6 @@ Every encoding is trained on the same tasks by the same recipe: small models, sm
 far their results carry.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -18,7 +17,7 @@ from minitransformer.models import BERT, LanguageModel
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback, NextByte, loss_of
+from minitransformer.training.objective import DrawnTask, LossPullback, NextByte, loss_of
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -137,7 +136,7 @@ class AnswersPullback(Pullback):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Drawn(DrawnTask):
     """A task whose samples are drawn at random: batches, the loss, and how many answers are right.
 
     task      "copy", "induction", "order" or "span" (minitransformer/data/position_tasks.py)
@@ -155,11 +154,6 @@ class Drawn:
     def __post_init__(self) -> None:
         if self.task not in self.TASKS:
             raise ValueError(f"task: no {self.task!r}; there are {', '.join(self.TASKS)}")
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """Nothing is read: the name of the task says it all."""
-        return {"task": self.task, "name": self.task, "sha256": ""}
 
     @property
     def length(self) -> int:
@@ -182,11 +176,6 @@ class Drawn:
         logits, pullback = model(params, batch.tokens, rng=rng)
         answers = self._answers(logits), AnswersPullback(pullback, self.task == "span")
         return loss_of(answers, batch.targets, batch.counts)
-
-    def look(self, model: Any, params: Tree) -> float:
-        """Bits per answer on 64 samples that training does not see."""
-        samples = self.TASKS[self.task](64, self.longest, np.random.default_rng([HELD_OUT, 0]))
-        return float(self.loss(model, params, samples)[0]) / math.log(2)
 
     def right(self, model: Any, params: Tree, length: int, *, samples: int = 128) -> float:
         """The fraction of answers that are right, at any length."""

@@ -14,7 +14,7 @@ import numpy as np
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_get, tree_set, tree_size
 from minitransformer.training.loop import start, train
-from minitransformer.training.objective import last_rows_loss
+from minitransformer.training.objective import DrawnTask, last_rows_loss
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -72,15 +72,10 @@ def fit(kind: str, task: "Questions", seed: int, steps: int) -> tuple[SequenceMo
 
 
 @dataclass(frozen=True)
-class Questions:
+class Questions(DrawnTask):
     """Pairs as one token each, all keys different, and then all their keys in another order."""
 
     question: str
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """Kind and name."""
-        return {"task": "questions", "name": self.question, "sha256": ""}
 
     @property
     def length(self) -> int:
@@ -104,7 +99,3 @@ class Questions:
     def loss(self, model: Any, params: Tree, batch: tuple[Array, Array], rng: Any = None) -> tuple[Any, Any]:
         """Mean of −log P(value)."""
         return last_rows_loss(model, params, *batch, rng)
-
-    def look(self, model: Any, params: Tree) -> float:
-        """Bits for each value of a held-out batch."""
-        return float(self.loss(model, params, self.batch(64, np.random.default_rng(2**32 + 1)))[0]) / np.log(2)

@@ -13,7 +13,7 @@ import numpy as np
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback, loss_of
+from minitransformer.training.objective import DrawnTask, LossPullback, loss_of
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -49,11 +49,10 @@ def walks(size: int, rng: np.random.Generator) -> Walks:
 
 
 @dataclass(frozen=True, eq=False)
-class WhereOneEnds:
+class WhereOneEnds(DrawnTask):
     """For each place, the end of its walk."""
 
     length = PLACES
-    data = {"task": "walks", "name": "where one ends", "sha256": ""}  # noqa: RUF012
 
     def batch(self, size: int, rng: np.random.Generator) -> Walks:
         """A batch of new samples."""
@@ -62,10 +61,6 @@ class WhereOneEnds:
     def loss(self, model: Any, params: Tree, batch: Walks, rng: Any = None) -> tuple[Any, LossPullback]:
         """Mean of −log P(end)."""
         return loss_of(model(params, batch.leads, rng=rng), batch.ends)
-
-    def look(self, model: Any, params: Tree) -> float:
-        """Bits per answer on a hundred samples that are the same each time."""
-        return float(self.loss(model, params, walks(100, np.random.default_rng(1)))[0]) / np.log(2)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Can attention name the token before, without positions and with them, and how do its weights do it?"""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from minitransformer.models import SequenceModel
 from minitransformer.positions import LearnableSinusoids, NoPositions, SinusoidalPositions
 from minitransformer.pullback import Tree
 from minitransformer.training.loop import train
-from minitransformer.training.objective import LossPullback, loss_of
+from minitransformer.training.objective import DrawnTask, LossPullback, loss_of
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -62,7 +61,7 @@ def fit(positions: str, seed: int = 0, *, steps: int = 400) -> tuple[SequenceMod
 
 
 @dataclass(frozen=True)
-class TokenBefore:
+class TokenBefore(DrawnTask):
     """A sequence is the start token and then `length` − 1 different others, in random order.
 
         tokens    0  7  2  9  4
@@ -78,11 +77,6 @@ class TokenBefore:
         if not 2 <= self.length <= self.vocabulary:
             raise ValueError(f"length: {self.length} is not within 2 … {self.vocabulary}, the vocabulary")
 
-    @property
-    def data(self) -> dict[str, Any]:
-        """Sequences are drawn, not read."""
-        return {"task": "token before", "name": f"{self.length} of {self.vocabulary}", "sha256": ""}
-
     def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Tokens and targets, (size, length) each."""
         others = rng.permuted(np.tile(np.arange(START + 1, self.vocabulary), (size, 1)), axis=1)[:, : self.length - 1]
@@ -96,10 +90,6 @@ class TokenBefore:
         """Mean of −log P(token before)."""
         tokens, targets = batch
         return loss_of(model(params, tokens), targets)
-
-    def look(self, model: Any, params: Tree) -> float:
-        """Bits per token on a hundred sequences that are the same each time."""
-        return float(self.loss(model, params, self.batch(100, np.random.default_rng(0)))[0]) / math.log(2)
 
     def right(self, model: Any, params: Tree, size: int = 200) -> float:
         """Fraction of the tokens after the start that name the one before them."""

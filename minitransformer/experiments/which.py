@@ -31,7 +31,7 @@ from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Pullback, Tree, tree_get, tree_set, tree_size
 from minitransformer.training.loop import TrainingDiverged, start, train
-from minitransformer.training.objective import LossPullback, NextByte
+from minitransformer.training.objective import DrawnTask, LossPullback, NextByte
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -174,7 +174,7 @@ class AnswersPullback(Pullback):
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(DrawnTask):
     """What is the same in all tasks.
 
     n, size, steps        tokens of a sequence, sequences of a step, steps of a training
@@ -203,11 +203,6 @@ class Task:
     def objective(self) -> Any:
         """What the training loop asks."""
         return self
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The kind of task, by name: its sequences are drawn, not read."""
-        return {"task": type(self).__name__, "name": type(self).__name__, "sha256": ""}
 
     @property
     def length(self) -> int:

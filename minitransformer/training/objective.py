@@ -65,6 +65,20 @@ class Objective(Protocol):
         """A quick measure on held-out data, in bits per token."""
 
 
+class DrawnTask:
+    """What tasks have in common whose samples are drawn at random, and not read: no data but their name, and how one looks."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The name of the task, with its sizes."""
+        return {"task": type(self).__name__, "name": repr(self), "sha256": ""}
+
+    def look(self, model: Any, params: Tree) -> float:
+        """Bits per answer on a hundred samples that are the same each time, and that training does not see."""
+        task: Any = self
+        return float(task.loss(model, params, task.batch(100, np.random.default_rng(2**32 + 1)))[0]) / math.log(2)
+
+
 def in_parts(batch: Any, count: int) -> list[Any]:
     """The batch in `count` equal parts, each a tuple of the same type."""
     make = getattr(type(batch), "_make", tuple)
