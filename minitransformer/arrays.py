@@ -132,6 +132,12 @@ def refuse_more_queries(n: int, m: int) -> None:
         raise ValueError(f"Q: {n} queries for {m} keys: should be at most as many, at the last of the keys' positions")
 
 
+def refuse_indivisible(width: int, heads: int) -> None:
+    """Raise ValueError unless rows of this width can be cut into so many heads."""
+    if width % heads:
+        raise ValueError(f"width: {width} is not divisible into {heads} heads")
+
+
 def refuse_other_lengths(Q: Array, K: Array, because: str) -> None:
     """Raise ValueError unless there are as many keys as queries."""
     if Q.shape[-2] != K.shape[-2]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype, uniform
+from minitransformer.arrays import must_broadcast, one_dtype, refuse_indivisible, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Mixer
@@ -214,8 +214,7 @@ class Latent(Mixer):
     unplaced = "has no queries and keys that it could act on: it makes its own of latents, and turns a part of them"
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        refuse_indivisible(self.width, self.heads)
         if self._rotary % 2:
             raise ValueError(f"rotary: {self.rotary} should be even, for channels are turned in pairs")
 

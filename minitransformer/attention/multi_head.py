@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype, uniform
+from minitransformer.arrays import one_dtype, refuse_indivisible, uniform
 from minitransformer.attention.core import Core, Mixer
 from minitransformer.attention.output_gate import OutputGatePullback, output_gate
 from minitransformer.attention.softmax import SoftmaxAttention
@@ -194,8 +194,8 @@ class MultiHeadAttention(Mixer):
     head_width: int | None = None
 
     def __post_init__(self) -> None:
-        if self.head_width is None and self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        if self.head_width is None:
+            refuse_indivisible(self.width, self.heads)
         if self.groups is not None and self.heads % self.groups:
             raise ValueError(f"groups: {self.heads} heads are not divisible into {self.groups} groups")
         if getattr(self.rotate, "d", self.d) != self.d:

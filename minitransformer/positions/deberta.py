@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, refuse_indivisible
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, ScoresPullback, linear, scores
 from minitransformer.gather_scatter import merge_heads, split_heads, sum_by_index, unbroadcast
@@ -140,8 +140,7 @@ class DeBERTa(ScoreEncoding):
     shared = ("P",)
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        refuse_indivisible(self.width, self.heads)
         if self.buckets is not None and not 2 <= self.buckets < 2 * (self.span - 1):
             raise ValueError(
                 f"buckets: half of {self.buckets} should be at least 1, and less than the longest distance, {self.span - 1}"

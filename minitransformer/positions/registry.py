@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from minitransformer.arrays import refuse_indivisible
 from minitransformer.positions.absolute import LearnableSinusoids, LearnedPositions, SinusoidalPositions
 from minitransformer.positions.alibi import ALiBi
 from minitransformer.positions.deberta import DeBERTa
@@ -68,8 +69,8 @@ class Placed(NamedTuple):
 
 def head_width_of(width: int, heads: int, head_width: int | None) -> int:
     """d, the width of a head: as given, or D/H. Raises ValueError if none is given and H does not divide D."""
-    if head_width is None and width % heads:
-        raise ValueError(f"width: {width} is not divisible into {heads} heads")
+    if head_width is None:
+        refuse_indivisible(width, heads)
     return width // heads if head_width is None else head_width
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, refuse_indivisible
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, ScoresPullback, linear, scores
 from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
@@ -139,8 +139,7 @@ class TransformerXLPositions(RelativeSinusoids):
         return ("u", "v") if self.tied else ()
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        refuse_indivisible(self.width, self.heads)
         sinusoids(0, self.width)  # refuses an odd width
 
     def sizes(self) -> tuple[int, int]:

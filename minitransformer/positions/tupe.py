@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, refuse_indivisible
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, ScoresPullback, layer_norm, linear, scores
 from minitransformer.gather_scatter import (
@@ -159,8 +159,7 @@ class TUPE(ScoreEncoding):
     relative = False
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        refuse_indivisible(self.width, self.heads)
         if self.buckets is not None:
             t5_buckets(np.zeros(1, int), buckets=self.buckets, distance=self.distance, causal=False)
 

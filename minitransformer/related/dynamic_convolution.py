@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype, refuse_indivisible
 from minitransformer.attention.core import Mixer, seen_tokens, where_seen
 from minitransformer.attention.depthwise import depthwise_convolution, taps_before
 from minitransformer.checks import frozen
@@ -306,8 +306,7 @@ class Convolution(Mixer):
     cost = "O(n)"
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        refuse_indivisible(self.width, self.heads)
 
     @property
     def remembers(self) -> str:  # type: ignore[override]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, uniform
+from minitransformer.arrays import as_one_axis, refuse_indivisible, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
@@ -54,8 +54,8 @@ class HeadsOnGraph:
     average: bool = False
 
     def __post_init__(self) -> None:
-        if not self.average and self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        if not self.average:
+            refuse_indivisible(self.width, self.heads)
 
     @property
     def _columns(self) -> int:

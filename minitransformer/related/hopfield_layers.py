@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import uniform
+from minitransformer.arrays import refuse_indivisible, uniform
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
@@ -76,8 +76,7 @@ class HopfieldAssociation:
     hopfield: Hopfield = HOPFIELD
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        refuse_indivisible(self.width, self.heads)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> AssociationParams:
         """Uniform on ±√(3/D), which keeps the variance of a row."""

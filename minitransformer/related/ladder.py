@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import uniform
+from minitransformer.arrays import refuse_indivisible, uniform
 from minitransformer.attention import dot_product_attention, merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, PointwisePullback, linear, relu, tanh
@@ -241,8 +241,7 @@ class Attend:
     causal: bool = True
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        refuse_indivisible(self.width, self.heads)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> AttendParams:
         """Matrices that keep the variance of a row."""
@@ -300,8 +299,7 @@ class After:
     heads: int = 1
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"width: {self.width} is not divisible into {self.heads} heads")
+        refuse_indivisible(self.width, self.heads)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> AfterParams:
         """Matrices that keep the variance of a row; biases zero."""
