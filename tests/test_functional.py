@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from minitransformer import check_pullback
+from minitransformer import check_pullback, functional
 from minitransformer.backend import available, backend
 from minitransformer.functional import (
     cross_entropy,
@@ -567,3 +567,10 @@ def test_cross_entropy_refuses_what_does_not_fit():
         cross_entropy(X, TARGETS, mask=ALLOWED[0])
     with pytest.raises(TypeError, match="parameter 'logits'"):
         cross_entropy(TARGETS, TARGETS[:, 0])
+
+
+def test_all_that_it_offers_is_listed():
+    """Every pullback, and every function that checks its arguments; the others are helpers."""
+    own = [name for name, thing in vars(functional).items() if getattr(thing, "__module__", "") == functional.__name__]
+    offered = [name for name in own if name.endswith("Pullback") or hasattr(getattr(functional, name), "__wrapped__")]
+    assert set(functional.__all__) == {name for name in offered if not name.startswith("_")}
