@@ -1,6 +1,5 @@
 """Part I: where am I? Position encodings, one file for each kind."""
 
-from minitransformer import rooms
 from minitransformer.positions.absolute import (
     LearnableSinusoids,
     LearnedPositions,
@@ -34,4 +33,50 @@ from minitransformer.positions.sinusoidal_keys import SinusoidalKeys
 from minitransformer.positions.t5 import OffsetScalars, T5Bias, t5_buckets
 from minitransformer.positions.tupe import TUPE
 
-__all__ = rooms.offered(globals())
+__all__ = [
+    "AT_EMBEDDING",
+    "FIRE",
+    "IN_ATTENTION",
+    "NTK",
+    "TENER",
+    "TUPE",
+    "ALiBi",
+    "DeBERTa",
+    "DynamicNTK",
+    "Encoding",
+    "GridScalars",
+    "KerpleLog",
+    "KerplePower",
+    "KerpleWeighted",
+    "LearnableSinusoids",
+    "LearnedPositions",
+    "Llama3",
+    "Multiplicative",
+    "NoParams",
+    "NoPositions",
+    "OffsetBias",
+    "OffsetScalars",
+    "Placed",
+    "PositionInterpolation",
+    "RoPE",
+    "ScoreEncoding",
+    "Shaw",
+    "SinusoidalKeys",
+    "SinusoidalPositions",
+    "T5Bias",
+    "TransformerXLPositions",
+    "YaRN",
+    "alibi_slopes",
+    "angular_frequencies",
+    "change_layout",
+    "deberta_buckets",
+    "four_terms",
+    "grid_offsets",
+    "offsets",
+    "place",
+    "rope_frequencies",
+    "rotate",
+    "shift_matrix",
+    "sinusoids",
+    "t5_buckets",
+]

@@ -1,6 +1,5 @@
 """Attention with a smaller matrix: fewer keys, by convolution or by learned sums; landmarks; or no matrix at all."""
 
-from minitransformer import rooms
 from minitransformer.attention.compressed.fnet import FNet, fourier_mix
 from minitransformer.attention.compressed.linformer import Linformer, LinformerParams, linformer_attention
 from minitransformer.attention.compressed.memory_compressed import (
@@ -11,4 +10,18 @@ from minitransformer.attention.compressed.memory_compressed import (
 )
 from minitransformer.attention.compressed.nystrom import Nystrom, NystromParams, nystrom_attention, pseudo_inverse
 
-__all__ = rooms.offered(globals())
+__all__ = [
+    "FNet",
+    "Linformer",
+    "LinformerParams",
+    "MemoryCompressed",
+    "MemoryCompressedParams",
+    "Nystrom",
+    "NystromParams",
+    "compress",
+    "fourier_mix",
+    "linformer_attention",
+    "memory_compressed_attention",
+    "nystrom_attention",
+    "pseudo_inverse",
+]

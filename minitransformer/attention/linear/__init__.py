@@ -1,6 +1,5 @@
 """Part II, linear time: weights that are products of features, the features themselves, and memories that fade."""
 
-from minitransformer import rooms
 from minitransformer.attention.linear.cosformer import CosFormer, cosformer_attention, cosformer_features
 from minitransformer.attention.linear.delta_net import DeltaRule
 from minitransformer.attention.linear.dpfp import DPFP, dpfp_features, sum_normalised
@@ -28,4 +27,41 @@ from minitransformer.attention.linear.smoother import Smoother, exponential, gau
 from minitransformer.attention.linear.ssd import SSD
 from minitransformer.attention.linear.taylor import Taylor, taylor_features
 
-__all__ = rooms.offered(globals())
+__all__ = [
+    "DPFP",
+    "GLA",
+    "SSD",
+    "CosFormer",
+    "DeltaRule",
+    "Forgetting",
+    "GatedDelta",
+    "Performer",
+    "PerformerParams",
+    "RetNet",
+    "Smoother",
+    "Taylor",
+    "cosformer_attention",
+    "cosformer_features",
+    "decay_mask",
+    "dpfp_features",
+    "exponential",
+    "forgetting_attention",
+    "gated_delta_rule",
+    "gated_delta_step",
+    "gated_linear_attention",
+    "gated_linear_step",
+    "gaussian",
+    "gaussian_rows",
+    "kernel_smoother",
+    "of_same_length",
+    "orthogonal_rows",
+    "performer_attention",
+    "polynomial",
+    "positive_features",
+    "relu_features",
+    "retention_decays",
+    "short_convolution",
+    "sum_normalised",
+    "taylor_features",
+    "trigonometric_features",
+]
