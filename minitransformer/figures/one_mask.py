@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from minitransformer.attention import decay_mask
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.typing import Array
 
 SPLIT = 6  # positions before the block's rows
@@ -44,7 +44,7 @@ def data() -> OneMask:
 def draw(data: OneMask) -> Figure:
     """Left L with its block outlined, right the costs."""
     fig, (left, right) = figure(1, 2, height=5.0, gridspec_kw={"width_ratios": (1, 1.25)})
-    image = left.imshow(np.where(data.L > 0, data.L, np.nan), vmin=0, vmax=1)
+    image = left.imshow(np.where(data.L > 0, data.L, np.nan), cmap=WEIGHTS, vmin=0, vmax=1)
     rows, columns = data.block.shape
     left.add_patch(Rectangle((-0.5, SPLIT - 0.5), columns, rows, fill=False, edgecolor="#c8553d", linewidth=4))
     left.set(xlabel="key j", ylabel="query i", title="$L_{ij}$", xticks=range(0, 12, 3), yticks=range(0, 12, 3))
