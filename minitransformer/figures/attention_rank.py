@@ -58,17 +58,15 @@ def draw(data: AttentionRank) -> Figure:
 
 
 def draw_heads(data: AttentionRank) -> Figure:
-    """Every head of the trained model: what its 128 largest of 512 singular values hold."""
+    """Every head of the trained model: what its 128 largest of 512 singular values hold, in percent; dark is little."""
     fig, ax = figure(width=10, height=5.6)
-    image = ax.imshow(data.heads, cmap="cividis", vmin=0.3, vmax=1, aspect="auto")
+    ax.imshow(data.heads, cmap="Blues_r", vmin=0.2, vmax=1, aspect="auto")
     for place in np.ndindex(data.heads.shape):
         value = data.heads[place]
-        ax.text(
-            *place[::-1], f"{100 * value:.0f}", ha="center", va="center", color="white" if value < 0.65 else "black"
-        )
+        ink = "white" if value < 0.6 else "black"
+        ax.text(*place[::-1], f"{100 * value:.0f}", ha="center", va="center", color=ink)
     layers, heads = (np.arange(1, size + 1) for size in data.heads.shape)
     ax.set_xticks(heads - 1, heads)
     ax.set_yticks(layers - 1, layers)
     ax.set(xlabel="head", ylabel="layer")
-    fig.colorbar(image, ax=ax, label="part in the first quarter")
     return fig

@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.figures.style import figure, outer_labels
+from minitransformer.figures.style import SIGNED, figure, outer_labels
 from minitransformer.typing import Array
 
-COLOURS = mpl.colormaps["RdBu"].resampled(61)  # few enough for the palette of a PNG; the middle one is for zero
+COLOURS = mpl.colormaps[SIGNED].resampled(61)  # few enough for the palette of a PNG; the middle one is for zero
 NAMES = ("content–content", "content–position", "position–content", "position–position")
 
 

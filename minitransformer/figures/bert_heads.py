@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.bert_heads import PRONOUNS, SENTENCE
-from minitransformer.figures.style import figure, outer_labels
+from minitransformer.figures.style import WEIGHTS, figure, outer_labels
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -45,7 +45,7 @@ def draw(heads: Heads) -> Figure:
     fig, axes = figure(3, 2, width=11.0, height=16.5, sharex=True, sharey=True)
     n = np.arange(len(heads.tokens))
     for ax, A, pattern, (block, head) in zip(axes.flat, heads.A, PATTERNS, heads.best, strict=True):
-        image = ax.imshow(A, cmap="magma_r", vmin=0, vmax=1)
+        image = ax.imshow(A, cmap=WEIGHTS, vmin=0, vmax=1)
         ax.set_title(f"{pattern}\nblock {block + 1}, head {head + 1}")
         ax.set_xticks(n, heads.tokens, rotation=90, rotation_mode="anchor", ha="right", va="center")
         ax.set_yticks(n, heads.tokens)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.compressed import compress, memory_compressed_attention
 from minitransformer.backend import backend
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.typing import Array
 
 
@@ -47,7 +47,7 @@ def draw(data: CompressedMatrix) -> Figure:
     fig, axes = figure(2, 2, width=7.5, height=11.5, width_ratios=[n, blocks + 1])
     shown = data.dense, data.compressed, data.dense_causal, data.causal
     titles = f"{n} × {n}", f"{n} × {blocks}", f"causal, {n} × {n}", f"{n} × {blocks + 1}"
-    colours = mpl.colormaps["magma_r"].with_extremes(bad="0.8")
+    colours = mpl.colormaps[WEIGHTS].with_extremes(bad="0.8")
     for ax, A, title in zip(axes.flat, shown, titles, strict=True):
         ax.imshow(np.ma.masked_equal(A, 0), cmap=colours, vmin=0, vmax=1, aspect="equal")
         ax.set_title(title)

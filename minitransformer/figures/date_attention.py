@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.typing import Array
 
 
@@ -29,7 +29,7 @@ def draw(data: DateAttention) -> Figure:
     widths = [len(r) for r in data.read]
     fig, axes = figure(1, len(widths), width=11.0, height=5.2, width_ratios=widths, squeeze=False)
     for ax, read, written, A in zip(axes[0], data.read, data.written, data.A, strict=True):
-        image = ax.pcolormesh(A, vmin=0, vmax=1, cmap="magma_r", edgecolors="0.9", linewidth=0.5)
+        image = ax.pcolormesh(A, vmin=0, vmax=1, cmap=WEIGHTS, edgecolors="0.9", linewidth=0.5)
         ax.set_xticks(np.arange(len(read)) + 0.5, list(read), family="monospace")
         ax.set_yticks(np.arange(len(written)) + 0.5, list(written), family="monospace")
         ax.invert_yaxis()

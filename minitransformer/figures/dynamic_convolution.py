@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.convolutions_on_text import TAPS, TEXT
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.typing import Array
 
 HEAD = {"dynamic convolution": 2, "window": 0}
@@ -44,7 +44,7 @@ def draw(data: Matrices) -> Figure:
     On the left the rows of one letter are the same, but for their place; on the right it is the columns that belong together.
     """
     fig, axes = figure(1, 2, width=12.0, height=8.0)
-    colours = mpl.colormaps["magma_r"].with_extremes(bad="0.85")
+    colours = mpl.colormaps[WEIGHTS].with_extremes(bad="0.85")
     places = range(len(data.letters))
     letters = [letter.replace(" ", "·") for letter in data.letters]
     for ax, (name, A) in zip(axes, data.A.items(), strict=True):

@@ -17,6 +17,17 @@ METHODS = {  # of the record, as the figure calls them
     "mean": "one mean of all",
 }
 
+PLACES = {  # of the names in the panels
+    "best of rank $k$": (4.8, 0.13),
+    "landmarks": (5.2, 0.32),
+    "means of neighbours": (4, 0.62),
+    "one mean of all": (4, 0.86),
+    "the one text of the fit": (3.5, 0.19),
+    "others, fitted to one": (3.6, 0.88),
+    "others, fitted to 48": (4, 0.38),
+    "others, before the fit": (4, 0.61),
+}
+
 
 class FewerKeys(NamedTuple):
     """Errors ‖Y′ − Y‖/‖Y‖ by layer: of 128 in place of 512 by method, and of E and F, 128 in place of 256.
@@ -56,8 +67,10 @@ def draw(data: FewerKeys) -> Figure:
     for (name, errors), marker in zip(tried.items(), "oDsv", strict=True):
         axes[1].plot(layers, errors, marker=marker, markersize=9, label=name)
     for ax, title in zip(axes, ("untrained, 128 for 512", "$E$ and $F$ fitted, 128 for 256"), strict=True):
-        ax.set(title=title, xlabel="layer", ylim=(0, 1.4))
+        ax.set(title=title, xlabel="layer", ylim=(0, 1))
         ax.set_xticks(layers)
-        ax.legend(loc="upper left", fontsize=18, ncols=1)
+        for line in ax.lines:
+            x, y = PLACES[str(line.get_label())]
+            ax.text(x, y, str(line.get_label()), color=line.get_color(), ha="center", va="center")
     axes[0].set_ylabel(r"$\|Y' - Y\| \,/\, \|Y\|$")
     return fig

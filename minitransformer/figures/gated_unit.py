@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import SIGNED, WEIGHTS, figure
 from minitransformer.functional import gated, linear
 from minitransformer.typing import Array
 
@@ -36,7 +36,7 @@ def draw(data: GatedUnit) -> Figure:
         axes, ((("$X U_1$", data.A), ("gate", data.gate)), (("$X U_2$", data.B), ("product", data.Y))), strict=True
     ):
         for ax, (title, Z) in zip(row, panels, strict=True):
-            low, high, colours = (0, 1, "viridis") if title == "gate" else (-3, 3, "cividis")
+            low, high, colours = (0, 1, WEIGHTS) if title == "gate" else (-3, 3, SIGNED)
             image = ax.imshow(Z, vmin=low, vmax=high, cmap=colours, aspect="auto")
             titles = {"gate": r"$\sigma(X U_1)$", "product": r"$\sigma(X U_1) \odot X U_2$"}
             ax.set_title(titles.get(title, title))

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.data.graphs import karate_club
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.related import edge_weights, edges_of
 from minitransformer.typing import Array
 
@@ -42,13 +42,14 @@ def draw(data: GraphMatrices) -> Figure:
     fig, axes = figure(1, 2, width=12, height=6.3)
     titles = "graph convolution: $N^{-1/2} M N^{-1/2}$", "graph attention, trained"
     for ax, M, title in zip(axes, (data.P, data.A), titles, strict=True):
-        image = ax.imshow(M, cmap="viridis_r", vmin=0, vmax=0.5)
+        image = ax.imshow(M, cmap=WEIGHTS, vmin=0, vmax=0.5)
         ax.axhline(data.first - 0.5, color="#555555", linewidth=1.2)
         ax.axvline(data.first - 0.5, color="#555555", linewidth=1.2)
         ax.set_title(title)
         ax.set_xlabel("is seen: $j$")
         ax.set_xticks([])
         ax.set_yticks([])
+        ax.spines[["top", "right"]].set_visible(True)
     axes[0].set_ylabel("sees: $i$")
     fig.colorbar(image, ax=axes, shrink=0.75, label="weight", extend="max")
     return fig

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.gru_maps import TEXT
-from minitransformer.figures.style import figure, outer_labels
+from minitransformer.figures.style import WEIGHTS, figure, outer_labels
 from minitransformer.typing import Array
 
 
@@ -35,7 +35,7 @@ def data(seed: int = 0) -> Maps:
 def draw(data: Maps) -> Figure:
     """Above two coordinates of the GRU, below two heads; on the left short memory, on the right long."""
     fig, axes = figure(2, 2, width=10, height=10.5)
-    letters = [c if c != " " else "␣" for c in data.text]
+    letters = [c if c != " " else "·" for c in data.text]
     for ax, C, age in zip(axes[0], data.coefficients, data.ages, strict=True):
         _map(ax, C, ["0", *letters], letters)
         ax.set_title(f"GRU, mean age {age:.0f} bytes")
@@ -48,7 +48,9 @@ def draw(data: Maps) -> Figure:
 
 
 def _map(ax: Any, weights: Array, columns: list[str], rows: list[str]) -> Any:
-    picture = ax.imshow(weights, norm=PowerNorm(0.5, 0, 1), aspect="auto")  # the root, so that small weights are seen
+    picture = ax.imshow(
+        weights, norm=PowerNorm(0.5, 0, 1), cmap=WEIGHTS, aspect="auto"
+    )  # the root, so that small weights are seen
     ax.set_xticks(range(len(columns)), columns)
     ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0)

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import MultiHeadAttention, MultiHeadParams, dot_product_attention, unweighted_attention
 from minitransformer.backend import backend
-from minitransformer.figures.style import figure, outer_labels
+from minitransformer.figures.style import WEIGHTS, figure, outer_labels
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -68,9 +68,9 @@ def draw(data: Heads) -> Figure:
     titles = ("without $W_q$, $W_k$", "head 1", "head 2", "one head, both wishes")
     places = range(len(data.words))
     for ax, title, A in zip(axes.flat, titles, data[1:], strict=True):
-        ax.imshow(A, vmin=0, vmax=1)
+        ax.imshow(A, cmap=WEIGHTS, vmin=0, vmax=1)
         for (i, j), a in np.ndenumerate(A):
-            ink = "black" if a > 0.6 else "white"
+            ink = "white" if a > 0.6 else "black"
             ax.text(j, i, f"{a:.2f}".lstrip("0"), ha="center", va="center", color=ink)
         ax.set_title(title)
         ax.set_xticks(places, data.words, rotation=45)

@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from minitransformer import experiments
 from minitransformer.experiments.heads_on_digits import SIDE
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.typing import Array
 
 SHOWN = {"places": "learned, by place alone", "shifts": "a 3 × 3 convolution"}
@@ -31,27 +32,19 @@ def data() -> HeadsAndKernels:
     return found
 
 
-def mosaic(A: Array) -> Array:
-    """Nine pictures in three rows, with a line between them, each divided by its brightest pixel."""
-    bright = np.pad(A / A.max((-2, -1), keepdims=True), ((0, 0), (0, 1), (0, 1)), constant_values=np.nan)
-    return bright.reshape(3, 3, SIDE + 1, SIDE + 1).swapaxes(1, 2).reshape(3 * SIDE + 3, 3 * SIDE + 3)[:-1, :-1]
-
-
 def draw(data: HeadsAndKernels) -> Figure:
-    """Each small square is a head: bright is where the pixel at the cross looks; the number is its largest weight.
+    """Each small square is a head: dark is where the pixel at the cross looks; above it stands its largest weight.
 
     Left, first those with the fewest pixels.
     """
-    fig, axes = figure(1, 2, width=10, height=5.6)
+    fig, axes = figure(1, 2, width=10, height=6.2)
     for ax, (kind, title) in zip(axes, SHOWN.items(), strict=True):
-        ax.imshow(mosaic(data.A[kind]), vmin=0, vmax=1)
-        at = [MIDDLE + k * (SIDE + 1) for k in range(3)]
-        ax.plot(*np.meshgrid(at, at), "x", color="#c8553d", markersize=9, markeredgewidth=2.5)
-        for h, most in enumerate(data.A[kind].max((-2, -1))):  # what the colours of each square are divided by
-            row, column = (place * (SIDE + 1) for place in divmod(h, 3))
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-            ax.text(column - 0.4, row - 0.4, f"{most:.2f}", ha="left", va="top", bbox=box)
-        ax.set(title=title, xticks=(), yticks=())
-        for side in ax.spines.values():
-            side.set_visible(False)
+        for h, A in enumerate(data.A[kind]):
+            top, left = (place * step for place, step in zip(divmod(h, 3), (SIDE + 3, SIDE + 1), strict=True))
+            ax.imshow(A / A.max(), cmap=WEIGHTS, vmin=0, vmax=1, extent=(left, left + SIDE, top + SIDE, top))
+            ax.add_patch(Rectangle((left, top), SIDE, SIDE, fill=False, edgecolor="0.6"))
+            ax.plot(left + MIDDLE + 0.5, top + MIDDLE + 0.5, "x", color="#c8553d", markersize=9, markeredgewidth=2.5)
+            ax.text(left + SIDE / 2, top - 0.3, f"{A.max():.2f}", ha="center", va="bottom")
+        ax.set(title=title, xticks=(), yticks=(), xlim=(-0.2, 3 * SIDE + 2.2), ylim=(3 * SIDE + 6.2, -2.4))
+        ax.spines[:].set_visible(False)
     return fig

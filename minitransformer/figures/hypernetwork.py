@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.backend import backend
-from minitransformer.figures.style import figure, merged
+from minitransformer.figures.style import SIGNED, figure, merged
 from minitransformer.related import attention_weights
 from minitransformer.typing import Array
 
 TOKENS, WIDTH = 3, 4
-COLOURS = mpl.colormaps["RdBu"]
+COLOURS = mpl.colormaps[SIGNED]
 
 
 class Hypernetwork(NamedTuple):

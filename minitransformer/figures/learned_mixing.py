@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.token_mixing import CONTEXT
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import SIGNED, figure
 from minitransformer.typing import Array
 
 FORMS = ("paper", "source")
@@ -44,7 +44,7 @@ def draw(data: LearnedMixing) -> Figure:
     fig, axes = figure(2, 2, width=10, height=9.6, height_ratios=(1.25, 1))
     for column, form in zip(axes.T, FORMS, strict=True):
         M, ends = data.M[form][SHOWN][PLACES, PLACES], (PLACES.start + 1, PLACES.stop)
-        image = column[0].imshow(M, vmin=-1, vmax=1, cmap="cividis")
+        image = column[0].imshow(M, vmin=-1, vmax=1, cmap=SIGNED)
         column[0].set(title=f"{form}'s form", xlabel="place $j$", xticks=(0, len(M) - 1), yticks=(0, len(M) - 1))
         column[0].set(xticklabels=ends, yticklabels=ends)
         for k, kernel in enumerate(data.kernels(form)):

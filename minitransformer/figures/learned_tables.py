@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.learned_tables import BERT, SHORT, cosines
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import SIGNED, figure
 from minitransformer.typing import Array
 
 
@@ -48,7 +48,7 @@ def draw(data: LearnedTables) -> Figure:
     fig, axes = figure(count, 2, width=10, height=4.3 * count, width_ratios=(1, 1.15))
     for (left, right), (name, C) in zip(axes, data.cosines.items(), strict=True):
         n, row = len(data.lengths[name]), data.marked[name]
-        image = left.imshow(C, vmin=-1, vmax=1, extent=(0, n, n, 0))
+        image = left.imshow(C, cmap=SIGNED, vmin=-1, vmax=1, extent=(0, n, n, 0))
         left.set(title=name, ylabel="position $i$", xticks=(0, row, n), yticks=(0, row, n))
         right.plot(data.neighbours[name], "-", color="#20639b")
         right.axvline(row - 1, color="#c8553d", linewidth=2, linestyle="--", zorder=0)

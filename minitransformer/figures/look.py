@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from minitransformer import files
 from minitransformer.backend import backend
 from minitransformer.data.text import encode
-from minitransformer.figures.style import STYLE, figure, outer_labels
+from minitransformer.figures.style import STYLE, WEIGHTS, figure, outer_labels
 from minitransformer.pullback import Pullback
 from minitransformer.training.checkpoint import load
 from minitransformer.typing import Array
@@ -53,7 +53,7 @@ def draw_heads(found: Heads) -> Figure:
     fig, axes = figure(rows, columns, width=4.5 * columns, height=4.7 * rows, squeeze=False)
     for (block, head), ax in np.ndenumerate(axes):
         A = found.A[block][head]
-        ax.imshow(A, cmap="magma_r", vmin=0, vmax=1, aspect="auto")
+        ax.imshow(A, cmap=WEIGHTS, vmin=0, vmax=1, aspect="auto")
         ax.set_title(f"block {block + 1}, head {head + 1}")
         ax.tick_params(length=0, labelsize=min(18, 260 / n))
         ax.set_yticks(range(n), found.signs) if n <= NAMED else ax.set_yticks([])

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from minitransformer.attention import causal_mask, padding_mask, scores
-from minitransformer.figures.style import figure, outer_labels
+from minitransformer.figures.style import WEIGHTS, figure, outer_labels
 from minitransformer.functional import softmax
 from minitransformer.typing import Array
 
@@ -41,7 +41,7 @@ def draw(data: Masks) -> Figure:
         edges = (0.5, m + 0.5, m + 0.5, m - n + 0.5)  # the n queries are the last n of the m positions
         hidden = {"facecolor": "white", "edgecolor": "0.75", "hatch": "////", "linewidth": 0, "zorder": -1}
         ax.add_patch(Rectangle((0.5, m - n + 0.5), m, n, **hidden))  # seen where nothing is drawn
-        image = ax.imshow(np.ma.masked_where(~mask, data.weights[name]), vmin=0, vmax=1, extent=edges)
+        image = ax.imshow(np.ma.masked_where(~mask, data.weights[name]), cmap=WEIGHTS, vmin=0, vmax=1, extent=edges)
         ax.set_title(name)
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)

@@ -41,51 +41,47 @@ def data(n: int = 40, r: int = 12, dv: int = 8) -> MultiplicationOrder:
 
 
 NAMES = (r"$\Phi_Q$", r"$\Phi_K^\top$", "$V$")
-GAP = 19.0  # between factors
+GAP, NARROWEST = 10.0, 24.0  # between two matrices; and the room of one, whose size is written below it
+END = 222.0  # where N begins
 
 
-def _rectangle(ax: Axes, x: float, shape: tuple[int, int], colour: str, name: str) -> float:
-    """A matrix in proportion, its name above and its size below; where the next one may begin."""
+def _matrix(ax: Axes, x: float, shape: tuple[int, int], colour: str, name: str) -> float:
+    """A matrix in proportion in the middle of its room, its name above and its size below; where the room ends."""
     rows, columns = shape
-    ax.add_patch(Rectangle((x, -rows / 2), columns, rows, facecolor=colour, edgecolor="black", linewidth=1.5))
-    ax.text(x + columns / 2, rows / 2 + 2.5, name, ha="center", va="bottom")
-    ax.text(x + columns / 2, -rows / 2 - 2.5, f"{rows} × {columns}", ha="center", va="top")
-    return x + columns + GAP
-
-
-def _sign(ax: Axes, x: float, sign: str) -> float:
-    ax.text(x, 0, sign, ha="center", va="center", fontsize=26)
-    return x + 6
+    room = max(columns, NARROWEST)
+    middle = x + room / 2
+    face = {"facecolor": colour, "edgecolor": "black", "linewidth": 1.5}
+    ax.add_patch(Rectangle((middle - columns / 2, -rows / 2), columns, rows, **face))
+    ax.text(middle, rows / 2 + 2, name, ha="center", va="bottom")
+    ax.text(middle, -rows / 2 - 2, f"{rows} × {columns}", ha="center", va="top")
+    return x + room
 
 
 def draw(data: MultiplicationOrder) -> Figure:
     """Matrices in proportion, with their sizes: dashed what is multiplied first, then what comes of it, and N at the right."""
-    fig, axes = figure(2, 1, width=13, height=7)
+    fig, axes = figure(2, 1, width=11.75, height=8)
     titles = "the matrix of pairs first", "the sums over keys first"
     formulas = (r"$n^2 r + n^2 d_v$", r"$n r d_v + n r d_v$")
     colours = ("#9fc1dd", "#e9b8a6", "#a9cfb4")
     for ax, order, title, formula in zip(axes, data.orders, titles, formulas, strict=True):
-        x, starts = 0.0, []
+        x, rooms = 0.0, []
         for shape, name, colour in zip(order.factors, NAMES, colours, strict=True):
-            starts.append(x)
-            x = _rectangle(ax, x, shape, colour, name)
-        a, b = order.first, order.first + 1
-        left, right = starts[a] - 10, starts[b] + order.factors[b][1] + 10
-        height = max(order.factors[a][0], order.factors[b][0]) + 28
-        ax.add_patch(
-            Rectangle((left, -height / 2), right - left, height, fill=False, linestyle=(0, (4, 3)), linewidth=2.5)
-        )
-        x = _sign(ax, x, "=")
+            end = _matrix(ax, x, shape, colour, name)
+            rooms.append((x, end))
+            x = end + GAP
+        (left, _), (_, right) = rooms[order.first : order.first + 2]
+        ax.add_patch(Rectangle((left - 4, -34), right - left + 8, 68, fill=False, linestyle=(0, (4, 3)), linewidth=2.5))
+        ax.text(x + 3, 0, "=", ha="center", va="center", fontsize=26)
+        x += 6 + GAP
         name = r"$\Phi_Q\Phi_K^\top$" if order.first == 0 else r"$\Phi_K^\top V$"
         between = (order.between, "#d8c9e3", name)
         last = 2 - 2 * order.first
         other = (order.factors[last], colours[last], NAMES[last])
         for shape, colour, name in (between, other) if order.first == 0 else (other, between):
-            x = _rectangle(ax, x, shape, colour, name)
-        x = _sign(ax, x, "=")
-        x = _rectangle(ax, x, (data.n, data.dv), "0.85", "$N$")
-        total = sum(order.costs)
-        ax.text(x + 2, 0, f"{title}:\n{formula}\n= {total:,} products", va="center")
-        ax.set(xlim=(-12, 292), ylim=(-data.n / 2 - 16, data.n / 2 + 16), aspect="equal")
+            x = _matrix(ax, x, shape, colour, name) + GAP
+        ax.text(END - 5, 0, "=", ha="center", va="center", fontsize=26)
+        _matrix(ax, END, (data.n, data.dv), "0.85", "$N$")
+        ax.set_title(f"{title}: {formula} = {sum(order.costs):,} products", loc="left", x=0.01)
+        ax.set(xlim=(-6, END + NARROWEST + 2), ylim=(-36, 36), aspect="equal")
         ax.axis("off")
     return fig

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import SIGNED, figure
 from minitransformer.positions.shaw import by_clipped_offset
 from minitransformer.typing import Array
 
@@ -43,9 +43,9 @@ def _number(o: int) -> str:
 def _cells(ax: Axes, offsets: Array) -> None:
     """The vector of each entry, as a shade and by its number."""
     c = np.abs(offsets).max()
-    ax.imshow(offsets, cmap="cividis", vmin=-1.6 * c, vmax=1.2 * c)
+    ax.imshow(offsets, cmap=SIGNED, vmin=-1.3 * c, vmax=1.3 * c)
     for (row, column), o in np.ndenumerate(offsets):
-        ax.text(column, row, _number(o), ha="center", va="center", color="white" if o < 0 else "black")
+        ax.text(column, row, _number(o), ha="center", va="center", color="white" if abs(o) == c else "black")
     n, columns = offsets.shape
     ax.set_xticks(np.arange(columns - 1) + 0.5, minor=True)
     ax.set_yticks(np.arange(n - 1) + 0.5, minor=True)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from minitransformer.attention import decay_mask
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.typing import Array
 
 SPLIT = 6  # positions before the block's rows
@@ -43,8 +43,8 @@ def data() -> OneMask:
 
 def draw(data: OneMask) -> Figure:
     """Left L with its block outlined, right the costs."""
-    fig, (left, right) = figure(1, 2, height=5.0, gridspec_kw={"width_ratios": (1, 1.25)})
-    image = left.imshow(np.where(data.L > 0, data.L, np.nan), vmin=0, vmax=1)
+    fig, (left, right) = figure(1, 2, height=5.0, gridspec_kw={"width_ratios": (1.1, 1)})
+    image = left.imshow(np.where(data.L > 0, data.L, np.nan), cmap=WEIGHTS, vmin=0, vmax=1)
     rows, columns = data.block.shape
     left.add_patch(Rectangle((-0.5, SPLIT - 0.5), columns, rows, fill=False, edgecolor="#c8553d", linewidth=4))
     left.set(xlabel="key j", ylabel="query i", title="$L_{ij}$", xticks=range(0, 12, 3), yticks=range(0, 12, 3))
@@ -52,7 +52,7 @@ def draw(data: OneMask) -> Figure:
     for (name, count), marker in zip(data.multiplications.items(), "os^", strict=True):
         right.plot(data.lengths, count, marker=marker, label=name)
     right.set(xscale="log", yscale="log", xlabel="length n", ylabel="multiplications")
-    right.set_ylim(top=1e14)  # room for the legend
-    right.legend(loc="upper left")
+    for line, place in zip(right.lines, ((3000, 6e9), (16384, 1e6), (16384, 1.2e5)), strict=True):
+        right.text(*place, str(line.get_label()), color=line.get_color(), ha="right")
     fig.get_layout_engine().set(wspace=0.06)  # or two labels look like one
     return fig

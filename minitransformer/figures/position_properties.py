@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.position_readers import Properties
-from minitransformer.figures.style import figure, outer_labels
+from minitransformer.figures.style import WEIGHTS, figure, outer_labels
 from minitransformer.typing import Array
 
 
@@ -37,8 +37,9 @@ def draw(data: PositionProperties) -> Figure:
     fig, axes = figure(2, 2, width=10, height=11, sharex=True, sharey=True)
     colours = LogNorm(2e-3, 0.4)
     for ax, (name, A) in zip(axes.flat, data.A.items(), strict=True):
-        image = ax.imshow(A, norm=colours, extent=(0.5, len(A) + 0.5, len(A) + 0.5, 0.5))
+        image = ax.imshow(A, cmap=WEIGHTS, norm=colours, extent=(0.5, len(A) + 0.5, len(A) + 0.5, 0.5))
         ax.set(title=name, xticks=(1, 12, 23), yticks=(1, 12, 23))
+        ax.spines[["top", "right"]].set_visible(True)
     outer_labels(axes, "key $j$", "query $i$")
     bar = fig.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=30, pad=0.02, extend="min")
     bar.set_label("mean weight")

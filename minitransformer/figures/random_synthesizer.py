@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import attend
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.positions import T5Bias
 from minitransformer.related import Synthesizer, SynthesizerParams
 from minitransformer.related.synthesizer import RandomParams
@@ -44,10 +44,11 @@ def draw(data: RandomWeights) -> Figure:
     fig, axes = figure(1, 2, width=10, height=5.2, sharey=True)
     for ax, A, title in zip(axes, (data.random, data.offsets), ("random", "one number for each offset"), strict=True):
         n = A.shape[-1]
-        image = ax.imshow(A[0], cmap="magma_r", vmin=0, vmax=0.4)
+        image = ax.imshow(A[0], cmap=WEIGHTS, vmin=0, vmax=0.4)
         ax.set(title=title, xlabel="key $j$")
         ax.set_xticks([0, n - 1], ["1", f"{n}"])
         ax.set_yticks([0, n - 1], ["1", f"{n}"])
+        ax.spines[["top", "right"]].set_visible(True)
     axes[0].set_ylabel("query $i$")
     fig.colorbar(image, ax=axes, shrink=0.8, label="weight $A_{ij}$", extend="max")
     return fig

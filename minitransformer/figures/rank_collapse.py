@@ -87,7 +87,8 @@ def draw(data: RankCollapse) -> Figure:
         left.fill(*hull(X).T, facecolor=shade, edgecolor=shade, linestyle="-", linewidth=0.8, alpha=0.3)
         label = f"layer {layer}" if layer else "input"
         left.plot(*X.T, marker, color=shade, markersize=9, markeredgecolor="0.3", markeredgewidth=0.7, label=label)
-    left.set(xlabel="channel 1", ylabel="channel 2", aspect="equal", title="eight tokens, no weights")
+    left.set(xlabel="channel 1", ylabel="channel 2", title="eight tokens, no weights")
+    left.set_aspect("equal", adjustable="datalim")  # as high as its neighbour
 
     for name, values in data.spread.items():
         (line,) = right.plot(np.median(values, 0), label=name)
@@ -96,6 +97,7 @@ def draw(data: RankCollapse) -> Figure:
     right.set(yscale="log", ylim=(FLOOR / 2, 3))
     right.set(title="random weights, D = 32", xlabel="layer", ylabel="spread of the tokens")
     right.text(layers[-1], 2 * FLOOR, "10⁻¹⁰ and below", ha="right", color="0.35")
-    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
-    right.legend(loc="center right", bbox_to_anchor=(1.02, 0.38))
+    left.legend(loc="upper right", borderaxespad=0, handletextpad=0.2)
+    lines = sorted(right.lines, key=lambda line: -line.get_ydata()[-1])  # in the legend as they end
+    right.legend(handles=lines, loc="center right", bbox_to_anchor=(1.02, 0.36))
     return fig

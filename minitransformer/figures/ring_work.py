@@ -27,16 +27,31 @@ def data(n: int = 32, workers: int = 4) -> RingWork:
 
 
 def draw(data: RingWork) -> Figure:
-    """A panel for each schedule; a row is a step, a column a worker, and dark is busy."""
-    fig, axes = figure(2, 2, width=8.5, height=8.5, sharey=True)
+    """A panel for each schedule; a row is a step, a column a worker, and dark is busy.
+
+    Lower right, how long each schedule takes, in pairs: the part in which a worker works is dark, that in which it waits pale.
+    """
+    fig, axes = figure(2, 2, width=8.5, height=8.5)
     most = max(int(pairs.max()) for pairs in data.pairs.values())
     for ax, (name, pairs) in zip(axes.flat, data.pairs.items(), strict=False):
-        ax.imshow(pairs, cmap="Blues", vmin=0, vmax=1.4 * most)
+        ax.imshow(pairs, cmap="Blues", vmin=0, vmax=1.2 * most)
         for (t, r), count in np.ndenumerate(pairs):
-            ax.text(r, t, str(count), ha="center", va="center")
+            ax.text(r, t, str(count), ha="center", va="center", color="white" if count > 0.7 * most else "black")
         ax.set(xticks=range(len(pairs)), yticks=range(len(pairs)), xlabel="worker $k$")
         ax.set_title(f"{name}: {data.efficiency[name]:.0%}")
-    axes[1, 1].remove()
+        ax.spines[["top", "right"]].set_visible(True)
     for ax in axes[:, 0]:
         ax.set_ylabel("step $t$")
+
+    last = axes[1, 1]
+    for row, (name, pairs) in enumerate(data.pairs.items()):
+        long = pairs.max(1).sum()  # a step takes as long as its slowest worker
+        last.barh(row, long, height=0.7, color="#c6dbef")
+        last.barh(row, pairs.mean(1).sum(), height=0.7, color="#20639b")
+        last.text(6, row, name, va="center", color="white")
+        last.text(long + 6, row, str(long), va="center")
+    last.set(
+        title="how long it takes", xlabel="pairs, one after another", xlim=(0, 290), xticks=(0, 100, 200), yticks=()
+    )
+    last.set_ylim(2.6, -0.6)
     return fig

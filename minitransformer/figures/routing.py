@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from minitransformer import experiments
 from minitransformer.data.digits import digits
 from minitransformer.experiments.capsules import KEPT, capsules
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.related.capsule_classifier import corners
 from minitransformer.typing import Array
 
@@ -46,7 +46,7 @@ def draw(data: Routing) -> Figure:
         above.scatter(places[:, 1], places[:, 0], s=8000 * share[0], facecolor="none", edgecolor="black", linewidth=1.5)
         above.scatter(places[:, 1], places[:, 0], s=8000 * share[-1], color="#c8553d", alpha=0.6, linewidth=0)
         above.set(title=f"weight for class {digit}", xticks=[], yticks=[])
-        picture = below.imshow(data.C[digit][-1], cmap="magma_r", vmin=0, vmax=most, aspect="auto")
+        picture = below.imshow(data.C[digit][-1], cmap=WEIGHTS, vmin=0, vmax=most, aspect="auto")
         below.set(xlabel="class", title="weights in round 3")
         below.set_xticks(range(model.classes))
         below.set_yticks([0, len(data.C[digit][-1]) - 1], ["1", "36"])

@@ -46,10 +46,16 @@ def draw(data: SinkGate) -> Figure:
         line = "-" if name == "matched" else "--"
         right.plot(data.b, data.gates[name], color=colours[name], linestyle=line, label=name)
     left.plot(data.b, sigmoid(data.b - SHOWN)[0], color="black", linestyle="-", label=r"$\sigma(L - 9)$")
-    right.axvline(SHOWN, ymax=0.7, color="0.5", linewidth=1.2, linestyle=":")
-    left.set(xlabel="log-sum-exp $L$ of a query", ylabel="part of the peak; gate", xlim=(0, 18), ylim=(0, 1.45))
-    right.set(xlabel="sink $b$", ylabel="mean gate", xlim=(0, 18), ylim=(0, 1.45))
-    for ax in (left, right):
-        ax.set_yticks([0, 0.5, 1])
-        ax.legend(loc="upper left", ncols=2, columnspacing=1.0)
+    right.axvline(SHOWN, color="0.5", linewidth=1.2, linestyle=":")
+    left.set(xlabel="log-sum-exp $L$ of a query", ylabel="part of the peak; gate")
+    right.set(xlabel="sink $b$", ylabel="mean gate")
+    for ax, names in (
+        (left, ((5.3, 1.04, "center"), (12.6, 1.04, "center"))),
+        (right, ((0.3, 0.1, "left"), (12.4, 0.55, "left"))),
+    ):
+        ax.set(xlim=(0, 18), ylim=(0, 1.18), yticks=[0, 0.5, 1])
+        for (x, y, side), name in zip(names, ("unmatched", "matched"), strict=True):
+            ax.text(x, y, name, ha=side, color=colours[name])
+    left.text(14.2, 0.83, r"$\sigma(L - 9)$")
+    right.text(SHOWN + 0.2, 1.04, "$b = 9$", color="0.35")
     return fig

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention.selected import sinkhorn
-from minitransformer.figures.style import figure, merged
+from minitransformer.figures.style import WEIGHTS, figure, merged
 from minitransformer.typing import Array
 
 TEMPERATURES = (1.0, 0.5, 0.25)
@@ -41,9 +41,10 @@ def draw(data: SinkhornOrder) -> Figure:
     for ax, temperature in zip(axes[1:], (TEMPERATURES[0], TEMPERATURES[-1]), strict=True):
         S = data.orders[temperature]
         N = len(S)
-        image = ax.imshow(S, vmin=0, vmax=1, extent=(0.5, N + 0.5, N + 0.5, 0.5))
+        image = ax.imshow(S, cmap=WEIGHTS, vmin=0, vmax=1, extent=(0.5, N + 0.5, N + 0.5, 0.5))
         ax.set(
             title=f"P, τ = {temperature:g}", xticks=(1, N), yticks=(1, N), xlabel="block $s$", ylabel="sorted block $u$"
         )
+        ax.spines[["top", "right"]].set_visible(True)
     fig.colorbar(image, ax=axes[1:], shrink=0.8, ticks=(0, 0.5, 1))
     return fig

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.typing import Array
 
 
@@ -29,11 +29,12 @@ def draw(data: StaticAndDynamic) -> Figure:
     """Left GAT: rows of two kinds, all with the same favourite. Right GATv2: every row has its own, on the diagonal."""
     fig, axes = figure(1, 2, width=11.5, height=5.8)
     for ax, A, title in zip(axes, data, ("GAT: one order for all", "GATv2: an order of one's own"), strict=True):
-        image = ax.imshow(A, cmap="magma_r", vmin=0, vmax=1)
+        image = ax.imshow(A, cmap=WEIGHTS, vmin=0, vmax=1)
         ax.set_title(title)
         ax.set_xlabel("key $j$")
         ax.set_xticks(range(len(A)))
         ax.set_yticks(range(len(A)))
+        ax.spines[["top", "right"]].set_visible(True)
     axes[0].set_ylabel("query $i$")
     fig.colorbar(image, ax=axes, shrink=0.8, label="$A_{ij}$")
     return fig

@@ -17,6 +17,9 @@ COLUMN = 848  # pixels that JupyterLab leaves for an output in a window of 1,280
 SHARPNESS = 2  # pixels of the picture for one of the page, as many screens have
 COLOURS = 256  # in a picture's palette, which makes it less than half as heavy
 
+WEIGHTS = "Blues"  # of attention and of gates: white is none, and the darker, the larger
+SIGNED = "RdBu"  # numbers around zero: white is zero, blue positive, red negative
+
 STYLE = {
     "figure.facecolor": "white",  # opaque, for dark pages
     "figure.dpi": 100,

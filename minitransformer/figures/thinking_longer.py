@@ -42,5 +42,11 @@ def draw(data: ThinkingLonger) -> Figure:
                 ax.plot(np.flatnonzero(hard), seed[hard], color=color, linestyle=line, marker=marker, label=name)
                 name = None
         ax.set(xlabel="moves to the end", ylabel=label)
-    axes[0].legend(loc="upper left", bbox_to_anchor=(0, 0.93))
+    axes[0].set_ylim(1.1, 8.3)
+    for x, y, name, color in (
+        (4, 7.4, f"all steps, {STEPS} blocks", "0.35"),
+        (2.2, 4.7, "λ = 0.001", "C0"),
+        (5, 1.3, "λ = 0.01", "C1"),
+    ):
+        axes[0].text(x, y, name, color=color, ha="center")
     return fig

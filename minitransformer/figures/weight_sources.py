@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.backend import backend
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.related import Synthesizer, SynthesizerParams
 from minitransformer.related.synthesizer import DenseParams
 from minitransformer.typing import Array
@@ -56,9 +56,10 @@ def draw(data: WeightSources) -> Figure:
                 ax.annotate("", (0.5, k - 0.24), (0.5, k - 0.72), arrowprops={"arrowstyle": "->", "color": "0.3"})
         ax.set(xlim=(0, 1), ylim=(-0.5, 3.5), title=title)
         ax.axis("off")
-        image = picture.imshow(A, cmap="magma_r", vmin=0, vmax=0.6)
+        image = picture.imshow(A, cmap=WEIGHTS, vmin=0, vmax=0.6)
         picture.set_xticks(range(len(data.words)), data.words, rotation=90)
         picture.set_yticks(range(len(data.words)), data.words)
         picture.tick_params(length=0)
+        picture.spines[["top", "right"]].set_visible(True)
     fig.colorbar(image, ax=axes[:, 1], shrink=0.5, label="weight $A_{ij}$", extend="max")
     return fig

@@ -54,9 +54,9 @@ def data() -> WhichFront:
 
 def draw(data: WhichFront) -> Figure:
     """A dot is a kind, an open one can't be causal. To the left is faster than dense attention, up has learned more; the stairs
-    join the kinds that no other passes in both, which are numbered, and named above. Dense attention is the square.
+    join the kinds that no other passes in both, which are named. Dense attention is the square.
     """
-    fig, axes = figure(1, 2, width=13, height=7.5, sharey=True)
+    fig, axes = figure(1, 2, width=13, height=6.4, sharey=True)
     for ax, n in zip(axes, SHOWN, strict=True):
         front = data.at[n]
         index = {name: k for k, name in enumerate(front.names)}
@@ -73,19 +73,18 @@ def draw(data: WhichFront) -> Figure:
         ax.step(
             front.times[steps], front.quality[steps], where="post", color="0.35", linewidth=1.8, linestyle="-", zorder=0
         )
-        for number, k in enumerate(steps, start=1):
-            place = (0, -26) if number == 1 else (-5, 5)  # the first two lie side by side
-            ax.annotate(str(number), (front.times[k], front.quality[k]), place, textcoords="offset points", ha="right")
-        listed = "\n".join(f"{number} {name}" for number, name in enumerate(front.front, start=1))
-        ax.text(0.98, 0.99, listed, transform=ax.transAxes, ha="right", va="top", ma="left")
-        ax.axvline(1, ymax=0.7, color="0.75", linewidth=1.5, linestyle=":")  # below the list
-        left, right = 0.5 * front.times.min(), 1.6 * front.times.max()
+        for k in steps:
+            name, last = front.names[k].replace("-conv", "-\nconv"), k == steps[-1]
+            place = {"xytext": (-4, 9) if last else (-10, 0), "ha": "left" if last else "right", "va": "bottom"}
+            place |= {} if last else {"va": "center"}
+            ax.annotate(name, (front.times[k], front.quality[k]), textcoords="offset points", linespacing=1.1, **place)
+        ax.axvline(1, color="0.75", linewidth=1.5, linestyle=":", zorder=0)
+        left, right = 0.06 * front.times.min(), 1.6 * front.times.max()  # room for a name
         ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of causal dense attention", xlim=(left, right))
-        ax.set_ylim(-0.15, 1.5)
-        ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        ax.set(ylim=(0, 1), yticks=[0, 0.25, 0.5, 0.75, 1])
         ticks = [tick for tick in TICKS if left <= tick <= right]
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
-    axes[0].set_ylabel("learned: 0 a bag of tokens, 1 the best")
+    axes[0].set_ylabel("learned: 0 a bag, 1 the best")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig

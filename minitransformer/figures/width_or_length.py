@@ -67,7 +67,15 @@ def draw(data: WidthOrLength) -> Figure:
         ax.set(
             title=title, xlabel="singular value", xlim=(0, TOKENS + 1), ylim=(FLOOR, 1.5), xticks=[1, 16, 32, 48, 64]
         )
-    axes[0].set(ylabel="over the largest", yticks=[1, 0.1, 0.01, 0.001, 0.0001])
-    axes[0].set_yticklabels(["1", "0.1", "0.01", "0.001", "0.0001"])
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    axes[0].set(ylabel="over the largest", yticks=[1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5])
+    axes[0].set_yticklabels(["1", "0.1", "0.01", "0.001", "0.0001", "0.00001"])
+    colours = {line.get_label(): line.get_color() for line in axes[0].lines}
+    for ax, x, y, name in (
+        (axes[0], 64, 0.5, "all heads, Linformer"),
+        (axes[0], 14, 0.08, "latent"),
+        (axes[1], 64, 0.25, "all heads"),
+        (axes[1], 40, 0.015, "latent"),
+        (axes[1], 22, 0.03, "Linformer"),
+    ):
+        ax.text(x, y, name, color=colours[name.partition(",")[0]], ha="right")
     return fig

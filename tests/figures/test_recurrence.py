@@ -57,4 +57,7 @@ def test_who_works_when():
     assert np.ptp(striped, axis=1).max() == 8, "a stripe ahead lacks its diagonal: n/W pairs"
     assert {p.sum() for p in found.pairs.values()} == {32 * 33 // 2}
     assert found.efficiency == pytest.approx({"contiguous": 132 / 228, "striped": 33 / 36, "zigzag": 1})
-    ring_work.draw(found)
+    last = ring_work.draw(found).axes[3]
+    names = "contiguous", "228", "striped", "144", "zigzag", "132"
+    assert tuple(text.get_text() for text in last.texts) == names
+    assert {bar.get_width() for bar in last.patches[1::2]} == {132}, "all have the same to do"

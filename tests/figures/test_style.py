@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -108,3 +109,13 @@ def test_every_figure_of_the_book_shows_without_trust(root):
                 assert len(metadata["alt"].split()) > 5, (path.stem, metadata["alt"])
                 shown += 1
     assert shown == len(list((root / "figures").glob("fig_*")))
+
+
+def test_a_colour_means_one_thing_in_all_figures(root):
+    """Weights are WEIGHTS and numbers with a sign are SIGNED: no other figure names a map that could be taken for one."""
+    others = {"viridis", "cividis", "Greys", "gray_r", "Blues", "Blues_r", "Oranges"}
+    for path in (root / "minitransformer" / "figures").glob("*.py"):
+        named = set(re.findall(r'(?:cmap=|colormaps\[)"(\w+)"', path.read_text(encoding="utf-8")))
+        assert named <= others, (
+            f"{path.name} names {named - others}; style.WEIGHTS and style.SIGNED are for weights and signs"
+        )
