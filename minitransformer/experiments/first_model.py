@@ -15,8 +15,8 @@ from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import language_model
 
 MODELS = {
-    "neither": ("softmax", "plain"),
-    "normed": ("softmax:norm=rms", "plain"),
+    "neither": ("softmax", "relu"),
+    "normed": ("softmax:norm=rms", "relu"),
     "gated": ("softmax", "swiglu"),
     "both": ("softmax:norm=rms", "swiglu"),
 }
