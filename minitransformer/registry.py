@@ -4,17 +4,21 @@ import ast
 import difflib
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Self
 
 from minitransformer.ranges import bare
 
 RENAMED = {"globals_": "global_tokens", "step": "dilation"}  # options by an old name
-OLD_FIELDS = {  # of a model, and what to write instead
+OLD_FIELDS = {  # of a model or a block, and what to write instead
     "reversible": 'stack="reversible"',
     "memory": 'stack="transformer-xl:memory=…"',
     "universal": 'stack="universal:halting=…"',
     "ponder": 'stack="universal:ponder=…"',
+    "activation": 'ffn="…"',
+    "eps": 'norm="layer:eps=…"',
+    "types": 'embedding="normed:types=…"',
+    "tied": 'outputs="tied" or outputs="own"',
 }
 PLAIN = (int, float, bool, str, type(None))  # what an option in a text can be
 
@@ -32,6 +36,23 @@ def instead(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(str(name).lower(), known, cutoff=0.7)
     return f"near it: {', '.join(near)}; " * bool(near) + f"there are {', '.join(known)}"
+
+
+def written_now(field: str, own: Collection[str]) -> str | None:
+    """What to write in place of a field of before, if it is none of these, and what took its place is one of them."""
+    now = OLD_FIELDS.get(field, "")
+    return now if field not in own and now.partition("=")[0] in own else None
+
+
+class OldFieldsRefused:
+    """A dataclass of which some fields had other names once. Its error for such a name says what to write instead."""
+
+    def __new__(cls, *_: Any, **fields: Any) -> Self:
+        """Raise TypeError for a field of before."""
+        for field in fields:
+            if now := written_now(field, getattr(cls, "__dataclass_fields__", ())):
+                raise TypeError(f"{field}: write {now} instead")
+        return super().__new__(cls)
 
 
 def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, sizes: Mapping[str, Any]) -> Any:

@@ -956,4 +956,4 @@ def test_every_choice_of_the_book_is_asked():
 def test_help_says_a_range_in_words():
     assert repr(Part) == "typing.Annotated[float, in [0, 1]]"
     assert repr(Degree) == "typing.Annotated[int, at least 1, up to 64]"
-    assert "eps: Annotated[float, at least 0]" in str(inspect.signature(LanguageModel)).replace("typing.", "")
+    assert "dropout: Annotated[float, in [0, 1)]" in str(inspect.signature(LanguageModel)).replace("typing.", "")

@@ -25,8 +25,8 @@ LARGE = {"vocabulary": 3000, "width": 64, "depth": 1, "heads": 2}
     [
         (LanguageModel(**LARGE), "E", 1 / 8),
         (EncoderDecoder(**LARGE), "E", 1 / 8),
-        (BERT(**LARGE, types=50), "E", 0.02),
-        (BERT(**LARGE, types=50), "types", 0.02),
+        (BERT(**LARGE, embedding="normed:types=50"), "E", 0.02),
+        (BERT(**LARGE, embedding="normed:types=50"), "types", 0.02),
         (BERT(**LARGE), "positions.table", 0.02),
         (SequenceModel(**LARGE, outputs=50), "head.W", 1 / 8),
         (LearnedPositions(64, 100), "table", 0.02),
@@ -108,7 +108,7 @@ def test_what_nobody_chose_is_what_is_said():
 
 def test_parts_of_models_take_the_defaults_of_the_model():
     model = EncoderDecoder(9)
-    assert all(block.eps == 1e-5 for block in (*model.encoder.blocks, *model.decoder.blocks))
+    assert all(block._norm.eps == 1e-5 for block in (*model.encoder.blocks, *model.decoder.blocks))
     assert model.encoder.blocks[0].ffn.hidden == 256
 
 

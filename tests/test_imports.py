@@ -39,7 +39,7 @@ from minitransformer.training.schedule import Cosine
 from minitransformer.training.choices import Training
 
 assert str(mt.backend()) == "numpy"
-model = LanguageModel(256, context=16, width=8, depth=2, heads=2, hidden=16, activation="gelu")
+model = LanguageModel(256, context=16, width=8, depth=2, heads=2, hidden=16, ffn="gelu")
 params = model.init(np.random.default_rng(0))
 logits, pullback = model(params, np.arange(32).reshape(2, 16))
 dparams = pullback(np.ones_like(logits))

@@ -6,9 +6,10 @@ from typing import Any, Literal
 import pytest
 
 from minitransformer.attention import ATTENTIONS
-from minitransformer.models import LanguageModel
+from minitransformer.models import Block, EncoderDecoder, LanguageModel, Norm
+from minitransformer.models.embed import Embedding
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, place
-from minitransformer.registry import named
+from minitransformer.registry import OLD_FIELDS, named
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,27 @@ def test_in_a_model():
     assert set(ATTENTIONS) >= {"softmax", "window", "strided", "bigbird", "linear", "delta"}
 
 
-@pytest.mark.parametrize("field", ["reversible", "memory", "universal", "ponder"])
+@pytest.mark.parametrize("field", OLD_FIELDS)
 def test_a_field_that_there_was_once_is_refused_with_what_says_it_now(field):
     for refused in (lambda: LanguageModel(**{field: 1}), lambda: replace(LanguageModel(), **{field: 1})):
-        with pytest.raises(TypeError, match=f'^{field}: write stack="[a-z:=-]+…?" instead'):
+        with pytest.raises(TypeError, match=f'^{field}: write (stack|ffn|norm|embedding|outputs)="[^ ]+" .*instead$'):
             refused()
+
+
+def test_only_where_there_is_what_says_it_now():
+    """An encoder-decoder and a block have norms, and neither a stack by name nor outputs of another kind."""
+    for kind, known, unknown in ((EncoderDecoder, "activation", "memory"), (Block, "eps", "tied")):
+        with pytest.raises(TypeError, match=f"^{known}: write"):
+            kind(**{known: 1})
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{unknown}'"):
+            kind(**{unknown: 1})
+
+
+def test_norms_and_embeddings_in_a_model():
+    model = LanguageModel(norm="rms:eps=1e-6", embedding="normed:types=2")
+    assert {block._norm for block in model.body.blocks} == {Norm(128, "rms", 1e-6)}
+    assert (model._norm, model._embedding) == (Norm(128, "layer", 1e-6), Embedding(types=2))
+    assert EncoderDecoder(9, norm="layer:eps=0").encoder.blocks[0]._norm.eps == 0
 
 
 def test_stacks_in_a_model():

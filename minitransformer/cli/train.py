@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minitransformer import terminal
-from minitransformer.registry import OLD_FIELDS
+from minitransformer.registry import OLD_FIELDS, written_now
 from minitransformer.training.defaults import DATES, TEXT
 
 if TYPE_CHECKING:  # at run time imported by the command that needs it: `minitransformer --help` should not wait
@@ -22,7 +22,7 @@ CHOICES = {  # option: type, help
     "heads": (int, "attention heads in a block"),
     "groups": (int, "heads of keys and values, if fewer"),
     "attention": (str, "which one: see `minitransformer attentions`; NAME:OPTION=VALUE, or several that take turns"),
-    "ffn": (str, "the second half of a block: plain, or gated: glu, reglu, geglu, swiglu, bilinear; or none"),
+    "ffn": (str, "second half of a block: relu, gelu, gelu_tanh; gated glu, reglu, geglu, swiglu, bilinear; or none"),
     "context": (int, "bytes that the model sees (text only)"),
     "stack": (str, "how the blocks are put together: see `minitransformer stacks`; NAME:OPTION=VALUE (text only)"),
     "positions": (str, "how it knows where a byte stands: sinusoidal, learned, rope, rope:base=500, alibi, …"),
@@ -47,7 +47,8 @@ def add_train(commands: Any) -> None:
         form: dict[str, Any] = {"type": kind, "nargs": "+" if name == "attention" else None}
         parser.add_argument(f"--{name}", help=f"{text} ({_usual(name)})", **form)
     for name in OLD_FIELDS:
-        parser.add_argument(f"--{name}", nargs="?", action=_Old, help=argparse.SUPPRESS)
+        if written_now(name, CHOICES):
+            parser.add_argument(f"--{name}", nargs="?", action=_Old, help=argparse.SUPPRESS)
     parser.set_defaults(run=train)
 
 

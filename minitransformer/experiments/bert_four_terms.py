@@ -17,6 +17,7 @@ from minitransformer.backend import backend
 from minitransformer.data.text import python_docs
 from minitransformer.models import BERT, SequenceParams
 from minitransformer.models.bert_files import WordPiece, load_bert
+from minitransformer.models.norms import norm_of
 from minitransformer.positions import four_terms
 from minitransformer.positions.four_terms import TERMS
 from minitransformer.typing import Array
@@ -100,7 +101,7 @@ def _inputs(model: BERT, params: SequenceParams, tokens: Array) -> list[Array]:
     return [np.concatenate(inputs) for inputs in found]
 
 
-def first_layer(params: SequenceParams, tokens: Array, *, eps: float) -> tuple[Array, Array]:
+def first_layer(model: BERT, params: SequenceParams, tokens: Array) -> tuple[Array, Array]:
     """Content and position, whose sum is LN(E[tokens] + Π + T), (*batch, n, D).
 
     A norm is linear once μ and σ of the sum are known:
@@ -109,7 +110,7 @@ def first_layer(params: SequenceParams, tokens: Array, *, eps: float) -> tuple[A
     """
     word = params.E[tokens].astype(np.float64) + params.types[0]
     place = np.broadcast_to(params.positions.table[: tokens.shape[-1]], word.shape)
-    sigma = np.sqrt((word + place).var(-1, keepdims=True) + eps)
+    sigma = np.sqrt((word + place).var(-1, keepdims=True) + norm_of(model.norm, model.width).eps)
     content, position = (params.norm.gamma * (part - part.mean(-1, keepdims=True)) / sigma for part in (word, place))
     return content + params.norm.beta, position
 
@@ -131,7 +132,7 @@ def terms_of_head(attention: Any, content: Array, position: Array, head: int, he
 def _exact(model: BERT, params: SequenceParams, tokens: Array, *, ends: bool = False) -> Iterator[Array]:
     """The terms in each head of the first layer, split exactly, (4, windows, n, n), with or without [CLS] and [SEP]."""
     inner = slice(None) if ends else slice(1, -1)
-    both = [part[:, inner] for part in first_layer(params, tokens, eps=model.eps)]
+    both = [part[:, inner] for part in first_layer(model, params, tokens)]
     attention = params.stack.blocks[0].attention
     for head in range(model.heads):
         pairs = [terms_of_head(attention, c, p, head, model.heads) for c, p in zip(*both, strict=True)]

@@ -16,8 +16,8 @@ from minitransformer.training.recipes import language_model
 
 IN_A_TEST = {"steps": 2}
 MODELS = {
-    "neither": ("softmax", "plain"),
-    "normed": ("softmax:norm=rms", "plain"),
+    "neither": ("softmax", "relu"),
+    "normed": ("softmax:norm=rms", "relu"),
     "gated": ("softmax", "swiglu"),
     "both": ("softmax:norm=rms", "swiglu"),
 }

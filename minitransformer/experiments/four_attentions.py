@@ -40,9 +40,7 @@ def trials() -> list[Trial]:
 def run(trial: Trial) -> dict[str, Any]:
     """Held-out bits per byte; tokens per second in training, and in writing after few tokens and after many; the state."""
     sizes = {"width": 64, "depth": 2, "heads": 4, "context": 256, "batch": 4}
-    model, training = language_model(
-        attention=trial.attention, seed=trial.seed, steps=trial.steps, ffn="plain", **sizes
-    )
+    model, training = language_model(attention=trial.attention, seed=trial.seed, steps=trial.steps, ffn="relu", **sizes)
     objective = NextByte(python_docs(), model.context)
     began = time.perf_counter()
     state = train(model, objective, training, progress=False)

@@ -37,9 +37,7 @@ def trials() -> list[Trial]:
 def model_of(kind: str) -> LanguageModel:
     """Two blocks of width 64, with this second half."""
     sizes: dict[str, Any] = {"context": 64, "width": 64, "depth": 2, "heads": 4, "positions": "rope"}
-    if kind in PLAIN:
-        return LanguageModel(**sizes, hidden=HIDDEN, activation=kind)
-    return LanguageModel(**sizes, hidden=GATED, ffn=kind)  # type: ignore[arg-type]
+    return LanguageModel(**sizes, hidden=GATED if kind in GATES else HIDDEN, ffn=kind)  # type: ignore[arg-type]
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from minitransformer.typing import Array
 IN_A_TEST = {"steps": 10}
 SHORT, LONG = 32, 96  # bytes in a passage
 BATCH = 4  # long passages in a step; of short ones there are more, for the same number of bytes
-MODEL = LanguageModel(context=LONG, width=32, depth=1, heads=2, hidden=32, positions="learned", activation="relu")
+MODEL = LanguageModel(context=LONG, width=32, depth=1, heads=2, hidden=32, positions="learned", ffn="relu")
 BERT = "all-MiniLM-L6-v2"
 SQUARE = 4  # of the real table's cosines, means over 4 × 4 pairs of rows are kept
 

@@ -42,7 +42,7 @@ def run(trial: Trial) -> dict[str, Any]:
     sizes = {"width": 64, "depth": 2, "heads": 2, "context": trial.context, "batch": 2}
     attention = tuple(trial.attention.split(" + "))
     model, training = language_model(
-        attention=attention, seed=trial.seed, steps=trial.steps, lr=5e-3, ffn="plain", **sizes
+        attention=attention, seed=trial.seed, steps=trial.steps, lr=5e-3, ffn="relu", **sizes
     )
     training = replace(training, look_every=EVERY)
     objective = NextByte(python_docs(), model.context)

@@ -88,11 +88,12 @@ def prepare(task: str, positions: Any) -> tuple[Any, Any]:
     """Model and objective of a task, with an encoding: its name, or an object."""
     longest = LENGTHS[task][0]
     if task in ("order", "span"):
-        small: dict[str, Any] = {"context": longest, "width": 32, "depth": 2, "heads": 4, "hidden": 64, "types": 1}
-        return BERT(position_tasks.VOCABULARY, **small, positions=positions, outputs=2), Drawn(task, longest)
+        small: dict[str, Any] = {"context": longest, "width": 32, "depth": 2, "heads": 4, "hidden": 64}
+        model = BERT(position_tasks.VOCABULARY, **small, positions=positions, embedding="normed", outputs=2)
+        return model, Drawn(task, longest)
     sizes: dict[str, Any] = {"width": 64, "depth": 2, "heads": 4, "positions": positions}
     if task == "text":
-        return LanguageModel(context=longest, activation="relu", **sizes), NextByte(text(), longest)
+        return LanguageModel(context=longest, ffn="relu", **sizes), NextByte(text(), longest)
     context = 2 * longest if task == "copy" else longest
     return LanguageModel(position_tasks.LETTERS + 1, context, **sizes), Drawn(task, longest)
 

@@ -45,7 +45,7 @@ def trials() -> list[Trial]:
 
 def run(trial: Trial) -> dict[str, Any]:
     """Train, with a rate that rises for twenty steps and then falls to zero; then write the most probable byte, over and over."""
-    model = LanguageModel(256, CONTEXT, WIDTH, 2, 4, activation="relu", positions="learned")
+    model = LanguageModel(256, CONTEXT, WIDTH, 2, 4, ffn="relu", positions="learned")
     tokens, optimiser = text.encode(RHYME), AdamW()
     params = without_biases(model.init(np.random.default_rng(trial.seed), np.float64))
     state, rng, bits = optimiser.init(params), np.random.default_rng(trial.seed + 100), []

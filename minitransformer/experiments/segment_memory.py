@@ -43,7 +43,7 @@ def run(trial: Trial) -> dict[str, Any]:
     """Held-out bits per byte for each memory; and how many bytes before its segment a prediction can depend on."""
     sizes: dict[str, Any] = {"context": trial.segment, "width": trial.width, "depth": trial.depth, "heads": 4}
     model = LanguageModel(
-        **sizes, positions="transformer-xl", stack=f"transformer-xl:memory={trial.memory}", activation="relu"
+        **sizes, positions="transformer-xl", stack=f"transformer-xl:memory={trial.memory}", ffn="relu"
     )
     schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
     training = Training(

@@ -58,7 +58,7 @@ def run(trial: Trial) -> dict[str, Any]:
 
 def prepare(attention: str, n: int) -> tuple[SequenceModel, "Missing"]:
     """The model of a trial and the objective that it is trained on."""
-    sizes: dict[str, Any] = {"width": 64, "depth": 4, "heads": 4, "activation": "gelu_tanh", "positions": "rope"}
+    sizes: dict[str, Any] = {"width": 64, "depth": 4, "heads": 4, "ffn": "gelu_tanh", "positions": "rope"}
     return SequenceModel(TAKEN_OUT + 1, n, attention=tuple(attention.split(" + ")), **sizes), Missing(python_docs(), n)
 
 

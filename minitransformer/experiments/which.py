@@ -29,6 +29,7 @@ from minitransformer.data.text import python_docs
 from minitransformer.experiments.heads_on_digits import tokens_of
 from minitransformer.functional import cross_entropy
 from minitransformer.models import SequenceModel
+from minitransformer.models.sequence_model import Outputs
 from minitransformer.pullback import Pullback, Tree, tree_get, tree_set, tree_size
 from minitransformer.training.loop import TrainingDiverged, start, train
 from minitransformer.training.objective import DrawnTask, LossPullback, NextByte
@@ -178,7 +179,7 @@ class Task(DrawnTask):
     """What is the same in all tasks.
 
     n, size, steps        tokens of a sequence, sequences of a step, steps of a training
-    vocabulary, outputs   of the model; None for the next token
+    vocabulary, outputs   of the model; "tied" for the next token
     rate                  the highest learning rate
     causal                whether kinds that can be causal are so
     chance                what is kept of a training that diverged
@@ -189,7 +190,7 @@ class Task(DrawnTask):
     size: int
     steps: int
     vocabulary: int
-    outputs: int | None
+    outputs: Outputs
     rate: float = 1e-2
     causal: bool = False
     chance: float = 0.0
@@ -306,7 +307,7 @@ class Nested(Task):
 
 TASKS: dict[str, Task] = {
     "recall": Recall(64, 12, 300, KEYS * (VALUES + 1) + 1, VALUES, causal=True),
-    "text": Reading(64, 8, 500, 256, None, rate=1.5e-2, causal=True, chance=8.0),
+    "text": Reading(64, 8, 500, 256, "tied", rate=1.5e-2, causal=True, chance=8.0),
     "digits": Pixels(64, 16, 300, 17, 10),
     "listops": Nested(20, 32, 300, VOCABULARY, 10),
 }

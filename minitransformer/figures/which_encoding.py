@@ -146,7 +146,7 @@ def _ends(name: str) -> bool:
 
 def _blind() -> float:
     rng, n = np.random.default_rng(0), 8
-    model = BERT(VOCABULARY, n, width=16, depth=2, heads=2, hidden=16, types=1, positions="none", outputs=2)
+    model = BERT(VOCABULARY, n, width=16, depth=2, heads=2, hidden=16, positions="none", embedding="normed", outputs=2)
     params = model.init(rng, np.float64)
     tokens, other = rng.integers(VOCABULARY, size=n), rng.permutation(n)
     return float(np.abs(model(params, tokens)[0][other] - model(params, tokens[other])[0]).max())

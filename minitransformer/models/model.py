@@ -1,24 +1,18 @@
 """What a model says of its stacks: which parameters no gradient moves, what moves them, and which losses are added."""
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from minitransformer.models.stack import Stack
 from minitransformer.pullback import Pullback, Tree
-from minitransformer.registry import OLD_FIELDS
+from minitransformer.registry import OldFieldsRefused
 
 
-class Model:
+class Model(OldFieldsRefused):
     """A model made of stacks. Each has one name in the parameters and in the pullback, and one in the model."""
 
     stacks: ClassVar = {"stack": "body"}
-
-    def __new__(cls, *_: Any, **fields: Any) -> Self:
-        """Raise TypeError for a field that no model has any more; the message says what to write instead."""
-        for field in OLD_FIELDS.keys() & fields:
-            raise TypeError(f"{field}: write {OLD_FIELDS[field]} instead")
-        return super().__new__(cls)
 
     def _stacks(self) -> dict[str, Stack]:
         return {name: getattr(self, own) for name, own in self.stacks.items()}

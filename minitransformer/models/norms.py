@@ -1,6 +1,7 @@
-"""The three normalisations as layers: hyper-parameters, parameters, and the function of `functional.py`."""
+"""The three normalisations as layers, by name: hyper-parameters, parameters, and the function of `functional.py`."""
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -8,7 +9,10 @@ from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, layer_norm_outside, loops_in, rms_norm
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegativeNumber
+from minitransformer.registry import named
 from minitransformer.typing import Array, Float, checked
+
+Kind = Literal["layer", "layer_eps_outside", "rms"]
 
 
 class NormParams(NamedTuple):
@@ -36,7 +40,7 @@ class Norm:
     """
 
     width: int
-    kind: Literal["layer", "layer_eps_outside", "rms"] = "layer"
+    kind: Kind = "layer"
     eps: NonNegativeNumber = 1e-5
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NormParams:
@@ -63,3 +67,14 @@ class Norm:
             if Y is not None:
                 return Y
         return self(params, X)[0]
+
+
+NORMS: dict[str, Callable[..., Norm]] = dict.fromkeys(get_args(Kind), Norm)
+
+
+def norm_of(norm: str, width: int) -> Norm:
+    """The norm of this name, with ε = 10⁻⁵ or the one behind it: "rms", "layer:eps=1e-12".
+
+    raises   ValueError for an unknown name or option, or a negative ε
+    """
+    return named("norm", NORMS, norm, {"width": width, "kind": norm.partition(":")[0]})

@@ -14,10 +14,11 @@ else it leaves out.
 
 from minitransformer.attention import GatedDelta, MultiHeadAttention, SoftmaxAttention, Window
 from minitransformer.attention.sink import LearnedSink
-from minitransformer.models.sequence_model import LanguageModel
+from minitransformer.models.block import FFN
+from minitransformer.models.sequence_model import LanguageModel, Outputs
 from minitransformer.positions import RoPE
 from minitransformer.positions.registry import head_width_of
-from minitransformer.ranges import NonNegativeNumber, PositiveNumber
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import checked
 
 
@@ -33,7 +34,7 @@ def _turned(width: int, heads: int, head_width: int | None, base: float, part: i
 @checked
 def gpt2(
     vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4,
-    hidden: int | None = None, activation: str = "gelu_tanh", eps: NonNegativeNumber = 1e-5, tied: bool = True,
+    hidden: int | None = None, ffn: FFN = "gelu_tanh", norm: str = "layer", outputs: Outputs = "tied",
 ) -> LanguageModel:  # fmt: skip
     """GPT-2. The smallest of the published ones is gpt2(50257, 1024, 768, 12, 12): 124,439,808 parameters.
 
@@ -41,14 +42,14 @@ def gpt2(
     """
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden,
-        positions="learned", embedding="plain", activation=activation, eps=eps, tied=tied,
+        positions="learned", ffn=ffn, norm=norm, embedding="plain", outputs=outputs,
     )  # fmt: skip
 
 
 @checked
 def llama(
     vocabulary: int = 256, context: int = 128, width: int = 128, depth: int = 4, heads: int = 4, groups: int = 2,
-    hidden: int | None = None, base: PositiveNumber = 10000.0, eps: NonNegativeNumber = 1e-5, tied: bool = False,
+    hidden: int | None = None, base: PositiveNumber = 10000.0, norm: str = "rms", outputs: Outputs = "own",
     head_width: int | None = None,
 ) -> LanguageModel:  # fmt: skip
     """The Llama kind. Llama 3 8B is llama(128256, 8192, 4096, 32, 32, 8, 14336, 500000.0): 8,030,261,248 parameters.
@@ -59,7 +60,7 @@ def llama(
     """
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, positions=_turned(width, heads, head_width, base),
-        groups=groups, head_width=head_width, norm="rms", eps=eps, ffn="swiglu", embedding="plain", tied=tied, bias=False,
+        groups=groups, head_width=head_width, ffn="swiglu", norm=norm, bias=False, embedding="plain", outputs=outputs,
     )  # fmt: skip
 
 
@@ -78,8 +79,8 @@ def gpt_oss(
     near, all_ = (SoftmaxAttention(pattern, sink=LearnedSink(heads)) for pattern in (Window(window - 1), None))
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (near, all_),
-        positions=_turned(width, heads, head_width, base), groups=groups, head_width=head_width, norm="rms",
-        ffn="swiglu", embedding="plain", tied=False,
+        positions=_turned(width, heads, head_width, base), groups=groups, head_width=head_width,
+        ffn="swiglu", norm="rms", embedding="plain", outputs="own",
     )  # fmt: skip
 
 
@@ -97,7 +98,7 @@ def deepseek_v2_lite(
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden,
         "latent:" + ",".join(f"{name}={value}" for name, value in options.items()), positions="none",
-        norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
+        ffn="swiglu", norm="rms:eps=1e-6", bias=False, embedding="plain", outputs="own",
     )  # fmt: skip
 
 
@@ -125,5 +126,5 @@ def qwen3_next(
     full = MultiHeadAttention(width, heads, bias=False, core=gated, rotate=turned, groups=groups, head_width=d)
     return LanguageModel(
         vocabulary, context, width, depth, heads, hidden, (delta, delta, delta, full), positions="none",
-        head_width=head_width, norm="rms", eps=1e-6, ffn="swiglu", embedding="plain", tied=False, bias=False,
+        head_width=head_width, ffn="swiglu", norm="rms:eps=1e-6", bias=False, embedding="plain", outputs="own",
     )  # fmt: skip

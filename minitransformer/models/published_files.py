@@ -51,7 +51,7 @@ def from_safetensors(folder: str | Path, dtype: type = np.float32) -> tuple[Lang
 def _head(tensors: Tensors, model: LanguageModel, E: Array) -> ProjectionParams | None:
     """What turns rows into logits: a matrix of its own, or None for the table E, which may stand in the file again."""
     name, shape = "lm_head.weight", (model.vocabulary, model.width)
-    if not model.tied:
+    if model.outputs == "own":
         return ProjectionParams(tensors.linear("lm_head", model.width, model.vocabulary, bias=False)[0])
     if name in tensors and not np.array_equal(tensors(name, *shape), E):
         raise ValueError(f"{tensors.path}: {name} is another table than that of the tokens, and config.json ties them")
@@ -66,7 +66,7 @@ def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
         *(path, config),
         {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     )
-    activation = activation_of(path, config, "activation_function", "gelu_new")
+    ffn = activation_of(path, config, "activation_function", "gelu_new")
     with sizes_in(path):
         return gpt2(
             vocabulary=int(config["vocab_size"]),
@@ -75,9 +75,9 @@ def _gpt2(path: Path, config: dict[str, Any]) -> LanguageModel:
             depth=int(config["n_layer"]),
             heads=int(config["n_head"]),
             hidden=None if config.get("n_inner") is None else int(config["n_inner"]),
-            activation=activation,
-            eps=float(config.get("layer_norm_epsilon", 1e-5)),
-            tied=bool(config.get("tie_word_embeddings", True)),
+            ffn=ffn,
+            norm=f"layer:eps={float(config.get('layer_norm_epsilon', 1e-5))}",
+            outputs="tied" if config.get("tie_word_embeddings", True) else "own",
         )
 
 
@@ -136,8 +136,8 @@ def _llama(path: Path, config: dict[str, Any]) -> LanguageModel:
             groups=int(config.get("num_key_value_heads") or heads),
             hidden=int(config["intermediate_size"]),
             base=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
-            eps=float(config.get("rms_norm_eps", 1e-6)),
-            tied=bool(config.get("tie_word_embeddings", False)),
+            norm=f"rms:eps={float(config.get('rms_norm_eps', 1e-6))}",
+            outputs="tied" if config.get("tie_word_embeddings", False) else "own",
             head_width=None if config.get("head_dim") is None else int(config["head_dim"]),
         )
         if way == "llama3":

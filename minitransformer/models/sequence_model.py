@@ -3,14 +3,14 @@
     X = √D · E[tokens] + Π              embed; or without √D; or as in BERT, LN(E[tokens] + T[types] + Π)
     N = blocks(X)                       the stack, with a last norm if it is pre-norm
     logits = N Eᵀ                       what token: from the table that reads (tied embeddings), or from one of its own, N W
-    logits = N W + b                    or `outputs` numbers of any other kind
+    logits = N W + b                    or numbers of any other kind
 
 A language model is a causal one, a tagger one that sees both sides, a classifier one of whose rows only the first is used.
 """
 
 import math
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,17 +18,29 @@ from minitransformer.attention.multi_head import ProjectionParams
 from minitransformer.checks import frozen, refuse_init
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.marks import DecodingState
-from minitransformer.models.assemble import FFN, in_turns, keys_that_are_there, mixer_of, second_half
-from minitransformer.models.block import Block, Order
-from minitransformer.models.embed import EmbeddedPullback, NormedEmbeddingPullback, embed, embed_normed
+from minitransformer.models.assemble import in_turns, keys_that_are_there, mixer_of
+from minitransformer.models.block import FFN, Block, Order, second_half
+from minitransformer.models.embed import (
+    EMBEDDINGS,
+    EmbeddedPullback,
+    Embedding,
+    NormedEmbeddingPullback,
+    embed,
+    embed_normed,
+)
 from minitransformer.models.model import Model
-from minitransformer.models.norms import Norm
+from minitransformer.models.norms import Norm, norm_of
 from minitransformer.models.registry import stack_of
 from minitransformer.models.stack import Stack, StackParams
 from minitransformer.positions import NoPositions, Placed, SinusoidalPositions, place
 from minitransformer.pullback import Pullback, Tree
-from minitransformer.ranges import Fraction, NonNegative, NonNegativeNumber
+from minitransformer.ranges import Fraction, Range
+from minitransformer.registry import named
 from minitransformer.typing import Array, Float, Int, checked
+
+Outputs = (
+    Annotated[int, Range('at least 1, or "tied", "own" or "none"', lambda x: x >= 1)] | Literal["tied", "own", "none"]
+)
 
 
 class SequenceParams(NamedTuple):
@@ -85,27 +97,37 @@ class Written(DecodingState):
 class SequenceModel(Model):
     """A transformer over one sequence of tokens.
 
+    Sizes
     vocabulary   number of tokens; 256 for bytes
     context      usual length of a sequence; more is refused by learned positions, and by attention that has a longest length
     width, depth, heads, hidden    D, number of blocks, H, width of the feed-forward network (4 D if None)
+
+    Attention and positions
     attention    a name of the registry, with options or without ("window:radius=32"), or a core, a mixer or a pattern; or
                  a sequence of these, which take turns along the depth
     positions    a name of the registry, or an encoding, at the embeddings or inside attention
     groups       heads of keys and values, each shared by H/groups heads of queries; H if None
     head_width   d, the width of a head, so that all are H d wide; D/H if None
-    order, norm, eps, dropout    see Block
-    activation   of the plain feed-forward network: see FeedForward
-    ffn          "plain", or with a gate "glu", "reglu", "geglu", "swiglu" or "bilinear" (see GatedFeedForward), which has
-                 1.5 times the parameters at the same hidden width; "none" for blocks of attention alone
-    bias         whether the projections of attention and the feed-forward network have one; norms keep theirs
     causal       whether a token sees only what came before it
-    outputs      numbers at each token; None for logits of tokens, 0 for the rows N themselves
-    tied         whether the table that reads tokens says them too; if not, there is one more (vocabulary · D) for that
-    embedding    "scaled" by √D, "plain" or "normed", see above
-    types        rows of the table of types, in a normed embedding
+
+    The second half of a block, and the norms
+    ffn          "relu", "gelu" or "gelu_tanh", the activation of a plain feed-forward network; or with a gate "glu", "reglu",
+                 "geglu", "swiglu" or "bilinear" (see GatedFeedForward), which has 1.5 times the parameters at the same
+                 hidden width; or "none", for blocks of attention alone
+    bias         whether the projections of attention and the feed-forward network have one; norms keep theirs
+    norm         "layer", "layer_eps_outside" or "rms" (see Norm), with another ε than 10⁻⁵ "layer:eps=1e-12"
+    order, dropout    see Block
+
+    The two ends
+    embedding    "scaled" by √D, "plain", or "normed", see above: T has one row, or two in "normed:types=2"
+    outputs      what is said at each token: "tied", logits of tokens from the table that reads them; "own", logits from one
+                 more table (vocabulary · D); an int, so many numbers of another kind; "none", the row of N itself
+
+    The stack
     stack        how the blocks are put together, a name of the registry (models/registry.py): "plain"; "reversible", with
                  activations that are found again and not remembered; "transformer-xl", with a memory of the segments before,
                  of `context` tokens each; "universal", one block that is used `depth` times, with tokens that halt
+
     cost         O(n D²) per block, and attention's own; 12 D² parameters per block
     raises       ValueError for what can't be, at construction
     """
@@ -120,34 +142,31 @@ class SequenceModel(Model):
     positions: Any = "sinusoidal"
     groups: int | None = None
     head_width: int | None = None
-    order: Order = "pre"
-    norm: str = "layer"
-    eps: NonNegativeNumber = 1e-5
-    activation: str = "relu"
-    ffn: FFN = "plain"
-    dropout: Fraction = 0.0
     causal: bool = False
-    outputs: NonNegative | None = None
-    embedding: Literal["scaled", "plain", "normed"] = "scaled"
-    types: int = 1
-    stack: str = "plain"
+    ffn: FFN = "relu"
     bias: bool = True
-    tied: bool = True
+    norm: str = "layer"
+    order: Order = "pre"
+    dropout: Fraction = 0.0
+    embedding: str = "scaled"
+    outputs: Outputs = "tied"
+    stack: str = "plain"
 
     def __post_init__(self) -> None:
-        if self.types > 1 and self.embedding != "normed":
-            raise ValueError(f"types: {self.types}, but only a normed embedding has a table of types")
+        _ = self._embedding  # refuses what it can't do
         self.body.refuse(causal=self.causal, absolute=self._placed.absolute)
 
     @property
     def answers(self) -> int:
         """Numbers at each token."""
-        return self.vocabulary if self.outputs is None else self.outputs or self.width
+        if isinstance(self.outputs, str):
+            return self.width if self.outputs == "none" else self.vocabulary
+        return self.outputs
 
     @property
     def _has_head(self) -> bool:
         """Whether there is a matrix that says something of N, and not the table E."""
-        return bool(self.outputs) or (self.outputs is None and not self.tied)
+        return self.outputs not in ("tied", "none")
 
     @cached_property
     def _chosen(self) -> Placed:
@@ -178,29 +197,35 @@ class SequenceModel(Model):
                 bias=self.bias,
                 head_width=self.head_width,
             ),
-            second_half(self.ffn, width=self.width, hidden=self.hidden, activation=self.activation, bias=self.bias),
-            *(None, self.order, self.norm, self.eps, self.dropout),
+            second_half(self.ffn, self.width, self.hidden, self.bias),
+            *(None, self.order, self.norm, self.dropout),
         )
 
     @cached_property
+    def _embedding(self) -> Embedding:
+        return named("embedding", EMBEDDINGS, self.embedding, {})
+
+    @cached_property
     def _norm(self) -> Norm:
-        return Norm(self.width, "layer", self.eps)
+        """Of the sum of the tables, with the ε of all norms."""
+        return Norm(self.width, "layer", norm_of(self.norm, self.width).eps)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SequenceParams:
         """Entries of E are normal with variance 1/D; in a normed embedding all tables have standard deviation 0.02."""
         refuse_init(rng, dtype)
         head = types = norm = None
+        normed = self._embedding.types is not None
 
         def table(rows: int) -> Array:
             draws = rng.standard_normal((rows, self.width))
-            return (0.02 * draws if self.embedding == "normed" else draws / math.sqrt(self.width)).astype(dtype)
+            return (0.02 * draws if normed else draws / math.sqrt(self.width)).astype(dtype)
 
         if self._has_head:
             W = (rng.standard_normal((self.width, self.answers)) / math.sqrt(self.width)).astype(dtype)
-            head = ProjectionParams(W, np.zeros(self.answers, dtype) if self.outputs else None)
+            head = ProjectionParams(W, None if self.outputs == "own" else np.zeros(self.answers, dtype))
         E = table(self.vocabulary)
-        if self.embedding == "normed":
-            types, norm = table(self.types), self._norm.init(rng, dtype)
+        if self._embedding.types is not None:
+            types, norm = table(self._embedding.types), self._norm.init(rng, dtype)
         positions = self._placed.at_embedding.init(rng, dtype)
         return SequenceParams(E, positions, self.body.init(rng, dtype), types, norm, head)
 
@@ -208,14 +233,14 @@ class SequenceModel(Model):
         self, params: SequenceParams, tokens: Array, *, types: Array | None = None, rng: Any = None, first: int = 0
     ) -> tuple[Array, EmbeddedPullback | NormedEmbeddingPullback]:
         table = params.E, self._placed.at_embedding, params.positions
-        if self.embedding != "normed":
-            return embed(*table, tokens, rate=self.dropout, rng=rng, first=first, scaled=self.embedding == "scaled")
+        if self._embedding.types is None:
+            return embed(*table, tokens, rate=self.dropout, rng=rng, first=first, scaled=self._embedding.scaled)
         return embed_normed(*table, params.types, self._norm, params.norm, tokens, types, first=first)
 
     def _answer(self, params: SequenceParams, N: Array) -> tuple[Array, LinearPullback | None]:
         if self._has_head:
             return linear(N, *params.head)
-        return linear(N, params.E.T) if self.outputs is None else (N, None)
+        return (N, None) if self.outputs == "none" else linear(N, params.E.T)
 
     @checked
     def __call__(
@@ -245,7 +270,7 @@ class SequenceModel(Model):
         before = () if memory is None else (memory,)
         N, stack = self.body(params.stack, X, *before, causal=self.causal, mask=mask, rng=rng)
         logits, head = self._answer(params, N)
-        return logits, SequencePullback(embedded, stack, head, self.outputs is None and self.tied)
+        return logits, SequencePullback(embedded, stack, head, self.outputs == "tied")
 
     @checked
     def step(
@@ -274,5 +299,5 @@ class SequenceModel(Model):
 class LanguageModel(SequenceModel):
     """A causal transformer: at every position, a distribution over the next token. The fields are those of SequenceModel."""
 
-    activation: str = "gelu_tanh"
     causal: bool = True
+    ffn: FFN = "gelu_tanh"

@@ -8,5 +8,5 @@ TEXT: dict[str, Any] = {
 }  # fmt: skip
 DATES: dict[str, Any] = {
     "width": 64, "depth": 2, "heads": 4, "batch": 32, "steps": 1200, "lr": 5e-3, "seed": 0,
-    "attention": "softmax", "positions": "sinusoidal", "groups": None, "ffn": "plain",
+    "attention": "softmax", "positions": "sinusoidal", "groups": None, "ffn": "relu",
 }  # fmt: skip

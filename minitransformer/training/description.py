@@ -18,7 +18,7 @@ from minitransformer.checks import fits
 from minitransformer.extensions import named_classes
 from minitransformer.models.model import Model
 from minitransformer.pullback import Tree, tree_leaves
-from minitransformer.registry import OLD_FIELDS, UnknownName
+from minitransformer.registry import UnknownName, written_now
 from minitransformer.training import schedule
 from minitransformer.training.choices import Training
 from minitransformer.training.optimiser import AdamW
@@ -130,7 +130,8 @@ def _object(about: Any, where: str, known: dict[str, Any], largest: float) -> An
         hints = {field: PART if hint is Any else hint for field, hint in hints.items()}
     fields = [f.name for f in dataclasses.fields(known[name])]
     if odd := sorted(set(fields) ^ (about.keys() - {"class"})):
-        other = f"{name} has no such field" + f"; write {OLD_FIELDS.get(odd[0])} instead" * (odd[0] in OLD_FIELDS)
+        now = written_now(odd[0], fields)
+        other = f"{name} has no such field" + f"; write {now} instead" * (now is not None)
         raise ValueError(f"{where}.{odd[0]}: {'is missing' if odd[0] in fields else other}")
     values = {
         field: _made(about[field], hints[field], f"{where}.{field}", math.inf if field == "seed" else largest)

@@ -11,6 +11,7 @@ from minitransformer.backend import current
 from minitransformer.checks import choose
 from minitransformer.data import dates
 from minitransformer.models import EncoderDecoder, LanguageModel
+from minitransformer.models.gated_feed_forward import GATES
 from minitransformer.ranges import PositiveNumber
 from minitransformer.training.choices import Training
 from minitransformer.training.defaults import DATES, TEXT
@@ -27,7 +28,7 @@ def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
     c = _with(TEXT, choices)
     refuse_too_large(c)
     chosen = {name: c[name] for name in (*OF_TEXT, *OF_MODEL)}
-    return LanguageModel(**chosen, hidden=_hidden(c), activation="relu"), _training(c)
+    return LanguageModel(**chosen, hidden=_hidden(c)), _training(c)
 
 
 def date_translator(**choices: Any) -> tuple[EncoderDecoder, Training]:
@@ -40,7 +41,7 @@ def date_translator(**choices: Any) -> tuple[EncoderDecoder, Training]:
 
 def _hidden(c: dict[str, Any]) -> int | None:
     """The usual width of a plain network; of a gated one, two thirds of it: three matrices in place of two, as many numbers."""
-    return None if c["ffn"] in ("plain", "none") else 8 * c["width"] // 3
+    return 8 * c["width"] // 3 if c["ffn"] in GATES else None
 
 
 def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:

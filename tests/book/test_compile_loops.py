@@ -70,8 +70,8 @@ def use(dtype):
         kind = SequenceModel if part.causal == "never" else LanguageModel
         for positions in ("sinusoidal",) if isinstance(part, Mixer) else ("rope", "sinusoidal"):
             a_model(dtype, kind, attention=attention, positions=positions)
-    for choices in ({"positions": "alibi"}, {"positions": "learned"}, {"groups": 2}, {"activation": "gelu"}, {"ffn": "geglu"},
-                    {"activation": "gelu_tanh", "positions": "rope", "norm": "rms"}):
+    for choices in ({"positions": "alibi"}, {"positions": "learned"}, {"groups": 2}, {"ffn": "gelu"}, {"ffn": "geglu"},
+                    {"ffn": "gelu_tanh", "positions": "rope", "norm": "rms"}):
         a_model(dtype, **choices)
     model = EncoderDecoder(80, width=24, depth=1, heads=4)
     params = model.init(rng, dtype)

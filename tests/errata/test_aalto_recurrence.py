@@ -86,6 +86,6 @@ def test_E58_dynamically_adjusted_by_what():
 
 def test_E58_m_is_a_number_of_positions():
     """3.3.3: "H^t ∈ R^{m×d} for all input positions m". m counts the rows; there is one H^t, not one for each of them."""
-    model = LanguageModel(**SIZES, stack="universal:halting=fixed", outputs=0)
+    model = LanguageModel(**SIZES, stack="universal:halting=fixed", outputs="none")
     for m in (1, 5, 9):
         assert model(some(model), np.arange(m))[0].shape == (m, 12)

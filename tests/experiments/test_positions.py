@@ -13,7 +13,7 @@ from minitransformer.training.objective import in_parts
 
 def reader(longest):
     """A small BERT with two numbers at each token."""
-    return BERT(21, longest, width=4, depth=1, heads=2, hidden=5, types=1, outputs=2)
+    return BERT(21, longest, width=4, depth=1, heads=2, hidden=5, embedding="normed", outputs=2)
 
 
 @pytest.mark.parametrize("task", ["copy", "induction", "order", "span"])

@@ -121,7 +121,7 @@ def test_size_is_what_softmax_sees():
 def test_the_first_layer_is_split_exactly(bert):
     model, params, tokenizer = bert
     tokens = tokenizer([experiment.SENTENCE]).tokens
-    C, P = experiment.first_layer(params, tokens, eps=model.eps)
+    C, P = experiment.first_layer(model, params, tokens)
     with mt.backend("numpy"):
         cross = model(params, tokens)[1].blocks[0].attention.layer
     np.testing.assert_allclose(C + P, cross.q.projection.X, rtol=0, atol=1e-5)
@@ -138,7 +138,7 @@ def test_the_first_layer_is_split_exactly(bert):
 def test_without_its_table_no_position_is_left(bert):
     model, params, tokenizer = bert
     nowhere = params._replace(positions=mt.tree_map(np.zeros_like, params.positions))
-    _, P = experiment.first_layer(nowhere, tokenizer([experiment.SENTENCE]).tokens, eps=model.eps)
+    _, P = experiment.first_layer(model, nowhere, tokenizer([experiment.SENTENCE]).tokens)
     np.testing.assert_array_equal(P, 0)
 
 

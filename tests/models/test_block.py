@@ -43,7 +43,7 @@ def _tier():
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient(order, norm, activation):
     """ε = 0.1, so that it would be missed anywhere."""
-    block = Block.of(D, 2, 7, order, norm, 0.1, activation)
+    block = Block.of(D, 2, 7, order, f"{norm}:eps=0.1", activation)
     check_pullback(block, some(block), X, zero=NO_EFFECT, entries=4)
 
 
@@ -71,7 +71,7 @@ def test_gradient_with_dropout(order):
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient_of_a_decoder_block(order, norm):
     """To the parameters of all three steps, to the input and to the encoder's output."""
-    block = Block.of(D, 2, 7, order, norm, 0.1, cross=True)
+    block = Block.of(D, 2, 7, order, f"{norm}:eps=0.1", cross=True)
     check_pullback(
         partial(block, causal=True, Z_mask=Z_PADDING),
         *(some(block), X, Z),
@@ -102,7 +102,7 @@ def test_gradient_without_batch():
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_the_equation(order):
     """X + F(LN(X)) and LN(X + F(X)), written out with the layers themselves."""
-    block, decoder = (Block.of(D, 2, 7, order, eps=0.1, cross=cross) for cross in (False, True))
+    block, decoder = (Block.of(D, 2, 7, order, "layer:eps=0.1", cross=cross) for cross in (False, True))
     params = some(decoder)
     attention, ffn, norm = MultiHeadAttention(D, 2), FeedForward(D, 7), Norm(D, eps=0.1)
 
@@ -242,7 +242,7 @@ def test_another_mixer(order):
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_a_block_of_attention_alone(order):
     """One step, and parameters for one step."""
-    block = Block(MultiHeadAttention(D, 2), order=order, eps=0.1)
+    block = Block(MultiHeadAttention(D, 2), order=order, norm="layer:eps=0.1")
     params = some(block)
     assert params.ffn is params.ffn_norm is None
     attention, norm = MultiHeadAttention(D, 2), partial(Norm(D, eps=0.1), params.attention_norm)
@@ -316,9 +316,9 @@ def test_decoding_is_the_whole(order, tier):
         ({"heads": 4}, "width: 6 is not divisible into 4 heads"),
         ({"hidden": 0}, "(width|hidden): 0 should be at least 1"),
         ({"order": "sandwich"}, "order: no 'sandwich'; there are pre, post"),
-        ({"norm": "batch"}, "kind: no 'batch'"),
-        ({"eps": -1.0}, "eps: -1.0 should be at least 0"),
-        ({"activation": "swish"}, "activation: no 'swish'"),
+        ({"norm": "batch"}, "norm: no 'batch'; there are layer, layer_eps_outside, rms"),
+        ({"norm": "rms:eps=-1.0"}, "eps: -1.0 should be at least 0"),
+        ({"ffn": "swish"}, "ffn: no 'swish'; there are relu"),
         ({"dropout": 1.0}, r"dropout: 1.0 should be in \[0, 1\)"),
         ({"dropout": -0.1}, r"dropout: -0.1 should be in \[0, 1\)"),
     ],

@@ -41,9 +41,9 @@ def _tier():
 @pytest.mark.parametrize(
     "options",
     [
-        {"positions": "learned", "order": "pre", "depth": 1, "activation": "gelu"},
+        {"positions": "learned", "order": "pre", "depth": 1, "ffn": "gelu"},
         {"positions": "sinusoidal", "order": "post", "depth": 1, "norm": "rms"},
-        {"positions": "learned", "dropout": 0.2, "depth": 2, "activation": "gelu"},
+        {"positions": "learned", "dropout": 0.2, "depth": 2, "ffn": "gelu"},
         {"positions": "t5", "depth": 1, "groups": 1},
     ],
     ids=lambda options: " ".join(map(str, options.values())),
@@ -61,7 +61,7 @@ def test_gradient(options):
 
 
 def test_gradient_of_every_entry_of_the_shared_table():
-    ed = model(depth=1, activation="gelu")
+    ed = model(depth=1, ffn="gelu")
     params = some(ed)
 
     def tied(E):

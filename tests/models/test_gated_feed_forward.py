@@ -1,6 +1,7 @@
 """The gated feed-forward network: the equation in loops, its limiting cases, and one word for it in every model."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,15 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_size
 from minitransformer.backend import available
-from minitransformer.models import BERT, EncoderDecoder, FeedForward, GatedFeedForward, LanguageModel, SequenceModel
+from minitransformer.models import (
+    BERT,
+    Block,
+    EncoderDecoder,
+    FeedForward,
+    GatedFeedForward,
+    LanguageModel,
+    SequenceModel,
+)
 from minitransformer.models.gated_feed_forward import GATES
 
 pytestmark = pytest.mark.each_value
@@ -89,7 +98,7 @@ def test_what_is_drawn_keeps_a_row_of_its_size(rng):
 # ------------------------------------------------------------------------------------------------- in models
 
 
-@pytest.mark.parametrize("ffn", [*GATES, "none"])
+@pytest.mark.parametrize("ffn", ["relu", "gelu", "gelu_tanh", *GATES, "none"])
 @pytest.mark.parametrize("kind", [SequenceModel, LanguageModel, BERT, EncoderDecoder])
 def test_by_one_word_in_every_model(kind, ffn, rng):
     sizes = {"width": 12, "depth": 1, "heads": 2, "hidden": 10, "ffn": ffn}
@@ -100,12 +109,13 @@ def test_by_one_word_in_every_model(kind, ffn, rng):
     grads = pullback(np.ones_like(logits))
     mt.tree_map(lambda *_: None, grads, params)  # of the same form
     ffn_of = (model.decoder if kind is EncoderDecoder else model.body).blocks[0].ffn
-    assert ffn_of == (None if ffn == "none" else GatedFeedForward(12, 10, ffn))
+    assert ffn_of == (None if ffn == "none" else (GatedFeedForward if ffn in GATES else FeedForward)(12, 10, ffn))
 
 
 def test_words_that_are_none_are_refused():
-    with pytest.raises(ValueError, match="ffn: no 'siglu'; there are plain, glu"):
-        LanguageModel(ffn="siglu")
+    for kind in (LanguageModel, partial(EncoderDecoder, 9), partial(Block.of, 8, 2, 8)):
+        with pytest.raises(ValueError, match=r"ffn: no 'siglu'; there are relu, gelu, gelu_tanh, glu, .*, none"):
+            kind(ffn="siglu")
     with pytest.raises(ValueError, match="kind: no 'plain'; there are glu"):
         GatedFeedForward(4, 7, "plain")
     with pytest.raises(ValueError, match="two halves"):

@@ -131,9 +131,10 @@ def test_what_the_context_has_no_room_for_has_to_be_known_too(rng):
             generate(LM, params, prompt, 1, rng=rng)
 
 
-def test_a_model_with_outputs_of_its_own_does_not_write(rng):
-    model = replace(LM, outputs=3)
-    with pytest.raises(ValueError, match="model: it has 3 outputs of its own"):
+@pytest.mark.parametrize("outputs", [3, "none"])
+def test_a_model_with_outputs_of_another_kind_does_not_write(outputs, rng):
+    model = replace(LM, outputs=outputs)
+    with pytest.raises(ValueError, match=f'model: outputs {outputs!r} should be "tied" or "own", to say which token'):
         generate(model, model.init(rng), np.zeros(2, int), 1, rng=rng)
 
 

@@ -76,10 +76,10 @@ def ours(case, stored):
         return function, (multi_head(w), *x.values()), multi_head
 
     stacked = "stack" in rest
-    order, activation = ("pre", "gelu") if stacked else rest
+    order, ffn = ("pre", "gelu") if stacked else rest
     hidden = next(a.shape[0] for name, a in w.items() if name.endswith("linear1.weight"))
     cross = kind == "decoder"
-    layer = Block.of(x["X"].shape[-1], heads, hidden, order, eps=eps, activation=activation, cross=cross)
+    layer = Block.of(x["X"].shape[-1], heads, hidden, order, f"layer:eps={eps}", ffn, cross=cross)
     layer, convert = (Stack((layer,) * 2), stack) if stacked else (layer, block)
     options = {"Z_mask": mask, "causal": True} if cross else {"mask": mask, "causal": causal}
     return partial(layer, **options), (convert(w), *x.values()), convert

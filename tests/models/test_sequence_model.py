@@ -36,7 +36,7 @@ def tagger(**options):
 def classifier(**options):
     """A small BERT with three numbers for each token."""
     sizes = {"vocabulary": VOCABULARY, "context": 6, "width": 4, "depth": 1, "heads": 2, "hidden": 5}
-    return BERT(**(sizes | {"types": 1, "outputs": 3} | options))
+    return BERT(**(sizes | {"embedding": "normed", "outputs": 3} | options))
 
 
 def some(model):
@@ -62,8 +62,8 @@ def _tier():
     "options",
     [
         {"positions": "learned", "order": "pre", "norm": "layer"},
-        {"positions": "sinusoidal", "order": "post", "norm": "rms", "activation": "gelu"},
-        {"positions": "learned", "order": "post", "norm": "layer_eps_outside", "activation": "relu", "hidden": 5},
+        {"positions": "sinusoidal", "order": "post", "norm": "rms", "ffn": "gelu"},
+        {"positions": "learned", "order": "post", "norm": "layer_eps_outside", "ffn": "relu", "hidden": 5},
     ],
     ids=lambda options: " ".join(map(str, options.values())),
 )
@@ -78,10 +78,10 @@ OTHERS = {
     "tagger": tagger(positions=LearnedPositions(D, 4)),
     "tagger with frequencies": tagger(positions=LearnableSinusoids(D)),
     "tagger with a head": tagger(outputs=3),
-    "rows": tagger(outputs=0, depth=1),
+    "rows": tagger(outputs="none", depth=1),
     "classifier": classifier(),
-    "BERT that says a token": classifier(outputs=None),
-    "causal BERT": classifier(causal=True, outputs=0),
+    "BERT that says a token": classifier(outputs="tied"),
+    "causal BERT": classifier(causal=True, outputs="none"),
     "no feed-forward network's usual width": model(depth=1, hidden=3),
     "shared keys": model(depth=1, groups=1),
     "kinds in turn": model(attention=("softmax", "linear"), positions="rope", heads=3),
@@ -154,7 +154,7 @@ def test_the_equation(order, positions):
 
 def test_it_is_the_language_model_without_the_mask():
     """The last token of a language model with one block sees everything: there both say the same."""
-    both, causal = tagger(depth=1), model(depth=1, hidden=5, activation="relu")
+    both, causal = tagger(depth=1), model(depth=1, hidden=5, ffn="relu")
     params = some(both)
     ours, theirs = both(params, TOKENS)[0], causal(params, TOKENS)[0]
     np.testing.assert_allclose(ours[:, -1], theirs[:, -1], rtol=0, atol=1e-12)
@@ -172,8 +172,8 @@ def test_without_positions_outputs_move_with_their_tokens():
 
 @pytest.mark.parametrize("make", [tagger, classifier, model])
 def test_a_head_is_a_linear_layer_on_the_rows(make):
-    """The same model with outputs=0 gives the rows, and those alone."""
-    answers, rows = make(outputs=3), make(outputs=0)
+    """The same model with outputs="none" gives the rows, and those alone."""
+    answers, rows = make(outputs=3), make(outputs="none")
     params = some(answers)
     N, _ = rows(params._replace(head=None), TOKENS)
     assert N.shape == (*TOKENS.shape, answers.width)
@@ -183,7 +183,7 @@ def test_a_head_is_a_linear_layer_on_the_rows(make):
 
 def test_a_normed_embedding_is_the_norm_of_three_tables():
     """LN(E[tokens] + Π + T[types]), and not √D times anything."""
-    bert = classifier(outputs=0, types=2)
+    bert = classifier(outputs="none", embedding="normed:types=2")
     params, types = some(bert), np.array([[0, 0, 1, 1], [0, 1, 1, 1]])
     X = params.E[TOKENS] + params.positions.table[:4] + params.types[types]
     N, _ = bert.body(params.stack, Norm(4, eps=1e-12)(params.norm, X)[0])
@@ -302,7 +302,7 @@ def test_decoding_in_float32():
     assert np.allclose(logits, lm(params, TOKENS[0])[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("outputs", [None, 3, 0])
+@pytest.mark.parametrize("outputs", ["tied", "own", 3, "none"])
 def test_decoding_with_another_head(outputs):
     causal = tagger(causal=True, outputs=outputs)
     params = some(causal)
@@ -354,11 +354,14 @@ def test_a_model_that_sees_both_sides_has_no_past():
         ({"positions": "rotary"}, "positions: no 'rotary'; there are none, sinusoidal, learned"),
         ({"positions": "sinusoidal", "width": 3, "heads": 1}, "width: sines and cosines come in pairs, and 3 is not"),
         ({"order": "sandwich"}, "order: no 'sandwich'"),
-        ({"norm": "batch"}, "kind: no 'batch'"),
-        ({"activation": "swish"}, "activation: no 'swish'"),
+        ({"norm": "batch"}, "norm: no 'batch'; there are layer, layer_eps_outside, rms"),
+        ({"norm": "rms:epsilon=1"}, "norm: 'rms' has no option 'epsilon=1'; it has eps, as rms:eps=…"),
+        ({"ffn": "swish"}, "ffn: no 'swish'; there are relu, gelu, gelu_tanh, glu"),
         ({"dropout": 1}, r"dropout: 1 should be in \[0, 1\)"),
-        ({"outputs": -1}, "outputs: -1 should be at least 0"),
-        ({"types": 0}, "types: 0 should be at least 1"),
+        ({"outputs": 0}, 'outputs: 0 should be at least 1, or "tied", "own" or "none"'),
+        ({"outputs": "tide"}, "outputs: no 'tide'; there are tied, own, none"),
+        ({"embedding": "normed:types=0"}, "types: 0 should be at least 1"),
+        ({"embedding": "scaled:types=2"}, "embedding: 'scaled' has no option 'types=2'; it has none"),
         ({"embedding": "loud"}, "embedding: no 'loud'; there are scaled, plain, normed"),
         ({"groups": 3}, "groups: 2 heads are not divisible into 3 groups"),
         ({"attention": "nearby"}, "attention: no 'nearby'; there are softmax, differential, latent"),
@@ -449,7 +452,7 @@ def test_parameters_of_another_model_are_refused():
         lm(some(model(depth=1)), TOKENS)
     with pytest.raises(TypeError, match=r"params\.E: shape \(9, \d+\) should be"):
         lm(some(model(vocabulary=9)), TOKENS)
-    scaled, normed = tagger(outputs=0, hidden=8), tagger(outputs=0, hidden=8, embedding="normed")
+    scaled, normed = (tagger(outputs="none", hidden=8, embedding=e) for e in ("scaled", "normed"))
     for one, other in (
         (scaled, normed),
         (normed, scaled),

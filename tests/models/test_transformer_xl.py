@@ -166,7 +166,7 @@ def test_the_gradient_with_a_memory(order, positions):
 
 def test_no_gradient_goes_into_the_memory():
     """Exactly none: the tokens of the first segment get zero, though what the second says depends on them."""
-    model = replace(model_of(5), outputs=0)  # the table is read, and nothing else
+    model = replace(model_of(5), outputs="none")  # the table is read, and nothing else
     params = some(model)
     early, late = np.arange(5)[None], 20 + np.arange(4)[None]
 

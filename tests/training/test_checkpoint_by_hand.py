@@ -331,6 +331,14 @@ def test_a_field_that_there_was_once(tmp_path):
     assert refusal(tmp_path / "run") == says
 
 
+def test_two_fields_that_are_one(tmp_path):
+    """So is one of before an activation was what `ffn` says."""
+    arrays, about = parts_of(tmp_path / "run", model_with({}))
+    about["model"] |= {"activation": "relu", "ffn": "plain", "eps": 1e-5, "types": 1, "outputs": None, "tied": True}
+    write(tmp_path / "run", arrays, about)
+    assert refusal(tmp_path / "run") == ': model.activation: LanguageModel has no such field; write ffn="…" instead'
+
+
 def test_two_large_numbers_together(tmp_path):
     """Each alone would pass; a table of both would be a file of two hundred gigabytes."""
     arrays, about = parts_of(tmp_path / "run", model_with({"positions": Multiplicative(4, 3, "M3")}))
@@ -343,7 +351,8 @@ def test_two_large_numbers_together(tmp_path):
 @pytest.mark.parametrize(
     "sizes",
     [
-        {"width": 10**6, "heads": 1}, {"hidden": 10**6}, {"vocabulary": 10**6}, {"outputs": 10**6}, {"types": 10**6},
+        {"width": 10**6, "heads": 1}, {"hidden": 10**6}, {"vocabulary": 10**6}, {"outputs": 10**6},
+        {"embedding": f"normed:types={10**6}"},
         {"width": 10**6, "vocabulary": 1, "heads": 1}, {"depth": 50, "width": 1024}, {"heads": 10**6, "width": 10**6},
     ],
     ids=str,

@@ -188,7 +188,7 @@ def test_extra_rows_see_and_are_seen_by_all():
 
 
 def test_in_a_model_with_rows_in_front(rng):
-    model = SequenceModel(40, 96, 12, 2, 2, 10, "bigbird:global_tokens=0,random=1,block=3,extra=2", outputs=0)
+    model = SequenceModel(40, 96, 12, 2, 2, 10, "bigbird:global_tokens=0,random=1,block=3,extra=2", outputs="none")
     params = random_like(model.init(rng, np.float64), rng)
     assert params.stack.prefix.shape == (2, 12)
     tokens = rng.integers(0, 40, (1, 40))

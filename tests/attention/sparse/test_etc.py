@@ -120,7 +120,7 @@ def model(**options):
 
 
 def test_a_model_puts_them_in_front_and_drops_them(rng):
-    etc = model(outputs=0)
+    etc = model(outputs="none")
     params = random_like(etc.init(rng, np.float64), rng)
     assert params.stack.prefix.shape == (3, 12)
     tokens = rng.integers(0, 40, (2, 9))
