@@ -16,7 +16,16 @@ from minitransformer.registry import instead
 
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
-COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile", "which")  # these commands need the loops
+COMPUTE = (
+    "book",
+    "figures",
+    "experiment",
+    "train",
+    "generate",
+    "compile",
+    "which",
+    "exercises",
+)  # these commands need the loops
 IMPORT = (
     "attentions",
     "positions",
@@ -50,6 +59,18 @@ def run_book(args: argparse.Namespace) -> int:
         stale = book.check(root, args.names)
     print("\n  ".join(["Not what the notebooks give now:", *stale]) if stale else "All up to date.")
     return bool(stale)
+
+
+def mark_exercises(args: argparse.Namespace) -> int:
+    """Run notebooks, each in a process of its own and in its folder, and print which of their exercises are right, which are
+    not yet, and which wait. Their code runs with all that you may do: do it where there is nothing to lose.
+    """
+    from minitransformer.book import marking
+
+    with terminal.ctrl_c_raises():
+        for line in marking.report(args.files):
+            print(line, flush=True)
+    return 0
 
 
 def draw_figures(args: argparse.Namespace) -> int:
@@ -221,6 +242,12 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
     one.add_argument("--check", action="store_true", help="compare with what is there, and change nothing")
     one.add_argument("--blank", metavar="FOLDER", help="a copy of your own, with nothing run yet")
     command.set_defaults(run=run_book)
+
+    command = commands.add_parser("exercises", help="mark notebooks", description=mark_exercises.__doc__)
+    command.add_argument(
+        "files", nargs="+", metavar="FILE.ipynb", type=Path, help="notebooks; of several, a table at the end"
+    )
+    command.set_defaults(run=mark_exercises)
 
     command = commands.add_parser("figures", help="draw the figures", description=draw_figures.__doc__)
     command.add_argument("names", nargs="*", help="modules of minitransformer.figures; all by default")
