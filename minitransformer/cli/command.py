@@ -147,7 +147,9 @@ def stacks(args: argparse.Namespace) -> int:
 
 
 def which(args: argparse.Namespace) -> int:
-    """Print which kinds of attention can read n tokens as you need it: what they cost here, what they have learned."""
+    """Print which kinds of attention can read n tokens as you need it: what they cost here, what they have learned. Below the
+    table a line says what each column is.
+    """
     from minitransformer.book.which import answer, length
 
     asked = {name: getattr(args, name) for name in ("causal", "decode", "both_sides", "backward", "measure")}
