@@ -266,6 +266,8 @@ class SequenceModel(Model):
             N, blocks = self.body.step(params.stack, X, None if state is None else state.blocks)
             return self._answer(params, N)[0], Written(longer, blocks, None)
         everything = tokens if state is None else np.concatenate([state.tokens, tokens], -1)
+        if everything.shape[-1] != longer:
+            raise ValueError(f"state: its tokens should be {first}, as its length is, are {state.tokens.shape[-1]}")
         logits, _ = self(params, everything)
         return logits[..., first:, :], Written(longer, None, everything)
 
