@@ -14,7 +14,7 @@ LOOPS  := $(VENV)/.loops
 PIP    := $(RUN) -m pip --disable-pip-version-check -qq install --no-deps --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all check browser corners experiments lint environment lock site pdf lite site-test bench bench-quick clean
+.PHONY: help book test test-all check browser corners experiments lint environment lock site pdf lite site-test bench bench-quick clean uninstalled
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
@@ -87,7 +87,10 @@ FOUND   = $(shell for p in $(PYTHON) python3.11 python3.12 python3.13 python3.14
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 CAPABLE = $(shell $(FOUND) -c 'import ensurepip, venv' 2>/dev/null && echo yes)
 
-$(READY): requirements.lock pyproject.toml
+# and again if somebody has uninstalled the package
+INSTALLED = $(wildcard $(VENV)/lib/python3*/site-packages/minitransformer-*.dist-info)
+
+$(READY): requirements.lock pyproject.toml $(if $(INSTALLED),,uninstalled)
 	$(if $(FOUND),,$(error Python 3.11 or newer is needed; if yours has another name: make PYTHON=its-name))
 	$(if $(CAPABLE),,$(error $(FOUND) can't make environments; on Debian and Ubuntu: apt install python3-venv))
 	@echo "Installing what requirements.lock names into $(VENV): a minute, and not again until that file changes ..."

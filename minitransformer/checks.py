@@ -506,13 +506,20 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
 
 
 def same_kind(state: Any, model: Any, path: str) -> None:
-    """Raise a TypeError that names the part unless a state has the parts of `model`, one that this layer has left."""
+    """Raise a TypeError that names the part unless a state has the parts of `model`, one that this layer has left.
+
+    And a ValueError for a number below 0: all that a state counts is there.
+    """
     kind, given = (tuple if type(part) is DecodingState else type(part) for part in (model, state))
     alike = fits(state, int) if kind is int else given is kind
     if not alike or getattr(state, "ndim", 0) != getattr(model, "ndim", 0) or _size(state) != _size(model):
         raise TypeError(f"{path}: should be {_called(model)}, is {_called(state)}")
+    if kind is int and state < 0:
+        raise ValueError(f"{path}: {state} should be at least 0")
     if isinstance(model, tuple):
         for (name, part), own in zip((tree_parts(model) or {}).items(), state, strict=True):
+            if name in getattr(model, "many", ()) and isinstance(own, tuple) and own:
+                part = part[:1] * len(own)
             same_kind(own, part, f"{path}.{name}")
 
 

@@ -25,6 +25,7 @@ from minitransformer.attention import (
     attention_of,
     dot_product_attention,
 )
+from minitransformer.attention.compressed.memory_compressed import MemoryCompressed
 from minitransformer.attention.linear import exponential
 from minitransformer.backend import available, backend
 from minitransformer.checks import fit, own_indices
@@ -693,7 +694,7 @@ def test_a_state_that_was_made_by_hand_has_to_fit():
             SoftmaxAttention().step(NoParams(), K, K, K, state=KeysValues.of(other, other))
     _, left = SoftmaxAttention().step(NoParams(), K, K, K, state=None)
     for changed in ({"V": left.V[..., :3, :]}, {"length": -1, "written": [-1]}, {"length": 10**5}):
-        with pytest.raises(ValueError, match="positions do not fit room of"):
+        with pytest.raises(ValueError, match=r"positions do not fit room of|state.length: -1 should be at least 0"):
             SoftmaxAttention().step(NoParams(), *[K[:, :, :1]] * 3, state=left._replace(**changed))
     with pytest.raises(ValueError, match=r"state: belongs to a batch \(2, 2\), should be that of \(1, 2\)"):
         SoftmaxAttention().step(NoParams(), *[K[:1]] * 3, state=left._replace(length=2))
@@ -731,7 +732,7 @@ def test_the_parts_of_a_state_have_to_fit_each_other(tier):
             {"end": 10**5},
             {"length": 0},
         ):
-            with pytest.raises(ValueError, match="positions do not fit room of"):
+            with pytest.raises(ValueError, match=r"positions do not fit room of|state.end: -1 should be at least 0"):
                 core.step(NoParams(), *one, state=left._replace(**changed))
         for name, part in (("nsa:block=2", "means"), ("moba:block=2", "means"), ("indexer", "small")):
             core = attention_of(name, SHORT)
@@ -743,6 +744,69 @@ def test_the_parts_of_a_state_have_to_fit_each_other(tier):
                 core.step(
                     params, *one, *(X[:, :, :1] for X in streams), state=left._replace(**{part: getattr(other, part)})
                 )
+
+
+@tiers
+@pytest.mark.parametrize("name", STEPS)
+def test_a_state_counts_what_is_there(name, tier):
+    """No number is below 0; and what a state says of its own length is compared with what it has."""
+    layer, rng = STEPS[name], np.random.default_rng(0)
+    params = layer.init(rng)
+    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
+    with backend(tier):
+        _, left = layer.step(params, new)
+        for field in getattr(left, "_fields", ()):
+            if isinstance(getattr(left, field), int):
+                with pytest.raises(ValueError, match=rf"^states?\.{field}: -1 should be at least 0"):
+                    layer.step(params, new, left._replace(**{field: -1}))
+
+
+@tiers
+def test_a_state_that_says_it_is_longer_than_it_is(tier):
+    rng = np.random.default_rng(0)
+    X, tokens = rng.standard_normal((1, 5, 8)).astype(np.float32), rng.integers(0, 7, (1, 5))
+    with backend(tier):
+        for kind, said in (
+            (SoftmaxAttention(page=4), r"^state: 9 positions do not fit 2 pages of 4"),
+            (MemoryCompressed(2, 4, stride=2), r"^state: blocks and keys of 5 positions do not belong to 9 positions"),
+        ):
+            layer = MultiHeadAttention(8, 2, core=kind)
+            params = layer.init(rng)
+            _, left = layer.step(params, X)
+            with pytest.raises(ValueError, match=said):
+                layer.step(params, X, left._replace(length=9))
+        model = LanguageModel(7, 16, 8, 1, 2, attention="reformer")
+        _, left = model.step(model.init(rng), tokens)
+        with pytest.raises(ValueError, match=r"^state: its tokens should be 9, as its length is, are 5"):
+            model.step(model.init(rng), tokens, left._replace(length=9))
+        model = LanguageModel(7, 16, 8, 1, 2, positions="transformer-xl", stack="transformer-xl:memory=4")
+        params = model.init(rng)
+        _, left = model.step(params, tokens)
+        with pytest.raises(ValueError, match=r"^states\.place: 99 should be from 0 to 16, a segment"):
+            model.step(params, tokens, left._replace(blocks=left.blocks._replace(place=99)))
+
+
+@tiers
+@pytest.mark.parametrize("core", [SoftmaxAttention(), SoftmaxAttention(Window(2)), SoftmaxAttention(page=4)])
+def test_a_state_that_can_not_be_written_is_copied(core, tier):
+    """As one is that was mapped from a file."""
+
+    def still(state):
+        if isinstance(state, np.ndarray):
+            state = state.copy()
+            state.flags.writeable = False
+            return state
+        return tree_map(still, state) if isinstance(state, tuple) else state
+
+    rng = np.random.default_rng(0)
+    layer = MultiHeadAttention(8, 2, core=core)
+    params, X = layer.init(rng), rng.standard_normal((1, 7, 8)).astype(np.float32)
+    with backend(tier):
+        _, left = layer.step(params, X[:, :5])
+        kept = still(left)
+        for n in (1, 2):
+            want, _ = layer.step(params, X[:, 5 : 5 + n], left)
+            np.testing.assert_allclose(layer.step(params, X[:, 5 : 5 + n], kept)[0], want, rtol=1e-5, atol=1e-6)
 
 
 def test_keys_in_pages_are_a_state_like_any_other():

@@ -1,6 +1,8 @@
 """pyproject.toml says what the book needs, requirements.lock pins it, environment.yml says the same to conda."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 
 import pytest
@@ -67,3 +69,21 @@ def test_conda_is_asked_for_the_same(project, needed, conda):
     same = {CONDA_NAMES.get(name, name): range_ for name, range_ in needed.items() if name not in ELSEWHERE}
     same["python"], same["pip"] = SpecifierSet(project["project"]["requires-python"]), SpecifierSet()
     assert conda == same
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_make_installs_again_what_was_uninstalled(root, tmp_path):
+    shutil.copy(root / "Makefile", tmp_path)
+    for name in ("requirements.lock", "pyproject.toml"):
+        (tmp_path / name).touch()
+    package = tmp_path / ".venv" / "lib" / "python3.11" / "site-packages" / "minitransformer-0.1.0.dist-info"
+    package.mkdir(parents=True)
+    (tmp_path / ".venv" / ".ready").touch()
+
+    def to_do():
+        command = ["make", "-n", "environment"]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert "install" not in to_do()
+    package.rmdir()
+    assert "install --no-deps" in to_do()

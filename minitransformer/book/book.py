@@ -142,7 +142,7 @@ async def execute(notebook: Any, name: str, copy: Path, bar: tqdm) -> Run:
     raises   BookError for a cell that fails, with the cell and its traceback; for a kernel that does not start; and for a
              cell tagged `live` that writes a figure
     """
-    Client, AsyncKernelManager, failures = _jupyter()
+    Client, AsyncKernelManager, failures = jupyter()
     _clear(notebook)
     figures = _figures(copy, name)
     figures.mkdir()
@@ -206,7 +206,7 @@ def _clear(notebook: Any) -> None:
             cell.outputs, cell.execution_count = [], None
 
 
-def _jupyter() -> tuple[Any, ...]:
+def jupyter() -> tuple[Any, ...]:
     """What runs a notebook, imported only now: the rest of the book does not need it."""
     try:
         import ipykernel  # noqa: F401  (starts in a process of its own, where its absence would be a riddle)
@@ -263,7 +263,7 @@ def _run_all(root: Path, names: list[str], copy: Path, keep: Callable[[Path, Run
 
     raises   BookError for the first that fails, and KeyboardInterrupt; the others are stopped
     """
-    start, chosen, _ = time.monotonic(), choose(root, names), _jupyter()
+    start, chosen, _ = time.monotonic(), choose(root, names), jupyter()
     try:
         asyncio.run(_side_by_side(root, chosen, copy, keep))
     except asyncio.CancelledError:

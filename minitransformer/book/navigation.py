@@ -21,6 +21,7 @@ SECTION = re.compile(r"^## +(.+?) *$", re.MULTILINE)
 OPTIONAL = re.compile(r"^★", re.MULTILINE)  # begins the first line of a section that nothing later needs
 EXERCISES = re.compile(r"^#{2,3} (?:Exercises|Four things to try|To try)\b.*", re.MULTILINE | re.DOTALL)
 WORDS, CELL = 200, 0.5  # words that one reads in a minute; minutes for a cell of code and what it shows
+SOLUTION = re.compile(r"<details>\s*<summary>(Solution of [\d.]+)</summary>.*?</details>", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")  # to a file; not to the net, nor to a heading of the same page
 
 
@@ -120,7 +121,8 @@ def _title(path: Path) -> str:
 def blank(root: Path, chosen: list[Path], folder: Path) -> list[Path]:
     """Write the chapters without outputs into a folder, with another one for the figures that they will draw.
 
-    Links to other chapters stay within the folder if the chapters do, and all others lead to the book.
+    In the place of a solution stands a link to the book, which has it. Links to other chapters stay within the folder if the
+    chapters do, and all others lead to the book.
 
     raises   ValueError for a chapter's number in place of a folder, or with files that are there already, two of which are
              named; then nothing is written
@@ -135,12 +137,14 @@ def blank(root: Path, chosen: list[Path], folder: Path) -> list[Path]:
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     own = {path.name for path in chosen}
     for path in chosen:
+        solved = f"{_from(folder, root, path.name, set())}#Exercises"
         notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
             else:
                 cell.source = LINK.sub(lambda found: _from(folder, root, found[1], own), cell.source)
+                cell.source = SOLUTION.sub(rf"[\1]({solved})", cell.source)
         files.write(folder / path.name, nbformat.writes(notebook) + "\n")
     return [folder / path.name for path in chosen]
 

@@ -1,5 +1,6 @@
 """`minitransformer which`: the rows of chapter 20's table that fit what a reader has to do, and what they cost right here."""
 
+import math
 import re
 import textwrap
 import time
@@ -13,6 +14,16 @@ from minitransformer.machine import keep_freed_memory
 
 COLUMNS = 100
 MINUTE = 60.0  # seconds that may be spent on measuring
+COLUMN = {  # what each says, a line below the table
+    "of dense": "time on record, over that of dense attention; the table is sorted by it",
+    "here": "time on this machine, now",
+    "MiB": "memory that is taken on the way",
+    "slope": "the power of the length with which time grows: 1 in proportion to it, 2 with its square",
+    "text": "bits per byte in guessing the next byte of the Python documentation; less is better",
+    "recall": "share of right answers: which value stood beside a key, somewhere before",
+    "digits": "share of right answers: handwritten digits, read pixel by pixel",
+    "listops": "share of right answers: nested minima and maxima of digits",
+}
 
 
 def length(text: str) -> int:
@@ -41,7 +52,7 @@ def answer(
     """The lines of the answer, each as soon as it is known: with `measure`, a row has to be timed before it is printed."""
     found, what = table(), BOTH if backward else FORWARDS
     needs = {"causal": causal, "decode": decode, "both_sides": both_sides}
-    rows = found.fitting(n, what, **needs)
+    rows = sorted(found.fitting(n, what, **needs), key=lambda row: found.ratio(row, n, what) or math.inf)
     asked = [f"{n:,} tokens", *["causal"] * (causal or decode), *["writing from a state"] * decode]
     asked += ["both sides seen (but timed causal, where a kind can be)"] * both_sides
     asked.append("forwards and backwards" if backward else "forwards")
@@ -50,6 +61,8 @@ def answer(
     clock = Clock(n, what) if measure else None
     for row in rows:
         yield _line(found, row, n, what, clock.seconds(row) if clock else None)
+    yield ""
+    yield from (f"{name:8}  {COLUMN[name]}" for name in ("of dense", "here", "MiB", "slope", *found.tasks))
     yield ""
     yield from _states(rows) if decode else ()
     yield from _left_out(found, n, what, needs)
@@ -132,11 +145,10 @@ def _left_out(found: Table, n: int, what: int, needs: dict[str, bool]) -> Iterat
 
 
 def _noise(found: Table) -> str:
-    """What the columns of learning mean, and how large a difference has to be to say something."""
+    """How the columns of learning were measured, and how large a difference has to be to say something."""
     said = ", ".join(f"{found.noise(task):.2f} for {task}" for task in found.tasks)
-    bits = "`text` is in bits per byte, where less is better. " if "text" in found.tasks else ""
     return (
-        f"What was learned is the mean of {which.SEEDS} small trainings on up to 64 tokens, as a share of right answers. {bits}"
+        f"What was learned is the mean of {which.SEEDS} small trainings on up to 64 tokens. "
         f"A difference below {said} is noise."
     )
 

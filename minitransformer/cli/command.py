@@ -16,7 +16,16 @@ from minitransformer.registry import instead
 
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
-COMPUTE = ("book", "figures", "experiment", "train", "generate", "compile", "which")  # these commands need the loops
+COMPUTE = (
+    "book",
+    "figures",
+    "exercises",
+    "experiment",
+    "train",
+    "generate",
+    "compile",
+    "which",
+)  # these need the loops
 IMPORT = ("attentions", "positions", "stacks", "experiment", "train", "generate", "look", "which")  # they take --import
 TLS = {  # for a scheduler at tls://…, unless Dask's own configuration names these files
     "ca_file": "certificate of the authority that has signed the scheduler's",
@@ -41,6 +50,18 @@ def run_book(args: argparse.Namespace) -> int:
         stale = book.check(root, args.names)
     print("\n  ".join(["Not what the notebooks give now:", *stale]) if stale else "All up to date.")
     return bool(stale)
+
+
+def mark_exercises(args: argparse.Namespace) -> int:
+    """Run notebooks, each in a process of its own and in its folder, and print which of their exercises are right, which are
+    not yet, and which wait. Their code runs with all that you may do: do it where there is nothing to lose.
+    """
+    from minitransformer.book import marking
+
+    with terminal.ctrl_c_raises():
+        for line in marking.report(args.files):
+            print(line, flush=True)
+    return 0
 
 
 def draw_figures(args: argparse.Namespace) -> int:
@@ -117,7 +138,9 @@ def stacks(args: argparse.Namespace) -> int:
 
 
 def which(args: argparse.Namespace) -> int:
-    """Print which kinds of attention can read n tokens as you need it: what they cost here, what they have learned."""
+    """Print which kinds of attention can read n tokens as you need it: what they cost here, what they have learned. Below the
+    table a line says what each column is.
+    """
     from minitransformer.book.which import answer, length
 
     asked = {name: getattr(args, name) for name in ("causal", "decode", "both_sides", "backward", "measure")}
@@ -218,6 +241,11 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
     one = command.add_mutually_exclusive_group()
     one.add_argument("--check", action="store_true", help="compare with what is there, and change nothing")
     one.add_argument("--blank", metavar="FOLDER", help="a copy of your own, with nothing run yet")
+
+    command = _command(commands, "exercises", "mark notebooks", mark_exercises)
+    command.add_argument(
+        "files", nargs="+", metavar="FILE.ipynb", type=Path, help="notebooks; of several, a table at the end"
+    )
 
     command = _command(commands, "figures", "draw the figures", draw_figures)
     command.add_argument("names", nargs="*", help="modules of minitransformer.figures; all by default")

@@ -61,6 +61,8 @@ def run(
                 writing the same record, or there is no such scheduler
     """
     name, path, part = _places(experiment, records)
+    if scheduler is not None:
+        _host_and_port(scheduler)  # what is no address is refused even if nobody is asked
     if not renew and missing(experiment, records) == 0:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -216,10 +218,23 @@ def _client(scheduler: str | None, tls: dict[str, str] | None, workers: int | No
 
 def _reached(scheduler: str) -> str:
     """The address, if somebody listens there: Dask would go on trying."""
-    from distributed.comm.addressing import get_address_host_port
-
-    with socket.create_connection(get_address_host_port(scheduler, strict=True), timeout=5):
+    with socket.create_connection(_host_and_port(scheduler), timeout=5):
         return scheduler
+
+
+def _host_and_port(scheduler: str) -> tuple[str, int]:
+    """The two parts of an address. Raises ExperimentError if it has another form."""
+    try:
+        from distributed.comm.addressing import get_address_host_port
+
+        host, port = get_address_host_port(scheduler, strict=True)
+        if not 0 < port < 2**16:
+            raise ValueError(f"port {port} should be at most {2**16 - 1}")
+    except ImportError as error:
+        raise ExperimentError(f"trials are spread by Dask: pip install distributed ({error})") from None
+    except ValueError as error:
+        raise ExperimentError(f"--scheduler {scheduler}: {error}; write tcp://HOST:PORT") from None
+    return host, port
 
 
 def _security(tls: dict[str, str] | None) -> Any:

@@ -44,12 +44,18 @@ def heads(checkpoint: str | Path, text: str) -> Heads:
         A = tuple(block.attention.A[0] for block in pullback.stack.blocks)
     except AttributeError:
         raise ValueError(f"{checkpoint}: its blocks keep no attention matrix that could be drawn") from None
-    return Heads(A, [chr(byte) if 32 < byte < 127 else "·" for byte in tokens.tolist()])
+    return Heads(A, [_sign(byte) for byte in tokens.tolist()])
+
+
+def _sign(byte: int) -> str:
+    """A byte as it is written beside the rows: a letter of ASCII as it is, a space as ·, any other in two hexadecimal digits."""
+    return "·" if byte == 32 else chr(byte) if 32 < byte < 127 else f"{byte:02x}"
 
 
 def draw_heads(found: Heads) -> Figure:
     """A row of pictures for each block, from the first to the last: byte i looks, at byte j; dark is much weight."""
     rows, columns, n = len(found.A), len(found.A[0]), len(found.signs)
+    upright = all(len(sign) == 1 for sign in found.signs)
     fig, axes = figure(rows, columns, width=4.5 * columns, height=4.7 * rows, squeeze=False)
     for (block, head), ax in np.ndenumerate(axes):
         A = found.A[block][head]
@@ -58,6 +64,7 @@ def draw_heads(found: Heads) -> Figure:
         ax.tick_params(length=0, labelsize=min(18, 260 / n))
         ax.set_yticks(range(n), found.signs) if n <= NAMED else ax.set_yticks([])
         ax.set_xticks(range(n), found.signs) if n <= NAMED and A.shape[-1] == n else ax.set_xticks([])
+        ax.tick_params(axis="x", rotation=0 if upright else 90)
     outer_labels(axes, "… at $j$", "byte $i$ looks …")
     return fig
 

@@ -290,7 +290,10 @@ class SequenceModel(Model):
             X, _ = self._embed(params, tokens, first=first)
             N, blocks = self.body.step(params.stack, X, None if state is None else state.blocks)
             return self._answer(params, N)[0], Written(longer, blocks, None)
-        everything = tokens if state is None else np.concatenate([state.tokens, tokens], -1)
+        before: Any = tokens[..., :0] if state is None else state.tokens
+        if before.shape[-1] != first:
+            raise ValueError(f"state: its tokens should be {first}, as its length is, are {before.shape[-1]}")
+        everything = np.concatenate([before, tokens], -1)
         logits, _ = self(params, everything)
         return logits[..., first:, :], Written(longer, None, everything)
 

@@ -134,6 +134,8 @@ class MemoryStack(Stack):
     ) -> tuple[Array, Any]:
         """New tokens after those in the states: the same as segment by segment, each with the memory that it finds."""
         states = Reading(0, (None,) * self.depth) if states is None else states
+        if not 0 <= states.place <= self.segment:
+            raise ValueError(f"states.place: {states.place} should be from 0 to {self.segment}, a segment")
         rows = []
         while X.shape[-2] or not rows:
             if states.place == self.segment:

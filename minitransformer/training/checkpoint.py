@@ -4,6 +4,20 @@ Written in one step (files.py): whatever happens, kill, full disk or power cut, 
 the new one, whole. The same state, saved by the same program on the same machine, gives the same bytes. A digest of all bytes
 stands among them, so a byte that has changed since is noticed; and the description is compared with the arrays before
 anything is made of it (description.py).
+
+A model that was trained in a loop of one's own is saved with its parameters in place of those that `start` draws:
+
+    from minitransformer.training.checkpoint import Checkpoint, save
+    from minitransformer.training.choices import Training
+    from minitransformer.training.loop import start
+    from minitransformer.training.schedule import Cosine
+
+    training = Training(steps=100, batch=4, schedule=Cosine(1e-3, 100))  # what the loop did, or came near
+    state = start(model, training)._replace(step=100, params=params)
+    save("mine.safetensors", Checkpoint(model, training, state, {"task": "text"}))
+
+Then `load("mine.safetensors")`, `minitransformer generate mine.safetensors` and `minitransformer look` read it. To train on,
+`state` needs the means of the optimiser, too: `_replace(optimiser=…)`.
 """
 
 import contextlib

@@ -211,6 +211,18 @@ def test_a_copy_holds_no_outputs_and_the_book_stays_as_it_is(made, monkeypatch, 
     assert {path: path.read_bytes() for path in notebooks(made)} == before
 
 
+def test_a_copy_holds_no_solutions_and_links_to_them(root, tmp_path):
+    (path,) = navigation.blank(root, notebooks(root)[2:3], tmp_path / "mine")
+    text = path.read_text(encoding="utf-8")
+    assert "mt.check_exercise(" in text
+    assert "<details>" not in text
+    assert "<summary>" not in text
+    assert "q, *_ = np.linalg.lstsq" not in text  # of the solution of 2.5
+    assert "[Solution of 2.5](" in text
+    link = next(link for link in links(nbformat.read(path, as_version=4)) if "02_self" in link)
+    assert (path.parent / link.partition("#")[0]).resolve() == notebooks(root)[2]
+
+
 def test_what_a_reader_wrote_is_not_overwritten(made, monkeypatch, capsys):
     monkeypatch.chdir(made)
     (made / "mine").mkdir()

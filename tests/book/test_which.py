@@ -1,5 +1,7 @@
 """`minitransformer which`: what it asks, what it prints, and what it refuses."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,13 @@ def test_the_lines_are_those_of_the_rows_that_fit_and_not_too_wide(n, options):
     assert max(map(len, lines)) <= COLUMNS
     what = 1 if options.get("backward") else 0
     fitting = table().fitting(n, what, **{name: options[name] for name in options if name != "backward"})
-    assert names_in(lines) == [row.name for row in fitting]
+    assert sorted(names_in(lines)) == sorted(row.name for row in fitting)
+    shown = [float(line[24:33]) for line in lines if names_in([line]) and line[32] != "—"]
+    assert len(shown) == len(fitting)
+    assert shown == sorted(shown)
+    head = next(line for line in lines if "of dense " in line and "MiB" in line)
+    explained = [line[:8].strip() for line in lines if len(line) > 10 and line[8:10] == "  "]
+    assert re.split(" {2,}", head.strip()) == [name for name in explained if name in which.COLUMN]
     assert "is noise." in " ".join(line.strip() for line in lines)
 
 

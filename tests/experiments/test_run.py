@@ -361,10 +361,13 @@ def test_what_is_damaged_is_not_taken_for_nothing(go, tmp_path, name):
 
 
 def test_a_record_that_lacks_nothing_is_left_alone(go, monkeypatch):
-    """Neither written again, nor is anybody asked for a scheduler."""
+    """Neither written again, nor is anybody asked for a scheduler; but what is no address of one is refused."""
     path = go(2)
     before = path.stat()
     assert go(2, scheduler="tcp://127.0.0.1:9") == path
+    for address in ("nonsense", "127.0.0.1:9", "x://y:1", "tcp://y:z", "tcp://y:99999", ""):
+        with pytest.raises(ExperimentError, match=rf"^--scheduler {address}: \S.*; write tcp://HOST:PORT$"):
+            go(2, scheduler=address)
     after = path.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # it may be read
 

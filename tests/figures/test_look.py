@@ -1,5 +1,7 @@
 """One's own model, opened: a picture for each head, and one line where there is nothing to be drawn."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,7 @@ def made(path, **choices):
 def test_each_head_has_its_matrix_and_its_picture(path, choices):
     """Rows sum to one and look back only; the bytes of the text stand beside them."""
     found = heads(made(path, **choices), "a é\nb")
-    assert found.signs == ["a", "·", "·", "·", "·", "b"]
+    assert found.signs == ["a", "·", "c3", "a9", "0a", "b"]
     assert [A.shape for A in found.A] == [(2, 6, 6)] * 2
     for A in found.A:
         assert np.allclose(A.sum(-1), 1, atol=1e-5)
@@ -42,6 +44,17 @@ def test_each_head_has_its_matrix_and_its_picture(path, choices):
     for ax, A in zip(fig.axes, [A for block in found.A for A in block], strict=True):
         assert np.array_equal(ax.images[0].get_array(), A)
         assert [label.get_text() for label in ax.get_yticklabels()] == found.signs
+
+
+def test_the_bytes_of_other_scripts_are_told_apart_and_do_not_overlap(path):
+    found = heads(made(path), "日本")
+    assert found.signs == ["e6", "97", "a5", "e6", "9c", "ac"]
+    fig = draw_heads(found)
+    fig.draw_without_rendering()
+    for ax in fig.axes:
+        boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
+        assert len(boxes) == 6
+        assert all(one.x1 <= next_.x0 for one, next_ in pairwise(boxes))
 
 
 def test_a_long_text_is_drawn_without_its_bytes(path):

@@ -15,8 +15,9 @@ from safetensors.numpy import load as arrays_in
 from safetensors.numpy import save as to_bytes
 
 import minitransformer as mt
-from minitransformer import files
+from minitransformer import cli, files
 from minitransformer.models import EncoderDecoder, LanguageModel
+from minitransformer.training import checkpoint
 from minitransformer.training.checkpoint import (
     BLANK,
     KEY,
@@ -385,3 +386,17 @@ def test_the_lock_of_a_killed_process_is_nobodys(path):
     with alone(path):
         pass
     assert list(path.parent.iterdir()) == []
+
+
+def test_the_docstring_saves_a_model_of_a_loop_of_one_s_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = LanguageModel(context=16, width=8, depth=1, heads=2)
+    params = model.init(np.random.default_rng(5), np.float32)
+    code = [line[4:] for line in checkpoint.__doc__.splitlines() if line.startswith("    ")]
+    exec("\n".join(code), {"model": model, "params": params})
+    found = load("mine.safetensors")
+    assert found.model == model
+    for (_, kept), (_, own) in zip(mt.tree_items(found.state.params), mt.tree_items(params), strict=True):
+        np.testing.assert_array_equal(kept, own)
+    assert cli.main(["generate", "mine.safetensors", "a", "--length", "3"]) == 0
+    assert cli.main(["look", "mine.safetensors", "a"]) == 0

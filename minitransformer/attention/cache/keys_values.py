@@ -19,6 +19,11 @@ def claim(written: list[int], length: int, now: int) -> bool:
     return filled == length
 
 
+def writeable(K: Array, V: Array) -> bool:
+    """Whether rows can be written into both; a state that was mapped from a file, say, is copied instead."""
+    return K.flags.writeable and V.flags.writeable
+
+
 def must_follow(K: Array, V: Array, known_keys: Array, known_values: Array) -> None:
     """Raise ValueError for keys and values of other samples, heads, widths or dtypes than those in the state."""
     for new, known in ((K, known_keys), (V, known_values)):
@@ -63,7 +68,7 @@ class KeysValues(DecodingState):
         if not 0 <= self.length <= self.K.shape[-2] == self.V.shape[-2]:
             raise ValueError(f"state: {self.length} positions do not fit room of {self.K.shape} and {self.V.shape}")
         now = self.length + n
-        if now <= self.K.shape[-2] and claim(self.written, self.length, now):
+        if now <= self.K.shape[-2] and writeable(self.K, self.V) and claim(self.written, self.length, now):
             return KeysValues(self.K, self.V, now, self.written)
         room = max(2 * now, 64)
         return KeysValues(_wider(self.keys, room), _wider(self.values, room), now, [now])

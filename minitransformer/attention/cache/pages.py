@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries
-from minitransformer.attention.cache.keys_values import claim, must_follow
+from minitransformer.attention.cache.keys_values import claim, must_follow, writeable
 from minitransformer.attention.flash import find, finish, join, nothing_found
 from minitransformer.gather_scatter import for_each_head
 from minitransformer.marks import DecodingState
@@ -37,6 +37,8 @@ class Paged(DecodingState):
     pages: tuple[Page, ...]
     length: int
     size: int
+
+    many = ("pages",)  # as many as the text needs; a step that begins one may leave fewer
 
     @classmethod
     def of(cls, K: Array, V: Array, size: int) -> "Paged":
@@ -71,6 +73,9 @@ class Paged(DecodingState):
         """The state after these n more positions; one page at most is copied. ValueError for keys of other samples or heads."""
         last = self.pages[-1]
         must_follow(K, V, last.K, last.V)
+        full = len(self.pages) * self.size
+        if not full - self.size <= self.length <= full or self.size != last.K.shape[-2]:
+            raise ValueError(f"state: {self.length} positions do not fit {len(self.pages)} pages of {self.size}")
         pages, length = list(self.pages), self.length
         while K.shape[-2]:
             at = length - (len(pages) - 1) * self.size  # in the last page
@@ -78,7 +83,8 @@ class Paged(DecodingState):
                 pages.append(Page(np.zeros_like(last.K), np.zeros_like(last.V), [0]))
                 at = 0
             n = min(self.size - at, K.shape[-2])
-            if not claim(pages[-1].written, at, at + n):  # another state has gone on in this page
+            free = writeable(pages[-1].K, pages[-1].V)
+            if not free or not claim(pages[-1].written, at, at + n):  # another state has gone on in this page
                 pages[-1] = Page(pages[-1].K.copy(), pages[-1].V.copy(), [at + n])
             pages[-1].K[..., at : at + n, :], pages[-1].V[..., at : at + n, :] = K[..., :n, :], V[..., :n, :]
             K, V, length = K[..., n:, :], V[..., n:, :], length + n

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.cache.keys_values import claim, must_follow
+from minitransformer.attention.cache.keys_values import claim, must_follow, writeable
 from minitransformer.marks import DecodingState
 from minitransformer.typing import Array
 
@@ -86,7 +86,8 @@ class Recent(DecodingState):
                 f"state: {self.end} of {self.length} positions do not fit room of {self.K.shape} and {self.V.shape}"
             )
         n = K.shape[-2]
-        if self.end + n > self.K.shape[-2] or not claim(self.written, self.end, self.end + n):
+        fits = self.end + n <= self.K.shape[-2] and writeable(self.K, self.V)
+        if not fits or not claim(self.written, self.end, self.end + n):
             self = self._moved(n)
         end = self.end + n
         self.K[..., self.end : end, :], self.V[..., self.end : end, :] = K, V

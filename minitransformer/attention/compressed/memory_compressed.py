@@ -244,6 +244,9 @@ class MemoryCompressed(Core):
         if state is None:
             no_K, no_V = (np.zeros_like(X[..., :0, :]) for X in (K, V))
             state = MemoryCompressedState(KeysValues.of(no_K, no_V), no_K, no_V, 0)
+        there = state.blocks.length * self.stride + state.K.shape[-2]
+        if state.length != there or state.V.shape[-2] != state.K.shape[-2]:
+            raise ValueError(f"state: blocks and keys of {there} positions do not belong to {state.length} positions")
         K, V = np.concatenate([state.K, K], -2), np.concatenate([state.V, V], -2)
         over = K.shape[-2] // self.stride * self.stride
         blocks, n = state.blocks, Q.shape[-2]

@@ -1,0 +1,102 @@
+"""`minitransformer exercises`: run notebooks in which exercises were answered, and gather what the checkers say.
+
+Each notebook runs in a process of its own, in its folder, and nothing is written into it. A cell that raises is passed over.
+What counts is what a notebook prints: one that prints "Exercise 2.1 is right." itself is believed.
+"""
+
+import asyncio
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from minitransformer import files, terminal
+from minitransformer.book import book
+
+ASKED = re.compile(r"""check_exercise\(\s*["'](\d+\.\d+)["']""")
+SAID = re.compile(r"^Exercise (\d+\.\d+)(?:,| is)? (right\.|not yet: .*|waits for your answer\.)$", re.MULTILINE)
+LONGEST_CELL = 300  # seconds, after which it is interrupted
+
+
+def report(paths: Sequence[Path]) -> Iterator[str]:
+    """The lines on each notebook, as soon as it has run; of several notebooks, a table at the end.
+
+    raises   BookError for a file that is no notebook, before any of them runs, or where no notebook can be run
+    """
+    book.jupyter()
+    notebooks = [_read(path) for path in paths]
+    marks: dict[Path, dict[str, str]] = {}
+    for path, notebook in zip(paths, notebooks, strict=True):
+        marks[path] = asyncio.run(mark(notebook, path))
+        kinds = [_kind(said) for said in marks[path].values()]
+        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        yield f"{path}: {counts or 'no exercise'}"
+        yield from (f"  {number:<6} {terminal.shown(said)}" for number, said in marks[path].items())
+    if len(paths) > 1:
+        yield from ("", *_table(marks))
+
+
+def _read(path: Path) -> Any:
+    import nbformat
+
+    try:
+        return nbformat.read(path, as_version=4)
+    except OSError:
+        raise
+    except Exception as error:  # nbformat has many words for it
+        raise book.BookError(f"{path}: should be a notebook ({type(error).__name__})") from None
+
+
+async def mark(notebook: Any, path: Path) -> dict[str, str]:
+    """What the checkers say of each exercise of a notebook, in its order; and why, where one could say nothing."""
+    Client, AsyncKernelManager, failures = book.jupyter()
+    died = "its kernel died"
+    with tempfile.TemporaryDirectory("", "minitransformer-", files.temporary(), ignore_cleanup_errors=True) as name:
+        place = Path(name)
+        (place / ".surroundings").mkdir()
+        client = Client(
+            notebook,
+            km=AsyncKernelManager(kernel_name="python3", connection_file=str(place / "kernel.json")),
+            timeout=LONGEST_CELL,
+            interrupt_on_timeout=True,
+            startup_timeout=book.LONGEST_START,
+            allow_errors=True,
+            record_timing=False,
+            coalesce_streams=True,
+            shutdown_kernel="immediate",
+            extra_arguments=["--IPKernelApp.log_level=40"],
+            resources={"metadata": {"path": str(path.resolve().parent)}},
+        )
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs = []
+        try:
+            await client.async_execute(env=book.surroundings(place, place))
+        except failures:
+            pass  # dead, and what it had printed counts
+        except RuntimeError as error:
+            died = f"its kernel did not start: {error}"
+    found: dict[str, str] = {}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            said = SAID.findall("".join(out.get("text", "") for out in cell.outputs if out.get("name") == "stdout"))
+            raised = [f"{out.ename}: {out.evalue}".splitlines()[0] for out in cell.outputs if "ename" in out]
+            why = f"raised {raised[0]}" if raised else "no answer" if cell.execution_count else died
+            found |= dict.fromkeys(ASKED.findall(cell.source), why) | dict(said)
+    return found
+
+
+def _kind(said: str) -> str:
+    """The first words of a mark, which stand for it in a table."""
+    return next((kind for kind in ("right", "not yet", "waits", "raised") if said.startswith(kind)), "no answer")
+
+
+def _table(marks: dict[Path, dict[str, str]]) -> Iterator[str]:
+    """A row for each notebook, a column for each exercise that one of them has."""
+    numbers = sorted({number for one in marks.values() for number in one}, key=lambda n: [*map(int, n.split("."))])
+    wide = max(len(str(path)) for path in marks)
+    yield (f"{'':{wide}}" + "".join(f"  {number:<9}" for number in numbers)).rstrip()
+    for path, one in marks.items():
+        row = "".join(f"  {_kind(one[number]) if number in one else '—':<9}" for number in numbers)
+        yield f"{path!s:{wide}}{row}".rstrip()

@@ -1,0 +1,55 @@
+"""Notebooks that were handed in are marked: by what the checkers print, whatever else goes wrong in them."""
+
+import nbformat
+import pytest
+
+from minitransformer import cli
+from minitransformer.book import marking
+
+pytest.importorskip("nbclient")
+
+CHECK = "import minitransformer as mt\nmt.check_exercise('{}', {})"
+RIGHT = CHECK.format("2.1", "[4/11, 1/11, 2/11, 4/11]")
+
+
+def hand_in(path, *cells):
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    return path.read_bytes()
+
+
+def test_what_is_right_what_is_not_yet_what_waits_and_what_raises(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(marking, "LONGEST_CELL", 20)
+    (tmp_path / "data.txt").write_text("beside the notebook")
+    cells = RIGHT, CHECK.format("2.2", "[1, 2, 3, 4]"), CHECK.format("2.3", "oops"), CHECK.format("2.8", "...")
+    before = hand_in(tmp_path / "anna.ipynb", "assert open('data.txt').read()", "1 / 0", *cells)
+    hand_in(tmp_path / "ben.ipynb", "while True: pass", RIGHT, "import os; os._exit(3)", CHECK.format("2.10", 3))
+    assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 0
+    lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
+    assert lines[0] == "anna.ipynb: 1 right, 1 not yet, 1 raised, 1 waits"
+    assert lines[1].split() == ["2.1", "right."]
+    assert lines[2].startswith("  2.2    not yet: A constant added to the row changes nothing.")
+    assert lines[3] == "  2.3    raised NameError: name 'oops' is not defined"
+    assert lines[4] == "  2.8    waits for your answer."
+    assert lines[5:9] == ["ben.ipynb: 1 right, 1 no answer", "  2.1    right.", "  2.10   its kernel died", ""]
+    assert [line.split() for line in lines[9:]] == [
+        ["2.1", "2.2", "2.3", "2.8", "2.10"],
+        ["anna.ipynb", "right", "not", "yet", "raised", "waits", "—"],
+        ["ben.ipynb", "right", "—", "—", "—", "no", "answer"],
+    ]
+    assert (tmp_path / "anna.ipynb").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["anna.ipynb", "ben.ipynb", "data.txt"]
+
+
+@pytest.mark.parametrize("content", ["no JSON", "[]", '{"cells": 3}'])
+def test_what_is_no_notebook_is_refused_before_any_runs(content, tmp_path, capsys):
+    hand_in(tmp_path / "anna.ipynb", "open('it ran', 'w')")
+    (tmp_path / "ben.ipynb").write_text(content)
+    assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 1
+    assert f"{tmp_path / 'ben.ipynb'}: should be a notebook" in capsys.readouterr().err
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_help_says_whose_code_runs(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["exercises", "--help"])
+    assert "Their code runs with all that you may do" in " ".join(capsys.readouterr().out.split())
