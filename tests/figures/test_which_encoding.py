@@ -1,4 +1,4 @@
-"""The tree that ends chapter 06: each leaf holds what the registry and the records give, and not by a hair."""
+"""The tree that ends chapter 06: each leaf holds what the registry and the records give, and most names not by a hair."""
 
 import numpy as np
 import pytest
