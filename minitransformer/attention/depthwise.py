@@ -98,6 +98,9 @@ def depthwise_convolution(
     if before is not None:
         rows[..., :left, :, :] = before
     Y = np.zeros_like(X) if b is None else np.zeros_like(X) + b
-    for s in range(K):
-        Y += A[..., s, :] * rows[..., s : s + n, :, :]
+    if n == 1:
+        Y += (A * rows.swapaxes(-2, -3)[..., None, :, :, :]).sum(-2)
+    else:
+        for s in range(K):
+            Y += A[..., s, :] * rows[..., s : s + n, :, :]
     return Y, DepthwisePullback(rows, A, b, left)

@@ -21,7 +21,7 @@ from minitransformer.arrays import must_broadcast, one_dtype, refuse_indivisible
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Mixer
-from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, RMSNormPullback, affine, linear, rms_norm
@@ -285,22 +285,23 @@ class Latent(Mixer):
             Z = rms_norm(affine(X, params.W_dq), params.gamma_q)[0]
         Q, Q_R = (split_heads(affine(Z, W), self.heads) for W in (params.W_q, params.W_qr))
         C = rms_norm(affine(X, params.W_dc), params.gamma_c)[0]
-        K_R = affine(X, params.W_kr)
-        Q_R, K_R = (self._rope.turn(R, first=first, length=first + n)[0] for R in (Q_R, K_R))
+        turned = np.concatenate([Q_R, affine(X, params.W_kr)[..., None, :, :]], -3)
+        turned, _ = self._rope.turn(turned, first=first, length=first + n)
+        Q_R, K_R = turned[..., :-1, :, :], turned[..., -1, :, :]
         rows = np.concatenate([C, K_R], -1)
         nothing = rows[..., :0]  # a state of keys alone
         state = KeysValues.of(rows, nothing) if state is None else state.extended(rows, nothing)
         if n == 1:
-            Y = self._one(params, Q, Q_R, state.keys)
+            Y = self._one(params, Q, Q_R, state)
         else:
             C, K_R = state.keys[..., :r], state.keys[..., r:]
             Y, _ = latent_attention(Q, Q_R, C, K_R, params.W_uk, params.W_uv, causal=True, absorbed=n <= ABSORBED)
         return affine(merge_heads(Y), params.W_o), state
 
-    def _one(self, params: LatentParams, Q: Array, Q_R: Array, rows: Array) -> Array:
-        """The absorbed form for one new token: its H heads are H queries to the same rows, all of which they see."""
+    def _one(self, params: LatentParams, Q: Array, Q_R: Array, state: KeysValues) -> Array:
+        """The absorbed form for one new token: its H heads share the rows [C | K_R], of which only C is a value."""
         r, scale = self._rank, 1 / math.sqrt(Q.shape[-1] + Q_R.shape[-1])
-        W_uk, W_uv = split_heads(params.W_uk, self.heads), split_heads(params.W_uv, self.heads)
-        queries = np.concatenate([Q @ W_uk.mT, Q_R], -1)[..., 0, :]
-        U, _ = dot_product_attention(queries, rows, rows[..., :r], scale=scale)
-        return U[..., None, :] @ W_uv
+        W_uk, W_uv = (W.reshape(r, self.heads, -1).swapaxes(0, 1) for W in (params.W_uk, params.W_uv))
+        rows = state.K[..., None, :, :]
+        U = attend_to_buffer(np.concatenate([Q @ W_uk.mT, Q_R], -1), rows, rows, state.length, scale=scale)
+        return U[..., :r] @ W_uv

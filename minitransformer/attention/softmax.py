@@ -8,7 +8,6 @@ Y = softmax(S) V, and e^b in every denominator                               sin
 Two stages stand beside the core, in multi_head.py, and are asked for here: `norm` of queries and keys, and the `gate` of Y.
 """
 
-import functools
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from minitransformer.arrays import FEW
 from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
-from minitransformer.attention.cache.recent import Kept, Recent, positions
+from minitransformer.attention.cache.recent import Kept, Recent
 from minitransformer.attention.core import Core, NothingLearnedPullback
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sink import LearnedSink
@@ -27,7 +26,6 @@ from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
 
-SHORT = 256  # rows of a state, at most, that are copied so that no mask is needed
 PIECE = 64  # tokens that `_read` takes at a time, after a text of which most is forgotten
 
 
@@ -173,12 +171,12 @@ class SoftmaxAttention(Core):
             state = KeysValues.of(K, V)
         else:
             state = Recent.of(K[..., :0, :], V[..., :0, :], kept).extended(K, V)
-        m, K, V, bias, mask = state.length if kept is None else state.end, state.K, state.V, None, None
+        m, K, V, bias, mask = state.end, state.K, state.V, None, None
         own, options = self._options(params, Q)
         if self.encoding is not None:
             bias = self.encoding.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)
         if self.pattern is not None:
-            seen = last_rows(self.pattern, n, m, state.length)
+            seen = self.pattern.last_rows(n, m, state.length)
             if not isinstance(seen, slice):
                 mask = seen
             elif seen.start:
@@ -196,20 +194,6 @@ class SoftmaxAttention(Core):
             Y, state = self.step(params, *(X[..., piece : piece + PIECE, :] for X in (Q, K, V)), state=state)
             found.append(Y)
         return np.concatenate(found, -2), state
-
-
-@functools.lru_cache(maxsize=16)
-def last_rows(pattern: Pattern, n: int, m: int, length: int) -> Array | slice:
-    """Which of the m rows of a state the last n queries see: a mask; or the last rows, if they are all that one query sees.
-
-    Kept, for the layers of a model all ask the same. Rows that have others before them are few: they will be copied.
-    """
-    first = 0 if pattern.kept is None else pattern.kept.first
-    j = positions(first, m, length)
-    mask = pattern.sees(j[m - n :, None], j[None], length, causal=True)
-    start = m - np.count_nonzero(mask)
-    few = start == 0 or m - start <= SHORT
-    return slice(start, m) if few and mask.shape == (1, m) and mask[0, start:].all() else mask
 
 
 def softmax_attention(

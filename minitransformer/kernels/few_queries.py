@@ -73,14 +73,24 @@ def attend_few(Q, K, V, bias, mask, causal, m, scale, sink, cap, Y, L):
 
 
 @compiled
-def attend_plainly(Q, K, V, m, scale):
-    """Y of all heads, one after another, for m keys: causal, without bias, mask, sink and cap. One call, for a short text."""
+def attend_to_seen(Q, K, V, mask, first, end, scale):
+    """Y of all heads, one after another, for the keys first … end − 1: causal, without bias, sink and cap. One call for all.
+
+    mask    (1, 0), or for one query which of these keys it sees: (1, end − first), or a row for each head of a sample
+    """
     Y, L = np.empty((len(Q), Q.shape[1], V.shape[2]), Q.dtype), np.empty(Q.shape[1], Q.dtype)
     no_sink, no_cap = Q.dtype.type(-np.inf), Q.dtype.type(0)
-    bias, mask, sharing = np.empty(0, Q.dtype), np.empty((1, 0), np.bool_), len(Q) // len(K)
+    bias, sharing, m = np.empty(0, Q.dtype), len(Q) // len(K), end - first
     for b in range(len(Q)):
-        attend_few(Q[b], K[b // sharing], V[b // sharing], bias, mask, True, m, scale, no_sink, no_cap, Y[b], L)
+        k, v, row = K[b // sharing, first:], V[b // sharing, first:], b % len(mask)
+        attend_few(Q[b], k, v, bias, mask[row : row + 1], True, m, scale, no_sink, no_cap, Y[b], L)
     return Y
+
+
+@compiled
+def attend_plainly(Q, K, V, m, scale):
+    """`attend_to_seen` for all of the first m keys."""
+    return attend_to_seen(Q, K, V, np.empty((1, 0), np.bool_), 0, m, scale)
 
 
 @compiled

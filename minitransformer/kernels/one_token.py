@@ -5,8 +5,8 @@
     behind    x ← x + y W_o + b_o
               x ← x + f(LN(x) W₁ + b₁) W₂ + b₂                     or (f(LN(x) W₁ + b₁) ⊙ (LN(x) W₃ + b₃)) W₂ + b₂
 
-For dense softmax attention the core is here too, and all blocks are one call: K and V get one row more, in the room that the
-state has, and y = softmax(q Kᵀ/√d) V, head by head.
+For softmax attention, dense or to the keys of a pattern, the core is here too, and all blocks are one call: K and V get one row
+more, in the room that the state has, and y = softmax(q Kᵀ/√d) V, head by head.
 
 Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here a
 block is two calls and its core's step, with one row of a table that says where its arrays are. (An array takes 0.3 µs to hand
@@ -26,13 +26,14 @@ from numba.extending import intrinsic
 
 from minitransformer.arrays import FEW, for_reading
 from minitransformer.kernels.compiling import compiled, inlined
-from minitransformer.kernels.few_queries import attend_plainly
+from minitransformer.kernels.few_queries import attend_to_seen
 from minitransformer.kernels.few_rows import KINDS, gated_layers, norm_rows, product, two_layers
 from minitransformer.kernels.pointwise import GATES
 from minitransformer.kernels.tiles import put
 from minitransformer.typing import Array
 
 EPS = 1e-6  # of `rms_norm`, which makes queries and keys of length √d
+EVERY_KEY = np.empty((1, 0), np.bool_)
 KEPT = 128  # blocks whose addresses are remembered, at most
 
 # A row says where the arrays of a block are. First the addresses of these twelve; W₃ and b₃ may be empty. Then five numbers for
@@ -128,16 +129,21 @@ def behind(X, Y, row, hidden, eps, centre, kind, gate):
 
 
 @compiled
-def through_blocks(X, rows, rooms, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale, kind, gate):
-    """X (B, D) through all blocks; `rooms` has for each block the addresses of K and V, and how many rows fit there."""
+def through_blocks(
+    X, rows, rooms, mask, first, end, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale, kind, gate
+):
+    """X (B, D) through all blocks; `rooms` has for each block the addresses of K and V, and how many rows fit there.
+
+    Row end − 1 of K and V is filled; the keys first … end − 1 are those that the mask of `attend_to_seen` is for.
+    """
     B, columns = len(X), len(X) * G * d
     for b in range(len(rows)):
         room, of_all = rooms[b], before(X, rows[b], d, cos, sin, position, interleaved, eps, centre)
         K, V = carray(at(room[0], X), (B, G, room[2], d)), carray(at(room[1], X), (B, G, room[2], d))
-        put_row(V, of_all[:columns].reshape(B, G * d), position)
-        put_row(K, of_all[len(of_all) - columns :].reshape(B, G * d), position)
+        put_row(V, of_all[:columns].reshape(B, G * d), end - 1)
+        put_row(K, of_all[len(of_all) - columns :].reshape(B, G * d), end - 1)
         Q = of_all[columns : len(of_all) - columns].reshape(-1, 1, d)
-        Y = attend_plainly(Q, K.reshape(B * G, room[2], d), V.reshape(B * G, room[2], d), position + 1, scale)
+        Y = attend_to_seen(Q, K.reshape(B * G, room[2], d), V.reshape(B * G, room[2], d), mask, first, end, scale)
         X = behind(X, Y.reshape(B, Y.size // B), rows[b], hidden, eps, centre, kind, gate)
     return X
 
@@ -193,16 +199,16 @@ class Known:
             self.cos, self.sin = map(for_reading, rotate.table(position + 1, self.dtype))
         return self.cos, self.sin, position, rotate is not None and rotate.layout == "interleaved"
 
-    def rooms(self, states: tuple[Any, ...], shape: tuple[int, ...], m: int) -> Array | None:
+    def rooms(self, states: tuple[Any, ...], shape: tuple[int, ...]) -> Array | None:
         """For each block the addresses of K and V, and how many rows they have room for; None if the states don't fit.
 
         shape    (*batch, G, d), which K and V (*batch, G, room, d) should have without their rows
-        m        the length that each state should have
+        The states should all have one length, and as many rows.
         """
         buffers: list[Array] = []
         for state in states:
             buffers += state.K, state.V
-            if state.length != m:
+            if (state.length, state.end) != (states[0].length, states[0].end):
                 return None
         before, same, rooms = self.last
         if shape != before or not all(map(is_, buffers, same)):
@@ -224,7 +230,7 @@ def known(block: Any, params: tuple[Any, ...]) -> Known:
 
     The streams of a core stand in a dict, whose arrays a reader may have replaced: their ids have to be the same, too.
     """
-    streams = (params[0].attention.streams or {}).values()
+    streams = [stream for own in params for stream in (own.attention.streams or {}).values()]
     key = id(block), *map(id, params), *(id(X) for stream in streams for X in stream)
     if (found := _looked_at.get(key)) is None:
         while _looked_at and sum(len(one.params) for one in list(_looked_at.values())) + len(params) > KEPT:
@@ -250,41 +256,51 @@ def _network(block: Any) -> tuple[Any, ...]:
     return norm.eps, norm.kind == "layer", *((KINDS[block.ffn.activation], -1) if gate is None else (-1, GATES[gate]))
 
 
+def _seen(core: Any, end: int, m: int) -> tuple[Array, int]:
+    """The mask of `attend_to_seen` for the last of m positions, and its first key, among the `end` rows of a state."""
+    seen = slice(0, end) if core.pattern is None else core.pattern.last_rows(1, end, m)
+    return (EVERY_KEY, seen.start) if isinstance(seen, slice) else (for_reading(seen.reshape(-1, end)), 0)
+
+
 def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
     """`Block.step` of all blocks, which are like this one, for one token of each sample, X (*batch, 1, D); None if it can't be.
 
-    The states are those of softmax attention: keys and values, which get one row more.
+    The states are those of softmax attention: keys and values, all or those that its pattern sees; they get one row more.
     """
-    attention, m = block.attention, states[0].length + 1
+    attention = block.attention
     if (found := _known_for(block, params, X)) is None:
         return None
     d, G = attention.d, attention._groups
     states = tuple([state.with_room(1) for state in states])
-    rooms = found.rooms(states, (*X.shape[:-2], G, d), m)
+    rooms = found.rooms(states, (*X.shape[:-2], G, d))
     if rooms is None:
         return None
-    eps, centre, kind, gate = _network(block)
+    (m, end), (eps, centre, kind, gate) = (states[0].length, states[0].end), _network(block)
     Y = through_blocks(
-        *(X.reshape(-1, block.width), found.rows, rooms, G, d, *found.angles(m - 1)),
-        *(block.ffn.hidden, eps, centre, 1 / math.sqrt(d), kind, gate),
+        *(X.reshape(-1, block.width), found.rows, rooms, *_seen(attention.core, end, m), end),
+        *(G, d, *found.angles(m - 1), block.ffn.hidden, eps, centre, 1 / math.sqrt(d), kind, gate),
     )
     return Y.reshape(X.shape), states
 
 
-def around_core(block: Any, params: Any, X: Array, state: Any) -> tuple[Array, Any] | None:
-    """`Block.step` for one token of each of a few samples, whatever the core, in two calls around it; None if it can't be."""
-    batch, found = X.shape[:-2], _known_for(block, (params,), X)
-    if found is None or len(rows := X.reshape(-1, block.width)) > FEW:
+def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
+    """`Block.step` of all blocks, which are like this one, for one token of each of a few samples, whatever their core is.
+
+    Each block is two calls around its core; None if they can't be.
+    """
+    batch, found = X.shape[:-2], _known_for(block, params, X)
+    lengths = {0 if state is None else state.length for state in states}
+    if found is None or len(rows := X.reshape(-1, block.width)) > FEW or len(lengths) > 1:
         return None
-    attention, row = block.attention, found.rows[0]
-    eps, centre, kind, gate = _network(block)
-    angles = found.angles(0 if state is None else state.length)
-    of_all = before(rows, row, attention.d, *angles, eps, centre)
-    arrays, start = [], 0
+    attention, hidden, (eps, centre, kind, gate) = block.attention, block.ffn.hidden, _network(block)
+    angles, places, longer = found.angles(lengths.pop()), [], []
     for p in found.projections:
-        stop = start + len(rows) * p.heads * p.width
-        arrays.append(of_all[start:stop].reshape(*batch, p.heads, 1, p.width))
-        start = stop
-    Y, state = attention._go_on(params.attention, arrays, state)
-    Y = for_reading(Y.reshape(len(rows), -1))
-    return behind(rows, Y, row, block.ffn.hidden, eps, centre, kind, gate).reshape(X.shape), state
+        start = places[-1][1] if places else 0
+        places.append((start, start + len(rows) * p.heads * p.width, (*batch, p.heads, 1, p.width)))
+    for own, row, state in zip(params, found.rows, states, strict=True):
+        of_all = before(rows, row, attention.d, *angles, eps, centre)
+        arrays = [of_all[start:stop].reshape(shape) for start, stop, shape in places]
+        Y, state = attention._go_on(own.attention, arrays, state)
+        rows = behind(rows, for_reading(Y.reshape(len(rows), -1)), row, hidden, eps, centre, kind, gate)
+        longer.append(state)
+    return rows.reshape(X.shape), tuple(longer)

@@ -6,12 +6,13 @@
 F is attention first (or another mixer), then the feed-forward network. A decoder block has cross-attention between the two.
 """
 
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.attention import Mixer, MultiHeadAttention, SoftmaxAttention
+from minitransformer.attention import Mixer, MultiHeadAttention, Sinks, SoftmaxAttention
 from minitransformer.checks import choose, frozen
 from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import Activation, FeedForward
@@ -267,11 +268,11 @@ class Block(OldFieldsRefused):
 
     @cached_property
     def usual(self) -> bool:
-        """Whether one loop can do the whole block: as `of_heads`, and its core is dense softmax attention."""
-        return self.of_heads and getattr(self.attention, "core", None) in (
-            SoftmaxAttention(),
-            SoftmaxAttention(norm="rms"),
-        )
+        """Whether one loop can do the whole block: as `of_heads`, and its core is softmax attention, dense or with a pattern."""
+        core = self.attention.core if self.of_heads else None  # type: ignore[attr-defined]
+        if isinstance(core, Sinks):
+            return core.rotate is None and core.encoding is None
+        return isinstance(core, SoftmaxAttention) and replace(core, pattern=None, norm=None) == SoftmaxAttention()
 
     @checked
     def step(
@@ -281,8 +282,8 @@ class Block(OldFieldsRefused):
         if X.shape[-2] == 1 and self.of_heads and (loops := loops_in("one_token")):
             if self.usual and state is not None and (done := loops.one_token(self, (params,), X, (state,))):
                 return done[0], done[1][0]
-            if done := loops.around_core(self, params, X, state):
-                return done
+            if done := loops.around_core(self, (params,), X, (state,)):
+                return done[0], done[1][0]
         norm, pre = self._norm.value, self.order == "pre"
         F, state = self.attention.step(params.attention, norm(params.attention_norm, X) if pre else X, state)
         X = X + F if pre else norm(params.attention_norm, X + F)

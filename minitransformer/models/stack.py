@@ -216,15 +216,19 @@ class Stack:
 
     @cached_property
     def _alike(self) -> bool:
-        """Whether all blocks are usual ones, and the same."""
-        return all(block.usual and block == self.blocks[0] for block in self.blocks)
+        """Whether all blocks are the same, and loops can do what is around their cores."""
+        return all(
+            block.of_heads and type(block).step is Block.step and block == self.blocks[0] for block in self.blocks
+        )
 
     def _through_blocks(
         self, params: tuple[BlockParams, ...], X: Array, states: tuple[Any, ...]
     ) -> tuple[Array, tuple[Any, ...]]:
-        if X.shape[-2] == 1 and self._alike and None not in states and (loops := loops_in("one_token")):
-            done = loops.one_token(self.blocks[0], params, X, states)
-            if done is not None:
+        if X.shape[-2] == 1 and self._alike and (loops := loops_in("one_token")):
+            done, all_blocks = None, (self.blocks[0], params, X, states)
+            if self.blocks[0].usual and None not in states:
+                done = loops.one_token(*all_blocks)
+            if done or (done := loops.around_core(*all_blocks)):
                 return done
         longer = []
         for block, own, state in zip(self.blocks, params, states, strict=True):

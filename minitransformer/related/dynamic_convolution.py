@@ -18,7 +18,7 @@ from minitransformer.arrays import as_one_axis, one_dtype, refuse_indivisible
 from minitransformer.attention.core import Mixer, seen_tokens, where_seen
 from minitransformer.attention.depthwise import depthwise_convolution, taps_before
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, affine, dropout, glu, linear, loops_in, softmax
+from minitransformer.functional import LinearPullback, affine, dropout, gated, glu, linear, loops_in, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.marks import DecodingState
 from minitransformer.pullback import Pullback
@@ -92,8 +92,10 @@ def _convolve(
         Y, convolve = loops.depthwise(X, S, left=taps_before(S.shape[-1], causal), softmax=True)
         return Y, FusedPullback(convolve, logits)
     weights, weigh = softmax(S)
-    kept, _ = dropout(np.ones(logits, S.dtype), drop, rng)
-    weights = weights * kept if dropping else weights
+    kept = S.dtype.type(1)
+    if dropping:
+        kept, _ = dropout(np.ones(logits, S.dtype), drop, rng)
+        weights = weights * kept
     Y, convolve = depthwise_convolution(X, weights[..., None], causal=causal, before=before)
     return Y, DroppedPullback(weigh, kept, convolve, weights, logits)
 
@@ -343,7 +345,7 @@ class Convolution(Mixer):
     ) -> tuple[Float[Array, "*batch n {self.width}"], ConvolutionState]:
         """O(K D) for one new token, beside the linear maps."""
         one_dtype(X=X, W_o=params.W_o)
-        V, _ = glu(X, params.U_1, params.U_2, params.b_1, params.b_2)
+        V, _ = gated(affine(X, params.U_1, params.b_1), affine(X, params.U_2, params.b_2), "sigmoid")
         before, length = None, 0
         if state is None:
             rows = np.zeros((*X.shape[:-2], self.taps - 1, self.width), X.dtype)

@@ -116,7 +116,7 @@ def additive_attention(
     n, m = Q.shape[-2], K.shape[-2]
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], m))
-    if causal:
+    if causal and n > 1:  # one query, the last, sees all
         mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
     K, V = those_seen(mask, K, V)
     S, back = additive_scores(Q, K, a)

@@ -208,6 +208,7 @@ class GMLP(Mixer):
         state = KeysValues.of(Z_2, nothing) if state is None else state.extended(Z_2, nothing)
         m = state.length
         self._refuse_longer(m)
-        new = slice(m - X.shape[-2], m)
-        G = np.tril(params.M[new, :m], m - X.shape[-2]) @ state.keys + self._bias(params)[new, None]
+        n, new = X.shape[-2], slice(m - X.shape[-2], m)
+        M = params.M[new, :m] if n == 1 else np.tril(params.M[new, :m], m - n)
+        G = M @ state.keys + self._bias(params)[new, None]
         return linear(Z_1 * G, params.V, params.b_v)[0], state

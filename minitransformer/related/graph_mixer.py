@@ -48,15 +48,19 @@ class AmongTokens(Mixer):
 
     def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:
         """Heads of new tokens after those in the state, with a matrix of pairs, and the longer state."""
-        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
-        n, keys, values, mask = Q.shape[-2], state.keys, state.values, None
-        if self.radius is not None:
-            near = min(n + self.radius, state.length)  # no new token sees further back
-            keys, values = keys[..., state.length - near :, :], values[..., state.length - near :, :]
-            if n > 1:  # one sees them all
-                i, j = np.arange(near - n, near)[:, None], np.arange(near)
-                mask = Window(self.radius).sees(i, j, near, causal=True)
+        n, mask = Q.shape[-2], None
+        state, keys, values = self.seen_by_last(K, V, state)
+        if self.radius is not None and n > 1:  # one sees them all
+            near = keys.shape[-2]
+            i, j = np.arange(near - n, near)[:, None], np.arange(near)
+            mask = Window(self.radius).sees(i, j, near, causal=True)
         return additive_attention(Q, keys, values, a, causal=True, mask=mask)[0], state
+
+    def seen_by_last(self, K: Array, V: Array, state: Any) -> tuple[KeysValues, Array, Array]:
+        """The state with new tokens, and the keys and values that any of these tokens sees."""
+        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        back = 0 if self.radius is None else max(0, state.length - K.shape[-2] - self.radius)
+        return state, state.keys[..., back:, :], state.values[..., back:, :]
 
 
 @frozen
@@ -149,7 +153,12 @@ class GraphMean(AmongTokens):
         self, params: GraphConvolutionParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
     ) -> tuple[Array, Any]:
         """Y of new tokens after those in the state, and the longer state."""
-        Y, state = self.attend_to_last(*zero_scores(affine(X, params.W, None)), state)
+        Q, K, V, a = zero_scores(affine(X, params.W, None))
+        if X.shape[-2] == 1:
+            state, _, values = self.seen_by_last(K, V, state)
+            Y = values.mean(-2, keepdims=True)
+        else:
+            Y, state = self.attend_to_last(Q, K, V, a, state)
         return Y[..., 0, :, :] + params.b, state
 
 

@@ -290,7 +290,7 @@ def attend(logits: Logits, V: Array, *, causal: bool = False, mask: Array | None
         Y, attention = dot_product(logits.queries, keys, V, causal=causal, mask=mask, scale=1.0)
         return Y, ProductsPullback(attention, logits.keys.shape)
     S, places = logits, logits.shape[-2:]
-    if causal:
+    if causal and places[0] > 1:  # the last place sees all
         mask = causal_mask(*places) if mask is None else mask & causal_mask(*places)
     if mask is not None and mask.ndim > S.ndim:  # each sample has its own
         S = np.broadcast_to(S, (*V.shape[:-2], *places))

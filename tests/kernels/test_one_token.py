@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from minitransformer import random_like, tree_map
-from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, Window
+from minitransformer.attention import EachHead, Local, MultiHeadAttention, SoftmaxAttention, Window
+from minitransformer.attention.linear.smoother import Smoother
 from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, LanguageModel, Stack
 from minitransformer.pullback import tree_get, tree_set
@@ -20,6 +21,13 @@ CASES = [
     {"attention": "softmax:norm=rms", "ffn": "swiglu"},
     {"positions": "rope", "groups": 2, "head_width": 10, "attention": "softmax:norm=rms"},
     *({"positions": "rope", "ffn": gate} for gate in ("glu", "reglu", "geglu", "bilinear")),
+    {"attention": Window(3), "positions": "rope", "groups": 2},
+    {"attention": Window(9, 2, global_tokens=2)},
+    {"attention": EachHead((Window(3), Window(5, 2), Local(8), Window(0)))},
+    *(
+        {"attention": name}
+        for name in ("strided:stride=5", "fixed:block=6,columns=2", "bigbird:block=8", "sinks:last=9")
+    ),
 ]
 
 
@@ -82,7 +90,6 @@ def test_without_biases(tier):
 
 
 CORES = [
-    {"attention": Window(3)},
     {"attention": "linear", "positions": "rope"},
     {"attention": "gated-delta:taps=2", "norm": "rms", "ffn": "swiglu"},
     {"attention": "gated-delta:key_heads=2,channelwise=True"},
@@ -112,7 +119,7 @@ def test_around_any_core_it_is_the_block_part_by_part(options, dtype, tier, monk
         return np.concatenate(said, -2)
 
     fast = in_a_row()
-    assert len(calls) == 40
+    assert len(calls) == 20  # of both blocks at once
     assert None not in calls
     monkeypatch.setattr(loops(), "around_core", lambda *a: None)
     slow = in_a_row()
@@ -144,8 +151,10 @@ def test_other_blocks_go_part_by_part(options, tier, monkeypatch):
     written(model, some(model, np.float64), np.arange(5))
 
 
-@pytest.mark.parametrize("options", [{"attention": Window(3)}, {"attention": "linear"}, {"positions": "t5"}])
-def test_one_call_for_all_is_for_dense_softmax(options, tier, monkeypatch):
+@pytest.mark.parametrize(
+    "options", [{"attention": "sinks", "positions": "rope"}, {"attention": "linear"}, {"positions": "t5"}]
+)
+def test_one_call_for_all_is_for_softmax(options, tier, monkeypatch):
     monkeypatch.setattr(loops(), "one_token", lambda *a: pytest.fail("not a usual block"))
     model = LanguageModel(40, 96, width=12, depth=1, heads=2, hidden=10, **options)
     written(model, some(model, np.float64), np.arange(5))
@@ -166,8 +175,7 @@ def test_blocks_of_different_lengths_go_one_by_one(tier):
 
 def test_of_blocks_that_differ_the_usual_ones_are_fast(tier, monkeypatch):
     usual, other = (
-        Block(MultiHeadAttention(12, 2, core=SoftmaxAttention(pattern)), FeedForward(12, 7))
-        for pattern in (None, Window(3))
+        Block(MultiHeadAttention(12, 2, core=core), FeedForward(12, 7)) for core in (SoftmaxAttention(), Smoother())
     )
     calls, step = [], loops().one_token
     monkeypatch.setattr(loops(), "one_token", lambda *a: calls.append(step(*a)) or calls[-1])

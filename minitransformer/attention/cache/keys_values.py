@@ -51,6 +51,11 @@ class KeysValues(DecodingState):
         return cls(K[..., :0, :], V[..., :0, :], 0, [0]).extended(K, V)
 
     @property
+    def end(self) -> int:
+        """How many rows there are: one for each position."""
+        return self.length
+
+    @property
     def keys(self) -> Array:
         """K of the positions so far, (*batch, G, length, d)."""
         return self.K[..., : self.length, :]

@@ -78,17 +78,21 @@ class Recent(DecodingState):
         K[..., :used, :], V[..., :used, :] = keys, values
         return Recent(K, V, self.length, used, self.kept, [used + n])
 
-    def extended(self, K: Array, V: Array) -> "Recent":
-        """The state after these n more positions: O(first + last + n) rows are copied at most, however long the text is."""
-        must_follow(K, V, self.K, self.V)
+    def with_room(self, n: int) -> "Recent":
+        """A state that is longer by n positions, whose keys and values the caller writes to its last n rows."""
         if not 0 <= self.end <= min(self.length, self.K.shape[-2]) or self.K.shape[-2] != self.V.shape[-2]:
             raise ValueError(
                 f"state: {self.end} of {self.length} positions do not fit room of {self.K.shape} and {self.V.shape}"
             )
-        n = K.shape[-2]
         fits = self.end + n <= self.K.shape[-2] and writeable(self.K, self.V)
         if not fits or not claim(self.written, self.end, self.end + n):
             self = self._moved(n)
-        end = self.end + n
-        self.K[..., self.end : end, :], self.V[..., self.end : end, :] = K, V
-        return self._replace(length=self.length + n, end=end)
+        return Recent(self.K, self.V, self.length + n, self.end + n, self.kept, self.written)
+
+    def extended(self, K: Array, V: Array) -> "Recent":
+        """The state after these n more positions: O(first + last + n) rows are copied at most, however long the text is."""
+        must_follow(K, V, self.K, self.V)
+        longer = self.with_room(n := K.shape[-2])
+        rows = slice(longer.end - n, longer.end)
+        longer.K[..., rows, :], longer.V[..., rows, :] = K, V
+        return longer

@@ -16,7 +16,7 @@ from minitransformer.arrays import as_one_axis, from_blocks, in_blocks, one_dtyp
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, complete_blocks
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
-from minitransformer.attention.dot_product import dot_product_attention
+from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.gather_scatter import unbroadcast
@@ -180,7 +180,10 @@ class MemoryCompressedParams(NamedTuple):
 
 
 class MemoryCompressedState(DecodingState):
-    """What is left of `length` positions: the complete blocks, compressed, and K and V of the at most s − 1 tokens after them."""
+    """What is left of `length` positions: the complete blocks, compressed, and K and V of the at most s − 1 tokens after them.
+
+    If there is a null, it stands in front of the blocks.
+    """
 
     blocks: KeysValues
     K: Array
@@ -243,8 +246,9 @@ class MemoryCompressed(Core):
         """O(d m/s) for one new token after m: a block is made once, when it is complete."""
         if state is None:
             no_K, no_V = (np.zeros_like(X[..., :0, :]) for X in (K, V))
-            state = MemoryCompressedState(KeysValues.of(no_K, no_V), no_K, no_V, 0)
-        there = state.blocks.length * self.stride + state.K.shape[-2]
+            nulls = _with_null(no_K, params.null_k), _with_null(no_V, params.null_v)
+            state = MemoryCompressedState(KeysValues.of(*nulls), no_K, no_V, 0)
+        there = (state.blocks.length - self.null) * self.stride + state.K.shape[-2]
         if state.length != there or state.V.shape[-2] != state.K.shape[-2]:
             raise ValueError(f"state: blocks and keys of {there} positions do not belong to {state.length} positions")
         K, V = np.concatenate([state.K, K], -2), np.concatenate([state.V, V], -2)
@@ -253,6 +257,9 @@ class MemoryCompressed(Core):
         if over:
             made = ((K, params.theta_k), (V, params.theta_v))
             blocks = blocks.extended(*(compress(X[..., :over, :], theta)[0] for X, theta in made))
-        complete = None if n == 1 else complete_blocks(state.length, n, blocks.length, self.stride, self.null)
-        Y, _ = _attend(Q, blocks.keys, blocks.values, complete, None, params.null_k, params.null_v, None)
+        if n == 1:  # sees them all
+            Y = attend_to_buffer(Q, blocks.K, blocks.V, blocks.length)
+        else:
+            complete = complete_blocks(state.length, n, blocks.length - self.null, self.stride, self.null)
+            Y, _ = _attend(Q, blocks.keys, blocks.values, complete, None, None, None, None)
         return Y, MemoryCompressedState(blocks, K[..., over:, :].copy(), V[..., over:, :].copy(), state.length + n)

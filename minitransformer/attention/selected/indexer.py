@@ -263,6 +263,8 @@ class Indexer(Core):
     def _choose(self, Q: Array, w: Array, K: Array, allowed: Array | None, causal: bool) -> Array:
         """The keys that each query wants most, (*batch, n, chosen). Only the scores of some queries are in memory at a time."""
         n, m = Q.shape[-2], K.shape[-2]
+        if n == 1 and allowed is None:
+            return largest_places(index_scores(Q, K, w)[0], min(self.chosen, m), np.array([m]))
         chosen = np.empty((*w.shape[:-1], min(self.chosen, m)), int)
         for rows in parts(n, math.prod(Q.shape[:-2]) * m):
             ends = (np.arange(m - n, m) + 1 if causal else np.full(n, m))[rows]

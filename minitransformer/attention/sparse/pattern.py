@@ -25,11 +25,13 @@ from minitransformer.attention.block_sparse import (
     one_pattern,
     settled,
 )
-from minitransformer.attention.cache.recent import Kept
+from minitransformer.attention.cache.recent import Kept, positions
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.checks import frozen
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
+
+SHORT = 256  # rows of a state, at most, that are copied so that no mask is needed
 
 
 class Pattern:
@@ -83,6 +85,13 @@ class Pattern:
         """Whether any query of tile t may see a key of tile k; t (…, 1) and k (1, …). True is always allowed, and costs time."""
         return np.ones(np.broadcast_shapes(t.shape, k.shape), bool)
 
+    def last_rows(self, n: int, m: int, length: int) -> Array | slice:
+        """Which of the m rows of a state the last n of all queries see: a mask; or the last rows, if that is all that one sees.
+
+        It is kept, for the layers of a model all ask the same. Rows with others before them are few: they may be copied.
+        """
+        return _last_rows(self, n, m, length)
+
     def __call__(self, n: int, m: int, *, causal: bool) -> BlockPattern:
         """The tiles for n queries at the last n of m positions: one list, or one for each head."""
         return _tiles(self, n, m, causal)
@@ -127,6 +136,16 @@ def _tiles(pattern: Pattern, n: int, m: int, causal: bool) -> BlockPattern:
     upper = np.minimum(first + t * TILE + TILE - 1, m - 1) // TILE
     near = pattern.near((first + t * TILE) // TILE, k, m, causal=causal) | pattern.near(upper, k, m, causal=causal)
     return settled(block_pattern(n, m, lambda i, j: pattern.sees(i, j, m, causal=causal), near, causal=causal))
+
+
+@functools.lru_cache(maxsize=16)
+def _last_rows(pattern: Pattern, n: int, m: int, length: int) -> Array | slice:
+    first = 0 if pattern.kept is None else pattern.kept.first
+    j = positions(first, m, length)
+    mask = pattern.sees(j[m - n :, None], j[None], length, causal=True)
+    start = m - np.count_nonzero(mask)
+    few = start == 0 or m - start <= SHORT
+    return slice(start, m) if few and mask.shape == (1, m) and mask[0, start:].all() else mask
 
 
 # ---------------------------------------------------------------------------------------------- algebra

@@ -198,6 +198,11 @@ class Sinks(Core):
         Y, attention = sink_attention(Q, K, V, **self._options(params), mask=mask)
         return Y, NothingLearnedPullback(attention) if self.encoding is None else attention
 
+    @property
+    def pattern(self) -> Window:
+        """Who sees whom: the window, and the sinks."""
+        return Window(self.last - 1, global_tokens=self.first)
+
     def _options(self, params: Tree) -> dict[str, Any]:
         positions = {"rotate": self.rotate, "encoding": self.encoding, "params": params}
         return {"first": self.first, "last": self.last, **positions}

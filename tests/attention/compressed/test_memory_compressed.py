@@ -206,9 +206,9 @@ def test_a_state_is_a_block_for_each_stride():
     params = core.init(np.random.default_rng(0), np.float64)
     Q, K, V = np.random.default_rng(1).standard_normal((3, B, H, 103, D))
     _, state = core.step(params, Q, K, V)
-    assert (state.length, state.blocks.length, state.K.shape[-2]) == (103, 25, 3)
+    assert (state.length, state.blocks.length, state.K.shape[-2]) == (103, 1 + 25, 3)
     _, state = core.step(params, Q[..., :1, :], K[..., :1, :], V[..., :1, :], state=state)
-    assert (state.length, state.blocks.length, state.K.shape[-2]) == (104, 26, 0)
+    assert (state.length, state.blocks.length, state.K.shape[-2]) == (104, 1 + 26, 0)
 
 
 # --------------------------------------------------------------------------------------------------------- errors
