@@ -15,6 +15,7 @@ import numpy as np
 
 from minitransformer.arrays import FEW
 from minitransformer.attention.attend import attend
+from minitransformer.attention.block_sparse import pairs_seen
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
 from minitransformer.attention.cache.recent import Kept, Recent, positions
@@ -83,6 +84,8 @@ class SoftmaxAttention(Core):
     def __post_init__(self) -> None:
         if self.page is not None and self.pattern is not None:
             raise ValueError(f"page: {type(self.pattern).__name__} has a cache of its own")
+        if self.pattern is not None:
+            self.pattern.must_be_hashable()
 
     @property
     def stage(self) -> str:  # type: ignore[override]
@@ -213,7 +216,7 @@ def last_rows(pattern: Pattern, n: int, m: int, length: int) -> Array | slice:
     """
     first = 0 if pattern.kept is None else pattern.kept.first
     j = positions(first, m, length)
-    mask = pattern.sees(j[m - n :, None], j[None], length, causal=True)
+    mask = pairs_seen(pattern.sees(j[m - n :, None], j[None], length, causal=True), n, m, heads=True)
     start = m - np.count_nonzero(mask)
     few = start == 0 or m - start <= SHORT
     return slice(start, m) if few and mask.shape == (1, m) and mask[0, start:].all() else mask

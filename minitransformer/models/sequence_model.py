@@ -267,7 +267,8 @@ class SequenceModel(Model):
             return self._answer(params, N)[0], Written(longer, blocks, None)
         everything = tokens if state is None else np.concatenate([state.tokens, tokens], -1)
         if everything.shape[-1] != longer:
-            raise ValueError(f"state: its tokens should be {first}, as its length is, are {state.tokens.shape[-1]}")
+            there = everything.shape[-1] - tokens.shape[-1]
+            raise ValueError(f"state: its tokens should be {first}, as its length is, are {there}")
         logits, _ = self(params, everything)
         return logits[..., first:, :], Written(longer, None, everything)
 

@@ -83,8 +83,20 @@ class Pattern:
         """Whether any query of tile t may see a key of tile k; t (…, 1) and k (1, …). True is always allowed, and costs time."""
         return np.ones(np.broadcast_shapes(t.shape, k.shape), bool)
 
+    def must_be_hashable(self) -> None:
+        """Raise a TypeError that names the fields unless this pattern can be a key: what it makes is kept under it."""
+        try:
+            hash(self)
+        except TypeError as error:
+            odd = [name for name, field in vars(self).items() if getattr(field, "__hash__", None) is None]
+            raise TypeError(
+                f"{type(self).__name__}: its tiles are kept for next time, so its fields should be hashable, tuples in place of "
+                f"arrays, lists and dicts; {', '.join(odd) or 'a part'} is not ({error})"
+            ) from None
+
     def __call__(self, n: int, m: int, *, causal: bool) -> BlockPattern:
         """The tiles for n queries at the last n of m positions: one list, or one for each head."""
+        self.must_be_hashable()
         return _tiles(self, n, m, causal)
 
     @checked
