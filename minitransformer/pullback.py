@@ -154,13 +154,25 @@ def first_nonfinite(tree: Tree) -> str | None:
 # ---------------------------------------------------------------------------------------- composition
 
 
+def of_layer(pullback: Pullback, dY: Array) -> tuple[Any, ...]:
+    """What the pullback of a layer gives: dparams and dX, and perhaps more behind them.
+
+    raises   ValueError that names the pullback if it gives anything else
+    """
+    found = pullback(dY)
+    if isinstance(found, (tuple, list)) and len(found) >= 2 and not is_named(found):
+        return tuple(found)
+    gives = f"{len(found)}" if isinstance(found, (tuple, list)) and not is_named(found) else type(found).__name__
+    raise ValueError(f"{type(pullback).__name__}: should give 2 gradients, of params and X, and gives {gives}")
+
+
 class ChainPullback(Pullback, named=False):
     """The pullbacks of the steps of a chain, first step first. `pullback[3]` is that of the fourth."""
 
     def __call__(self, dY: Array) -> tuple[Tree, Array]:
         grads = []
         for step in reversed(self):  # the chain rule: backwards through the steps
-            dparams, dY = step(dY)
+            dparams, dY = of_layer(step, dY)
             grads.append(dparams)
         return tuple(reversed(grads)), dY
 
@@ -190,7 +202,7 @@ class ResidualPullback(Pullback):
     layer: Pullback
 
     def __call__(self, dY: Array) -> tuple[Tree, Array]:
-        dparams, dX = self.layer(dY)
+        dparams, dX = of_layer(self.layer, dY)
         return dparams, dY + dX
 
 

@@ -9,6 +9,7 @@ With n queries and m keys, i and j are positions, and the queries are the last n
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,18 @@ class BlockPattern(NamedTuple):
         return len(self.tiles) * TILE * TILE
 
 
+def pairs_seen(found: Any, n: int, m: int, heads: bool = False) -> Array:
+    """What a rule says of n × m pairs, in full: (n, m), or (H, n, m) if heads may have rules of their own.
+
+    raises   TypeError for anything but booleans that can be stretched to that shape
+    """
+    seen = np.asarray(found)
+    if seen.dtype == bool:
+        with suppress(ValueError):
+            return np.broadcast_to(seen, (*(seen.shape[:-2] if heads else ()), n, m))
+    raise TypeError(f"sees: gave {seen.dtype} {seen.shape}, should give booleans for {n} × {m} pairs")
+
+
 @checked
 def block_pattern(
     n: NonNegative,
@@ -81,7 +94,7 @@ def block_pattern(
     known: dict[bytes, int] = {}
     for t, k in np.argwhere(blocks):
         i, j = m - n + t * TILE + np.arange(TILE)[:, None], k * TILE + np.arange(TILE)
-        seen = np.broadcast_to(sees(i, j[None]), (TILE, TILE)) & (i < m) & (j < m)
+        seen = pairs_seen(sees(i, j[None]), TILE, TILE) & (i < m) & (j < m)
         if causal:
             seen = seen & (j <= i)
         if seen.any():

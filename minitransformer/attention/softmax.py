@@ -81,6 +81,8 @@ class SoftmaxAttention(Core):
     def __post_init__(self) -> None:
         if self.page is not None and self.pattern is not None:
             raise ValueError(f"page: {type(self.pattern).__name__} has a cache of its own")
+        if self.pattern is not None:
+            self.pattern.must_be_hashable()
 
     @property
     def stage(self) -> str:  # type: ignore[override]

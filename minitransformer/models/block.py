@@ -19,7 +19,7 @@ from minitransformer.models.feed_forward import Activation, FeedForward
 from minitransformer.models.gated_feed_forward import GATES, Gated, GatedFeedForward
 from minitransformer.models.norms import Norm, NormParams, norm_of
 from minitransformer.positions import RoPE
-from minitransformer.pullback import Layer, Pullback, Tree, tree_add
+from minitransformer.pullback import Layer, Pullback, Tree, of_layer, tree_add
 from minitransformer.ranges import Fraction
 from minitransformer.registry import OldFieldsRefused
 from minitransformer.typing import Array, Bool, Float, checked
@@ -55,7 +55,7 @@ class HalfPullback(Pullback):
     before: Pullback | None = None
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        dlayer, dN, *dZ = self.layer(self.dropout(dY))
+        dlayer, dN, *dZ = of_layer(self.layer, self.dropout(dY))
         dnorm, dX = self.norm(dN)
         if self.before is not None:
             dnorm, dZ = tree_add(dnorm, self.before(*dZ)[0]), []
@@ -94,7 +94,7 @@ class PostNormPullback(Pullback):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dnorm, dS = self.norm(dY)
-        dlayer, dX, *dZ = self.layer(self.dropout(dS))
+        dlayer, dX, *dZ = of_layer(self.layer, self.dropout(dS))
         return dnorm, dlayer, dS + dX, *dZ
 
 

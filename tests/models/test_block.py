@@ -11,7 +11,7 @@ from minitransformer import check_pullback, random_like, tree_map
 from minitransformer.attention import Mixer, MultiHeadAttention, padding_mask
 from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, Norm
-from minitransformer.pullback import Pullback
+from minitransformer.pullback import NoParams, Pullback
 
 fixed = np.random.default_rng(0)
 B, N, M, D = 2, 4, 5, 6
@@ -366,3 +366,28 @@ def test_parameters_of_another_form_are_refused(rng):
         other = (Z,) if block is decoder else ()
         with pytest.raises(TypeError, match=message):
             block(params, X, *other)
+
+
+@pytest.mark.parametrize("order", ["pre", "post"])
+@pytest.mark.parametrize("gives", [None, lambda dY: dY, lambda dY: (dY,)])
+def test_a_mixer_whose_pullback_gives_too_little_is_named(order, gives):
+    class OwnPullback(Pullback):
+        X: np.ndarray
+
+        def __call__(self, dY):
+            return gives and gives(dY)
+
+    @dataclass(frozen=True)
+    class Own(Mixer):
+        width: int = D
+
+        def init(self, rng, dtype=np.float32):
+            return NoParams()
+
+        def __call__(self, params, X, *, causal=False, mask=None, rng=None):
+            return X, OwnPullback(X)
+
+    block = Block(Own(), order=order)
+    Y, pullback = block(block.init(np.random.default_rng(0), np.float64), X)
+    with pytest.raises(ValueError, match=r"^OwnPullback: should give 2 gradients, of params and X, and gives"):
+        pullback(Y)

@@ -46,8 +46,11 @@ class KernelSmootherPullback(Pullback):
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         dN = dY * inverse(self.D)[..., None]
         dW = dN @ self.V.mT - np.vecdot(dN, self.Y)[..., None]
-        dQ, dK = self.similarity(np.where(self.sees, dW, dW.dtype.type(0)))
-        return dQ, dK, self.W.mT @ dN
+        found = self.similarity(np.where(self.sees, dW, dW.dtype.type(0)))
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            gives = len(found) if isinstance(found, (tuple, list)) else type(found).__name__
+            raise ValueError(f"similarity: its pullback should give 2 gradients, dQ and dK, and gives {gives}")
+        return *found, self.W.mT @ dN
 
 
 @checked
@@ -77,7 +80,12 @@ def kernel_smoother(
     n, m = Q.shape[-2], K.shape[-2]
     if mask is not None:
         K, V = those_seen(must_broadcast(mask, (*Q.shape[:-1], m)), K, V)
-    W, pullback = similarity(Q, K)
+    found = similarity(Q, K)
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], np.ndarray) and callable(found[1])):
+        raise TypeError(f"similarity: should give an array of weights and its pullback, gave {type(found).__name__}")
+    W, pullback = found
+    if W.dtype != Q.dtype:
+        raise TypeError(f"similarity: gave weights of {W.dtype}, which should be {Q.dtype}, as Q is")
     if W.shape != (*Q.shape[:-1], m):
         raise ValueError(f"similarity: gave weights {W.shape}, which should be {(*Q.shape[:-1], m)}")
     sees = np.ones((n, m), bool)

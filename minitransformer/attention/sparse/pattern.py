@@ -23,6 +23,7 @@ from minitransformer.attention.block_sparse import (
     block_pattern,
     block_sparse_attention,
     one_pattern,
+    pairs_seen,
     settled,
 )
 from minitransformer.attention.cache.recent import Kept, positions
@@ -85,6 +86,17 @@ class Pattern:
         """Whether any query of tile t may see a key of tile k; t (…, 1) and k (1, …). True is always allowed, and costs time."""
         return np.ones(np.broadcast_shapes(t.shape, k.shape), bool)
 
+    def must_be_hashable(self) -> None:
+        """Raise a TypeError that names the fields unless this pattern can be a key: what it makes is kept under it."""
+        try:
+            hash(self)
+        except TypeError as error:
+            odd = [name for name, field in vars(self).items() if getattr(field, "__hash__", None) is None]
+            raise TypeError(
+                f"{type(self).__name__}: its tiles are kept for next time, so its fields should be hashable, tuples in place of "
+                f"arrays, lists and dicts; {', '.join(odd) or 'a part'} is not ({error})"
+            ) from None
+
     def last_rows(self, n: int, m: int, length: int) -> Array | slice:
         """Which of the m rows of a state the last n of all queries see: a mask; or the last rows, if that is all that one sees.
 
@@ -94,6 +106,7 @@ class Pattern:
 
     def __call__(self, n: int, m: int, *, causal: bool) -> BlockPattern:
         """The tiles for n queries at the last n of m positions: one list, or one for each head."""
+        self.must_be_hashable()
         return _tiles(self, n, m, causal)
 
     @checked
@@ -142,7 +155,7 @@ def _tiles(pattern: Pattern, n: int, m: int, causal: bool) -> BlockPattern:
 def _last_rows(pattern: Pattern, n: int, m: int, length: int) -> Array | slice:
     first = 0 if pattern.kept is None else pattern.kept.first
     j = positions(first, m, length)
-    mask = pattern.sees(j[m - n :, None], j[None], length, causal=True)
+    mask = pairs_seen(pattern.sees(j[m - n :, None], j[None], length, causal=True), n, m, heads=True)
     start = m - np.count_nonzero(mask)
     few = start == 0 or m - start <= SHORT
     return slice(start, m) if few and mask.shape == (1, m) and mask[0, start:].all() else mask

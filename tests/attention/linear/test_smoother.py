@@ -188,3 +188,23 @@ def test_what_does_not_fit(heads):
         kernel_smoother(Q, K, V.astype(np.float32), gaussian)
     with pytest.raises(ValueError, match="similarity: no 'cosine'"):
         Smoother("cosine")
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [
+        (lambda W, back: W, "^similarity: should give an array of weights and its pullback, gave ndarray"),
+        (lambda W, back: (W.tolist(), back), "^similarity: should give an array of weights and its pullback"),
+        (lambda W, back: (W > 0, back), "^similarity: gave weights of bool, which should be float64"),
+        (lambda W, back: (W[..., :1], back), "^similarity: gave weights"),
+        (
+            lambda W, back: (W, lambda dW: dW),
+            "^similarity: its pullback should give 2 gradients, dQ and dK, and gives ndarray",
+        ),
+        (lambda W, back: (W, lambda dW: back(dW)[:1]), "^similarity: its pullback should give 2 gradients, .* gives 1"),
+    ],
+)
+def test_a_similarity_that_gives_something_else_is_refused_in_words(heads, spoilt, said):
+    with pytest.raises((TypeError, ValueError), match=said):  # noqa: PT012  (either way may tell)
+        Y, pullback = kernel_smoother(*heads, lambda Q, K: spoilt(*gaussian(Q, K)))
+        pullback(Y)

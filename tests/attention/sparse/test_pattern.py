@@ -24,6 +24,7 @@ from minitransformer.attention import (
     dot_product_attention,
 )
 from minitransformer.backend import available
+from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams
 
 TOLERANCE = {"float32": 5e-6, "float64": 2e-14}
@@ -223,3 +224,33 @@ def test_neighbours_of_neighbours():
 def test_the_graph_of_heads_is_what_all_of_them_see():
     heads = EachHead((Window(1), Strided(5)))
     np.testing.assert_array_equal(heads.graph(20).A, (Window(1) | Strided(5)).graph(20).A)
+
+
+@pytest.mark.parametrize(
+    "gives", [lambda i, j: 1.0 * (i >= j), lambda i, j: 2 * (i >= j), lambda i, j: np.ones(5, bool)]
+)
+def test_a_rule_that_gives_no_booleans_is_told_so(gives):
+    """An even number would hide the pair: its last bit is 0."""
+
+    @frozen
+    class Own(Pattern):
+        def sees(self, i, j, m, *, causal):
+            return gives(i, j)
+
+    with pytest.raises(TypeError, match=r"^sees: gave \w+ \(.*\), should give booleans for 64 × 64 pairs"):
+        Own()(6, 6, causal=True)
+    core, K = SoftmaxAttention(Own()), np.ones((1, 6, 4))
+    with pytest.raises(TypeError, match=r"^sees: gave"):
+        core.step(NoParams(), K, K, K, state=core.step(NoParams(), K, K, K, state=None)[1])
+
+
+def test_a_pattern_with_an_array_says_that_it_should_be_hashable():
+    @frozen
+    class Own(Pattern):
+        rows: np.ndarray
+
+    said = "^Own: its tiles are kept for next time, so its fields should be hashable, .*; rows is not"
+    own = Own(np.ones(3))
+    for use in (lambda: own(3, 3, causal=True), lambda: SoftmaxAttention(own), lambda: own.graph(3)):
+        with pytest.raises(TypeError, match=said):
+            use()
