@@ -76,7 +76,9 @@ def test_leaves_of_readers_learn_their_task_with_every_seed(data):
             assert (rows[name] >= 0.98).all()
         for name in found.others:
             assert (rows[name] < 0.98).any()
-    assert {"relative keys", *WAVES_OF_OFFSETS} <= set(data.place.names) <= {"relative keys", *WAVES_OF_OFFSETS, "learned"}
+    assert (
+        {"relative keys", *WAVES_OF_OFFSETS} <= set(data.place.names) <= {"relative keys", *WAVES_OF_OFFSETS, "learned"}
+    )
     assert {"learned", *WAVES_OF_OFFSETS} == set(data.whole.names)
 
 
