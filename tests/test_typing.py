@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from minitransformer.backend import available, backend, current
+from minitransformer.models import LanguageModel
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
@@ -186,3 +187,19 @@ def test_a_state_that_grows_is_no_other_call(rng):
     flat.clear()
     with pytest.raises(TypeError, match="state: int should be a state that a step has returned"):
         layer.step(A, 3)
+
+
+def test_parameters_that_were_remembered_are_looked_at_again_when_they_change():
+    """A step recognises the tree of the last token: another tree, or another array in one of its dicts, is checked as any."""
+    model = LanguageModel(16, 16, width=8, depth=1, heads=2, attention="retnet")
+    params, token = model.init(np.random.default_rng(0)), np.zeros((1, 1), int)
+    _, state = model.step(params, token)
+    for _ in range(2):
+        _, state = model.step(params, token, state)
+    narrow = params._replace(E=params.E[0])
+    with pytest.raises(TypeError, match="E"):
+        model.step(narrow, token, state)
+    streams = params.stack.blocks[0].attention.streams
+    streams["gate"] = streams["gate"]._replace(W=streams["gate"].W[..., 0])
+    with pytest.raises((TypeError, ValueError)):
+        model.step(params, token, state)
