@@ -15,9 +15,8 @@ import numpy as np
 
 from minitransformer.arrays import inverse, must_broadcast, one_dtype, refuse_more_queries, those_seen, times
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, NothingLearnedPullback
-from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention, scores
+from minitransformer.attention.dot_product import dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback
@@ -190,14 +189,10 @@ def gaussian_attention(Q: Array, K: Array, V: Array, **options: Any) -> tuple[Ar
     """
     scale = 1 / math.sqrt(max(Q.shape[-1], 1))
     K, V = those_seen(options.get("mask"), K, V)
-    Y, attention = dot_product_attention(*with_lengths(Q, K), V, scale=scale, **options)
-    return Y, GaussianAttentionPullback(attention, K)
-
-
-def with_lengths(Q: Array, K: Array) -> tuple[Array, Array]:
-    """[q; 1] and [k; −‖k‖²/2]."""
+    Q = np.concatenate([Q, np.ones_like(Q[..., :1])], -1)
     longer = np.concatenate([K, -np.vecdot(K, K)[..., None] / 2], -1)
-    return np.concatenate([Q, np.ones_like(Q[..., :1])], -1), longer
+    Y, attention = dot_product_attention(Q, longer, V, scale=scale, **options)
+    return Y, GaussianAttentionPullback(attention, K)
 
 
 @frozen
@@ -226,13 +221,3 @@ class Smoother(Core):
             attend = gaussian_attention if self.similarity == "gaussian" else dot_product_attention
             Y, pullback = attend(Q, K, V, causal=causal, mask=mask)
         return Y, NothingLearnedPullback(pullback)
-
-    def step(self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: Any) -> tuple[Array, Any]:
-        """As any core with keys and values; the keys of a Gaussian are kept with their lengths, and a few tokens copy nothing."""
-        if self.similarity == "polynomial":
-            return super().step(params, Q, K, V, state=state)
-        scale = 1 / math.sqrt(max(Q.shape[-1], 1))
-        if self.similarity == "gaussian":
-            Q, K = with_lengths(Q, K)
-        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
-        return attend_to_buffer(Q, state.K, state.V, state.length, scale=scale), state
