@@ -4,7 +4,6 @@ import nbformat
 import pytest
 
 from minitransformer import cli
-from minitransformer.book import marking
 
 pytest.importorskip("nbclient")
 
@@ -17,12 +16,11 @@ def hand_in(path, *cells):
     return path.read_bytes()
 
 
-def test_what_is_right_what_is_not_yet_what_waits_and_what_raises(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(marking, "LONGEST_CELL", 20)
+def test_what_is_right_what_is_not_yet_what_waits_and_what_raises(tmp_path, capsys):
     (tmp_path / "data.txt").write_text("beside the notebook")
     cells = RIGHT, CHECK.format("2.2", "[1, 2, 3, 4]"), CHECK.format("2.3", "oops"), CHECK.format("2.8", "...")
     before = hand_in(tmp_path / "anna.ipynb", "assert open('data.txt').read()", "1 / 0", *cells)
-    hand_in(tmp_path / "ben.ipynb", "while True: pass", RIGHT, "import os; os._exit(3)", CHECK.format("2.10", 3))
+    hand_in(tmp_path / "ben.ipynb", RIGHT, "import os; os._exit(3)", CHECK.format("2.10", 3))
     assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 0
     lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
     assert lines[0] == "anna.ipynb: 1 right, 1 not yet, 1 raised, 1 waits"

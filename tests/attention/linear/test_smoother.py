@@ -179,7 +179,7 @@ def test_the_core_is_safe_where_all_weights_are_too_small_for_float32(heads):
 def test_what_does_not_fit(heads):
     Q, K, V = heads
     with pytest.raises(ValueError, match=r"similarity: gave weights .*, which should be \(2, 3, 4, 6\)"):
-        kernel_smoother(Q, K, V, lambda Q, K: (np.ones((N, M)), None))
+        kernel_smoother(Q, K, V, lambda Q, K: (np.ones((N, M)), gaussian(Q, K)[1]))
     with pytest.raises(ValueError, match="mask"):
         kernel_smoother(Q, K, V, gaussian, mask=np.ones((N, M + 1), bool))
     with pytest.raises(ValueError, match="Q: 6 queries"):
