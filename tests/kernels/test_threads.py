@@ -34,16 +34,19 @@ def test_every_task_is_done_once(number, tasks):
 def test_a_call_leaves_nothing_behind():
     """No loop keeps what it was given, be it the queue: of 112 bytes a call, millions of calls of a training make a heap."""
     X = np.ones((2, 8))
-    for _ in range(100):
-        rms_norm(X, X[0])
-    gc.collect()
-    tracemalloc.start()
-    for _ in range(1000):
-        rms_norm(X, X[0])
-    gc.collect()
-    left = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert left < 30_000
+
+    def left():
+        gc.collect()
+        tracemalloc.start()
+        for _ in range(1000):
+            rms_norm(X, X[0])
+        gc.collect()
+        found = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        return found
+
+    left()
+    assert min(left() for _ in range(3)) < 30_000  # other threads of the process, as a test runner's, may get messages
 
 
 def test_several_callers_at_once():
