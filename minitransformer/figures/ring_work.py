@@ -29,7 +29,7 @@ def data(n: int = 32, workers: int = 4) -> RingWork:
 def draw(data: RingWork) -> Figure:
     """A panel for each schedule; a row is a step, a column a worker, and dark is busy.
 
-    Lower right, how long each schedule takes, in pairs: the part in which a worker works is dark, that in which it waits pale.
+    Lower right, how long each schedule takes, in pairs: the part in which a worker works on average is dark, the rest pale.
     """
     fig, axes = figure(2, 2, width=8.5, height=8.5)
     most = max(int(pairs.max()) for pairs in data.pairs.values())

@@ -253,6 +253,8 @@ def test_what_the_way_back_of_a_long_text_remembers(tier):
     assert dense > 2 * convolved
     if tier == "micro":
         assert (round(dense, 1), round(convolved, 1)) == (8.0, 3.5)
+    if tier == "numpy":  # the tokens are there twice, once with zeros in front and behind
+        assert round(convolved - X.nbytes / 2**20, 1) == 3.5
 
 
 def test_how_a_block_starts():
