@@ -1,4 +1,4 @@
-"""FIRE: a small network turns the distance, as a part of how far the query could look back, into a bias.
+"""FIRE: a small network turns the distance, as a share of how far the query could look back, into a bias.
 
     S_ij = ⟨q_i, k_j⟩/√d + f(z_ij),    z_ij = ln(|c| |i − j| + 1) / (ln(|c| max(i, |L|) + 1) + ε)
 
@@ -125,7 +125,7 @@ class FIREPullback(Pullback):
 
 @frozen
 class FIRE(ScoreEncoding):
-    """A learned function of the distance, as a part of how far the query could look back.
+    """A learned function of the distance, as a share of how far the query could look back.
 
     It goes both ways too, with |i − j|; the z of a key ahead may then be larger than 1.
 

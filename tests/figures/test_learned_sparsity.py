@@ -58,7 +58,7 @@ def test_sinkhorn_is_slower_when_cold():
         np.testing.assert_allclose(P.sum(0), 1, rtol=1e-12)
     largest = [P.max(1) for P in found.orders.values()]
     assert largest[0].max() < 0.6, "hot: a mixture in every row"
-    assert (largest[-1] > 0.7).sum() >= 3, "cold: nearly a choice in some rows"
+    assert (largest[-1] > largest[0]).all(), "cold: nearer to an order in every row"
     sinkhorn_order.draw(found)
 
 
