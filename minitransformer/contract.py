@@ -5,7 +5,9 @@ the book (tests/attention/test_contract.py) try the same rules on all that is re
 `tests/test_contract_rules.py` holds a bank of wrong cores, each of which must be caught.
 """
 
+import sysconfig
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -16,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention import Core, Mixer, MultiHeadAttention, attention_of, padding_mask
+from minitransformer.attention import Core, Mixer, MultiHeadAttention, Pattern, attention_of, padding_mask
+from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.core import Part
 from minitransformer.backend import available, backend
 from minitransformer.checker import GradientError, check_pullback
@@ -36,6 +39,7 @@ WIDTH, HEADS, LONGEST = 12, 2, 160
 SAID = 400  # letters of an error that are printed
 N = 70  # tokens: more than a tile, and no multiple of one
 LETTERS = np.frombuffer(b"abcdefgh ijkl. ", np.uint8) % 40
+NOT_THE_READERS = (str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<")
 PIECES = ((0, 80, 1, 0, 1, 1), (1, 1, 5, 70, 1), (3, 64, 2, 2))  # new tokens, step after step
 
 
@@ -61,14 +65,23 @@ def check_attention(attention: Any) -> None:
         try:
             holds()
         except Exception as error:  # whatever a wrong core does
-            kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
-            print(f"BROKEN  {says}\n        {kind}{shorten(str(error), SAID)}")
+            kind, where = (
+                ("", "") if isinstance(error, AssertionError) else (f"{type(error).__name__}: ", _where(error))
+            )
+            print(f"BROKEN  {says}\n        {kind}{shorten(str(error), SAID)}{where}")
             broken.append(says)
         else:
             print(f"kept    {says}")
     print(f"{len(rules) - len(broken)} of {len(rules)} rules kept, in {monotonic() - start_time:.1f} s.")
     if broken:
         raise AttentionError("\n".join([f"{len(broken)} of {len(rules)} rules are broken:", *broken]))
+
+
+def _where(error: Exception) -> str:
+    """The last line outside of the package that was reached before an error, in brackets; "" if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(NOT_THE_READERS)]
+    return f" ({own[-1].name}, line {own[-1].lineno}: {own[-1].line})" if own else ""
 
 
 def _made(attention: Any) -> Part:
@@ -89,6 +102,11 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
 
         return all_cases
 
+    if (pattern := pattern_of(part)) is not None:
+        yield (
+            "The tiles of its pattern, and what it keeps, have the pairs that it sees, whatever follows.",
+            partial(pairs_are_there, pattern),
+        )
     if isinstance(part, Core):
         yield (
             "Y and the gradients have the shapes and the dtype that they should have.",
@@ -96,7 +114,7 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
         )
     yield (
         "Every gradient is the derivative of the value, and no argument is changed.",
-        each(gradients, causal=ways, n=(7,), padded=(False, True)),
+        lambda: each(gradients, causal=ways, n=(enough(part, 7),), padded=(False, True))(),
     )
     yield (
         "All tiers give the same values and gradients, in float32 and in float64.",
@@ -127,7 +145,8 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
         )
         yield "A state is as it was after somebody has gone on from it.", each(state_continued_twice)
     yield "A model with it learns: its loss falls within ten steps.", each(learns, tier=tiers)
-    if type(part).__name__ in named_classes():
+    inside = (part, getattr(part, "pattern", None), getattr(part, "encoding", None))
+    if {type(own).__name__ for own in inside if own is not None} <= named_classes().keys():
         yield "A model with it can be saved and loaded.", each(saved_and_loaded)
     yield "What does not fit is refused.", each(refuses)
     if isinstance(part, Core):
@@ -163,6 +182,26 @@ def sizes_of(part: Part) -> tuple[int, int]:
     rules = getattr(getattr(part, "pattern", None), "rules", 1)
     H = heads[0] if heads else rules if rules > 1 else HEADS
     return H * next((own["d"] for own in inside if "d" in own), WIDTH // HEADS), H
+
+
+def pattern_of(part: Part) -> Pattern | None:
+    """The rule for pairs that it has, if any."""
+    pattern = getattr(part, "pattern", None)
+    return pattern if isinstance(pattern, Pattern) else None
+
+
+def enough(part: Part, n: int) -> int:
+    """How many tokens it takes until a query of each head has a choice: n, or more if a pattern lets it see few of them.
+
+    A query that sees one key gives it all its weight, whatever the score, and there would be no gradient to test.
+    """
+    pattern = pattern_of(part)
+    if pattern is not None:
+        for more in (n, 20, N, 2 * N, 4 * N):
+            seen = pattern(more, more, causal=can(part, True)).mask
+            if (seen.sum(-1) > 1).any(-1).all():
+                return more
+    return n
 
 
 def mixer(part: Part) -> Mixer:
@@ -225,6 +264,36 @@ def _refused(call: Callable[[], Any], what: str, word: str = "", kinds: Any = (T
         keep(word in str(error), f"{what}: the error should speak of {word!r}, and says {str(error)[:200]!r}")
     else:
         raise Broken(f"{what}: nothing was refused")
+
+
+# ---------------------------------------------------------------------------------------------------- the pairs
+
+
+def pairs_are_there(pattern: Pattern) -> None:
+    """The tiles have the pairs of the rule `sees`, in every row whatever follows, and decoding keeps what it can see."""
+    for causal in (causal for causal in (False, True) if pattern.causal != ("never" if causal else "always")):
+        for n, m in ((1, 1), (N, N), (65, 150), (200, 200)):
+            i, j = np.arange(m - n, m)[:, None], np.arange(m)[None]
+            rule = pattern.sees(i, j, m, causal=causal) & (j <= i if causal else np.True_)
+            wrong = np.argwhere(
+                np.broadcast_to(rule, (*np.shape(rule)[:-2], n, m)) != pattern(n, m, causal=causal).mask
+            )
+            for *_, row, key in wrong[:1]:
+                raise Broken(
+                    f"sees lets query {m - n + row} see key {key} of {m}, and no tile has the pair: near should be True for "
+                    f"t = {(m - n + row) // TILE} and k = {key // TILE}, the tiles of {TILE} that they are in ({_way(causal)})"
+                )
+    if pattern.causal == "never":
+        return
+    i, j = np.arange(200)[:, None], np.arange(200)[None]
+    whole = pattern(200, 200, causal=True).mask
+    for *_, row, _ in np.argwhere(pattern(130, 130, causal=True).mask != whole[..., :130, :130])[:1]:
+        raise Broken(f"what query {row} sees of 130 tokens is not what it sees of 200, though it is causal")
+    if (kept := pattern.kept) is not None:
+        for *_, row, key in np.argwhere(whole & (j >= kept.first) & (i - j >= kept.last))[:1]:
+            raise Broken(
+                f"query {row} sees key {key}, and kept says that the first {kept.first} and the last {kept.last} are enough"
+            )
 
 
 # ---------------------------------------------------------------------------------------- values and gradients
@@ -396,7 +465,7 @@ def groups_share_keys(core: Core, *, causal: bool, groups: int, width: int = 0, 
     """Y is as if each head of queries had a copy of the keys and values of its group, and the gradients are right."""
     D, H = (width, heads) if width else sizes_of(core)
     few = MultiHeadAttention(D, H, bias=False, core=core, groups=groups)
-    params, X = some(few), np.random.default_rng(2).standard_normal((2, 9, D))
+    params, X = some(few), np.random.default_rng(2).standard_normal((2, enough(core, 9), D))
     W_k, W_v = (np.repeat(W.reshape(D, groups, D // H), H // groups, 1).reshape(D, D) for W in (params.W_k, params.W_v))
     Y, _ = few(params, X, causal=causal)
     many = MultiHeadAttention(D, H, bias=False, core=core)

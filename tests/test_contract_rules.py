@@ -9,7 +9,8 @@ import pytest
 
 import minitransformer as mt
 from minitransformer.arrays import must_broadcast, those_seen
-from minitransformer.attention import Core, Mixer, SoftmaxAttention, Window, causal_mask
+from minitransformer.attention import Core, Mixer, Pattern, SoftmaxAttention, Window, causal_mask
+from minitransformer.attention.cache.recent import Kept
 from minitransformer.checks import frozen
 from minitransformer.contract import AttentionError
 from minitransformer.functional import sigmoid
@@ -236,7 +237,42 @@ class MovesInSecret(Right):
         return 0.9 * params
 
 
-WRONG = list(Right.__subclasses__())
+PAIRS = "The tiles of its pattern, and what it keeps, have the pairs"
+
+
+@frozen
+class Blocks(Pattern):
+    """Blocks of 16 that see each other where their distance is 0 or a power of two."""
+
+    def sees(self, i, j, m, *, causal):
+        distance = abs(i // 16 - j // 16)
+        return distance & (distance - 1) == 0
+
+
+@wrong(PAIRS, "^sees lets query 149 see key 16 of 150, .* near should be True for t = 2 and k = 0")
+class ForgetsTiles(Blocks):
+    def near(self, t, k, m, *, causal):
+        return abs(t - k) <= 1
+
+
+@wrong(PAIRS, "^query 40 sees key 0, and kept says that the first 0 and the last 40 are enough")
+class KeepsTooFew(Blocks):
+    kept = Kept(0, 40)
+
+
+@wrong(PAIRS, "^what query 1 sees of 130 tokens is not what it sees of 200, though it is causal")
+class CountsFromTheEnd(Blocks):
+    def sees(self, i, j, m, *, causal):
+        return (m - i) // 4 == (m - j) // 4
+
+
+@wrong(PAIRS, r"^ValueError: The truth value .* \(sees, line \d+: return i == j or super\(\)\.sees")
+class WantsNumbers(Blocks):
+    def sees(self, i, j, m, *, causal):
+        return i == j or super().sees(i, j, m, causal=causal)
+
+
+WRONG = [*Right.__subclasses__(), *Blocks.__subclasses__()]
 
 
 def broken(attention, capsys):
@@ -254,7 +290,10 @@ def broken(attention, capsys):
 
 @pytest.mark.parametrize(
     "attention",
-    [Right(), Right, Right(heads=3), "softmax", "fnet", SoftmaxAttention(encoding=T5Bias(4)), Window(3)],
+    [
+        *(Right(), Right, Right(heads=3), "softmax", "fnet"),
+        *(SoftmaxAttention(encoding=T5Bias(4)), Window(3), Blocks, "strided:part=far"),
+    ],
     ids=str,
 )
 def test_a_right_one_passes(attention, capsys):

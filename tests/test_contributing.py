@@ -21,6 +21,7 @@ VARIANT = (
 )
 OTHERS = (
     "sigmoid.py",
+    "pyramid.py",
     "slopes.py",
     "looped.py",
     "minitransformer/experiments/best_of_64.py",
@@ -110,14 +111,16 @@ def test_a_variant_is_one_file_one_line_one_test_one_row_one_cell(parts):
 
 
 def test_a_file_of_ones_own_works_in_every_command(copy, tmp_path):
-    out, other, deep = (str(tmp_path / f"{name}.safetensors") for name in ("run", "other", "deep"))
+    out, other, deep, pairs = (str(tmp_path / f"{name}.safetensors") for name in ("run", "other", "deep", "pairs"))
     brought = ["--import", "sigmoid.py"]
-    listed, trained, written, drawn, encoding, slopes, stack, looped, read_again = commands(
+    listed, trained, written, drawn, pattern, pyramid, encoding, slopes, stack, looped, read_again = commands(
         copy,
         ["attentions", *brought],
         ["train", *brought, "--attention", "sigmoid", *SMALL, "--out", out],
         ["generate", *brought, out, "The ", "--length", "9"],
         ["look", *brought, out, "The "],
+        ["attentions", "--import", "pyramid.py", "pyramid"],
+        ["train", "--import", "pyramid.py", "--attention", "pyramid:block=8", *SMALL, "--out", pairs],
         ["positions", "--import", "slopes.py", "slopes"],
         ["train", "--import", "slopes.py", "--positions", "slopes", "--attention", "window", *SMALL, "--out", other],
         ["stacks", "--import", "looped.py", "looped"],
@@ -128,6 +131,9 @@ def test_a_file_of_ones_own_works_in_every_command(copy, tmp_path):
     assert f"saved in {out}" in trained
     assert written.startswith("The ")
     assert drawn == str(tmp_path / "run_heads.svg\n")
+    assert re.match(r"pyramid +O\(n block log n\); causal: yes", pattern)
+    assert "options: block=16" in pattern
+    assert f"saved in {pairs}" in pyramid
     assert encoding.startswith("slopes ")
     assert f"saved in {other}" in slopes
     assert "options: rounds=2" in stack

@@ -50,7 +50,7 @@ def registries():
     for registry, old in zip(known, before, strict=True):
         registry.clear()
         registry.update(old)
-    for name in {"sigmoid", "slopes", "looped"} - modules:
+    for name in {"sigmoid", "pyramid", "slopes", "looped"} - modules:
         sys.modules.pop(name, None)
 
 
@@ -159,7 +159,7 @@ def try_line(where, words, root):
         benchmarks.run.parser().parse_args(rest)
     elif name.startswith("tests."):
         assert (root / f"{name.replace('.', '/')}.py").is_file(), where
-    elif name in ("git", "cd", "source", "conda", "pip", "venv", "jupyter"):
+    elif name in ("git", "cd", "source", "conda", "pip", "venv", "jupyter", "ruff"):
         for file in (word for word in rest if word.endswith((".lock", ".yml", ".toml", ".ipynb"))):
             assert (root / file).is_file(), where
     else:

@@ -119,6 +119,11 @@ def attend(
     if isinstance(encoding, OffsetBias):
         scale = encoding.scale if scale is None else scale
         own, back = encoding.bias(params, n, m, causal=causal)
+        if own.ndim != 2 or own.shape[-1] != max(n + m - 1, 0):
+            raise ValueError(
+                f"{type(encoding).__name__}.bias: should give an array (heads, {n + m - 1}), for n = {n} and m = {m}, and a "
+                f"pullback; it gives shape {own.shape}"
+            )
         if len(own) > 1:  # one of a single head is that of all
             refuse_other_heads(Q, len(own))
         own = own.astype(Q.dtype, copy=False)

@@ -127,6 +127,14 @@ causal_ones = pytest.mark.parametrize("name", [name for name, part in PARTS.item
 tiers = pytest.mark.parametrize("tier", available())
 
 
+# ---------------------------------------------------------------------------------------------------- the pairs
+
+
+@pytest.mark.parametrize("name", [name for name, part in PARTS.items() if contract.pattern_of(part)])
+def test_tiles_have_the_pairs_of_the_rule(name):
+    contract.pairs_are_there(contract.pattern_of(PARTS[name]))
+
+
 # ---------------------------------------------------------------------------------------- values and gradients
 
 
