@@ -75,7 +75,8 @@ def within(name: str, value: Any, hint: Any) -> None:
     literals = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is typing.Literal]
     words = [word for part in literals for word in typing.get_args(part)]
     if words and isinstance(value, str) and value not in words:
-        raise ValueError(f"{name}: no {value!r}; there are {', '.join(words)}")
+        or_number = ", or a number" * fits(1, bare(hint))
+        raise ValueError(f"{name}: no {value!r}; there are {', '.join(words)}{or_number}")
     if isinstance(value, tuple):
         for part in value:
             within(name, part, hint)
