@@ -160,7 +160,9 @@ def look(args: argparse.Namespace) -> int:
 
 
 def compile_all(args: argparse.Namespace) -> int:
-    """Compile the loops that are not compiled yet, on all cores: one to two minutes on two, and no chapter waits for them."""
+    """Compile the loops that are not compiled yet, on all cores: one to two minutes on two, and no chapter waits for them. Those
+    of older sources, which nothing reads any more, are removed.
+    """
     from minitransformer.book.compile_loops import compile_loops
 
     with terminal.ctrl_c_raises():

@@ -1,5 +1,7 @@
 """Notebooks that were handed in are marked: by what the checkers print, whatever else goes wrong in them."""
 
+import json
+
 import nbformat
 import pytest
 
@@ -36,6 +38,16 @@ def test_what_is_right_what_is_not_yet_what_waits_and_what_raises(tmp_path, caps
     ]
     assert (tmp_path / "anna.ipynb").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["anna.ipynb", "ben.ipynb", "data.txt"]
+
+
+def test_cells_without_an_id_or_a_source_run_like_any_others(tmp_path, capsys, recwarn):
+    cells = [{"cell_type": "code", "metadata": {}}, {"cell_type": "code", "metadata": {}, "source": RIGHT}]
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+    (tmp_path / "anna.ipynb").write_text(json.dumps(notebook))
+    assert cli.main(["exercises", str(tmp_path / "anna.ipynb")]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].split() == ["2.1", "right."]
+    assert not [warning for warning in recwarn if "id" in str(warning.message)]
 
 
 @pytest.mark.parametrize("content", ["no JSON", "[]", '{"cells": 3}'])
