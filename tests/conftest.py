@@ -39,8 +39,14 @@ MARKS = {
     "each_pair": "in the quick grid, each pair of values of different parameters is tried once",
     "full": "not in the quick grid",
 }
-hypothesis.settings.register_profile("quick", max_examples=20, deadline=None, derandomize=True)
-hypothesis.settings.register_profile("all", max_examples=100, deadline=None, derandomize=True)
+for name, examples in (("quick", 20), ("all", 100)):  # on a machine that is busy, drawing them takes long
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 
 collect_ignore = ["browser"]  # needs a browser and minutes: `make browser` asks for it
 
