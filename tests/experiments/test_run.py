@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import types
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pytest
@@ -175,7 +176,6 @@ def test_a_worker_that_dies_costs_nothing_but_its_trial(go, cluster):
 SLOW = """
 import sys, time, types
 from dataclasses import dataclass, replace
-from contextlib import suppress
 from pathlib import Path
 from minitransformer.experiments.run import run
 
