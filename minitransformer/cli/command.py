@@ -39,7 +39,9 @@ def run_book(args: argparse.Namespace) -> int:
     from minitransformer.book import book, navigation
 
     root = book.repository()
-    if args.blank:
+    if args.blank is not None:
+        if not args.blank:
+            raise ValueError("--blank '': should be the folder that the copy goes to")
         for path in navigation.blank(root, book.choose(root, args.names), Path(args.blank)):
             print(path)
         return 0
@@ -153,8 +155,9 @@ def look(args: argparse.Namespace) -> int:
     """Draw what every head of a model that `minitransformer train` has written looks at, in a text of yours."""
     from minitransformer.figures.look import heads, write_heads
 
+    drawn = heads(args.checkpoint, args.text)
     out = args.out or args.checkpoint.with_name(f"{args.checkpoint.stem}_heads.svg")
-    write_heads(heads(args.checkpoint, args.text), out)
+    write_heads(drawn, out)
     print(out)
     return 0
 
