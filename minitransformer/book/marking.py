@@ -80,7 +80,9 @@ async def mark(notebook: Any, path: Path) -> dict[str, str]:
         try:
             await client.async_execute(env=book.surroundings(place, place))
         except failures:
-            pass  # dead, and what it had printed counts
+            if (us := asyncio.current_task()) and us.cancelling():  # not dead, but ended by Ctrl-C
+                raise asyncio.CancelledError from None
+            # dead, and what it had printed counts
         except RuntimeError as error:
             died = f"its kernel did not start: {error}"
     found: dict[str, str] = {}
