@@ -118,6 +118,17 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in left_out]
 
 
+_first_states = {}  # of the generators that are made when a file of tests is imported
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """A generator that the tests of a file share draws for each of them the same: their order does not matter."""
+    for value in vars(getattr(item, "module", None) or item).values():
+        if isinstance(value, np.random.Generator):
+            value.bit_generator.state = _first_states.setdefault(value, value.bit_generator.state)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """A test that the equation map names for a function has to call it, or a method of the class."""
