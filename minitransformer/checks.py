@@ -75,7 +75,8 @@ def within(name: str, value: Any, hint: Any) -> None:
     literals = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is typing.Literal]
     words = [word for part in literals for word in typing.get_args(part)]
     if words and isinstance(value, str) and value not in words:
-        raise ValueError(f"{name}: no {value!r}; there are {', '.join(words)}")
+        or_number = ", or a number" * fits(1, bare(hint))
+        raise ValueError(f"{name}: no {value!r}; there are {', '.join(words)}{or_number}")
     if isinstance(value, tuple):
         for part in value:
             within(name, part, hint)
@@ -96,13 +97,20 @@ Kind = typing.TypeVar("Kind")
 
 @typing.dataclass_transform(frozen_default=True)
 def frozen(kind: type[Kind]) -> type[Kind]:
-    """A frozen dataclass that checks its fields one by one, by type and range, before its own `__post_init__` runs."""
+    """A frozen dataclass that checks its fields one by one, by type and range, before its own `__post_init__` runs.
+
+    NumPy's numbers and words become Python's, and a list in a field of any kind a tuple: a checkpoint can hold them.
+    """
     own = getattr(kind, "__post_init__", None)
     hints = functools.cache(lambda: typing.get_type_hints(kind, include_extras=True))
 
     def look(self: Any) -> None:
         for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-            choose(field.name, getattr(self, field.name), hints()[field.name])
+            value, hint = getattr(self, field.name), hints()[field.name]
+            if isinstance(value, np.number | np.str_) or (hint is Any and isinstance(value, list)):
+                value = tuple(value) if isinstance(value, list) else value.item()
+                object.__setattr__(self, field.name, value)
+            choose(field.name, value, hint)
         if own is not None:
             own(self)
 

@@ -154,16 +154,18 @@ def first_nonfinite(tree: Tree) -> str | None:
 # ---------------------------------------------------------------------------------------- composition
 
 
-def of_layer(pullback: Pullback, dY: Array) -> tuple[Any, ...]:
-    """What the pullback of a layer gives: dparams and dX, and perhaps more behind them.
+def of_layer(pullback: Pullback, dY: Array, others: int = 0) -> tuple[Any, ...]:
+    """What the pullback of a layer gives: dparams and dX, and dZ if it was given `others` = 1 other rows Z.
 
     raises   ValueError that names the pullback if it gives anything else
     """
     found = pullback(dY)
-    if isinstance(found, (tuple, list)) and len(found) >= 2 and not is_named(found):
+    several = isinstance(found, (tuple, list)) and not is_named(found)
+    if several and len(found) == 2 + others:
         return tuple(found)
-    gives = f"{len(found)}" if isinstance(found, (tuple, list)) and not is_named(found) else type(found).__name__
-    raise ValueError(f"{type(pullback).__name__}: should give 2 gradients, of params and X, and gives {gives}")
+    gives = f"{len(found)}" if several else type(found).__name__
+    wanted = "3 gradients, of params, X and Z" if others else "2 gradients, of params and X"
+    raise ValueError(f"{type(pullback).__name__}: should give {wanted}, and gives {gives}")
 
 
 class ChainPullback(Pullback, named=False):

@@ -115,5 +115,5 @@ def _value(text: str) -> Any:
     """A number, True, False or None if it reads like one, else the text itself."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: a thousand brackets
         return text

@@ -39,8 +39,14 @@ MARKS = {
     "each_pair": "in the quick grid, each pair of values of different parameters is tried once",
     "full": "not in the quick grid",
 }
-hypothesis.settings.register_profile("quick", max_examples=20, deadline=None, derandomize=True)
-hypothesis.settings.register_profile("all", max_examples=100, deadline=None, derandomize=True)
+for name, examples in (("quick", 20), ("all", 100)):  # on a machine that is busy, drawing them takes long
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 
 collect_ignore = ["browser"]  # needs a browser and minutes: `make browser` asks for it
 
@@ -110,6 +116,17 @@ def pytest_collection_modifyitems(config, items):
                 left_out.update(set(same) - {same[number] for number in kept})
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+_first_states = {}  # of the generators that are made when a file of tests is imported
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """A generator that the tests of a file share draws for each of them the same: their order does not matter."""
+    for value in vars(getattr(item, "module", None) or item).values():
+        if isinstance(value, np.random.Generator):
+            value.bit_generator.state = _first_states.setdefault(value, value.bit_generator.state)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -66,6 +66,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(text, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("much", ["(" * 1000, "-" * 10**5 + "1", "9" * 10**5], ids=["brackets", "signs", "digits"])
+def test_what_python_does_not_read_is_a_text(much):
+    with pytest.raises(ValueError, match="radius of 'thing' should be int, got"):
+        named("choice", REGISTRY, f"thing:radius={much}", SIZES)
+
+
 @pytest.mark.parametrize("name", [*AT_EMBEDDING, *IN_ATTENTION])
 def test_every_encoding_has_a_name(name):
     placed = place(name, width=8, heads=2, longest=16)

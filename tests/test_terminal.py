@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -200,9 +201,12 @@ def started(*argv, **options):
 
 def compilers(parent):
     """The processes that compile, as folders of Linux; nothing elsewhere."""
-    children = Path(f"/proc/{parent}/task/{parent}/children")
-    folders = [Path("/proc") / child for child in children.read_text().split()] if children.exists() else []
-    return [folder for folder in folders if b"spawn_main" in (folder / "cmdline").read_bytes()]
+    children, found = Path(f"/proc/{parent}/task/{parent}/children"), []
+    for child in children.read_text().split() if children.exists() else []:
+        with suppress(OSError):  # it has ended since
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(Path("/proc") / child)
+    return found
 
 
 @pytest.mark.skipif("numba" not in available(), reason="needs Numba")

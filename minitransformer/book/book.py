@@ -63,9 +63,11 @@ def choose(root: Path, names: list[str]) -> list[Path]:
     chosen = []
     for name in names:
         start = f"0{name}" if re.fullmatch("[0-9]", name) else Path(name).name
-        found = [path for path in notebooks(root) if path.name.startswith(start)]
+        found = [path for path in notebooks(root) if start and path.name.startswith(start)]
         if not found:
-            raise BookError(f"no notebook {name}; there are {', '.join(path.stem for path in notebooks(root))}")
+            raise BookError(
+                f"no notebook {name or repr(name)}; there are {', '.join(path.stem for path in notebooks(root))}"
+            )
         chosen += found
     return sorted(set(chosen)) if names else notebooks(root)
 

@@ -4,13 +4,21 @@ Without this, the first call of each function waits for its compiler: seconds fo
 is kept on the disk (`minitransformer doctor` says where), for every later process.
 """
 
+import glob
+import importlib
 import itertools
 import multiprocessing
+import pkgutil
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from minitransformer import kernels
 from minitransformer.attention import (
     Window,
     block_sparse_attention,
@@ -163,6 +171,7 @@ def compile_loops() -> None:
     """Compile what is not compiled yet, for every tier, float32 and float64.
 
     Then all of it once more in one process: where two processes keep a loop at the same moment, one of the two may be lost.
+    What was compiled from older sources is removed.
     """
     if "numba" not in available():
         return
@@ -173,6 +182,42 @@ def compile_loops() -> None:
     jobs = [(_compile, LOOPS[group::groups], [dtype]) for group in range(groups) for dtype in DTYPES]
     _side_by_side(cores(), jobs)
     _side_by_side(1, [(_compile, LOOPS, DTYPES)])
+    if old := remove_old_loops():
+        print(f"Removed {old / 2**20:.1f} MB of loops that were compiled from older sources.")
+
+
+def remove_old_loops() -> int:
+    """Remove the files of loops that nothing reads any more, since their source has changed; returns how many bytes they were.
+
+    Of each function there is an index, with the stamp of the source that it belongs to, and beside it the loops that it names.
+    What another Python has compiled stays. A loop that another process keeps in this moment may go: it is compiled once more.
+    """
+    freed = 0
+    for name in (module.name for module in pkgutil.iter_modules(kernels.__path__)):
+        members = vars(importlib.import_module(f"{kernels.__name__}.{name}")).values()
+        found = (file for file in map(_kept_as, members) if file and file._index_name.startswith(f"{name}."))
+        if (kept := next(found, None)) is None:
+            continue  # no loops, or all of them inside others
+        folder, python = Path(kept._cache_path), kept._index_name.split(".")[-2]  # py311
+        functions = defaultdict(list)
+        for file in folder.glob(f"{glob.escape(name)}.*.{python}.*"):
+            if file.suffix in (".nbi", ".nbc"):
+                functions[file.name.partition(f".{python}.")[0]].append(file)
+        for function, files in functions.items():
+            index = type(kept)(kept._cache_path, f"{function}.{python}", kept._source_stamp)
+            named = index._load_index()
+            for file in files:
+                if file.name not in named.values() and not (named and file.suffix == ".nbi"):
+                    with suppress(OSError):  # another process has removed it
+                        size = file.stat().st_size
+                        file.unlink()
+                        freed += size
+    return freed
+
+
+def _kept_as(loop: Any) -> Any:
+    """Where Numba keeps a loop; None for what is no loop."""
+    return getattr(getattr(loop, "_cache", None), "_cache_file", None)
 
 
 def _side_by_side(workers: int, calls: list[tuple]) -> None:

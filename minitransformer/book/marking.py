@@ -7,6 +7,7 @@ What counts is what a notebook prints: one that prints "Exercise 2.1 is right." 
 import asyncio
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,12 @@ def _read(path: Path) -> Any:
     import nbformat
 
     try:
-        return nbformat.read(path, as_version=4)
+        with warnings.catch_warnings(action="ignore"):  # cells without an id, or two with the same, run like any others
+            notebook = nbformat.read(path, as_version=4)
+        for cell in notebook.cells:
+            cell.source = str(cell.get("source", ""))
+            cell.setdefault("execution_count", None)
+        return notebook
     except OSError:
         raise
     except Exception as error:  # nbformat has many words for it
@@ -74,7 +80,9 @@ async def mark(notebook: Any, path: Path) -> dict[str, str]:
         try:
             await client.async_execute(env=book.surroundings(place, place))
         except failures:
-            pass  # dead, and what it had printed counts
+            if (us := asyncio.current_task()) and us.cancelling():  # not dead, but ended by Ctrl-C
+                raise asyncio.CancelledError from None
+            # dead, and what it had printed counts
         except RuntimeError as error:
             died = f"its kernel did not start: {error}"
     found: dict[str, str] = {}

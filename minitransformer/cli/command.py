@@ -39,7 +39,9 @@ def run_book(args: argparse.Namespace) -> int:
     from minitransformer.book import book, navigation
 
     root = book.repository()
-    if args.blank:
+    if args.blank is not None:
+        if not args.blank:
+            raise ValueError("--blank '': should be the folder that the copy goes to")
         for path in navigation.blank(root, book.choose(root, args.names), Path(args.blank)):
             print(path)
         return 0
@@ -153,14 +155,17 @@ def look(args: argparse.Namespace) -> int:
     """Draw what every head of a model that `minitransformer train` has written looks at, in a text of yours."""
     from minitransformer.figures.look import heads, write_heads
 
+    drawn = heads(args.checkpoint, args.text)
     out = args.out or args.checkpoint.with_name(f"{args.checkpoint.stem}_heads.svg")
-    write_heads(heads(args.checkpoint, args.text), out)
+    write_heads(drawn, out)
     print(out)
     return 0
 
 
 def compile_all(args: argparse.Namespace) -> int:
-    """Compile the loops that are not compiled yet, on all cores: one to two minutes on two, and no chapter waits for them."""
+    """Compile the loops that are not compiled yet, on all cores: one to two minutes on two, and no chapter waits for them. Those
+    of older sources, which nothing reads any more, are removed.
+    """
     from minitransformer.book.compile_loops import compile_loops
 
     with terminal.ctrl_c_raises():

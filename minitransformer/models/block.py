@@ -46,16 +46,18 @@ def second_half(
 class HalfPullback(Pullback):
     """F(LN(X)), with dropout: dY to (dnorm, dlayer, dX), and dZ if the layer looked at other rows Z.
 
+    others   1 if the layer looked at other rows, else 0
     before   of the norm of the rows before X, if there were any: they are constants, but the parameters of the norm are not
     """
 
     norm: Pullback
     layer: Pullback
     dropout: Pullback
+    others: int = 0
     before: Pullback | None = None
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        dlayer, dN, *dZ = of_layer(self.layer, self.dropout(dY))
+        dlayer, dN, *dZ = of_layer(self.layer, self.dropout(dY), self.others)
         dnorm, dX = self.norm(dN)
         if self.before is not None:
             dnorm, dZ = tree_add(dnorm, self.before(*dZ)[0]), []
@@ -68,6 +70,7 @@ class PreNormPullback(Pullback):
     norm: Pullback
     layer: Pullback
     dropout: Pullback
+    others: int = 0
     before: Pullback | None = None
 
     @property
@@ -86,6 +89,7 @@ class PostNormPullback(Pullback):
     layer: Pullback
     dropout: Pullback
     norm: Pullback
+    others: int = 0
 
     @property
     def A(self) -> Array:  # noqa: N802
@@ -94,7 +98,7 @@ class PostNormPullback(Pullback):
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dnorm, dS = self.norm(dY)
-        dlayer, dX, *dZ = of_layer(self.layer, self.dropout(dS))
+        dlayer, dX, *dZ = of_layer(self.layer, self.dropout(dS), self.others)
         return dnorm, dlayer, dS + dX, *dZ
 
 
@@ -183,7 +187,7 @@ class Block(OldFieldsRefused):
         return params
 
     def _half(
-        self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any, before: Array | None = None
+        self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any, *, others: int = 0, before: Any = None
     ) -> tuple[Array, HalfPullback]:
         N, norm_pullback = self._norm(norm, X)
         before_pullback = None
@@ -192,19 +196,19 @@ class Block(OldFieldsRefused):
             layer = partial(layer, memory=before)
         F, layer_pullback = layer(params, N)
         F, dropped = dropout(F, self.dropout, rng)
-        return F, HalfPullback(norm_pullback, layer_pullback, dropped, before_pullback)
+        return F, HalfPullback(norm_pullback, layer_pullback, dropped, others, before_pullback)
 
     def _step(
-        self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any, before: Array | None = None
+        self, norm: NormParams, layer: Layer, params: Tree, X: Array, rng: Any, *, others: int = 0, before: Any = None
     ) -> tuple[Array, StepPullback]:
         """X + F(LN(X)) or LN(X + F(X)). Pullback: dY to (dnorm, dlayer, dX, …)."""
         if self.order == "pre":
-            F, half = self._half(norm, layer, params, X, rng, before)
+            F, half = self._half(norm, layer, params, X, rng, others=others, before=before)
             return X + F, PreNormPullback(*half)
         F, layer_pullback = layer(params, X) if before is None else layer(params, X, memory=before)
         F, dropped = dropout(F, self.dropout, rng)
         Y, norm_pullback = self._norm(norm, X + F)
-        return Y, PostNormPullback(layer_pullback, dropped, norm_pullback)
+        return Y, PostNormPullback(layer_pullback, dropped, norm_pullback, others)
 
     @checked
     def __call__(
@@ -229,11 +233,12 @@ class Block(OldFieldsRefused):
             has, lacks = ("a Z", "no cross-attention") if self.cross is None else ("cross-attention", "no Z")
             raise ValueError(f"Z: there is {has}, but {lacks}")
         attend = partial(self.attention, causal=causal, mask=mask, rng=rng)
-        X, attention = self._step(params.attention_norm, attend, params.attention, X, rng, before)
+        others = int(before is not None)
+        X, attention = self._step(params.attention_norm, attend, params.attention, X, rng, others=others, before=before)
         cross = ffn = None
         if self.cross is not None and Z is not None:
             look = partial(self.cross.cross, Z=Z, mask=Z_mask)
-            X, cross = self._step(params.cross_norm, look, params.cross, X, rng)
+            X, cross = self._step(params.cross_norm, look, params.cross, X, rng, others=1)
         if self.ffn is not None:
             X, ffn = self._step(params.ffn_norm, self.ffn, params.ffn, X, rng)
         return X, BlockPullback(attention, cross, ffn)

@@ -259,12 +259,16 @@ class SequenceModel(Model):
                   the padding itself means nothing
         types     0 for the tokens of the first sentence, 1 for those of the second; all 0 by default (normed embedding)
         memory    `pullback.stack.memory` of the segment before, if the model has one and this is not the first
-        raises    ValueError for a token or type outside its table, a length beyond n, or more tokens than a learned table
-                  has positions; TypeError for parameters of another form
+        raises    ValueError for a token or type outside its table, types without a table, a length beyond n, or more tokens
+                  than a learned table has positions; TypeError for parameters of another form
         """
         if memory is not None and (not self.body.remembers or lengths is not None):
             why = "padding would be remembered" if self.body.remembers else "this model has none"
             raise ValueError(f"memory: {why}")
+        if types is not None and self._embedding.types is None:
+            raise ValueError(
+                f'types: embedding={self.embedding!r} has no table of types; embedding="normed:types=2" has one'
+            )
         X, embedded = self._embed(params, tokens, types=types, rng=rng)
         mask = keys_that_are_there(lengths, tokens.shape[-1])
         before = () if memory is None else (memory,)

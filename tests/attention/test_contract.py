@@ -6,7 +6,6 @@ case and its errata. A core that asks the seams for all they can carry (everythi
 """
 
 import importlib.util
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +42,7 @@ from minitransformer.training.choices import Training
 from minitransformer.training.loop import TrainingDiverged, start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
+from tests.peaks import peak
 
 pytestmark = pytest.mark.each_value  # each part is in each property; the other options take turns
 
@@ -215,11 +215,8 @@ def test_a_memory_reads_a_prompt_without_a_matrix_of_pairs(name, tier):
         layer.step(params, contract.rows(PARTS[name], 1, 80))  # may compile
         for n in (80, 160):
             X = contract.rows(PARTS[name], 1, n)
-            tracemalloc.start()
-            _, state = layer.step(params, X)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-            tracemalloc.stop()
-            left.add(tree_bytes(tuple(state)))
+            peaks.append(peak(lambda X=X: layer.step(params, X)))
+            left.add(tree_bytes(tuple(layer.step(params, X)[1])))
     assert peaks[1] < 2.2 * peaks[0]
     assert len(left) == 1
 

@@ -1,5 +1,12 @@
 """Notebooks that were handed in are marked: by what the checkers print, whatever else goes wrong in them."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import nbformat
 import pytest
 
@@ -38,6 +45,16 @@ def test_what_is_right_what_is_not_yet_what_waits_and_what_raises(tmp_path, caps
     assert sorted(path.name for path in tmp_path.iterdir()) == ["anna.ipynb", "ben.ipynb", "data.txt"]
 
 
+def test_cells_without_an_id_or_a_source_run_like_any_others(tmp_path, capsys, recwarn):
+    cells = [{"cell_type": "code", "metadata": {}}, {"cell_type": "code", "metadata": {}, "source": RIGHT}]
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+    (tmp_path / "anna.ipynb").write_text(json.dumps(notebook))
+    assert cli.main(["exercises", str(tmp_path / "anna.ipynb")]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].split() == ["2.1", "right."]
+    assert not [warning for warning in recwarn if "id" in str(warning.message)]
+
+
 @pytest.mark.parametrize("content", ["no JSON", "[]", '{"cells": 3}'])
 def test_what_is_no_notebook_is_refused_before_any_runs(content, tmp_path, capsys):
     hand_in(tmp_path / "anna.ipynb", "open('it ran', 'w')")
@@ -45,6 +62,25 @@ def test_what_is_no_notebook_is_refused_before_any_runs(content, tmp_path, capsy
     assert cli.main(["exercises", str(tmp_path / "anna.ipynb"), str(tmp_path / "ben.ipynb")]) == 1
     assert f"{tmp_path / 'ben.ipynb'}: should be a notebook" in capsys.readouterr().err
     assert not (tmp_path / "it ran").exists()
+
+
+def test_ctrl_c_ends_it_with_the_kernel_and_marks_nothing(tmp_path):
+    note = tmp_path / "pid"
+    slow = f"import os, time\nopen('part', 'w').write(str(os.getpid()))\nos.replace('part', {str(note)!r})\ntime.sleep(3600)"
+    hand_in(tmp_path / "anna.ipynb", slow, RIGHT)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "minitransformer", "exercises", str(tmp_path / "anna.ipynb")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not note.exists() and run.poll() is None:
+        time.sleep(0.1)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate()
+    assert (run.returncode, out, err.strip()) == (130, "", "minitransformer: interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
 
 
 def test_help_says_whose_code_runs(capsys):

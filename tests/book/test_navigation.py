@@ -255,6 +255,15 @@ def test_a_chapter_in_place_of_the_folder_is_refused(number, made, monkeypatch, 
     assert sorted(made.iterdir()) == before
 
 
+def test_a_folder_without_a_name_is_refused_and_no_chapter_runs(made, monkeypatch, capsys):
+    """As `--blank "$FOLDER"` gives it where there is no such variable."""
+    monkeypatch.chdir(made)
+    before = {path: path.read_bytes() for path in notebooks(made)}
+    assert cli.main(["book", "--blank", "", "01"]) == 1
+    assert capsys.readouterr().err.strip() == "minitransformer: --blank '': should be the folder that the copy goes to"
+    assert {path: path.read_bytes() for path in notebooks(made)} == before
+
+
 def test_jupyterlab_makes_the_cells_that_a_link_leads_to(root):
     """Its own choice is to make a cell when it comes into sight: until then a link to its heading leads nowhere."""
     settings = json.loads((root / "minitransformer/book/jupyterlab.json").read_text(encoding="utf-8"))

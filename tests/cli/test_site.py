@@ -38,6 +38,6 @@ def test_scripts_and_their_binaries_are_called_what_browsers_want(tmp_path, name
     (tmp_path / name).write_bytes(b"")
     with site.server(tmp_path, 0) as serving:
         threading.Thread(target=serving.serve_forever, daemon=True).start()
-        with urllib.request.urlopen(f"http://127.0.0.1:{serving.server_port}/{name}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{serving.server_port}/{name}", timeout=600) as answer:
             assert answer.headers["Content-Type"] == kind
         serving.shutdown()

@@ -68,6 +68,7 @@ def test_what_can_not_be_looked_into(path, tmp_path, capsys):
         return capsys.readouterr().err
 
     assert "there is no such file" in refused(path, "a")
+    assert ".: can't be read: Is a directory" in refused(".", "a")
     made(path)
     assert "a text of 0 bytes: 1 … 200 can be drawn" in refused(path, "")
     assert f"a text of {LONGEST + 1} bytes" in refused(path, "x" * (LONGEST + 1))

@@ -1,13 +1,13 @@
 """What every core that sweeps over positions promises, whatever it computes."""
 
 import functools
-import tracemalloc
 
 import numpy as np
 import pytest
 
 from minitransformer.backend import available
 from tests.fresh_python import fresh_python
+from tests.peaks import peak
 
 TIERS = [tier for tier in ("numba", "micro") if tier in available()]
 IN_EVERY_TIER = [pytest.mark.skipif(not TIERS, reason="needs Numba"), pytest.mark.usefixtures("tier")]
@@ -73,12 +73,12 @@ def peaks_of(function, inputs, lengths=(2048, 4096)):
 
 def peak_of(function, *arrays_and_dY):
     *arrays, dY = arrays_and_dY
-    tracemalloc.start()
-    _, pullback = function(*arrays)
-    pullback(dY)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
+
+    def both_ways():
+        _, pullback = function(*arrays)
+        pullback(dY)
+
+    return peak(both_ways)
 
 
 @functools.cache

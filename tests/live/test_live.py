@@ -109,7 +109,7 @@ def test_javascript_and_python_compute_the_same(name, tmp_path):
     (tmp_path / "asked.json").write_text(json.dumps({"data": data, "settings": SETTINGS[name]}))
     file = Path(live.__file__).with_name(f"{name}.js")
     node = ["node", Path(__file__).with_name("compute.mjs"), file, tmp_path / "asked.json"]
-    told = json.loads(subprocess.run(node, check=True, capture_output=True, text=True, timeout=60).stdout)
+    told = json.loads(subprocess.run(node, check=True, capture_output=True, text=True, timeout=600).stdout)
     for setting, theirs in zip(SETTINGS[name], told, strict=True):
         for key, ours in MODULES[name].compute(data, *setting).items():
             if ours is None:

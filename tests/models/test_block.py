@@ -369,8 +369,8 @@ def test_parameters_of_another_form_are_refused(rng):
 
 
 @pytest.mark.parametrize("order", ["pre", "post"])
-@pytest.mark.parametrize("gives", [None, lambda dY: dY, lambda dY: (dY,)])
-def test_a_mixer_whose_pullback_gives_too_little_is_named(order, gives):
+@pytest.mark.parametrize("gives", [None, lambda dY: dY, lambda dY: (dY,), lambda dY: (NoParams(), dY, dY)])
+def test_a_mixer_whose_pullback_gives_too_little_or_too_much_is_named(order, gives):
     class OwnPullback(Pullback):
         X: np.ndarray
 

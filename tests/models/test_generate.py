@@ -2,7 +2,6 @@
 
 import math
 import sys
-import tracemalloc
 from dataclasses import replace
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ from minitransformer import random_like
 from minitransformer.backend import available
 from minitransformer.models import LanguageModel, generate, next_token_distribution
 from minitransformer.models.generate import read
+from tests.peaks import peak
 
 LM = LanguageModel(vocabulary=7, context=6, width=8, depth=2, heads=2)
 PARAMS = random_like(LM.init(np.random.default_rng(0), np.float64), np.random.default_rng(1))
@@ -331,8 +331,5 @@ def test_a_text_in_pieces_needs_the_room_of_a_piece(monkeypatch):
     peaks = []
     for n in (64, 1024, 2048):
         tokens = seeded(n).integers(0, 7, n)
-        tracemalloc.start()
-        read(model, params, tokens)
-        peaks.append(tracemalloc.get_traced_memory()[1] - 8 * n)
-        tracemalloc.stop()
+        peaks.append(peak(lambda tokens=tokens: read(model, params, tokens)) - 8 * n)
     assert peaks[2] < 1.05 * peaks[1]

@@ -359,7 +359,7 @@ def test_a_model_that_sees_both_sides_has_no_past():
         ({"ffn": "swish"}, "ffn: no 'swish'; there are relu, gelu, gelu_tanh, glu"),
         ({"dropout": 1}, r"dropout: 1 should be in \[0, 1\)"),
         ({"outputs": 0}, 'outputs: 0 should be at least 1, or "tied", "own" or "none"'),
-        ({"outputs": "tide"}, "outputs: no 'tide'; there are tied, own, none"),
+        ({"outputs": "tide"}, "outputs: no 'tide'; there are tied, own, none, or a number"),
         ({"embedding": "normed:types=0"}, "types: 0 should be at least 1"),
         ({"embedding": "scaled:types=2"}, "embedding: 'scaled' has no option 'types=2'; it has none"),
         ({"embedding": "loud"}, "embedding: no 'loud'; there are scaled, plain, normed"),
@@ -390,6 +390,14 @@ def test_bad_options_are_refused(options, message):
 def test_bad_options_of_a_tagger_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         tagger(**options)
+
+
+@pytest.mark.parametrize("embedding", ["scaled", "plain"])
+def test_types_without_a_table_of_them_are_refused(embedding):
+    lm = model(embedding=embedding)
+    says = f'types: embedding={embedding!r} has no table of types; embedding="normed:types=2" has one'
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        lm(some(lm), TOKENS, types=np.zeros_like(TOKENS))
 
 
 @pytest.mark.parametrize("bad", [-1, VOCABULARY])

@@ -1,7 +1,5 @@
 """The four terms of a score with positions: against their sum, their loops and special cases, and the checker."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from minitransformer.attention import MultiHeadAttention
 from minitransformer.positions import ALiBi, NoParams, sinusoids
 from minitransformer.positions.four_terms import TERMS, four_terms
 from minitransformer.positions.shaw import Shaw, ShawParams
+from tests.peaks import peak
 
 B, n, D, E, d = 2, 5, 6, 7, 4
 SUBSETS = [("cc",), ("cp",), ("pc",), ("pp",), ("cc", "pp"), ("cc", "cp"), ("cc", "cp", "pc"), TERMS]
@@ -182,14 +181,12 @@ def test_no_array_of_pairs_and_features(rng):
     length, width = 512, 16
     X, W = rng.standard_normal((1, length, width)), rng.standard_normal((2, width, width))
     P = rng.standard_normal((2 * length - 1, width))
-    tracemalloc.start()
-    try:
+
+    def both_ways():
         S, pullback = four_terms(X, P, *W, relative=True)
-        pullback(S)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 24e6
+        return pullback(S)
+
+    assert peak(both_ways) < 24e6
 
 
 def test_bad_arguments(rng):

@@ -1,7 +1,5 @@
 """Positions inside the product of query and key: against the definitions, published code, and the checker."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -15,6 +13,7 @@ from minitransformer.attention import (
 )
 from minitransformer.positions.multiplicative import Multiplicative, MultiplicativeParams
 from minitransformer.positions.shaw import Shaw, ShawParams
+from tests.peaks import peak
 
 SHAPES = [(5, 5), (3, 7), (1, 6)]  # n, m
 KINDS = ["M1", "M2", "M3", "M4"]
@@ -198,13 +197,7 @@ def test_no_array_of_pairs_and_features(rng, kind):
     Q, K, V = rng.standard_normal((3, 1, n, 16))
     encoding = Multiplicative(16, 8, kind)
     params = random_like(encoding.init(rng, np.float64), rng)
-    tracemalloc.start()
-    try:
-        attend(encoding, params, Q, K, V)[1](Q)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 24e6
+    assert peak(lambda: attend(encoding, params, Q, K, V)[1](Q)) < 24e6
 
 
 def test_parameters(rng):

@@ -1,7 +1,5 @@
 """Shaw's vectors for offsets: against the definition, published code, dense attention, and the checker."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +14,7 @@ from minitransformer.attention import (
     dot_product_attention,
 )
 from minitransformer.positions.shaw import Shaw, ShawParams, by_clipped_offset, sum_by_clipped_offset
+from tests.peaks import peak
 
 SHAPES = [(5, 5), (3, 7), (1, 6)]  # n, m
 d = 4
@@ -238,13 +237,7 @@ def test_no_array_of_pairs_and_features(rng):
     Q, K, V = rng.standard_normal((3, 1, n, 16))
     encoding = Shaw(16, 8)
     params = random_like(encoding.init(rng, np.float64), rng)
-    tracemalloc.start()
-    try:
-        attend(encoding, params, Q, K, V)[1](Q)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 24e6
+    assert peak(lambda: attend(encoding, params, Q, K, V)[1](Q)) < 24e6
 
 
 def test_parameters(rng):

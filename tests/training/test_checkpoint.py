@@ -78,6 +78,16 @@ def test_what_is_saved_is_what_is_loaded(path, checkpoint):
     assert_same(load(path), checkpoint)
 
 
+def test_what_numpy_counted_is_saved_like_any_number(path):
+    numbers = {"width": np.int64(8), "depth": np.int32(2), "dropout": np.float32(0.25), "outputs": np.int64(256)}
+    model = LanguageModel(context=6, heads=2, ffn=np.str_("relu"), attention=["softmax", "linear"], **numbers)
+    assert {type(value) for value in (model.width, model.depth, model.dropout, model.outputs)} == {int, float}
+    assert type(model.ffn) is str
+    save(path, made(model))
+    assert repr(load(path).model) == repr(model)
+    assert hash(load(path).model) == hash(model)
+
+
 def test_the_same_state_gives_the_same_bytes(path, tmp_path):
     save(path, made())
     save(tmp_path / "other", made())

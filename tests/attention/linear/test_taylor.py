@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -15,6 +14,7 @@ from minitransformer.attention.linear import Taylor, chunked, taylor_features
 from minitransformer.backend import available
 from minitransformer.measurements.random_features import taylor_bound
 from minitransformer.pullback import NoParams
+from tests.peaks import peak
 
 B, H, N, M, D, DV = 2, 3, 4, 6, 3, 5
 
@@ -163,14 +163,10 @@ def test_the_features_of_a_long_text_are_never_there_at_once(rng, monkeypatch):
     """Those of 700 keys of width 24 are 1.7 MB; whole, there are those of queries and keys, and as much again on the way back."""
     Q, K, V = rng.standard_normal((3, 1, 700, 24), np.float32)
 
-    def peak():
-        tracemalloc.start()
+    def both_ways():
         Y, pullback = Taylor()(NoParams(), Q, K, V)
         pullback(Y)
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return most
 
-    whole = peak()
+    whole = peak(both_ways)
     monkeypatch.setattr(chunked, "WHOLE", 0)
-    assert peak() < whole / 3
+    assert peak(both_ways) < whole / 3
