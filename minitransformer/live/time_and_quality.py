@@ -9,13 +9,13 @@ from minitransformer.experiments import which
 from minitransformer.experiments.table import BOTH, Row, Table, can, table
 from minitransformer.figures.style import figure
 
+ABOVE = (0, 8), "center", "bottom"
 PLACES = {  # of the names beside their dots, in points; that of the dynamic convolution by the task
     "lightweight-convolution": ((-8, 0), "right", "center"),
     "recall": ((0, -8), "left", "top"),
     "text": ((0, 8), "left", "bottom"),
     "linear": ((-8, 0), "right", "center"),
     "delta": ((-2, 8), "right", "bottom"),
-    "taylor": ((0, 8), "center", "bottom"),
 }
 
 
@@ -88,7 +88,7 @@ def still(data: dict[str, Any]) -> Figure:
         ax.plot(*zip(*where.values(), strict=True), "o", color="#20639b", markersize=5, linestyle="")
         ax.step(*zip(*map(where.get, front), strict=True), where="post", color="0.35", linestyle="-", zorder=0)
         for name in front:
-            beside, across, above = PLACES[name if name != "dynamic-convolution" else task]
+            beside, across, above = PLACES.get(task if name == "dynamic-convolution" else name, ABOVE)
             style = {"textcoords": "offset points", "ha": across, "va": above, "linespacing": 1.1}
             ax.annotate(name.replace("-", "\n"), where[name], beside, **style)
         ax.plot(*where["softmax"], "s", color="#c8553d", markersize=11)
