@@ -76,7 +76,7 @@ def still(data: dict[str, Any]) -> Figure:
     """At 16,384 tokens, left if recall is all that counts, right if the text is: a dot is a kind, the square dense attention,
     and the stairs join the kinds that no other passes in both, which are named.
     """
-    fig, axes = figure(1, 2, width=11.5, height=5.2, sharey=True)
+    fig, axes = figure(1, 2, width=10.4, height=4.7, sharey=True)
     names = [row["name"] for row in data["rows"]]
     for ax, task in zip(axes, ("recall", "text"), strict=True):
         found = compute(data, 16384, False, [task])
@@ -93,7 +93,7 @@ def still(data: dict[str, Any]) -> Figure:
             ax.annotate(name.replace("-", "\n"), where[name], beside, **style)
         ax.plot(*where["softmax"], "s", color="#c8553d", markersize=11)
         ax.text(2, where["softmax"][1], "dense", color="#c8553d", va="center")
-        ax.set(xscale="log", title=f"{task} alone", xlim=(0.0008, 11), ylim=(-0.4, 1.35))
+        ax.set(xscale="log", title=f"{task} alone", xlim=(0.0006, 11), ylim=(-0.4, 1.35))
         ax.set_xticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
         ax.set_yticks([0, 0.5, 1])
         ax.minorticks_off()
