@@ -30,6 +30,7 @@ html_theme_options = {
     "max_navbar_depth": 1,
     "use_download_button": False,
     "use_fullscreen_button": False,
+    "back_to_top_button": False,  # it would stand in the middle of the text
     "home_page_in_toc": False,
     "navbar_start": [],
     "navbar_center": [],

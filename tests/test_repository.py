@@ -126,6 +126,26 @@ def test_live_cells_assert_what_they_claim(chapters):
     assert silent == []
 
 
+def test_what_a_chapter_prints_fits_beside_the_contents_of_the_site(chapters):
+    """88 columns, as many as code has: what is wider scrolls sideways, on the site and in JupyterLab."""
+    wide = [
+        (name, cell["id"], line)
+        for name, notebook in chapters.items()
+        for cell in code_cells(notebook)
+        for output in cell["outputs"]
+        for line in _printed(output).splitlines()
+        if len(line) > 88
+    ]
+    assert wide == []
+
+
+def _printed(output):
+    """Text as a reader sees it: that beside a picture, or beside what Markdown or HTML shows, is seen by nobody."""
+    data = output.get("data", {})
+    shown = output.get("text", "") if output["output_type"] == "stream" else data.get("text/plain", "")
+    return "" if data.keys() - {"text/plain"} else "".join(shown)
+
+
 def test_chapters_compute_in_the_tier_that_forms_every_matrix(chapters):
     for name, notebook in chapters.items():
         if name[:2] not in ("17", "98", "99"):  # on speed; pages without code

@@ -75,16 +75,24 @@ def _finite(m: Array) -> Array:
 
 
 def gradients(
-    Q: Array, K: Array, V: Array, mask: Array | None, scale: float, L: Array, D: Array, dY: Array
+    Q: Array,
+    K: Array,
+    V: Array,
+    mask: Array | None,
+    scale: float,
+    L: Array,
+    D: Array,
+    dY: Array,
 ) -> tuple[Array, Array, Array]:
-    """dQ, dK, dV of a block of pairs, whatever the other blocks are: all that is asked of them is in L and D.
+    """dQ, dK, dV of a block of pairs. What is asked of the others is in L and D.
 
     A = exp(S − L),   dA = dY Vᵀ,   dS = A ⊙ (dA − D),   D_i = ⟨dy_i, y_i⟩
     """
     s = Q.dtype.type(scale)
     S = (s * Q) @ K.mT
     A = np.exp(S - _finite(L)[..., None])
-    A = np.where(L[..., None] > -np.inf if mask is None else mask & (L[..., None] > -np.inf), A, A.dtype.type(0))
+    seen = L[..., None] > -np.inf
+    A = np.where(seen if mask is None else mask & seen, A, A.dtype.type(0))
     dS = s * A * (unless_hidden(dY @ V.mT, A) - D[..., None])
     return times(dS, K), times(dS.mT, Q), times(A.mT, dY)
 
@@ -111,8 +119,9 @@ class FlashPullback(Pullback):
         dQ, dK, dV = (np.zeros_like(X) for X in (self.Q, self.K, self.V))
         for keys, part in blocks(self.K.shape[-2], self.block, self.mask):
             K, V = self.K[..., keys, :], self.V[..., keys, :]
-            of_Q, dK[..., keys, :], dV[..., keys, :] = gradients(self.Q, K, V, part, self.scale, self.L, D, dY)
+            of_Q, of_K, of_V = gradients(self.Q, K, V, part, self.scale, self.L, D, dY)
             dQ += of_Q
+            dK[..., keys, :], dV[..., keys, :] = of_K, of_V
         if self.sink is None:
             return dQ, dK, dV
         weight = np.exp(self.sink[..., None] - _finite(self.L))

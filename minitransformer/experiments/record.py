@@ -10,6 +10,7 @@ The digest is that of machines, trials and results: a record that was changed by
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,13 +49,22 @@ class Record(Generic[T]):
 
     @property
     def made_on(self) -> str:
-        """One line for the reader: whose numbers these are."""
-        return " and ".join(dict.fromkeys(map(_said, self.machines)))
+        """One short line for the reader: whose numbers these are. The record itself says more of its machines."""
+        alike: dict[str, dict[str, None]] = {}  # processors of machines that are alike otherwise, each once
+        for about in self.machines:
+            alike.setdefault(_said(about), {})[_processor(about)] = None
+        return "; ".join(f"{' and '.join(names)}, {rest}" for rest, names in alike.items())
 
 
 def _said(about: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {about[name]}" for name in ("python", "numpy", "numba"))
-    return f"{about['machine']}, {about['cores']} core(s), tier {about['tier']}; {versions}"
+    cores = f"{about['cores']} core{'s' * (about['cores'] != 1)}"
+    return f"{cores}, tier {about['tier']}, numpy {about['numpy']}, numba {about['numba']}"
+
+
+def _processor(about: dict[str, Any]) -> str:
+    """The name of the processor, without marks of trade, words that say nothing, and the system."""
+    name = about["machine"].partition(", ")[0]
+    return " ".join(re.sub(r"\((R|TM)\)|\b(CPU|Processor)\b", " ", name).split())
 
 
 def digest(value: Any) -> str:

@@ -25,6 +25,16 @@ SHAPES: dict[str, tuple[tuple[Layers, ...], tuple[Layers, ...]]] = {  # as they 
     "Qwen3-Next": (MODELS[QWEN], (Layers(48, keys_and_values(2, 256)),)),
 }
 
+# where a name stands beside the end of its line, in GiB, so that no two touch; and what makes the cache small
+TOLD = {
+    "Llama 3 8B": (160, "groups"),
+    "Gemma 3 27B": (92, "windows"),
+    "DeepSeek-V3": (54, "a latent"),
+    "gpt-oss-120b": (32, "windows"),
+    "Qwen3-Next": (18.5, "states"),
+}
+NUDGED = {"Llama 3 8B": 1.07, "Qwen3-Next": 0.85, "Gemma 3 27B": 1.1}
+
 
 class CacheGrowth(NamedTuple):
     """Bytes after n tokens, and how many times as many it would be without groups, windows, latents or states."""
@@ -44,18 +54,24 @@ def data() -> CacheGrowth:
 
 
 def draw(data: CacheGrowth) -> Figure:
-    """Left: GiB by the number of tokens. Right: how many times smaller that is than without the idea. All axes logarithmic."""
+    """Left: GiB by the number of tokens. Right: how many times smaller that is than without the idea, which stands at the end of
+    its line in the colour of the model. All axes logarithmic.
+    """
     fig, (left, right) = figure(1, 2, width=12, height=6)
     for (name, kept), marker in zip(data.bytes.items(), "os^Dv", strict=True):
         left.loglog(data.n, kept / GIB, marker=marker, markersize=7, label=name)
         right.loglog(data.n, data.saving[name], marker=marker, markersize=7)
+    colours = {line.get_label(): line.get_color() for line in left.lines}
+    for name, colour in colours.items():
+        end, (height, idea) = 1.35 * data.n[-1], TOLD[name]
+        left.text(end, height, name, color=colour, va="center")
+        right.text(end, data.saving[name][-1] * NUDGED.get(name, 1), idea, color=colour, va="center")
     for ax in (left, right):
-        ax.set(xlabel="tokens", xticks=[2**10, 2**14, 2**17, 2**20])
-        ax.set_xticklabels(["1k", "16k", "128k", "1M"])
+        ax.set(xlabel="tokens", xlim=(800, None), xticks=[2**10, 2**14, 2**20])
+        ax.set_xticklabels(["1k", "16k", "1M"])
         ax.minorticks_off()
-    left.set(ylabel="cache, GiB", ylim=(0.02, 200), yticks=[0.1, 1, 10, 100])
+    left.set(title="kept of one text, GiB", ylim=(0.02, 200), yticks=[0.1, 1, 10, 100])
     left.set_yticklabels(["0.1", "1", "10", "100"])
-    right.set(ylabel="times smaller", ylim=(0.8, 100), yticks=[1, 2, 4, 6, 16, 57])
+    right.set(title="times smaller than without it", ylim=(0.8, 100), yticks=[1, 2, 4, 6, 16, 57])
     right.set_yticklabels(["1", "2", "4", "6", "16", "57"])
-    fig.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig

@@ -25,7 +25,7 @@ def sentence() -> Array:
 
 
 def two_heads() -> MultiHeadParams:
-    """A line is a wish: in dimension a the query says who asks, and the key who answers."""
+    """A line is a wish: in dimension a the query says who asks, the key who answers."""
     wishes = [
         (0, VERB, PERSON),  # head 1 has dimensions 0 to 2: a verb asks who does it
         (1, DETERMINER, NOUN),  # ... a determiner asks for its noun

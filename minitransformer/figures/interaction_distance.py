@@ -19,9 +19,10 @@ SHORT = (2, 3, 4, 5, 6, 8, 12, 16, 17, 18, 24, 28, 32, 33, 34, 40)  # 2, 8 and 1
 
 
 def reach(layer: Layer, params: Tree, X: Array, i: int) -> Array:
-    """‖∂y_i/∂x_j‖/√D for every j, (n,): by how much row i of Y, of width D, changes when row j of X does.
+    """‖∂y_i/∂x_j‖/√D for every j, (n,): how much row i of Y changes with row j of X.
 
-    A pullback gives one row of a Jacobian for each dY, so X is copied D times, and copy k asks for row k.
+    D is the width of Y. A pullback gives one row of a Jacobian for each dY, so X is
+    copied D times, and copy k asks for row k.
     """
     D = layer(params, X)[0].shape[-1]
     Y, pullback = layer(params, np.repeat(X[None], D, axis=0))

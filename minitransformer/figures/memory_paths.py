@@ -13,6 +13,11 @@ KEYS = np.array([[1.0, 0.0], [0.8, 0.6], [0.28, 0.96]])
 VALUES = np.array([[0.9], [1.4], [1.1]])
 RULES = ("sum", "decay 0.8", "delta", "delta, β = 0.5")
 
+TITLES = ("they add", "they correct, magnified")
+LINES = ("-", "--", "-.", ":")
+PLACES = ((3.3, 2.7), (1.2, 2.4), (1.3, 0.15), (0.18, 0.42))  # of the names of rules
+NUMBERS = ((0.93, 1.48), (0.33, 1.48), (-0.1, 1.2))  # and of pairs
+
 
 class MemoryPaths(NamedTuple):
     """Where each rule stands after every pair, (rules, steps + 1, 2), which pair it was, and the least squares of all pairs."""
@@ -44,15 +49,25 @@ def data(passes: int = 2) -> MemoryPaths:
 
 
 def draw(data: MemoryPaths) -> Figure:
-    """Contours of the loss, lines on which one pair is right, and the paths."""
-    fig, ax = figure(width=8, height=8)
-    x, y = np.meshgrid(np.linspace(-0.2, 3.4, 80), np.linspace(-0.2, 2.8, 80))
-    ax.contour(x, y, loss(np.stack([x, y], -1)), levels=[0.01, 0.1, 0.5, 1.5, 4, 8], colors="0.7", linewidths=1.2)
-    for k, v in zip(KEYS, VALUES[:, 0], strict=True):
-        ax.axline(tuple(k * v), tuple(k * v + [-k[1], k[0]]), color="0.4", linewidth=1, linestyle="-")
-    for name, path, marker in zip(RULES, data.paths, "os^D", strict=True):
-        ax.plot(*path.T, marker=marker, markersize=8, label=name)
-    ax.plot(*data.best, "k*", markersize=20, label="least squares")
-    ax.set(xlim=(-0.2, 3.4), ylim=(-0.2, 2.8), xlabel="$S_1$", ylabel="$S_2$", aspect="equal")
-    fig.legend(loc="outside lower center", ncols=3)
+    """Left: the rules that add. Right, magnified: the rules that correct. Rings are contours of the loss, on a grey line the pair
+    of its number is right, and the star is least squares.
+    """
+    fig, axes = figure(1, 2, width=12, height=5.9)
+    for ax, rules, top, title in zip(axes, ((0, 1), (2, 3)), (5.0, 1.8), TITLES, strict=True):
+        x, y = np.meshgrid(np.linspace(-0.1 * top, top, 120), np.linspace(-0.1 * top, 0.9 * top, 120))
+        ax.contour(
+            x, y, loss(np.stack([x, y], -1)), levels=[0.01, 0.1, 0.5, 1.5, 4, 8, 16], colors="0.8", linewidths=1.2
+        )
+        for k, v in zip(KEYS, VALUES[:, 0], strict=True):
+            ax.axline(tuple(k * v), tuple(k * v + [-k[1], k[0]]), color="0.5", linewidth=1.2, linestyle="-")
+        for rule in rules:
+            name, path = RULES[rule], data.paths[rule]
+            ax.plot(*path.T, marker="os^D"[rule], markersize=8, color=f"C{rule}", linestyle=LINES[rule], zorder=3)
+            ax.text(*PLACES[rule], name, color=f"C{rule}")
+        ax.plot(*data.best, "k*", markersize=20, zorder=4)
+        ax.set(title=title, xlim=(-0.1 * top, top), ylim=(-0.1 * top, 0.9 * top), xlabel="$S_1$", aspect="equal")
+    axes[0].set(ylabel="$S_2$")
+    axes[1].set_yticks([0, 0.5, 1, 1.5])
+    for place, number in zip(NUMBERS, "123", strict=True):
+        axes[1].text(*place, f"pair {number}", color="0.4")
     return fig

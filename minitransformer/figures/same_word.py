@@ -5,8 +5,13 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
-from minitransformer.measurements.position_scores import THRESHOLD, scores_of, with_some_parameters
+from minitransformer.figures.style import figure, outer_labels
+from minitransformer.measurements.position_scores import (
+    THRESHOLD,
+    scores_of,
+    varies_along_diagonals,
+    with_some_parameters,
+)
 from minitransformer.positions import (
     FIRE,
     TENER,
@@ -62,24 +67,36 @@ def data(seed: int = 1) -> SameWord:
     return SameWord(found)
 
 
-DRAWN = ("added sinusoids (8)", "TUPE (9)", "T5 (11)", "FIRE", "Shaw (10)", "DeBERTa (13)", "a factor (12)", "RoPE")
+DRAWN = {  # what to see in each
+    "added sinusoids (8)": "no stripes",
+    "TUPE (9)": "no stripes",
+    "FIRE": "stripes up\nto row $n_0$",
+    "T5 (11)": "stripes,\never broader",
+    "Shaw (10)": "stripes,\nthen nothing\nchanges",
+    "DeBERTa (13)": "stripes,\nthen nothing\nchanges",
+    "a factor (12)": "stripes,\nthen nothing\nchanges",
+    "RoPE": "stripes\nwithout end",
+}
 
 
 def draw(data: SameWord) -> Figure:
-    """A panel for each idea, from its lowest score (dark) to its highest (bright); its name and both scores stand beside it."""
+    """A panel for each idea, from its lowest score (dark) to its highest (bright). Beside it stand its name, both scores, and
+    what to see: red where there are no stripes, or not everywhere.
+    """
     fig, axes = figure(4, 2, width=11.75, height=13.2, sharex=True, sharey=True)
-    for ax, idea in zip(axes.flat, DRAWN, strict=True):
+    for ax, (idea, seen) in zip(axes.flat, DRAWN.items(), strict=True):
         name, S = next(found for found in data.scores.items() if found[0].startswith(idea))
         ax.imshow(S)
         ax.set_anchor("W")
         told = name.replace("added ", "added\n").split(", ")
         if told[-1].startswith("n₀"):
             ax.text(N, THRESHOLD, f"– {told.pop()}", va="center")  # at its row
+        everywhere = varies_along_diagonals(S) < 1e-12
+        ax.text(N + 1, N - 1, seen, va="bottom", linespacing=1.2, color="#20639b" if everywhere else "#c8553d")
         told.append(f"{S.min():.1f} … {S.max():.1f}".replace("-", "−"))
         ax.text(N + 1, -0.5, "\n".join(told), va="top", linespacing=1.3)
         ax.set_xticks([0, 16, 32, 47])
         ax.set_yticks([0, 16, 32, 47])
         ax.spines[:].set_visible(False)
-    fig.supylabel("query $i$", fontsize=18)
-    fig.supxlabel("key $j$", fontsize=18)
+    outer_labels(axes, "key $j$", "query $i$")
     return fig

@@ -8,33 +8,48 @@ from minitransformer.figures.style import figure
 
 __all__ = ["LABELS", "data", "draw"]
 
+APART = {"window": 0.68, "bigbird": 1.4}  # names of lines that end together, above and below their ends
+SAME = ("window", "bigbird")  # whose memory is that of dense attention
+
 
 def draw(data: Speed) -> Figure:
-    """Left: time against n, with a circle where each begins to pay. Right: what the way back remembers."""
+    """Left: time against n, with a circle where each begins to pay. Right: what the way back remembers; the line of dense
+    attention is that of both patterns, too.
+    """
     fig, (time, memory) = figure(1, 2, width=13, height=7)
-    markers = dict(zip(LABELS, "vosD^.", strict=True))
-    for name, label in LABELS.items():
-        style = {"marker": markers[name], "markersize": 7}
+    for (name, label), marker in zip(LABELS.items(), "vosD^.", strict=True):
+        style = {"marker": marker, "markersize": 7}
         if name == "copy":
             style |= {"linestyle": ":", "color": "0.35"}
-        seconds = np.median(data.seconds[name], 1)
-        time.plot(data.n[: len(seconds)], 1e3 * seconds, label=label, **style)
-        if name == "dense":  # seen where others lie upon it
-            style |= {"markersize": 15, "fillstyle": "none"}
-        if name != "copy":  # which has no way back
-            memory.plot(data.n[: len(data.bytes[name])], data.bytes[name] / 2**20, **style)
+        ms = 1e3 * np.median(data.seconds[name], 1)
+        (line,) = time.plot(data.n[: len(ms)], ms, **style)
+        told = {"color": line.get_color(), "va": "center", "linespacing": 1.1}
+        short = label.removesuffix(" attention")
+        if name == "definition":  # which ends in the middle
+            time.text(data.n[0], 60, short.replace(", ", ",\n"), **told)
+        else:
+            time.text(1.3 * data.n[-1], ms[-1] * APART.get(name, 1), short.replace(", ", ",\n"), **told)
+        if name in (*SAME, "copy"):  # a copy has no way back
+            continue
+        MiB = data.bytes[name] / 2**20
+        memory.plot(data.n[: len(MiB)], MiB, linestyle=line.get_linestyle(), **style | {"color": line.get_color()})
+        if name == "definition":
+            memory.text(data.n[0], 60, short.replace(", ", ",\n"), **told)
+        elif name == "dense":
+            memory.text(1.3 * data.n[-1], 1.15 * MiB[-1], "dense,\nwindow,\nBigBird", **told | {"va": "top"})
+        else:
+            memory.text(1.3 * data.n[-1], MiB[-1], short, **told)
     dense = np.log(np.median(data.seconds["dense"], 1))
     for name in ("window", "bigbird", "kernel"):
         where = np.median(data.crossovers(name))
         if data.n[0] < where < data.n[-1]:
             height = 1e3 * np.exp(np.interp(np.log(where), np.log(data.n), dense))
-            time.plot(where, height, "o", markersize=22, fillstyle="none", color="0.2", zorder=5)
-    time.set(ylabel="ms for a forward pass")
-    memory.set(ylabel="MiB for the way back")
+            time.plot(where, height, "o", markersize=20, fillstyle="none", color="0.2", zorder=5)
+    time.set_title("ms for a forward pass")
+    memory.set_title("MiB for the way back")
     for axes in (time, memory):
         axes.set(xscale="log", yscale="log", xlabel="n")
         axes.set_xticks(data.n[::2], [f"{n}" if n < 1024 else f"{n // 1024}k" for n in data.n[::2]])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
-    fig.legend(loc="outside lower center", ncols=3)
     return fig

@@ -25,7 +25,7 @@ dot_order = compiled(three_loops)
 
 @compiled
 def saxpy_order(Q, K, V):
-    """The innermost loop adds a multiple of one row to another (y += a x): its steps know nothing of each other."""
+    """The innermost loop is y += a x, on rows: no step waits for another."""
     KT, Y = np.ascontiguousarray(K.T), np.zeros((len(Q), V.shape[1]), Q.dtype)
     for i in range(len(Q)):
         s, y = np.zeros(len(K), Q.dtype), Y[i]
@@ -42,7 +42,7 @@ def saxpy_order(Q, K, V):
 
 @compiled
 def online_by_rows(S, Y, top, total):
-    """From scores to weights exp(S − top), a query a row; what was summed before shrinks if top has grown."""
+    """Scores become exp(S − top), a query a row; the sums shrink if top has grown."""
     for i in range(LANES):
         s, before = S[i], top[i]
         for j in range(LANES):
@@ -74,7 +74,7 @@ def tiles_by_rows(Q, K, V):
 
 @compiled
 def online_by_lanes(S, YT, top, total):
-    """The same for scores with a key on each row: the inner loops run along queries, which don't wait for each other."""
+    """The same, a key a row: inner loops run along queries, and none of them waits."""
     before = top.copy()
     for j in range(LANES):
         for i in range(LANES):

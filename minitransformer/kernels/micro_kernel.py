@@ -137,7 +137,8 @@ def _some_rows(rows, vectors_in_row):
             for row, offset in enumerate(A_rows):
                 everywhere = _spread(builder, read(builder.add(a, offset), number), vector)
                 for v, B_kv in enumerate(B_k):
-                    following.append(builder.call(fma, [everywhere, B_kv, totals[row * vectors_in_row + v]]))
+                    total = totals[row * vectors_in_row + v]
+                    following.append(builder.call(fma, [everywhere, B_kv, total]))
             for phi, value, changed in zip(now, first, following, strict=True):
                 phi.add_incoming(value, before)
                 phi.add_incoming(changed, loop)

@@ -13,7 +13,7 @@ import numpy as np
 
 
 def three_loops(Q, K, V):
-    """Dot order: the innermost loop is one sum, and each of its steps waits for the one before."""
+    """Dot order: the innermost loop is one sum, each step waits for the one before."""
     Y, s = np.zeros((len(Q), V.shape[1]), Q.dtype), np.zeros(len(K), Q.dtype)
     for i in range(len(Q)):
         for j in range(len(K)):
@@ -29,14 +29,16 @@ def three_loops(Q, K, V):
 
 
 def tiles_in_numpy(Q, K, V, rows=256, keys=512):
-    """The online softmax in NumPy: all that is kept of the keys so far is their top, their total and their sum."""
-    Y, Q = np.empty((len(Q), V.shape[1]), Q.dtype), Q * Q.dtype.type(1 / math.sqrt(Q.shape[1]))
+    """The online softmax in NumPy: of the keys so far it keeps top, total and sum."""
+    Y = np.empty((len(Q), V.shape[1]), Q.dtype)
+    Q = Q * Q.dtype.type(1 / math.sqrt(Q.shape[1]))
     for i in range(0, len(Q), rows):
         top, total, y = -np.inf, 0, 0
         for j in range(0, len(K), keys):
             S = Q[i : i + rows] @ K[j : j + keys].T
             new = np.maximum(top, S.max(1, keepdims=True))
             P, shrink = np.exp(S - new), np.exp(top - new)
-            top, total, y = new, shrink * total + P.sum(1, keepdims=True), shrink * y + P @ V[j : j + keys]
+            total = shrink * total + P.sum(1, keepdims=True)
+            top, y = new, shrink * y + P @ V[j : j + keys]
         Y[i : i + rows] = y / total
     return Y

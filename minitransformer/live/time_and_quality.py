@@ -9,6 +9,15 @@ from minitransformer.experiments import which
 from minitransformer.experiments.table import BOTH, Row, Table, can, table
 from minitransformer.figures.style import figure
 
+ABOVE = (0, 8), "center", "bottom"
+PLACES = {  # of the names beside their dots, in points; that of the dynamic convolution by the task
+    "lightweight-convolution": ((-8, 0), "right", "center"),
+    "recall": ((0, -8), "left", "top"),
+    "text": ((0, 8), "left", "bottom"),
+    "linear": ((-8, 0), "right", "center"),
+    "delta": ((-2, 8), "right", "bottom"),
+}
+
 
 def data() -> dict[str, Any]:
     """Of each row whether it can be causal, times with the way back by length, why there is none at more, and scores."""
@@ -65,28 +74,29 @@ def _one_seed(row: Row, k: int) -> Row:
 
 def still(data: dict[str, Any]) -> Figure:
     """At 16,384 tokens, left if recall is all that counts, right if the text is: a dot is a kind, the square dense attention,
-    and the stairs join the kinds that no other passes in both, which are numbered, and named above.
+    and the stairs join the kinds that no other passes in both, which are named.
     """
-    fig, axes = figure(1, 2, width=9.5, height=4.6, sharey=True)
-    names, numbered = [row["name"] for row in data["rows"]], list[int]()
+    fig, axes = figure(1, 2, width=10.4, height=4.7, sharey=True)
+    names = [row["name"] for row in data["rows"]]
     for ax, task in zip(axes, ("recall", "text"), strict=True):
         found = compute(data, 16384, False, [task])
         where = {
-            k: (time, quality) for k, time, quality in zip(*map(found.get, ("drawn", "times", "quality")), strict=True)
+            names[k]: (time, quality)
+            for k, time, quality in zip(*map(found.get, ("drawn", "times", "quality")), strict=True)
         }
+        front = [names[k] for k in found["front"]]
         ax.plot(*zip(*where.values(), strict=True), "o", color="#20639b", markersize=5, linestyle="")
-        ax.step(*zip(*map(where.get, found["front"]), strict=True), where="post", color="0.35", linestyle="-", zorder=0)
-        numbered += [k for k in found["front"] if k not in numbered]
-        for k in found["front"]:
-            beside = -10 if k == numbered[0] else -3  # the first two lie side by side
-            ax.annotate(str(numbered.index(k) + 1), where[k], (beside, 8), textcoords="offset points", ha="center")
-        ax.plot(*where[names.index("softmax")], "s", color="#c8553d", markersize=11)
-        ax.set(xscale="log", title=f"{task} alone", xlim=(0.01, 4), ylim=(-0.15, 1.25))
+        ax.step(*zip(*map(where.get, front), strict=True), where="post", color="0.35", linestyle="-", zorder=0)
+        for name in front:
+            beside, across, above = PLACES.get(task if name == "dynamic-convolution" else name, ABOVE)
+            style = {"textcoords": "offset points", "ha": across, "va": above, "linespacing": 1.1}
+            ax.annotate(name.replace("-", "\n"), where[name], beside, **style)
+        ax.plot(*where["softmax"], "s", color="#c8553d", markersize=11)
+        ax.text(2, where["softmax"][1], "dense", color="#c8553d", va="center")
+        ax.set(xscale="log", title=f"{task} alone", xlim=(0.0006, 11), ylim=(-0.4, 1.35))
         ax.set_xticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
         ax.set_yticks([0, 0.5, 1])
         ax.minorticks_off()
     axes[0].set_ylabel("learned")
     fig.supxlabel("time over that of causal dense attention", size=18)
-    listed = [f"{number} {names[k]}" for number, k in enumerate(numbered, start=1)]
-    fig.suptitle("   ".join(listed[:2]) + "\n" + "   ".join(listed[2:]), size=18)
     return fig

@@ -143,7 +143,8 @@ class LearnableSinusoidPullback(Pullback):
     def __call__(self, dY: Array) -> tuple[LearnableSinusoidParams, Array]:
         g = dY.sum(tuple(range(dY.ndim - 2)))
         slope = self.table[:, 1::2] * g[:, ::2] - self.table[:, ::2] * g[:, 1::2]
-        return LearnableSinusoidParams((self.omega * (self.i @ slope)).astype(dY.dtype)), dY
+        dlog_omega = self.omega * (self.i @ slope)
+        return LearnableSinusoidParams(dlog_omega.astype(dY.dtype)), dY
 
 
 @frozen

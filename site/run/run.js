@@ -10,10 +10,11 @@
   const bar = make("div", { className: "run-bar" }, button("▶ all", "run every cell of this page", () => run(cells.length - 1)))
   const halt = button("Stop", "end Python and forget what it has computed", stop)
   bar.append(halt, status)
-  boxes.at(-1).parentElement.closest("article, main, body").append(bar)
+  boxes[0].before(bar) // where it covers nothing; once something runs, it goes with the reader
+  halt.hidden = true
   const book = await fetch(new URL("book.json", here)).then(answer => answer.json(), () => null)
   if (!book) {
-    say("Cells run when this page comes from a server: python -m http.server")
+    say("The cells of this page run where it comes from a server: python -m http.server in its folder, then localhost:8000.")
     bar.querySelectorAll("button").forEach(b => b.remove())
     return
   }
@@ -68,6 +69,7 @@
     if (running) return say("Python is busy: wait for it, or press Stop.")
     running = true
     bar.dataset.busy = ""
+    follow()
     const todo = cells.slice(0, k + 1).filter(cell => !cell.native && (!cell.ran || cell === cells[k]))
     todo.forEach(cell => mark(cell, "waits"))
     for (const cell of todo) {
@@ -189,6 +191,15 @@
     box.querySelectorAll("script:not([type])").forEach(script => // those that innerHTML brings do not run
       setTimeout(() => script.replaceWith(make("script", { textContent: script.textContent }))))
     return box
+  }
+
+  function follow() {
+    if (!halt.hidden) return
+    const focused = document.activeElement
+    halt.hidden = false
+    bar.classList.add("run-follows")
+    boxes.at(-1).parentElement.closest("article, main, body").append(bar)
+    focused?.focus({ preventScroll: true }) // "▶ all" loses it as it moves
   }
 
   function mark(cell, state) { cell.box.dataset.run = state }

@@ -32,7 +32,8 @@ def test_borealis_eq_1_self_attention():
     Sa = np.zeros((n, dv))
     A = np.zeros((n, n))
     for i in range(n):
-        score = [sum(q[i][a] * k[j][a] for a in range(d)) / math.sqrt(d) for j in range(n)]
+        products = [sum(q[i][a] * k[j][a] for a in range(d)) for j in range(n)]
+        score = [product / math.sqrt(d) for product in products]
         total = sum(math.exp(s) for s in score)
         for j in range(n):
             A[i, j] = math.exp(score[j]) / total  # the attention matrix, n × n

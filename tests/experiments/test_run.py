@@ -423,9 +423,17 @@ def test_what_is_written_is_read(kept):
     record = read(kept, Trial)
     assert list(record) == [(Trial(0), {"x": [0.25, "π"]}), (Trial(1), {"x": None})]
     assert record.seconds == [None, 2.5]
-    assert record.made_on == "an abacus, 1 core(s), tier numpy; python 3, numpy 2, numba absent"
+    assert record.made_on == "an abacus, 1 core, tier numpy, numpy 2, numba absent"
     with pytest.raises(ValueError, match="too many"):
         record.only()
+
+
+def test_machines_that_differ_in_their_processor_alone_are_named_together():
+    marked = ABACUS | {"machine": "Wood(R) Bead(TM) CPU @ 1 Hz, Table flat", "cores": 2}
+    other = marked | {"machine": "Slide Rule, Table flat"}
+    record = Record([Trial(k) for k in range(4)], [{}] * 4, [marked, other, ABACUS, marked], [None] * 4)
+    together = "Wood Bead @ 1 Hz and Slide Rule, 2 cores, tier numpy, numpy 2, numba absent"
+    assert record.made_on == f"{together}; an abacus, 1 core, tier numpy, numpy 2, numba absent"
 
 
 def test_a_spoiled_byte_is_found(kept):

@@ -37,7 +37,8 @@ class Window(Pattern):
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """Near, or one of the two is global."""
-        near = (np.abs(i - j) <= self.radius * self.dilation) & ((i - j) % self.dilation == 0)
+        near = np.abs(i - j) <= self.radius * self.dilation
+        near &= (i - j) % self.dilation == 0
         return near | ((0 <= i) & (i < self.global_tokens)) | (j < self.global_tokens)
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
