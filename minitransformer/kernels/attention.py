@@ -634,8 +634,7 @@ def attend_to_buffer(
 ) -> Array:  # fmt: skip
     """`attend_to_buffer` of attention/dot_product.py, in the tiers "numba" and "micro"."""
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
-    q, k, v = (for_reading(X) for X in (Q, K, V))
-    q, k, v = (as_one_axis(X, 0, -2) for X in (q, k, v))
+    q, k, v = map(heads, (Q, K, V))
     if mask is None and sink is None and cap is None and B * m * dv <= LONG:
         if bias is None:
             return attend_plainly(q, k, v, m, float(scale)).reshape(*Q.shape[:-1], dv)

@@ -322,6 +322,10 @@ class Convolution(Projected):
     def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, Any]:
         raise TypeError(f"{type(self).__name__} does not say how it convolves")
 
+    def _logits(self, V: Array, kernel: Array) -> Array:
+        """S of one token, (*batch, H, K), or (H, K) if it is the same for all."""
+        return kernel
+
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ConvolutionParams:
         """Matrices uniform on ±√(3/D), which keeps the variance of a row, and logits that begin small; biases zero."""
         D, a = self.width, np.sqrt(3 / self.width)
@@ -353,15 +357,17 @@ class Convolution(Projected):
     ) -> tuple[Array, ConvolutionState]:
         """O(K D) for one new token."""
         V, _ = gated(*arrays, "sigmoid")
-        before, length = None, 0
-        if state is None:
-            rows = np.zeros((*V.shape[:-2], self.taps - 1, self.width), V.dtype)
+        n = V.shape[-2]
+        before = np.zeros((*V.shape[:-2], self.taps - 1, self.width), V.dtype) if state is None else state.rows
+        length = 0 if state is None else state.length
+        rows = np.concatenate([before, V], -2)
+        heads = rows.reshape(*rows.shape[:-1], self.heads, self.width // self.heads)
+        if n == 1 and not (self.renormalise and length < self.taps - 1) and (loops := loops_in("convolution")):
+            C = loops.last_of(heads, self._logits(V, params.kernel)).reshape(V.shape)
         else:
-            rows, length = state
-            before = rows.reshape(*rows.shape[:-1], self.heads, self.width // self.heads)
-        C, _ = self._convolve(V, params.kernel, Choices(True, self.renormalise, None, 0.0, None, length, before))
-        rows = np.concatenate([rows, V], -2)[..., V.shape[-2] :, :].copy()
-        return C, ConvolutionState(rows, length + V.shape[-2])
+            choices = Choices(True, self.renormalise, None, 0.0, None, length, heads[..., : self.taps - 1, :, :])
+            C, _ = self._convolve(V, params.kernel, choices)
+        return C, ConvolutionState(rows[..., n:, :].copy(), length + n)
 
 
 @frozen
@@ -413,6 +419,10 @@ class DynamicConvolution(Convolution):
     def _kernel(self, rng: np.random.Generator) -> Array:
         a = np.sqrt(6 / (self.width + self.heads * self.taps))
         return rng.uniform(-a, a, (self.width, self.heads, self.taps))
+
+    def _logits(self, V: Array, kernel: Array) -> Array:
+        S = V @ as_one_axis(kernel, 1)
+        return S.reshape(*V.shape[:-2], *kernel.shape[1:])
 
     def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, DynamicConvolutionPullback]:
         return _dynamic(V, kernel, choices)

@@ -123,7 +123,7 @@ class GAT(HeadsOnGraph):
 
     def parts(self, params: GATParams, V: Array) -> tuple[Array, Array, Array, Array]:
         """f, g, V and a of V = X W, (*batch, H, n, d)."""
-        f, g = ((V * a[:, None]).sum(-1, keepdims=True) for a in (params.a_1, params.a_2))
+        f, g = (V @ a[..., None] for a in (params.a_1, params.a_2))
         return f, g, V, np.ones((self.heads, 1), V.dtype)
 
     def maps(self, params: GATParams) -> tuple[Array]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from minitransformer.arrays import as_one_axis
 from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.projected import Projected, Projection
 from minitransformer.attention.sparse.pattern import Causal, Pattern
 from minitransformer.attention.sparse.window import Window
@@ -17,7 +18,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.ranges import NonNegative
-from minitransformer.related.edge_attention import additive_attention, additive_edge_attention
+from minitransformer.related.edge_attention import additive_attention, additive_edge_attention, bent
 from minitransformer.related.graph import Edges, edges_of_mask
 from minitransformer.related.graph_attention import GAT, GATv2
 from minitransformer.related.graph_convolution import GraphConvolution, GraphConvolutionParams
@@ -53,7 +54,10 @@ class AmongTokens(Projected):
         """Heads of new tokens after those in the state, with a matrix of pairs, and the longer state."""
         n, mask = Q.shape[-2], None
         state, keys, values = self.seen_by_last(K, V, state)
-        if self.radius is not None and n > 1:  # one sees them all
+        if n == 1:  # it sees them all, and S is a bias of scores that are zero
+            S = (bent(Q + keys) @ a[..., None])[..., 0]
+            return attend_to_buffer(Q[..., :0], keys[..., :0], values, S.shape[-1], S), state
+        if self.radius is not None:
             near = keys.shape[-2]
             i, j = np.arange(near - n, near)[:, None], np.arange(near)
             mask = Window(self.radius).sees(i, j, near, causal=True)
@@ -160,11 +164,11 @@ class GraphMean(AmongTokens):
 
     def _go_on(self, params: GraphConvolutionParams, arrays: list[Array], state: Any) -> tuple[Array, KeysValues]:
         """O(m width) for one token."""
-        Q, K, V, a = zero_scores(arrays[0][..., 0, :, :])
+        (V,) = arrays
         if V.shape[-2] > 1:
-            return self.attend_to_last(Q, K, V, a, state)
-        state, _, values = self.seen_by_last(K, V, state)
-        return values.mean(-2, keepdims=True), state
+            return self.attend_to_last(*zero_scores(V[..., 0, :, :]), state)
+        state, nothing, values = self.seen_by_last(np.zeros_like(V[..., :1]), V, state)
+        return attend_to_buffer(V[..., :0], nothing[..., :0], values, values.shape[-2]), state
 
 
 def zero_scores(V: Array) -> tuple[Array, Array, Array, Array]:
