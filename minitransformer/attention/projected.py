@@ -1,8 +1,8 @@
 """Mixers whose step has three parts, so that loops can do what is around the second for all of them.
 
-    A₁, A₂, …  = X W + b                 the projections of each new token
-    Y, state  ← A₁, A₂, …, state         what the mixer makes of them and of the past
-    Y W_o + b_o                          or Y + b_o
+A₁, A₂, …  = X W + b                 the projections of each new token
+Y, state  ← A₁, A₂, …, state         what the mixer makes of them and of the past
+Y W_o + b_o                          or Y + b_o
 """
 
 from typing import Any, NamedTuple
@@ -61,9 +61,7 @@ class Projected(Mixer):
         """How many numbers each row of Y has, before W_o."""
         return self.width
 
-    def step(
-        self, params: Tree, X: Float[Array, "*batch n {self.width}"], state: Any = None
-    ) -> tuple[Array, Any]:
+    def step(self, params: Tree, X: Float[Array, "*batch n {self.width}"], state: Any = None) -> tuple[Array, Any]:
         """Y of new tokens after those in the state, and the longer state."""
         projections = self.projections(params)
         one_dtype(X=X, W=projections[0].W)

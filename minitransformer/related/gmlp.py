@@ -214,9 +214,7 @@ class GMLP(Projected):
         """E, the width of a half."""
         return self._hidden
 
-    def _go_on(
-        self, params: GMLPParams, arrays: list[Array], state: KeysValues | None
-    ) -> tuple[Array, KeysValues]:
+    def _go_on(self, params: GMLPParams, arrays: list[Array], state: KeysValues | None) -> tuple[Array, KeysValues]:
         """The state is Z₂ of all tokens, since any row of M wants them. O(m E) for one token after m − 1."""
         Z_1, Z_2, *_ = self._bent(params, *arrays)
         nothing = Z_2[..., :0]  # a state of keys alone

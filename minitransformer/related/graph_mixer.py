@@ -51,23 +51,20 @@ class AmongTokens(Projected):
         return None, params.b
 
     def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:
-        """Heads of new tokens after those in the state, with a matrix of pairs, and the longer state."""
-        n, mask = Q.shape[-2], None
-        state, keys, values = self.seen_by_last(K, V, state)
+        """Heads of new tokens after those in the state, and the longer state. Scores of no channels are zero."""
+        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        n, m = Q.shape[-2], state.length
+        near = m if self.radius is None else min(m, n + self.radius)  # what any of these tokens sees
+        keys, values, mask = state.keys[..., m - near :, :], state.values[..., m - near :, :], None
         if n == 1:  # it sees them all, and S is a bias of scores that are zero
+            if a.size == 0:
+                return np.full((1, near), 1 / near, V.dtype) @ values, state
             S = (bent(Q + keys) @ a[..., None])[..., 0]
-            return attend_to_buffer(Q[..., :0], keys[..., :0], values, S.shape[-1], S), state
+            return attend_to_buffer(Q[..., :0], keys[..., :0], state.V if near == m else values, near, S), state
         if self.radius is not None:
-            near = keys.shape[-2]
             i, j = np.arange(near - n, near)[:, None], np.arange(near)
             mask = Window(self.radius).sees(i, j, near, causal=True)
         return additive_attention(Q, keys, values, a, causal=True, mask=mask)[0], state
-
-    def seen_by_last(self, K: Array, V: Array, state: Any) -> tuple[KeysValues, Array, Array]:
-        """The state with new tokens, and the keys and values that any of these tokens sees."""
-        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
-        back = 0 if self.radius is None else max(0, state.length - K.shape[-2] - self.radius)
-        return state, state.keys[..., back:, :], state.values[..., back:, :]
 
 
 @frozen
@@ -165,10 +162,8 @@ class GraphMean(AmongTokens):
     def _go_on(self, params: GraphConvolutionParams, arrays: list[Array], state: Any) -> tuple[Array, KeysValues]:
         """O(m width) for one token."""
         (V,) = arrays
-        if V.shape[-2] > 1:
-            return self.attend_to_last(*zero_scores(V[..., 0, :, :]), state)
-        state, nothing, values = self.seen_by_last(np.zeros_like(V[..., :1]), V, state)
-        return attend_to_buffer(V[..., :0], nothing[..., :0], values, values.shape[-2]), state
+        nothing = V[..., :0]  # of what scores are made
+        return self.attend_to_last(nothing, nothing, V, np.ones((1, 0), V.dtype), state)
 
 
 def zero_scores(V: Array) -> tuple[Array, Array, Array, Array]:

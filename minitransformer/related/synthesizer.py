@@ -474,7 +474,7 @@ class Synthesizer(Core):
         if self.mixture == "none":
             K = K[..., :0]
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
-        if Q.shape[-2] > 1:
+        if Q.shape[-2] != 1:
             return self._attend(params, Q, state.keys, state.values, causal=True)[0], state
         S, Q = self._last_row(params, Q, state.length)[..., 0, :], Q[..., : K.shape[-1]]
         if params.alpha is not None:
