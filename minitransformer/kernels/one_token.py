@@ -303,6 +303,6 @@ def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any
         of_all = before(rows, row, found.projections[0].width, *angles, eps, centre)
         arrays = [of_all[start:stop].reshape(shape) for start, stop, shape in places]
         Y, state = attention._go_on(own.attention, arrays, state)
-        rows = behind(rows, for_reading(Y.reshape(len(rows), -1)), row, hidden, eps, centre, kind, gate)
+        rows = behind(rows, for_reading(Y.reshape(len(rows), attention.mixed)), row, hidden, eps, centre, kind, gate)
         longer.append(state)
     return rows.reshape(X.shape), tuple(longer)

@@ -356,7 +356,8 @@ class Convolution(Projected):
         self, params: ConvolutionParams, arrays: list[Array], state: ConvolutionState | None
     ) -> tuple[Array, ConvolutionState]:
         """O(K D) for one new token."""
-        V, _ = gated(*arrays, "sigmoid")
+        A, B = arrays
+        V, _ = gated(A, B, "sigmoid")
         n = V.shape[-2]
         before = np.zeros((*V.shape[:-2], self.taps - 1, self.width), V.dtype) if state is None else state.rows
         length = 0 if state is None else state.length

@@ -20,9 +20,11 @@ from minitransformer.attention.compressed.products import MixPullback, mix
 from minitransformer.attention.core import seen_tokens, where_seen
 from minitransformer.attention.projected import Projected, Projection
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, gelu, layer_norm, linear, sigmoid
+from minitransformer.functional import LinearPullback, gelu, layer_norm, linear, normed, sigmoid
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
+
+EPS = 1e-5  # of the norm of the half that is mixed
 
 
 class SpatialGatePullback(Pullback):
@@ -172,17 +174,12 @@ class GMLP(Projected):
         """Z₁ and Z₂ (*batch, n, E), and what leads back."""
         A_1, linear_1 = linear(X, params.U_1, params.b_1)
         A_2, linear_2 = linear(X, params.U_2, params.b_2)
-        Z_1, Z_2, *back = self._bent(params, A_1, A_2)
-        return Z_1, Z_2, (linear_1, linear_2, *back)
-
-    def _bent(self, params: GMLPParams, A_1: Array, A_2: Array) -> tuple[Any, ...]:
-        """Z₁ and Z₂ of X U₁ + b₁ and X U₂ + b₂; and the ways back through both activations and the norm."""
         if self.form == "source":
             Z_1, activation_1 = sigmoid(A_1)
-            return Z_1, A_2, activation_1, None, None
+            return Z_1, A_2, (linear_1, linear_2, activation_1, None, None)
         (Z_1, activation_1), (F_2, activation_2) = gelu(A_1), gelu(A_2)
-        Z_2, norm = layer_norm(F_2, params.gamma, params.beta)  # type: ignore[arg-type]
-        return Z_1, Z_2, activation_1, activation_2, norm
+        Z_2, norm = layer_norm(F_2, params.gamma, params.beta, eps=EPS)  # type: ignore[arg-type]
+        return Z_1, Z_2, (linear_1, linear_2, activation_1, activation_2, norm)
 
     def _bias(self, params: GMLPParams) -> Array:
         return np.zeros(self.longest, params.M.dtype) if params.b is None else params.b
@@ -216,7 +213,11 @@ class GMLP(Projected):
 
     def _go_on(self, params: GMLPParams, arrays: list[Array], state: KeysValues | None) -> tuple[Array, KeysValues]:
         """The state is Z₂ of all tokens, since any row of M wants them. O(m E) for one token after m − 1."""
-        Z_1, Z_2, *_ = self._bent(params, *arrays)
+        A_1, A_2 = arrays
+        if self.form == "source":
+            Z_1, Z_2 = sigmoid(A_1)[0], A_2
+        else:
+            Z_1, Z_2 = gelu(A_1)[0], normed(gelu(A_2)[0], params.gamma, params.beta, eps=EPS)  # type: ignore[arg-type]
         nothing = Z_2[..., :0]  # a state of keys alone
         state = KeysValues.of(Z_2, nothing) if state is None else state.extended(Z_2, nothing)
         m = state.length

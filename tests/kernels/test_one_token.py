@@ -101,7 +101,18 @@ CORES = [
     {"attention": "nsa:block=4,window=5", "groups": 2, "positions": "rope:layout=halves,part=4"},
     {"positions": "t5"},
     *({"attention": name} for name in ("lightweight-convolution", "dynamic-convolution:renormalise=True", "gmlp")),
-    *({"attention": name} for name in ("gat", "gat:dynamic=True,radius=5", "gcn", "gcn:radius=5", "gmlp:form=source")),
+    *(
+        {"attention": name}
+        for name in (
+            "latent",
+            "latent:query_rank=5",
+            "gat",
+            "gat:dynamic=True,radius=5",
+            "gcn",
+            "gcn:radius=5",
+            "gmlp:form=source",
+        )
+    ),
 ]
 
 
@@ -145,7 +156,7 @@ def test_nothing_past_the_door_of_another_core(path, tier):
         block.step(other, X[:, 1:], state)
 
 
-@pytest.mark.parametrize("options", [{"attention": "linear", "order": "post"}, {"attention": "latent"}])
+@pytest.mark.parametrize("options", [{"attention": "linear", "order": "post"}, {"norm": "layer_eps_outside"}])
 def test_other_blocks_go_part_by_part(options, tier, monkeypatch):
     for name in ("one_token", "around_core"):
         monkeypatch.setattr(loops(), name, lambda *a: pytest.fail("there is no loop for it"))
