@@ -10,7 +10,7 @@ they make the features of its query and key.
 
 Why this is fast. In generation a memory is so small that NumPy spends its time on starting a dozen operations: here they are
 one. Where something is corrected, S̄ is looked up first; then S fades and is written to in one pass, from the old state to the new
-one, and four of its rows are read at a time. (A whole text, with its gradients, is for the sweeps of sweep.py.)
+one, eight rows at a time, which are then read by fours. (A whole text, with its gradients, is for the sweeps of sweep.py.)
 """
 
 import math
@@ -31,6 +31,7 @@ from minitransformer.typing import Array
 LEAST = {
     np.dtype(kind): kind(float(np.finfo(kind).tiny) ** 0.8) for kind in (np.float32, np.float64)
 }  # of |D|; below it 1 / D counts as 0, as in `inverse` of arrays.py
+NEAR = 8  # rows of S that are written and then read, while they are in the nearest cache
 SMALL = 2**18  # multiply-adds; what has fewer is done before a second thread is awake
 
 
@@ -60,15 +61,18 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
                         e[j] -= k[c] * (a * held[c, j])
                 for j in range(len(e)):
                     e[j] *= beta[h, t]
-            for c in range(len(k)):
-                a, share = decay[h, t, min(c, gates - 1)] if gates > 0 else one, k[c]
-                for j in range(len(e)):
-                    now[c, j] = a * held[c, j] + share * e[j]
-            for c in range(0, len(k) - 3, 4):
-                add_four(q, now, c, y)
-            for c in range(len(k) // 4 * 4, len(k)):
-                for j in range(len(y)):
-                    y[j] += q[c] * now[c, j]
+            for first in range(0, len(k), NEAR):
+                end = min(first + NEAR, len(k))
+                fours = end - (end - first) % 4
+                for c in range(first, end):
+                    a, share = decay[h, t, min(c, gates - 1)] if gates > 0 else one, k[c]
+                    for j in range(len(e)):
+                        now[c, j] = a * held[c, j] + share * e[j]
+                for c in range(first, fours, 4):
+                    add_four(q, now, c, y)
+                for c in range(fours, end):
+                    for j in range(len(y)):
+                        y[j] += q[c] * now[c, j]
             if len(sums) > 0:
                 for c in range(len(k)):
                     sums[c] += k[c]
