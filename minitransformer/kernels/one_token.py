@@ -1,8 +1,8 @@
 """One new token through a block, as in generation:
 
     before    z = LN(x);   q, k, v, … = z W + b                    then q and k are normed and turned, in a model that does so
-    core      y = what the core makes of them and of the past
-    behind    x ← x + y W_o + b_o
+    core      y = what the core, or another mixer, makes of them and of the past
+    behind    x ← x + y W_o + b_o                               or x + y + b_o, where there is no W_o
               x ← x + f(LN(x) W₁ + b₁) W₂ + b₂                     or (f(LN(x) W₁ + b₁) ⊙ (LN(x) W₃ + b₃)) W₂ + b₂
 
 For softmax attention, dense or to the keys of a pattern, the core is here too, and all blocks are one call: K and V get one row
@@ -10,8 +10,8 @@ more, in the room that the state has, and y = softmax(q Kᵀ/√d) V, head by he
 
 Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here a
 block is two calls and its core's step, with one row of a table that says where its arrays are. (An array takes 0.3 µs to hand
-over; a block has 16 to 30.) What is left is the reading of the weights. These loops are for pre-norm blocks of heads; any other
-block goes part by part, and gives the same numbers.
+over; a block has 16 to 30.) What is left is the reading of the weights. These loops are for pre-norm blocks whose attention says
+what its projections are, with heads or without (attention/projected.py); any other goes part by part, and gives the same numbers.
 """
 
 import ctypes

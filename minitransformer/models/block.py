@@ -256,10 +256,7 @@ class Block(OldFieldsRefused):
 
     @cached_property
     def of_heads(self) -> bool:
-        """Whether loops can do what comes before and after the core, or what a mixer has in its place: it is pre-norm, with a
-
-        mixer that says what its projections are and whose step is made of them, and a feed-forward network.
-        """
+        """Whether loops can do what is around the core: the block is pre-norm, with projections and a feed-forward network."""
         attention = self.attention
         return (
             self.order == "pre"

@@ -9,6 +9,7 @@ from minitransformer.attention.linear.smoother import Smoother
 from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, LanguageModel, Stack
 from minitransformer.pullback import tree_get, tree_set
+from minitransformer.related import GraphMean
 
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
@@ -162,6 +163,22 @@ def test_other_blocks_go_part_by_part(options, tier, monkeypatch):
         monkeypatch.setattr(loops(), name, lambda *a: pytest.fail("there is no loop for it"))
     model = LanguageModel(40, 96, width=12, depth=1, heads=2, hidden=10, **options)
     written(model, some(model, np.float64), np.arange(5))
+
+
+def test_a_step_of_ones_own_is_made(tier):
+    class Half(GraphMean):
+        def step(self, params, X, state=None):
+            Y, state = super().step(params, X, state)
+            return Y / 2, state
+
+    X, said = np.ones((2, 1, 12)), []
+    for kind in (GraphMean, Half):
+        block = Block(kind(12), FeedForward(12, 7))
+        params = some(block, np.float64)
+        said.append(block.step(params, X)[0])
+        F, _ = block.attention.step(params.attention, block._norm.value(params.attention_norm, X))
+        assert np.allclose(said[-1], X + F + block.change(params, X + F)[0])
+    assert not np.allclose(*said)
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ class Smoother(Core):
         return Y, NothingLearnedPullback(pullback)
 
     def step(self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: Any) -> tuple[Array, Any]:
-        """As any core with keys and values; of one new token nothing is copied: −‖k‖²/2 √d is a bias of its scores."""
+        """As any core with keys and values; of one new token nothing is copied: −‖k‖²/(2 √d) is a bias of its scores."""
         if Q.shape[-2] != 1 or self.similarity == "polynomial":
             return super().step(params, Q, K, V, state=state)
         state, bias = KeysValues.of(K, V) if state is None else state.extended(K, V), None
