@@ -163,7 +163,7 @@ class GraphMean(AmongTokens):
         """O(m width) for one token."""
         (V,) = arrays
         nothing = V[..., :0]  # of what scores are made
-        return self.attend_to_last(nothing, nothing, V, np.ones((1, 0), V.dtype), state)
+        return self.attend_to_last(nothing, nothing, V, np.empty((1, 0), V.dtype), state)
 
 
 def zero_scores(V: Array) -> tuple[Array, Array, Array, Array]:
