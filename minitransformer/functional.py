@@ -470,6 +470,16 @@ def rms_norm(X: Float[Array, "*batch D"], gamma: Float[Array, "D"], *, eps: NonN
     return Xhat * gamma, RMSNormPullback(Xhat, gamma, root)
 
 
+@checked
+def normed(
+    X: Float[Array, "*batch D"], gamma: Float[Array, "D"], beta: Float[Array, "D"] | None, *, eps: NonNegativeNumber
+) -> Float[Array, "*batch D"]:
+    """Layer norm, or RMS norm where there is no β, without a pullback: what generation needs, a row at a time."""
+    if (loops := loops_in("few_rows")) and (Y := loops.normed(X, gamma, beta, eps)) is not None:
+        return Y
+    return (rms_norm(X, gamma, eps=eps) if beta is None else layer_norm(X, gamma, beta, eps=eps))[0]
+
+
 # ------------------------------------------------------------------------------------ dropout and loss
 
 
@@ -560,6 +570,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_outside",
     "linear",
+    "normed",
     "refuse_unknown",
     "relu",
     "rms_norm",

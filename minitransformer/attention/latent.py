@@ -20,16 +20,17 @@ import numpy as np
 from minitransformer.arrays import must_broadcast, one_dtype, refuse_indivisible, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Mixer
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.multi_head import merge_heads, split_heads
+from minitransformer.attention.projected import Projected, Projection
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, RMSNormPullback, affine, linear, rms_norm
+from minitransformer.functional import LinearPullback, RMSNormPullback, linear, normed, rms_norm
 from minitransformer.positions.rope import RoPE
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
+EPS = 1e-6  # of the norms of latents
 ABSORBED = 4  # a step of at most so many tokens is absorbed: making keys of all that came before would take longer
 
 
@@ -156,7 +157,7 @@ class NarrowPullback(Pullback):
 def _narrow(X: Array, W: Array, gamma: Array) -> tuple[Array, NarrowPullback]:
     """The latent RMS(X W) γ, (*batch, n, r)."""
     Z, product = linear(X, W)
-    C, norm = rms_norm(Z, gamma)
+    C, norm = rms_norm(Z, gamma, eps=EPS)
     return C, NarrowPullback(product, norm)
 
 
@@ -189,7 +190,7 @@ class LatentPullback(AroundAttention):
 
 
 @frozen
-class Latent(Mixer):
+class Latent(Projected):
     """Keys and values of all heads are made from one short row for each token; it and one turned key are all that is kept.
 
     rank         r, the width of that row; D/4 if None
@@ -271,21 +272,32 @@ class Latent(Mixer):
         Y, o = linear(merge_heads(Y), params.W_o)
         return Y, LatentPullback(queries, q, q_r, turn_q, latent, k_r, turn_k, attention, o, self.heads)
 
-    def step(
-        self, params: LatentParams, X: Float[Array, "*batch n {self.width}"], state: KeysValues | None = None
-    ) -> tuple[Array, KeysValues]:
-        """Y of new tokens after those in the state, and the longer state: rows [C | K_R], (*batch, m, r + d_r).
+    def projections(self, params: LatentParams) -> list[Projection]:
+        """The queries and what is turned of them, or their latent; then the latent of keys and values, and the turned key."""
+        rows = [Projection(params.W_dc, None, None, self._rank), Projection(params.W_kr, None, 1, self._rotary)]
+        if params.W_dq is not None:
+            return [Projection(params.W_dq, None, None, params.W_dq.shape[-1]), *rows]
+        return [self._queries(params.W_q), self._queries(params.W_qr), *rows]
+
+    def _queries(self, W: Array) -> Projection:
+        return Projection(W, None, self.heads, W.shape[-1] // self.heads)
+
+    def _last(self, params: LatentParams) -> tuple[Array, None]:
+        return params.W_o, None
+
+    def _go_on(self, params: LatentParams, arrays: list[Array], state: KeysValues | None) -> tuple[Array, KeysValues]:
+        """The state has rows [C | K_R], (*batch, m, r + d_r).
 
         cost   absorbed, for a few tokens: O(m H (2 r + d_r)) for one, and nothing is made of the m rows
         """
-        one_dtype(X=X, W_q=params.W_q)
-        n, first, r = X.shape[-2], 0 if state is None else state.length, self._rank
-        Z = X
+        *queries, C, K_R = arrays
         if params.W_dq is not None and params.gamma_q is not None:
-            Z = rms_norm(affine(X, params.W_dq), params.gamma_q)[0]
-        Q, Q_R = (split_heads(affine(Z, W), self.heads) for W in (params.W_q, params.W_qr))
-        C = rms_norm(affine(X, params.W_dc), params.gamma_c)[0]
-        turned = np.concatenate([Q_R, affine(X, params.W_kr)[..., None, :, :]], -3)
+            Z = normed(queries[0], params.gamma_q, None, eps=EPS)
+            queries = [self._queries(W).of(Z) for W in (params.W_q, params.W_qr)]
+        Q, Q_R = queries
+        n, first, r = C.shape[-2], 0 if state is None else state.length, self._rank
+        C = normed(C, params.gamma_c, None, eps=EPS)
+        turned = np.concatenate([Q_R, K_R], -3)
         turned, _ = self._rope.turn(turned, first=first, length=first + n)
         Q_R, K_R = turned[..., :-1, :, :], turned[..., -1, :, :]
         rows = np.concatenate([C, K_R], -1)
@@ -296,7 +308,7 @@ class Latent(Mixer):
         else:
             C, K_R = state.keys[..., :r], state.keys[..., r:]
             Y, _ = latent_attention(Q, Q_R, C, K_R, params.W_uk, params.W_uv, causal=True, absorbed=n <= ABSORBED)
-        return affine(merge_heads(Y), params.W_o), state
+        return Y, state
 
     def _one(self, params: LatentParams, Q: Array, Q_R: Array, state: KeysValues) -> Array:
         """The absorbed form for one new token: its H heads share the rows [C | K_R], of which only C is a value."""

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype, refuse_indivisible, uniform
-from minitransformer.attention.core import Core, Mixer
+from minitransformer.attention.core import Core
 from minitransformer.attention.output_gate import OutputGatePullback, output_gate
+from minitransformer.attention.projected import Projected, Projection
 from minitransformer.attention.softmax import SoftmaxAttention
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, affine, linear, rms_norm
@@ -68,17 +69,6 @@ class MultiHeadParams(NamedTuple):
     def optional(self) -> tuple[str, ...]:
         """Parts that may be missing: some models have biases, but none of the keys."""
         return "b_q", "b_k", "b_v", "b_o"
-
-
-class Projection(NamedTuple):
-    """One projection of X: W (D, heads · width) and b, the gain if its rows are normalised, and whether they are turned."""
-
-    W: Array
-    b: Array | None
-    heads: int
-    width: int
-    gain: Array | None = None
-    turned: bool = False
 
 
 class Heads(Pullback):
@@ -168,7 +158,7 @@ class MultiHeadPullback(Pullback):
 
 
 @frozen
-class MultiHeadAttention(Mixer):
+class MultiHeadAttention(Projected):
     """H attentions side by side, each of width d. With d = D/H, the usual one, they cost together what one of width D costs.
 
     width      D, the width of the rows of X
@@ -450,9 +440,17 @@ class MultiHeadAttention(Mixer):
         widths = self._streams(self.core)
         return found + [Projection(own[name].W, own[name].b, self.heads, w) for name, w in widths.items()]
 
+    def _last(self, params: MultiHeadParams) -> tuple[Array, Array | None]:
+        return params.W_o, params.b_o
+
+    @property
+    def mixed(self) -> int:
+        """H d, the heads side by side."""
+        return self.heads * self.d
+
     def _plain(self, projection: Projection, X: Array, first: int) -> Array:
         """X W + b in heads, normalised and turned as `_project` does it, but without a pullback."""
-        Y = split_heads(affine(X, projection.W, projection.b), projection.heads)
+        Y = projection.of(X)
         if projection.gain is not None:
             Y, _ = rms_norm(Y, projection.gain)
         if not projection.turned:

@@ -47,7 +47,7 @@ from minitransformer.arrays import (
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.exp2 import exp2, tanh
-from minitransformer.kernels.few_queries import attend_plainly, forward_few, retrieve
+from minitransformer.kernels.few_queries import attend_biased, attend_plainly, forward_few, retrieve
 from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, add_product, fours, larger, plain_loops, product, tile, transpose_into
 from minitransformer.pullback import Pullback
@@ -634,10 +634,14 @@ def attend_to_buffer(
 ) -> Array:  # fmt: skip
     """`attend_to_buffer` of attention/dot_product.py, in the tiers "numba" and "micro"."""
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
-    q, k, v = (for_reading(X) for X in (Q, K, V))
-    q, k, v = (as_one_axis(X, 0, -2) for X in (q, k, v))
-    if bias is None and mask is None and sink is None and cap is None and B * m * dv <= LONG:
-        return attend_plainly(q, k, v, m, float(scale)).reshape(*Q.shape[:-1], dv)
+    q, k, v = map(heads, (Q, K, V))
+    if mask is None and sink is None and cap is None and B * m * dv <= LONG:
+        if bias is None:
+            return attend_plainly(q, k, v, m, float(scale)).reshape(*Q.shape[:-1], dv)
+        rows = bias.size // max(m, 1)
+        if n == 1 and (rows == 1 or bias.shape[:-1] in (Q.shape[-3:-2], Q.shape[:-2])):
+            each = for_reading(bias.reshape(rows, m))
+            return attend_biased(q, k, v, each, m, float(scale)).reshape(*Q.shape[:-1], dv)
     Y, L = np.empty((B, n, dv), Q.dtype), np.empty((B, n), Q.dtype)
     pairs = _pairs(Q, K, m, bias, mask, True, sink, cap)
     in_parallel(B if B * m * dv > LONG else 1, forward_few, q, k, v, pairs, m, scale, Y, L)

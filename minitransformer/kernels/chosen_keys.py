@@ -291,6 +291,30 @@ def best_blocks(Q, K, V, means, m, block, others, scale):
     return Y
 
 
+@compiled
+def read_best(Q, K, V, S, k, scale):
+    """Y (B, dv) of one query in each head, Q (B, d), which reads those k of its keys whose entries of S (lists, m) are largest.
+
+    A list is for B/lists neighbouring heads, and the keys K (G, room, d) are for B/G of them.
+    """
+    (lists, m), B = S.shape, len(Q)
+    found, js, p = np.empty((lists, k), np.int64), np.empty((lists, k), np.int64), np.empty(k, Q.dtype)
+    Y, q = np.empty((B, V.shape[2]), Q.dtype), Q * Q.dtype.type(scale * LOG2E)
+    largest_of_rows(np.empty((1, 0), np.bool_), np.full(lists, m), found, S, np.array([0, 1]))
+    for i in range(lists):
+        chosen, number = np.zeros(m, np.bool_), 0
+        for t in range(k):
+            chosen[found[i, t]] = True
+        for j in range(m):  # in their order
+            if chosen[j]:
+                js[i, number] = j
+                number += 1
+    for b in range(B):
+        g = b * len(K) // B
+        read(q[b], K[g], V[g], js[b * lists // B], k, p, Y[b])
+    return Y
+
+
 # ------------------------------------------------------------------------------------------ called from Python
 
 
@@ -348,6 +372,20 @@ def views_of_last(
     q, *arrays = (for_reading(heads(X)) for X in (Q, K, V, K_c, V_c))
     Y = three_views(q[:, 0], *arrays, m, complete, block, chosen, window, d**-0.5)
     return tuple(Y.reshape(3, *batch, 1, V.shape[-1]))
+
+
+def best_keys_of_last(Q: Array, K: Array, V: Array, S: Array, k: int) -> Array | None:
+    """Y (*batch, H, 1, dv) of one query, the last of m positions, which reads the k ≤ m keys with the largest scores.
+
+    S    (*batch, 1, m), the same for all heads. None if the arrays don't fit
+    """
+    q, keys, values, rows = (for_reading(heads(X)) for X in (Q, K, V, S))
+    m = S.shape[-1]
+    fits = len({X.dtype for X in (Q, K, V, S)}) == 1 and S.shape[:-2] == Q.shape[:-3] and 0 < k <= m
+    if not fits or min(keys.shape[1], values.shape[1]) < m or q.shape[2] != keys.shape[2] or len(keys) != len(values):
+        return None
+    Y = read_best(q[:, 0], keys, values, rows[:, 0], k, max(q.shape[2], 1) ** -0.5)
+    return Y.reshape(*Q.shape[:-1], V.shape[-1])
 
 
 def best_of_last(Q: Array, K: Array, V: Array, means: Array, m: int, block: int, chosen: int) -> Array | None:

@@ -128,6 +128,19 @@ def convolve(X, S, left, first, weighs, A, Y, queue):
 
 
 @compiled
+def convolve_last(X, S):
+    """y (B, H, w) of the last of the K tokens X (B, K, H, w), by the softmax of S (B, H, K), or (1, H, K) for all samples."""
+    A, Y = np.empty(S.shape, S.dtype), np.zeros((len(X), X.shape[2], X.shape[3]), X.dtype)
+    for b in range(len(S)):
+        weigh(S[b], A[b])
+    for b in range(len(X)):
+        for h in range(X.shape[2]):
+            for k in range(X.shape[1]):
+                add_one(A[b % len(A), h, k], X[b, k, h], Y[b, h])
+    return Y
+
+
+@compiled
 def convolve_back(X, A, dY, left, first, weighs, dA, dX, queue):
     """Add to dX (B, m, H, w) and dA, which are zero before. dA is (B, n, H, K); if tokens share weights, (B, pieces of 64, H, K).
 
@@ -204,6 +217,12 @@ class ConvolvePullback(Pullback):
         if rows != n:
             dA = dA.sum(-3, keepdims=True)
         return dX.reshape(self.X.shape), unbroadcast(dA, self.A.shape)
+
+
+def last_of(X: Array, S: Array) -> Array:
+    """y (*batch, 1, H, w) of the last of K tokens X (*batch, K, H, w), by the softmax of S, (H, K) or (*batch, H, K)."""
+    S = for_reading(S.reshape(S.size // max(math.prod(S.shape[-2:]), 1), *S.shape[-2:]))
+    return convolve_last(_texts(X), S).reshape(*X.shape[:-3], 1, *X.shape[-2:])
 
 
 def depthwise(

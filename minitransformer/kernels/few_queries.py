@@ -88,6 +88,19 @@ def attend_to_seen(Q, K, V, mask, first, end, scale):
 
 
 @compiled
+def attend_biased(Q, K, V, bias, m, scale):
+    """`attend_to_seen` for one query in each head and all of the first m keys, whose scores get a bias, (1, H or B; m)."""
+    Y, L, mask = np.empty((len(Q), 1, V.shape[2]), Q.dtype), np.empty(1, Q.dtype), np.empty((1, 0), np.bool_)
+    no_sink, no_cap, in_base_2 = Q.dtype.type(-np.inf), Q.dtype.type(0), Q.dtype.type(LOG2E)
+    sharing, row = len(Q) // len(K), np.empty(LANES + m, Q.dtype)
+    for b in range(len(Q)):
+        for j in range(m):
+            row[LANES + j] = in_base_2 * bias[b % len(bias), j]
+        attend_few(Q[b], K[b // sharing], V[b // sharing], row, mask, True, m, scale, no_sink, no_cap, Y[b], L)
+    return Y
+
+
+@compiled
 def attend_plainly(Q, K, V, m, scale):
     """`attend_to_seen` for all of the first m keys."""
     return attend_to_seen(Q, K, V, np.empty((1, 0), np.bool_), 0, m, scale)

@@ -1,8 +1,8 @@
 """One new token through a block, as in generation:
 
     before    z = LN(x);   q, k, v, … = z W + b                    then q and k are normed and turned, in a model that does so
-    core      y = what the core makes of them and of the past
-    behind    x ← x + y W_o + b_o
+    core      y = what the core, or another mixer, makes of them and of the past
+    behind    x ← x + y W_o + b_o                               or x + y + b_o, where there is no W_o
               x ← x + f(LN(x) W₁ + b₁) W₂ + b₂                     or (f(LN(x) W₁ + b₁) ⊙ (LN(x) W₃ + b₃)) W₂ + b₂
 
 For softmax attention, dense or to the keys of a pattern, the core is here too, and all blocks are one call: K and V get one row
@@ -10,8 +10,8 @@ more, in the room that the state has, and y = softmax(q Kᵀ/√d) V, head by he
 
 Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here a
 block is two calls and its core's step, with one row of a table that says where its arrays are. (An array takes 0.3 µs to hand
-over; a block has 16 to 30.) What is left is the reading of the weights. These loops are for pre-norm blocks of heads; any other
-block goes part by part, and gives the same numbers.
+over; a block has 16 to 30.) What is left is the reading of the weights. These loops are for pre-norm blocks whose attention says
+what its projections are, with heads or without (attention/projected.py); any other goes part by part, and gives the same numbers.
 """
 
 import ctypes
@@ -117,9 +117,9 @@ def before(X, row, d, cos, sin, position, interleaved, eps, centre):
 
 @compiled
 def behind(X, Y, row, hidden, eps, centre, kind, gate):
-    """Z = X + Y W_o + b_o, Y (B, H·dv), and then Z + the feed-forward network of LN(Z); no gate is −1."""
-    D = X.shape[1]
-    Z = X + product(Y, matrix(row[W_O], Y.shape[1], D, X), vector(row[B_O], D, X))
+    """Z = X + Y W_o + b_o, Y (B, H·dv), and then Z + the feed-forward network of LN(Z); no gate is −1. W_o may be missing."""
+    D, b_o = X.shape[1], vector(row[B_O], X.shape[1], X)
+    Z = X + (Y + b_o if row[W_O] == 0 else product(Y, matrix(row[W_O], Y.shape[1], D, X), b_o))
     F = norm_rows(Z, vector(row[GAMMA_2], D, X), vector(row[BETA_2], D, X), eps, centre)
     first = matrix(row[W_1], D, hidden, X), vector(row[B_1], hidden, X)
     last = matrix(row[W_2], hidden, D, X), vector(row[B_2], D, X)
@@ -158,9 +158,9 @@ class Known:
     """
 
     def __init__(self, block: Any, params: tuple[Any, ...]) -> None:
-        self.block, self.params, self.dtype = block, params, params[0].attention.W_v.dtype
+        self.block, self.params = block, params
         self.projections = block.attention.projections(params[0].attention)
-        columns = max(p.heads * p.width for p in self.projections)
+        self.dtype, columns = self.projections[0].W.dtype, max(p.columns for p in self.projections)
         self.zeros = np.zeros(max(block.width, block.ffn.hidden, columns), self.dtype)
         found = [self._row(own) for own in params]
         self.rows: Any = None if None in found else np.array(found, np.int64)
@@ -174,14 +174,16 @@ class Known:
         fixed: list[tuple[Any, tuple[int, ...]]] = [
             (X, (D,)) for norm in (params.attention_norm, params.ffn_norm) for X in norm
         ]
-        fixed += [(attention.W_o, (self.block.attention.heads * self.block.attention.d, D)), (attention.b_o, (D,))]
+        W_o, b_o = self.block.attention._last(attention)
         fixed += [(W_1, (D, hidden)), (b_1, (hidden,))]
         fixed += [(W_3, (D, hidden)), (b_3, (hidden,))] if beside else [(W_3, (0,)), (b_3, (0,))]
         fixed += [(W_2, (hidden, D)), (b_2, (D,))]
         places = [self._place(*one) for one in fixed]
+        last = 0 if W_o is None else self._place(W_o, (self.block.attention.mixed, D))
+        places[W_O:W_O] = last, self._place(b_o, (D,))
         for p in self.block.attention.projections(attention):
-            columns, gain = p.heads * p.width, 0 if p.gain is None else self._place(p.gain, (p.width,))
-            places += [self._place(p.W, (D, columns)), self._place(p.b, (columns,)), gain, columns, int(p.turned)]
+            gain = 0 if p.gain is None else self._place(p.gain, (p.width,))
+            places += [self._place(p.W, (D, p.columns)), self._place(p.b, (p.columns,)), gain, p.columns, int(p.turned)]
         return None if None in places else places  # type: ignore[return-value]
 
     def _place(self, X: Array | None, shape: tuple[int, ...]) -> int | None:
@@ -230,8 +232,8 @@ def known(block: Any, params: tuple[Any, ...]) -> Known:
 
     The streams of a core stand in a dict, whose arrays a reader may have replaced: their ids have to be the same, too.
     """
-    streams = [stream for own in params for stream in (own.attention.streams or {}).values()]
-    key = id(block), *map(id, params), *(id(X) for stream in streams for X in stream)
+    streams = [s for own in params for s in (getattr(own.attention, "streams", None) or {}).values()]
+    key = id(block), *map(id, params), *(id(X) for s in streams for X in s)
     if (found := _looked_at.get(key)) is None:
         while _looked_at and sum(len(one.params) for one in list(_looked_at.values())) + len(params) > KEPT:
             _looked_at.pop(next(iter(_looked_at)), None)
@@ -295,12 +297,12 @@ def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any
     attention, hidden, (eps, centre, kind, gate) = block.attention, block.ffn.hidden, _network(block)
     angles, places, longer = found.angles(lengths.pop()), [], []
     for p in found.projections:
-        start = places[-1][1] if places else 0
-        places.append((start, start + len(rows) * p.heads * p.width, (*batch, p.heads, 1, p.width)))
+        start, axes = places[-1][1] if places else 0, () if p.heads is None else (p.heads,)
+        places.append((start, start + len(rows) * p.columns, (*batch, *axes, 1, p.width)))
     for own, row, state in zip(params, found.rows, states, strict=True):
-        of_all = before(rows, row, attention.d, *angles, eps, centre)
+        of_all = before(rows, row, found.projections[0].width, *angles, eps, centre)
         arrays = [of_all[start:stop].reshape(shape) for start, stop, shape in places]
         Y, state = attention._go_on(own.attention, arrays, state)
-        rows = behind(rows, for_reading(Y.reshape(len(rows), -1)), row, hidden, eps, centre, kind, gate)
+        rows = behind(rows, for_reading(Y.reshape(len(rows), attention.mixed)), row, hidden, eps, centre, kind, gate)
         longer.append(state)
     return rows.reshape(X.shape), tuple(longer)

@@ -9,8 +9,8 @@ For one token of a layer, loops here also make α and β from its logits, and ap
 they make the features of its query and key.
 
 Why this is fast. In generation a memory is so small that NumPy spends its time on starting a dozen operations: here they are
-one. Where something is corrected, S̄ is looked up first; then each row of S fades, is written to and is read in one pass, from
-the old state to the new one. (A whole text, with its gradients, is for the sweeps of sweep.py.)
+one. Where something is corrected, S̄ is looked up first; then S fades and is written to in one pass, from the old state to the new
+one, eight rows at a time, which are then read by fours. (A whole text, with its gradients, is for the sweeps of sweep.py.)
 """
 
 import math
@@ -20,6 +20,7 @@ import numpy as np
 
 from minitransformer.arrays import for_reading, heads
 from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.few_queries import add_four
 from minitransformer.kernels.few_rows import norm_rows
 from minitransformer.kernels.norms_and_loss import squares, total
 from minitransformer.kernels.pointwise import GATES, open_gate
@@ -30,6 +31,7 @@ from minitransformer.typing import Array
 LEAST = {
     np.dtype(kind): kind(float(np.finfo(kind).tiny) ** 0.8) for kind in (np.float32, np.float64)
 }  # of |D|; below it 1 / D counts as 0, as in `inverse` of arrays.py
+NEAR = 8  # rows of S that are written and then read, while they are in the nearest cache
 SMALL = 2**18  # multiply-adds; what has fewer is done before a second thread is awake
 
 
@@ -45,7 +47,7 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
     after, z_after, Y = borrowed((after, z_after, Y))
     corrects, gates, zero, one = beta.shape[1] > 0, decay.shape[2], Y.dtype.type(0), Y.dtype.type(1)
     for h in claimed(queue, len(Y)):
-        e, held, sums = np.empty(V.shape[2], V.dtype), S[h], z_after[h]
+        e, held, now, sums = np.empty(V.shape[2], V.dtype), S[h], after[h], z_after[h]
         for c in range(z.shape[1]):
             sums[c] = z[h, c]
         for t in range(V.shape[1]):
@@ -59,12 +61,18 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
                         e[j] -= k[c] * (a * held[c, j])
                 for j in range(len(e)):
                     e[j] *= beta[h, t]
-            for c in range(len(k)):
-                before, row = held[c], after[h, c]
-                a = decay[h, t, min(c, gates - 1)] if gates > 0 else one
-                for j in range(len(row)):
-                    row[j] = a * before[j] + k[c] * e[j]
-                    y[j] += q[c] * row[j]
+            for first in range(0, len(k), NEAR):
+                end = min(first + NEAR, len(k))
+                fours = end - (end - first) % 4
+                for c in range(first, end):
+                    a, share = decay[h, t, min(c, gates - 1)] if gates > 0 else one, k[c]
+                    for j in range(len(e)):
+                        now[c, j] = a * held[c, j] + share * e[j]
+                for c in range(first, fours, 4):
+                    add_four(q, now, c, y)
+                for c in range(fours, end):
+                    for j in range(len(y)):
+                        y[j] += q[c] * now[c, j]
             if len(sums) > 0:
                 for c in range(len(k)):
                     sums[c] += k[c]
@@ -72,9 +80,9 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
                 share = zero if abs(D) < least else one / D
                 for j in range(len(y)):
                     y[j] *= share
-            held = after[h]
+            held = now
         if V.shape[1] == 0:
-            put(held, after[h])
+            put(held, now)
 
 
 def recurrence(

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention import Mixer, MultiHeadAttention, Sinks, SoftmaxAttention
+from minitransformer.attention.projected import Projected
 from minitransformer.checks import choose, frozen
 from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import Activation, FeedForward
@@ -260,21 +261,22 @@ class Block(OldFieldsRefused):
 
     @cached_property
     def of_heads(self) -> bool:
-        """Whether loops can do what comes before and after the core: it is pre-norm, with heads and a feed-forward network."""
+        """Whether loops can do what is around the core: the block is pre-norm, with projections and a feed-forward network."""
         attention = self.attention
         return (
             self.order == "pre"
             and self._norm.kind != "layer_eps_outside"
             and self.cross is None
             and isinstance(self.ffn, FeedForward | GatedFeedForward)
-            and isinstance(attention, MultiHeadAttention)
+            and isinstance(attention, Projected)
+            and type(attention).step in (Projected.step, MultiHeadAttention.step)
             and (attention.rotate is None or (isinstance(attention.rotate, RoPE) and attention.rotate.fixed))
         )
 
     @cached_property
     def usual(self) -> bool:
         """Whether one loop can do the whole block: as `of_heads`, and its core is softmax attention, dense or with a pattern."""
-        core = self.attention.core if self.of_heads else None  # type: ignore[attr-defined]
+        core = self.attention.core if self.of_heads and isinstance(self.attention, MultiHeadAttention) else None
         if isinstance(core, Sinks):
             return core.rotate is None and core.encoding is None
         return isinstance(core, SoftmaxAttention) and replace(core, pattern=None, norm=None) == SoftmaxAttention()

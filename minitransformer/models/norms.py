@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from minitransformer.checks import frozen
-from minitransformer.functional import layer_norm, layer_norm_outside, loops_in, rms_norm
+from minitransformer.functional import layer_norm, layer_norm_outside, normed, rms_norm
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.registry import named
@@ -62,10 +62,8 @@ class Norm:
 
     def value(self, params: NormParams, X: Array) -> Array:
         """Y alone, without a pullback."""
-        if self.kind != "layer_eps_outside" and (loops := loops_in("few_rows")):
-            Y = loops.normed(X, params.gamma, params.beta, self.eps)
-            if Y is not None:
-                return Y
+        if self.kind == "rms" or (self.kind == "layer" and params.beta is not None):
+            return normed(X, params.gamma, params.beta, eps=self.eps)
         return self(params, X)[0]
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from minitransformer.arrays import as_one_axis, one_dtype, refuse_indivisible
-from minitransformer.attention.core import Mixer, seen_tokens, where_seen
+from minitransformer.attention.core import seen_tokens, where_seen
 from minitransformer.attention.depthwise import depthwise_convolution, taps_before
+from minitransformer.attention.projected import Projected, Projection
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, affine, dropout, gated, glu, linear, loops_in, softmax
+from minitransformer.functional import LinearPullback, dropout, gated, glu, linear, loops_in, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.marks import DecodingState
 from minitransformer.pullback import Pullback
@@ -296,7 +297,7 @@ class ConvolutionState(DecodingState):
     length: int
 
 
-class Convolution(Mixer):
+class Convolution(Projected):
     """What the two blocks have in common: a gate, the convolution, and a linear map."""
 
     heads: int
@@ -321,6 +322,10 @@ class Convolution(Mixer):
     def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, Any]:
         raise TypeError(f"{type(self).__name__} does not say how it convolves")
 
+    def _logits(self, V: Array, kernel: Array) -> Array:
+        """S of one token, (*batch, H, K), or (H, K) if it is the same for all."""
+        return kernel
+
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ConvolutionParams:
         """Matrices uniform on ±√(3/D), which keeps the variance of a row, and logits that begin small; biases zero."""
         D, a = self.width, np.sqrt(3 / self.width)
@@ -340,21 +345,30 @@ class Convolution(Mixer):
         Y, o = linear(C, params.W_o, params.b_o)
         return Y, ConvolutionPullback(gate, convolve, o, seen)
 
-    def step(
-        self, params: ConvolutionParams, X: Float[Array, "*batch n {self.width}"], state: ConvolutionState | None = None
-    ) -> tuple[Float[Array, "*batch n {self.width}"], ConvolutionState]:
-        """O(K D) for one new token, beside the linear maps."""
-        one_dtype(X=X, W_o=params.W_o)
-        V, _ = gated(affine(X, params.U_1, params.b_1), affine(X, params.U_2, params.b_2), "sigmoid")
-        before, length = None, 0
-        if state is None:
-            rows = np.zeros((*X.shape[:-2], self.taps - 1, self.width), X.dtype)
+    def projections(self, params: ConvolutionParams) -> list[Projection]:
+        """Both halves of the gated linear unit, in rows."""
+        return [Projection(W, b, None, self.width) for W, b in ((params.U_1, params.b_1), (params.U_2, params.b_2))]
+
+    def _last(self, params: ConvolutionParams) -> tuple[Array, Array]:
+        return params.W_o, params.b_o
+
+    def _go_on(
+        self, params: ConvolutionParams, arrays: list[Array], state: ConvolutionState | None
+    ) -> tuple[Array, ConvolutionState]:
+        """O(K D) for one new token."""
+        A, B = arrays
+        V, _ = gated(A, B, "sigmoid")
+        n = V.shape[-2]
+        before = np.zeros((*V.shape[:-2], self.taps - 1, self.width), V.dtype) if state is None else state.rows
+        length = 0 if state is None else state.length
+        rows = np.concatenate([before, V], -2)
+        heads = rows.reshape(*rows.shape[:-1], self.heads, self.width // self.heads)
+        if n == 1 and not (self.renormalise and length < self.taps - 1) and (loops := loops_in("convolution")):
+            C = loops.last_of(heads, self._logits(V, params.kernel)).reshape(V.shape)
         else:
-            rows, length = state
-            before = rows.reshape(*rows.shape[:-1], self.heads, self.width // self.heads)
-        C, _ = self._convolve(V, params.kernel, Choices(True, self.renormalise, None, 0.0, None, length, before))
-        rows = np.concatenate([rows, V], -2)[..., V.shape[-2] :, :].copy()
-        return affine(C, params.W_o, params.b_o), ConvolutionState(rows, length + X.shape[-2])
+            choices = Choices(True, self.renormalise, None, 0.0, None, length, heads[..., : self.taps - 1, :, :])
+            C, _ = self._convolve(V, params.kernel, choices)
+        return C, ConvolutionState(rows[..., n:, :].copy(), length + n)
 
 
 @frozen
@@ -406,6 +420,10 @@ class DynamicConvolution(Convolution):
     def _kernel(self, rng: np.random.Generator) -> Array:
         a = np.sqrt(6 / (self.width + self.heads * self.taps))
         return rng.uniform(-a, a, (self.width, self.heads, self.taps))
+
+    def _logits(self, V: Array, kernel: Array) -> Array:
+        S = V @ as_one_axis(kernel, 1)
+        return S.reshape(*V.shape[:-2], *kernel.shape[1:])
 
     def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, DynamicConvolutionPullback]:
         return _dynamic(V, kernel, choices)

@@ -27,7 +27,7 @@ ADDITIVE, PRODUCT = 0, 1  # as in the loops
 
 def bent(P: Array) -> Array:
     """LeakyReLU(p): p above zero, and slope · p below."""
-    return np.where(P > 0, P, P.dtype.type(SLOPE) * P)
+    return np.maximum(P, P.dtype.type(SLOPE) * P)
 
 
 def bend(P: Array) -> Array:

@@ -17,11 +17,14 @@ import numpy as np
 from minitransformer.arrays import one_dtype
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.compressed.products import MixPullback, mix
-from minitransformer.attention.core import Mixer, seen_tokens, where_seen
+from minitransformer.attention.core import seen_tokens, where_seen
+from minitransformer.attention.projected import Projected, Projection
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, gelu, layer_norm, linear, sigmoid
+from minitransformer.functional import LinearPullback, gelu, layer_norm, linear, normed, sigmoid
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
+
+EPS = 1e-5  # of the norm of the half that is mixed
 
 
 class SpatialGatePullback(Pullback):
@@ -119,7 +122,7 @@ class GMLPPullback(Pullback):
 
 
 @frozen
-class GMLP(Mixer):
+class GMLP(Projected):
     """One learned matrix over the places mixes half of the channels, which then multiply the other half.
 
     longest   n of the matrix M: no longer text can be read
@@ -175,7 +178,7 @@ class GMLP(Mixer):
             Z_1, activation_1 = sigmoid(A_1)
             return Z_1, A_2, (linear_1, linear_2, activation_1, None, None)
         (Z_1, activation_1), (F_2, activation_2) = gelu(A_1), gelu(A_2)
-        Z_2, norm = layer_norm(F_2, params.gamma, params.beta)  # type: ignore[arg-type]
+        Z_2, norm = layer_norm(F_2, params.gamma, params.beta, eps=EPS)  # type: ignore[arg-type]
         return Z_1, Z_2, (linear_1, linear_2, activation_1, activation_2, norm)
 
     def _bias(self, params: GMLPParams) -> Array:
@@ -196,19 +199,31 @@ class GMLP(Mixer):
         Y, v = linear(S, params.V, params.b_v)
         return Y, GMLPPullback(self.longest, *back, gate, v)  # type: ignore[call-arg]
 
-    def step(
-        self, params: GMLPParams, X: Float[Array, "*batch n {self.width}"], state: KeysValues | None = None
-    ) -> tuple[Array, KeysValues]:
-        """Y of new tokens after those in the state, and the longer state: Z₂ of all tokens, since any row of M wants them.
+    def projections(self, params: GMLPParams) -> list[Projection]:
+        """Both halves, in rows."""
+        return [Projection(W, b, None, self._hidden) for W, b in ((params.U_1, params.b_1), (params.U_2, params.b_2))]
 
-        cost   O(m E) for one token after m − 1, beside O(D E)
-        """
-        Z_1, Z_2, _ = self._halves(params, X)
+    def _last(self, params: GMLPParams) -> tuple[Array, Array | None]:
+        return params.V, params.b_v
+
+    @property
+    def mixed(self) -> int:
+        """E, the width of a half."""
+        return self._hidden
+
+    def _go_on(self, params: GMLPParams, arrays: list[Array], state: KeysValues | None) -> tuple[Array, KeysValues]:
+        """The state is Z₂ of all tokens, since any row of M wants them. O(m E) for one token after m − 1."""
+        A_1, A_2 = arrays
+        if self.form == "source":
+            Z_1, Z_2 = sigmoid(A_1)[0], A_2
+        else:
+            Z_1, Z_2 = gelu(A_1)[0], normed(gelu(A_2)[0], params.gamma, params.beta, eps=EPS)  # type: ignore[arg-type]
         nothing = Z_2[..., :0]  # a state of keys alone
         state = KeysValues.of(Z_2, nothing) if state is None else state.extended(Z_2, nothing)
         m = state.length
         self._refuse_longer(m)
-        n, new = X.shape[-2], slice(m - X.shape[-2], m)
+        n = Z_1.shape[-2]
+        new = slice(m - n, m)
         M = params.M[new, :m] if n == 1 else np.tril(params.M[new, :m], m - n)
         G = M @ state.keys + self._bias(params)[new, None]
-        return linear(Z_1 * G, params.V, params.b_v)[0], state
+        return Z_1 * G, state

@@ -119,9 +119,16 @@ class GAT(HeadsOnGraph):
     ) -> tuple[tuple[Array, ...], LinearPullback]:
         """f and g (*batch, H, n, 1), V (*batch, H, n, d) and a (H, 1), for `additive_attention`; and the way back from V to X."""
         XW, back = linear(X, params.W)
-        V = _in_place(XW, self.heads)
-        f, g = ((V * a[:, None]).sum(-1, keepdims=True) for a in (params.a_1, params.a_2))
-        return (f, g, V, np.ones((self.heads, 1), X.dtype)), back
+        return self.parts(params, _in_place(XW, self.heads)), back
+
+    def parts(self, params: GATParams, V: Array) -> tuple[Array, Array, Array, Array]:
+        """f, g, V and a of V = X W, (*batch, H, n, d)."""
+        f, g = (V @ a[..., None] for a in (params.a_1, params.a_2))
+        return f, g, V, np.ones((self.heads, 1), V.dtype)
+
+    def maps(self, params: GATParams) -> tuple[Array]:
+        """W, by which V is made of X."""
+        return (params.W,)
 
     @checked
     def __call__(
@@ -185,8 +192,15 @@ class GATv2(HeadsOnGraph):
     ) -> tuple[tuple[Array, ...], tuple[LinearPullback, LinearPullback]]:
         """Q, K and V (*batch, H, n, d) and a (H, d), for `additive_attention`; and the ways back from Q and K to X."""
         (Q, back_q), (K, back_k) = linear(X, params.W_1), linear(X, params.W_2)
-        Q, K = _in_place(Q, self.heads), _in_place(K, self.heads)
-        return (Q, K, K, params.a), (back_q, back_k)
+        return self.parts(params, _in_place(Q, self.heads), _in_place(K, self.heads)), (back_q, back_k)
+
+    def parts(self, params: GATv2Params, Q: Array, K: Array) -> tuple[Array, Array, Array, Array]:
+        """Q, K, V and a of Q = X W₁ and K = X W₂, (*batch, H, n, d)."""
+        return Q, K, K, params.a
+
+    def maps(self, params: GATv2Params) -> tuple[Array, Array]:
+        """W₁ and W₂, by which Q and K are made of X."""
+        return params.W_1, params.W_2
 
     @checked
     def __call__(

@@ -10,16 +10,17 @@ import numpy as np
 
 from minitransformer.arrays import as_one_axis
 from minitransformer.attention.cache.keys_values import KeysValues
-from minitransformer.attention.core import Mixer
+from minitransformer.attention.dot_product import attend_to_buffer
+from minitransformer.attention.projected import Projected, Projection
 from minitransformer.attention.sparse.pattern import Causal, Pattern
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
-from minitransformer.functional import LinearPullback, affine, linear
+from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.ranges import NonNegative
-from minitransformer.related.edge_attention import additive_attention, additive_edge_attention
+from minitransformer.related.edge_attention import additive_attention, additive_edge_attention, bent
 from minitransformer.related.graph import Edges, edges_of_mask
-from minitransformer.related.graph_attention import GAT, Combined, GATv2
+from minitransformer.related.graph_attention import GAT, GATv2
 from minitransformer.related.graph_convolution import GraphConvolution, GraphConvolutionParams
 from minitransformer.typing import Array, Bool, Float, checked
 
@@ -33,7 +34,7 @@ def edges_of_text(n: int, radius: int | None, causal: bool) -> Edges:
     return edges_of_mask(pattern.graph(n, causal=causal).A)
 
 
-class AmongTokens(Mixer):
+class AmongTokens(Projected):
     """What graph attention and graph convolution have in common among tokens: their edges, and how they go on."""
 
     width: int
@@ -46,21 +47,24 @@ class AmongTokens(Mixer):
         """The edges of a text as long as X."""
         return edges_of_text(X.shape[-2], self.radius, causal)
 
+    def _last(self, params: Any) -> tuple[None, Array]:
+        return None, params.b
+
     def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:
-        """Heads of new tokens after those in the state, with a matrix of pairs, and the longer state."""
-        n, mask = Q.shape[-2], None
-        state, keys, values = self.seen_by_last(K, V, state)
-        if self.radius is not None and n > 1:  # one sees them all
-            near = keys.shape[-2]
+        """Heads of new tokens after those in the state, and the longer state. Scores of no channels are zero."""
+        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
+        n, m = Q.shape[-2], state.length
+        near = m if self.radius is None else min(m, n + self.radius)  # what any of these tokens sees
+        keys, values, mask = state.keys[..., m - near :, :], state.values[..., m - near :, :], None
+        if n == 1:  # it sees them all, and S is a bias of scores that are zero
+            if a.size == 0:
+                return np.full((1, near), 1 / near, V.dtype) @ values, state
+            S = (bent(Q + keys) @ a[..., None])[..., 0]
+            return attend_to_buffer(Q[..., :0], keys[..., :0], state.V if near == m else values, near, S), state
+        if self.radius is not None:
             i, j = np.arange(near - n, near)[:, None], np.arange(near)
             mask = Window(self.radius).sees(i, j, near, causal=True)
         return additive_attention(Q, keys, values, a, causal=True, mask=mask)[0], state
-
-    def seen_by_last(self, K: Array, V: Array, state: Any) -> tuple[KeysValues, Array, Array]:
-        """The state with new tokens, and the keys and values that any of these tokens sees."""
-        state = KeysValues.of(K, V) if state is None else state.extended(K, V)
-        back = 0 if self.radius is None else max(0, state.length - K.shape[-2] - self.radius)
-        return state, state.keys[..., back:, :], state.values[..., back:, :]
 
 
 @frozen
@@ -100,11 +104,13 @@ class GraphAttention(AmongTokens):
         """Pullback: dY to (dparams, dX)."""
         return self._layer(params, X, self.edges(X, causal), mask=mask)
 
-    def step(self, params: Any, X: Float[Array, "*batch n {self.width}"], state: Any = None) -> tuple[Array, Any]:
-        """Y of new tokens after those in the state, and the longer state; O(m width) for one token."""
-        (Q, K, V, a), _ = self._layer.scored(params, X)
-        heads, state = self.attend_to_last(Q, K, V, a, state)
-        return Combined(self.heads, average=False).value(heads, params.b), state
+    def projections(self, params: Any) -> list[Projection]:
+        """V, or the Q and K of GATv2, in heads."""
+        return [Projection(W, None, self.heads, self.width // self.heads) for W in self._layer.maps(params)]
+
+    def _go_on(self, params: Any, arrays: list[Array], state: Any) -> tuple[Array, KeysValues]:
+        """O(m width) for one token."""
+        return self.attend_to_last(*self._layer.parts(params, *arrays), state)
 
 
 class GraphMeanPullback(Pullback):
@@ -149,17 +155,15 @@ class GraphMean(AmongTokens):
         Y, attention = additive_edge_attention(*zero_scores(V), edges, mask=mask)
         return Y[..., 0, :, :] + params.b, GraphMeanPullback(back, attention)
 
-    def step(
-        self, params: GraphConvolutionParams, X: Float[Array, "*batch n {self.width}"], state: Any = None
-    ) -> tuple[Array, Any]:
-        """Y of new tokens after those in the state, and the longer state."""
-        Q, K, V, a = zero_scores(affine(X, params.W, None))
-        if X.shape[-2] == 1:
-            state, _, values = self.seen_by_last(K, V, state)
-            Y = values.mean(-2, keepdims=True)
-        else:
-            Y, state = self.attend_to_last(Q, K, V, a, state)
-        return Y[..., 0, :, :] + params.b, state
+    def projections(self, params: GraphConvolutionParams) -> list[Projection]:
+        """V, as one head."""
+        return [Projection(params.W, None, 1, self.width)]
+
+    def _go_on(self, params: GraphConvolutionParams, arrays: list[Array], state: Any) -> tuple[Array, KeysValues]:
+        """O(m width) for one token."""
+        (V,) = arrays
+        nothing = V[..., :0]  # of what scores are made
+        return self.attend_to_last(nothing, nothing, V, np.empty((1, 0), V.dtype), state)
 
 
 def zero_scores(V: Array) -> tuple[Array, Array, Array, Array]:

@@ -20,7 +20,7 @@ from minitransformer.arrays import FEW, refuse_more_queries, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
-from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, scores
+from minitransformer.attention.dot_product import AggregatePullback, ScoresPullback, aggregate, attend_to_buffer, scores
 from minitransformer.attention.dot_product import dot_product_attention as dot_product
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
@@ -428,11 +428,14 @@ class Synthesizer(Core):
             logits = LowRankParams(*(normal(m, self.rank, deviation=self.rank**-0.25) for _ in range(2)))
         return SynthesizerParams(logits, np.zeros(1, dtype) if self.mixture == "gated" else None)
 
+    def _refuse_longer(self, m: int) -> None:
+        if m > self.longest:
+            raise ValueError(f"K: {m} places, but this synthesizer has weights for {self.longest} at most")
+
     def _logits(self, params: SynthesizerParams, Q: Array, n: int, m: int) -> tuple[Logits, Pullback]:
         """What the softmax is taken of, without dot products, for n queries that are the last of m places."""
         refuse_more_queries(n, m)
-        if m > self.longest:
-            raise ValueError(f"K: {m} places, but this synthesizer has weights for {self.longest} at most")
+        self._refuse_longer(m)
         if self.kind == "dense":
             return dense_logits(params.logits, Q, m)
         if self.kind == "factorised-dense":
@@ -471,4 +474,18 @@ class Synthesizer(Core):
         if self.mixture == "none":
             K = K[..., :0]
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
-        return self._attend(params, Q, state.keys, state.values, causal=True)[0], state
+        if Q.shape[-2] != 1:
+            return self._attend(params, Q, state.keys, state.values, causal=True)[0], state
+        S, Q = self._last_row(params, Q, state.length)[..., 0, :], Q[..., : K.shape[-1]]
+        if params.alpha is not None:
+            gate, _ = sigmoid(params.alpha)
+            S, Q = gate * S, (1 - gate) * Q
+        return attend_to_buffer(Q, state.K, state.V, state.length, S), state  # S is a bias of Q Kᵀ/√d, or of zeros
+
+    def _last_row(self, params: SynthesizerParams, Q: Array, m: int) -> Array:
+        """S (…, H, 1, m) of the last of m places, without dot products."""
+        self._refuse_longer(m)
+        if self.kind == "dense":
+            return np.maximum(Q, 0) @ params.logits.W[..., :m] + params.logits.b[..., None, :m]
+        logits, _ = self._logits(params, Q, 1, m)
+        return logits.queries @ logits.keys.mT if isinstance(logits, Products) else logits

@@ -6,6 +6,7 @@ import pytest
 from minitransformer.attention import Forgetting
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.differential import Differential
+from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.attention.kernel_attention import Features, KernelAttention
 from minitransformer.attention.linear.cosformer import CosFormer
 from minitransformer.attention.linear.dpfp import DPFP
@@ -13,7 +14,7 @@ from minitransformer.attention.linear.performer import Performer
 from minitransformer.attention.linear.taylor import Taylor
 from minitransformer.attention.selected.moba import MoBA
 from minitransformer.backend import available
-from minitransformer.functional import loops_in
+from minitransformer.functional import loops_in, softmax
 
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 H, D = 4, 6
@@ -111,6 +112,33 @@ def test_nor_what_is_too_short_for_blocks(change, tier):
     assert loops("best_of_last").best_of_last(Q, K, V, means, 12, 4, 3) is not None
     short = {"K": (Q, K[:, :-1], V, means), "V": (Q, K, V[:, :-1], means), "means": (Q, K, V, means[:, :1])}[change]
     assert loops("best_of_last").best_of_last(*short, 12, 4, 3) is None
+
+
+def test_nor_to_fewer_keys_than_are_scored(tier):
+    rng = np.random.default_rng(0)
+    Q, K, V = (rng.standard_normal((H, rows, D)) for rows in (1, 12, 12))
+    S, best = rng.standard_normal((1, 12)), loops("best_of_last").best_keys_of_last
+    j = np.argsort(-S[0])[:5]
+    Y = softmax((Q @ K.mT / np.sqrt(D))[..., j])[0] @ V[:, j]
+    np.testing.assert_allclose(best(Q, K, V, S, 5), Y, atol=1e-12)
+    in_groups = best(Q, K[::2].copy(), V[::2].copy(), S, 5)
+    np.testing.assert_allclose(in_groups[::2], Y[::2], atol=1e-12)
+    assert best(Q, K[:, :11], V, S, 5) is None
+    assert best(Q, K, V[:, :11], S, 5) is None
+    assert best(Q, K, V, S, 13) is None
+    assert best(Q, K[..., 1:], V, S, 5) is None
+    assert best(Q, K, V, S.astype(np.float32), 5) is None
+
+
+@pytest.mark.parametrize("shape", [(), (H,), (3, H), (3, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_bias_for_each_key(shape, dtype, tier):
+    rng = np.random.default_rng(0)
+    Q, K, V = (rng.standard_normal((3, heads, rows, D)).astype(dtype) for heads, rows in ((H, 1), (2, 12), (2, 12)))
+    bias = rng.standard_normal((*shape, 9)).astype(dtype)
+    Y = attend_to_buffer(Q, K, V, 9, bias)
+    whole, _ = dot_product_attention(Q, K[..., :9, :], V[..., :9, :], bias)
+    np.testing.assert_allclose(Y, whole, atol=1e-6 if dtype == np.float32 else 1e-12)
 
 
 def test_nor_sums_of_other_features(tier):

@@ -9,6 +9,7 @@ from minitransformer.attention.linear.smoother import Smoother
 from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, LanguageModel, Stack
 from minitransformer.pullback import tree_get, tree_set
+from minitransformer.related import GraphMean
 
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
@@ -100,6 +101,19 @@ CORES = [
     {"attention": "softmax:norm=rms,gate=head", "positions": "rope", "groups": 2},
     {"attention": "nsa:block=4,window=5", "groups": 2, "positions": "rope:layout=halves,part=4"},
     {"positions": "t5"},
+    *({"attention": name} for name in ("lightweight-convolution", "dynamic-convolution:renormalise=True", "gmlp")),
+    *(
+        {"attention": name}
+        for name in (
+            "latent",
+            "latent:query_rank=5",
+            "gat",
+            "gat:dynamic=True,radius=5",
+            "gcn",
+            "gcn:radius=5",
+            "gmlp:form=source",
+        )
+    ),
 ]
 
 
@@ -143,12 +157,28 @@ def test_nothing_past_the_door_of_another_core(path, tier):
         block.step(other, X[:, 1:], state)
 
 
-@pytest.mark.parametrize("options", [{"attention": "linear", "order": "post"}, {"attention": "dynamic-convolution"}])
+@pytest.mark.parametrize("options", [{"attention": "linear", "order": "post"}, {"norm": "layer_eps_outside"}])
 def test_other_blocks_go_part_by_part(options, tier, monkeypatch):
     for name in ("one_token", "around_core"):
         monkeypatch.setattr(loops(), name, lambda *a: pytest.fail("there is no loop for it"))
     model = LanguageModel(40, 96, width=12, depth=1, heads=2, hidden=10, **options)
     written(model, some(model, np.float64), np.arange(5))
+
+
+def test_a_step_of_ones_own_is_made(tier):
+    class Half(GraphMean):
+        def step(self, params, X, state=None):
+            Y, state = super().step(params, X, state)
+            return Y / 2, state
+
+    X, said = np.ones((2, 1, 12)), []
+    for kind in (GraphMean, Half):
+        block = Block(kind(12), FeedForward(12, 7))
+        params = some(block, np.float64)
+        said.append(block.step(params, X)[0])
+        F, _ = block.attention.step(params.attention, block._norm.value(params.attention_norm, X))
+        assert np.allclose(said[-1], X + F + block.change(params, X + F)[0])
+    assert not np.allclose(*said)
 
 
 @pytest.mark.parametrize(

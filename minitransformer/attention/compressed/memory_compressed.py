@@ -257,9 +257,10 @@ class MemoryCompressed(Core):
         if over:
             made = ((K, params.theta_k), (V, params.theta_v))
             blocks = blocks.extended(*(compress(X[..., :over, :], theta)[0] for X, theta in made))
+            K, V = K[..., over:, :].copy(), V[..., over:, :].copy()
         if n == 1:  # sees them all
             Y = attend_to_buffer(Q, blocks.K, blocks.V, blocks.length)
         else:
             complete = complete_blocks(state.length, n, blocks.length - self.null, self.stride, self.null)
             Y, _ = _attend(Q, blocks.keys, blocks.values, complete, None, None, None, None)
-        return Y, MemoryCompressedState(blocks, K[..., over:, :].copy(), V[..., over:, :].copy(), state.length + n)
+        return Y, MemoryCompressedState(blocks, K, V, state.length + n)

@@ -15,8 +15,9 @@ import numpy as np
 
 from minitransformer.arrays import inverse, must_broadcast, one_dtype, refuse_more_queries, those_seen, times
 from minitransformer.attention.around import AroundAttention
+from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, NothingLearnedPullback
-from minitransformer.attention.dot_product import dot_product_attention, scores
+from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention, scores
 from minitransformer.attention.masks import causal_mask
 from minitransformer.checks import frozen
 from minitransformer.pullback import NoParams, Pullback
@@ -221,3 +222,12 @@ class Smoother(Core):
             attend = gaussian_attention if self.similarity == "gaussian" else dot_product_attention
             Y, pullback = attend(Q, K, V, causal=causal, mask=mask)
         return Y, NothingLearnedPullback(pullback)
+
+    def step(self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: Any) -> tuple[Array, Any]:
+        """As any core with keys and values; of one new token nothing is copied: −‖k‖²/(2 √d) is a bias of its scores."""
+        if Q.shape[-2] != 1 or self.similarity == "polynomial":
+            return super().step(params, Q, K, V, state=state)
+        state, bias = KeysValues.of(K, V) if state is None else state.extended(K, V), None
+        if self.similarity == "gaussian":
+            bias = np.vecdot(state.keys, state.keys) * Q.dtype.type(-0.5 / math.sqrt(max(Q.shape[-1], 1)))
+        return attend_to_buffer(Q, state.K, state.V, state.length, bias), state

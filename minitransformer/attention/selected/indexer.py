@@ -28,6 +28,7 @@ from minitransformer.attention.selected.chosen import (
 )
 from minitransformer.attention.selected.gathered import only_those_there, rows_at, sum_of_rows, who_is_there
 from minitransformer.checks import frozen
+from minitransformer.functional import loops_in
 from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
@@ -251,7 +252,13 @@ class Indexer(Core):
             )
         else:
             state = IndexerState(*(known.extended(*pair) for known, pair in zip(state, new, strict=True)))
-        chosen = self._choose(*self._asked(params, in_a_row(Q)), state.small.keys, None, causal=True)
+        queries, w = self._asked(params, in_a_row(Q))
+        if Q.shape[-2] == 1 and self.encoding is None and (loops := loops_in("chosen_keys")):
+            S = w @ np.maximum(queries[..., 0, :] @ state.small.keys.mT, 0)  # I without its factor
+            k = min(self.chosen, state.length)
+            if (Y := loops.best_keys_of_last(Q, state.past.K, state.past.V, S, k)) is not None:
+                return Y, state
+        chosen = self._choose(queries, w, state.small.keys, None, causal=True)
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
         return attend_to_chosen(Q, state.past.keys, state.past.values, chosen, 1, causal=True, **positions)[0], state
 

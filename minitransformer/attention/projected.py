@@ -1,0 +1,74 @@
+"""Mixers whose step has three parts, so that loops can do what is around the second for all of them.
+
+A₁, A₂, …  = X W + b                 the projections of each new token
+Y, state  ← A₁, A₂, …, state         what the mixer makes of them and of the past
+Y W_o + b_o                          or Y + b_o
+"""
+
+from typing import Any, NamedTuple
+
+from minitransformer.arrays import one_dtype
+from minitransformer.attention.core import Mixer
+from minitransformer.functional import affine
+from minitransformer.gather_scatter import merge_heads, split_heads
+from minitransformer.pullback import Tree
+from minitransformer.typing import Array, Float
+
+
+class Projection(NamedTuple):
+    """One projection of X: W (D, heads · width) and b, the gain if its rows are normalised, and whether they are turned.
+
+    heads    None for rows, (*batch, n, width), that are not split into heads, (*batch, heads, n, width)
+    """
+
+    W: Array
+    b: Array | None
+    heads: int | None
+    width: int
+    gain: Array | None = None
+    turned: bool = False
+
+    @property
+    def columns(self) -> int:
+        """How many numbers it makes of a token."""
+        return (self.heads or 1) * self.width
+
+    def of(self, X: Array) -> Array:
+        """X W + b, in heads if it has some."""
+        Y = affine(X, self.W, self.b)
+        return Y if self.heads is None else split_heads(Y, self.heads)
+
+
+class Projected(Mixer):
+    """A mixer that says its three parts; its step is made of them."""
+
+    rotate: Any = None
+
+    def projections(self, params: Tree) -> list[Projection]:
+        """How a step projects X."""
+        raise TypeError(f"{type(self).__name__} does not say how it projects X")
+
+    def _go_on(self, params: Tree, arrays: list[Array], state: Any) -> tuple[Array, Any]:
+        """Y of new tokens in rows or in heads, from the arrays that they were projected to; and the longer state."""
+        raise TypeError(f"{type(self).__name__} does not say how it goes on from a state")
+
+    def _last(self, params: Tree) -> tuple[Array | None, Array | None]:
+        """W_o and b_o; None for one that there is not."""
+        raise TypeError(f"{type(self).__name__} does not say what comes last")
+
+    @property
+    def mixed(self) -> int:
+        """How many numbers each row of Y has, before W_o."""
+        return self.width
+
+    def step(self, params: Tree, X: Float[Array, "*batch n {self.width}"], state: Any = None) -> tuple[Array, Any]:
+        """Y of new tokens after those in the state, and the longer state."""
+        projections = self.projections(params)
+        one_dtype(X=X, W=projections[0].W)
+        Y, state = self._go_on(params, [projection.of(X) for projection in projections], state)
+        if Y.ndim > X.ndim:
+            Y = merge_heads(Y)
+        W_o, b_o = self._last(params)
+        if W_o is not None:
+            return affine(Y, W_o, b_o), state
+        return Y if b_o is None else Y + b_o, state
