@@ -139,9 +139,9 @@ def hide(S, columns, mask, r0, c0):
 
 @inside
 def add_bias(S, bias, start, step):
-    """S[r, c] += bias[start + step · r + c]."""
+    """S[r, c] += bias[start + step · r + c]. (With `rows_of` in the place of the slice it takes longer.)"""
     for r in range(len(S)):
-        b = rows_of(bias, start + step * r, start + step * r + LANES)
+        b = bias[start + step * r : start + step * r + LANES]
         for c in range(LANES):
             S[r, c] += b[c]
 

@@ -171,10 +171,10 @@ def test_the_shapes_of_other_processors(features, register):
 import numpy as np
 from minitransformer.backend import available
 from minitransformer.kernels.micro_kernel import REGISTER
-from minitransformer.kernels.compiling import compiled
+from numba import njit
 from minitransformer.kernels.tiles import product_from
 
-@compiled
+@njit
 def product(S, A, B, C, columns):
     product_from(S, A, B, C, columns, False)
 
