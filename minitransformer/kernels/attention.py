@@ -45,11 +45,21 @@ from minitransformer.arrays import (
     without_the_hidden,
 )
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
-from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.few_queries import attend_biased, attend_plainly, forward_few, retrieve
 from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
-from minitransformer.kernels.tiles import LANES, add_product, fours, larger, plain_loops, product, tile, transpose_into
+from minitransformer.kernels.tiles import (
+    LANES,
+    add_product,
+    fours,
+    larger,
+    plain_loops,
+    product,
+    rows_of,
+    tile,
+    transpose_into,
+)
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -112,7 +122,7 @@ class Gradients(NamedTuple):
 # ------------------------------------------------------------------------------------- the parts of a tile
 
 
-@compiled
+@inside
 def hide(S, columns, mask, r0, c0):
     """S[r, c] = −∞ where mask[r0 + r, c0 + c] is False, for c < columns. An axis of the mask with length 1 is broadcast."""
     hidden = S.dtype.type(-np.inf)
@@ -127,16 +137,16 @@ def hide(S, columns, mask, r0, c0):
                 s[c] = hidden
 
 
-@compiled
+@inside
 def add_bias(S, bias, start, step):
-    """S[r, c] += bias[start + step · r + c]."""
+    """S[r, c] += bias[start + step · r + c]. (With `rows_of` in the place of the slice it takes longer.)"""
     for r in range(len(S)):
         b = bias[start + step * r : start + step * r + LANES]
         for c in range(LANES):
             S[r, c] += b[c]
 
 
-@compiled
+@inside
 def cap_scores(S, cap):
     """S = c tanh(S/c)."""
     s, inverse = S.reshape(-1), S.dtype.type(1) / cap
@@ -144,7 +154,7 @@ def cap_scores(S, cap):
         s[i] = cap * tanh(s[i] * inverse)
 
 
-@compiled
+@inlined
 def slopes_of_cap(S, cap, slopes):
     """slopes = 1 − (S/c)², the slope of the cap, from scores S that have been capped."""
     s, to, one = S.reshape(-1), slopes.reshape(-1), S.dtype.type(1)
@@ -154,7 +164,7 @@ def slopes_of_cap(S, cap, slopes):
         to[i] = one - t * t
 
 
-@compiled
+@inlined
 def multiply(dS, slopes):
     """dS = dS ⊙ slopes."""
     d, by = dS.reshape(-1), slopes.reshape(-1)
@@ -178,7 +188,7 @@ def exponentiate(S, YT, rows):
         before[i] = top[i]
     s = S.reshape(-1)
     for j in range(0, len(S), 4):
-        r = s[j * LANES : (j + 4) * LANES]
+        r = rows_of(s, j * LANES, (j + 4) * LANES)
         for i in range(LANES):
             first, last = max(r[i], r[i + LANES]), max(r[i + 2 * LANES], r[i + 3 * LANES])
             top[i] = larger(top[i], max(first, last))
@@ -189,7 +199,7 @@ def exponentiate(S, YT, rows):
         before[i] = exp2(before[i] - base[i])
         total[i] *= before[i]
     for j in range(len(S)):
-        p = s[j * LANES : (j + 1) * LANES]
+        p = rows_of(s, j * LANES, (j + 1) * LANES)
         for i in range(LANES):
             p[i] = exp2(p[i] - base[i])
             total[i] += p[i]
@@ -207,8 +217,9 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
     n, d, dv = L.shape[1], K.shape[2], V.shape[2]
     rows = min(LANES, n - i0)
     room = tile(d + dv + LANES + 4, Q)
-    QT, YT, space, numbers = room[:d], room[d : d + dv], room[d + dv : -4], room[-4:]
-    transpose_into(QT, q[i0 : i0 + rows], Q.dtype.type(scale * LOG2E))
+    QT, YT, room = rows_of(room, 0, d), rows_of(room, d, d + dv), rows_of(room, d + dv, len(room))
+    space, numbers = rows_of(room, 0, LANES), rows_of(room, LANES, LANES + 4)
+    transpose_into(QT, rows_of(q, i0, i0 + rows), Q.dtype.type(scale * LOG2E))
     sink, cap = pairs.sink[b], Q.dtype.type(pairs.cap)
     for i in range(LANES):
         numbers[0, i] = sink
@@ -222,8 +233,8 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
         j0 = (pairs.tiles[number] if listed else number) * LANES
         if j0 >= end:
             break
-        S = space[: min(LANES, fours(end - j0))]
-        product(k[j0 : j0 + len(S), :d], QT, S, rows, loops)
+        S = rows_of(space, 0, min(LANES, fours(end - j0)))
+        product(rows_of(k, j0, j0 + len(S)), QT, S, rows, loops)
         if bias.size:
             add_bias(S, bias, i0 - j0 + m - 1 + LANES, -1)
         if cap > 0:
@@ -237,7 +248,7 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
         if listed and pairs.which[number] >= 0:
             hide(S, rows, pairs.blocks[pairs.which[number]], 0, 0)
         exponentiate(S, YT, numbers)
-        add_product(v[j0 : j0 + len(S), :dv].T, S, YT, rows, loops)
+        add_product(rows_of(v, j0, j0 + len(S)).T, S, YT, rows, loops)
     write_rows(YT, numbers[0], numbers[1], i0, Y[b], L[b])
 
 
@@ -264,7 +275,7 @@ def forward(Q, K, V, pairs, m, scale, loops, Y, L, queue):
 # -------------------------------------------------------------------------------------------- backwards
 
 
-@compiled
+@inlined
 def in_panels(X, space):
     """The rows of X cut into panels of LANES columns: space[p, r, c] = X[r, p · LANES + c]."""
     for r in range(X.shape[0]):
@@ -301,7 +312,7 @@ def collect(Q, dY, K_panels, keys, P, dS, loops, dQ, dKT, dVT):
         add_product(dS[:, :keys], K_panels[p, :keys], dQ[p], min(LANES, Q.shape[1] - p * LANES), loops)  # and for Q
 
 
-@compiled
+@inside
 def write_columns(XT, factor, X):
     """X = factor · XTᵀ, for as many rows and columns as X has."""
     for r in range(X.shape[0]):
@@ -326,13 +337,15 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
     )
     keys, panels, cap = min(LANES, m - j0), dQ.shape[1], Q.dtype.type(pairs.cap)
     room = tile(2 * (d + dv) + (2 + panels + (cap > 0)) * LANES, Q)
-    KT, VT, room = room[:d], room[d : d + dv], room[d + dv :]
-    dKT, dVT, room = room[:d], room[d : d + dv], room[d + dv :]
-    P_space, dS_space, room = room[:LANES], room[LANES : 2 * LANES], room[2 * LANES :]
-    K_panels, slopes = room[: panels * LANES].reshape(panels, LANES, LANES), room[panels * LANES :]
-    transpose_into(KT, K[j0 : j0 + keys], Q.dtype.type(scale * LOG2E))
-    transpose_into(VT, V[j0 : j0 + keys], Q.dtype.type(1))
-    in_panels(K[j0 : j0 + keys, :d], K_panels)
+    KT, VT, room = rows_of(room, 0, d), rows_of(room, d, d + dv), rows_of(room, d + dv, len(room))
+    dKT, dVT, room = rows_of(room, 0, d), rows_of(room, d, d + dv), rows_of(room, d + dv, len(room))
+    P_space, dS_space = rows_of(room, 0, LANES), rows_of(room, LANES, 2 * LANES)
+    room = rows_of(room, 2 * LANES, len(room))
+    K_panels = rows_of(room, 0, panels * LANES).reshape(panels, LANES, LANES)
+    slopes = rows_of(room, panels * LANES, len(room))
+    transpose_into(KT, rows_of(K, j0, j0 + keys), Q.dtype.type(scale * LOG2E))
+    transpose_into(VT, rows_of(V, j0, j0 + keys), Q.dtype.type(1))
+    in_panels(rows_of(K, j0, j0 + keys), K_panels)
     listed = pairs.starts.size > 0
     start = max(0, j0 - (m - n)) // LANES if pairs.causal else 0  # no query before this tile sees any of the keys
     first, stop = (
@@ -343,12 +356,12 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
         if i0 < start * LANES:
             continue
         rows = min(LANES, n - i0)
-        P, dS = P_space[: fours(rows)], dS_space[: fours(rows)]
-        Q_tile, dY_tile = Q[i0 : i0 + len(P), :d], dY[i0 : i0 + len(P), :dv]
+        P, dS = rows_of(P_space, 0, fours(rows)), rows_of(dS_space, 0, fours(rows))
+        Q_tile, dY_tile = rows_of(Q, i0, i0 + len(P)), rows_of(dY, i0, i0 + len(P))
         product(Q_tile, KT, P, P.shape[1], loops)  # S = Q Kᵀ once more, in base 2
         product(dY_tile, VT, dS, P.shape[1], loops)  # dP = dY Vᵀ, undoes Y += P V
         if bias.size:
-            add_bias(P[:rows], bias, j0 - i0 + n - 1 + LANES, -1)
+            add_bias(rows_of(P, 0, rows), bias, j0 - i0 + n - 1 + LANES, -1)
         if cap > 0:
             cap_scores(P, cap)
             slopes_of_cap(P, cap, slopes)
@@ -357,10 +370,10 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
             for j in range(max(0, seen - j0), LANES):
                 P[i, j] = -np.inf
         if mask.size:
-            hide(P[:rows], keys, mask, i0, j0)
+            hide(rows_of(P, 0, rows), keys, mask, i0, j0)
         if listed and pairs.which[number] >= 0:
-            hide(P[:rows], keys, pairs.blocks[pairs.which[number]], 0, 0)
-        weights_and_slopes(P, dS, L[i0 : i0 + rows], D[i0 : i0 + rows])
+            hide(rows_of(P, 0, rows), keys, pairs.blocks[pairs.which[number]], 0, 0)
+        weights_and_slopes(P, dS, rows_of(L, i0, i0 + rows), rows_of(D, i0, i0 + rows))
         if cap > 0:
             multiply(dS, slopes)  # undoes cap_scores(S)
         collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[i0 // LANES], dKT, dVT)
@@ -368,8 +381,8 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
             db = dbias[j0 - i0 - i + n - 1 + LANES : j0 - i0 - i + n - 1 + 2 * LANES]
             for j in range(LANES):
                 db[j] += dS[i, j]  # undoes add_bias(S)
-    write_columns(dKT, Q.dtype.type(scale), dK[j0 : j0 + keys])
-    write_columns(dVT, Q.dtype.type(1), dV[j0 : j0 + keys])
+    write_columns(dKT, Q.dtype.type(scale), rows_of(dK, j0, j0 + keys))
+    write_columns(dVT, Q.dtype.type(1), rows_of(dV, j0, j0 + keys))
 
 
 @compiled

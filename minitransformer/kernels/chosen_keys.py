@@ -23,7 +23,7 @@ import numpy as np
 
 from minitransformer.arrays import for_reading, heads
 from minitransformer.kernels.attention import FAINT, _pairs
-from minitransformer.kernels.compiling import any_order, compiled
+from minitransformer.kernels.compiling import any_order, compiled, inside
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import ENOUGH, borrowed, claimed, in_parallel
@@ -51,7 +51,7 @@ def dots(x, K, js, t):
     return s0, s1, s2, s3
 
 
-@compiled
+@inside
 def products_with(x, K, js, number, s):
     """s_t = ⟨x, k_j⟩ with j = js[t], for t < number."""
     fours = number // 4 * 4
@@ -61,7 +61,7 @@ def products_with(x, K, js, number, s):
         s[t] = dot(x, K[js[t]])
 
 
-@compiled
+@inside
 def add_weighted(y, w, V, js, number):
     """y += Σ_t w_t v_j with j = js[t], for t < number: four rows at a time."""
     fours = number // 4 * 4
@@ -76,7 +76,7 @@ def add_weighted(y, w, V, js, number):
             y[i] += a * V[j, i]
 
 
-@compiled
+@inside
 def keys_of(blocks, block, end, mask, js, slots):
     """Fill js with the keys before `end` that a query sees in its blocks, slots with their places in the list; return how many.
 
@@ -195,7 +195,7 @@ def less(value, place, a, b):
     return value[a] < value[b] or (value[a] == value[b] and place[a] > place[b])
 
 
-@compiled
+@inside
 def sift_down(value, place, at):
     """Move the entry `at` of the heap down until it is less than the two below it."""
     below = 2 * at + 1

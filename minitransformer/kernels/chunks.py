@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import heads, inverse
-from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import SMALL
 from minitransformer.kernels.scan import Sums, SweptKernelAttentionPullback, swept_kernel_attention
@@ -144,7 +144,7 @@ def sweep(A, B, C, offset, eps, loops, S_before, z_before, Y, D):
                 D[i0 + i] = total[i]
 
 
-@compiled
+@inside
 def add_rows(X, total):
     """total += Σ_i x_i."""
     for i in range(X.shape[0]):
@@ -217,7 +217,7 @@ def sweep_back(A, B, C, dY, Y, D, S_before, z_before, offset, loops, dA, dB, dC)
             give(d, j0, past, q, dB)
 
 
-@compiled
+@inside
 def take_gradient(dY, Y, D, start, into):
     """Rows start … start + 63 of [dN, dD]:  dN_i = dY_i / D_i,  dD_i = −⟨dN_i, y_i⟩. Without D they are those of dY."""
     n, dv = dY.shape
@@ -246,7 +246,7 @@ def take_gradient(dY, Y, D, start, into):
             into[i, dv] = -total
 
 
-@compiled
+@inside
 def take_with_ones(X, start, end, ones, into):
     """As `take`; if `ones`, with one more column: 1 in the rows that are there."""
     take(X, start, end, 0, into)
@@ -255,7 +255,7 @@ def take_with_ones(X, start, end, ones, into):
             into[i, X.shape[1]] = 0 <= start + i < end
 
 
-@compiled
+@inside
 def columns_of(X, p, into):
     """Copy the columns 64 p … 64 p + 63 of X, as far as there are any; the others of `into` stay as they are."""
     width = min(LANES, X.shape[1] - p * LANES)
@@ -265,7 +265,7 @@ def columns_of(X, p, into):
             into[i, c] = source[c]
 
 
-@compiled
+@inside
 def give(d, start, end, p, X):
     """Copy d to rows start … start + 63 and columns 64 p … 64 p + 63 of X, as far as there are any; rows end before `end`."""
     width = min(LANES, X.shape[1] - p * LANES)

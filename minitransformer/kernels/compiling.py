@@ -1,6 +1,7 @@
-"""How the loops are compiled: four decorators that all kernels share.
+"""How the loops are compiled: five decorators that all kernels share.
 
     compiled     what other compiled functions call, and Python. Other Python threads go on while it runs
+    inside       what only compiled functions call: without the code by which Python would call it
     inlined      what is short, or called in one place only: compiled as a part of its caller
     in_loops     a generator, `for task in …` of a loop: kept with that loop alone, as Numba keeps no generator on the disk
     any_order    a sum whose terms may be added in any order, so that many partial sums stand side by side in a register
@@ -129,6 +130,19 @@ def _keep(file: Any, key: Any, data: Any) -> None:
     file._save_index({**file._load_index(), key: name})
 
 
+def _no_way_in(loop: Any) -> None:
+    """Let Python's calls of a loop raise TypeError: there is no code that would take Python's arguments."""
+    name = loop.py_func.__name__
+
+    def refuse(*arguments: Any) -> None:
+        raise TypeError(
+            f"{name} is a part of compiled loops, and Python called it: call {name}.py_func, or a loop that uses it"
+        )
+
+    loop._insert = lambda *entry: None  # the table in which Python finds what is compiled stays empty
+    loop._compile_for_args = refuse
+
+
 def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """numba.njit, but Ctrl-C can't interrupt the first call with a kind of arguments while it compiles or loads the loop.
 
@@ -142,6 +156,8 @@ def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
             loop._cache._cache_file.save = functools.partial(_keep, loop._cache._cache_file)
             asked, loop._cache.load_overload = loop.get_call_template, _or_say(loop._cache.load_overload)
             loop.get_call_template = lambda args, kws: asked(tuple(map(numba.types.unliteral, args)), kws)
+            if options.get("no_cpython_wrapper"):
+                _no_way_in(loop)
         return loop
 
     return decorate
@@ -150,6 +166,7 @@ def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 CONTRACT = {"contract"}
 _options = {"cache": True, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
 compiled = _kept_whole(**_options, fastmath=CONTRACT)
+inside = _kept_whole(**_options, fastmath=CONTRACT, no_cpython_wrapper=True)
 inlined = numba.njit(**_options, fastmath=CONTRACT, inline="always")
 in_loops = numba.njit(**{**_options, "cache": False}, fastmath=CONTRACT)
 any_order = _kept_whole(**_options, fastmath=CONTRACT | {"reassoc"})

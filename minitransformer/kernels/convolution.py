@@ -19,7 +19,7 @@ import numpy as np
 
 from minitransformer.arrays import for_reading
 from minitransformer.gather_scatter import unbroadcast
-from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import dot
@@ -62,7 +62,7 @@ def weigh(s, a):
                 a[h, k] *= share
 
 
-@compiled
+@inside
 def softmax_back(a, ds):
     """ds holds da and becomes a ⊙ (da − ⟨da, a⟩), for each head."""
     for h in range(len(a)):
@@ -73,21 +73,21 @@ def softmax_back(a, ds):
             ds[h, k] = a[h, k] * (ds[h, k] - mean)
 
 
-@compiled
+@inside
 def add_one(a_0, x_0, y):
     """y += a_0 x_0."""
     for c in range(len(y)):
         y[c] += a_0 * x_0[c]
 
 
-@compiled
+@inside
 def add_two(a_0, a_1, x_0, x_1, y):
     """y += a_0 x_0 + a_1 x_1."""
     for c in range(len(y)):
         y[c] = y[c] + a_0 * x_0[c] + a_1 * x_1[c]
 
 
-@compiled
+@inside
 def add_four(a_0, a_1, a_2, a_3, x_0, x_1, x_2, x_3, y):
     """y += a_0 x_0 + a_1 x_1 + a_2 x_2 + a_3 x_3."""
     for c in range(len(y)):

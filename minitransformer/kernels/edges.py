@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from minitransformer.arrays import for_reading
-from minitransformer.kernels.compiling import any_order, compiled
+from minitransformer.kernels.compiling import any_order, compiled, inside
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import larger
@@ -46,7 +46,7 @@ def product(x, y, first, last):
     return s
 
 
-@compiled
+@inside
 def bent(q, k, a, slope, terms):
     """terms_c = a_c LeakyReLU(q_c + k_c), for the channels of all heads."""
     for c in range(len(terms)):
@@ -70,7 +70,7 @@ def sums_of_heads(terms, s):
         s[h] = total
 
 
-@compiled
+@inside
 def add(y, w, v, d):
     """y_h += w_h v_h for each head, in blocks of eight channels where possible, which become vector instructions."""
     if d % 8 == 0:
@@ -84,7 +84,7 @@ def add(y, w, v, d):
             y[c] += w[h] * v[c]
 
 
-@compiled
+@inside
 def spread(numbers, channels):
     """Copy the number of each head to each of its channels."""
     r = len(channels) // len(numbers)
@@ -93,7 +93,7 @@ def spread(numbers, channels):
             channels[c] = numbers[h]
 
 
-@compiled
+@inside
 def is_seen(seen, b, e, h):
     """Whether head h of sample b sees edge e; if `seen` has no rows, all do."""
     if len(seen) == 0:

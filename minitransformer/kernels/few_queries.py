@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import claimed
@@ -72,7 +72,7 @@ def attend_few(Q, K, V, bias, mask, causal, m, scale, sink, cap, Y, L):
                 y[c] /= weight
 
 
-@compiled
+@inside
 def attend_to_seen(Q, K, V, mask, first, end, scale):
     """Y of all heads, one after another, for the keys first … end − 1: causal, without bias, sink and cap. One call for all.
 

@@ -17,7 +17,7 @@ side by side, and all fit. A tile of Y is written straight to its place: it goes
 import numpy as np
 
 from minitransformer.backend import current
-from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.compiling import compiled, inside
 from minitransformer.kernels.pointwise import for_loops
 from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
 from minitransformer.kernels.tiles import LANES, fours, product_in_registers, put, room, tile, tiles
@@ -26,7 +26,7 @@ from minitransformer.typing import Array
 INNER = 128  # rows of W at a time, 32 KiB in float32
 
 
-@compiled
+@inside
 def some_rows(X, panels, r0, Y):
     """Y = X W + b for rows r0 … r0 + 63. A panel holds 64 columns of W, and below them the same columns of b."""
     D, rows = X.shape[1], min(LANES, len(X) - r0)
@@ -73,7 +73,7 @@ def panels_with_bias(W, b):
     return panels
 
 
-@compiled
+@inside
 def columns_of_some_rows(X, dY, start, stop, C, db):
     """C[c] = Xᵀ (panel c of dY) and db += Σ dY, over the rows start … stop − 1, of which there is at least one."""
     B = tiles(len(C), LANES, X)

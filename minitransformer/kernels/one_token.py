@@ -25,7 +25,7 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from minitransformer.arrays import FEW, for_reading
-from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.few_queries import attend_to_seen
 from minitransformer.kernels.few_rows import KINDS, gated_layers, norm_rows, product, two_layers
 from minitransformer.kernels.pointwise import GATES
@@ -72,7 +72,7 @@ def matrix(address, rows, columns, like):
     return carray(at(address, like), (rows, columns))
 
 
-@compiled
+@inside
 def turn_rows(X, d, cos, sin, interleaved):
     """Turn each head of each row, d numbers, in place: pair f by the angle with cos[f] and sin[f]."""
     pairs = len(cos)
@@ -86,7 +86,7 @@ def turn_rows(X, d, cos, sin, interleaved):
                 x[b] = first * sin[f] + second * cos[f]
 
 
-@compiled
+@inside
 def put_row(X, rows, m):
     """Write rows (B, G·d) to row m of X (B, G, room, d)."""
     d = X.shape[3]

@@ -14,7 +14,7 @@ The functions get the arrays of one head, and which rows of them. What a positio
 
 from typing import NamedTuple
 
-from minitransformer.kernels.compiling import any_order, compiled, inlined
+from minitransformer.kernels.compiling import any_order, inlined, inside
 from minitransformer.kernels.micro_kernel import (
     AS_M,
     AS_R,
@@ -195,7 +195,7 @@ def rows_fade(reads, writes, A, second, at, before, k0, k1, beside):
                 beside[AS_R_2, c] = r[c] * a[c]
 
 
-@compiled
+@inside
 def fade(fades, u, c0, width, f):
     """f = a of position u for the columns from c0 on; one number for all columns, or one for each."""
     if fades.shape[1] == 1:
@@ -240,7 +240,7 @@ def columns_fade_between(fades, u, c0, width, second, below):
             below[OUT_2B + i] *= below[FADES + i]
 
 
-@compiled
+@inside
 def advance_by_loops(memory, reads, writes, A, fading, second, at, k0, rows, width):
     """M = a (f ⊙ M + w xᵀ + w₂ x₂ᵀ) and y = rᵀ M, y₂ = r₂ᵀ M in one pass: r of position t, w of s; a of u, if rows fade."""
     M, below = memory.M, memory.below

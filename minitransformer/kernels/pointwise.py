@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import for_reading
-from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.threads import claimed, in_parallel
 from minitransformer.pullback import Pullback
@@ -71,7 +71,7 @@ SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 HALF_LOG2E, ONE32 = np.float32(-0.5 * LOG2E), np.float32(1)
 
 
-@compiled
+@inside
 def normal(x):
     """Φ(x) and x φ(x) in float32, with one exponential for both."""
     a = abs(x)
@@ -84,7 +84,7 @@ def normal(x):
     return (tail if x < 0 else ONE32 - tail), x * e * SQRT_TAU
 
 
-@compiled
+@inside
 def half_tanh(x, c, a, one, base):
     """(1 + tanh u)/2 = 1/(1 + e^−2u) with u = c (x + a x³), and its slope; e^−2|u| = 2^(base |u|) gives both."""
     square = x * x
@@ -95,7 +95,7 @@ def half_tanh(x, c, a, one, base):
     return (s if u >= 0 else e * s), slope
 
 
-@compiled
+@inside
 def activate_some(kind, x, y):
     """y = f(x), entry by entry; f is RELU, GELU or GELU_TANH, as `kind` says."""
     zero, one, base = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-2 * LOG2E)
@@ -224,7 +224,7 @@ def sigma(x, one, base):
     return s if x >= 0 else e * s
 
 
-@compiled
+@inside
 def open_gate(kind, a, b, y):
     """y = f(a) b, entry by entry; `kind` is the number of f in GATES."""
     zero, one, base = a.dtype.type(0), a.dtype.type(1), a.dtype.type(-LOG2E)
@@ -253,7 +253,7 @@ def open_gates(kind, A, B, Y, queue):
         open_gate(kind, A[start:stop], B[start:stop], Y[start:stop])
 
 
-@compiled
+@inside
 def gate_back(kind, a, b_dy, da):
     """da = f′(a) b dy, entry by entry; b_dy is b dy."""
     zero, one, base = a.dtype.type(0), a.dtype.type(1), a.dtype.type(-LOG2E)

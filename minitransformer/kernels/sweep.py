@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.kernels.compiling import compiled, inlined
+from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.micro_kernel import AS_M, BY_COLUMNS, BY_ROWS, READS_2, WRITES_2, fetch
 from minitransformer.kernels.passes import (
     FADES,
@@ -209,7 +209,7 @@ def leave(M, w, x, state):
             s[i] = m[i] + w[c] * x[i]
 
 
-@compiled
+@inside
 def meet(M, state, met):
     """met += Σ over the rows of M ⊙ state, for each column."""
     for c in range(len(M) // LANES):
@@ -319,7 +319,7 @@ def memory_for(one):
     return Memory(M.reshape(-1), below.reshape(-1), beside.reshape(AS_M + 1, wide * LANES))
 
 
-@compiled
+@inside
 def through_the_text(one, h, p, loops, meeting, memory):
     """`sweep` for panel p of head h: for 64 rows of it, and then for the next 64."""
     r, w, a, S, _, _, y = borrowed(one)

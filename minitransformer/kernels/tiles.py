@@ -13,13 +13,17 @@ first-level cache of 48 KiB, and stream from the second where it is smaller.
 In the tier "micro" the same product is made by the micro-kernel, which keeps its part of C in registers.
 """
 
+import functools
+
 import numba
 import numpy as np
+from numba import types
+from numba.core.cgutils import get_item_pointer2, unpack_tuple
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
 from minitransformer.backend import current, register
-from minitransformer.kernels.compiling import any_order, as_it_is, compiled, inlined
+from minitransformer.kernels.compiling import any_order, as_it_is, inlined, inside
 from minitransformer.kernels.micro_kernel import LINE, NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
 
 MICRO = register() > 0  # whether there is a micro-kernel here
@@ -27,7 +31,7 @@ LANES = 64  # columns of a tile
 ZERO = np.float32(0)
 
 
-@compiled
+@inside
 def put(X, into):
     """into[:] = X, row by row. (Numba takes seconds to compile the slice, most of them for the words of its error.)"""
     for i in range(len(into)):
@@ -44,11 +48,14 @@ def room(number, rows, dtype):
     return space[skip : skip + size].reshape(number, rows, LANES)
 
 
-@compiled
+@inside
 def zeros(number, rows, dtype):
     """Tiles of zeros, (number, rows, LANES), that begin with a line of the cache."""
     space = room(number, rows, dtype)
-    space[:] = 0
+    for t in range(number):
+        for r in range(rows):
+            for c in range(LANES):
+                space[t, r, c] = 0
     return space
 
 
@@ -82,14 +89,35 @@ def in_any_layout(typingctx, X):
     return X.copy(layout="A")(X), code
 
 
+@intrinsic
+def rows_of(typingctx, X, start, stop):
+    """X[start:stop], for 0 ≤ start ≤ stop ≤ len(X). (Numba's slice also asks for signs and steps, and compiles in more time.)"""
+
+    def code(context, builder, signature, arguments):
+        view, (_, start, stop) = context.make_array(X)(context, builder, arguments[0]), arguments
+        rows = builder.sub(stop, start)
+        shape, strides = (unpack_tuple(builder, axes, X.ndim) for axes in (view.shape, view.strides))
+        first = [start] + [context.get_constant(types.intp, 0)] * (X.ndim - 1)
+        view.data = get_item_pointer2(context, builder, view.data, shape, strides, X.layout, first)
+        view.shape = builder.insert_value(view.shape, rows, 0)
+        view.nitems = functools.reduce(builder.mul, shape[1:], rows)
+        return impl_ret_borrowed(context, builder, X, view._getvalue())
+
+    return X(X, types.intp, types.intp), code
+
+
 if numba.config.DISABLE_JIT:
     in_any_layout = as_it_is
+
+    def rows_of(X, start, stop):
+        """The same in plain Python."""
+        return X[start:stop]
 
 
 @inlined
 def product(A, B, C, columns, loops):
     """C = A B, in the first `columns` columns at least. A has a multiple of four rows; for plain loops also of columns."""
-    product_from(C[:0], in_any_layout(A), B, C, columns, loops)
+    product_from(rows_of(C, 0, 0), in_any_layout(A), B, C, columns, loops)
 
 
 @inlined
@@ -104,7 +132,7 @@ def product_in_registers(S, A, B, C, columns):
     rows_in_registers(in_any_layout(S), in_any_layout(A), in_any_layout(B), in_any_layout(C), columns)
 
 
-@compiled
+@inside
 def rows_in_registers(S, A, B, C, columns):
     """C = S + A B in blocks: six rows by WIDE vectors, four rows where fewer than twelve are left, NARROW vectors at the edge."""
     wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
@@ -122,7 +150,7 @@ def rows_in_registers(S, A, B, C, columns):
         c += narrow
 
 
-@compiled
+@inside
 def product_from(S, A, B, C, columns, loops):
     """C = A B if S has no rows. Otherwise S is C itself, and C += A B."""
     if MICRO and not loops:
@@ -133,7 +161,7 @@ def product_from(S, A, B, C, columns, loops):
         add_product_by_loops(A, B.reshape(-1), C.reshape(-1))
 
 
-@compiled
+@inside
 def add_product_by_loops(A, B, C):
     """C += A B, four rows of A by four rows of B at a time.
 
@@ -142,9 +170,9 @@ def add_product_by_loops(A, B, C):
     """
     rows, inner = A.shape
     for r in range(0, rows, 4):
-        c = C[r * LANES : (r + 4) * LANES]
+        c = rows_of(C, r * LANES, (r + 4) * LANES)
         for k in range(0, inner, 4):
-            b = B[k * LANES : (k + 4) * LANES]
+            b = rows_of(B, k * LANES, (k + 4) * LANES)
             a00, a01, a02, a03 = A[r, k], A[r, k + 1], A[r, k + 2], A[r, k + 3]
             a10, a11, a12, a13 = A[r + 1, k], A[r + 1, k + 1], A[r + 1, k + 2], A[r + 1, k + 3]
             a20, a21, a22, a23 = A[r + 2, k], A[r + 2, k + 1], A[r + 2, k + 2], A[r + 2, k + 3]
@@ -157,7 +185,7 @@ def add_product_by_loops(A, B, C):
                 c[i + 3 * LANES] = c[i + 3 * LANES] + a30 * b0 + a31 * b1 + a32 * b2 + a33 * b3
 
 
-@compiled
+@inside
 def transpose_into(XT, X, factor):
     """XT = factor · Xᵀ, with zeros where X has fewer than LANES rows."""
     for c in range(XT.shape[0]):

@@ -55,6 +55,23 @@ def test_every_loop_is_kept_on_disk_and_gives_up_no_rule_of_arithmetic_but_one()
         assert loop.targetoptions["fastmath"] == {"contract"}
 
 
+def test_a_part_of_loops_says_who_may_call_it():
+    from minitransformer.kernels.compiling import compiled, inside
+
+    @inside
+    def half(x):
+        return x / 2
+
+    @compiled
+    def quarter(x):
+        return half(half(x))
+
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"half is a part of compiled loops, .* call half\.py_func, or a loop"):
+            half(1.0)
+        assert quarter(1.0) == 0.25
+
+
 def test_nobody_looks_for_garbage_while_a_loop_is_made():
     from numba.core.errors import TypingError
 

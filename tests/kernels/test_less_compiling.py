@@ -13,7 +13,7 @@ def settings():
     from numba.core.codegen import CPUCodeLibrary
     from numba.core.inline_closurecall import InlineWorker
 
-    return numba.config.OPT, CPUCodeLibrary._optimize_functions, InlineWorker.inline_ir
+    return numba.config.OPT, CPUCodeLibrary._optimize_functions, InlineWorker.inline_function
 
 
 def test_in_the_block_all_is_changed_and_after_it_nothing():
