@@ -140,6 +140,9 @@ def _one_token(X: Array) -> None:
         "forgetting",
         "differential",
         "moba",
+        "indexer",
+        "smoother",
+        "lightweight-convolution",
     ):  # all other memories are the same loop as gated-delta, or as linear
         model = LanguageModel(context=8, width=x.shape[-1], depth=1, heads=2, attention=attention)
         generate(model, model.init(rng, x.dtype.type), np.zeros(2, np.int64), 3, rng=rng)

@@ -110,7 +110,9 @@ if numba.config.DISABLE_JIT:
     in_any_layout = as_it_is
 
     def rows_of(X, start, stop):
-        """The same in plain Python."""
+        """The same in plain Python, where the bounds are looked at."""
+        if not 0 <= start <= stop <= len(X):
+            raise IndexError(f"rows {start} to {stop} of an array with {len(X)}: they should lie inside")
         return X[start:stop]
 
 

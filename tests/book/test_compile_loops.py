@@ -12,7 +12,10 @@ from minitransformer.backend import available
 from minitransformer.book import compile_loops
 from tests.fresh_python import fresh_python
 
-OF_ONE_TOKEN = ("norm_rows", "two_layers", "attend_plainly", "through_blocks", "three_views")
+OF_ONE_TOKEN = (
+    *("norm_rows", "two_layers", "attend_plainly", "through_blocks", "three_views"),
+    *("read_best", "attend_biased", "convolve_last"),
+)
 
 
 @pytest.mark.skipif("numba" not in available(), reason="needs Numba")
