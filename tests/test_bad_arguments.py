@@ -75,6 +75,7 @@ USUAL = {
     "listops": {"count": 2, "n": 20, "rng": RNG},
     "long_enough": {"tokens": BYTES, "context": 4},
     "mean_pool_heads": {"params": HEADS.init(RNG), "heads": 2, "groups": 1},
+    "normed": {"X": X, "gamma": X[0, 0, 0], "beta": X[0, 0, 0], "eps": 1e-5},
     "offsets": {"n": 3, "m": 5},
     "one_pattern": {"patterns": [PATTERN, PATTERN]},
     "order": {"size": 2, "n": 30, "rng": RNG},

@@ -220,17 +220,30 @@ def jupyter() -> tuple[Any, ...]:
         raise BookError(f"notebooks need {error.name}: `make book`, or pip install nbclient ipykernel") from None
 
     class Client(NotebookClient):
-        """Leaves Ctrl-C to us: nbclient handles it for each notebook, and the first that ends takes the handler from all."""
+        """Leaves Ctrl-C to us: nbclient handles it for each notebook, and the first that ends takes the handler from all.
+
+        A kernel that dies at once gets a second try: another process may have taken a port that was free when it was chosen.
+        """
 
         @asynccontextmanager
         async def async_setup_kernel(self, **options: Any) -> AsyncIterator[None]:
+            place = self.km.connection_file  # type: ignore[union-attr]
             try:
-                await self.async_start_new_kernel(**options)
-                await self.async_start_new_kernel_client()
+                try:
+                    await self._start(**options)
+                except RuntimeError as error:
+                    if "died" not in str(error):
+                        raise
+                    self.km = AsyncKernelManager(kernel_name="python3", connection_file=place)
+                    await self._start(**options)
                 yield
             finally:
                 if self.km is not None:
                     await self._async_cleanup_kernel()
+
+        async def _start(self, **options: Any) -> None:
+            await self.async_start_new_kernel(**options)
+            await self.async_start_new_kernel_client()
 
     return Client, AsyncKernelManager, (CellExecutionError, CellTimeoutError, DeadKernelError)
 

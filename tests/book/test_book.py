@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -125,6 +126,24 @@ def test_what_differs_by_a_trace_is_left_as_it_was(root):
     path.write_text(path.read_text().replace("0.3333333333333331", "0.34"))
     book.write(root, ["02"])
     assert "0.3333333333333333" in path.read_text()
+
+
+def test_a_kernel_whose_port_was_taken_gets_another_one(root, monkeypatch):
+    """It is free when it is chosen, and another process has it when the kernel comes."""
+    from jupyter_client.connect import LocalPortCache
+
+    find, given = LocalPortCache.find_available_port, []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+
+        def the_first_is_taken(cache, ip):
+            given.append(find(cache, ip) if given else taken.getsockname()[1])
+            return given[-1]
+
+        monkeypatch.setattr(LocalPortCache, "find_available_port", the_first_is_taken)
+        book.write(root, ["01"])
+    assert len(given) == 10  # five for each kernel
 
 
 def test_a_second_run_gives_the_same_bytes(root):

@@ -116,13 +116,14 @@ def test_after_it_nothing_is_left_to_compile():
 OLD = """
 from pathlib import Path
 from minitransformer.book.compile_loops import remove_old_loops
-from minitransformer.kernels.pointwise import normal
+from minitransformer.kernels.threads import watch
+import numpy as np
 
-normal(1.0)
-kept = normal._cache._cache_file
+watch(np.ones(1, np.int64), 1)
+kept = watch._cache._cache_file
 now, python = set(Path(kept._cache_path).iterdir()), kept._index_name.split(".")[-2]
-old = [f"pointwise.gone-1.{python}.nbi", f"pointwise.gone-1.{python}.0a.nbc", kept._index_name[:-3] + "0b.nbc"]
-others = ["pointwise.gone-1.py27.nbi", "pointwise.gone-1.py27.1.nbc", "pointwise.py", f"pointwise.a-1.{python}.nbi.tmp.0c"]
+old = [f"threads.gone-1.{python}.nbi", f"threads.gone-1.{python}.0a.nbc", kept._index_name[:-3] + "0b.nbc"]
+others = ["threads.gone-1.py27.nbi", "threads.gone-1.py27.1.nbc", "threads.py", f"threads.a-1.{python}.nbi.tmp.0c"]
 for name in (*old, *others):
     Path(kept._cache_path, name).write_bytes(b"12345")
 type(kept)(kept._cache_path, old[0].removesuffix(".nbi"), (0.0, 1))._save_index({"key": old[1]})
@@ -136,5 +137,5 @@ print(set(Path(kept._cache_path).iterdir()) == now | {Path(kept._cache_path, nam
 def test_what_older_sources_were_compiled_to_is_removed(tmp_path):
     """What the sources of now were compiled to stays, and so does what another Python has left."""
     assert fresh_python(OLD, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["True", "0", "True"]
-    again = "from minitransformer.kernels.pointwise import normal\nnormal(1.0)\nprint(len(normal.stats.cache_misses))"
+    again = OLD.partition("kept =")[0] + "print(len(watch.stats.cache_misses))"
     assert fresh_python(again, NUMBA_CACHE_DIR=str(tmp_path)) == "0\n"

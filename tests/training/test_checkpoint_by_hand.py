@@ -533,7 +533,7 @@ class Halved(Cosine):
             TRAINING,
             "model: T5Bias with distance 1000000 and buckets 32",
         ),
-        (model_with({}), dataclasses.replace(TRAINING, batch=np.int64(4)), "int64 is not JSON"),
+        (model_with({}), dataclasses.replace(TRAINING, clip=np.longdouble(1)), "longdouble is not JSON"),
     ],
     ids=["a schedule", "a number", "a class", "a size", "a type"],
 )
