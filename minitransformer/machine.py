@@ -14,7 +14,10 @@ from threadpoolctl import threadpool_info
 
 from minitransformer.backend import backend
 
-TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # the numbers of M_TRIM_THRESHOLD, … in glibc's malloc.h
+# the numbers of M_TRIM_THRESHOLD, … in glibc's malloc.h, and what says the same from outside
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
+_TOLD = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
+_everything_is_kept: list[bool] = []
 
 
 def cores() -> int:
@@ -87,19 +90,28 @@ def _version(name: str) -> str:
 
 
 @functools.cache
-def keep_freed_memory() -> bool:
-    """Let the allocator keep what one step of a training has freed for the next; False if it is not glibc's.
+def keep_freed_memory(most: int | None = None) -> bool:
+    """Let the allocator keep what one call has freed for the next; False if it is not glibc's, or has been told what to keep.
 
-    A step makes the same arrays as the one before, hundreds of them. The allocator of Linux (glibc) hands large ones back
-    to the system at once, and gets them back page by page, each page filled with zeros and entered into a table: for arrays
-    of a few megabytes that takes longer than the arithmetic on them. Here it is told, once, to keep what was freed, however
-    large; a training then has no page faults after its first steps, and the process keeps its memory until it ends.
+    A step of a training makes the same arrays as the one before, hundreds of them, and so does a second call of attention. The
+    allocator of Linux (glibc) hands large ones back to the system at once, and gets them back page by page, each page filled with
+    zeros and entered into a table, which costs 0.1 µs or, in a virtual machine, up to 10: a fifth of attention both ways.
+
+    most     None: keep everything, however large, until the process ends, as a training does, which after its first steps has no
+             page faults then. Bytes: keep so many, and a quarter of them as one array; what MALLOC_TRIM_THRESHOLD_,
+             MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES say goes before
     """
+    if most is None:  # no mapping for a single array; nothing is handed back; the heap grows by 64 MiB
+        settings = (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)
+    elif _everything_is_kept or not _TOLD.isdisjoint(os.environ):
+        return False
+    else:
+        settings = (MMAP_THRESHOLD, most // 4), (TRIM_THRESHOLD, most)
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # macOS, musl; Windows
         return False
-    # no mapping for a single array; nothing is handed back; the heap grows by 64 MiB
-    settings = (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)
-    done = [mallopt(name, size) for name, size in settings]
-    return all(done)
+    done = all([mallopt(name, size) for name, size in settings])
+    if most is None:
+        _everything_is_kept.append(done)
+    return done

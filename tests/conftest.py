@@ -26,7 +26,7 @@ from minitransformer.marks import the_call
 from tests.compared import comparisons, told
 from tests.stepping import Debugger, codes_of, first_call, watched
 
-machine.keep_freed_memory = lambda: False  # or what one training has freed would stay with this process until its end
+machine.keep_freed_memory = lambda *_: False  # or what one training has freed would stay with this process until its end
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this with & has Ctrl-C ignored,

@@ -35,7 +35,7 @@ from numba.core.cgutils import unpack_tuple
 from numba.extending import intrinsic
 
 from minitransformer.kernels.compiling import as_it_is, compiled, in_loops, inlined
-from minitransformer.machine import cores
+from minitransformer.machine import cores, keep_freed_memory
 from minitransformer.typing import Array
 
 ENOUGH = 2**20  # multiply-adds: for fewer, no helper is called
@@ -43,6 +43,7 @@ PARTS = 4  # parts of an array for each thread: a thread that is done early take
 LOOKS = 1_000_000  # how often a thread looks at a flag before it sleeps: about half a millisecond
 NONE_LEFT = 2**62  # as the next task of a queue: none is left, whatever the loop
 PLACES, LINE = 64, 16  # queues, and numbers for each, so that no two share a line of the cache
+KEPT = 2**28  # bytes that one call may free and the next one finds again
 
 
 def _cores() -> int:
@@ -54,6 +55,7 @@ def _cores() -> int:
 
 
 number = _cores()  # of threads that share a loop
+keep_freed_memory(KEPT)
 
 
 @contextmanager
