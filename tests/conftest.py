@@ -100,11 +100,10 @@ def thinned(pytestconfig):
     return list if pytestconfig.getoption("--all") else lambda rows: [rows[i] for i in cover(rows, 1)]
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config, items):
-    """The quick grid; what is asked for by its own name is always there."""
+def thin(config, items):
+    """The quick grid of these tests; what is asked for by its own name is always there."""
     if config.getoption("--all") or any("::" in name for name in config.args):
-        return
+        return items
     left_out, cases = {item for item in items if item.get_closest_marker("full")}, defaultdict(list)
     for item in items:
         if item not in left_out and hasattr(item, "callspec"):
@@ -114,8 +113,22 @@ def pytest_collection_modifyitems(config, items):
             if same[0].get_closest_marker(mark):
                 kept = cover([item.callspec._idlist for item in same], strength)  # one name for each `parametrize`
                 left_out.update(set(same) - {same[number] for number in kept})
-    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = [item for item in items if item not in left_out]
+    if left_out:
+        config.hook.pytest_deselected(items=[None] * len(left_out))  # the terminal counts them, and would keep them all
+    return [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector):
+    """Without -k or -m, each function is thinned as soon as its cases are made: all at once they would fill 100 MB."""
+    made, option = (yield), collector.config.option
+    return thin(collector.config, made) if isinstance(made, list) and not option.keyword and not option.markexpr else made
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """With -k or -m, the grid is that of the tests which these choose."""
+    items[:] = thin(config, items)
 
 
 _first_states = {}  # of the generators that are made when a file of tests is imported
