@@ -77,7 +77,7 @@ class Session:
         self._make(work, {**case, "n": WARM})()
         self.job = self._make(work, case)
         gc.collect()
-        with suppress(OSError, AttributeError, TypeError):  # what was freed and is kept counts for the call that uses it
+        with suppress(OSError, AttributeError, TypeError):  # what is kept counts for the call that uses it
             ctypes.CDLL(None).malloc_trim(0)
         before = _resident()
         result = self.job()

@@ -101,17 +101,17 @@ def keep_freed_memory(most: int | None = None) -> bool:
              page faults then. Bytes: keep so many, and a quarter of them as one array; what MALLOC_TRIM_THRESHOLD_,
              MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES say goes before
     """
-    if most is None:  # no mapping for a single array; nothing is handed back; the heap grows by 64 MiB
-        settings = (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)
-    elif _everything_is_kept or not _TOLD.isdisjoint(os.environ):
-        return False
-    else:
-        settings = (MMAP_THRESHOLD, most // 4), (TRIM_THRESHOLD, most)
+    # no mapping for a single array; nothing is handed back; the heap grows by 64 MiB
+    settings = [(MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 64 * 2**20)]
+    if most is not None:
+        if _everything_is_kept or not _TOLD.isdisjoint(os.environ):
+            return False
+        settings = [(MMAP_THRESHOLD, most // 4), (TRIM_THRESHOLD, most)]
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # macOS, musl; Windows
         return False
-    done = all([mallopt(name, size) for name, size in settings])
+    done = [mallopt(name, size) for name, size in settings]
     if most is None:
-        _everything_is_kept.append(done)
-    return done
+        _everything_is_kept.append(True)
+    return all(done)

@@ -6,13 +6,14 @@ pytest --all                      every case
 """
 
 import copy
+import ctypes
 import difflib
 import functools
 import itertools
 import signal
 import sys
 from collections import Counter, defaultdict
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import hypothesis
@@ -26,7 +27,7 @@ from minitransformer.marks import the_call
 from tests.compared import comparisons, told
 from tests.stepping import Debugger, codes_of, first_call, watched
 
-machine.keep_freed_memory = lambda *_: False  # or what one training has freed would stay with this process until its end
+machine.keep_freed_memory = lambda *_: False  # or what one test has freed would stay with this process until its end
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this with & has Ctrl-C ignored,
@@ -121,8 +122,9 @@ def thin(config, items):
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(collector):
     """Without -k or -m, each function is thinned as soon as its cases are made: all at once they would fill 100 MB."""
-    made, option = (yield), collector.config.option
-    return thin(collector.config, made) if isinstance(made, list) and not option.keyword and not option.markexpr else made
+    made, config = (yield), collector.config
+    chosen = config.option.keyword or config.option.markexpr or not isinstance(made, list)
+    return made if chosen else thin(config, made)
 
 
 @pytest.hookimpl(trylast=True)
@@ -140,6 +142,14 @@ def pytest_runtest_setup(item):
     for value in vars(getattr(item, "module", None) or item).values():
         if isinstance(value, np.random.Generator):
             value.bit_generator.state = _first_states.setdefault(value, value.bit_generator.state)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """After the last test of a file, what it has freed is given back to the system: a worker would grow by 100 MB."""
+    if nextitem is None or nextitem.path != item.path:
+        with suppress(OSError, AttributeError, TypeError):  # another allocator than glibc's
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -94,8 +94,8 @@ def _inputs(model: BERT, params: SequenceParams, tokens: Array) -> list[Array]:
     """The input of attention in each block, without [CLS] and [SEP], (windows, pieces, D) in float64."""
     found: list[list[Array]] = [[] for _ in range(model.depth)]
     with backend("numpy"), threadpool_limits(1):
-        for start in range(0, len(tokens), 32):
-            _, pullback = model(params, tokens[start : start + 32])
+        for start in range(0, len(tokens), 8):
+            _, pullback = model(params, tokens[start : start + 8])
             for block, inputs in zip(pullback.blocks, found, strict=True):
                 inputs.append(block.attention.layer.q.projection.X[:, 1:-1].astype(np.float64))
     return [np.concatenate(inputs) for inputs in found]
