@@ -88,7 +88,8 @@ def check_pullback(
             continue
         if size < 1e-7:  # rounding in f, about 1e-16, divided by the step: nothing smaller can be seen
             raise GradientError(
-                f"{path}: every derivative is zero, so nothing was tested; if it must be, name it in `zero`"
+                f"{path}: every derivative is zero: the value does not depend on it, and nothing was tested. Softmax, for one, "
+                "does not see what is added to all scores of a row. If it must be so, check_pullback has to name it in `zero`"
             )
         errors = np.abs(numeric - analytic) / max(size, 1e-3)
         k = int(errors.argmax())

@@ -134,6 +134,7 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
             "What stands in a hidden key or value, be it NaN, reaches nothing.",
             each(hidden_reaches_nothing, causal=ways, tier=tiers),
         )
+    yield "Where a query sees no key, nothing becomes NaN.", each(nothing_to_see, causal=ways, tier=tiers)
     yield "Samples know nothing of each other.", each(samples_apart)
     yield "It works for any length.", each(any_length, n=(1, 2, 63, 64, 65))
     if isinstance(part, Core) and not part.queries_are_keys and part.key_heads is None:
@@ -434,6 +435,16 @@ def hidden_reaches_nothing(core: Core, *, causal: bool, tier: str) -> None:
         for path, array in found[0].items():
             same = np.allclose(other[path], array, rtol=1e-7, atol=1e-11, equal_nan=True)
             keep(same, f"{value} in keys and values that the mask hides changes {path}, {_way(causal)}")
+
+
+def nothing_to_see(part: Part, *, causal: bool, tier: str) -> None:
+    """Of two samples the second is all padding, where a sum of weights to divide by is zero. Y and all gradients stay finite."""
+    layer, X, mask = mixer(part), rows(part, 2, N), padding_mask(np.array([N, 0]), N)[:, None]
+    with backend(tier), np.errstate(invalid="ignore", divide="ignore"):  # what comes of it is said below
+        Y, pullback = layer(some(layer), X, causal=causal, mask=mask)
+        dparams, dX = pullback(rows(part, 2, N, seed=3))
+    for path, array in tree_items({"Y": Y, "dparams": dparams, "dX": dX}):
+        keep(np.isfinite(array).all(), f"where all keys of a sample are hidden, {path} is not finite, {_way(causal)}")
 
 
 def samples_apart(part: Part) -> None:

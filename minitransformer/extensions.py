@@ -39,7 +39,8 @@ def register(name: str, kind: type) -> None:
     to put blocks together, `LanguageModel(stack=name)`.
 
     Registering a class of the same module and name again replaces it, so a cell of a notebook can be run twice.
-    kind     a frozen dataclass (`@frozen`); every field has a default, but for the sizes that a model fills in
+    kind     a frozen dataclass (`@frozen`); a model fills in the fields width, heads, d and longest, whatever their default,
+             and a stack's blocks; every other field has a default
     raises   ValueError, with the reason, for a name that is taken or can't be typed, and for a class that a model couldn't use
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):

@@ -75,6 +75,8 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
             own = f"it has {', '.join(choices)}, as {name}:{next(iter(choices))}=…" if choices else "it has none"
             if RENAMED.get(option) in choices:
                 own = f"write {RENAMED[option]} instead"
+            if option in known and option in sizes:
+                own = f"{option} is filled in by the model; {own}"
             raise ValueError(f"{what}: {name!r} has no option {part!r}{', or has it already' * bool(chosen)}; {own}")
         chosen[option] = _value(value)
         if type(chosen[option]) not in choices[option]:

@@ -181,6 +181,15 @@ class KeepsNaN(Right):
         return A @ V, RightPullback(self, Q, K, V, A)
 
 
+@wrong("Where a query sees no key", "where all keys of a sample are hidden, Y is not finite, not causal")
+class DividesByNothing(Right):
+    """It is divided by one, and by zero where a query sees no key."""
+
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        Y, pullback = super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
+        return Y / self.seen(Q, K, causal, mask).any(-1, keepdims=True), pullback
+
+
 @wrong("It works for any length", "f64.2,0,12.")
 class WantsTwo(Right):
     def scores(self, Q, K, b):

@@ -162,6 +162,20 @@ def test_a_core_with_nothing_to_learn(copy, parts, tmp_path):
         ), plain
 
 
+@pytest.mark.parametrize(("divisor", "kept"), [("Z", False), ("np.where(Z == 0, 1, Z)", True)])
+def test_a_core_that_divides_by_a_sum_of_weights(divisor, kept, copy, root, parts, tmp_path):
+    """The sigmoid core, divided by the sum of each row (its gradient is another then, and not looked at here)."""
+    assert (
+        f"divides by `{divisor}`" in (root / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("\n", " ")
+        or not kept
+    )
+    lines = f"Z = A.sum(-1, keepdims=True)\n        A = A / {divisor}\n        return A @ V"
+    divided = parts["sigmoid.py"].replace("return A @ V", lines) + 'mt.check_attention("sigmoid")\n'
+    (tmp_path / "divided.py").write_text(divided, encoding="utf-8")
+    said = in_copy(copy, str(tmp_path / "divided.py")).stdout
+    assert ("kept    " if kept else "BROKEN  ") + "Where a query sees no key" in said
+
+
 # ------------------------------------------------------------------------------------------------------ a variant
 
 

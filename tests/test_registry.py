@@ -49,7 +49,7 @@ def test_options_in_a_text(text, made):
         "nonsense": "choice: no 'nonsense'; there are thing, plain, other",
         "thing:": "choice: 'thing' has no option ''; it has radius, rate, part, kind, sure, as thing:radius=…",
         "thing:radius": "no option 'radius'; it has",
-        "thing:heads=3": "no option 'heads=3'",
+        "thing:heads=3": "no option 'heads=3'; heads is filled in by the model; it has radius",
         "thing:inside=3": "no option 'inside=3'",
         "thing:radius=3,radius=4": "no option 'radius=4', or has it already",
         "thing:radius=3.5": "choice: radius of 'thing' should be int, got '3.5'",

@@ -288,7 +288,7 @@ class FeatureAttention(Core):
         """Features (*batch, H, n, r) of queries or of keys X, and a pullback from dF to (dparams, dX)."""
         raise TypeError(f"{type(self).__name__} does not say what its features are")
 
-    def ask(self, params: Tree, d: int, first: int) -> Features | None:
+    def for_loops(self, params: Tree, d: int, first: int) -> Features | None:
         """`phi` of a query and a key of width d at this position, as data; None if it has to be called."""
         return None
 
@@ -309,8 +309,8 @@ class FeatureAttention(Core):
         """O(r dv) for one new token: the past is not read again."""
         first = 0 if state is None else state.length
         if state is not None and Q.shape[-2] == 1 and (loops := loops_in("step")):
-            asked = self.ask(params, Q.shape[-1], first)
-            if asked is not None and (done := loops.sum_features(Q, K, V, state.S, state.z, asked)):
+            how = self.for_loops(params, Q.shape[-1], first)
+            if how is not None and (done := loops.sum_features(Q, K, V, state.S, state.z, how)):
                 Y, S, z = done
                 return Y, KernelState(S, z, first + 1)
         FQ, FK = (self.phi(params, X, first=first, query=query)[0] for X, query in ((Q, True), (K, False)))
@@ -339,6 +339,6 @@ class KernelAttention(FeatureAttention):
         """The features that the given object makes."""
         return self.features(params, X, first=first, query=query)
 
-    def ask(self, params: Tree, d: int, first: int) -> Features | None:
+    def for_loops(self, params: Tree, d: int, first: int) -> Features | None:
         """Those of the linear transformer; any other object has to be called."""
         return Features("elu") if type(self.features) is EluFeatures else None

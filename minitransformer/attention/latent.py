@@ -282,7 +282,7 @@ class Latent(Projected):
     def _queries(self, W: Array) -> Projection:
         return Projection(W, None, self.heads, W.shape[-1] // self.heads)
 
-    def _last(self, params: LatentParams) -> tuple[Array, None]:
+    def _output(self, params: LatentParams) -> tuple[Array, None]:
         return params.W_o, None
 
     def _go_on(self, params: LatentParams, arrays: list[Array], state: KeysValues | None) -> tuple[Array, KeysValues]:

@@ -120,7 +120,7 @@ class MultiHeadPullback(Pullback):
         dheads, dgate = split_heads(dheads, self.heads), ()
         if self.gate is not None:
             dheads, *dgate = self.gate(dheads)  # type: ignore[assignment]
-        dcore, dQ, dK, dV, *dstreams = self._of_core(self.core(dheads))
+        dcore, dQ, dK, dV, *dstreams = self._counted(self.core(dheads))
         dZ, dW_v, db_v, _ = self.v(dV)
         dX = dW_q = db_q = dg_q = dW_k = db_k = dg_k = None
         if self.k is None:
@@ -145,7 +145,7 @@ class MultiHeadPullback(Pullback):
         dX = dX + dZ[..., self.before :, :]
         return (dparams, dX, dZ[..., : self.before, :]) if self.memory else (dparams, dX)
 
-    def _of_core(self, found: Any) -> tuple[Any, ...]:
+    def _counted(self, found: Any) -> tuple[Any, ...]:
         """The gradients that the core's pullback has given, if there are as many as the core has arguments."""
         names = "params", "Q", "K", "V", *(name for name in self.streams if self.gate is None or name != "gate")
         if isinstance(found, (tuple, list)) and len(found) == len(names):
@@ -440,7 +440,7 @@ class MultiHeadAttention(Projected):
         widths = self._streams(self.core)
         return found + [Projection(own[name].W, own[name].b, self.heads, w) for name, w in widths.items()]
 
-    def _last(self, params: MultiHeadParams) -> tuple[Array, Array | None]:
+    def _output(self, params: MultiHeadParams) -> tuple[Array, Array | None]:
         return params.W_o, params.b_o
 
     @property

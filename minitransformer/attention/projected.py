@@ -52,9 +52,9 @@ class Projected(Mixer):
         """Y of new tokens in rows or in heads, from the arrays that they were projected to; and the longer state."""
         raise TypeError(f"{type(self).__name__} does not say how it goes on from a state")
 
-    def _last(self, params: Tree) -> tuple[Array | None, Array | None]:
+    def _output(self, params: Tree) -> tuple[Array | None, Array | None]:
         """W_o and b_o; None for one that there is not."""
-        raise TypeError(f"{type(self).__name__} does not say what comes last")
+        raise TypeError(f"{type(self).__name__} does not say how its output is projected")
 
     @property
     def mixed(self) -> int:
@@ -68,7 +68,7 @@ class Projected(Mixer):
         Y, state = self._go_on(params, [projection.of(X) for projection in projections], state)
         if Y.ndim > X.ndim:
             Y = merge_heads(Y)
-        W_o, b_o = self._last(params)
+        W_o, b_o = self._output(params)
         if W_o is not None:
             return affine(Y, W_o, b_o), state
         return Y if b_o is None else Y + b_o, state

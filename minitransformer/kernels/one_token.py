@@ -174,7 +174,7 @@ class Known:
         fixed: list[tuple[Any, tuple[int, ...]]] = [
             (X, (D,)) for norm in (params.attention_norm, params.ffn_norm) for X in norm
         ]
-        W_o, b_o = self.block.attention._last(attention)
+        W_o, b_o = self.block.attention._output(attention)
         fixed += [(W_1, (D, hidden)), (b_1, (hidden,))]
         fixed += [(W_3, (D, hidden)), (b_3, (hidden,))] if beside else [(W_3, (0,)), (b_3, (0,))]
         fixed += [(W_2, (hidden, D)), (b_2, (D,))]

@@ -132,7 +132,7 @@ def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
     """(y, S) of each head after one token, (B·H, 1, dv) and (B·H, d, dv); a row of Q and of K (B, G, d) is for H/G heads of V.
 
     α is exp(−speed softplus(logits)), or exp(−speed) if logits have no columns. β is reach σ(write); with reach 0 nothing is
-    corrected. unit, scale and steps are those of `Asked` in linear/memory.py.
+    corrected. unit, scale and steps are those of `WriteAndRead` in linear/memory.py.
     """
     H, dv, d, sharing, heads = V.shape[1], V.shape[2], Q.shape[2], V.shape[1] // Q.shape[1], V.shape[0] * V.shape[1]
     zero, half, one = V.dtype.type(0), V.dtype.type(0.5), V.dtype.type(1)
@@ -247,45 +247,45 @@ def sum_one(Q, K, V, W, S, z, kind, a, b, least):
     return Y, after, z_after
 
 
-def write_and_read(Q: Array, K: Array, V: Array, S: Array, asked: Any) -> tuple[Array, Array]:
-    """(Y, S after it) of one token, from a memory that is S before; `asked` is an `Asked` of linear/memory.py.
+def write_and_read(Q: Array, K: Array, V: Array, S: Array, how: Any) -> tuple[Array, Array]:
+    """(Y, S after it) of one token, from a memory that is S before; `how` is a `WriteAndRead` of linear/memory.py.
 
     raises   ValueError for a state of another shape or dtype
     """
     if (S.shape, S.dtype) != (wanted := ((*V.shape[:-2], K.shape[-1], V.shape[-1]), V.dtype)):
         raise ValueError(f"state: S {S.shape} of {S.dtype} should be {wanted[0]} of {V.dtype}")
     B, number = math.prod(V.shape[:-3]), V.dtype.type
-    rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, asked.write, asked.logits))
-    speed, held = for_reading(asked.speed.astype(V.dtype, copy=False)), for_reading(S.reshape(-1, *S.shape[-2:]))
-    numbers = number(asked.unit), number(asked.scale), number(asked.reach), asked.steps
+    rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, how.write, how.logits))
+    speed, held = for_reading(how.speed.astype(V.dtype, copy=False)), for_reading(S.reshape(-1, *S.shape[-2:]))
+    numbers = number(how.unit), number(how.scale), number(how.reach), how.steps
     Y, after = write_one(*rows, speed, held, *numbers)
     return Y.reshape(V.shape), after.reshape(S.shape)
 
 
-def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, asked: Any) -> tuple[Array, Array, Array] | None:
-    """(Y, S, z) after one token of `kernel_attention_step`, from queries and keys; `asked` is a `Features` of that module.
+def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, how: Any) -> tuple[Array, Array, Array] | None:
+    """(Y, S, z) after one token of `kernel_attention_step`, from queries and keys; `how` is a `Features` of that module.
 
     None for what has to go the usual way: a state that takes two threads, or of another shape, or another dtype.
     """
-    heads, d, times = V.shape[:-2], K.shape[-1], asked.times
-    W = np.empty((1, 0, d), V.dtype) if asked.W is None else asked.W
-    if asked.kind == "powers":
+    heads, d, times = V.shape[:-2], K.shape[-1], how.times
+    W = np.empty((1, 0, d), V.dtype) if how.W is None else how.W
+    if how.kind == "powers":
         r = sum(d**p for p in range(times + 1))
     else:
-        r = {"elu": d, "cosine": 2 * d, "neighbours": 2 * d * times, "exponentials": W.shape[-2] * times}[asked.kind]
+        r = {"elu": d, "cosine": 2 * d, "neighbours": 2 * d * times, "exponentials": W.shape[-2] * times}[how.kind]
     fits = {X.dtype for X in (Q, K, V, S, z, W)} == {V.dtype} and W.shape[::2] in ((1, d), (*heads[-1:], d))
     if not fits or S.size > SMALL or (S.shape, z.shape) != ((*heads, r, V.shape[-1]), (*heads, r)):
         return None
     B, number = math.prod(heads), V.dtype.type
     q, k = (for_reading(X.reshape(B, d)) for X in (Q, K))
     held = (for_reading(X) for X in (V.reshape(B, 1, V.shape[-1]), W, S.reshape(B, r, V.shape[-1]), z.reshape(B, r)))
-    Y, after, z_after = sum_one(q, k, *held, FEATURES[asked.kind], number(asked.a), number(asked.b), LEAST[V.dtype])
+    Y, after, z_after = sum_one(q, k, *held, FEATURES[how.kind], number(how.a), number(how.b), LEAST[V.dtype])
     return Y.reshape(V.shape), after.reshape(S.shape), z_after.reshape(z.shape)
 
 
-def finish(Y: Array, V: Array, G: Array, behind: Any) -> Array:
-    """Norm and gate of what one token has read, Y in its shape; `behind` is a `Behind` of linear/memory.py."""
+def finish(Y: Array, V: Array, G: Array, how: Any) -> Array:
+    """Norm and gate of what one token has read, Y in its shape; `how` is a `NormAndGate` of linear/memory.py."""
     B = math.prod(V.shape[:-3])
     y, v, g = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Y, V, G))
-    skip, gain, eps = for_reading(behind.skip), for_reading(behind.gain), V.dtype.type(behind.eps)
-    return finish_one(y, v, g, skip, gain, eps, GATES[behind.gate], behind.gate_first).reshape(V.shape)
+    skip, gain, eps = for_reading(how.skip), for_reading(how.gain), V.dtype.type(how.eps)
+    return finish_one(y, v, g, skip, gain, eps, GATES[how.gate], how.gate_first).reshape(V.shape)

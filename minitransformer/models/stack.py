@@ -72,7 +72,7 @@ def untie(blocks: tuple[Tree, ...], ties: tuple[tuple[str, tuple[int, ...]], ...
     return blocks, shared or None
 
 
-def seen_behind(prefix: int, mask: Array | None, n: int) -> Array | None:
+def mask_with_prefix(prefix: int, mask: Array | None, n: int) -> Array | None:
     """Extend a mask of n tokens by the rows in front, which all tokens see; in a mask with rows for queries they see all."""
     if mask is None or mask.shape[-1:] != (n,):
         return mask
@@ -189,7 +189,7 @@ class Stack:
         """
         pullbacks, prefix = [], self.prefix
         if prefix:
-            mask = seen_behind(prefix, mask, X.shape[-2])
+            mask = mask_with_prefix(prefix, mask, X.shape[-2])
             X = np.concatenate([np.broadcast_to(params.prefix, (*X.shape[:-2], *params.prefix.shape)), X], -2)
         for block, own in zip(self.blocks, self._tied(params), strict=True):
             X, pullback = block(own, X, Z, causal=causal, mask=mask, Z_mask=Z_mask, rng=rng)

@@ -266,7 +266,7 @@ class UniversalStack(Stack):
         P = sinusoids(1, self.width, first=t)
         return P + sinusoids(n, self.width, first=first) if self.places else P
 
-    def _begins(self, X: Array, t: int, first: int = 0) -> Array:
+    def _with_signal(self, X: Array, t: int, first: int = 0) -> Array:
         return X + self.signal(X.shape[-2], t, first=first).astype(X.dtype)
 
     @checked
@@ -282,7 +282,7 @@ class UniversalStack(Stack):
         """Pullback: dY to (dparams, dX). When all have halted nothing is computed any more, since it would not count."""
         steps, states, p = [], [], []
         for t in range(1, self.depth + 1):
-            Z, p_pullback = self._begins(X, t), None
+            Z, p_pullback = self._with_signal(X, t), None
             if params.halting is not None:
                 p_t, p_pullback = sigmoid(affine(Z, *params.halting))
                 p.append(p_t)
@@ -313,7 +313,7 @@ class UniversalStack(Stack):
         longer, p, rows = [], [], []
         n = X.shape[-2]
         for t, state in enumerate(states.blocks, start=1):
-            Z = self._begins(X, t, states.length)
+            Z = self._with_signal(X, t, states.length)
             if params.halting is not None:
                 p.append(sigmoid(affine(Z, *params.halting))[0])
             X, state = self.blocks[0].step(params.block, Z, state)

@@ -349,7 +349,7 @@ class Convolution(Projected):
         """Both halves of the gated linear unit, in rows."""
         return [Projection(W, b, None, self.width) for W, b in ((params.U_1, params.b_1), (params.U_2, params.b_2))]
 
-    def _last(self, params: ConvolutionParams) -> tuple[Array, Array]:
+    def _output(self, params: ConvolutionParams) -> tuple[Array, Array]:
         return params.W_o, params.b_o
 
     def _go_on(

@@ -203,7 +203,7 @@ class GMLP(Projected):
         """Both halves, in rows."""
         return [Projection(W, b, None, self._hidden) for W, b in ((params.U_1, params.b_1), (params.U_2, params.b_2))]
 
-    def _last(self, params: GMLPParams) -> tuple[Array, Array | None]:
+    def _output(self, params: GMLPParams) -> tuple[Array, Array | None]:
         return params.V, params.b_v
 
     @property

@@ -47,7 +47,7 @@ class AmongTokens(Projected):
         """The edges of a text as long as X."""
         return edges_of_text(X.shape[-2], self.radius, causal)
 
-    def _last(self, params: Any) -> tuple[None, Array]:
+    def _output(self, params: Any) -> tuple[None, Array]:
         return None, params.b
 
     def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:

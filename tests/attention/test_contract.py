@@ -173,6 +173,12 @@ def test_what_stands_in_a_hidden_key_or_value_reaches_nothing(name, causal, tier
     contract.hidden_reaches_nothing(PARTS[name], causal=causal, tier=tier)
 
 
+@tiers
+@causal_or_not
+def test_a_query_that_sees_no_key_makes_no_nan(name, causal, tier):
+    contract.nothing_to_see(PARTS[name], causal=causal, tier=tier)
+
+
 @every
 def test_samples_know_nothing_of_each_other(name):
     contract.samples_apart(PARTS[name])

@@ -36,8 +36,8 @@ def test_a_wrong_call_ends_with_2_and_the_usage(args, capsys):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("attentions", "bigbrid"), "minitransformer: attention: no 'bigbrid'; near it: bigbird; there are softmax, "),
-        (("attentions", "BigBird:block=3"), "no 'BigBird'; near it: bigbird; there are softmax, "),
+        (("attentions", "bigbrid"), "minitransformer: attention: no 'bigbrid'; near it: bigbird; there are "),
+        (("attentions", "BigBird:block=3"), "no 'BigBird'; near it: bigbird; there are "),
         (("positions", "alibbi"), "positions: no 'alibbi'; near it: alibi; there are "),
         (("experiment", "four_attention"), "no experiment 'four_attention'; near it: four_attentions"),
         (("figures", "scale_by_sqrt"), "no figure scale_by_sqrt; near it: scale_by_sqrt_d"),

@@ -196,7 +196,7 @@ def test_a_name_with_options():
     assert place("shaw:clip=3", **sizes).in_attention == Shaw(4, 3)
     assert place("relative keys", **sizes).in_attention == Shaw(4, 16, values=False)
     for wrong, message in {
-        "rope:d=6": "positions: 'rope' has no option 'd=6'; it has base, layout, part, as rope:base=…",
+        "rope:d=6": "positions: 'rope' has no option 'd=6'; d is filled in by the model; it has base, ",
         "rope:bse=5": "positions: 'rope' has no option 'bse=5'",
         "rope:base": "positions: 'rope' has no option 'base'",
         "alibi:slope=3": "positions: 'alibi' has no option 'slope=3'; it has none",

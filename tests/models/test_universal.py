@@ -207,9 +207,9 @@ def test_what_halts_reads_the_state_with_its_signal():
         p = 1 / (1 + np.exp(-(step.Z @ params.halting.w + params.halting.b)))
         np.testing.assert_allclose(step.p.slope, p * (1 - p), rtol=1e-12)
     zeros = np.zeros((N, D))
-    moved = stack._begins(zeros, 1)
+    moved = stack._with_signal(zeros, 1)
     np.testing.assert_allclose(moved, sinusoids(N, D) + sinusoids(1, D, first=1), atol=1e-15)
-    assert np.abs(moved - stack._begins(zeros, 2)).max() > 0.1
+    assert np.abs(moved - stack._with_signal(zeros, 2)).max() > 0.1
 
 
 # ------------------------------------------------------------------------------------------- the stack

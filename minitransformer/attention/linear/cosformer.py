@@ -113,7 +113,7 @@ class CosFormer(FeatureAttention):
         F, pullback = cosformer_features(X, longest=self.longest, first=first)
         return F, FeaturesPullback(pullback)
 
-    def ask(self, params: NoParams, d: int, first: int) -> Features | None:
+    def for_loops(self, params: NoParams, d: int, first: int) -> Features | None:
         """The same with cos and sin of this position; a position beyond M is refused where `phi` is called."""
         angle = math.pi / (2 * self.longest) * (first + 1)
         return Features("cosine", 1, math.cos(angle), math.sin(angle)) if 0 <= first < self.longest else None

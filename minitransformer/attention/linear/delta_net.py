@@ -15,7 +15,7 @@ from minitransformer.arrays import refuse_other_lengths
 from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_it_is, where_seen
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, opened, refuse_to_grow, unit
 from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
-from minitransformer.attention.linear.memory import Asked
+from minitransformer.attention.linear.memory import WriteAndRead
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
 from minitransformer.marks import DecodingState
@@ -115,8 +115,8 @@ class DeltaRule(Core):
             r = K.shape[-1] if self.nu is None else 2 * self.nu * K.shape[-1]
             state = DeltaState(np.zeros((*K.shape[:-2], r, V.shape[-1]), K.dtype), 0)
         if self.nu is None and Q.shape[-2] == 1 and V.ndim > 2 and (loops := loops_in("step")):
-            asked = Asked(np.zeros(V.shape[-3]), V[..., :0], streams[0], self.reach, unit=1e-6 * K.shape[-1])
-            Y, S = loops.write_and_read(Q, K, V, state.S, asked)
+            how = WriteAndRead(np.zeros(V.shape[-3]), V[..., :0], streams[0], self.reach, unit=1e-6 * K.shape[-1])
+            Y, S = loops.write_and_read(Q, K, V, state.S, how)
             return Y, DeltaState(S, state.length + 1)
         (Q, _), (K, _), (beta, _) = self.rows(Q), self.rows(K), opened(streams[0][..., 0], self.reach)
         Y, S = delta_rule_step(Q, K, V, beta, state.S)

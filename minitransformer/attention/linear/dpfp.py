@@ -93,6 +93,6 @@ class DPFP(FeatureAttention):
         F, pullback = dpfp_features(X, nu=self.nu)
         return F, FeaturesPullback(pullback)
 
-    def ask(self, params: NoParams, d: int, first: int) -> Features:
+    def for_loops(self, params: NoParams, d: int, first: int) -> Features:
         """The same at any position."""
         return Features("neighbours", self.nu)

@@ -16,7 +16,7 @@ import numpy as np
 from minitransformer.arrays import uniform
 from minitransformer.attention.delta_rule import opened, refuse_to_grow, unit
 from minitransformer.attention.linear.gla import GainPullback, WidenedPullback, narrow, widened
-from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, norm_and_gate
+from minitransformer.attention.linear.memory import Entries, Memory, NormAndGate, WriteAndRead, norm_and_gate
 from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.linear.ssd import speeds, time_offsets
 from minitransformer.checks import frozen
@@ -130,15 +130,15 @@ class GatedDelta(Memory):
         entries = Entries(scale * Q, K, V, beta, log_decay)
         return entries, GatesPullback(q, k, dbeta, scale, speed, log_decay, pullback, wide)
 
-    def ask(self, params: GatedDeltaParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
-        """`prepare` and `finish` of one token, as data: −ln α = e^A softplus(…), β, queries and keys of norm one."""
+    def for_loops(self, params: GatedDeltaParams, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate]:
+        """`prepare` and `finish` of one token, as data for compiled loops: −ln α = e^A softplus(…), β, q and k of norm one."""
         write, x = streams
         if params.W is None:
             logits = x + params.b[:, None, None]
         else:
             logits = split_heads(affine(merge_heads(x), params.W, params.b), self.heads)
-        asked = Asked(np.exp(params.A), logits, write, self.reach, unit=1e-6, scale=self.d**-0.5)
-        return asked, Behind(params.gain, params.gain[:0], "sigmoid" if self.channelwise else "silu", eps=self.eps)
+        how = WriteAndRead(np.exp(params.A), logits, write, self.reach, unit=1e-6, scale=self.d**-0.5)
+        return how, NormAndGate(params.gain, params.gain[:0], "sigmoid" if self.channelwise else "silu", eps=self.eps)
 
     def finish(self, params: GatedDeltaParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
         """RMS norm of Y ⊙ swish(gate), or ⊙ σ(gate) where there is one α for each channel."""

@@ -13,7 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import uniform
-from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, NormAndGatePullback, norm_and_gate
+from minitransformer.attention.linear.memory import (
+    Entries,
+    Memory,
+    NormAndGate,
+    NormAndGatePullback,
+    WriteAndRead,
+    norm_and_gate,
+)
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import affine, linear, silu, softplus
@@ -109,11 +116,11 @@ class GLA(Memory):
         closed, gates = softplus(-logits)
         return Entries(scale * Q, K, V, None, -closed / self.root), RootPullback(scale, self.root, gates, wide)
 
-    def ask(self, params: GLAParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
-        """`prepare` and `finish` of one token, as data: −ln α = softplus(−(x W_1 W_2 + b)) / root."""
+    def for_loops(self, params: GLAParams, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate]:
+        """`prepare` and `finish` of one token, as data for compiled loops: −ln α = softplus(−(x W_1 W_2 + b)) / root."""
         x = split_heads(affine(merge_heads(streams[0]), params.W, params.b), self.heads)
-        asked = Asked(np.full(self.heads, 1 / self.root), -x, V[..., :0], scale=self.d**-0.5)
-        return asked, Behind(params.gain, params.gain[:0])
+        how = WriteAndRead(np.full(self.heads, 1 / self.root), -x, V[..., :0], scale=self.d**-0.5)
+        return how, NormAndGate(params.gain, params.gain[:0])
 
     def finish(self, params: GLAParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
         """RMS norm of Y ⊙ swish(gate)."""

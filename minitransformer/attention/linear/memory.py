@@ -71,7 +71,7 @@ class Entries(NamedTuple):
         return gated_delta_step(self.Q, self.K, self.V, self.beta, self.log_decay, S)
 
 
-class Asked(NamedTuple):
+class WriteAndRead(NamedTuple):
     """How a compiled loop decays, writes and reads a memory for one token. What a core does not have is an array `X[..., :0]`.
 
     speed        of each head, (H,)
@@ -92,7 +92,7 @@ class Asked(NamedTuple):
     steps: bool = False
 
 
-class Behind(NamedTuple):
+class NormAndGate(NamedTuple):
     """What a compiled loop makes of y + D v: its RMS norm ⊙ f(g), or the RMS norm of (y + D v) ⊙ f(g) if `gate_first`.
 
     gain         of the norm, (d,) for each head, or (H·d,) for all heads together
@@ -216,8 +216,8 @@ class Memory(Core):
     def finish(self, params: Any, Y: Array, V: Array, gate: Array) -> tuple[Array, Any]:
         raise TypeError(f"{type(self).__name__} does not say what it makes of Y")
 
-    def ask(self, params: Any, V: Array, *streams: Array) -> tuple[Asked, Behind] | None:
-        """`prepare` and `finish` of one token, as data; None if these have to be called."""
+    def for_loops(self, params: Any, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate] | None:
+        """`prepare` and `finish` of one token, as data for compiled loops; None if these have to be called."""
         return None
 
     def __call__(
@@ -248,8 +248,8 @@ class Memory(Core):
         (Q, K, V), convolve = self._convolve(params, None, Q, K, V, before=state.rows)
         rows = None if convolve is None else convolve.rows[..., Q.shape[-2] :, :].copy()
         after = state.length + Q.shape[-2]
-        if Q.shape[-2] == 1 and (loops := loops_in("step")) and (asked := self.ask(params, V, *gates)):
-            Y, S = loops.write_and_read(Q, K, V, state.S, asked[0])
-            return loops.finish(Y, V, gate, asked[1]), MemoryState(S, after, rows)
+        if Q.shape[-2] == 1 and (loops := loops_in("step")) and (how := self.for_loops(params, V, *gates)):
+            Y, S = loops.write_and_read(Q, K, V, state.S, how[0])
+            return loops.finish(Y, V, gate, how[1]), MemoryState(S, after, rows)
         Y, S = self.prepare(params, Q, K, V, *gates)[0].repeated().step(state.S)
         return self.finish(params, Y, V, gate)[0], MemoryState(S, after, rows)

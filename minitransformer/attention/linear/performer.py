@@ -159,7 +159,7 @@ class Performer(FeatureAttention):
         F, pullback = performer_features(X, params.W, self.kind, query=query)
         return F, NotLearnedPullback(pullback)
 
-    def ask(self, params: PerformerParams, d: int, first: int) -> Features | None:
+    def for_loops(self, params: PerformerParams, d: int, first: int) -> Features | None:
         """Positive features, with one sign or both; any others have to be called."""
         signs = {"positive": 1, "hyperbolic": 2}.get(self.kind)
         return Features("exponentials", signs, max(d, 1) ** -0.25, CAP, params.W) if signs else None

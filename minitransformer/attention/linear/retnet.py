@@ -11,7 +11,14 @@ from functools import cached_property
 
 import numpy as np
 
-from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory, NormAndGatePullback, norm_and_gate
+from minitransformer.attention.linear.memory import (
+    Entries,
+    Memory,
+    NormAndGate,
+    NormAndGatePullback,
+    WriteAndRead,
+    norm_and_gate,
+)
 from minitransformer.checks import frozen
 from minitransformer.functional import silu
 from minitransformer.pullback import NoParams, Pullback
@@ -75,11 +82,11 @@ class RetNet(Memory):
     def _speed(self) -> Array:
         return -np.log(retention_decays(self.heads))
 
-    def ask(self, params: NoParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
-        """`prepare` and `finish` of one token, as data: −ln γ_h, and a gain of one."""
+    def for_loops(self, params: NoParams, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate]:
+        """`prepare` and `finish` of one token, as data for compiled loops: −ln γ_h, and a gain of one."""
         gain, nothing = np.ones(V.shape[-1], V.dtype), V[..., :0]
-        asked = Asked(self._speed, nothing, nothing, scale=self.d**-0.5)
-        return asked, Behind(gain, gain[:0])
+        how = WriteAndRead(self._speed, nothing, nothing, scale=self.d**-0.5)
+        return how, NormAndGate(gain, gain[:0])
 
     def finish(self, params: NoParams, Y: Array, V: Array, gate: Array) -> tuple[Array, PlainNormPullback]:
         """RMS norm of Y ⊙ swish(gate)."""

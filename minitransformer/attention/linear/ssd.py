@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.attention.linear.memory import Asked, Behind, Entries, Memory
+from minitransformer.attention.linear.memory import Entries, Memory, NormAndGate, WriteAndRead
 from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
@@ -113,10 +113,13 @@ class SSD(Memory):
         log_decay, wide = -speed * delta, delta[..., None]
         return Entries(Q, K, wide * V, None, log_decay), StepPullback(V, wide, speed, log_decay, pullback)
 
-    def ask(self, params: SSDParams, V: Array, *streams: Array) -> tuple[Asked, Behind]:
-        """`prepare` and `finish` of one token, as data: −ln a = e^A Δ, Δ v is written; behind it D v, the gate, and the norm."""
-        asked = Asked(np.exp(params.A), streams[0] + params.b[:, None, None], V[..., :0], steps=True)
-        return asked, Behind(params.gain, params.D, gate_first=True)
+    def for_loops(self, params: SSDParams, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate]:
+        """`prepare` and `finish` of one token, as data for compiled loops.
+
+        −ln a = e^A Δ, and Δ v is written; to what is read D v is added, then come the gate and the norm.
+        """
+        how = WriteAndRead(np.exp(params.A), streams[0] + params.b[:, None, None], V[..., :0], steps=True)
+        return how, NormAndGate(params.gain, params.D, gate_first=True)
 
     def finish(self, params: SSDParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GateAndNormPullback]:
         """RMS norm of (Y + D V) ⊙ swish(gate), over all heads."""

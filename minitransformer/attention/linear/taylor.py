@@ -105,6 +105,6 @@ class Taylor(FeatureAttention):
         F, pullback = taylor_features(c * X, degree=self.degree)
         return F, FeaturesPullback(ScaledPullback(pullback, c))
 
-    def ask(self, params: NoParams, d: int, first: int) -> Features:
+    def for_loops(self, params: NoParams, d: int, first: int) -> Features:
         """The same at any position."""
         return Features("powers", self.degree, max(d, 1) ** -0.25)
