@@ -114,23 +114,27 @@ def thin(config, items):
             if same[0].get_closest_marker(mark):
                 kept = cover([item.callspec._idlist for item in same], strength)  # one name for each `parametrize`
                 left_out.update(set(same) - {same[number] for number in kept})
-    if left_out:
-        config.hook.pytest_deselected(items=[object] * len(left_out))  # the terminal counts them, and would keep them all
     return [item for item in items if item not in left_out]
+
+
+def chosen(config):
+    """Whether -k or -m chooses among the tests; then the grid is that of what they choose."""
+    return config.option.keyword or config.option.markexpr
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(collector):
-    """Without -k or -m, each function is thinned as soon as its cases are made: all at once they would fill 100 MB."""
-    made, config = (yield), collector.config
-    chosen = config.option.keyword or config.option.markexpr or not isinstance(made, list)
-    return made if chosen else thin(config, made)
+    """Each function is thinned as soon as its cases are made: all at once they would fill 100 MB."""
+    made = yield
+    return thin(collector.config, made) if isinstance(made, list) and not chosen(collector.config) else made
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """With -k or -m, the grid is that of the tests which these choose."""
-    items[:] = thin(config, items)
+    if chosen(config):
+        kept = set(grid := thin(config, items))
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = grid
 
 
 _first_states = {}  # of the generators that are made when a file of tests is imported

@@ -76,4 +76,4 @@ def test_a_file_has_a_quick_grid_and_a_full_one(words, passed, root, tmp_path):
         [sys.executable, "-m", "pytest", "-q", *conftest, *words], cwd=root, capture_output=True, text=True
     )
     assert f"{passed} passed" in done.stdout, done.stdout + done.stderr
-    assert done.returncode == 0, done.stderr  # plugins look into what was left out, too
+    assert done.returncode == 0, done.stderr
