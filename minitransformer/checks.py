@@ -513,22 +513,43 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
     return bool(state.changed)
 
 
-def same_kind(state: Any, model: Any, path: str) -> None:
+def same_kind(state: Any, model: Any, path: str, many: bool = False) -> None:
     """Raise a TypeError that names the part unless a state has the parts of `model`, one that this layer has left.
 
-    And a ValueError for a number below 0: all that a state counts is there.
+    And a ValueError for a number below 0, since all that a state counts is there, for an array of another dtype or shape, and
+    where the fields `same` and `as_long` of its class are not. What grows with the text may have any size (`many`).
     """
     kind, given = (tuple if type(part) is DecodingState else type(part) for part in (model, state))
-    alike = fits(state, int) if kind is int else given is kind
-    if not alike or getattr(state, "ndim", 0) != getattr(model, "ndim", 0) or _size(state) != _size(model):
+    if given is not kind or getattr(state, "ndim", 0) != getattr(model, "ndim", 0) or _size(state) != _size(model):
         raise TypeError(f"{path}: should be {_called(model)}, is {_called(state)}")
     if kind is int and state < 0:
         raise ValueError(f"{path}: {state} should be at least 0")
-    if isinstance(model, tuple):
+    if kind is np.ndarray and _rows_of(state, many) != _rows_of(model, many):
+        raise ValueError(f"{path}: {_rows_of(state)} should be {_rows_of(model, many)}")
+    if isinstance(model, (tuple, list)):
         for (name, part), own in zip((tree_parts(model) or {}).items(), state, strict=True):
-            if name in getattr(model, "many", ()) and isinstance(own, tuple) and own:
+            many = name in getattr(model, "many", ())
+            if many and isinstance(own, tuple) and own:
                 part = part[:1] * len(own)
-            same_kind(own, part, f"{path}.{name}")
+            same_kind(own, part, f"{path}.{name}", many)
+            if name in getattr(model, "same", ()) and own != part:
+                raise ValueError(f"{path}.{name}: {own} should be {part}")
+            if name in getattr(model, "as_long", ()):
+                for each in own if type(own) in (tuple, DecodingState) else (own,):
+                    if (length := getattr(each, "length", state.length)) != state.length:
+                        raise ValueError(
+                            f"{path}.{name}: {length} tokens do not belong to {path}.length, {state.length}"
+                        )
+    if isinstance(state, DecodingState):
+        state.must_fit()
+
+
+def _rows_of(X: np.ndarray, many: bool = False) -> str:
+    """Dtype and shape of an array; with `many`, without the number of its rows, or of tokens."""
+    shape, whole = [str(size) for size in X.shape], X.dtype.kind in "iu"
+    if many:
+        shape[-1 if whole or X.ndim < 2 else -2] = "any"
+    return f"{'integers' if whole else X.dtype} ({', '.join(shape)})"
 
 
 def _size(state: Any) -> int:

@@ -15,7 +15,7 @@ import functools
 import threading
 from collections import namedtuple
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 
 class Call(threading.local):
@@ -96,11 +96,20 @@ class DecodingState(Marked, named=False):
     """What a step leaves for the next one, marked with the layer and the batch to which alone it may go back.
 
     changed   whether a field was replaced since: then its mark says nothing of its fields, and they are looked at
+    many      fields that grow with the text: arrays of rows or tokens, or tuples
+    same      fields that the layer says, not the text
+    as_long   fields that hold states after as many tokens as its own `length`
     """
 
     changed = False
+    many: ClassVar[tuple[str, ...]] = ()
+    same: ClassVar[tuple[str, ...]] = ()
+    as_long: ClassVar[tuple[str, ...]] = ()
 
     def _replace(self, **changes: Any) -> Any:
         new = super()._replace(**changes)
         new.changed = True
         return new
+
+    def must_fit(self) -> None:
+        """Raise ValueError unless the fields fit each other; asked of a state that was made by hand, before anything reads it."""

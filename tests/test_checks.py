@@ -690,10 +690,11 @@ def test_a_state_that_was_made_by_hand_has_to_fit():
     rng = np.random.default_rng(0)
     K = rng.standard_normal((2, 2, 3, 4)).astype(np.float32)
     for other in (K[:1], K[:, :1], K[..., :2], K.astype(np.float64)):
-        with pytest.raises(ValueError, match=r"state: float32 \(2, 2, 3, 4\) can't follow"):
+        with pytest.raises(ValueError, match=r"^state\.K: float\d\d \(.*\) should be float32 \(2, 2, any, 4\)"):
             SoftmaxAttention().step(NoParams(), K, K, K, state=KeysValues.of(other, other))
     _, left = SoftmaxAttention().step(NoParams(), K, K, K, state=None)
-    for changed in ({"V": left.V[..., :3, :]}, {"length": -1, "written": [-1]}, {"length": 10**5}):
+    changes = {"V": left.V[..., :3, :]}, {"length": -1, "written": [-1]}, {"length": 10**5}, {"length": 4}
+    for changed in changes:  # after 3 positions nobody has written the fourth
         with pytest.raises(ValueError, match=r"positions do not fit room of|state.length: -1 should be at least 0"):
             SoftmaxAttention().step(NoParams(), *[K[:, :, :1]] * 3, state=left._replace(**changed))
     with pytest.raises(ValueError, match=r"state: belongs to a batch \(2, 2\), should be that of \(1, 2\)"):
@@ -729,12 +730,22 @@ def test_the_parts_of_a_state_have_to_fit_each_other(tier):
             {"V": left.V[..., :0, :]},
             {"K": left.K[..., :2, :]},
             {"end": -1},
+            {"end": 1},  # the next query sees two of them
             {"end": 10**5},
             {"length": 0},
+            {"length": 10, "end": 10},
         ):
             with pytest.raises(ValueError, match=r"positions do not fit room of|state.end: -1 should be at least 0"):
                 core.step(NoParams(), *one, state=left._replace(**changed))
-        for name, part in (("nsa:block=2", "means"), ("moba:block=2", "means"), ("indexer", "small")):
+        _, other = SoftmaxAttention(Window(1)).step(NoParams(), K, K, K, state=None)
+        with pytest.raises(
+            ValueError, match=r"^state\.kept: Kept\(first=0, last=2\) should be Kept\(first=0, last=3\)"
+        ):
+            core.step(NoParams(), *one, state=by_hand(other))
+        for name, part in (
+            *(("nsa:block=2", "means"), ("moba:block=2", "means"), ("indexer", "small")),
+            ("compressed:stride=2", "blocks"),
+        ):
             core = attention_of(name, SHORT)
             params, streams = core.init(np.random.default_rng(0)), []
             streams = [np.ones((2, 2, 9, columns), np.float32) for columns in core.streams.values()]
@@ -744,6 +755,9 @@ def test_the_parts_of_a_state_have_to_fit_each_other(tier):
                 core.step(
                     params, *one, *(X[:, :, :1] for X in streams), state=left._replace(**{part: getattr(other, part)})
                 )
+            short = getattr(left, part)._replace(K=getattr(left, part).K[..., :1, :])
+            with pytest.raises(ValueError, match=r"^state: \d positions do not fit room of"):
+                core.step(params, *one, *(X[:, :, :1] for X in streams), state=left._replace(**{part: short}))
 
 
 @tiers
@@ -767,23 +781,67 @@ def test_a_state_that_says_it_is_longer_than_it_is(tier):
     X, tokens = rng.standard_normal((1, 5, 8)).astype(np.float32), rng.integers(0, 7, (1, 5))
     with backend(tier):
         for kind, said in (
-            (SoftmaxAttention(page=4), r"^state: 9 positions do not fit 2 pages of 4"),
-            (MemoryCompressed(2, 4, stride=2), r"^state: blocks and keys of 5 positions do not belong to 9 positions"),
+            (SoftmaxAttention(page=4), r"^state: \d positions do not fit 2 pages of 4"),
+            (MemoryCompressed(2, 4, stride=2), r"^state: blocks and keys of 5 positions do not belong to \d positions"),
         ):
             layer = MultiHeadAttention(8, 2, core=kind)
             params = layer.init(rng)
             _, left = layer.step(params, X)
-            with pytest.raises(ValueError, match=said):
-                layer.step(params, X, left._replace(length=9))
+            for length in (6, 9):
+                with pytest.raises(ValueError, match=said):
+                    layer.step(params, X, left._replace(length=length))
         model = LanguageModel(7, 16, 8, 1, 2, attention="reformer")
         _, left = model.step(model.init(rng), tokens)
         with pytest.raises(ValueError, match=r"^state: its tokens should be 9, as its length is, are 5"):
             model.step(model.init(rng), tokens, left._replace(length=9))
-        model = LanguageModel(7, 16, 8, 1, 2, positions="transformer-xl", stack="transformer-xl:memory=4")
+        model = LanguageModel(7, 16, 8, 2, 2, positions="transformer-xl", stack="transformer-xl:memory=4")
         params = model.init(rng)
         _, left = model.step(params, tokens)
         with pytest.raises(ValueError, match=r"^states\.place: 99 should be from 0 to 16, a segment"):
             model.step(params, tokens, left._replace(blocks=left.blocks._replace(place=99)))
+        short = left.blocks.blocks[0]._replace(length=4)
+        for wrong in ({"place": 6}, {"place": 0}, {"blocks": (short, *left.blocks.blocks[1:])}):
+            with pytest.raises(
+                ValueError, match=r"^states\.blocks: .* rows of memory should be from 0 to 4, in all blocks"
+            ):
+                model.step(params, tokens, left._replace(blocks=left.blocks._replace(**wrong)))
+
+
+@tiers
+@pytest.mark.parametrize("name", STEPS)
+def test_arrays_of_a_state_have_the_dtype_and_shape_of_those_that_were_left(name, tier):
+    """NumPy would repeat one sample for all, and loops would be compiled for another dtype, or could not be."""
+    layer, rng = STEPS[name], np.random.default_rng(0)
+    params = layer.init(rng)
+    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
+    with backend(tier):
+        _, left = layer.step(params, new)
+        for where, X in tree_items(left):
+            if isinstance(X, np.ndarray):
+                for other in (X.astype(np.float16), X.astype(complex), X[:1]):
+                    if X.dtype.kind == "i" and len(other) == len(X):
+                        continue
+                    wrong = by_hand(tree_map(lambda part, X=X, other=other: other if part is X else part, left))
+                    with pytest.raises(ValueError, match=rf"^states?\.{where}: .* should be "):
+                        layer.step(params, new, wrong)
+
+
+@tiers
+@pytest.mark.parametrize("stack", ["plain", "universal", "reversible"])
+@pytest.mark.parametrize("attention", ["softmax", "window", "linear", "moba:block=2", "reformer"])
+def test_a_model_and_its_blocks_have_read_the_same_text(attention, stack, tier):
+    """By its length the new tokens are placed."""
+    model = LanguageModel(7, 16, 8, 2, 2, attention=attention, stack=stack)
+    with backend(tier):
+        params, tokens = model.init(np.random.default_rng(0)), np.arange(5)
+        _, left = model.step(params, tokens)
+        for length in (0, 4, 6, 10**12, np.int64(5)):
+            with pytest.raises((ValueError, TypeError), match=r"^state\.(blocks: 5|length: )|^state: its tokens"):
+                model.step(params, tokens, left._replace(length=length))
+        if left.blocks is not None:
+            _, longer = model.step(params, tokens, left)
+            with pytest.raises(ValueError, match=r"^state\.blocks: 10 tokens do not belong to state\.length, 5"):
+                model.step(params, tokens, left._replace(blocks=longer.blocks))
 
 
 @tiers

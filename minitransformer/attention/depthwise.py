@@ -41,6 +41,12 @@ class SharedPullback(Pullback):
 
     convolve: Pullback
 
+    @property
+    def rows(self) -> Array:
+        """X with zeros before and after it, as in `DepthwisePullback`."""
+        X, left, taps = self.convolve.X, self.convolve.left, self.convolve.A.shape[-1]
+        return np.pad(X, [(0, 0)] * (X.ndim - 3) + [(left, taps - 1 - left), (0, 0), (0, 0)])
+
     def __call__(self, dY: Array) -> tuple[Array, Array]:
         dX, dA = self.convolve(dY)
         return dX, dA[..., None]

@@ -92,6 +92,9 @@ class Written(DecodingState):
     blocks: tuple[Any, ...] | None
     tokens: Array | None
 
+    many = ("tokens",)
+    as_long = ("blocks",)
+
 
 @frozen
 class SequenceModel(Model):

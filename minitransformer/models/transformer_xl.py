@@ -97,10 +97,10 @@ class MemoryStack(Stack):
                 )
 
     def refuse(self, *, causal: bool, absolute: Any = None) -> None:
-        """Raise ValueError for a model that is not causal or has absolute positions, unless the memory is 0."""
+        """Raise ValueError for absolute positions, which each segment begins anew; and unless causal, for a memory above 0."""
         super().refuse(causal=causal)
-        if self.memory and (absolute is not None or not causal):
-            what = f"positions: {type(absolute).__name__}" if causal else "causal: False"
+        if absolute is not None or (self.memory and not causal):
+            what = "causal: False" if absolute is None else f"positions: {type(absolute).__name__}"
             raise ValueError(f"{what} does not go with a memory: it wants relative positions, and to look back only")
 
     @checked
@@ -136,6 +136,9 @@ class MemoryStack(Stack):
         states = Reading(0, (None,) * self.depth) if states is None else states
         if not 0 <= states.place <= self.segment:
             raise ValueError(f"states.place: {states.place} should be from 0 to {self.segment}, a segment")
+        before = {0 if state is None else state.length - states.place for state in states.blocks}
+        if len(before) > 1 or not 0 <= max(before) <= self.memory:
+            raise ValueError(f"states.blocks: {before} rows of memory should be from 0 to {self.memory}, in all blocks")
         rows = []
         while X.shape[-2] or not rows:
             if states.place == self.segment:

@@ -218,6 +218,8 @@ class Thinking(DecodingState):
     length: int
     blocks: tuple[Any, ...]
 
+    as_long = ("blocks",)
+
 
 @frozen
 class UniversalStack(Stack):

@@ -436,8 +436,11 @@ def test_what_is_held_out_is_read_once():
 def test_what_can_not_be():
     absolute = ("sinusoidal", "learned", "learnable sinusoids", *FROM_THE_FIRST)
     for positions in absolute:
-        with pytest.raises(ValueError, match=r"positions: \w+ does not go with a memory: it wants relative positions"):
-            model_of(positions=positions)
+        for memory in (0, 4):  # without one, a text would still go on from segment to segment
+            with pytest.raises(
+                ValueError, match=r"positions: \w+ does not go with a memory: it wants relative positions"
+            ):
+                model_of(memory, positions=positions)
     for positions in {*AT_EMBEDDING, *IN_ATTENTION} - {*absolute}:
         model_of(positions=positions)
     with pytest.raises(ValueError, match="causal: False does not go with a memory"):

@@ -45,6 +45,8 @@ class KeysValues(DecodingState):
     length: int
     written: list[int]
 
+    many = ("K", "V")
+
     @classmethod
     def of(cls, K: Array, V: Array) -> "KeysValues":
         """The state after the first tokens."""
@@ -65,13 +67,17 @@ class KeysValues(DecodingState):
         """V of the positions so far, (*batch, G, length, dv)."""
         return self.V[..., : self.length, :]
 
+    def must_fit(self) -> None:
+        """Raise ValueError unless there is room for all positions, and all are written."""
+        if self.length > min(self.K.shape[-2], *self.written) or self.K.shape[-2] != self.V.shape[-2]:
+            shapes = f"{self.K.shape} and {self.V.shape}, filled to {self.written}"
+            raise ValueError(f"state: {self.length} positions do not fit room of {shapes}")
+
     def with_room(self, n: int) -> "KeysValues":
         """A state that is longer by n positions, whose keys and values the caller writes.
 
         The room doubles when it is full, so n positions cost O(n) on average, however many there are already.
         """
-        if not 0 <= self.length <= self.K.shape[-2] == self.V.shape[-2]:
-            raise ValueError(f"state: {self.length} positions do not fit room of {self.K.shape} and {self.V.shape}")
         now = self.length + n
         if now <= self.K.shape[-2] and writeable(self.K, self.V) and claim(self.written, self.length, now):
             return KeysValues(self.K, self.V, now, self.written)

@@ -69,13 +69,16 @@ class Paged(DecodingState):
             used = min(self.length - k * self.size, self.size)
             yield k * self.size + np.arange(used), page.K[..., :used, :], page.V[..., :used, :]
 
+    def must_fit(self) -> None:
+        """Raise ValueError unless the last position is in the last page, and written there."""
+        last, before = self.pages[-1], (len(self.pages) - 1) * self.size
+        if not 0 <= self.length - before <= min(self.size, *last.written) or self.size != last.K.shape[-2]:
+            raise ValueError(f"state: {self.length} positions do not fit {len(self.pages)} pages of {self.size}")
+
     def extended(self, K: Array, V: Array) -> "Paged":
         """The state after these n more positions; one page at most is copied. ValueError for keys of other samples or heads."""
         last = self.pages[-1]
         must_follow(K, V, last.K, last.V)
-        full = len(self.pages) * self.size
-        if not full - self.size <= self.length <= full or self.size != last.K.shape[-2]:
-            raise ValueError(f"state: {self.length} positions do not fit {len(self.pages)} pages of {self.size}")
         pages, length = list(self.pages), self.length
         while K.shape[-2]:
             at = length - (len(pages) - 1) * self.size  # in the last page

@@ -43,6 +43,9 @@ class Recent(DecodingState):
     kept: Kept
     written: list[int]
 
+    many = ("K", "V")
+    same = ("kept",)
+
     @classmethod
     def of(cls, K: Array, V: Array, kept: Kept) -> "Recent":
         """The state after the first tokens."""
@@ -78,12 +81,15 @@ class Recent(DecodingState):
         K[..., :used, :], V[..., :used, :] = keys, values
         return Recent(K, V, self.length, used, self.kept, [used + n])
 
+    def must_fit(self) -> None:
+        """Raise ValueError unless there are as many rows as the next query may see, and all are written."""
+        seen, room = min(self.length, self.kept.first + self.kept.last - 1), self.K.shape[-2]
+        if not seen <= self.end <= min(self.length, room, *self.written) or room != self.V.shape[-2]:
+            shapes = f"{self.K.shape} and {self.V.shape}, filled to {self.written}"
+            raise ValueError(f"state: {self.end} of {self.length} positions do not fit room of {shapes}")
+
     def with_room(self, n: int) -> "Recent":
         """A state that is longer by n positions, whose keys and values the caller writes to its last n rows."""
-        if not 0 <= self.end <= min(self.length, self.K.shape[-2]) or self.K.shape[-2] != self.V.shape[-2]:
-            raise ValueError(
-                f"state: {self.end} of {self.length} positions do not fit room of {self.K.shape} and {self.V.shape}"
-            )
         fits = self.end + n <= self.K.shape[-2] and writeable(self.K, self.V)
         if not fits or not claim(self.written, self.end, self.end + n):
             self = self._moved(n)

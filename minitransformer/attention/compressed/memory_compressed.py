@@ -190,6 +190,8 @@ class MemoryCompressedState(DecodingState):
     V: Array
     length: int
 
+    many = ("K", "V")
+
 
 @frozen
 class MemoryCompressed(Core):

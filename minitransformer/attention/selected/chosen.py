@@ -200,7 +200,9 @@ class EncodedChosenPullback(AroundAttention):
             sees, np.take_along_axis(self.A.reshape(len(j), n, m), np.maximum(j, 0), -1), self.A.dtype.type(0)
         )
         lists = self.choice.lists.shape[:-1]
-        return of_slots.reshape(math.prod(lists[:-1]), -1, n, of_slots.shape[-1]).sum(1).reshape(*lists, -1)
+        number = math.prod(lists[:-1])
+        shared = of_slots.reshape(number, len(j) // max(number, 1), *of_slots.shape[1:])
+        return shared.sum(1).reshape(*lists, of_slots.shape[-1])
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         return self.attention(dY)

@@ -143,6 +143,6 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="page: 0 should be at least 1"):
         SoftmaxAttention(page=0)
     rows = [X.astype(np.float32) for X in (K, K, V)]
-    with pytest.raises(ValueError, match=r"state: float32 .* can't follow"):
+    with pytest.raises(ValueError, match=r"^state\.pages\.0\.K: float64 .* should be float32"):
         SoftmaxAttention(page=4).step(NoParams(), *rows, state=state)
     assert SoftmaxAttention(page=4).remembers == "keys and values, in pages of 4"

@@ -11,6 +11,7 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import SSD, GatedDelta, padding_mask, short_convolution
 from minitransformer.attention.linear.short_convolution import Kernel
+from minitransformer.backend import available
 
 B, H, N, D, TAPS = 2, 3, 7, 4, 3
 CORES = {
@@ -152,6 +153,20 @@ def test_steps_are_the_whole(name, edges):
         assert state.length == b
         assert state.rows.shape == (B, 3 * H, core.taps - 1, D)
         assert state.rows.base is None, "nothing of a long text is held on to"
+
+
+@pytest.mark.parametrize("tier", available())
+@pytest.mark.parametrize("edges", [(0, 1, 2, 7), (0, 0, 4, 7)])
+def test_steps_of_heads_of_one_channel(edges, tier):
+    """A kernel of one channel looks like one that all channels of a head share, for which there is a loop."""
+    core, rng, state = GatedDelta(H, 1, taps=TAPS), np.random.default_rng(0), None
+    params = random_like(core.init(rng, np.float64), rng)
+    arrays = [rng.standard_normal((B, H, N, width)) for width in (1, 1, 1, *core.streams.values())]
+    with mt.backend(tier):
+        whole, _ = core(params, *arrays)
+        for a, b in itertools.pairwise(edges):
+            Y, state = core.step(params, *(X[..., a:b, :] for X in arrays), state=state)
+            np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-10, atol=1e-13)
 
 
 @every

@@ -13,6 +13,7 @@ from minitransformer.attention.selected import Indexer, index_loss, index_scores
 from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import LanguageModel
+from minitransformer.positions import ALiBi
 from minitransformer.pullback import added_losses, tree_get, tree_items, with_added
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
@@ -211,6 +212,15 @@ def test_what_is_refused():
         with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: .* should be at least [01]"):
             core(**wrong)
     assert MultiHeadAttention(H * D, H, core=core()).apart == tuple(f"core.{path}" for path in IndexerPaths)
+
+
+@tiers
+def test_a_batch_without_samples_has_no_weights(tier):
+    """An encoding goes the long way, by the whole matrix."""
+    layer = MultiHeadAttention(12, 3, core=core(encoding=ALiBi(3)))
+    with mt.backend(tier):
+        Y, pullback = layer(layer.init(np.random.default_rng(0)), np.ones((0, 5, 12), np.float32))
+        assert Y.shape == pullback(Y)[1].shape == (0, 5, 12)
 
 
 @tiers
