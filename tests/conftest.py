@@ -114,7 +114,7 @@ def thin(config, items):
                 kept = cover([item.callspec._idlist for item in same], strength)  # one name for each `parametrize`
                 left_out.update(set(same) - {same[number] for number in kept})
     if left_out:
-        config.hook.pytest_deselected(items=[None] * len(left_out))  # the terminal counts them, and would keep them all
+        config.hook.pytest_deselected(items=[config] * len(left_out))  # the terminal counts what it gets, and keeps it all
     return [item for item in items if item not in left_out]
 
 
