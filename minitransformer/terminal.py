@@ -17,6 +17,7 @@ SIGNS = {
     "−": "-", "–": "-", "…": "...", "·": "*", "×": "x", "÷": "/", "±": "+-", "⊙": "(*)", "√": "sqrt", "∂": "d", "∞": "inf",
     "∝": "~", "≈": "~", "≤": "<=", "≥": ">=", "≠": "!=", "→": "->", "←": "<-", "⟨": "<", "⟩": ">", "‖": "||", "′": "'",
     "⌈": "ceil(", "⌉": ")", "⌊": "floor(", "⌋": ")", "°": " deg", "∏": "prod", "⊤": "T", "½": "1/2", "¼": "1/4",
+    "●": "o", "│": "|", "—": "-",
 }  # fmt: skip
 CONTROL = re.compile(r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 SCRIPTS = {"<super>": "^", "<sub>": "_"}
@@ -57,6 +58,13 @@ def shown(text: str) -> str:
     Tabs and ends of lines, \\n and \\r\\n, stay.
     """
     return CONTROL.sub("·", text)
+
+
+def columns(most: int = 100) -> int:
+    """How wide lines of text should be: as the terminal, within reason; where there is none, as `most`."""
+    import shutil  # takes time
+
+    return min(most, max(60, shutil.get_terminal_size((most, 24)).columns))
 
 
 def prepare() -> None:

@@ -41,7 +41,7 @@ def run(folder, *argv, **environment):
 
 NAMES = {
     "θ": "theta", "Π": "Pi", "²": "^2", "₀": "_0", "ᵀ": "^T", "⁻": "^-", "·": "*", "–": "-", "…": "...", "é": "e", "≤": "<=",
-    "½": "1/2", "\u0302": "", "\N{REPLACEMENT CHARACTER}": "?",
+    "½": "1/2", "●": "o", "│": "|", "—": "-", "\u0302": "", "\N{REPLACEMENT CHARACTER}": "?",
 }  # fmt: skip
 
 

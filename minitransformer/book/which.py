@@ -11,8 +11,8 @@ from minitransformer.experiments.speed import on
 from minitransformer.experiments.table import BOTH, FORWARDS, NOT_YET, Row, Table, can, table
 from minitransformer.experiments.which_cost import LENGTHS
 from minitransformer.machine import keep_freed_memory
+from minitransformer.terminal import columns
 
-COLUMNS = 100
 MINUTE = 60.0  # seconds that may be spent on measuring
 COLUMN = {  # what each says, a line below the table
     "of dense": "time on record, over that of dense attention; the table is sorted by it",
@@ -31,10 +31,10 @@ def length(text: str) -> int:
 
     raises   ValueError for what is no number, or outside the lengths of the record
     """
-    written = re.fullmatch(r"(\d{1,9})([kK]?)", text.strip())
+    written = re.fullmatch(r"(\d{1,30})([kKmM]?)", text.strip())
     if not written:
         raise ValueError(f"n: {text!r} is no number of tokens; write it as 16384 or as 16k")
-    n = int(written[1]) * (1024 if written[2] else 1)
+    n = int(written[1]) * {"": 1, "k": 1024, "m": 1024**2}[written[2].lower()]
     if not LENGTHS[0] <= n <= LENGTHS[-1]:
         raise ValueError(f"n: {n} is outside what was measured, {LENGTHS[0]} to {LENGTHS[-1]} tokens (1k to 64k)")
     return n
@@ -154,4 +154,4 @@ def _noise(found: Table) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, COLUMNS, subsequent_indent="  ")
+    return textwrap.wrap(text, columns(), subsequent_indent="  ")

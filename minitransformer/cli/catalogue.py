@@ -15,8 +15,8 @@ from minitransformer.models.assemble import mixer_of
 from minitransformer.models.registry import STACKS
 from minitransformer.positions.registry import AT_EMBEDDING, IN_ATTENTION, place
 from minitransformer.registry import named, options
+from minitransformer.terminal import columns
 
-COLUMNS = 100
 SIZES = {**EXAMPLE, **registry.EXAMPLE}
 
 
@@ -36,7 +36,7 @@ def measured() -> str:
         f"Faster than dense: measured from {LENGTHS[0]:,} tokens on, in a layer of width {WIDTH} with {HEADS} heads, "
         f"on one core of {table().made_on}."
     )
-    return textwrap.fill(said, COLUMNS)
+    return textwrap.fill(said, columns())
 
 
 def encodings(name: str | None = None) -> str:
@@ -67,7 +67,7 @@ def pairs() -> dict[tuple[str, str], str]:
 
 
 def grid() -> str:
-    """The same as a table, a dot where they go together; and below, why the others don't."""
+    """The same as a table, a mark where they go together; and below, why the others don't."""
     encodings, found = (*AT_EMBEDDING, *IN_ATTENTION), pairs()
     widest = max(map(len, ATTENTIONS)) + 2
     lines = [f"{' ' * widest}{'│ ' * k}{name}" for k, name in enumerate(encodings)]
@@ -78,8 +78,9 @@ def grid() -> str:
         part = attention_of(attention, EXAMPLE)
         if not (isinstance(part, Core) and part.places):
             reasons.setdefault(part.unplaced, []).append(attention)
+    lines += ["", "● go together, · do not:"]
     for why, names in reasons.items():
-        lines += ["", *textwrap.wrap(f"{', '.join(names)}: {why}.", COLUMNS, subsequent_indent="  ")]
+        lines += ["", *textwrap.wrap(f"{', '.join(names)}: {why}.", columns(), subsequent_indent="  ")]
     return "\n".join(lines)
 
 
@@ -112,7 +113,7 @@ def _entry(name: str, names: Iterable[str], said: list[str]) -> Iterator[str]:
     widest = max(map(len, names)) + 2
     for k, part in enumerate(said):
         indent = name.ljust(widest) if k == 0 else " " * widest
-        yield from textwrap.wrap(part, COLUMNS, initial_indent=indent, subsequent_indent=" " * (widest + 2))
+        yield from textwrap.wrap(part, columns(), initial_indent=indent, subsequent_indent=" " * (widest + 2))
 
 
 def _of_attention(name: str, made: Any) -> str:

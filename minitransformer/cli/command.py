@@ -127,6 +127,8 @@ def positions(args: argparse.Namespace) -> int:
     """List the encodings of positions that a model can be given by name, or tell all of one, or which attention takes which."""
     from minitransformer.cli import catalogue
 
+    if args.grid and args.name is not None:
+        raise ValueError(f"{args.name} --grid: the grid is of all positions, and takes no name")
     print(catalogue.grid() if args.grid else catalogue.encodings(args.name))
     return 0
 
@@ -218,6 +220,14 @@ def examine(args: argparse.Namespace) -> int:
     return 0
 
 
+class _Help(argparse.HelpFormatter):
+    """Counts a command with its indentation, so that its text fits beside it."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        self._action_max_length += 2
+
+
 def _positive(text: str) -> int:
     with suppress(ValueError):
         if (number := int(text)) >= 1:
@@ -238,7 +248,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
-    top = argparse.ArgumentParser(prog="minitransformer", description="The book on attention that runs.")
+    top = argparse.ArgumentParser(
+        prog="minitransformer", description="The book on attention that runs.", formatter_class=_Help
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
 
     command = _command(commands, "book", "run the notebooks", run_book)
@@ -305,7 +317,7 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
     command = _command(commands, "site", "make pages for a browser", make_site)
     command.add_argument("out", nargs="?", metavar="OUT", type=Path, help="the folder (default: _site)")
     command.add_argument(
-        "--serve", action="store_true", help="and send them to a browser of this machine, at port 8000"
+        "--serve", action="store_true", help="and send them to a browser of this machine, at port 8000 if it is free"
     )
     command.add_argument("--single", action="store_true", help="all on one page, to be printed")
 

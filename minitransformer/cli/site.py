@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 PYTHONS = ("bin/python", "Scripts/python.exe")  # of an environment
@@ -56,5 +57,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 
 def server(folder: Path, port: int = 8000) -> http.server.ThreadingHTTPServer:
-    """A server that sends the pages to a browser of this machine; port 0 takes any that is free."""
-    return http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Handler, directory=str(folder)))
+    """A server that sends the pages to a browser of this machine, at a port or, if it is taken, at any that is free (as 0)."""
+    sends = functools.partial(Handler, directory=str(folder))
+    with suppress(OSError):
+        return http.server.ThreadingHTTPServer(("127.0.0.1", port), sends)
+    return http.server.ThreadingHTTPServer(("127.0.0.1", 0), sends)

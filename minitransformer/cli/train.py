@@ -241,6 +241,8 @@ def generate(args: argparse.Namespace) -> int:
         return 0
     if not 0 <= args.length <= LONGEST:
         raise ValueError(f"length: {args.length} should be within 0 … {LONGEST}")
+    if args.seed < 0:
+        raise ValueError(f"seed: {args.seed} should be at least 0")
     options = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
     loops_in("attention")  # imported now, while Ctrl-C simply ends
     try:

@@ -98,7 +98,7 @@ def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
     except ExperimentError:
         state, took = "damaged", ""
     else:
-        state = f"{trials} trials" if lacks == 0 else f"{trials - lacks} of {trials}"
+        state = f"{trials} trial{'s' * (trials != 1)}" if lacks == 0 else f"{trials - lacks} of {trials}"
         seconds = [seconds for *_, seconds in known if seconds is not None]
         took = f"{sum(seconds) / 60:.0f} min" if known and len(seconds) == len(known) else ""
     return f"{name:<24} {state:>10} {took:>8}   {(experiment.__doc__ or '').splitlines()[0]}"

@@ -22,6 +22,7 @@ from minitransformer.training.optimiser import accumulate, clip
 from minitransformer.training.state import State
 from minitransformer.typing import Array
 
+BAR = "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"  # all of it in 80 columns
 RECENT = 20  # steps over which the bar averages the loss
 
 
@@ -83,6 +84,7 @@ def train(
             unit="token",
             unit_scale=True,
             disable=not progress,
+            bar_format=BAR,
         ) as bar:
             keep()  # if it can't be written, better to know before the first step
             while now.step < training.steps:

@@ -207,4 +207,5 @@ def test_the_table_says_of_every_pair_what_a_model_does():
     printed = catalogue.grid().splitlines()
     row = next(line for line in printed if line.startswith("linear "))
     assert row.split()[1:] == ["●"] * 4 + ["·"] * len(SCORES) + ["●"]
+    assert "● go together, · do not:" in printed
     assert "sums over the keys" in " ".join(printed)

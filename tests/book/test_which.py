@@ -10,7 +10,7 @@ from minitransformer.attention.registry import ATTENTIONS
 from minitransformer.attention.softmax import softmax_attention
 from minitransformer.backend import available
 from minitransformer.book import which
-from minitransformer.book.which import COLUMNS, answer, length
+from minitransformer.book.which import answer, length
 from minitransformer.experiments.table import NOT_YET, Row, table
 
 
@@ -32,13 +32,19 @@ def names_in(lines):
     return [line.split()[0] for line in lines if line.split() and line.split()[0] in ATTENTIONS]
 
 
+@pytest.mark.parametrize("text", ["1M", "1000000000", "0"])
+def test_a_number_is_called_one_even_if_it_was_not_measured(text):
+    with pytest.raises(ValueError, match=r"^n: \d+ is outside what was measured"):
+        length(text)
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"causal": True}, {"causal": True, "decode": True, "backward": True}, {"both_sides": True}]
 )
 @pytest.mark.parametrize("n", [1024, 16384, 65536])
 def test_the_lines_are_those_of_the_rows_that_fit_and_not_too_wide(n, options):
     lines = list(answer(n, measure=False, **options))
-    assert max(map(len, lines)) <= COLUMNS
+    assert max(map(len, lines)) <= 100
     what = 1 if options.get("backward") else 0
     fitting = table().fitting(n, what, **{name: options[name] for name in options if name != "backward"})
     assert sorted(names_in(lines)) == sorted(row.name for row in fitting)

@@ -1,11 +1,11 @@
-"""What can be chosen by name is listed in a terminal of a hundred columns: each with its options, and all of one."""
+"""What can be chosen by name is listed in lines as wide as the terminal: each with its options, and all of one."""
 
 import inspect
 
 import pytest
 
 from minitransformer.attention.registry import ATTENTIONS
-from minitransformer.cli.catalogue import COLUMNS, SIZES, attentions, encodings, measured, stacks
+from minitransformer.cli.catalogue import SIZES, attentions, encodings, measured, stacks
 from minitransformer.models import LanguageModel
 from minitransformer.models.registry import STACKS
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
@@ -18,7 +18,7 @@ LISTS = [(attentions, ATTENTIONS), (encodings, ENCODINGS), (stacks, STACKS)]
 @pytest.mark.parametrize(("listed", "registry"), LISTS)
 def test_the_list_is_narrow_and_names_everything_with_its_options(listed, registry):
     said = listed()
-    assert max(map(len, said.splitlines())) <= COLUMNS == 100
+    assert max(map(len, said.splitlines())) <= 100
     starts = [k for k, line in enumerate(said.splitlines()) if not line.startswith(" ")]
     entries = [
         " ".join(" ".join(said.splitlines()[a:b]).split()) for a, b in zip(starts, [*starts[1:], None], strict=True)
@@ -30,6 +30,13 @@ def test_the_list_is_narrow_and_names_everything_with_its_options(listed, regist
         assert " ".join(first.split()) in entry
         for option in options(maker, SIZES):
             assert f" {option}=" in entry.partition("options:")[2]
+
+
+@pytest.mark.parametrize(("listed", "registry"), LISTS)
+@pytest.mark.parametrize("wide", [60, 80])
+def test_a_narrow_terminal_gets_narrow_lines(listed, registry, wide, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(wide))
+    assert wide - 15 < max(map(len, listed().splitlines())) <= wide
 
 
 @pytest.mark.parametrize(("listed", "registry"), LISTS)

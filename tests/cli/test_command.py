@@ -149,6 +149,18 @@ def test_every_module_of_figures_draws():
     assert "style" not in figures.modules()
 
 
+def test_every_command_stands_on_the_line_of_its_text(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli.parser().format_help().splitlines()
+    for name in ("experiment", "attentions", "doctor"):
+        assert [len(line.split()) > 2 for line in lines if line.split()[:1] == [name]] == [True]
+
+
+def test_the_grid_takes_no_name(capsys):
+    assert cli.main(["positions", "rope", "--grid"]) == 1
+    assert capsys.readouterr().err == "minitransformer: rope --grid: the grid is of all positions, and takes no name\n"
+
+
 def test_renew_needs_the_name_of_an_experiment(capsys):
     assert cli.main(["experiment", "--renew"]) == 1
     assert capsys.readouterr().err == "minitransformer: --renew: of which experiment? It takes a name, or --all\n"

@@ -41,3 +41,8 @@ def test_scripts_and_their_binaries_are_called_what_browsers_want(tmp_path, name
         with urllib.request.urlopen(f"http://127.0.0.1:{serving.server_port}/{name}", timeout=600) as answer:
             assert answer.headers["Content-Type"] == kind
         serving.shutdown()
+
+
+def test_where_its_port_is_taken_it_takes_another(tmp_path):
+    with site.server(tmp_path, 0) as first, site.server(tmp_path, first.server_port) as second:
+        assert second.server_port not in (0, first.server_port)

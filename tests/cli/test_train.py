@@ -330,6 +330,7 @@ def test_what_generate_refuses(folder, capsys):
         (("a", "--top-k", 0), "top_k"),
         (("a", "--top-p", 2), "top_p"),
         (("a", "--length", -1), "length: -1"),
+        (("a", "--seed", -1), "seed: -1 should be at least 0"),
         (("a", "--length", 10**9), "length: 1000000000 should be within 0 … 1000000"),
     ):
         assert message in refused(capsys, "generate", "run.safetensors", *options)

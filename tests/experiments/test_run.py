@@ -16,6 +16,7 @@ import pytest
 
 from minitransformer import files
 from minitransformer.backend import available, backend
+from minitransformer.experiments import find
 from minitransformer.experiments.record import Record, digest, read, write
 from minitransformer.experiments.run import ExperimentError, listed, on_this_core, run
 from minitransformer.extensions import ReaderFile
@@ -394,6 +395,7 @@ def test_the_list_says_how_far_a_record_is(go, tmp_path):
     assert said()[:6] == ["dice", "3", "of", "4", "0", "min"]
     path = go()
     assert said()[:5] == ["dice", "4", "trials", "0", "min"]
+    assert " 1 trial  " in listed(find("attention_rank"))
     record = read(path, Trial)
     assert all(0 <= seconds < 60 for seconds in record.seconds)
     write(path, "dice", replace(record, seconds=[100.0, 20.0, 60.0, 60.0]))

@@ -1,5 +1,6 @@
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,6 +55,13 @@ def test_the_state_says_what_happened(finished):
     assert finished.step == len(finished.losses) == finished.optimiser.step == 12
     assert [step for step, _ in finished.held_out] == [4, 8, 12]
     assert all(math.isfinite(loss) for loss in finished.losses)
+
+
+def test_the_bar_is_whole_in_a_terminal_of_80_columns(objective, capsys):
+    train(MODEL, objective, TRAINING)
+    shown = capsys.readouterr().err.split("\r")[-1].rstrip()
+    assert len(re.sub(r"\|.*\|", "||", shown)) <= 75, "more steps take more digits"
+    assert re.search(r"step 12/12, \d\.\d{3} bits, held-out \d\.\d{3}$", shown)
 
 
 def test_the_same_seed_gives_the_same_result(objective, finished):
