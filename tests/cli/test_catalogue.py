@@ -91,7 +91,8 @@ def test_options_can_be_given_as_they_are_listed():
             assert named("it", registry, text, SIZES) == named("it", registry, name, SIZES)
 
 
-def test_causality_and_memory_are_told():
+def test_causality_and_memory_are_told(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     said = {line.split()[0]: line for line in attentions().splitlines() if not line.startswith(" ")}
     assert "causal: yes; remembers keys and values; positions: any" in said["softmax"]
     assert "causal: never; does not write" in said["linformer"]
