@@ -37,6 +37,7 @@ def test_figure_12_rows_of_a_word_are_the_same_and_columns_only_where_tokens_are
             assert np.ptp(A[places], axis=0).max() < 1e-12
         assert np.ptp(found.dot_product[:, places], axis=1).max() < 1e-12
         assert np.ptp(found.dense[:, places], axis=1).max() > 0.1
+    assert np.abs(found.dense[:, 0] - found.dense[:, 6]).mean() > 0.1  # columns 1 and 7: one can see that they differ
     assert max(found.dot_product.max(), found.dense.max()) < 0.75
     weight_sources.draw(found)
 
@@ -75,6 +76,14 @@ def test_by_place_whatever_learns_its_weights_knows_the_answer(right):
             assert parts.max() < 0.6, kind
         else:
             assert parts.min() > 0.97, kind
+
+
+def test_a_bag_knows_which_values_there_are_but_not_where(right):
+    """By place it has as many right as if it said the commonest of the eight values each time; by content more."""
+    texts = np.random.default_rng(0).integers(0, 8, (20000, 8))
+    commonest = np.mean([np.bincount(values).max() / 8 for values in texts])
+    np.testing.assert_allclose(right["place"]["bag of tokens"], commonest, atol=0.01)
+    assert right["content"]["bag of tokens"].min() > commonest + 0.1
 
 
 def test_by_content_only_those_that_compare(right):
