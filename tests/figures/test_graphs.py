@@ -61,14 +61,16 @@ def test_static_and_dynamic():
 
 
 def test_what_the_record_of_the_dictionary_says():
-    """GATv2 finds all, GAT fewer than six of ten, and less with more keys, even with eight heads."""
+    """GATv2 finds all, GAT little more than one answer for all would, and less with more keys, even with eight heads."""
     right = {}
     for trial, result in experiments.load("dictionary_lookup"):
         right.setdefault((trial.kind, trial.k), []).append(result["right"])
     assert all(len(each) == 3 for each in right.values())
     for k in (4, 8, 16):
         assert min(right["gatv2", k]) > 0.99
-        assert max(right["gat", k]) < 0.65
+        values = np.random.default_rng(0).integers(0, k, (20000, k))
+        commonest = np.mean([np.bincount(v).max() for v in values]) / k
+        assert commonest < min(right["gat", k]) < max(right["gat", k]) < commonest + 0.06
     assert max(right["gat, 8 heads", 16]) < min(right["gat, 8 heads", 8]) < 0.9
 
 
