@@ -5,6 +5,7 @@ from typing import NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.backend import backend
@@ -13,6 +14,7 @@ from minitransformer.related import attention_weights
 from minitransformer.typing import Array
 
 TOKENS, WIDTH = 3, 4
+EDGED = [withStroke(linewidth=3, foreground="0.75")]  # or else a line of a small weight is hardly seen
 COLOURS = mpl.colormaps[SIGNED]
 
 
@@ -53,7 +55,8 @@ def draw(data: Hypernetwork) -> Figure:
     for layer, (M, most) in enumerate(layers):
         for out, into in zip(*np.nonzero(M), strict=True):
             colour = COLOURS(0.5 + 0.5 * M[out, into] / most)
-            net.plot([place[into], place[out]], [layer, layer + 1], color=colour, linestyle="-", linewidth=2, zorder=1)
+            ends = [place[into], place[out]], [layer, layer + 1]
+            net.plot(*ends, color=colour, linestyle="-", linewidth=2, zorder=1, path_effects=EDGED)
     for layer, name in enumerate(("vec(X)", "vec(V)", "vec(Y)")):
         net.scatter(place, np.full(n, layer), s=90, color="0.25", zorder=2)
         net.text(-1.2, layer, name, ha="right", va="center")

@@ -22,6 +22,7 @@ def test_figure_11_draws_a_line_for_each_weight():
     fig = hypernetwork.draw(hypernetwork.data())
     b, c, net = fig.axes
     assert len(net.lines) == 48 + 36
+    assert all(line.get_path_effects() for line in net.lines)  # a rim, by which the pale ones are seen
     assert [int(ax.images[0].get_array().count()) for ax in (b, c)] == [48, 36]
 
 
