@@ -60,7 +60,7 @@ def map_of_positions(chapters: list[Path]) -> str:
     lines = ["| name | what it is | where it acts | chapter |", "|---|---|---|---|"]
     for name, maker in {**AT_EMBEDDING, **IN_ATTENTION}.items():
         added, inside = place(name, **sizes)
-        acts = "at the embeddings" if inside is None else "in every attention"
+        acts = "at the embeddings" if inside is None else "in the attention of every block"
         what = (type(inside or added).__doc__ or "").splitlines()[0]
         what += "".join(f" Here `{option}={value}`." for option, value in getattr(maker, "keywords", {}).items())
         lines.append(f"| `{name}` | {_cell(what)} | {acts} | {where(name)} |")

@@ -46,7 +46,7 @@ def encodings(name: str | None = None) -> str:
     """
     where = {
         **dict.fromkeys(AT_EMBEDDING, "added to the embeddings"),
-        **dict.fromkeys(IN_ATTENTION, "in every attention"),
+        **dict.fromkeys(IN_ATTENTION, "in the attention of every block"),
     }
     return _catalogue("positions", {**AT_EMBEDDING, **IN_ATTENTION}, lambda name, made: where[name], name)
 

@@ -114,7 +114,7 @@ class ShawAggregatePullback(Pullback):
 
 @frozen
 class Shaw(ScoreEncoding):
-    """A learned vector for each offset, added to the key and, if asked for, to the value.
+    """A learned vector for each offset, added to the key and, unless `values=False`, to the value.
 
     d        width, of a head; the values' heads are as wide
     clip     k ≥ 0, beyond which all offsets to one side have the same vector

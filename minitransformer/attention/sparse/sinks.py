@@ -160,7 +160,7 @@ def sink_attention(
 
 @frozen
 class Sinks(Core):
-    """Causal attention to the first few tokens and the last ones, at the positions of a text no longer than these.
+    """Causal attention to the first few tokens and the last ones; positions are counted among these alone.
 
     first    a, the sinks
     last     w, keys of the window, the query's own among them
