@@ -3,7 +3,7 @@
     q̂, k̂ = LN(q), LN(k)                         without gain and bias: vectors of length √d
     each centroid μ_c takes the w queries with the largest ⟨q̂, μ_c⟩, and the w keys with the largest ⟨k̂, μ_c⟩
     y_i = mean over the clusters c that took i of Σ_j A_ij v_j, j in c
-    μ_c ← λ μ_c + (1 − λ) · mean of the q̂ and k̂ nearest to it, brought back to the length √d
+    μ_c ← γ μ_c + (1 − γ) · mean of the q̂ and k̂ nearest to it, brought back to the length √d
 
 No gradient moves the centroids: they follow the tokens, as in k-means, after each step of the optimiser.
 """
@@ -227,14 +227,14 @@ class Routing(Core):
     heads, d, longest   filled in by the model
     clusters            centroids of each head
     window              how many queries, and keys, each takes; longest/clusters if None
-    decay               λ of the moving average
+    decay               γ of the moving average
     encoding            of positions in the scores; a model puts its own there
 
     Causal in its values only: a later token can take the place of an earlier one in a cluster, and so change what others
     see of the past. So in training a model learns a little from what comes next. A token that no centroid took gets zeros: let
     layers or heads with a window stand beside it, attention=("window", "routing").
 
-    source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, λ = 0.999. They add sums to a centroid where this adds
+    source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, γ = 0.999. They add sums to a centroid where this adds
              their mean, which does not depend on the size of the batch
     cost     O(n clusters d + clusters · window² d) time, O(n² d) with an encoding
     """
