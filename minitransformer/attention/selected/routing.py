@@ -49,6 +49,15 @@ def normed(X: Array) -> tuple[Array, Normed]:
     return Y, Normed(norm)
 
 
+def refuse_narrow(d: int) -> None:
+    """Raise ValueError for heads that are too narrow for a norm to leave a direction."""
+    if d < 3:
+        raise ValueError(
+            f"d: heads of width {d} should have at least 3: of two numbers a layer norm leaves which is larger, and no more, "
+            "so that most tokens are equally near to a centroid"
+        )
+
+
 def members(nearness: Array, there: Array, window: int) -> Array:
     """The positions of the `window` rows nearest to each centroid, rising, (…, clusters, w); n where there are fewer.
 
@@ -160,7 +169,7 @@ def routing_attention(
     source      Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020. Their code divides by the number of clusters + 0.01
     cost        O(n clusters d + clusters · w² d) time: O(n √n d) with √n clusters of √n; O(n m d) with an encoding
     returns     Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding
-    raises      TypeError for a wrong shape or dtype, ValueError for n > m, no window, or a mask that does not fit
+    raises      TypeError for a wrong shape or dtype, ValueError for n > m, no window, d < 3, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, centroids=centroids)
     must_broadcast(centroids, (*Q.shape[:-2], *centroids.shape[-2:]), "centroids", "the heads of the queries")
@@ -168,6 +177,7 @@ def routing_attention(
     m = K.shape[-2]
     refuse_more_queries(n, m)
     refuse_no_window(window)
+    refuse_narrow(Q.shape[-1])
     mask, there = who_is_there(mask, (*batch, n, m))
     Q, K, V = only_those_there(there, Q, K, V)
     (Q, q), (K, k) = normed(Q), normed(K)
@@ -224,7 +234,7 @@ class RoutingCorePullback(Pullback):
 class Routing(Core):
     """Centroids call together the queries and keys nearest to them, and move after them.
 
-    heads, d, longest   filled in by the model
+    heads, d, longest   filled in by the model; d is at least 3
     clusters            centroids of each head
     window              how many queries, and keys, each takes; longest/clusters if None
     decay               γ of the moving average
@@ -256,6 +266,7 @@ class Routing(Core):
 
     def __post_init__(self) -> None:
         refuse_no_window(self.taken)
+        refuse_narrow(self.d)
 
     @property
     def shared(self) -> tuple[str, ...]:
