@@ -38,6 +38,16 @@ def instead(name: str, known: Iterable[str]) -> str:
     return f"near it: {', '.join(near)}; " * bool(near) + f"there are {', '.join(known)}"
 
 
+def name_of(thing: Any, registry: Mapping[str, Callable[..., Any]]) -> str:
+    """Under which name a registry makes such a thing, for an error; its class where there is none."""
+    found = type(thing).__name__
+    for name, maker in registry.items():
+        given = getattr(maker, "keywords", {})  # of a partial
+        if type(thing) is getattr(maker, "func", maker) and all(getattr(thing, k) == v for k, v in given.items()):
+            found = name
+    return found
+
+
 def written_now(field: str, own: Collection[str]) -> str | None:
     """What to write in place of a field of before, if it is none of these, and what took its place is one of them."""
     now = OLD_FIELDS.get(field, "")

@@ -57,7 +57,7 @@ def answer(
     asked += ["both sides seen (but timed causal, where a kind can be)"] * both_sides
     asked.append("forwards and backwards" if backward else "forwards")
     yield from _wrapped(f"{', '.join(asked)}: {len(rows)} of {len(found.rows)} kinds can do it. {_about()}")
-    yield f"{'':24}{'of dense':>9}{'here':>10}{'MiB':>8}{'slope':>7}" + "".join(f"{task:>9}" for task in found.tasks)
+    yield _cells(found, "", "of dense", "here", "MiB", "slope", *found.tasks)
     clock = Clock(n, what) if measure else None
     for row in rows:
         yield _line(found, row, n, what, clock.seconds(row) if clock else None)
@@ -107,18 +107,24 @@ def _about() -> str:
 
 def _line(found: Table, row: Row, n: int, what: int, here: float | None) -> str:
     if not row.cost and not row.scores:
-        return f"{row.name:24}{NOT_YET:>19}" if here is None else f"{row.name:24}{'':9}{_time(here):>10}  {NOT_YET}"
+        return f"{row.name:23}{NOT_YET:>17}" if here is None else f"{row.name:23}{'':9}{_time(here):>8}  {NOT_YET}"
     ratio, MB, slope = found.ratio(row, n, what), row.megabytes(n, what), row.slope(what)
-    cells = [
-        f"{'—' if ratio is None else f'{ratio:.2g}' if ratio < 10 else f'{ratio:.0f}':>9}",
-        f"{'—' if here is None else _time(here):>10}",
-        f"{'—' if MB is None else f'{MB:.0f}':>8}",
-        f"{'—' if slope is None else f'{slope:.1f}':>7}",
-    ]
-    for task in found.tasks:
-        mean = row.mean(task)
-        cells.append(f"{'—' if mean is None else f'{mean:.2f}':>9}")
-    return f"{row.name:24}{''.join(cells)}"
+    learned = ("—" if (mean := row.mean(task)) is None else f"{mean:.2f}" for task in found.tasks)
+    return _cells(
+        found,
+        row.name,
+        "—" if ratio is None else f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}",
+        "—" if here is None else _time(here),
+        "—" if MB is None else f"{MB:.0f}",
+        "—" if slope is None else f"{slope:.1f}",
+        *learned,
+    )
+
+
+def _cells(found: Table, name: str, *cells: str) -> str:
+    """A line of the table, which fits a terminal of 80 columns."""
+    widths = (9, 8, 6, 6, *(max(len(task), 4) + 1 for task in found.tasks))
+    return f"{name:23}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
 def _time(seconds: float) -> str:

@@ -101,10 +101,12 @@ def _catalogue(
     for each in names:
         made, key = named(what, known, each, SIZES), each.partition(":")[0]
         timed = pays(key) if each == key else []  # with other options it was not timed
-        said = [about(key, made), (inspect.getdoc(made) or "").splitlines()[0], *timed, *_options(known[key])]
+        doc = (inspect.getdoc(made) or "").splitlines()
+        first = doc[:1] if name is None else []  # of one, all of it stands below
+        said = [about(key, made), *first, *timed, *_options(known[key])]
         lines += _entry(key, known, said)
     if name is not None:
-        lines += ["", *(inspect.getdoc(made) or "").splitlines()]
+        lines += ["", *doc]
     return "\n".join(lines)
 
 

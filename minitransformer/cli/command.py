@@ -331,9 +331,10 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """What was asked for; ends the process with 2 and the usage if that can't be."""
+    """What was asked for; ends the process with 2 and the usage if that can't be. Who asks for nothing gets the help."""
     top, commands = _parser_and_commands()
-    first = next(iter(sys.argv[1:] if argv is None else argv), "-")
+    argv = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    first = argv[0]
     if not first.startswith("-") and first not in commands:
         top.error(f"no command {first!r}; {instead(first, commands)}")
     try:

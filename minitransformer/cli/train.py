@@ -91,6 +91,7 @@ def train(args: argparse.Namespace) -> int:
     from minitransformer.training.loop import TrainingDiverged, TrainingInterrupted
     from minitransformer.training.loop import train as run
 
+    _file_after_attention(args)
     if args.out.name in ("", ".."):
         raise ValueError(f"--out {str(args.out)!r} is a folder: a checkpoint needs the name of a file")
     loops_in("attention"), lazy_import("safetensors.numpy", "a checkpoint")  # imported now, while Ctrl-C simply ends
@@ -105,9 +106,20 @@ def train(args: argparse.Namespace) -> int:
     except TrainingDiverged as diverged:
         there = f"; {args.out} holds the last steps that were saved, --out starts another" if args.out.exists() else ""
         raise ValueError(f"{diverged}; a smaller --lr than {_rate(model, training):g} may help{there}") from diverged
+    terminal.say("judging the model on what it has not seen ...")  # which takes minutes if it reads on and on
     (_judge_text if args.task == "text" else _judge_dates)(objective, model, state.params)
     print(f"\nsaved in {args.out}")
     return 0
+
+
+def _file_after_attention(args: argparse.Namespace) -> None:
+    """`--attention softmax mine.txt`: argparse takes the text for another kind of attention."""
+    from minitransformer.attention.registry import ATTENTIONS
+
+    *others, last = args.attention or [""]
+    name = last.partition(":")[0]
+    if args.file is None and others and name not in ATTENTIONS and (Path(name).suffix or Path(last).is_file()):
+        args.attention, args.file = others, Path(last)
 
 
 def _begin(args: argparse.Namespace) -> tuple[Any, Any, Any, None]:

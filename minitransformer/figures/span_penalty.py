@@ -20,7 +20,7 @@ class SpanPenalty(NamedTuple):
 
 
 def data() -> SpanPenalty:
-    """Spans and bits from the record, by price."""
+    """Spans and bits from the record, by penalty."""
     found: dict[float | None, list[dict]] = {}
     for trial, result in experiments.load("spans"):
         found.setdefault(trial.penalty, []).append(result)
@@ -49,7 +49,7 @@ def draw(data: SpanPenalty) -> Figure:
     left.set(ylabel="span z, bytes")
     right.set(ylabel="bits per byte")
     for axes in (left, right):
-        axes.set(xlabel="price λ")
+        axes.set(xlabel="penalty λ")
         axes.set_xticks(places, ["0", *(f"$10^{{{np.log10(p):.0f}}}$" for p in data.penalties[1:])])
     left.legend()
     right.legend()

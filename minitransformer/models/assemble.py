@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minitransformer.attention import Core, Mixer, MultiHeadAttention, attention_of, padding_mask
+from minitransformer.attention import ATTENTIONS, Core, Mixer, MultiHeadAttention, attention_of, padding_mask
 from minitransformer.models.block import Block
-from minitransformer.positions import Encoding
+from minitransformer.positions import IN_ATTENTION, Encoding
 from minitransformer.positions.registry import head_width_of
+from minitransformer.registry import name_of
 from minitransformer.typing import Array
 
 
@@ -34,8 +35,8 @@ def mixer_of(
         own = head_width is not None and not isinstance(part, MultiHeadAttention)
         if encoding is not None or groups is not None or own:
             what = "head_width" if groups is None else "groups"
-            what = what if encoding is None else f"positions: {type(encoding).__name__}"
-            raise ValueError(f"{what}: {type(part).__name__} {part.unplaced}")
+            what = what if encoding is None else f"positions: {name_of(encoding, IN_ATTENTION)}"
+            raise ValueError(f"{what}: {name_of(part, ATTENTIONS)} {part.unplaced}")
         return part
     rotate = None
     if encoding is not None and encoding.acts_on == ("queries and keys",):
@@ -49,13 +50,12 @@ def mixer_of(
 
 
 def _with_scores(core: Core, encoding: Encoding) -> Core:
-    acts = f"positions: {type(encoding).__name__} acts on the {' and the '.join(encoding.acts_on)}, and "
+    name = f"positions: {name_of(encoding, IN_ATTENTION)}"
     if not core.places:
-        raise ValueError(f"{acts}{type(core).__name__} {core.unplaced}")
+        acts = f"{name} acts on the {' and the '.join(encoding.acts_on)}"
+        raise ValueError(f"{acts}, and {name_of(core, ATTENTIONS)} {core.unplaced}")
     if core.encoding is not None:
-        raise ValueError(
-            f"positions: {type(encoding).__name__} and {type(core.encoding).__name__} would both make the scores"
-        )
+        raise ValueError(f"{name} and {name_of(core.encoding, IN_ATTENTION)} would both make the scores")
     return replace(core, encoding=encoding)  # type: ignore[type-var]
 
 

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention import KeysValues, MultiHeadAttention, SoftmaxAttention
+from minitransformer.attention import ATTENTIONS, KeysValues, MultiHeadAttention, SoftmaxAttention
 from minitransformer.checks import frozen
 from minitransformer.marks import DecodingState
 from minitransformer.models.block import Block
 from minitransformer.models.stack import Stack, StackParams, StackPullback
+from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative
+from minitransformer.registry import name_of
 from minitransformer.typing import Array, Bool, Float, checked
 
 Memory = tuple[Array, ...]  # of each block, (*batch, at most M, D)
@@ -93,14 +95,15 @@ class MemoryStack(Stack):
             if not isinstance(core, SoftmaxAttention) or core.pattern or core.page or not layer.decodes:
                 what = getattr(core, "pattern", None) or core
                 raise ValueError(
-                    f"memory: {type(what).__name__} can't look back; softmax attention can, without pattern and pages"
+                    f"memory: {name_of(what, ATTENTIONS)} can't look back; softmax can, without pattern and pages"
                 )
 
     def refuse(self, *, causal: bool, absolute: Any = None) -> None:
         """Raise ValueError for absolute positions, which each segment begins anew; and unless causal, for a memory above 0."""
         super().refuse(causal=causal)
         if absolute is not None or (self.memory and not causal):
-            what = "causal: False" if absolute is None else f"positions: {type(absolute).__name__}"
+            name = name_of(absolute, {**AT_EMBEDDING, **IN_ATTENTION})
+            what = "causal: False" if absolute is None else f"positions: {name}"
             raise ValueError(f"{what} does not go with a memory: it wants relative positions, and to look back only")
 
     @checked

@@ -6,8 +6,12 @@ document.querySelectorAll("div.cell[id^='cell-']").forEach(cell => { cell.datase
 
 // What scrolls sideways can be reached by keyboard, and says what it is.
 const name = element => element.matches("table, table *, .pst-scrollable-table-container") ? "table" : element.matches("mjx-container") ? "equation" : element.matches("figure") ? "figure" : "code"
+const width = element => element?.getBoundingClientRect().width
 const reach = () => {
-  document.querySelectorAll("article :is(pre, mjx-container[display], .output, figure, .pst-scrollable-table-container)").forEach(element => {
+  document.querySelectorAll("article span.math").forEach(span => { // wider than a phone; to all others it would give a bar, too
+    span.classList.toggle("wide", width(span.querySelector("mjx-math")) > width(span) + 1)
+  })
+  document.querySelectorAll("article :is(pre, mjx-container[display], .wide mjx-container, .output, figure, .pst-scrollable-table-container)").forEach(element => {
     if (element.scrollWidth > element.clientWidth + 1) Object.assign(element, { tabIndex: 0 }).ariaLabel ||= name(element)
   })
   document.querySelectorAll("pre[contenteditable]").forEach(pre => { pre.tabIndex = 0 })

@@ -173,8 +173,8 @@ def test_a_checkpoint_keeps_it(tmp_path):
     [
         (lambda: MultiHeadAttention(D, 5), "width: 12 is not divisible into 5 heads"),
         (lambda: MultiHeadAttention(D, H, rotate=RoPE(4), head_width=WIDE), "rotate: RoPE turns heads of width 4, not 6"),
-        (lambda: LanguageModel(width=D, heads=H, attention="latent", positions="none", head_width=WIDE), "head_width: Latent"),
-        (lambda: LanguageModel(width=D, heads=H, attention="latent", groups=2, head_width=WIDE), "groups: Latent"),
+        (lambda: LanguageModel(width=D, heads=H, attention="latent", positions="none", head_width=WIDE), "head_width: latent"),
+        (lambda: LanguageModel(width=D, heads=H, attention="latent", groups=2, head_width=WIDE), "groups: latent"),
         (lambda: LanguageModel(width=D, heads=H, positions=RoPE(4), head_width=WIDE), "rotate: RoPE turns heads of width 4"),
         (lambda: MultiHeadAttention(D, H, head_width=0), "head_width: 0"),
         (lambda: LanguageModel(width=D, heads=H, positions="rope", head_width=3), "head_width: 3 of 3 channels can't"),

@@ -295,7 +295,7 @@ def test_what_does_not_fit_is_refused():
     layer, X = LAYERS["queries of X"], np.zeros((2, 5, 24))
     with pytest.raises(ValueError, match="should have the axes"):
         layer(some(layer), X, mask=np.ones((2, 5, 5), bool))
-    with pytest.raises(ValueError, match="Latent has no queries and keys"):
+    with pytest.raises(ValueError, match="latent has no queries and keys"):
         LanguageModel(width=24, heads=3, attention="latent", positions="rope")
 
 

@@ -5,11 +5,14 @@
   const says = element => element.outerHTML.slice(0, 160)
   const all = selector => [...document.querySelectorAll(selector)]
   const scrolls = element => shown(element) && /auto|scroll/.test(getComputedStyle(element).overflowX) && element.scrollWidth > element.clientWidth + 1
+  const inside = (part, whole) => part.left >= whole.left - 1 && part.right <= whole.right + 1
+  const cut = (math, of) => math && shown(math) && !scrolls(math.parentElement) && !inside(math.getBoundingClientRect(), of.getBoundingClientRect())
   const holds = element => element.tabIndex >= 0 || element.querySelector("a[href], button, input, [tabindex='0']")
   return {
     equations: all("mjx-container").length,
     errors: [...all("mjx-merror, [data-mjx-error]").map(e => e.closest("mjx-container").outerHTML.slice(0, 300)),
              ...all(".math").filter(e => !e.querySelector("mjx-container")).map(says)],
+    cut: all(".math").filter(e => cut(e.querySelector("mjx-container > mjx-math"), e)).map(says),
     wider: root.scrollWidth - root.clientWidth,
     nameless: all("img").filter(img => !img.alt.trim()).map(says),
     undrawn: all("img").filter(img => img.complete && !img.naturalWidth).map(says),

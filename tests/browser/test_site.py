@@ -184,6 +184,10 @@ def test_every_equation_is_set(everything):
     none_of(f"{seen}: {error}" for seen in everything for error in seen.shown["errors"])
 
 
+def test_no_equation_is_cut_off(everything):
+    none_of(f"{seen}: {math}" for seen in everything for math in seen.shown["cut"])
+
+
 def test_no_page_is_wider_than_its_window(everything):
     none_of(f"{seen}: {seen.shown['wider']} px too wide" for seen in everything if seen.shown["wider"] > 0)
 
@@ -261,6 +265,8 @@ TRIAL = """<!doctype html><html lang="en"><title>trial</title><script>console.er
 <img src="gone.png"><img src="http://192.0.2.1/outward.png" alt="far away"><a href="gone.html">1</a><a href="#gone">2</a>
 <a href="trial.html#here" id="here">3</a><a href="#here" tabindex="-1">4</a><div style="width: 2000px">wide</div>
 <div style="width: 90px; overflow: auto"><div style="width: 200px">scrolls</div></div><div class="math">\\(x\\)</div>
+<p class="math" style="width: 20px; overflow: hidden"><mjx-container>
+<mjx-math style="display: block; width: 50px">x</mjx-math></mjx-container></p>
 <p style="color: #999; background: #fff">pale</p></article></html>"""
 
 
@@ -271,6 +277,7 @@ def test_what_is_wrong_would_be_noticed(tmp_path, browser, axe):
         ids = {"trial.html": set(seen.shown["ids"])}
         links = [link for link in seen.shown["links"] if dead(urlsplit(link), ids, tmp_path)]
     assert len(seen.shown["errors"]) == 1
+    assert len(seen.shown["cut"]) == 1
     assert seen.shown["wider"] > 500
     assert len(seen.shown["nameless"]) == 1
     assert any("gone.png" in img for img in seen.shown["undrawn"])

@@ -25,12 +25,23 @@ def test_it_is_a_module_and_a_script(root):
         assert name in run.stdout
 
 
-@pytest.mark.parametrize("args", [(), ("nothing",), ("equations", "--check", "--markdown"), ("book", "--chek")])
+@pytest.mark.parametrize("args", [("nothing",), ("equations", "--check", "--markdown"), ("book", "--chek")])
 def test_a_wrong_call_ends_with_2_and_the_usage(args, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(args)
     assert end.value.code == 2
     assert "usage: minitransformer" in capsys.readouterr().err
+
+
+def test_who_asks_for_nothing_gets_the_help(capsys):
+    helps = []
+    for args in ((), ("--help",)):
+        with pytest.raises(SystemExit) as end:
+            cli.main(args)
+        assert end.value.code == 0
+        helps.append(capsys.readouterr().out)
+    assert helps[0] == helps[1]
+    assert "train         train a model\n" in helps[0]
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,18 @@ def test_kinds_of_attention_take_turns(folder, capsys):
         assert load(out).model.attention == attention
 
 
+def test_a_text_after_the_kinds_of_attention_is_the_text(folder, capsys):
+    options = (*SMALL, "--context", 8, "--steps", 1)
+    assert "mine.txt: " in run(capsys, "train", *options, "--attention", "linear", "mine.txt")
+    assert load("run.safetensors").model.attention == "linear"
+    (folder / "window").write_text(TEXT)
+    run(capsys, "train", "mine.txt", *options, "--depth", 2, "--out", "2", "--attention", "linear", "window")
+    assert load("2").model.attention == ("linear", "window")
+    assert "his.txt: No such file" in refused(capsys, "train", *options, "--out", 3, "--attention", "linear", "his.txt")
+    line = refused(capsys, "train", *options, "--depth", 2, "--out", 3, "--attention", "linear", "sofmtax:scale=0.5")
+    assert "no 'sofmtax'" in line
+
+
 def test_a_run_is_resumed_with_its_own_choices(folder, capsys):
     argv = ("train", "mine.txt", *SMALL, "--context", 8)
     whole = run(capsys, *argv, "--steps", 6, "--out", "whole")
@@ -173,11 +185,14 @@ def test_a_model_with_a_memory_reads_on_and_is_resumed(folder, capsys):
     assert re.search(r"^transformer +\d\.\d{3}", out, re.MULTILINE)
     state = load("run.safetensors").state
     assert [rows.shape for rows in state.carried] == [(4, 16, 8)]
-    assert run(capsys, "train", "mine.txt", "--resume") == out
+    assert main(["train", "mine.txt", "--resume"]) == 0
+    again = capsys.readouterr()
+    assert again.out == out
+    assert "minitransformer: judging the model" in again.err  # one of a memory reads long
     said = run(capsys, "generate", "run.safetensors", "the cat", "--length", 40)
     assert len(said) > 20
     line = refused(capsys, *argv, "--out", "other", "--positions", "sinusoidal")
-    assert "SinusoidalPositions does not go with a memory" in line
+    assert "sinusoidal does not go with a memory" in line
 
 
 @pytest.mark.parametrize("stack", ["reversible", "universal:halting=accumulated"])

@@ -27,7 +27,7 @@ def test_E57_one_encoding_for_two_segments():
     segment, width = 4, 12
     absolute = np.concatenate([sinusoids(segment, width)] * 2)  # the memory, then the segment
     np.testing.assert_array_equal(absolute[2], absolute[2 + segment])
-    with pytest.raises(ValueError, match="SinusoidalPositions does not go with a memory"):
+    with pytest.raises(ValueError, match="sinusoidal does not go with a memory"):
         LanguageModel(**SIZES, stack="transformer-xl:memory=4", positions="sinusoidal")
 
     model = LanguageModel(**SIZES, stack="transformer-xl:memory=4", positions="transformer-xl")

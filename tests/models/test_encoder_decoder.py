@@ -230,7 +230,7 @@ def test_what_can_not_be_translated():
         ({"attention": "delta"}, "attention: DeltaRule is always causal: it reads from left to right"),
         (
             {"attention": "linear", "positions": "t5"},
-            "positions: T5Bias acts on the scores, and KernelAttention sums over the keys before it sees a query",
+            "positions: t5 acts on the scores, and linear sums over the keys before it sees a query",
         ),
         ({"groups": 3}, "groups: 2 heads are not divisible into 3 groups"),
     ],

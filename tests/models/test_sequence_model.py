@@ -370,7 +370,7 @@ def test_a_model_that_sees_both_sides_has_no_past():
         ({"attention": "delta", "causal": False}, "attention: DeltaRule is always causal"),
         (
             {"attention": "linear", "positions": "t5"},
-            "positions: T5Bias acts on the scores, and KernelAttention sums over the keys before it sees a query",
+            "positions: t5 acts on the scores, and linear sums over the keys before it sees a query",
         ),
     ],
 )

@@ -175,7 +175,7 @@ def test_a_text_longer_than_the_matrix_is_refused_by_name():
 def test_what_is_refused():
     with pytest.raises(ValueError, match="form: no 'printed'; there are paper, source"):
         GMLP(6, 5, "printed")
-    with pytest.raises(ValueError, match="positions: RoPE: GMLP has no queries and keys"):
+    with pytest.raises(ValueError, match="positions: rope: gmlp has no queries and keys"):
         LanguageModel(attention="gmlp", positions="rope")
     with pytest.raises(TypeError, match="M"):
         spatial_gate(Z_1, Z_2, M[:4], B)

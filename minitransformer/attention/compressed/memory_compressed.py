@@ -141,7 +141,7 @@ def memory_compressed_attention(
         Y = softmax(scale · Q (θ_k ⊛ K)ᵀ) (θ_v ⊛ V)
 
     theta    the kernels, (H, s, d, d) or for each channel by itself (H, s, d), and for the values the same with dv
-    null     a key and a value that stand for no position; every query sees them
+    null     a key and a value that stand for no position; every query sees them, and nothing else where all keys are hidden
     causal   query i sees the blocks that are complete, whose last position is at most i: none, for the first s − 1 queries
     mask     True where a key is there, (…, 1, m); what is hidden counts as zero, and a block with nothing in it is not seen
     scale    1/√d by default, which the printed equation lacks (E1)

@@ -124,27 +124,37 @@ def nsa_attention(
             f"mask: shape {own} has a row of its own for each head; heads that share keys should have the same mask"
         )
     K, V = only_those_there(there, K, V)
+
+    # compressed
     (K_c, K_means), (V_c, V_means) = (block_means(X, there, block) for X in (K, V))
-    edges = np.arange(0, m, block)
-    has_keys = np.logical_or.reduceat(there, edges, -1)[..., None, :]
-    whole = has_keys
-    if mask is not None:  # nor is a mean shown to a query from which one of its keys is hidden
-        whole = has_keys & ~np.logical_or.reduceat(there[..., None, :] & ~mask, edges, -1)
-    complete = complete_blocks(m - n, n, len(edges), block)
+    whole, has_keys = _means_shown(there, mask, block)
+    complete = complete_blocks(m - n, n, K_c.shape[-2], block)
     Y_c, compressed = block_sparse_attention(Q, K_c, V_c, complete, mask=None if whole.all() else whole, scale=scale)
 
+    # selected
     lists = _best(Q, K_c, whole, has_keys, m, block, max(chosen, 3), scale)
     seen: dict[str, Any] = {"causal": True, "mask": mask, "scale": scale if encoding is None else given}
     Y_s, selected = attend_to_chosen(Q, K, V, lists, block, **seen, encoding=encoding, params=params)
 
+    # window
     near = Window(window - 1)(n, m, causal=True)
     if encoding is None:
         Y_w, last = block_sparse_attention(Q, K, V, near, **seen)
     else:
         Y_w, last = attend(encoding, params, Q, K, V, pattern=near, **seen)
+
     branches = Y_c, Y_s, Y_w
     Y: Any = sum(gates[..., b : b + 1] * Y_b for b, Y_b in enumerate(branches))
     return Y, NSAPullback(gates, branches, compressed, K_means, V_means, selected, last)
+
+
+def _means_shown(there: Array, mask: Array | None, block: int) -> tuple[Array, Array]:
+    """Which means a query may see, (…, n or 1, blocks), as none of their keys is hidden from it; and which have a key at all."""
+    edges = np.arange(0, there.shape[-1], block)
+    has_keys = np.logical_or.reduceat(there, edges, -1)[..., None, :]
+    if mask is None:
+        return has_keys, has_keys
+    return has_keys & ~np.logical_or.reduceat(there[..., None, :] & ~mask, edges, -1), has_keys
 
 
 def _best(Q: Array, K_c: Array, whole: Array, has_keys: Array, m: int, block: int, chosen: int, scale: float) -> Array:

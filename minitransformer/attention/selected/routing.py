@@ -3,7 +3,7 @@
     q̂, k̂ = LN(q), LN(k)                         without gain and bias: vectors of length √d
     each centroid μ_c takes the w queries with the largest ⟨q̂, μ_c⟩, and the w keys with the largest ⟨k̂, μ_c⟩
     y_i = mean over the clusters c that took i of Σ_j A_ij v_j, j in c
-    μ_c ← λ μ_c + (1 − λ) · mean of the q̂ and k̂ nearest to it, brought back to the length √d
+    μ_c ← γ μ_c + (1 − γ) · mean of the q̂ and k̂ nearest to it, brought back to the length √d
 
 No gradient moves the centroids: they follow the tokens, as in k-means, after each step of the optimiser.
 """
@@ -47,6 +47,15 @@ def normed(X: Array) -> tuple[Array, Normed]:
     d = X.shape[-1]
     Y, norm = layer_norm(X, np.ones(d, X.dtype), np.zeros(d, X.dtype))
     return Y, Normed(norm)
+
+
+def refuse_narrow(d: int) -> None:
+    """Raise ValueError for heads that are too narrow for a norm to leave a direction."""
+    if d < 3:
+        raise ValueError(
+            f"d: heads of width {d} should have at least 3: of two numbers a layer norm leaves which is larger, and no more, "
+            "so that most tokens are equally near to a centroid"
+        )
 
 
 def members(nearness: Array, there: Array, window: int) -> Array:
@@ -160,7 +169,7 @@ def routing_attention(
     source      Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020. Their code divides by the number of clusters + 0.01
     cost        O(n clusters d + clusters · w² d) time: O(n √n d) with √n clusters of √n; O(n m d) with an encoding
     returns     Y and a pullback: dQ, dK, dV = pullback(dY), after dparams if there is an encoding
-    raises      TypeError for a wrong shape or dtype, ValueError for n > m, no window, or a mask that does not fit
+    raises      TypeError for a wrong shape or dtype, ValueError for n > m, no window, d < 3, or a mask that does not fit
     """
     one_dtype(Q=Q, K=K, V=V, centroids=centroids)
     must_broadcast(centroids, (*Q.shape[:-2], *centroids.shape[-2:]), "centroids", "the heads of the queries")
@@ -168,6 +177,7 @@ def routing_attention(
     m = K.shape[-2]
     refuse_more_queries(n, m)
     refuse_no_window(window)
+    refuse_narrow(Q.shape[-1])
     mask, there = who_is_there(mask, (*batch, n, m))
     Q, K, V = only_those_there(there, Q, K, V)
     (Q, q), (K, k) = normed(Q), normed(K)
@@ -224,17 +234,17 @@ class RoutingCorePullback(Pullback):
 class Routing(Core):
     """Centroids call together the queries and keys nearest to them, and move after them.
 
-    heads, d, longest   filled in by the model
+    heads, d, longest   filled in by the model; d is at least 3
     clusters            centroids of each head
     window              how many queries, and keys, each takes; longest/clusters if None
-    decay               λ of the moving average
+    decay               γ of the moving average
     encoding            of positions in the scores; a model puts its own there
 
     Causal in its values only: a later token can take the place of an earlier one in a cluster, and so change what others
     see of the past. So in training a model learns a little from what comes next. A token that no centroid took gets zeros: let
     layers or heads with a window stand beside it, attention=("window", "routing").
 
-    source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, λ = 0.999. They add sums to a centroid where this adds
+    source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, γ = 0.999. They add sums to a centroid where this adds
              their mean, which does not depend on the size of the batch
     cost     O(n clusters d + clusters · window² d) time, O(n² d) with an encoding
     """
@@ -256,6 +266,7 @@ class Routing(Core):
 
     def __post_init__(self) -> None:
         refuse_no_window(self.taken)
+        refuse_narrow(self.d)
 
     @property
     def shared(self) -> tuple[str, ...]:
