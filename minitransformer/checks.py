@@ -317,14 +317,26 @@ def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
     core.fit_heads(*heads, streams, arguments.get("mask"), new=asked.function == "step")
 
 
+class _Same(np.ndarray):
+    """An array of one number, and what a layer makes of it with other numbers is one too: it takes no memory."""
+
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        return np.broadcast_to(np.zeros((), dtype), self.shape).view(_Same)
+
+    def __mul__(self, other: Any) -> Any:
+        return self if np.ndim(other) == 0 else np.asarray(self) * other
+
+    __rmul__ = __truediv__ = __mul__
+
+
 class _Zeros(np.random.Generator):
-    """A generator that draws nothing: it gives zeros of any shape, which take no memory until something is done with them."""
+    """A generator that draws nothing: it gives zeros of any shape."""
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
-        return np.broadcast_to(0.0, size or ())
+        return np.broadcast_to(0.0, size or ()).view(_Same)
 
     def standard_normal(self, size: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return np.broadcast_to(0.0, size or ())
+        return self.uniform(size=size)
 
 
 def form_of(layer: Any) -> Tree:

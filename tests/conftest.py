@@ -33,6 +33,8 @@ threadpool_limits(1, "blas")  # tests run side by side, on every core one: their
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this with & has Ctrl-C ignored,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all that tests send it
 
+sys.modules["rfc3987_syntax"] = None  # jsonschema would read 38 grammars, a second and 20 MB, and uses none here
+
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = {row.test: row for row in equations.load()}
 MARKS = {

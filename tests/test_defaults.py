@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,6 +58,16 @@ def test_projections_keep_the_variance_of_a_row():
         assert abs(W).max() <= np.sqrt(3 / 256)
     F = np.maximum(X @ params.ffn.W_1, 0)
     assert abs((F @ params.ffn.W_2).std() - 1) < 0.1
+
+
+def test_the_form_of_a_large_model_takes_no_memory():
+    large = BERT(depth=2, vocabulary=100_000, embedding="plain")
+    tracemalloc.start()
+    try:
+        assert tree_size(form_of(large)) > 90_000_000
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_sizes_of_models_that_everybody_knows():

@@ -73,11 +73,17 @@ def linked(text: str, path: Path, chapters: list[Path], named: set[str]) -> str:
 
 def displays(path: Path) -> dict[str, tuple[str, str]]:
     """The numbered displays of a chapter: the file, and the anchor of the section that each stands in."""
+    return _displays(path.name, prose(path))
+
+
+@cache
+def _displays(file: str, text: str) -> dict[str, tuple[str, str]]:
+    """Those of a text; every cell of every chapter asks for those of all."""
     places, heading = {}, ""
-    for found in TAGGED.finditer(prose(path)):
+    for found in TAGGED.finditer(text):
         heading = found["heading"] or heading
         if found["tag"] and heading:
-            places[found["tag"]] = (path.name, anchor(heading))
+            places[found["tag"]] = (file, anchor(heading))
     return places
 
 

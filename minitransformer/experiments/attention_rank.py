@@ -55,12 +55,12 @@ def run(trial: Trial) -> dict[str, Any]:
     docs = python_docs()
     text = decode(np.concatenate([docs.train, docs.held_out]))
     tokens = passages_of(text, tokenizer, trial.passages, trial.n)
-    fresh_params = model.init(np.random.default_rng(0))
     rng = np.random.default_rng(1)
     d = model.width // model.heads
     Q, K = rng.standard_normal((2, model.heads, trial.n, d))
     trained, heads, ranks, used, errors = _measure(model, params, tokens, rng)
-    fresh, _, _, used_fresh, _ = _measure(model, fresh_params, tokens[:1], None)
+    del params  # two BERTs at once would take twice the memory
+    fresh, _, _, used_fresh, _ = _measure(model, model.init(np.random.default_rng(0)), tokens[:1], None)
     A, _ = softmax(Q @ K.mT / np.sqrt(d))
     of_random = _held(np.linalg.svd(A, compute_uv=False)).mean(0)
     return {

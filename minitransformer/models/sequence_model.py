@@ -220,8 +220,9 @@ class SequenceModel(Model):
         normed = self._embedding.types is not None
 
         def table(rows: int) -> Array:
-            draws = rng.standard_normal((rows, self.width))
-            return (0.02 * draws if normed else draws / math.sqrt(self.width)).astype(dtype)
+            shape = rows, self.width  # without a name for what is drawn, NumPy scales it in its place
+            scaled = 0.02 * rng.standard_normal(shape) if normed else rng.standard_normal(shape) / math.sqrt(self.width)
+            return scaled.astype(dtype)
 
         if self._has_head:
             W = (rng.standard_normal((self.width, self.answers)) / math.sqrt(self.width)).astype(dtype)

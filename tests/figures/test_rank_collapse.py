@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.spatial import ConvexHull, Delaunay
+import scipy
 
 from minitransformer.attention import unweighted_attention
 from minitransformer.figures import rank_collapse
@@ -15,14 +15,14 @@ def d():
 
 def test_no_token_leaves_the_hull_of_the_layer_before(d):
     for before, after in zip(d.points[:-1], d.points[1:], strict=True):
-        assert (Delaunay(before).find_simplex(after) >= 0).all()
+        assert (scipy.spatial.Delaunay(before).find_simplex(after) >= 0).all()
 
 
 def test_the_hull_has_the_corners_of_scipys(d):
     """scipy.spatial draws the same polygon, and may begin elsewhere; it is not there in a browser."""
     square = np.array([[0.0, 0], [1, 0], [0.5, 0], [1, 1], [0, 1], [0.2, 0.7]])
     for X in (*d.points, np.random.default_rng(5).standard_normal((200, 2)), square):
-        ours, theirs = rank_collapse.hull(X), X[ConvexHull(X).vertices]
+        ours, theirs = rank_collapse.hull(X), X[scipy.spatial.ConvexHull(X).vertices]
         first = int(np.flatnonzero((theirs == ours[0]).all(1))[0])
         assert np.array_equal(ours, np.roll(theirs, -first, axis=0))
 
