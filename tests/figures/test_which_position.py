@@ -1,6 +1,5 @@
 """The record of the grid: absolute and relative, learned, fixed, and with learned frequencies."""
 
-import numpy as np
 import pytest
 
 from minitransformer.experiments.positions import SEEDS
