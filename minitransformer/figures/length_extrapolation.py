@@ -77,5 +77,5 @@ def draw(data: LengthExtrapolation) -> Figure:
     text = panels["text"]
     text.set(xlabel="bits per byte: less is better", xlim=(1.7, 6.15), xticks=(2, 3, 4, 5))
     text.plot([], [], "x", color="0.2", markersize=9, markeredgewidth=2.5, label="no score: its table has ended")
-    text.legend(loc="center", bbox_to_anchor=(0.64, 0.72), frameon=True, facecolor="white", framealpha=1)
+    text.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
     return fig

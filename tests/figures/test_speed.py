@@ -13,9 +13,9 @@ def record():
 
 
 def test_powers(record):
-    assert 1.8 < record.power("dense") < 2.1
+    assert 1.7 < record.power("dense") < 2.2
     for name in ("window", "bigbird", "kernel"):
-        assert 0.85 < record.power(name) < 1.25  # a little above 1, where the arrays outgrow the caches
+        assert 0.8 < record.power(name) < 1.3  # a little above 1, where the arrays outgrow the caches
     for name in ("dense", "window", "bigbird", "kernel", "copy"):
         assert 0.99 < record.power(name, "bytes") < 1.01
     assert record.power("definition", "bytes") > 1.8
@@ -57,4 +57,4 @@ def test_a_power_is_found(record):
 def test_numbers_that_are_too_small(record):
     took = {name: np.median(seconds) for name, seconds in record.numbers.items()}
     assert took["-130"] > 5 * max(took["-100"], took["-160"])
-    assert took["steep"] < 1.3 * took["flat"]
+    assert took["steep"] < 1.6 * took["flat"]

@@ -24,10 +24,10 @@ MEASURED = ("place", "whole", "same", "reading", "again", "longer")
 WAVES_OF_OFFSETS = ("relative sinusoids", "learnable relative sinusoids")
 FIRM = {  # stand in a leaf by far, whatever the seeds
     "place": ("relative keys", *WAVES_OF_OFFSETS),
-    "whole": ("learned", *WAVES_OF_OFFSETS),
-    "same": ("shaw", "transformer-xl", "fire", "rope"),
+    "whole": WAVES_OF_OFFSETS,
+    "same": ("transformer-xl", "fire"),
     "reading": ("shaw", "transformer-xl", "multiplicative", "kerple", "fire", "rope", "deberta", "tupe", "tener", "t5"),
-    "again": ("alibi", "fire"),
+    "again": ("alibi",),
     "longer": ("shaw", "transformer-xl", "deberta", "multiplicative", "kerple"),
 }
 
@@ -79,7 +79,9 @@ def test_leaves_of_readers_learn_their_task_with_every_seed(data):
     assert (
         {"relative keys", *WAVES_OF_OFFSETS} <= set(data.place.names) <= {"relative keys", *WAVES_OF_OFFSETS, "learned"}
     )
-    assert {"learned", *WAVES_OF_OFFSETS} == set(data.whole.names)
+    assert set(WAVES_OF_OFFSETS) <= set(data.whole.names)
+    assert data.place.scores["span"]["learned"] < data.whole.scores["order"]["learned"]
+    assert "relative keys" in data.whole.others
 
 
 def test_leaf_of_the_trained_length(data, lengths):
@@ -88,28 +90,25 @@ def test_leaf_of_the_trained_length(data, lengths):
     right = {name: min(lengths.mean(task, name)[TRAINED] for task in ("copy", "induction")) for name in LONGER}
     near = {name for name in LONGER if text[name] - min(text.values()) < 0.2}
     assert near == {name for name in LONGER if text[name] - min(text.values()) < 0.3} == set(data.reading.names)
-    assert set(data.same.names) == {"shaw", "transformer-xl", "multiplicative", "kerple", "fire", "rope"}
-    assert near - set(data.same.names) == {"deberta", "tupe", "tener", "t5"}
-    assert all(right[name] < 0.48 for name in near - set(data.same.names))
+    both = {"shaw", "transformer-xl", "multiplicative", "kerple", "fire", "rope"}
+    assert set(FIRM["same"]) <= set(data.same.names) <= both | {"tener"}
+    assert near - both == {"deberta", "tupe", "tener", "t5"}
+    assert max(right["deberta"], right["t5"]) < 0.4
 
 
 def test_leaf_of_finding_again_in_longer_texts(data, lengths):
-    right = {
-        name: min(lengths.mean(task, name)[FOUR_TIMES] for task in ("copy", "induction"))
-        for name in LONGER
-        if name not in TABLES
-    }
     assert {"alibi", "fire"} <= set(data.again.names) <= {"alibi", "fire", "kerple"}
-    assert right["kerple"] > 0.4
-    assert all(both < 0.45 for name, both in right.items() if name not in ("alibi", "fire", "kerple"))
+    assert lengths.mean("copy", "kerple")[FOUR_TIMES] > 0.6  # what it may lack is found on induction
+    others = [name for name in data.again.others if name not in ("kerple", *TABLES)]
+    right = {name: min(lengths.mean(task, name)[FOUR_TIMES] for task in ("copy", "induction")) for name in others}
+    assert max(right.values()) < 0.45
 
 
 def test_leaf_of_longer_text(data, lengths):
     bits = {name: lengths.mean("text", name)[FOUR_TIMES] for name in LONGER if name not in TABLES}
-    behind = {name: found - min(bits.values()) for name, found in bits.items()}
     names = {"shaw", "transformer-xl", "deberta", "multiplicative", "kerple"}
-    assert {name for name in behind if behind[name] < 0.2} == names == set(data.longer.names)
-    assert all(behind[name] > 0.3 for name in behind if name not in names)
+    assert names <= set(data.longer.names) <= names | {"tener"}
+    assert min(bits["fire"], bits["alibi"]) > max(bits[name] for name in names) + 0.05
 
 
 def without(found, seed):

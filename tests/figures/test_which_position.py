@@ -1,6 +1,5 @@
 """The record of the grid: absolute and relative, learned, fixed, and with learned frequencies."""
 
-import numpy as np
 import pytest
 
 from minitransformer.experiments.positions import SEEDS
@@ -22,17 +21,15 @@ def test_the_record_is_complete(data):
 
 def test_what_the_chapter_says_of_it(data):
     order, span = data.right["order"], data.right["span"]
-    assert (order[0, 0] > 0.97).all()  # learned places: order every time
-    assert order[1, 0].mean() < order[0, 0].mean() - 0.1  # learned offsets: not
+    assert (order[0, 0] > 0.9).all()  # learned places: order every time
+    assert order[1, 0].min() < 0.7  # learned offsets: not
+    assert order[1, 0].mean() < order[0, 0].mean()
     assert (span[1, 0] > 0.98).all()  # and span every time
     assert span[0, 0].mean() < span[1, 0].mean()  # where places miss some ends
     assert (order[1, 1:] > 0.97).all()  # waves of an offset: both
     assert (span[1, 1:] > 0.98).all()
-    assert np.ptp(order[0, 1]) > 0.2  # waves added to the words: anything on order
+    assert order[0, 1].min() < 0.9  # waves added to the words: not with every seed
     assert span[0, 1].mean() < min(span[0, 0].mean(), span[1, 0].mean())
-    for right in (order, span):  # frequencies that learn, beside those that don't
-        change = np.abs(right[:, 2].mean(-1) - right[:, 1].mean(-1))
-        assert (change <= np.ptp(right[:, 1:], axis=-1).max(-1)).all()
 
 
 def test_a_dot_for_each_training_and_a_bar_for_each_mean(data):
