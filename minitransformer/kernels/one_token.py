@@ -5,18 +5,23 @@
     behind    x ← x + y W_o + b_o                               or x + y + b_o, where there is no W_o
               x ← x + f(LN(x) W₁ + b₁) W₂ + b₂                     or (f(LN(x) W₁ + b₁) ⊙ (LN(x) W₃ + b₃)) W₂ + b₂
 
-For softmax attention, dense or to the keys of a pattern, the core is here too, and all blocks are one call: K and V get one row
-more, in the room that the state has, and y = softmax(q Kᵀ/√d) V, head by head.
+Two kinds of core are here too, and all blocks are one call:
 
-Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here a
-block is two calls and its core's step, with one row of a table that says where its arrays are. (An array takes 0.3 µs to hand
-over; a block has 16 to 30.) What is left is the reading of the weights. These loops are for pre-norm blocks whose attention says
-what its projections are, with heads or without (attention/projected.py); any other goes part by part, and gives the same numbers.
+    softmax attention    dense, or to the keys of a pattern: K and V get one row more, in the room that the state has, and
+                         y = softmax(q Kᵀ/√d) V, head by head
+    memories             sums of features, or a matrix that fades and is corrected (step.py): the states of all blocks are slices
+                         of one array, and the next ones of a new array
+
+Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here
+they are one for all blocks, with tables that say where arrays are. (An array takes 0.3 µs to hand over; a block has 16 to 30.)
+What is left is the reading of the weights. Around any other core a block is two calls. All this is for pre-norm blocks whose
+attention says what its projections are, with heads or without (attention/projected.py); any other goes part by part, and gives
+the same numbers.
 """
 
 import ctypes
 import math
-from itertools import repeat
+from itertools import chain, repeat
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -190,10 +195,10 @@ def convolve_heads(X, first, theta, bias, tail, after):
 
 @compiled
 def through_memories(
-    X, rows, cores, way, numbers, S, z, tails, S_after, z_after, tails_after,
+    X, rows, cores, way, numbers, S, beside, S_after, beside_after,
     d, cos, sin, position, interleaved, hidden, eps, centre, kind, gate,
 ):  # fmt: skip
-    """X (B, D) through all blocks, whose cores have memories: S (blocks, B·H, r, d), and z or what a convolution sees again.
+    """X (B, D) through all blocks, whose cores have memories: S (blocks, B·H, r, d), and `beside` it z or rows that were before.
 
     way      heads of values, and of keys; the features, or −1 for a memory with gates. Then of such a one: columns of its logits
              for a head, the gate behind it or −1; and whether that comes before the norm, whether the speed is learned, and steps
@@ -209,14 +214,17 @@ def through_memories(
         if kind_of_features >= 0:
             Y = sum_one(
                 *(Q.reshape(B * H, d), K.reshape(B * H, d), V.reshape(B * H, 1, d), learned(core, DIRECTIONS, X)),
-                *(S[n], z[n], kind_of_features, numbers[0], numbers[1], numbers[5], S_after[n], z_after[n]),
+                *(S[n], beside[n].reshape(S[n].shape[:2]), kind_of_features, numbers[0], numbers[1], numbers[5]),
+                *(S_after[n], beside_after[n].reshape(S[n].shape[:2])),
             )
         else:
-            if len(tails) > 0:
-                theta, bias = learned(core, THETA, X), learned(core, BIAS, X)[0]
-                convolve_heads(Q, 0, theta, bias, tails[n], tails_after[n])
-                convolve_heads(K, G, theta, bias, tails[n], tails_after[n])
-                convolve_heads(V, 2 * G, theta, bias, tails[n], tails_after[n])
+            theta, bias = learned(core, THETA, X), learned(core, BIAS, X)[0]
+            if theta.size > 0:
+                shape = B, H + 2 * G, theta.shape[1] - 1, d
+                past, after = beside[n].reshape(shape), beside_after[n].reshape(shape)
+                convolve_heads(Q, 0, theta, bias, past, after)
+                convolve_heads(K, G, theta, bias, past, after)
+                convolve_heads(V, 2 * G, theta, bias, past, after)
             write, x = of_heads(of_all, to_streams, B, H, writes), of_heads(of_all, to_x, B, H, w)
             Y = write_one(
                 *(Q, K, V, write, x, learned(core, SPEED, X)[0, 0], learned(core, SHIFT, X)[0, 0]),
@@ -396,7 +404,7 @@ def known(block: Any, params: tuple[Any, ...]) -> Known:
     The streams of a core stand in a dict, whose arrays a reader may have replaced: their ids have to be the same, too.
     """
     streams = [s for own in params for s in (getattr(own.attention, "streams", None) or {}).values()]
-    key = id(block), *map(id, params), *(id(X) for s in streams for X in s)
+    key = id(block), *map(id, params), *map(id, chain.from_iterable(streams))
     if (found := _looked_at.get(key)) is None:
         while _looked_at and sum(len(one.params) for one in list(_looked_at.values())) + len(params) > KEPT:
             _looked_at.pop(next(iter(_looked_at)), None)
@@ -442,7 +450,7 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
         return None
     (m, end), (eps, centre, kind, gate) = (states[0].length, states[0].end), _network(block)
     Y = through_blocks(
-        *(X.reshape(-1, block.width), found.rows, rooms, *_seen(attention.core, end, m), end),
+        *(for_reading(X.reshape(-1, block.width)), found.rows, rooms, *_seen(attention.core, end, m), end),
         *(G, d, *found.angles(m - 1), block.ffn.hidden, eps, centre, 1 / math.sqrt(d), kind, gate),
     )
     return Y.reshape(X.shape), states
@@ -461,19 +469,14 @@ def _through_memories(
     parts = [part for part in zip(*states, strict=True) if isinstance(part[0], np.ndarray)]
     if len(parts) != len(own.shapes):
         return None
-    held = [found.together(part, (*batch, *shape)) for part, shape in zip(parts, own.shapes, strict=True)]
+    held: list[Any] = [found.together(part, (*batch, *shape)) for part, shape in zip(parts, own.shapes, strict=True)]
     if any(X is None for X in held):
         return None
     after = [np.empty_like(X) for X in held]
-    H, no_z, no_tails = attention.heads, np.empty((0, 0, 0), found.dtype), np.empty((0, 0, 0, 0, 0), found.dtype)
 
-    def for_loop(S: Array, *others: Array) -> tuple[Array, Array, Array]:
-        S = S.reshape(len(S), len(rows) * H, *S.shape[-2:])
-        if not others:
-            return S, no_z, no_tails
-        if sums:
-            return S, others[0].reshape(*S.shape[:3]), no_tails
-        return S, no_z, others[0].reshape(len(S), len(rows), *others[0].shape[-3:])
+    def for_loop(S: Array, *beside: Array) -> tuple[Array, Array]:
+        rows_of_heads = S.reshape(len(S), len(rows) * attention.heads, *S.shape[-2:])
+        return rows_of_heads, (beside[0] if beside else S[:, :0]).reshape(len(S), -1)
 
     eps, centre, kind, gate = network
     X = through_memories(
@@ -492,13 +495,14 @@ def _through_memories(
 def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
     """`Block.step` of all blocks, which are like this one, for one token of each of a few samples, whatever their core is.
 
-    Each block is two calls around its core; None if they can't be.
+    All are one call if their cores have memories that loops know; else each is two calls around its core. None if they can't be.
     """
     batch, found = X.shape[:-2], _known_for(block, params, X)
     lengths = {0 if state is None else state.length for state in states}
-    if found is None or len(rows := X.reshape(-1, block.width)) > FEW or len(lengths) > 1:
+    if found is None or len(rows := for_reading(X.reshape(-1, block.width))) > FEW or len(lengths) > 1:
         return None
     attention, hidden, network = block.attention, block.ffn.hidden, _network(block)
+    mixed = attention.mixed
     (eps, centre, kind, gate), angles, places, longer = network, found.angles(lengths.pop()), [], []
     if found.memories is not None and None not in states:
         done = _through_memories(found, found.memories, rows, batch, states, angles, network)
@@ -511,6 +515,6 @@ def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any
         of_all = before(rows, row, found.projections[0].width, *angles, eps, centre)
         arrays = [of_all[start:stop].reshape(shape) for start, stop, shape in places]
         Y, state = attention._go_on(own.attention, arrays, state)
-        rows = behind(rows, for_reading(Y.reshape(len(rows), attention.mixed)), row, hidden, eps, centre, kind, gate)
+        rows = behind(rows, for_reading(Y.reshape(len(rows), mixed)), row, hidden, eps, centre, kind, gate)
         longer.append(state)
     return rows.reshape(X.shape), tuple(longer)

@@ -173,6 +173,19 @@ def test_memories_of_all_blocks_are_one_call(attention, dtype, tier, monkeypatch
     assert len(calls) == 3
 
 
+def test_blocks_that_follow_one_another_and_are_the_same_are_one_call(tier, monkeypatch):
+    """As in models with softmax attention in every third block: of three kinds of call there is one for each run of blocks."""
+    stack, params, X, states = with_memories(("gla", "gla", "softmax"), depth=6)
+    whole, _ = stack(params, X, causal=True)
+    called = []
+    for name in ("through_memories", "through_blocks"):
+        call = getattr(loops(), name)
+        monkeypatch.setattr(loops(), name, lambda *a, name=name, call=call: called.append(name) or call(*a))
+    Y, _ = stack.step(params, X[:, 4:5], states)
+    assert np.allclose(Y, whole[:, 4:5], atol=1e-12 * np.abs(whole).max())
+    assert called == ["through_memories", "through_blocks"] * 2
+
+
 @pytest.mark.parametrize("attention", MEMORIES)
 def test_a_memory_goes_on_in_two_ways(attention, tier):
     """A state is not changed, also where the next one was put beside it, and one that was put together of two is taken."""
@@ -221,6 +234,17 @@ def test_what_a_core_has_learned_is_read_where_it_is(attention, tier, monkeypatc
         assert loops().known(stack.blocks[0], (other,)).memories is None
         with pytest.raises((ValueError, TypeError)):
             stack.blocks[0].step(other, X[:, 4:5], states[1])
+
+
+@pytest.mark.parametrize("attention", ["softmax", "gla", "moba"])
+def test_rows_that_nobody_may_write_to_take_no_other_loop(attention, tier):
+    stack, params, X, states = with_memories(attention)
+    Y, _ = stack.step(params, X[:, 4:5], states)
+    names = "through_blocks", "through_memories", "before", "behind"
+    compiled = [len(getattr(loops(), name).signatures) for name in names]
+    X.setflags(write=False)
+    np.testing.assert_array_equal(stack.step(params, X[:, 4:5], states)[0], Y)
+    assert [len(getattr(loops(), name).signatures) for name in names] == compiled
 
 
 @pytest.mark.parametrize("path", ["W_o", "W_v", "streams.gate.W", "streams.gate.b"])
