@@ -130,7 +130,7 @@ class GatedDelta(Memory):
         entries = Entries(scale * Q, K, V, beta, log_decay)
         return entries, GatesPullback(q, k, dbeta, scale, speed, log_decay, pullback, wide)
 
-    def for_loops(self, params: GatedDeltaParams, d: int, first: int = 0) -> tuple[WriteAndRead, NormAndGate]:
+    def for_loops(self, params: GatedDeltaParams, d: int, first: int) -> tuple[WriteAndRead, NormAndGate]:
         """`prepare` and `finish` of one token, as data for compiled loops: −ln α = e^A softplus(…), β, q and k of norm one."""
         numbers = {"reach": self.reach, "unit": 1e-6, "scale": self.d**-0.5}
         how = WriteAndRead(params.A, params.b, params.W, learned=True, **numbers)

@@ -116,7 +116,7 @@ class GLA(Memory):
         closed, gates = softplus(-logits)
         return Entries(scale * Q, K, V, None, -closed / self.root), RootPullback(scale, self.root, gates, wide)
 
-    def for_loops(self, params: GLAParams, d: int, first: int = 0) -> tuple[WriteAndRead, NormAndGate]:
+    def for_loops(self, params: GLAParams, d: int, first: int) -> tuple[WriteAndRead, NormAndGate]:
         """`prepare` and `finish` of one token, as data for compiled loops: −ln α = softplus(−(x W_1 W_2 + b)) / root."""
         how = WriteAndRead(np.array([1 / self.root]), params.b, params.W, -1.0, scale=self.d**-0.5)
         return how, NormAndGate(params.gain)

@@ -236,7 +236,7 @@ class Memory(Core):
     def finish(self, params: Any, Y: Array, V: Array, gate: Array) -> tuple[Array, Any]:
         raise TypeError(f"{type(self).__name__} does not say what it makes of Y")
 
-    def for_loops(self, params: Any, d: int, first: int = 0) -> tuple[WriteAndRead, NormAndGate] | None:
+    def for_loops(self, params: Any, d: int, first: int) -> tuple[WriteAndRead, NormAndGate] | None:
         """`prepare` and `finish` of one token, as data for compiled loops; None if these have to be called."""
         return None
 
@@ -268,7 +268,11 @@ class Memory(Core):
         (Q, K, V), convolve = self._convolve(params, None, Q, K, V, before=state.rows)
         rows = None if convolve is None else convolve.rows[..., Q.shape[-2] :, :].copy()
         after = state.length + Q.shape[-2]
-        if Q.shape[-2] == 1 and (loops := loops_in("step")) and (how := self.for_loops(params, K.shape[-1])):
+        if (
+            Q.shape[-2] == 1
+            and (loops := loops_in("step"))
+            and (how := self.for_loops(params, K.shape[-1], state.length))
+        ):
             Y, S = loops.write_and_read(Q, K, V, gates, state.S, how[0])
             return loops.finish(Y, V, gate, how[1]), MemoryState(S, after, rows)
         Y, S = self.prepare(params, Q, K, V, *gates)[0].repeated().step(state.S)

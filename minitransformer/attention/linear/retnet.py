@@ -82,7 +82,7 @@ class RetNet(Memory):
     def _speed(self) -> Array:
         return -np.log(retention_decays(self.heads))
 
-    def for_loops(self, params: NoParams, d: int, first: int = 0) -> tuple[WriteAndRead, NormAndGate]:
+    def for_loops(self, params: NoParams, d: int, first: int) -> tuple[WriteAndRead, NormAndGate]:
         """`prepare` and `finish` of one token, as data for compiled loops: −ln γ_h, and a gain of one."""
         return WriteAndRead(self._speed, scale=self.d**-0.5), NormAndGate(np.ones(d))
 

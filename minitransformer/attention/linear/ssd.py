@@ -113,7 +113,7 @@ class SSD(Memory):
         log_decay, wide = -speed * delta, delta[..., None]
         return Entries(Q, K, wide * V, None, log_decay), StepPullback(V, wide, speed, log_decay, pullback)
 
-    def for_loops(self, params: SSDParams, d: int, first: int = 0) -> tuple[WriteAndRead, NormAndGate]:
+    def for_loops(self, params: SSDParams, d: int, first: int) -> tuple[WriteAndRead, NormAndGate]:
         """`prepare` and `finish` of one token, as data for compiled loops.
 
         −ln a = e^A Δ, and Δ v is written; to what is read D v is added, then come the gate and the norm.
