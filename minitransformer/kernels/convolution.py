@@ -21,12 +21,15 @@ from minitransformer.arrays import for_reading
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.few_rows import product
+from minitransformer.kernels.pointwise import GATES, open_gate
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
-from minitransformer.kernels.tiles import dot
+from minitransformer.kernels.tiles import dot, rows_of
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
 ROWS = 64  # tokens of a task
+SIGMOID = GATES["sigmoid"]
 SMALL = 2**16  # multiply-adds; what has fewer is done before a second thread is awake
 LOG2E = math.log2(math.e)
 
@@ -128,15 +131,29 @@ def convolve(X, S, left, first, weighs, A, Y, queue):
 
 
 @compiled
-def convolve_last(X, S):
-    """y (B, H, w) of the last of the K tokens X (B, K, H, w), by the softmax of S (B, H, K), or (1, H, K) for all samples."""
-    A, Y = np.empty(S.shape, S.dtype), np.zeros((len(X), X.shape[2], X.shape[3]), X.dtype)
+def convolve_last(A, B, past, kernel, dynamic, after):
+    """y (B, D) of one token v = σ(a) ⊙ b; fills `after`, the rows for the next one: the last K − 1 of `past` (B, K − 1, D) and v.
+
+    kernel    logits of the weights, (1, H, K); if `dynamic`, (D, H, K), and the logits are v times that
+    """
+    (samples, D), (_, H, K) = A.shape, kernel.shape
+    V, Y, width = np.empty(A.shape, A.dtype), np.zeros(A.shape, A.dtype), D // H
+    open_gate(SIGMOID, A.reshape(-1), B.reshape(-1), V.reshape(-1))
+    S = kernel
+    if dynamic:
+        S = product(V, kernel.reshape(D, H * K), np.zeros(H * K, A.dtype)).reshape(samples, H, K)
+    weights = np.empty(S.shape, S.dtype)
     for b in range(len(S)):
-        weigh(S[b], A[b])
-    for b in range(len(X)):
-        for h in range(X.shape[2]):
-            for k in range(X.shape[1]):
-                add_one(A[b % len(A), h, k], X[b, k, h], Y[b, h])
+        weigh(S[b], weights[b])
+    for b in range(samples):
+        for k in range(K):
+            row = past[b, k] if k < K - 1 else V[b]
+            for h in range(H):
+                head = h * width
+                add_one(weights[b % len(S), h, k], rows_of(row, head, head + width), rows_of(Y[b], head, head + width))
+            if k > 0:
+                for c in range(D):
+                    after[b, k - 1, c] = row[c]
     return Y
 
 
@@ -219,10 +236,22 @@ class ConvolvePullback(Pullback):
         return dX.reshape(self.X.shape), unbroadcast(dA, self.A.shape)
 
 
-def last_of(X: Array, S: Array) -> Array:
-    """y (*batch, 1, H, w) of the last of K tokens X (*batch, K, H, w), by the softmax of S, (H, K) or (*batch, H, K)."""
-    S = for_reading(S.reshape(S.size // max(math.prod(S.shape[-2:]), 1), *S.shape[-2:]))
-    return convolve_last(_texts(X), S).reshape(*X.shape[:-3], 1, *X.shape[-2:])
+def last_of(A: Array, B: Array, past: Array, kernel: Array) -> tuple[Array, Array]:
+    """y of one token σ(a) ⊙ b, from a and b (*batch, 1, D), and the K − 1 rows before the next one; `past` are those before this.
+
+    kernel   logits of the weights (H, K), or (D, H, K) if they are the token times this
+    raises   ValueError for rows or weights of another shape or dtype
+    """
+    (*batch, _, D), (*own, H, K) = A.shape, kernel.shape
+    fits = past.shape == (*batch, K - 1, D) and own in ([], [D]) and {X.dtype for X in (B, past, kernel)} == {A.dtype}
+    if not fits:
+        raise ValueError(
+            f"state: rows {past.shape} of {past.dtype} do not fit tokens {A.shape} and weights {kernel.shape}"
+        )
+    n, after = math.prod(batch), np.empty(past.shape, past.dtype)
+    given = A.reshape(n, D), B.reshape(n, D), past.reshape(n, K - 1, D), kernel.reshape(-1, H, K)
+    Y = convolve_last(*map(for_reading, given), len(own) > 0, after.reshape(n, K - 1, D))
+    return Y.reshape(A.shape), after
 
 
 def depthwise(

@@ -72,9 +72,10 @@ def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
             start, stop = block * BLOCK, min((block + 1) * BLOCK, n)
             behind, before, last = met[h, block + 1], met[h, block], stop - start
             if gates == len(behind):
-                total[last] = behind
+                for c in range(gates):
+                    total[last, c] = behind[c]
             else:
-                total[last] = behind.sum()
+                total[last, 0] = behind.sum()
             for t in range(stop - 1, start - 1, -1):
                 away = dk[h, t]
                 if looked_up.shape[1] > 0:

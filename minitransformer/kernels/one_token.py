@@ -5,19 +5,25 @@
     behind    x ← x + y W_o + b_o                               or x + y + b_o, where there is no W_o
               x ← x + f(LN(x) W₁ + b₁) W₂ + b₂                     or (f(LN(x) W₁ + b₁) ⊙ (LN(x) W₃ + b₃)) W₂ + b₂
 
-For softmax attention, dense or to the keys of a pattern, the core is here too, and all blocks are one call: K and V get one row
-more, in the room that the state has, and y = softmax(q Kᵀ/√d) V, head by head.
+Two kinds of core are here too, and all blocks are one call:
 
-Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here a
-block is two calls and its core's step, with one row of a table that says where its arrays are. (An array takes 0.3 µs to hand
-over; a block has 16 to 30.) What is left is the reading of the weights. These loops are for pre-norm blocks whose attention says
-what its projections are, with heads or without (attention/projected.py); any other goes part by part, and gives the same numbers.
+    softmax attention    dense, or to the keys of a pattern: K and V get one row more, in the room that the state has, and
+                         y = softmax(q Kᵀ/√d) V, head by head
+    memories             sums of features, or a matrix that fades and is corrected (step.py): the states of all blocks are slices
+                         of one array, and the next ones of a new array
+
+Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here
+they are one for all blocks, with tables that say where arrays are. (An array takes 0.3 µs to hand over; a block has 16 to 30.)
+What is left is the reading of the weights. Around any other core a block is two calls. All this is for pre-norm blocks whose
+attention says what its projections are, with heads or without (attention/projected.py); any other goes part by part, and gives
+the same numbers.
 """
 
 import ctypes
 import math
+from itertools import chain, repeat
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -28,8 +34,9 @@ from minitransformer.arrays import FEW, for_reading
 from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.few_queries import attend_to_seen
 from minitransformer.kernels.few_rows import KINDS, gated_layers, norm_rows, product, two_layers
-from minitransformer.kernels.pointwise import GATES
-from minitransformer.kernels.tiles import put
+from minitransformer.kernels.pointwise import GATES, LOG2E, sigma
+from minitransformer.kernels.step import FEATURES, LEAST, SMALL, finish_one, number_of, sum_one, write_one
+from minitransformer.kernels.tiles import put, rows_of
 from minitransformer.typing import Array
 
 EPS = 1e-6  # of `rms_norm`, which makes queries and keys of length √d
@@ -148,7 +155,104 @@ def through_blocks(
     return X
 
 
+# What a core has learned stands in a table of its own: of each array the address and three axes, in front 1 where it has fewer.
+SPEED, SHIFT, WIDE, GAIN, SKIP, THETA, BIAS, DIRECTIONS = range(8)
+
+
+@inside
+def of_heads(of_all, start, B, heads, d):
+    """The rows of heads, (B, heads, d), that begin at this number."""
+    return rows_of(of_all, start, start + B * heads * d).reshape(B, heads, d)
+
+
+@inside
+def learned(core, which, like):
+    """An array of a core, with three axes."""
+    address, first, rows, columns = core[which]
+    return carray(at(address, like), (first, rows, columns))
+
+
+@inside
+def convolve_heads(X, first, theta, bias, tail, after):
+    """x ← swish(Σ_s θ_s ⊙ x_{t−τ+1+s} + b) for the heads of X (B, heads, d), in place: those from `first` on of all.
+
+    The τ − 1 rows before x are in `tail` (B, all heads, τ − 1, d), and those before the next token come into `after`.
+    """
+    one, base, last = X.dtype.type(1), X.dtype.type(-LOG2E), theta.shape[1] - 1
+    for b in range(len(X)):
+        for h in range(X.shape[1]):
+            x, weights, past, sums = X[b, h], theta[first + h], tail[b, first + h], np.zeros(X.shape[2], X.dtype)
+            for s in range(last):
+                for c in range(len(x)):
+                    sums[c] += weights[s, c] * past[s, c]
+                    after[b, first + h, s, c] = past[s + 1, c] if s + 1 < last else x[c]
+            for c in range(len(x)):
+                y = sums[c] + weights[last, c] * x[c]
+                if len(bias) > 0:
+                    y += bias[first + h, c]
+                x[c] = y * sigma(y, one, base)
+
+
+@compiled
+def through_memories(
+    X, rows, cores, way, numbers, S, beside, S_after, beside_after,
+    d, cos, sin, position, interleaved, hidden, eps, centre, kind, gate,
+):  # fmt: skip
+    """X (B, D) through all blocks, whose cores have memories: S (blocks, B·H, r, d), and `beside` it z or rows that were before.
+
+    way      heads of values, and of keys; the features, or −1 for a memory with gates. Then of such a one: columns of its logits
+             for a head, the gate behind it or −1; and whether that comes before the norm, whether the speed is learned, and steps
+    numbers  a and b of the features, or those of `WriteAndRead`; at 4 the ε of the norm, at 5 the least denominator
+    """
+    B, H, G, kind_of_features, w, opens = len(X), way[0], way[1], way[2], way[3], way[4]
+    to_q, to_k, to_streams = B * H * d, B * (H + G) * d, B * (H + 2 * G) * d
+    writes = 1 if kind_of_features < 0 and numbers[2] > 0 else 0
+    to_x, to_gate = to_streams + B * H * writes, to_streams + B * H * (writes + w)
+    for n in range(len(rows)):
+        of_all, core = before(X, rows[n], d, cos, sin, position, interleaved, eps, centre), cores[n]
+        V, Q, K = of_heads(of_all, 0, B, H, d), of_heads(of_all, to_q, B, G, d), of_heads(of_all, to_k, B, G, d)
+        if kind_of_features >= 0:
+            Y = sum_one(
+                *(Q.reshape(B * H, d), K.reshape(B * H, d), V.reshape(B * H, 1, d), learned(core, DIRECTIONS, X)),
+                *(S[n], beside[n].reshape(S[n].shape[:2]), kind_of_features, numbers[0], numbers[1], numbers[5]),
+                *(S_after[n], beside_after[n].reshape(S[n].shape[:2])),
+            )
+        else:
+            theta, bias = learned(core, THETA, X), learned(core, BIAS, X)[0]
+            if theta.size > 0:
+                shape = B, H + 2 * G, theta.shape[1] - 1, d
+                past, after = beside[n].reshape(shape), beside_after[n].reshape(shape)
+                convolve_heads(Q, 0, theta, bias, past, after)
+                convolve_heads(K, G, theta, bias, past, after)
+                convolve_heads(V, 2 * G, theta, bias, past, after)
+            write, x = of_heads(of_all, to_streams, B, H, writes), of_heads(of_all, to_x, B, H, w)
+            Y = write_one(
+                *(Q, K, V, write, x, learned(core, SPEED, X)[0, 0], learned(core, SHIFT, X)[0, 0]),
+                *(learned(core, WIDE, X)[0], S[n], numbers[0], numbers[1], numbers[2], numbers[3]),
+                *(way[6] > 0, way[7] > 0, S_after[n]),
+            )
+            if opens >= 0:
+                gain, skip = learned(core, GAIN, X)[0, 0], learned(core, SKIP, X)[0, 0]
+                opener, heads = of_heads(of_all, to_gate, B, H, d), Y.reshape(B, H, d)
+                Y = finish_one(heads, V, opener, gain, skip, numbers[4], opens, way[5] > 0).reshape(B * H, 1, d)
+        X = behind(X, Y.reshape(B, H * d), rows[n], hidden, eps, centre, kind, gate)
+    return X
+
+
 # ------------------------------------------------------------------------------------- what is known of the arrays
+
+
+class Memories(NamedTuple):
+    """What `through_memories` takes of the cores of some blocks; and the shapes of the arrays of a state, behind its batch.
+
+    held     arrays that `cores` has the addresses of, and that nobody else may hold
+    """
+
+    cores: Array
+    way: Array
+    numbers: Array
+    shapes: list[tuple[int, ...]]
+    held: list[Any]
 
 
 class Known:
@@ -166,6 +270,8 @@ class Known:
         self.rows: Any = None if None in found else np.array(found, np.int64)
         self.cos = self.sin = np.empty((0, 0), self.dtype)
         self.last: tuple[Any, list[Array], Array] = None, [], np.empty((0, 0), np.int64)
+        self.memories = self._memories() if self.rows is not None and block.of_memories else None
+        self.left: list[tuple[list[Array], Array]] = []  # the arrays of the last states, of each block and of all
 
     def _row(self, params: Any) -> list[int] | None:
         D, hidden, attention = self.block.width, self.block.ffn.hidden, params.attention
@@ -193,6 +299,36 @@ class Known:
         return (
             X.ctypes.data if X is not None and X.shape == shape and X.dtype == self.dtype and X.flags.carray else None
         )
+
+    def _memories(self) -> Memories | None:
+        """What is known of the cores; None if one has to be called, or an array of theirs is not as it should be."""
+        attention, cores, held = self.block.attention, [], []
+        columns = [p.columns for p in self.projections]
+        for own in (params.attention.core for params in self.params):
+            if (how := attention.core.for_loops(own, attention.d, 0)) is None:
+                return None
+            found = _of_features if len(how) > 2 else _of_gates
+            wanted, arrays, allowed, way, numbers, shapes = found(how, attention, own, columns, self.dtype)
+            fits = columns == wanted and all(X.shape in some for X, some in zip(arrays, allowed, strict=True))
+            places = [self._place(X, X.shape) for X in arrays]
+            if not fits or None in places:
+                return None
+            axes = ([1] * (3 - X.ndim) + list(X.shape) for X in arrays)
+            cores.append([[place, *three] for place, three in zip(places, axes, strict=True)])
+            held += arrays
+        way, numbers = np.array([attention.heads, attention._key_heads, *way]), np.array(numbers, self.dtype)
+        return Memories(np.array(cores, np.int64), way, numbers, shapes, held)
+
+    def together(self, parts: tuple[Any, ...], shape: tuple[int, ...]) -> Array | None:
+        """The same part of the state of each block in one array, (blocks, *shape), as the last call has left it, or a copy.
+
+        None if a part has another shape or dtype.
+        """
+        for before, whole in self.left:
+            if whole.shape[1:] == shape and all(map(is_, parts, before)):
+                return whole
+        fits = all(type(X) is np.ndarray and X.shape == shape and X.dtype == self.dtype for X in parts)
+        return np.stack(parts) if fits else None
 
     def angles(self, position: int) -> tuple[Array, Array, int, bool]:
         """cos and sin (positions, pairs), up to this position at least; the position; whether pairs are interleaved."""
@@ -224,6 +360,41 @@ class Known:
         return rooms
 
 
+def _of_features(how: Any, attention: Any, own: Any, columns: list[int], dtype: Any) -> tuple[Any, ...]:
+    """Of `Features`: columns of the projections, arrays of the core with their shapes, and then what `Memories` says."""
+    H, d, r, none = attention.heads, attention.d, number_of(how, attention.d), np.empty(0, dtype)
+    W = np.empty((1, 0, d), dtype) if how.W is None else how.W
+    arrays, allowed = (
+        [none] * DIRECTIONS + [W],
+        [{(0,)}] * DIRECTIONS + [{(1, *W.shape[1:-1], d), (H, *W.shape[1:-1], d)}],
+    )
+    numbers = how.a, how.b, 0, 0, 0, LEAST[dtype]
+    return [H * d] * 3, arrays, allowed, [FEATURES[how.kind], 0, -1, 0, 0, 0], numbers, [(H, r, d), (H, r)]
+
+
+def _of_gates(how: Any, attention: Any, own: Any, columns: list[int], dtype: Any) -> tuple[Any, ...]:
+    """Of a `WriteAndRead`, and the `NormAndGate` behind it or None: the same."""
+    (writes, behind), H, G, d = how, attention.heads, attention._key_heads, attention.d
+    none, taps, rows = np.empty(0, dtype), getattr(attention.core, "taps", None), 2 * G + H
+    w = sum(columns[3 + (writes.reach > 0) : len(columns) - (behind is not None)]) // H
+    wanted = [H * d, G * d, G * d] + [H] * (writes.reach > 0) + [H * w] * (w > 0) + [H * d] * (behind is not None)
+    speed, shift, W = writes.arrays(dtype)
+    gain, skip = (none, none) if behind is None else behind.arrays(dtype)
+    theta, bias = (none, None) if taps is None else own.kernel
+    bias = np.empty((0, 0), dtype) if bias is None else bias
+    shapes_of_logits = {(H * d,), (H * w, H * d)} if len(W) else {(H,) if w else (0,), (0, 0)}
+    allowed = [
+        *({(1,), (H,)}, shapes_of_logits, shapes_of_logits, {(d,), (H * d,)} if behind else {(0,)}, {(0,), (H,)}),
+        *({(0,)} if taps is None else {(rows, taps, d)}, {(0, 0), (rows, d)}, {(0,)}),
+    ]
+    way = [-1, w, -1, False, writes.learned, writes.steps]
+    if behind is not None:
+        way[2:4] = GATES[behind.gate], behind.gate_first
+    numbers = *writes.numbers, 0 if behind is None else behind.eps, LEAST[dtype]
+    shapes = [(H, d, d)] + ([] if taps is None else [(rows, taps - 1, d)])
+    return wanted, [speed, shift, W, gain, skip, theta, bias, none], allowed, way, numbers, shapes
+
+
 _looked_at: dict[tuple[int, ...], Known] = {}
 
 
@@ -233,7 +404,7 @@ def known(block: Any, params: tuple[Any, ...]) -> Known:
     The streams of a core stand in a dict, whose arrays a reader may have replaced: their ids have to be the same, too.
     """
     streams = [s for own in params for s in (getattr(own.attention, "streams", None) or {}).values()]
-    key = id(block), *map(id, params), *(id(X) for s in streams for X in s)
+    key = id(block), *map(id, params), *map(id, chain.from_iterable(streams))
     if (found := _looked_at.get(key)) is None:
         while _looked_at and sum(len(one.params) for one in list(_looked_at.values())) + len(params) > KEPT:
             _looked_at.pop(next(iter(_looked_at)), None)
@@ -279,23 +450,64 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
         return None
     (m, end), (eps, centre, kind, gate) = (states[0].length, states[0].end), _network(block)
     Y = through_blocks(
-        *(X.reshape(-1, block.width), found.rows, rooms, *_seen(attention.core, end, m), end),
+        *(for_reading(X.reshape(-1, block.width)), found.rows, rooms, *_seen(attention.core, end, m), end),
         *(G, d, *found.angles(m - 1), block.ffn.hidden, eps, centre, 1 / math.sqrt(d), kind, gate),
     )
     return Y.reshape(X.shape), states
 
 
+def _through_memories(
+    found: Known, own: Memories, rows: Array, batch: tuple[int, ...], states: tuple[Any, ...], angles: Any, network: Any
+) -> tuple[Array, Any] | None:
+    """X (B, D) after all blocks, whose cores have the memories in `states`, and the longer states; None if it can't be."""
+    attention, numbers, sums, length = found.block.attention, own.numbers, own.way[2] >= 0, states[0].length
+    if sums:  # of features, which may depend on the position
+        how = attention.core.for_loops(found.params[0].attention.core, attention.d, length)
+        if how is None or len(rows) * math.prod(own.shapes[0]) > SMALL:
+            return None
+        numbers = np.array([how.a, how.b, *numbers[2:]], found.dtype)
+    parts = [part for part in zip(*states, strict=True) if isinstance(part[0], np.ndarray)]
+    if len(parts) != len(own.shapes):
+        return None
+    held: list[Any] = [found.together(part, (*batch, *shape)) for part, shape in zip(parts, own.shapes, strict=True)]
+    if any(X is None for X in held):
+        return None
+    after = [np.empty_like(X) for X in held]
+
+    def for_loop(S: Array, *beside: Array) -> tuple[Array, Array]:
+        rows_of_heads = S.reshape(len(S), len(rows) * attention.heads, *S.shape[-2:])
+        return rows_of_heads, (beside[0] if beside else S[:, :0]).reshape(len(S), -1)
+
+    eps, centre, kind, gate = network
+    X = through_memories(
+        *(rows, found.rows, own.cores, own.way, numbers, *for_loop(*held), *for_loop(*after)),
+        *(attention.d, *angles, found.block.ffn.hidden, eps, centre, kind, gate),
+    )
+    found.left, fields = [(list(X), X) for X in after], []
+    left = iter(found.left)
+    for field in states[0]:
+        fields.append(
+            next(left)[0] if isinstance(field, np.ndarray) else repeat(length + 1 if field is not None else None)
+        )
+    return X, tuple(map(type(states[0]), *fields))
+
+
 def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
     """`Block.step` of all blocks, which are like this one, for one token of each of a few samples, whatever their core is.
 
-    Each block is two calls around its core; None if they can't be.
+    All are one call if their cores have memories that loops know; else each is two calls around its core. None if they can't be.
     """
     batch, found = X.shape[:-2], _known_for(block, params, X)
     lengths = {0 if state is None else state.length for state in states}
-    if found is None or len(rows := X.reshape(-1, block.width)) > FEW or len(lengths) > 1:
+    if found is None or len(rows := for_reading(X.reshape(-1, block.width))) > FEW or len(lengths) > 1:
         return None
-    attention, hidden, (eps, centre, kind, gate) = block.attention, block.ffn.hidden, _network(block)
-    angles, places, longer = found.angles(lengths.pop()), [], []
+    attention, hidden, network = block.attention, block.ffn.hidden, _network(block)
+    mixed = attention.mixed
+    (eps, centre, kind, gate), angles, places, longer = network, found.angles(lengths.pop()), [], []
+    if found.memories is not None and None not in states:
+        done = _through_memories(found, found.memories, rows, batch, states, angles, network)
+        if done is not None:
+            return done[0].reshape(X.shape), done[1]
     for p in found.projections:
         start, axes = places[-1][1] if places else 0, () if p.heads is None else (p.heads,)
         places.append((start, start + len(rows) * p.columns, (*batch, *axes, 1, p.width)))
@@ -303,6 +515,6 @@ def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any
         of_all = before(rows, row, found.projections[0].width, *angles, eps, centre)
         arrays = [of_all[start:stop].reshape(shape) for start, stop, shape in places]
         Y, state = attention._go_on(own.attention, arrays, state)
-        rows = behind(rows, for_reading(Y.reshape(len(rows), attention.mixed)), row, hidden, eps, centre, kind, gate)
+        rows = behind(rows, for_reading(Y.reshape(len(rows), mixed)), row, hidden, eps, centre, kind, gate)
         longer.append(state)
     return rows.reshape(X.shape), tuple(longer)

@@ -21,7 +21,7 @@ import numpy as np
 from minitransformer.arrays import for_reading, heads
 from minitransformer.kernels.compiling import compiled, inlined
 from minitransformer.kernels.few_queries import add_four
-from minitransformer.kernels.few_rows import norm_rows
+from minitransformer.kernels.few_rows import norm_rows, product
 from minitransformer.kernels.norms_and_loss import squares, total
 from minitransformer.kernels.pointwise import GATES, open_gate
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
@@ -128,44 +128,46 @@ def to_unit(x, added):
 
 
 @compiled
-def write_one(Q, K, V, write, logits, speed, S, unit, scale, reach, steps):
-    """(y, S) of each head after one token, (B·H, 1, dv) and (B·H, d, dv); a row of Q and of K (B, G, d) is for H/G heads of V.
+def write_one(Q, K, V, write, x, speed, shift, W, S, unit, scale, reach, sign, learned, steps, after):
+    """y of each head after one token, (B·H, 1, dv), and its state in `after`; a row of Q and K (B, G, d) is for H/G heads of V.
 
-    α is exp(−speed softplus(logits)), or exp(−speed) if logits have no columns. β is reach σ(write); with reach 0 nothing is
-    corrected. unit, scale and steps are those of `WriteAndRead` in linear/memory.py.
+    The logits are x (B, H, w) + shift, or x W + shift if there is a W. α is exp(−speed softplus(± logits)), or exp(−speed) if x
+    has no columns. β is reach σ(write); with reach 0 nothing is corrected. Of all else see `WriteAndRead` in linear/memory.py.
     """
     H, dv, d, sharing, heads = V.shape[1], V.shape[2], Q.shape[2], V.shape[1] // Q.shape[1], V.shape[0] * V.shape[1]
     zero, half, one = V.dtype.type(0), V.dtype.type(0.5), V.dtype.type(1)
+    rows = x.reshape(len(V), H * x.shape[2])
+    logits = product(rows, W, shift).reshape(heads, W.shape[1] // H) if len(W) > 0 else x.reshape(heads, x.shape[2])
     q, k, v = np.empty((heads, 1, d), V.dtype), np.empty((heads, 1, d), V.dtype), np.empty((heads, 1, dv), V.dtype)
-    alpha = np.empty((heads, 1, max(logits.shape[2], 1)), V.dtype)
+    alpha = np.empty((heads, 1, max(logits.shape[1], 1)), V.dtype)
     beta = np.empty((heads, 1 if reach > 0 else 0), V.dtype)
     for i in range(heads):
         b, h = i // H, i % H
-        g, x = h // sharing, logits[b, h]
+        g, own, rate = h // sharing, logits[i], speed[h % len(speed)]
         of_q = scale * to_unit(Q[b, g], unit) if unit >= zero else scale
         of_k = to_unit(K[b, g], unit) if unit >= zero else one
-        step = softplus(x[0], zero) if steps else one
+        if learned:
+            rate = np.exp(rate)
+        alpha[i, 0, 0] = np.exp(-rate)
+        step = one
+        for c in range(len(own)):
+            fades = softplus(sign * (own[c] if len(W) > 0 else own[c] + shift[h]), zero)
+            alpha[i, 0, c] = np.exp(-rate * fades)
+            if steps:
+                step = fades
         for c in range(d):
             q[i, 0, c], k[i, 0, c] = of_q * Q[b, g, c], of_k * K[b, g, c]
         for c in range(dv):
             v[i, 0, c] = step * V[b, h, c]
-        alpha[i, 0, 0] = np.exp(-speed[h])
-        for c in range(len(x)):
-            alpha[i, 0, c] = np.exp(-speed[h] * softplus(x[c], zero))
         if reach > 0:
             beta[i, 0] = reach * (half + half * np.tanh(half * write[b, h, 0]))
-    Y, after, nothing, queue = (
-        np.zeros(v.shape, V.dtype),
-        np.empty(S.shape, V.dtype),
-        beta[:, :0].copy(),
-        np.zeros(2, np.int64),
-    )
+    Y, nothing, queue = np.zeros(v.shape, V.dtype), beta[:, :0].copy(), np.zeros(2, np.int64)
     recur(q, k, v, beta, alpha, S, nothing, zero, zero, after, nothing, Y, queue)
-    return Y, after
+    return Y
 
 
 @compiled
-def finish_one(Y, V, G, skip, gain, eps, gate, gate_first):
+def finish_one(Y, V, G, gain, skip, eps, gate, gate_first):
     """norm(y + D v) ⊙ f(g), or norm((y + D v) ⊙ f(g)) if `gate_first`; Y is changed.
 
     skip    D (H,), or (0,): nothing is added
@@ -174,7 +176,8 @@ def finish_one(Y, V, G, skip, gain, eps, gate, gate_first):
     shift, g = np.zeros(len(gain), Y.dtype), G.reshape(-1)
     for h in range(len(skip)):
         for b in range(len(Y)):
-            Y[b, h] += skip[h] * V[b, h]
+            for c in range(Y.shape[2]):
+                Y[b, h, c] += skip[h] * V[b, h, c]
     if gate_first:
         open_gate(gate, g, Y.reshape(-1), Y.reshape(-1))
     Z = norm_rows(Y.reshape(-1, len(gain)), gain, shift, eps, False)
@@ -234,32 +237,44 @@ def features(kind, x, W, a, b, query, f):
 
 
 @compiled
-def sum_one(Q, K, V, W, S, z, kind, a, b, least):
-    """(y, S, z) of each head after one token, from the features of its query and key, (B, d): y = φ(q)ᵀ S / φ(q)ᵀ z."""
+def sum_one(Q, K, V, W, S, z, kind, a, b, least, after, z_after):
+    """y = φ(q)ᵀ S / φ(q)ᵀ z of each head after one token, from its query and key, (B, d); its state in `after` and `z_after`."""
     B, r = z.shape
     F = np.empty((2, B, 1, r), V.dtype)
     for i in range(2 * B):
         query, h = i < B, i % B
         features(kind, Q[h] if query else K[h], W[h % len(W)], a, b, query, F[i // B, h, 0])
-    Y, after, z_after = np.zeros(V.shape, V.dtype), np.empty(S.shape, V.dtype), np.empty(z.shape, V.dtype)
-    nothing, no_decay, queue = np.empty((B, 0), V.dtype), np.empty((B, 1, 0), V.dtype), np.zeros(2, np.int64)
-    recur(F[0], F[1], V, nothing, no_decay, S, z, least, V.dtype.type(0), after, z_after, Y, queue)
-    return Y, after, z_after
+    Y, nothing, no_decay = np.zeros(V.shape, V.dtype), np.empty((B, 0), V.dtype), np.empty((B, 1, 0), V.dtype)
+    recur(F[0], F[1], V, nothing, no_decay, S, z, least, V.dtype.type(0), after, z_after, Y, np.zeros(2, np.int64))
+    return Y
 
 
-def write_and_read(Q: Array, K: Array, V: Array, S: Array, how: Any) -> tuple[Array, Array]:
+def write_and_read(Q: Array, K: Array, V: Array, streams: Any, S: Array, how: Any) -> tuple[Array, Array]:
     """(Y, S after it) of one token, from a memory that is S before; `how` is a `WriteAndRead` of linear/memory.py.
 
+    streams  what β is made of, if it is made, and then the x of the logits, if there are logits
     raises   ValueError for a state of another shape or dtype
     """
     if (S.shape, S.dtype) != (wanted := ((*V.shape[:-2], K.shape[-1], V.shape[-1]), V.dtype)):
         raise ValueError(f"state: S {S.shape} of {S.dtype} should be {wanted[0]} of {V.dtype}")
-    B, number = math.prod(V.shape[:-3]), V.dtype.type
-    rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, how.write, how.logits))
-    speed, held = for_reading(how.speed.astype(V.dtype, copy=False)), for_reading(S.reshape(-1, *S.shape[-2:]))
-    numbers = number(how.unit), number(how.scale), number(how.reach), how.steps
-    Y, after = write_one(*rows, speed, held, *numbers)
-    return Y.reshape(V.shape), after.reshape(S.shape)
+    B, nothing, number = math.prod(V.shape[:-3]), V[..., :0], V.dtype.type
+    write, x = (*([] if how.reach else [nothing]), *streams, nothing)[:2]
+    rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, write, x))
+    learned, numbers, after = (
+        map(for_reading, how.arrays(V.dtype)),
+        map(number, how.numbers),
+        np.empty(S.shape, S.dtype),
+    )
+    Y = write_one(*rows, *learned, heads(S), *numbers, how.learned, how.steps, heads(after))
+    return Y.reshape(V.shape), after
+
+
+def number_of(how: Any, d: int) -> int:
+    """How many features `how` makes of d numbers."""
+    if how.kind == "powers":
+        return int(sum(d**p for p in range(how.times + 1)))
+    each = {"elu": d, "cosine": 2 * d, "neighbours": 2 * d, "exponentials": 0 if how.W is None else how.W.shape[-2]}
+    return int(each[how.kind]) * how.times
 
 
 def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, how: Any) -> tuple[Array, Array, Array] | None:
@@ -267,25 +282,24 @@ def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, how: Any) -> 
 
     None for what has to go the usual way: a state that takes two threads, or of another shape, or another dtype.
     """
-    heads, d, times = V.shape[:-2], K.shape[-1], how.times
+    heads, d, r = V.shape[:-2], K.shape[-1], number_of(how, K.shape[-1])
     W = np.empty((1, 0, d), V.dtype) if how.W is None else how.W
-    if how.kind == "powers":
-        r = sum(d**p for p in range(times + 1))
-    else:
-        r = {"elu": d, "cosine": 2 * d, "neighbours": 2 * d * times, "exponentials": W.shape[-2] * times}[how.kind]
     fits = {X.dtype for X in (Q, K, V, S, z, W)} == {V.dtype} and W.shape[::2] in ((1, d), (*heads[-1:], d))
     if not fits or S.size > SMALL or (S.shape, z.shape) != ((*heads, r, V.shape[-1]), (*heads, r)):
         return None
     B, number = math.prod(heads), V.dtype.type
     q, k = (for_reading(X.reshape(B, d)) for X in (Q, K))
     held = (for_reading(X) for X in (V.reshape(B, 1, V.shape[-1]), W, S.reshape(B, r, V.shape[-1]), z.reshape(B, r)))
-    Y, after, z_after = sum_one(q, k, *held, FEATURES[how.kind], number(how.a), number(how.b), LEAST[V.dtype])
-    return Y.reshape(V.shape), after.reshape(S.shape), z_after.reshape(z.shape)
+    after, z_after, numbers = np.empty(S.shape, S.dtype), np.empty(z.shape, z.dtype), (number(how.a), number(how.b))
+    Y = sum_one(
+        q, k, *held, FEATURES[how.kind], *numbers, LEAST[V.dtype], after.reshape(B, r, -1), z_after.reshape(B, r)
+    )
+    return Y.reshape(V.shape), after, z_after
 
 
 def finish(Y: Array, V: Array, G: Array, how: Any) -> Array:
     """Norm and gate of what one token has read, Y in its shape; `how` is a `NormAndGate` of linear/memory.py."""
     B = math.prod(V.shape[:-3])
     y, v, g = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Y, V, G))
-    skip, gain, eps = for_reading(how.skip), for_reading(how.gain), V.dtype.type(how.eps)
-    return finish_one(y, v, g, skip, gain, eps, GATES[how.gate], how.gate_first).reshape(V.shape)
+    learned, gate = map(for_reading, how.arrays(V.dtype)), (V.dtype.type(how.eps), GATES[how.gate], how.gate_first)
+    return finish_one(y, v, g, *learned, *gate).reshape(V.shape)

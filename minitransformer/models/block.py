@@ -13,6 +13,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention import Mixer, MultiHeadAttention, Sinks, SoftmaxAttention
+from minitransformer.attention.kernel_attention import FeatureAttention
+from minitransformer.attention.linear import DeltaRule
+from minitransformer.attention.linear.memory import Memory
 from minitransformer.attention.projected import Projected
 from minitransformer.checks import choose, frozen
 from minitransformer.functional import dropout, loops_in
@@ -280,6 +283,17 @@ class Block(OldFieldsRefused):
         if isinstance(core, Sinks):
             return core.rotate is None and core.encoding is None
         return isinstance(core, SoftmaxAttention) and replace(core, pattern=None, norm=None) == SoftmaxAttention()
+
+    @cached_property
+    def of_memories(self) -> bool:
+        """Whether one loop may do the whole block: as `of_heads`, and its core has a memory and says what it is to loops."""
+        attention = self.attention
+        if not (self.of_heads and isinstance(attention, MultiHeadAttention)):
+            return False
+        steps = FeatureAttention.step, Memory.step, DeltaRule.step
+        return (
+            type(attention.core).step in steps and attention.core.gate is None and attention._groups == attention.heads
+        )
 
     @checked
     def step(

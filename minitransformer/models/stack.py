@@ -5,6 +5,7 @@ normalised the sum that its blocks have built up.
 """
 
 from functools import cached_property, reduce
+from itertools import pairwise
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -215,25 +216,30 @@ class Stack:
         return X if params.norm is None else self.blocks[0]._norm.value(params.norm, X), states
 
     @cached_property
-    def _alike(self) -> bool:
-        """Whether all blocks are the same, and loops can do what is around their cores."""
-        return all(
-            block.of_heads and type(block).step is Block.step and block == self.blocks[0] for block in self.blocks
-        )
+    def _runs(self) -> list[tuple[Block, slice]]:
+        """Blocks that follow one another, are the same, and have loops around their cores: one of them, and where they are."""
+        alike = [block.of_heads and block == before for before, block in pairwise(self.blocks)]
+        starts = [0, *(k for k, same in enumerate(alike, 1) if not same), self.depth]
+        return [(self.blocks[k], slice(k, end)) for k, end in pairwise(starts)]
 
     def _through_blocks(
         self, params: tuple[BlockParams, ...], X: Array, states: tuple[Any, ...]
     ) -> tuple[Array, tuple[Any, ...]]:
-        if X.shape[-2] == 1 and self._alike and (loops := loops_in("one_token")):
-            done, all_blocks = None, (self.blocks[0], params, X, states)
-            if self.blocks[0].usual and None not in states:
-                done = loops.one_token(*all_blocks)
-            if done or (done := loops.around_core(*all_blocks)):
-                return done
-        longer = []
-        for block, own, state in zip(self.blocks, params, states, strict=True):
-            X, state = block.step(own, X, state)
-            longer.append(state)
+        longer: list[Any] = []
+        loops = loops_in("one_token") if X.shape[-2] == 1 else None
+        for block, run in self._runs:
+            blocks, done = (block, params[run], X, states[run]), None
+            if loops and block.of_heads and type(block).step is Block.step:
+                if block.usual and None not in states[run]:
+                    done = loops.one_token(*blocks)
+                done = done or loops.around_core(*blocks)
+            if done:
+                X, after = done
+                longer += after
+                continue
+            for own, state in zip(params[run], states[run], strict=True):
+                X, state = block.step(own, X, state)
+                longer.append(state)
         return X, tuple(longer)
 
     def refuse(self, *, causal: bool, absolute: Any = None) -> None:

@@ -322,10 +322,6 @@ class Convolution(Projected):
     def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, Any]:
         raise TypeError(f"{type(self).__name__} does not say how it convolves")
 
-    def _logits(self, V: Array, kernel: Array) -> Array:
-        """S of one token, (*batch, H, K), or (H, K) if it is the same for all."""
-        return kernel
-
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> ConvolutionParams:
         """Matrices uniform on ±√(3/D), which keeps the variance of a row, and logits that begin small; biases zero."""
         D, a = self.width, np.sqrt(3 / self.width)
@@ -357,17 +353,15 @@ class Convolution(Projected):
     ) -> tuple[Array, ConvolutionState]:
         """O(K D) for one new token."""
         A, B = arrays
-        V, _ = gated(A, B, "sigmoid")
-        n = V.shape[-2]
-        before = np.zeros((*V.shape[:-2], self.taps - 1, self.width), V.dtype) if state is None else state.rows
-        length = 0 if state is None else state.length
-        rows = np.concatenate([before, V], -2)
-        heads = rows.reshape(*rows.shape[:-1], self.heads, self.width // self.heads)
+        n, length = A.shape[-2], 0 if state is None else state.length
+        before = np.zeros((*A.shape[:-2], self.taps - 1, self.width), A.dtype) if state is None else state.rows
         if n == 1 and not (self.renormalise and length < self.taps - 1) and (loops := loops_in("convolution")):
-            C = loops.last_of(heads, self._logits(V, params.kernel)).reshape(V.shape)
-        else:
-            choices = Choices(True, self.renormalise, None, 0.0, None, length, heads[..., : self.taps - 1, :, :])
-            C, _ = self._convolve(V, params.kernel, choices)
+            C, rows = loops.last_of(A, B, before, params.kernel)
+            return C, ConvolutionState(rows, length + 1)
+        V, _ = gated(A, B, "sigmoid")
+        rows = np.concatenate([before, V], -2)
+        heads = before.reshape(*before.shape[:-1], self.heads, self.width // self.heads)
+        C, _ = self._convolve(V, params.kernel, Choices(True, self.renormalise, None, 0.0, None, length, heads))
         return C, ConvolutionState(rows[..., n:, :].copy(), length + n)
 
 
@@ -420,10 +414,6 @@ class DynamicConvolution(Convolution):
     def _kernel(self, rng: np.random.Generator) -> Array:
         a = np.sqrt(6 / (self.width + self.heads * self.taps))
         return rng.uniform(-a, a, (self.width, self.heads, self.taps))
-
-    def _logits(self, V: Array, kernel: Array) -> Array:
-        S = V @ as_one_axis(kernel, 1)
-        return S.reshape(*V.shape[:-2], *kernel.shape[1:])
 
     def _convolve(self, V: Array, kernel: Array, choices: Choices) -> tuple[Array, DynamicConvolutionPullback]:
         return _dynamic(V, kernel, choices)

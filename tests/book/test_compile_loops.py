@@ -13,7 +13,7 @@ from minitransformer.book import compile_loops
 from tests.fresh_python import fresh_python
 
 OF_ONE_TOKEN = (
-    *("norm_rows", "two_layers", "attend_plainly", "through_blocks", "three_views"),
+    *("norm_rows", "two_layers", "attend_plainly", "through_blocks", "through_memories", "three_views"),
     *("read_best", "attend_biased", "convolve_last"),
 )
 

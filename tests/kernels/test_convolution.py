@@ -85,3 +85,16 @@ def test_scores_of_any_size_and_rows_without_a_tap():
     np.testing.assert_array_equal(pullback.A[0, :, 0], [[0.5, 0.5, 0], [0, 0, 0], [0, 1, 0]])
     np.testing.assert_array_equal(Y[0, :, 0, 0], [0.5, 0, 1])
     assert not pullback(Y)[1][0, 1].any()
+
+
+@pytest.mark.parametrize("change", ["rows", "taps", "channels", "dtype"])
+def test_one_token_refuses_rows_and_weights_that_do_not_fit(change):
+    from minitransformer.kernels.convolution import last_of
+
+    A, B, past = np.ones((2, 1, 6)), np.ones((2, 1, 6)), np.ones((2, 2, 6))
+    kernel = {"rows": np.ones((4, 3, 3)), "taps": np.ones((3, 4)), "channels": np.ones((5, 3, 3))}.get(
+        change, np.ones((3, 3))
+    )
+    assert last_of(A, B, past, np.ones((6, 3, 3)))[1].shape == past.shape
+    with pytest.raises(ValueError, match="do not fit"):
+        last_of(A, B, past.astype(np.float32) if change == "dtype" else past, kernel)

@@ -143,6 +143,110 @@ def test_around_any_core_it_is_the_block_part_by_part(options, dtype, tier, monk
         assert np.allclose(fast, other, atol=(5e-5 if dtype == np.float32 else 1e-12) * np.abs(other).max())
 
 
+MEMORIES = [
+    *("linear", "taylor", "performer:kind=hyperbolic", "cosformer", "dpfp", "delta:reach=2", "retnet", "gla", "ssd"),
+    *("gated-delta:channelwise=True,key_heads=2", "gated-delta:taps=1", "ssd:taps=4,key_heads=1"),
+]
+
+
+def with_memories(attention, dtype=np.float64, depth=3):
+    stack = LanguageModel(40, 96, width=24, depth=depth, heads=4, hidden=10, attention=attention).body
+    X = np.random.default_rng(0).standard_normal((2, 7, 24)).astype(dtype)
+    params = some(stack, dtype)
+    return stack, params, X, stack.step(params, X[:, :4])[1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("attention", MEMORIES)
+def test_memories_of_all_blocks_are_one_call(attention, dtype, tier, monkeypatch):
+    stack, params, X, states = with_memories(attention, dtype)
+    whole, _ = stack(params, X, causal=True)
+    calls, call, rows = [], loops().through_memories, []
+    monkeypatch.setattr(loops(), "through_memories", lambda *a: calls.append(a) or call(*a))
+    for t in range(4, 7):
+        Y, states = stack.step(params, X[:, t : t + 1], states)
+        rows.append(Y)
+    assert np.allclose(
+        np.concatenate(rows, 1), whole[:, 4:], atol=(5e-5 if dtype == np.float32 else 1e-12) * np.abs(whole).max()
+    )
+    assert [state.length for state in states] == [7] * 3
+    assert len(calls) == 3
+
+
+def test_blocks_that_follow_one_another_and_are_the_same_are_one_call(tier, monkeypatch):
+    """As in models with softmax attention in every third block: of three kinds of call there is one for each run of blocks."""
+    stack, params, X, states = with_memories(("gla", "gla", "softmax"), depth=6)
+    whole, _ = stack(params, X, causal=True)
+    called = []
+    for name in ("through_memories", "through_blocks"):
+        call = getattr(loops(), name)
+        monkeypatch.setattr(loops(), name, lambda *a, name=name, call=call: called.append(name) or call(*a))
+    Y, _ = stack.step(params, X[:, 4:5], states)
+    assert np.allclose(Y, whole[:, 4:5], atol=1e-12 * np.abs(whole).max())
+    assert called == ["through_memories", "through_blocks"] * 2
+
+
+@pytest.mark.parametrize("attention", MEMORIES)
+def test_a_memory_goes_on_in_two_ways(attention, tier):
+    """A state is not changed, also where the next one was put beside it, and one that was put together of two is taken."""
+    stack, params, X, states = with_memories(attention)
+    first, after = stack.step(params, X[:, 4:5], states)
+    stack.step(params, X[:, 5:6], after)
+    other, _ = stack.step(params, -X[:, 4:5], states)
+    again, _ = stack.step(params, X[:, 4:5], states)
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    _, longer = stack.step(params, X[:, 4:5], after)
+    _, other = stack.step(params, -X[:, 4:5], after)
+    mixed, _ = stack.step(params, X[:, 6:], (longer[0], *other[1:]))
+    copied = (state._replace(S=state.S.copy()) for state in (longer[0], *other[1:]))
+    np.testing.assert_array_equal(mixed, stack.step(params, X[:, 6:], tuple(copied))[0])
+
+
+@pytest.mark.parametrize("attention", MEMORIES)
+@pytest.mark.parametrize("change", ["shape", "dtype", "heads", "batch"])
+def test_no_memory_of_another_form(attention, change, tier):
+    stack, params, X, states = with_memories(attention)
+    _, states = stack.step(params, X[:, 4:5], states)
+    S = states[1].S
+    S = {"shape": S[..., :-1], "dtype": S.astype(np.float32), "heads": S[:, 1:], "batch": S[:1]}[change]
+    with pytest.raises((ValueError, TypeError)):
+        stack.step(params, X[:, 5:6], (states[0], states[1]._replace(S=S), states[2]))
+
+
+@pytest.mark.parametrize("attention", ["gla", "ssd:taps=2", "gated-delta"])
+def test_what_a_core_has_learned_is_read_where_it_is(attention, tier, monkeypatch):
+    """An array that is written to between two tokens is read anew; one of another size goes the usual way, and is refused."""
+    stack, params, X, states = with_memories(attention)
+    before, _ = stack.step(params, X[:, 4:5], states)
+    core = params.blocks[1].attention.core
+    core.b[...] += 1
+    fast, _ = stack.step(params, X[:, 4:5], states)
+    monkeypatch.setattr(loops(), "around_core", lambda *_: None)
+    slow, _ = stack.step(params, X[:, 4:5], states)
+    assert (fast != before).any()
+    np.testing.assert_allclose(fast, slow, atol=1e-12 * np.abs(slow).max())
+    monkeypatch.undo()
+    for name in ("b", "gain", "kernel.theta"):
+        if name.startswith("kernel") and getattr(core, "kernel", None) is None:
+            continue
+        other = tree_set(params.blocks[1], f"attention.core.{name}", tree_get(core, name)[..., 1:].copy())
+        assert loops().known(stack.blocks[0], (other,)).memories is None
+        with pytest.raises((ValueError, TypeError)):
+            stack.blocks[0].step(other, X[:, 4:5], states[1])
+
+
+@pytest.mark.parametrize("attention", ["softmax", "gla", "moba"])
+def test_rows_that_nobody_may_write_to_take_no_other_loop(attention, tier):
+    stack, params, X, states = with_memories(attention)
+    Y, _ = stack.step(params, X[:, 4:5], states)
+    names = "through_blocks", "through_memories", "before", "behind"
+    compiled = [len(getattr(loops(), name).signatures) for name in names]
+    X.setflags(write=False)
+    np.testing.assert_array_equal(stack.step(params, X[:, 4:5], states)[0], Y)
+    assert [len(getattr(loops(), name).signatures) for name in names] == compiled
+
+
 @pytest.mark.parametrize("path", ["W_o", "W_v", "streams.gate.W", "streams.gate.b"])
 def test_nothing_past_the_door_of_another_core(path, tier):
     """What a loop would read beyond its end is refused where it goes part by part."""

@@ -107,6 +107,10 @@ class DeltaRule(Core):
         Y, memory = delta_rule(Q, K, V, where_it_is(seen, beta))
         return Y, DeltaCorePullback(q, k, gate, memory, seen)
 
+    def for_loops(self, params: NoParams, d: int, first: int) -> tuple[WriteAndRead, None] | None:
+        """One token as data for compiled loops: nothing fades, and there is no norm behind; None for features."""
+        return (WriteAndRead(np.zeros(1), reach=self.reach, unit=1e-6 * d), None) if self.nu is None else None
+
     def step(
         self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: DeltaState | None = None
     ) -> tuple[Array, DeltaState]:
@@ -114,9 +118,9 @@ class DeltaRule(Core):
         if state is None:
             r = K.shape[-1] if self.nu is None else 2 * self.nu * K.shape[-1]
             state = DeltaState(np.zeros((*K.shape[:-2], r, V.shape[-1]), K.dtype), 0)
-        if self.nu is None and Q.shape[-2] == 1 and V.ndim > 2 and (loops := loops_in("step")):
-            how = WriteAndRead(np.zeros(V.shape[-3]), V[..., :0], streams[0], self.reach, unit=1e-6 * K.shape[-1])
-            Y, S = loops.write_and_read(Q, K, V, state.S, how)
+        how = self.for_loops(params, K.shape[-1], state.length)
+        if how and Q.shape[-2] == 1 and V.ndim > 2 and (loops := loops_in("step")):
+            Y, S = loops.write_and_read(Q, K, V, streams, state.S, how[0])
             return Y, DeltaState(S, state.length + 1)
         (Q, _), (K, _), (beta, _) = self.rows(Q), self.rows(K), opened(streams[0][..., 0], self.reach)
         Y, S = delta_rule_step(Q, K, V, beta, state.S)

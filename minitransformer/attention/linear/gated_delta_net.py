@@ -20,8 +20,8 @@ from minitransformer.attention.linear.memory import Entries, Memory, NormAndGate
 from minitransformer.attention.linear.short_convolution import Kernel, drawn, refuse_uneven
 from minitransformer.attention.linear.ssd import speeds, time_offsets
 from minitransformer.checks import frozen
-from minitransformer.functional import affine, sigmoid, silu, softplus
-from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
+from minitransformer.functional import sigmoid, silu, softplus
+from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array
@@ -130,15 +130,11 @@ class GatedDelta(Memory):
         entries = Entries(scale * Q, K, V, beta, log_decay)
         return entries, GatesPullback(q, k, dbeta, scale, speed, log_decay, pullback, wide)
 
-    def for_loops(self, params: GatedDeltaParams, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate]:
+    def for_loops(self, params: GatedDeltaParams, d: int, first: int) -> tuple[WriteAndRead, NormAndGate]:
         """`prepare` and `finish` of one token, as data for compiled loops: −ln α = e^A softplus(…), β, q and k of norm one."""
-        write, x = streams
-        if params.W is None:
-            logits = x + params.b[:, None, None]
-        else:
-            logits = split_heads(affine(merge_heads(x), params.W, params.b), self.heads)
-        how = WriteAndRead(np.exp(params.A), logits, write, self.reach, unit=1e-6, scale=self.d**-0.5)
-        return how, NormAndGate(params.gain, params.gain[:0], "sigmoid" if self.channelwise else "silu", eps=self.eps)
+        numbers = {"reach": self.reach, "unit": 1e-6, "scale": self.d**-0.5}
+        how = WriteAndRead(params.A, params.b, params.W, learned=True, **numbers)
+        return how, NormAndGate(params.gain, gate="sigmoid" if self.channelwise else "silu", eps=self.eps)
 
     def finish(self, params: GatedDeltaParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
         """RMS norm of Y ⊙ swish(gate), or ⊙ σ(gate) where there is one α for each channel."""

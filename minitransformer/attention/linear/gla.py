@@ -23,7 +23,7 @@ from minitransformer.attention.linear.memory import (
 )
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
-from minitransformer.functional import affine, linear, silu, softplus
+from minitransformer.functional import linear, silu, softplus
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -116,11 +116,10 @@ class GLA(Memory):
         closed, gates = softplus(-logits)
         return Entries(scale * Q, K, V, None, -closed / self.root), RootPullback(scale, self.root, gates, wide)
 
-    def for_loops(self, params: GLAParams, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate]:
+    def for_loops(self, params: GLAParams, d: int, first: int) -> tuple[WriteAndRead, NormAndGate]:
         """`prepare` and `finish` of one token, as data for compiled loops: −ln α = softplus(−(x W_1 W_2 + b)) / root."""
-        x = split_heads(affine(merge_heads(streams[0]), params.W, params.b), self.heads)
-        how = WriteAndRead(np.full(self.heads, 1 / self.root), -x, V[..., :0], scale=self.d**-0.5)
-        return how, NormAndGate(params.gain, params.gain[:0])
+        how = WriteAndRead(np.array([1 / self.root]), params.b, params.W, -1.0, scale=self.d**-0.5)
+        return how, NormAndGate(params.gain)
 
     def finish(self, params: GLAParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GainPullback]:
         """RMS norm of Y ⊙ swish(gate)."""

@@ -71,42 +71,62 @@ class Entries(NamedTuple):
         return gated_delta_step(self.Q, self.K, self.V, self.beta, self.log_decay, S)
 
 
-class WriteAndRead(NamedTuple):
-    """How a compiled loop decays, writes and reads a memory for one token. What a core does not have is an array `X[..., :0]`.
+def _there(X: Array | None, dtype: Any, axes: int = 1) -> Array:
+    """X in this dtype; None as an array of nothing."""
+    return np.empty((0,) * axes, dtype) if X is None else X.astype(dtype, copy=False)
 
-    speed        of each head, (H,)
-    logits       (*batch, H, 1, 0, 1 or d): α = exp(−speed softplus(logits)), or exp(−speed) without logits
-    write        (*batch, H, 1, 0 or 1), for β = reach σ(write)
-    reach        the largest β; if 0, nothing is corrected
+
+class WriteAndRead(NamedTuple):
+    """How a compiled loop decays, writes and reads a memory for one token.
+
+    speed        of each head, (H,), or (1,) of all; `learned`: its logarithm
+    shift, W     the logits of α are x + shift, (H,); or x W + shift, (H·d,), all heads side by side; None where there are none
+    sign         α = exp(−speed softplus(sign · logits)), or exp(−speed) without logits
+    reach        the largest β, which is reach σ(write); if 0, nothing is corrected
     unit         queries and keys x are divided by √(‖x‖² + unit); −1 if they are not
     scale        what queries are multiplied by after that
     steps        whether softplus(logits) v is written in place of v
     """
 
     speed: Array
-    logits: Array
-    write: Array
+    shift: Array | None = None
+    W: Array | None = None
+    sign: float = 1.0
+    learned: bool = False
     reach: float = 0.0
     unit: float = -1.0
     scale: float = 1.0
     steps: bool = False
+
+    def arrays(self, dtype: Any) -> tuple[Array, Array, Array]:
+        """speed, shift and W, for a loop."""
+        return _there(self.speed, dtype), _there(self.shift, dtype), _there(self.W, dtype, 2)
+
+    @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """The numbers, in the order in which a loop takes them."""
+        return self.unit, self.scale, self.reach, self.sign
 
 
 class NormAndGate(NamedTuple):
     """What a compiled loop makes of y + D v: its RMS norm ⊙ f(g), or the RMS norm of (y + D v) ⊙ f(g) if `gate_first`.
 
     gain         of the norm, (d,) for each head, or (H·d,) for all heads together
-    skip         D (H,), or (0,) where nothing is added
+    skip         D (H,); None where nothing is added
     gate         f, by name
     gate_first   whether the gate comes before the norm
     eps          of the norm
     """
 
     gain: Array
-    skip: Array
+    skip: Array | None = None
     gate: Literal["silu", "sigmoid"] = "silu"
     gate_first: bool = False
     eps: float = 1e-5
+
+    def arrays(self, dtype: Any) -> tuple[Array, Array]:
+        """gain and skip, for a loop."""
+        return _there(self.gain, dtype), _there(self.skip, dtype)
 
 
 class NormAndGatePullback(Pullback):
@@ -216,7 +236,7 @@ class Memory(Core):
     def finish(self, params: Any, Y: Array, V: Array, gate: Array) -> tuple[Array, Any]:
         raise TypeError(f"{type(self).__name__} does not say what it makes of Y")
 
-    def for_loops(self, params: Any, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate] | None:
+    def for_loops(self, params: Any, d: int, first: int) -> tuple[WriteAndRead, NormAndGate] | None:
         """`prepare` and `finish` of one token, as data for compiled loops; None if these have to be called."""
         return None
 
@@ -248,8 +268,12 @@ class Memory(Core):
         (Q, K, V), convolve = self._convolve(params, None, Q, K, V, before=state.rows)
         rows = None if convolve is None else convolve.rows[..., Q.shape[-2] :, :].copy()
         after = state.length + Q.shape[-2]
-        if Q.shape[-2] == 1 and (loops := loops_in("step")) and (how := self.for_loops(params, V, *gates)):
-            Y, S = loops.write_and_read(Q, K, V, state.S, how[0])
+        if (
+            Q.shape[-2] == 1
+            and (loops := loops_in("step"))
+            and (how := self.for_loops(params, K.shape[-1], state.length))
+        ):
+            Y, S = loops.write_and_read(Q, K, V, gates, state.S, how[0])
             return loops.finish(Y, V, gate, how[1]), MemoryState(S, after, rows)
         Y, S = self.prepare(params, Q, K, V, *gates)[0].repeated().step(state.S)
         return self.finish(params, Y, V, gate)[0], MemoryState(S, after, rows)

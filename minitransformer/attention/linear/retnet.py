@@ -82,11 +82,9 @@ class RetNet(Memory):
     def _speed(self) -> Array:
         return -np.log(retention_decays(self.heads))
 
-    def for_loops(self, params: NoParams, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate]:
+    def for_loops(self, params: NoParams, d: int, first: int) -> tuple[WriteAndRead, NormAndGate]:
         """`prepare` and `finish` of one token, as data for compiled loops: −ln γ_h, and a gain of one."""
-        gain, nothing = np.ones(V.shape[-1], V.dtype), V[..., :0]
-        how = WriteAndRead(self._speed, nothing, nothing, scale=self.d**-0.5)
-        return how, NormAndGate(gain, gain[:0])
+        return WriteAndRead(self._speed, scale=self.d**-0.5), NormAndGate(np.ones(d))
 
     def finish(self, params: NoParams, Y: Array, V: Array, gate: Array) -> tuple[Array, PlainNormPullback]:
         """RMS norm of Y ⊙ swish(gate)."""

@@ -113,12 +113,12 @@ class SSD(Memory):
         log_decay, wide = -speed * delta, delta[..., None]
         return Entries(Q, K, wide * V, None, log_decay), StepPullback(V, wide, speed, log_decay, pullback)
 
-    def for_loops(self, params: SSDParams, V: Array, *streams: Array) -> tuple[WriteAndRead, NormAndGate]:
+    def for_loops(self, params: SSDParams, d: int, first: int) -> tuple[WriteAndRead, NormAndGate]:
         """`prepare` and `finish` of one token, as data for compiled loops.
 
         −ln a = e^A Δ, and Δ v is written; to what is read D v is added, then come the gate and the norm.
         """
-        how = WriteAndRead(np.exp(params.A), streams[0] + params.b[:, None, None], V[..., :0], steps=True)
+        how = WriteAndRead(params.A, params.b, learned=True, steps=True)
         return how, NormAndGate(params.gain, params.D, gate_first=True)
 
     def finish(self, params: SSDParams, Y: Array, V: Array, gate: Array) -> tuple[Array, GateAndNormPullback]:
