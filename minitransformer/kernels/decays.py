@@ -71,10 +71,8 @@ def between_meetings(q, dq, k, dk, looked_up, met, nothing, Y, queue):
         for block in range(met.shape[1] - 1):
             start, stop = block * BLOCK, min((block + 1) * BLOCK, n)
             behind, before, last = met[h, block + 1], met[h, block], stop - start
-            if gates == len(behind):
-                total[last] = behind
-            else:
-                total[last] = behind.sum()
+            for c in range(gates):
+                total[last, c] = behind[c] if gates == len(behind) else behind.sum()
             for t in range(stop - 1, start - 1, -1):
                 away = dk[h, t]
                 if looked_up.shape[1] > 0:

@@ -287,5 +287,5 @@ def finish(Y: Array, V: Array, G: Array, how: Any) -> Array:
     """Norm and gate of what one token has read, Y in its shape; `how` is a `NormAndGate` of linear/memory.py."""
     B = math.prod(V.shape[:-3])
     y, v, g = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Y, V, G))
-    skip, gain, eps = for_reading(how.skip), for_reading(how.gain), V.dtype.type(how.eps)
+    skip, gain, eps = for_reading(how.skip), for_reading(how.gain), float(how.eps)
     return finish_one(y, v, g, skip, gain, eps, GATES[how.gate], how.gate_first).reshape(V.shape)
