@@ -58,10 +58,9 @@ with suppress(ImportError, AttributeError):
                 found += what_is_counted(context, builder, part, take(value))
         return found
 
-    @functools.cache
-    def defaults(kind: Any) -> dict[str, Any]:
-        """What the options of this kind are where nobody has set them."""
-        return {name: option.default for name, option in kind.options.items()}
+    def all_options(config: Any) -> dict[str, Any]:
+        """`values`: each option as it is set, or else its default."""
+        return {name: config._values.get(name, option.default) for name, option in config.options.items()}
 
     def variables_in(instruction: Any, value: Any) -> list[Any]:
         """`_rec_list_vars`: the variables in a value, in their order."""
@@ -88,7 +87,7 @@ with suppress(ImportError, AttributeError):
         (CPUCodeLibrary, "_optimize_functions", only_lay_out),
         (JITCPUCodegen, "_add_module", add_what_is_called),
         (NRTContext, "get_meminfos", what_is_counted),
-        (TargetConfig, "values", lambda options: defaults(type(options)) | options._values),
+        (TargetConfig, "values", all_options),
         (ir.Inst, "_rec_list_vars", variables_in),
         (InlineWorker, "inline_function", inline_without_copies),
     ]
