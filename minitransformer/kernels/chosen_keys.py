@@ -96,7 +96,7 @@ def keys_of(blocks, block, end, mask, js, slots):
 # -------------------------------------------------------------------------------------------------- forwards
 
 
-@compiled
+@inside
 def read(q, K, V, js, number, p, y):
     """Fill y, and p with the weights, of a query (times scale/ln 2) with the keys js[: number]; return L."""
     top, zero = q.dtype.type(-np.inf), q.dtype.type(0)
@@ -189,7 +189,7 @@ def attend_back(Q, K, V, pairs, lists, block, scale, dY, L, D, dQ, dK, dV, queue
 # -------------------------------------------------------------------------------------------------- the search
 
 
-@compiled
+@inside
 def less(value, place, a, b):
     """Whether entry a of the heap comes before entry b: it has the smaller value or, if they are equal, the later place."""
     return value[a] < value[b] or (value[a] == value[b] and place[a] > place[b])

@@ -64,7 +64,7 @@ def share_of(one, total, tiny):
     return one - one if abs(total) < tiny else one / total
 
 
-@compiled
+@inside
 def take(X, start, end, c0, into):
     """Copy rows start … start + 63 of X, from column c0 on, into a tile; zeros for rows outside 0 … end − 1."""
     columns = min(X.shape[1] - c0, into.shape[1])
@@ -275,7 +275,7 @@ def give(d, start, end, p, X):
             target[c] = d[i, c]
 
 
-@compiled
+@inside
 def turn(X, width, XT):
     """XT = Xᵀ, both in panels of 64 columns; X has `width` columns in all."""
     for p in range(len(X)):

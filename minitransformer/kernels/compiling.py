@@ -4,7 +4,7 @@
     inside       what only compiled functions call: without the code by which Python would call it
     inlined      what is short, or called in one place only: compiled as a part of its caller
     in_loops     a generator, `for task in …` of a loop: kept with that loop alone, as Numba keeps no generator on the disk
-    any_order    a sum whose terms may be added in any order, so that many partial sums stand side by side in a register
+    any_order    as `inside`, a sum in any order of its terms, so that many partial sums stand side by side in a register
 
     contract     a · b + c may be one instruction. No other liberty with arithmetic is given: sums are taken in the order
                  in which they are written (`exp2` needs it), and −∞ and NaN keep their meaning (masks need it).
@@ -169,4 +169,4 @@ compiled = _kept_whole(**_options, fastmath=CONTRACT)
 inside = _kept_whole(**_options, fastmath=CONTRACT, no_cpython_wrapper=True)
 inlined = numba.njit(**_options, fastmath=CONTRACT, inline="always")
 in_loops = numba.njit(**{**_options, "cache": False}, fastmath=CONTRACT)
-any_order = _kept_whole(**_options, fastmath=CONTRACT | {"reassoc"})
+any_order = _kept_whole(**_options, fastmath=CONTRACT | {"reassoc"}, no_cpython_wrapper=True)

@@ -40,7 +40,7 @@ def on_tokens(i, shift, length, taps):
     return min(max(0, shift - i), taps), max(0, min(taps, length + shift - i))
 
 
-@compiled
+@inside
 def weigh(s, a):
     """a = softmax(s) for each head, (H, K); 0 where all of s is −∞. One loop makes the exponentials of all heads."""
     low, zero, base = s.dtype.type(-np.inf), s.dtype.type(0), s.dtype.type(LOG2E)

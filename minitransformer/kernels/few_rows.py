@@ -11,7 +11,7 @@ result, and nothing is remembered for a way back. For each x, W is read once, ro
 import numpy as np
 
 from minitransformer.arrays import FEW
-from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.compiling import compiled, inside
 from minitransformer.kernels.norms_and_loss import squares, total
 from minitransformer.kernels.pointwise import GATES, GELU, GELU_TANH, RELU, activate_some, open_gate
 from minitransformer.typing import Array
@@ -32,7 +32,7 @@ def norm_rows(X, gamma, beta, eps, centre):
     return Y
 
 
-@compiled
+@inside
 def product(X, W, b):
     """X W + b, four rows of W at a time."""
     Y, inner = np.empty((len(X), W.shape[1]), X.dtype), len(W)

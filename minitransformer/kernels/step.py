@@ -180,7 +180,7 @@ def finish_one(Y, V, G, gain, skip, eps, gate, gate_first):
                 Y[b, h, c] += skip[h] * V[b, h, c]
     if gate_first:
         open_gate(gate, g, Y.reshape(-1), Y.reshape(-1))
-    Z = norm_rows(Y.reshape(-1, len(gain)), gain, shift, eps, False)
+    Z = norm_rows(Y.reshape(-1, len(gain)), gain, shift, np.float64(eps), False)
     if not gate_first:
         open_gate(gate, g, Z.reshape(-1), Z.reshape(-1))
     return Z.reshape(Y.shape)

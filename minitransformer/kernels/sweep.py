@@ -163,7 +163,7 @@ def has_found(Y, of_y, t, c0, found, upon):
 # ------------------------------------------------------------------------------------------------ both ends, meetings
 
 
-@compiled
+@inside
 def begin(S, here, memory):
     """M as it is before the first position: zeros or S; no factor of M waits, and nothing written is to enter."""
     M, below, c0 = memory.M, memory.below, here.p * LANES
@@ -180,7 +180,7 @@ def begin(S, here, memory):
                 below[ONE + j] = S[len(S) - 1, c0 + j]
 
 
-@compiled
+@inside
 def end(memory, writes, A, s, s_2, before, here, S):
     """S = M behind the last position, with the factors that still wait and what the last one or two, s and s_2, have written."""
     M, below, W_2, c0 = memory.M, memory.below, writes.W_2, here.p * LANES
@@ -200,7 +200,7 @@ def end(memory, writes, A, s, s_2, before, here, S):
                 z[i] += w * x_2[i] + w_b * x_2b[i]
 
 
-@compiled
+@inside
 def leave(M, w, x, state):
     """state = M + w xᵀ: what M holds when this position has written."""
     for c in range(len(M) // LANES):
@@ -253,7 +253,7 @@ def fetch_ahead(reads, writes, found, t, here):
     fetch(found.Y, t, c0)
 
 
-@compiled
+@inlined
 def sweep(reads, writes, fades, found, here, reverse, upon, begun, loops, meeting, memory):
     """One panel of one head through the text; the arrays are those of the head, and `memory` is as `begin` leaves it.
 
@@ -319,7 +319,7 @@ def memory_for(one):
     return Memory(M.reshape(-1), below.reshape(-1), beside.reshape(AS_M + 1, wide * LANES))
 
 
-@inside
+@inlined
 def through_the_text(one, h, p, loops, meeting, memory):
     """`sweep` for panel p of head h: for 64 rows of it, and then for the next 64."""
     r, w, a, S, _, _, y = borrowed(one)
@@ -350,9 +350,9 @@ def sweeps(loops, one, other, met, queue):
     states = np.empty((max(blocks, 0), one.reads.R.shape[2] * LANES), Y.dtype)
     for task in claimed(queue, len(Y) * panels):
         h, p = task // panels, task % panels
-        through_the_text(one, h, p, loops, Meeting(states, met[h, :0]), memory)
-        if blocks >= 0:
-            through_the_text(other, h, p, loops, Meeting(states, met[h]), memory)
+        for second in range(2 if blocks >= 0 else 1):
+            meeting = Meeting(states, met[h] if second else met[h, :0])
+            through_the_text(other if second else one, h, p, loops, meeting, memory)
 
 
 # ------------------------------------------------------------------------------------------------ called from Python
