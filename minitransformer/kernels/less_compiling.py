@@ -3,8 +3,6 @@
     level     of LLVM's levels of optimisation, the second gives these loops the speed of the third
     passes    LLVM improves each function of a loop before it improves the loop, where all of it is done again
     code      what only loops call is a part of their code: it gets none of its own, which nobody would run
-    counts    where arrays are counted, Numba also takes out of them, and out of tuples, whatever needs no count
-    options   it compares its own with those of what it has compiled, thousands of times, one call for each of them
     copies    where a function becomes a part of another, Numba copies it twice, and all its names anew for each of its blocks
 
 What a reader compiles in the same process is compiled as ever. With NUMBA_OPT the level is the reader's own. Nothing is left out
@@ -12,7 +10,6 @@ in a version of Numba that has other names for these, nor in one whose LLVM need
 attention would lose a fifth of their speed.
 """
 
-import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -27,13 +24,10 @@ CHANGES: list[tuple[Any, str, Any]] = []
 
 with suppress(ImportError, AttributeError):
     from llvmlite import binding
-    from numba.core import ir
     from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
-    from numba.core.datamodel.models import DataModel
     from numba.core.inline_closurecall import InlineWorker
+    from numba.core.ir import Block
     from numba.core.llvm_bindings import create_pass_builder  # noqa: F401  a version that has none has an older LLVM
-    from numba.core.runtime.context import NRTContext
-    from numba.core.targetconfig import TargetConfig
 
     def only_lay_out(library: Any, module: Any) -> None:
         """Say how numbers lie in memory, which is the rest of what `_optimize_functions` does."""
@@ -47,48 +41,19 @@ with suppress(ImportError, AttributeError):
             module._CPUCodeLibrary__library = library
         codegen._engine.add_module(module)
 
-    is_counted = functools.cache(DataModel.contains_nrt_meminfo)
-
-    def what_is_counted(context: Any, builder: Any, kind: Any, value: Any) -> list[tuple[Any, Any]]:
-        """`get_meminfos`: the counts that an array has, or a tuple with arrays, each with its type."""
-        models = context._context.data_model_manager
-        found = [(kind, models[kind].get_nrt_meminfo(builder, value))] if models[kind].has_nrt_meminfo() else []
-        for part, take in models[kind].traverse(builder):
-            if is_counted(models[part]):
-                found += what_is_counted(context, builder, part, take(value))
-        return found
-
-    def all_options(config: Any) -> dict[str, Any]:
-        """`values`: each option as it is set, or else its default."""
-        return {name: config._values.get(name, option.default) for name, option in config.options.items()}
-
-    def variables_in(instruction: Any, value: Any) -> list[Any]:
-        """`_rec_list_vars`: the variables in a value, in their order."""
-        if type(value) is ir.Var:
-            return [value]
-        if isinstance(value, ir.Inst):
-            return value.list_vars()
-        if type(value) in (list, tuple, dict):
-            each = value.values() if type(value) is dict else value
-            return [found for one in each for found in variables_in(instruction, one)]
-        return []
-
     def inline_without_copies(worker: Any, caller: Any, block: Any, i: int, function: Any, arg_typs: Any = None) -> Any:
         """`inline_function`, whose copies of the function's blocks are the blocks themselves: they are new, and nobody else's."""
         its_ir, names = worker.run_untyped_passes(function), function.__code__.co_freevars
-        ir.Block.__deepcopy__ = lambda block, memo: block
+        Block.__deepcopy__ = lambda block, memo: block
         try:
             return worker.inline_ir(caller, block, i, its_ir, names, arg_typs=arg_typs)
         finally:
-            del ir.Block.__deepcopy__
+            del Block.__deepcopy__
 
     CHANGES = [
         (config, "OPT", LEVEL),
         (CPUCodeLibrary, "_optimize_functions", only_lay_out),
         (JITCPUCodegen, "_add_module", add_what_is_called),
-        (NRTContext, "get_meminfos", what_is_counted),
-        (TargetConfig, "values", all_options),
-        (ir.Inst, "_rec_list_vars", variables_in),
         (InlineWorker, "inline_function", inline_without_copies),
     ]
 

@@ -72,47 +72,6 @@ def test_a_function_that_is_part_of_another_keeps_its_own_names():
         assert fast(x) == plain(x) == outer(x)
 
 
-def test_what_is_left_out_is_what_nobody_needs():
-    """Numba's own answers to what is asked in the block: the counts of a value, options, the variables of an instruction."""
-    from llvmlite import ir
-    from numba import types
-    from numba.core.compiler import Flags, run_frontend
-    from numba.core.registry import cpu_target
-    from numba.core.runtime.context import NRTContext
-
-    from minitransformer.kernels.less_compiling import CHANGES, in_less_time
-
-    if not CHANGES:
-        pytest.skip("an older Numba, which is left as it is")
-
-    def function(x, y):
-        z = (x, [y, x + y], {"x": y})
-        for i in range(x):
-            z = x if y[i : i + 1] else (y, y)
-        return z
-
-    def answers():
-        context, flags = cpu_target.target_context, Flags()
-        flags.nrt = True
-        array = types.Array(types.float64, 2, "C")
-        kind = types.Tuple([types.int64, array, types.Tuple([types.boolean, types.UniTuple(array, 2)])])
-        block = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), []), "f").append_basic_block()
-        value = ir.Constant(context.get_value_type(kind), ir.Undefined)
-        counts = NRTContext(context, True).get_meminfos(ir.IRBuilder(block), kind, value)
-        blocks = run_frontend(function).blocks.values()
-        names = [[variable.name for variable in one.list_vars()] for each in blocks for one in each.body]
-        counted = [part for part, _ in counts]
-        return (counted, hash(flags), flags == Flags(), flags.values(), names), len(block.instructions)
-
-    plain, instructions = answers()
-    with in_less_time():
-        ours, fewer = answers()
-    assert len(plain[0]) == 3
-    assert any(len(names) > 2 for names in plain[-1])
-    assert ours == plain
-    assert fewer < instructions / 2
-
-
 def test_what_only_loops_call_has_no_code_of_its_own():
     import numba
 
