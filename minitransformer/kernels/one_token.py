@@ -483,12 +483,12 @@ def _through_memories(
         *(rows, found.rows, own.cores, own.way, numbers, *for_loop(*held), *for_loop(*after)),
         *(attention.d, *angles, found.block.ffn.hidden, eps, centre, kind, gate),
     )
-    found.left, fields = [(list(X), X) for X in after], []
-    left = iter(found.left)
-    for field in states[0]:
-        fields.append(
-            next(left)[0] if isinstance(field, np.ndarray) else repeat(length + 1 if field is not None else None)
-        )
+    found.left = left = [(list(X), X) for X in after]
+    arrays = iter(left)
+    fields = [
+        next(arrays)[0] if isinstance(field, np.ndarray) else repeat(None if field is None else length + 1)
+        for field in states[0]
+    ]
     return X, tuple(map(type(states[0]), *fields))
 
 
