@@ -28,7 +28,9 @@ class Lab(NamedTuple):
         """Open a notebook, as a click on its name does; without its kernel, unless it is needed."""
         options = {"path": path, "factory": "Notebook"} | ({} if kernel else {"kernelPreference": NO_KERNEL})
         opening = f"jupyterapp.commands.execute('docmanager:open', {json.dumps(options)})"
-        self.page.ask(f"{opening}.then(opened => (globalThis.opened = opened).revealed).then(() => true)")
+        shown = f"{opening}.then(async it => (await it.revealed, opened = it))"
+        self.page.ask(f"globalThis.opened = null, globalThis.opening = {shown}, 0")  # kept, or it may be collected
+        wait(lambda: self.page.ask("opened !== null"), path)
         if kernel:
             wait(lambda: self.page.ask("opened.content.model.metadata.language_info.version"), "what the kernel notes")
         for _ in range(LOOKS):
