@@ -21,7 +21,7 @@
     const ends = [1, -1].map(end => svg("text", { x: left - 8, y: Y(end) + 4, "text-anchor": "end" }))
     art.append(svg("line", { x1: left, x2: W - 8, y1: Y(0), y2: Y(0), stroke: "var(--line)" }), svg("text", { x: left - 8, y: Y(0) + 4, "text-anchor": "end" }, 0), ...ends,
       ...[0, 20, 40, 60].map(k => svg("text", { x: X(k), y: top + H + 20, "text-anchor": "middle" }, k)),
-      svg("text", { x: (W + left) / 2, y: top + H + 40, "text-anchor": "middle" }, "place k"), svg("text", { x: 0, y: 14 }, "product"), ...waves, asks, asked, curve, other, peak)
+      svg("text", { x: (W + left) / 2, y: top + H + 40, "text-anchor": "middle" }, "key j"), svg("text", { x: 0, y: 14 }, "product"), ...waves, asks, asked, curve, other, peak)
     stage.append(art)
     const line = points => points.length ? "M" + points.map(([x, y]) => `${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("L") : ""
     function draw() {

@@ -17,7 +17,7 @@ def data() -> dict[str, Any]:
 
 
 def compute(data: dict[str, Any], hands: list[bool], query: int, shift: int) -> dict[str, Any]:
-    """Products ⟨M_o π_i, π_k⟩ over some hands; the place k of the largest, that of the next, and how much lower the next is."""
+    """Products ⟨M_o π_i, π_j⟩ over some hands; the place j of the largest, that of the next, and how much lower the next is."""
     table, used = sinusoids(PLACES, WIDTH), np.repeat(hands, 2)
     products = (table * used) @ shift_matrix(WIDTH, shift) @ table[query]
     peak = int(products.argmax())
@@ -40,5 +40,5 @@ def still(data: dict[str, Any]) -> Figure:
         other = found["other"]
         ax.plot(other, found["products"][other], "s", color="#c8553d", markersize=12, fillstyle="none", mew=3)
         ax.set(title=title, ylabel="product", ylim=(-1.3 * count, 1.3 * count), yticks=(-count, 0, count))
-    axes[1].set_xlabel("place k")
+    axes[1].set_xlabel("key j")
     return fig
