@@ -1,4 +1,4 @@
-"""How many rows does Linformer need? As many as there is to tell apart: looking up values under keys, with pairs at fixed places.
+"""How many rows does Linformer need to look up values under keys, if the pairs stand at fixed places?
 
 A sequence is a list of pairs, a key and its value, and then some keys that are asked for; the model says the value of each.
 One layer with a window can put a key and its value together. The second has to find the pair: it is dense attention, or
