@@ -7,6 +7,7 @@ import ast
 import importlib
 import json
 import re
+import textwrap
 import tomllib
 import types
 from collections import Counter
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from minitransformer.terminal import columns
 
 MAP = Path(__file__).with_name("equations.toml")
 IN_REPOSITORY = Path("minitransformer", "book", MAP.name)
@@ -163,7 +166,8 @@ def table(rows: list[Equation]) -> str:
     for source in dict.fromkeys(row.source for row in rows):
         lines += ["", source]
         for row in (row for row in rows if row.source == source):
-            lines.append(f"  {row.id:<36} {row.printed:<48} {row.function.removeprefix('minitransformer.')}")
+            line = f"  {row.id:<36} {row.printed:<48} {row.function.removeprefix('minitransformer.')}"
+            lines += textwrap.wrap(line, columns(), subsequent_indent="    ", break_on_hyphens=False)
     return "\n".join(lines).strip("\n")
 
 

@@ -12,6 +12,7 @@ measured (`ALONE`) do trials run one after the other, each on all cores.
 import importlib
 import logging
 import socket
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -27,6 +28,7 @@ from minitransformer.backend import current
 from minitransformer.experiments.record import RECORDS, Record, digest, plain, read, write
 from minitransformer.extensions import ReaderFile
 from minitransformer.machine import circumstances, cores
+from minitransformer.terminal import columns
 
 LOOPBACK = "127.0.0.1"  # who reaches a scheduler can run code: nobody from outside does
 LOCAL = {
@@ -89,7 +91,7 @@ def missing(experiment: ModuleType, records: Path = RECORDS) -> int:
 
 
 def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
-    """One line: name, how far its record is, the minutes that its trials took together, and its question."""
+    """Name, how far its record is, the minutes that its trials took together, and its question, in lines for the terminal."""
     name, path, part = _places(experiment, records)
     trials = len(experiment.trials())
     try:
@@ -101,7 +103,8 @@ def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
         state = f"{trials} trial{'s' * (trials != 1)}" if lacks == 0 else f"{trials - lacks} of {trials}"
         seconds = [seconds for *_, seconds in known if seconds is not None]
         took = f"{sum(seconds) / 60:.0f} min" if known and len(seconds) == len(known) else ""
-    return f"{name:<24} {state:>10} {took:>8}   {(experiment.__doc__ or '').splitlines()[0]}"
+    line = f"{name:<24} {state:>10} {took:>8}   {(experiment.__doc__ or '').splitlines()[0]}"
+    return textwrap.fill(line, columns(), subsequent_indent="    ")
 
 
 def _places(experiment: ModuleType, records: Path) -> tuple[str, Path, Path]:

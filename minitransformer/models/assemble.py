@@ -65,7 +65,7 @@ def in_turns(attention: Any, block: Callable[[Any], Block], depth: int) -> tuple
     if not kinds:
         raise ValueError("attention: an empty sequence")
     if len(kinds) > depth:
-        raise ValueError(f"attention: {len(kinds)} kinds for {depth} blocks")
+        raise ValueError(f"attention: there should be a block for each of the {len(kinds)} kinds, there are {depth}")
     blocks = [block(kind) for kind in kinds]
     return tuple(blocks[k % len(blocks)] for k in range(depth))
 

@@ -10,6 +10,7 @@ import pytest
 from minitransformer import figures
 from minitransformer.book import book, equations
 from minitransformer.cli import command as cli
+from minitransformer.terminal import columns
 
 
 def command(*args, **environment):
@@ -122,7 +123,9 @@ def test_a_reader_who_closes_the_pipe_is_no_error():
 
 def test_equations_are_printed_and_checked(capsys, monkeypatch):
     assert cli.main(["equations"]) == 0
-    assert "Borealis II" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Borealis II" in said
+    assert max(map(len, said.splitlines())) <= columns()
     monkeypatch.setattr(equations, "check", lambda root: ["borealis-1: no figure fig_x"])
     assert cli.main(["equations", "--check"]) == 1
     assert "borealis-1: no figure fig_x" in capsys.readouterr().out

@@ -21,6 +21,7 @@ from minitransformer.experiments.record import Record, digest, read, write
 from minitransformer.experiments.run import ExperimentError, listed, on_this_core, run
 from minitransformer.extensions import ReaderFile
 from minitransformer.machine import cores
+from minitransformer.terminal import columns
 
 distributed = pytest.importorskip("distributed")
 import cloudpickle  # noqa: E402  (comes with it)
@@ -396,6 +397,7 @@ def test_the_list_says_how_far_a_record_is(go, tmp_path):
     path = go()
     assert said()[:5] == ["dice", "4", "trials", "0", "min"]
     assert " 1 trial  " in listed(find("attention_rank"))
+    assert max(map(len, listed(find("first_model")).splitlines())) <= columns()
     record = read(path, Trial)
     assert all(0 <= seconds < 60 for seconds in record.seconds)
     write(path, "dice", replace(record, seconds=[100.0, 20.0, 60.0, 60.0]))
