@@ -504,7 +504,7 @@ def code(book: Book) -> dict[str, str]:
     pages["api"] = "\n".join(["# The package", "", about, "", "```{toctree}", ":maxdepth: 1", *names, "```"])
     shown = {page.removesuffix(".html"): path for path, page in sorted(book.sources.items())}
     about = "Files that chapters and the map lead to."
-    tree = ["```{toctree}", ":maxdepth: 1", *shown, "```"]
+    tree = ["```{toctree}", ":maxdepth: 1", *(f"{path} <{page}>" for page, path in shown.items()), "```"]
     pages["code"] = "\n".join(["# Tests that are written to be read", "", about, "", *tree])
     return pages | {name: listing(path) for name, path in shown.items()}
 

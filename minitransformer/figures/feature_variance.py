@@ -12,6 +12,12 @@ from minitransformer.figures.style import figure
 from minitransformer.measurements import random_features as facts
 from minitransformer.typing import Array
 
+LOOKS = {  # as in `feature_error`
+    "positive": ("C0", "-", "o"),
+    "hyperbolic": ("C2", "-.", "^"),
+    "trigonometric": ("C3", ":", "D"),
+}
+
 
 class FeatureVariance(NamedTuple):
     """Angles (a,) in degrees; standard deviation of one direction's estimate, relative to exp ⟨a, b⟩, by the kind of features.
@@ -60,9 +66,9 @@ def data(length: float = 0.8, d: int = 8, draws: int = 400_000, seed: int = 0) -
 def draw(data: FeatureVariance) -> Figure:
     """Lines as derived, marks as drawn."""
     fig, ax = figure(height=6)
-    for (name, curve), marker in zip(data.derived.items(), "o^s", strict=True):
-        (line,) = ax.plot(data.angles, curve, label=name)
-        ax.plot(data.at, data.drawn[name], marker, color=line.get_color(), markersize=9, linestyle="none")
+    for name, (color, line, marker) in LOOKS.items():
+        ax.plot(data.angles, data.derived[name], color=color, linestyle=line, label=name)
+        ax.plot(data.at, data.drawn[name], marker, color=color, markersize=9, linestyle="none")
     ax.set(yscale="log", ylim=(0.02, 8), xlabel="angle between $a$ and $b$, degrees", ylabel="deviation / exp ⟨a, b⟩")
     ax.set_xticks(range(0, 181, 45))
     ax.set_yticks([0.1, 1], ["0.1", "1"])

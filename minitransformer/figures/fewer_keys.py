@@ -64,8 +64,8 @@ def draw(data: FewerKeys) -> Figure:
         "others, fitted to 48": data.many["other"],
         "others, before the fit": data.many["before"],
     }
-    for (name, errors), marker in zip(tried.items(), "oDsv", strict=True):
-        axes[1].plot(layers, errors, marker=marker, markersize=9, label=name)
+    for (name, errors), look in zip(tried.items(), ("C0o-", "C1D--", "C3s:", "C2v-."), strict=True):
+        axes[1].plot(layers, errors, look, markersize=9, label=name)  # means of neighbours as on the left
     for ax, title in zip(axes, ("untrained, 128 for 512", "$E$ and $F$ fitted, 128 for 256"), strict=True):
         ax.set(title=title, xlabel="layer", ylim=(0, 1))
         ax.set_xticks(layers)

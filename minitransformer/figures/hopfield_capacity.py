@@ -65,5 +65,9 @@ def draw(data: Capacity) -> Figure:
     right.set(xscale="log", yscale="log", xlabel="neurons $d$", ylabel="capacity: patterns")
     right.set_xticks([8, 16, 32, 64, 128, 256, 512], ["8", "16", "32", "64", "128", "256", "512"])
     right.minorticks_off()
-    right.set_title(f"dotted: {THEORY} $d$")
+    right.set_title("one turned round")
+    right.text(24, 1800, NAMES["exponential"], color="#3b8554", va="center")
+    right.text(150, 1100, NAMES["power 3"], color="#c8553d", va="center")
+    right.text(230, 62, NAMES["classical"], color="#20639b", ha="right")
+    right.text(140, 11, f"{THEORY} $d$", color="0.3")
     return fig

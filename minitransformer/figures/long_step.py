@@ -45,7 +45,7 @@ def draw(data: LongStep) -> Figure:
     time.set(ylabel="seconds for a step")
     memory.set(ylabel="GiB held at once")
     for axes in (time, memory):
-        axes.set(xscale="log", yscale="log", xlabel="n")
+        axes.set(xscale="log", yscale="log", xlabel="bytes of the text, $n$")
         axes.set_xticks(ticks := [2**k for k in (10, 12, 14, 16)], [f"{n // 1024}k" for n in ticks])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()

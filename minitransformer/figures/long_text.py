@@ -11,12 +11,12 @@ from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
 NAMES = {  # of those that are drawn; a Performer whose directions are drawn anew would lie upon the other
-    "softmax": "dense",
-    "performer:redraw=None": "Performer",
-    "linear": "linear",
-    "window:radius=32": "window of 32",
-    MIXED[0]: "window, Performer",
-    MIXED[1]: "window, linear",
+    "softmax": ("dense", "C0"),  # three colours as in `linear_time`
+    "performer:redraw=None": ("Performer", "C2"),
+    "linear": ("linear", "C3"),
+    "window:radius=32": ("window of 32", "C5"),
+    MIXED[0]: ("window, Performer", "C4"),
+    MIXED[1]: ("window, linear", "C1"),
 }
 
 
@@ -50,14 +50,14 @@ def draw(data: LongText) -> Figure:
     """Training dashed, held-out solid, each the mean of the seeds; as in the Lecture notes. Names stand at the ends of lines."""
     fig, ax = figure(width=12, height=7)
     ends = []
-    for k, (attention, name) in enumerate(NAMES.items()):
-        ax.plot(data.steps, data.losses[attention].mean(0), color=f"C{k}", linestyle="--", linewidth=1.2)
+    for attention, (name, color) in NAMES.items():
+        ax.plot(data.steps, data.losses[attention].mean(0), color=color, linestyle="--", linewidth=1.2)
         looks = data.looks[attention].mean(0)
-        ax.plot(data.steps, looks, color=f"C{k}", linestyle="-", linewidth=3)
-        ends.append((looks[-1], name, f"C{k}"))
+        ax.plot(data.steps, looks, color=color, linestyle="-", linewidth=3)
+        ends.append((looks[-1], name, color))
     place = -np.inf
-    for end, name, colour in sorted(ends):  # one above the other, where lines end close together
+    for end, name, color in sorted(ends):  # one above the other, where lines end close together
         place = max(end, place + 0.19)
-        ax.annotate(name, (data.steps[-1], place), (8, 0), textcoords="offset points", va="center", color=colour)
+        ax.annotate(name, (data.steps[-1], place), (8, 0), textcoords="offset points", va="center", color=color)
     ax.set(xlabel="step", ylabel="bits per byte", xlim=(0, data.steps[-1]))
     return fig

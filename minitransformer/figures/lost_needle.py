@@ -55,7 +55,7 @@ def draw(data: LostNeedle) -> Figure:
     fine = np.geomspace(1, 256, 100)
     ax.plot(fine, predicted(fine), "-", label="predicted")
     ax.plot(data.sizes, data.found, "ko", markersize=10, label="3000 draws each")
-    ax.axhline(READ / KEYS, color="0.5", linewidth=1.5, linestyle=":")
+    ax.axhline(READ / KEYS, color="0.3", linewidth=1.5, linestyle=":", label="a blind choice")
     ax.set(xscale="log", xlabel="keys of a block, $B$", ylabel="needle found", ylim=(0, 1.05))
     ax.set_xticks(data.sizes, [str(size) for size in data.sizes])
     ax.minorticks_off()

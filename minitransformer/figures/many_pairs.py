@@ -12,7 +12,7 @@ from minitransformer.typing import Array
 
 KINDS = ("once", "rewritten")
 LOWEST = 0.55  # what is less is not drawn
-COLOURS = (*(f"C{k}" for k in range(6)), "black")
+COLOURS = ("black", "C5", "C0", "C3", "C4", "C1", "C2")  # one for each rule, in all figures of the chapter
 
 
 class ManyPairs(NamedTuple):

@@ -14,7 +14,8 @@ VALUES = np.array([[0.9], [1.4], [1.1]])
 RULES = ("sum", "decay 0.8", "delta", "delta, β = 0.5")
 
 TITLES = ("they add", "they correct, magnified")
-LINES = ("-", "--", "-.", ":")
+COLOURS = ("C0", "C3", "C1", "C4")
+LINES = ("-", ":", "--", "-.")
 PLACES = ((3.3, 2.7), (1.2, 2.4), (1.3, 0.15), (0.18, 0.42))  # of the names of rules
 NUMBERS = ((0.93, 1.48), (0.33, 1.48), (-0.1, 1.2))  # and of pairs
 
@@ -62,8 +63,8 @@ def draw(data: MemoryPaths) -> Figure:
             ax.axline(tuple(k * v), tuple(k * v + [-k[1], k[0]]), color="0.5", linewidth=1.2, linestyle="-")
         for rule in rules:
             name, path = RULES[rule], data.paths[rule]
-            ax.plot(*path.T, marker="os^D"[rule], markersize=8, color=f"C{rule}", linestyle=LINES[rule], zorder=3)
-            ax.text(*PLACES[rule], name, color=f"C{rule}")
+            ax.plot(*path.T, marker="os^D"[rule], markersize=8, color=COLOURS[rule], linestyle=LINES[rule], zorder=3)
+            ax.text(*PLACES[rule], name, color=COLOURS[rule])
         ax.plot(*data.best, "k*", markersize=20, zorder=4)
         ax.set(title=title, xlim=(-0.1 * top, top), ylim=(-0.1 * top, 0.9 * top), xlabel="$S_1$", aspect="equal")
     axes[0].set(ylabel="$S_2$")

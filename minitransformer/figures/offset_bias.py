@@ -63,7 +63,7 @@ LABELS: tuple[tuple[float, float, dict[str, str]], ...] = (  # where the name of
 
 
 def draw(data: OffsetBias) -> Figure:
-    """Above T5's buckets, the broader the farther away, blue behind and orange ahead; below what formulas add."""
+    """Above T5's buckets, the broader the farther away, orange behind and blue ahead; below what formulas add."""
     fig, (above, below) = figure(2, 1, width=12, height=8, gridspec_kw={"height_ratios": (1, 4.5)})
     fig.get_layout_engine().set(h_pad=0.12)
     _strip(above, data)
@@ -82,7 +82,7 @@ def _strip(ax: Axes, data: OffsetBias) -> None:
     half = data.buckets[data.both > 0].min() - 1
     for number in np.unique(data.buckets):
         cells = data.both[data.buckets == number]
-        shades = mpl.colormaps["Oranges" if number > half else "Blues"]
+        shades = mpl.colormaps["Blues" if number > half else "Oranges"]
         edges = cells[0] - 0.5, cells[-1] + 0.5
         ax.axvspan(*edges, facecolor=shades(0.75 - 0.6 * (number % half) / half), edgecolor="white", linewidth=1.5)
         if len(cells) > 1:

@@ -50,9 +50,9 @@ def data() -> ReadingAndWriting:
 def draw(data: ReadingAndWriting) -> Figure:
     """Left: the whole text. Right: one more token."""
     fig, (read, write) = figure(1, 2, width=13, height=6)
-    for name, marker in zip(ATTENTIONS, "o^s", strict=True):
-        read.plot(data.lengths, data.reading[name], marker=marker, markersize=8, label=name)
-        write.plot(data.lengths, 1000 * data.writing[name], marker=marker, markersize=8)
+    for name, look in zip(ATTENTIONS, ("ko-", "C0^--", "C2s-."), strict=True):
+        read.plot(data.lengths, data.reading[name], look, markersize=8, label=name)
+        write.plot(data.lengths, 1000 * data.writing[name], look, markersize=8)
     read.set(ylabel="seconds to read the text")
     write.set(ylabel="ms for one more token")
     for axes in (read, write):

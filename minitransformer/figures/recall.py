@@ -53,8 +53,8 @@ def draw(data: Recall) -> Figure:
     fig, axes = figure(1, 2, height=5.0, sharey=True)
     m = np.arange(1, max(data.pairs) + 1)
     for ax, (kind, error) in zip(axes, data.error.items(), strict=True):
-        for name, line, marker in zip(RULES, error, "os^", strict=True):
-            ax.plot(data.pairs, line, marker=marker, label=name)
+        for name, line, look in zip(RULES, error, ("C0o-", "C1s--", "C5^-."), strict=True):
+            ax.plot(data.pairs, line, look, label=name)
         ax.plot(m, np.sqrt((m - 1) / WIDTH), color="black", linestyle="-", linewidth=1, label=r"$\sqrt{(m-1)/d}$")
         ax.set(title=kind, xlabel="pairs m", ylim=(0, 3))
     axes[0].set_ylabel("error of what a key reads")

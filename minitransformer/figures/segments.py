@@ -51,7 +51,7 @@ def draw(data: Segments) -> Figure:
     for layer in range(1, layers):
         for i, j in np.argwhere(data.looks & last[:, None]):
             inside = data.learns[i, j]
-            _edge(left, layer, i, j, "#20639b" if inside else "#3b8554", "-" if inside else ":")
+            _edge(left, layer, i, j, "#20639b" if inside else "#c8553d", "-" if inside else ":")
         for i, j in np.argwhere(data.looks & data.depends[layer][:, None]):
             _edge(right, layer, i, j, "#20639b", "-")
     for ax, seen in ((left, last * np.ones((layers, 1), bool)), (right, data.depends)):

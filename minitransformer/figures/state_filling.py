@@ -67,8 +67,8 @@ def draw(data: StateFilling) -> Figure:
         ax.set_ylabel("feature")
     fig.colorbar(image, ax=axes[:2], shrink=0.6)
     below = merged(fig, axes[2])
-    below.plot(data.lengths, data.cache_bytes / 1024, "o-", label="keys and values")
-    below.plot(data.lengths, data.state_bytes / 1024, "s--", label="S and z")
+    below.plot(data.lengths, data.cache_bytes / 1024, "ko-", label="keys and values")
+    below.plot(data.lengths, data.state_bytes / 1024, "C0^--", label="S and z")
     below.set(xlabel="tokens", ylabel="remembered, KiB", xscale="log", yscale="log")
     below.legend()
     return fig

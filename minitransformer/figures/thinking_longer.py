@@ -44,7 +44,8 @@ def draw(data: ThinkingLonger) -> Figure:
         ax.set(xlabel="moves to the end", ylabel=label)
     axes[0].set_ylim(1.1, 8.3)
     for x, y, name, color in (
-        (4, 7.4, f"all steps, {STEPS} blocks", "0.35"),
+        (2.4, 7.4, "all steps", "C2"),
+        (5.6, 7.4, f"{STEPS} blocks", "0.4"),
         (2.2, 4.7, "λ = 0.001", "C0"),
         (5, 1.3, "λ = 0.01", "C1"),
     ):

@@ -66,7 +66,7 @@ def draw(data: TruncatedExp) -> Figure:
     for degree, curve in data.polynomials.items():
         left.plot(data.t, curve, label=f"degree {degree}")
     left.axhline(0, color="black", linewidth=1, linestyle="-")
-    left.set(xlabel="$t$", ylabel="weight", ylim=(-6, 10))
+    left.set(xlabel="$t$", ylabel="weight", ylim=(-6, 10), title="exp and three polynomials")
     left.legend(loc="lower right")
     for (size, errors), marker in zip(data.errors.items(), "o^s", strict=True):
         right.plot(data.degrees, errors, marker=marker)

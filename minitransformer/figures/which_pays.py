@@ -49,15 +49,19 @@ def draw(data: WhichPays) -> Figure:
     rows += zip(data.pays[late], data.until[late], strict=True)
     for place, ((forwards, both), end) in enumerate(rows):
         if np.isnan(both):
-            ax.plot(end, place, "x", color="0.55", markersize=11, markeredgewidth=2.5)
+            (never,) = ax.plot(end, place, "x", color="0.4", markersize=11, markeredgewidth=2.5)
         else:
-            ax.plot([both, end], [place, place], "-", color="#20639b", linewidth=7, solid_capstyle="butt")
-            ax.plot(both, place, "o", color="#20639b", markersize=11)
+            bar = {"color": "#20639b", "linewidth": 7, "markersize": 11, "markevery": [0], "solid_capstyle": "butt"}
+            (pays,) = ax.plot([both, end], [place, place], "o-", **bar)
         if not np.isnan(forwards):
-            ax.plot(forwards, place, "|", color="#c8553d", markersize=22, markeredgewidth=3.5)
+            (alone,) = ax.plot(forwards, place, "|", color="#c8553d", markersize=22, markeredgewidth=3.5)
     ax.set(xscale="log", xlabel="tokens $n$", xlim=(LENGTHS[0] / 1.2, LENGTHS[-1] * 1.2), ylim=(len(rows) - 0.4, -0.6))
     ax.set_xticks(LENGTHS, ["1k", "4k", "16k", "64k"])
     ax.set_yticks(range(len(rows)), [f"these {len(early)}", *(data.names[k] for k in late)])
+    ax.legend(
+        (pays, alone, never),
+        ("pays in training from here on", "forwards alone, from here on", "not in training, up to here"),
+    )
     ax.grid(axis="x", color="0.85")
     ax.set_axisbelow(True)
     ax.minorticks_off()

@@ -60,9 +60,9 @@ def draw(data: WidthOrLength) -> Figure:
     for ax, found, title in zip(
         axes, (data.width, data.length), ("width: keys and values", "length: who gets what from whom"), strict=True
     ):
-        for (name, values), marker in zip(found.items(), "os^", strict=True):
+        for (name, values), look in zip(found.items(), ("C0o-", "C2^-.", "C1s--"), strict=True):
             seen = values[values > FLOOR]
-            ax.semilogy(np.arange(1, len(seen) + 1), seen, marker=marker, markersize=6, markevery=3, label=name)
+            ax.semilogy(np.arange(1, len(seen) + 1), seen, look, markersize=6, markevery=3, label=name)
         ax.axvline(RANK, color="0.5", linewidth=1.2, linestyle=":")
         ax.set(
             title=title, xlabel="singular value", xlim=(0, TOKENS + 1), ylim=(FLOOR, 1.5), xticks=[1, 16, 32, 48, 64]
@@ -71,11 +71,12 @@ def draw(data: WidthOrLength) -> Figure:
     axes[0].set_yticklabels(["1", "0.1", "0.01", "0.001", "0.0001", "0.00001"])
     colours = {line.get_label(): line.get_color() for line in axes[0].lines}
     for ax, x, y, name in (
-        (axes[0], 64, 0.5, "all heads, Linformer"),
+        (axes[0], 46, 0.5, "all heads,"),
+        (axes[0], 64, 0.5, "Linformer"),
         (axes[0], 14, 0.08, "latent"),
         (axes[1], 64, 0.25, "all heads"),
         (axes[1], 40, 0.015, "latent"),
         (axes[1], 22, 0.03, "Linformer"),
     ):
-        ax.text(x, y, name, color=colours[name.partition(",")[0]], ha="right")
+        ax.text(x, y, name, color=colours[name.rstrip(",")], ha="right")
     return fig

@@ -21,7 +21,8 @@
     const art = svg("svg", { viewBox: `0 0 ${W} 380`, role: "img", "aria-label": "two states, and the errors of reading them" })
     const squares = ["sums", "delta"].map((name, side) => {
       const x = 20 + 270 * side
-      art.append(svg("text", { x, y: 20, style: "font-weight:600" }, side ? "values are corrected" : "values are added"))
+      art.append(svg("rect", { x, y: 9, width: 11, height: 11, rx: 1, fill: `var(--${side ? "b" : "a"})` }),
+        svg("text", { x: x + 18, y: 20, style: "font-weight:600" }, side ? "values are corrected" : "values are added"))
       return [...Array(d * d).keys()].map(k => {
         const cell = svg("rect", { x: x + k % d * size, y: top + Math.floor(k / d) * size, width: size - 1, height: size - 1, rx: 2 })
         art.append(cell)

@@ -70,9 +70,9 @@ def still(data: dict[str, Any]) -> Figure:
     fig, axes = figure(1, 2, width=8.5, height=4.2, sharey=True)
     at = 2 ** np.arange(int(np.log2(FEWEST)), int(np.log2(DIRECTIONS)) + 1)
     for ax, size in zip(axes, (0.5, 1.0), strict=True):
-        for kind, marker in (("positive", "o"), ("trigonometric", "D")):
+        for kind, look in (("positive", "C0o-"), ("trigonometric", "C3D:")):  # as in `feature_error`
             found = compute(data, kind, FEWEST, size)
-            ax.plot(at, found["medians"], marker=marker, markersize=8, label=kind)
+            ax.plot(at, found["medians"], look, markersize=8, label=kind)
         ax.axhline(found["average"], color="0.7", linewidth=5, linestyle="-", zorder=0, label="average of values")
         ax.set(xscale="log", yscale="log", xlabel="directions $R$", title=f"deviation {size:g}", ylim=(0.02, 20))
         ax.set_xticks(at[::2], [str(R) for R in at[::2]])

@@ -41,8 +41,11 @@ def still(data: dict[str, Any]) -> Figure:
         found = compute(data, 8, memory, LAYERS, N - 1)
         for layer in range(LAYERS + 1):
             ax.plot(range(N), [layer] * N, "o", markersize=6, color="0.85")
-            for first, colour in ((found["depends"][layer], "#8db4d6"), (found["learns"][layer], "#20639b")):
-                ax.plot(range(first, N), [layer] * (N - first), "o", markersize=10, color=colour)
+            depends, learns = found["depends"][layer], found["learns"][layer]
+            ax.plot(
+                range(depends, learns), [layer] * (learns - depends), "o", mfc="white", mec="#c8553d", mew=2.5, ms=9
+            )
+            ax.plot(range(learns, N), [layer] * (N - learns), "o", color="#20639b", ms=10)
         for edge in range(8, N, 8):
             ax.axvline(edge - 0.5, color="0.5", linestyle="--", linewidth=1.5, zorder=0)
         rows = "1 row" if memory == 1 else f"{memory} rows"

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 import minitransformer as mt
 from minitransformer.attention import scores
@@ -192,3 +193,4 @@ def test_it_draws_the_size_of_each_term_and_a_dot_for_each_head(d):
     above, below = bert_four_terms.draw_sizes(d).axes
     assert [line.get_label() for line in above.lines] == list(bert_four_terms.NAMES)
     assert sum(len(dots.get_offsets()) for dots in below.collections) == 72
+    assert to_hex(below.collections[0].get_facecolor()[0]) == to_hex(above.lines[PP].get_color()), "the same term"

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from minitransformer import experiments
 from minitransformer.figures import attention_rank, fewer_keys
@@ -56,5 +57,7 @@ def test_the_figure(fewer):
     left, right = fewer_keys.draw(fewer).axes
     assert [line.get_label() for line in left.lines] == list(fewer_keys.METHODS.values())
     assert [len(line.get_xdata()) for line in (*left.lines, *right.lines)] == [6] * 8
+    looks = {line.get_label(): (to_hex(line.get_color()), line.get_marker()) for line in (*left.lines, *right.lines)}
+    assert looks["means of neighbours"] == looks["others, before the fit"], "which are means of neighbours, too"
     drawn = [y for line in (*left.lines, *right.lines) for y in line.get_ydata()]
     assert left.get_ylim()[1] > max(drawn)

@@ -81,7 +81,9 @@ def test_capacities():
     beyond = found.loads > 0.3
     assert (found.overlaps["classical"][:, beyond] < 0.7).all()
     assert (found.overlaps["power 3"][:, found.loads < 4] > 0.98).all()
-    hopfield_capacity.draw(found)
+    for ax in hopfield_capacity.draw(found).axes:
+        named = [text.get_color() for text in ax.texts]
+        assert {"#20639b", "#c8553d", "#3b8554"} <= {*named}, "each line has its name, in its colour"
 
 
 def test_heads_of_bert_are_far_from_their_fixed_points():

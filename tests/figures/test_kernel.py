@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 import minitransformer as mt
 from minitransformer.figures import (
@@ -12,6 +13,7 @@ from minitransformer.figures import (
     smreg,
     truncated_exp,
 )
+from minitransformer.live import random_features
 from minitransformer.measurements.random_features import taylor_bound
 
 
@@ -118,6 +120,16 @@ def test_trigonometric_features_are_best_at_small_angles_and_worst_at_large_ones
     assert abs(positive[-1]) < 1e-6
     crossing = variance.angles[(trigonometric > hyperbolic).argmax()]
     assert 89 <= crossing <= 92
+
+
+def test_a_kind_of_features_has_one_look_in_all_figures(variance, error):
+    def looks(fig):
+        lines = [line for line in fig.axes[0].lines if not line.get_label().startswith("_")]
+        return {line.get_label(): (to_hex(line.get_color()), line.get_linestyle()) for line in lines}
+
+    known = looks(feature_error.draw(error))
+    for fig in (feature_variance.draw(variance), random_features.still(random_features.data())):
+        assert len({*looks(fig).items()} & {*known.items()}) == len(looks(fig).keys() & known.keys()) > 1
 
 
 # --------------------------------------------------------------------------------------------- fig_feature_error

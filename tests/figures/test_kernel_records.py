@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 from minitransformer.experiments.linear_time import HEADS, MATRICES, ROOM
 from minitransformer.experiments.long_text import MIXED, WINDOW
@@ -53,7 +54,7 @@ def test_attention_without_a_matrix_is_faster_in_the_end_and_nothing_is_faster_t
     assert len(picture.lines) == len(times.n)
 
 
-def test_every_kind_learns_and_the_record_says_how_much():
+def test_every_kind_learns_and_the_record_says_how_much(times):
     found = long_text.data()
     for attention, looks in found.looks.items():
         assert looks.shape[0] == 3
@@ -69,7 +70,14 @@ def test_every_kind_learns_and_the_record_says_how_much():
     late = list(found.steps).index(120)
     for attention in ("linear", "performer:redraw=100", "performer:redraw=None"):
         assert 0.05 < (found.looks[attention][:, late] - found.looks[attention][:, -1]).mean() < 0.25
-    assert len(long_text.draw(found).axes[0].lines) == 2 * (len(found.looks) - 1)  # one of the two Performers
+    ax = long_text.draw(found).axes[0]
+    assert len(ax.lines) == 2 * (len(found.looks) - 1)  # one of the two Performers
+    colours = {name.get_text(): name.get_color() for name in ax.texts}
+    for line in linear_time.draw(times).axes[0].lines:  # the figure before it
+        name = {"dense, every matrix formed": "dense", "linear transformer": "linear"}.get(
+            line.get_label(), line.get_label()
+        )
+        assert to_rgb(colours.get(name, line.get_color())) == to_rgb(line.get_color()), name
 
 
 def test_a_window_in_front_mends_most_of_it():

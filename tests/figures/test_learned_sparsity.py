@@ -81,4 +81,5 @@ def test_what_the_mean_of_a_block_loses():
     assert (np.diff(needle.found) <= 0).all()
     assert needle.found[-1] > 1.5 * lost_needle.READ / lost_needle.KEYS
     assert needle.found[3] < 0.5 < needle.found[2]
-    lost_needle.draw(needle)
+    ax = lost_needle.draw(needle).axes[0]
+    assert len(ax.get_legend().get_texts()) == len(ax.lines) == 3

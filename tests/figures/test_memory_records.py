@@ -1,6 +1,7 @@
 """What the captions of chapters 11 and 12 claim of their records."""
 
 import numpy as np
+from matplotlib.colors import to_hex
 
 from minitransformer import experiments
 from minitransformer.experiments.many_pairs import ATTENTIONS, KEYS, PAIRS, VALUES
@@ -8,7 +9,7 @@ from minitransformer.experiments.parity import ATTENTIONS as COUNTING
 from minitransformer.experiments.parity import PLACES
 from minitransformer.experiments.short_convolution import MODELS, InTwoTokens
 from minitransformer.experiments.thinking_longer import STEPS
-from minitransformer.figures import many_pairs, reading_and_writing, thinking_longer
+from minitransformer.figures import many_pairs, memory_paths, reading_and_writing, recall, thinking_longer
 
 MEMORIES = ("linear", "retnet", "gla", "delta", "gated-delta")
 
@@ -58,6 +59,9 @@ def test_some_trainings_think_longer_about_what_is_harder():
     assert rights[0.001][~longer][:, 5].max() < rights[0.001][longer][:, 5].min()
     steps, right = thinking_longer.draw(found).axes
     assert len(steps.lines) == len(right.lines) == 12
+    assert len({text.get_color() for text in steps.texts}) == len(found.steps), (
+        "each has its name, in a colour of its own"
+    )
 
 
 def test_reading_on_is_faster_the_more_so_the_longer_the_past():
@@ -91,6 +95,21 @@ def test_a_memory_writes_as_fast_behind_a_long_text_and_reads_in_bounded_room():
     assert (np.diff(found.MB["softmax"]) > 0).all()
     read, write = reading_and_writing.draw(found).axes
     assert len(read.lines) == len(write.lines) == 3
+
+
+def test_a_rule_has_one_colour_in_all_figures_of_the_chapter():
+    lines = (
+        reading_and_writing.draw(reading_and_writing.data()).axes[0].lines + recall.draw(recall.data()).axes[0].lines
+    )
+    drawn = many_pairs.draw(many_pairs.data()), memory_paths.draw(memory_paths.data())
+    named = [(line.get_label(), line.get_color()) for line in lines]
+    named += [(text.get_text(), text.get_color()) for fig in drawn for ax in fig.axes for text in ax.texts]
+    same, colours = {"sum": "linear", "decay 0.8": "retnet"}, {}
+    for name, color in named:
+        colours.setdefault(same.get(name, name), set()).add(to_hex(color))
+    rules = [colours[name] for name in ("softmax", *MEMORIES)]
+    assert [len(of_one) for of_one in rules] == [1] * 6
+    assert len(set.union(*rules)) == 6
 
 
 def test_two_taps_tie_a_value_to_the_key_beside_it():

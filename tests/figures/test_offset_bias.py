@@ -84,7 +84,7 @@ def test_the_strip_has_a_field_for_each_bucket_in_a_colour_of_its_own_and_no_gap
     assert len(set(colours)) == len(fields) == len(set(d.buckets)) == 27
     for field in fields:
         red, _, blue, _ = field.get_facecolor()
-        assert (blue > red) == (field.get_x() < 0.4)  # offset 0 is the first bucket of those behind
+        assert (blue < red) == (field.get_x() < 0.4)  # orange behind; offset 0 is the first bucket there
 
 
 def test_a_number_on_the_strip_is_the_bucket_under_it_and_fits_into_its_field(d, panels):

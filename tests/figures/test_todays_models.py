@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from minitransformer.figures import cache_growth, sink_gate, width_or_length
 
@@ -47,10 +48,15 @@ def test_a_sink_between_the_humps_opens_for_a_match():
     sink_gate.draw(found)
 
 
-def test_a_latent_bounds_the_width_and_linformer_the_length():
+def test_a_latent_bounds_the_width_and_linformer_the_length(growth):
     found, r = width_or_length.data(), width_or_length.RANK
     for bounded, free, values in (("latent", "Linformer", found.width), ("Linformer", "latent", found.length)):
         assert values[bounded][r - 1] > 0.1 > 1e-12 > values[bounded][r]
         assert values[free][r] > 0.1
     np.testing.assert_array_equal(found.width["Linformer"], found.width["all heads"])
-    width_or_length.draw(found)
+    named = {
+        text.get_text(): to_hex(text.get_color())
+        for fig in (width_or_length.draw(found), cache_growth.draw(growth))
+        for text in fig.axes[1].texts
+    }
+    assert named["latent"] == named["a latent"] != named["all heads"]

@@ -63,6 +63,7 @@ def test_each_kind_has_a_row_or_is_named_above_as_one_that_pays_from_the_shortes
     all_of_them, *labels = [text.get_text() for text in fig.axes[0].get_yticklabels()]
     assert sorted([*named, *labels]) == sorted(pays.names)
     assert all_of_them == f"these {len(named)}"
+    assert len(fig.axes[0].get_legend().get_texts()) == 3, "bars, strokes and crosses"
     at = dict(zip(pays.names, pays.pays, strict=True))
     assert all((at[name] < 1.1 * LENGTHS[0]).all() for name in named)
     assert not any((at[name] < 1.1 * LENGTHS[0]).all() for name in labels)

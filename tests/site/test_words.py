@@ -234,6 +234,13 @@ def test_every_link_of_a_chapter_has_a_place(book):
         )
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(book):
+    listed = [
+        line.removesuffix(">").split(" <") for line in pages.code(book)["code"].splitlines() if line.endswith(">")
+    ]
+    assert {f"{page}.html": path for path, page in listed} == {page: path for path, page in book.sources.items()}
+
+
 def test_every_paper_has_a_place_of_its_own(book):
     text = "".join(str(cell["source"]) for cell in pages.chapter(book, "99_sources")["cells"])
     anchors = [paper.anchor for paper in book.papers]
