@@ -241,7 +241,11 @@ def mixer(part: Part) -> Mixer:
 def some(layer: Any, dtype: type = np.float64) -> Tree:
     """Random parameters: at the initial zeros and ones a wrong gradient could stay hidden."""
     rng = np.random.default_rng(1)
-    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
+    drawn = layer.init(rng, np.float64)
+    for path, array in tree_items({"params": drawn}):
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"init: {path} is {array!r}, and should be an array of the dtype that it is asked for")
+    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(drawn, rng))
 
 
 def rows(part: Part, *shape: int, dtype: type = np.float64, seed: int = 2) -> Array:
@@ -366,6 +370,13 @@ def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
 def gradients(part: Part, *, causal: bool, n: int, padded: bool) -> None:
     """The gradients of every parameter and of X agree with difference quotients."""
     layer, X = mixer(part), rows(part, 2, n)
+    if isinstance(part, Core):
+        given = {"params": some(part), **dict(zip(("Q", "K", "V", *part.streams), heads_for(part, n), strict=True))}
+        before = tree_map(np.copy, given)
+        Y, pullback = part(*given.values(), causal=causal, mask=None, rng=None)
+        pullback(np.ones_like(Y))
+        for (path, old), (_, now) in zip(tree_items(before), tree_items(given), strict=True):
+            keep(np.array_equal(old, now), f"{path}: changed by the forward pass or by its pullback")
     function = partial(layer, causal=causal, mask=padding(n) if padded else None)
     untrained, apart = ([f"params.{path}" for path in paths] for paths in (layer.untrained, layer.apart))
     with backend("numpy"):

@@ -246,6 +246,19 @@ class MovesInSecret(Right):
         return 0.9 * params
 
 
+@wrong(GRADIENT, "^Q: changed by the forward pass")
+class ScalesItsQueries(Right):
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        Q *= 2
+        return super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
+
+
+@wrong("Y and the gradients", r"^TypeError: init: params is 2\.0, and should be an array of the dtype")
+class BeginsWithANumber(Right):
+    def init(self, rng, dtype=np.float32):
+        return 2.0
+
+
 @wrong("Written token by token", r"^ValueError: zero-size array .*: top = S.max\(-1\); .*pieces=\(0, 80")
 class LooksForTheTop(Right):
     """A step may bring no token, and then there is no key."""
