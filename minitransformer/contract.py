@@ -5,6 +5,7 @@ the book (tests/attention/test_contract.py) try the same rules on all that is re
 `tests/test_contract_rules.py` holds a bank of wrong cores, each of which must be caught.
 """
 
+import re
 import sysconfig
 import tempfile
 import traceback
@@ -18,7 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.attention import Core, Mixer, MultiHeadAttention, Pattern, attention_of, padding_mask
+from minitransformer.attention import (
+    ATTENTIONS,
+    Core,
+    Mixer,
+    MultiHeadAttention,
+    Pattern,
+    SoftmaxAttention,
+    attention_of,
+    padding_mask,
+)
 from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.core import Part
 from minitransformer.backend import available, backend
@@ -26,6 +36,7 @@ from minitransformer.checker import GradientError, check_pullback
 from minitransformer.data.text import Text
 from minitransformer.extensions import named_classes
 from minitransformer.models import LanguageModel, SequenceModel
+from minitransformer.positions import IN_ATTENTION, Encoding
 from minitransformer.pullback import Tree, random_like, tree_items, tree_leaves, tree_map
 from minitransformer.registry import named
 from minitransformer.training.checkpoint import Checkpoint, load, save
@@ -54,21 +65,24 @@ class AttentionError(AssertionError):
 def check_attention(attention: Any) -> None:
     """Hold a kind of attention against every rule, print which are kept, and say of the others what is wrong.
 
-    It takes a few seconds. An encoding of positions that changes scores is checked by `SoftmaxAttention(encoding=…)`.
+    It takes a few seconds. An encoding of positions that acts inside attention is checked inside that of softmax.
     attention   a name, with options or without; a class, which is then made for two heads of width 6; or an object of your own
     raises      AttentionError at the end, if a rule is broken; ValueError for what is no attention
     """
-    start_time, broken, part = monotonic(), [], _made(attention)
+    start_time, broken, part, told = monotonic(), [], _made(attention), set()
     print(f"{attention if isinstance(attention, str) else type(part).__name__}: {part}")
     rules = list(_rules(part))
     for says, holds in rules:
         try:
             holds()
         except Exception as error:  # whatever a wrong core does
-            kind, where = (
-                ("", "") if isinstance(error, AssertionError) else (f"{type(error).__name__}: ", _where(error))
-            )
-            print(f"BROKEN  {says}\n        {kind}{shorten(str(error), SAID)}{where}")
+            what = shorten(str(error), SAID)
+            if not isinstance(error, AssertionError):
+                what = f"{type(error).__name__}: {what}"
+                cause = re.sub(r"\d+", "", what)  # the same at other lengths
+                what = "the same error as above" if cause in told else what + _where(error)
+                told.add(cause)
+            print(f"BROKEN  {says}\n        {what}")
             broken.append(says)
         else:
             print(f"kept    {says}")
@@ -78,17 +92,24 @@ def check_attention(attention: Any) -> None:
 
 
 def _where(error: Exception) -> str:
-    """The last line outside of the package that was reached before an error, in brackets; "" if there is none."""
+    """The last line outside of the package that was reached before an error, and what was tried, in brackets."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(NOT_THE_READERS)]
-    return f" ({own[-1].name}, line {own[-1].lineno}: {own[-1].line})" if own else ""
+    own = [
+        f"{one.name}, line {one.lineno}: {one.line}" for one in frames if not one.filename.startswith(NOT_THE_READERS)
+    ]
+    said = "; ".join([*own[-1:], *getattr(error, "__notes__", ())])
+    return f" ({said})" if said else ""
 
 
 def _made(attention: Any) -> Part:
     sizes = {"width": WIDTH, "heads": HEADS, "d": WIDTH // HEADS, "longest": LONGEST}
     if isinstance(attention, type):
         attention = named("attention", {attention.__name__: attention}, attention.__name__, sizes)
-    return attention_of(attention, sizes)
+    if isinstance(attention, str):
+        attention = named(
+            "attention", ATTENTIONS | IN_ATTENTION | ATTENTIONS, attention, sizes
+        )  # listed first, and chosen
+    return attention_of(SoftmaxAttention(encoding=attention) if isinstance(attention, Encoding) else attention, sizes)
 
 
 def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -98,7 +119,14 @@ def _rules(part: Part) -> Iterator[tuple[str, Callable[[], None]]]:
     def each(rule: Callable[..., None], **grid: Iterable[Any]) -> Callable[[], None]:
         def all_cases() -> None:
             for values in product(*grid.values()):
-                rule(part, **dict(zip(grid, values, strict=True)))
+                case = dict(zip(grid, values, strict=True))
+                try:
+                    rule(part, **case)
+                except Exception as error:
+                    error.add_note(
+                        ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in case.items())
+                    )
+                    raise
 
         return all_cases
 
@@ -213,7 +241,11 @@ def mixer(part: Part) -> Mixer:
 def some(layer: Any, dtype: type = np.float64) -> Tree:
     """Random parameters: at the initial zeros and ones a wrong gradient could stay hidden."""
     rng = np.random.default_rng(1)
-    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
+    drawn = layer.init(rng, np.float64)
+    for path, array in tree_items({"params": drawn}):
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"init: {path} is {array!r}, and should be an array of the dtype that it is asked for")
+    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(drawn, rng))
 
 
 def rows(part: Part, *shape: int, dtype: type = np.float64, seed: int = 2) -> Array:
@@ -272,24 +304,34 @@ def _refused(call: Callable[[], Any], what: str, word: str = "", kinds: Any = (T
 
 def pairs_are_there(pattern: Pattern) -> None:
     """The tiles have the pairs of the rule `sees`, in every row whatever follows, and decoding keeps what it can see."""
+    longest = getattr(pattern, "longest", 3000)
     for causal in (causal for causal in (False, True) if pattern.causal != ("never" if causal else "always")):
-        for n, m in ((1, 1), (N, N), (65, 150), (200, 200)):
+        for n, m in ((1, 1), (N, N), (65, 150), (200, 200), (700, 700), (3, 3000)):
+            n, m = min(n, longest), min(m, longest)
             i, j = np.arange(m - n, m)[:, None], np.arange(m)[None]
+            mask = pattern(n, m, causal=causal).mask
             rule = pattern.sees(i, j, m, causal=causal) & (j <= i if causal else np.True_)
-            wrong = np.argwhere(
-                np.broadcast_to(rule, (*np.shape(rule)[:-2], n, m)) != pattern(n, m, causal=causal).mask
-            )
-            for *_, row, key in wrong[:1]:
+            for *head, row, key in np.argwhere(np.broadcast_to(rule, mask.shape) != mask)[:1]:
+                query, of = m - n + row, pattern.of_heads[head[0]] if head else pattern
+                t, k = query // TILE, key // TILE
+                keep(
+                    not (
+                        mask[*head, row, key] or of.near(np.full((1, 1), t), np.full((1, 1), k), m, causal=causal).all()
+                    ),
+                    f"sees says one thing of query {query} and key {key} of {m} when it is asked for all pairs, and another "
+                    f"when it is asked for a tile of {TILE} × {TILE}: it should depend on i, j, m and causal alone",
+                )
                 raise Broken(
-                    f"sees lets query {m - n + row} see key {key} of {m}, and no tile has the pair: near should be True for "
-                    f"t = {(m - n + row) // TILE} and k = {key // TILE}, the tiles of {TILE} that they are in ({_way(causal)})"
+                    f"sees lets query {query} see key {key} of {m}, and no tile has the pair: near should be True for "
+                    f"t = {t} and k = {k}, the tiles of {TILE} that they are in ({_way(causal)})"
                 )
     if pattern.causal == "never":
         return
-    i, j = np.arange(200)[:, None], np.arange(200)[None]
-    whole = pattern(200, 200, causal=True).mask
-    for *_, row, _ in np.argwhere(pattern(130, 130, causal=True).mask != whole[..., :130, :130])[:1]:
-        raise Broken(f"what query {row} sees of 130 tokens is not what it sees of 200, though it is causal")
+    n, m = min(130, longest), min(200, longest)
+    i, j = np.arange(m)[:, None], np.arange(m)[None]
+    whole = pattern(m, m, causal=True).mask
+    for *_, row, _ in np.argwhere(pattern(n, n, causal=True).mask != whole[..., :n, :n])[:1]:
+        raise Broken(f"what query {row} sees of {n} tokens is not what it sees of {m}, though it is causal")
     if (kept := pattern.kept) is not None:
         for *_, row, key in np.argwhere(whole & (j >= kept.first) & (i - j >= kept.last))[:1]:
             raise Broken(
@@ -328,6 +370,13 @@ def form_is_kept(core: Core, *, causal: bool, dtype: type) -> None:
 def gradients(part: Part, *, causal: bool, n: int, padded: bool) -> None:
     """The gradients of every parameter and of X agree with difference quotients."""
     layer, X = mixer(part), rows(part, 2, n)
+    if isinstance(part, Core):
+        given = {"params": some(part), **dict(zip(("Q", "K", "V", *part.streams), heads_for(part, n), strict=True))}
+        before = tree_map(np.copy, given)
+        Y, pullback = part(*given.values(), causal=causal, mask=None, rng=None)
+        pullback(np.ones_like(Y))
+        for (path, old), (_, now) in zip(tree_items(before), tree_items(given), strict=True):
+            keep(np.array_equal(old, now), f"{path}: changed by the forward pass or by its pullback")
     function = partial(layer, causal=causal, mask=padding(n) if padded else None)
     untrained, apart = ([f"params.{path}" for path in paths] for paths in (layer.untrained, layer.apart))
     with backend("numpy"):

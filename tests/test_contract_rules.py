@@ -246,6 +246,29 @@ class MovesInSecret(Right):
         return 0.9 * params
 
 
+@wrong(GRADIENT, "^Q: changed by the forward pass")
+class ScalesItsQueries(Right):
+    def __call__(self, b, Q, K, V, *, causal=False, mask=None, rng=None):
+        Q *= 2
+        return super().__call__(b, Q, K, V, causal=causal, mask=mask, rng=rng)
+
+
+@wrong("Y and the gradients", r"^TypeError: init: params is 2\.0, and should be an array of the dtype")
+class BeginsWithANumber(Right):
+    def init(self, rng, dtype=np.float32):
+        return 2.0
+
+
+@wrong("Written token by token", r"^ValueError: zero-size array .*: top = S.max\(-1\); .*pieces=\(0, 80")
+class LooksForTheTop(Right):
+    """A step may bring no token, and then there is no key."""
+
+    def scores(self, Q, K, b):
+        S = super().scores(Q, K, b)
+        top = S.max(-1)
+        return S + 0 * top[..., None]
+
+
 PAIRS = "The tiles of its pattern, and what it keeps, have the pairs"
 
 
@@ -264,6 +287,24 @@ class ForgetsTiles(Blocks):
         return abs(t - k) <= 1
 
 
+@wrong(PAIRS, "^sees lets query 0 see key 512 of 700, .* near should be True for t = 0 and k = 8")
+class ForgetsFarTiles(Blocks):
+    def near(self, t, k, m, *, causal):
+        return abs(t - k) <= 7
+
+
+@wrong(PAIRS, "^sees says one thing of query \\d+ and key \\d+ of .* depend on i, j, m and causal alone")
+class Draws(Blocks):
+    def sees(self, i, j, m, *, causal):
+        return np.random.default_rng().random((i * j).shape) < 0.5
+
+
+@wrong(PAIRS, r"^TypeError: sees: gave float64 \(64, 64\), should give booleans")
+class GivesWeights(Blocks):
+    def sees(self, i, j, m, *, causal):
+        return 1.0 * super().sees(i, j, m, causal=causal)
+
+
 @wrong(PAIRS, "^query 40 sees key 0, and kept says that the first 0 and the last 40 are enough")
 class KeepsTooFew(Blocks):
     kept = Kept(0, 40)
@@ -279,6 +320,17 @@ class CountsFromTheEnd(Blocks):
 class WantsNumbers(Blocks):
     def sees(self, i, j, m, *, causal):
         return i == j or super().sees(i, j, m, causal=causal)
+
+
+@frozen
+class Table(Pattern):
+    """Pairs that were drawn once, for as many positions as a model may have."""
+
+    longest: int
+
+    def sees(self, i, j, m, *, causal):
+        table = np.random.default_rng(0).random((self.longest, self.longest)) < 0.5
+        return table[i, j] | (i == j)
 
 
 WRONG = [*Right.__subclasses__(), *Blocks.__subclasses__()]
@@ -301,7 +353,8 @@ def broken(attention, capsys):
     "attention",
     [
         *(Right(), Right, Right(heads=3), "softmax", "fnet"),
-        *(SoftmaxAttention(encoding=T5Bias(4)), Window(3), Blocks, "strided:part=far"),
+        *(SoftmaxAttention(encoding=T5Bias(4)), Window(3), Blocks, "strided:part=far", Table),
+        *("t5:buckets=8", T5Bias, T5Bias(4), "rope"),
     ],
     ids=str,
 )
@@ -338,6 +391,18 @@ class TwicePullback(Pullback):
 def test_what_a_mixer_lets_through_is_told(capsys):
     found = broken(Twice, capsys)
     assert "What does not fit is refused." in found
+
+
+def test_an_error_that_comes_again_is_told_once(capsys):
+    @frozen
+    class NoSuchName(Right):
+        def scores(self, Q, K, b):
+            return np.full((7, len(Q)), Q.width)
+
+    first, *others = broken(NoSuchName(), capsys).values()
+    assert first.startswith("AttributeError: 'numpy.ndarray' object has no attribute 'width' (scores, line")
+    assert first.endswith("; causal=False, dtype=float32)")
+    assert set(others) == {"the same error as above"}
 
 
 def test_what_is_no_attention_is_refused():

@@ -10,6 +10,8 @@ import sys
 import nbformat
 import pytest
 
+from minitransformer.attention import ATTENTIONS
+from minitransformer.positions import IN_ATTENTION
 from tests.test_readme import FILE, blocks
 
 VARIANT = (
@@ -176,6 +178,25 @@ def test_a_core_that_divides_by_a_sum_of_weights(divisor, kept, copy, root, part
     assert ("kept    " if kept else "BROKEN  ") + "Where a query sees no key" in said
 
 
+def test_a_core_with_a_softmax_over_no_key_at_all(copy, root, parts, tmp_path):
+    """The sigmoid core with a softmax in its place, as the page says it, and with the gradient of softmax."""
+    call = "A, _ = softmax(S, mask=seen)"
+    assert f"`{call}`" in (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    core = parts["sigmoid.py"].replace("A = np.where(seen, sigmoid(S)[0], 0)", call)
+    core = core.replace("import sigmoid\n", "import softmax\n").replace(" + b[:, None, None]", " * b[:, None, None]")
+    core += 'mt.check_attention("sigmoid")\n'
+    (tmp_path / "softmax.py").write_text(core, encoding="utf-8")
+    said = in_copy(copy, str(tmp_path / "softmax.py")).stdout
+    for rule in ("Where a query sees no key", "Written token by token"):
+        assert f"kept    {rule}" in said, said
+
+
+def test_an_encoding_is_checked_by_name(copy, parts, tmp_path):
+    (tmp_path / "slopes.py").write_text(parts["slopes.py"] + 'mt.check_attention("slopes")\n', encoding="utf-8")
+    done = in_copy(copy, str(tmp_path / "slopes.py"))
+    assert re.search(r"^(\d+) of \1 rules kept", done.stdout, re.MULTILINE), done.stdout + done.stderr
+
+
 # ------------------------------------------------------------------------------------------------------ a variant
 
 
@@ -232,6 +253,25 @@ def test_the_cell_of_the_variant_runs(copy, parts):
     done = in_copy(copy, "-m", "timeit", "-n1", "-r1", "import numpy as np\n" + text)
     assert done.returncode == 0, done.stderr
     assert "β = 10.0: the largest weight of a row is 0." in done.stdout
+
+
+def test_the_chapters_that_list_every_attention_are_run_again(root):
+    """Among them chapter 20, with gaps where nothing was measured yet; and the page names the one with every encoding."""
+    page = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    texts = {path.name[:2]: path.read_text(encoding="utf-8") for path in (root / "notebooks").glob("*.ipynb")}
+
+    def with_all(names):
+        return [n for n, text in sorted(texts.items()) if all(re.search(rf'"\W*{name}\b', text) for name in names)]
+
+    assert f"minitransformer book 02 {' '.join(with_all(ATTENTIONS))}\n" in page
+    assert all(f"every encoding is in {n}" in page for n in with_all(IN_ATTENTION) if n != "98")
+
+
+@pytest.mark.full
+def test_chapter_20_has_a_row_for_the_variant(copy):
+    commands(copy, ["book", "20"])
+    chapter = (copy / "notebooks" / "20_which_one_when.ipynb").read_text(encoding="utf-8")
+    assert re.search(r'"temperature +—', chapter)
 
 
 # ------------------------------------------------------------------------- an experiment, its figure, their chapter

@@ -18,6 +18,7 @@ from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.gather_scatter import refuse_other_heads
+from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Checked
 
@@ -133,7 +134,7 @@ class Core(Part):
 
     remembers: ClassVar[str | None] = "keys and values"
     unplaced = "has no field `encoding`, which every core has that scores pairs of positions"
-    encoding: Any = None
+    encoding: Encoding | None = None
     groups: ClassVar[bool] = False
     queries: ClassVar[bool] = True
     key_heads: int | None = None

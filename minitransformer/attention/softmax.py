@@ -22,6 +22,7 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sink import LearnedSink
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
+from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
@@ -69,7 +70,7 @@ class SoftmaxAttention(Core):
     """
 
     pattern: Pattern | None = None
-    encoding: Any = None
+    encoding: Encoding | None = None
     page: int | None = None
     sink: LearnedSink | float | None = None
     cap: PositiveNumber | None = None
@@ -176,7 +177,7 @@ class SoftmaxAttention(Core):
         m, K, V, bias, mask = state.end, state.K, state.V, None, None
         own, options = self._options(params, Q)
         if self.encoding is not None:
-            bias = self.encoding.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)
+            bias = self.encoding.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)  # type: ignore[attr-defined]
         if self.pattern is not None:
             seen = self.pattern.last_rows(n, m, state.length)
             if not isinstance(seen, slice):

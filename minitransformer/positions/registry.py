@@ -94,6 +94,6 @@ def place(positions: Any, *, width: int, heads: int, longest: int, head_width: i
             raise ValueError(f"head_width: {str(error).removeprefix('d: ')}") from None
     if isinstance(positions, Encoding):
         return Placed(NoPositions(width), positions)
-    if not hasattr(positions, "init") or isinstance(positions, Checked):
+    if not hasattr(positions, "init") or isinstance(positions, (Checked, type)):
         raise ValueError(f"positions: {positions!r} is not a name, nor an encoding")
     return Placed(positions, None)

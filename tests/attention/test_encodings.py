@@ -192,6 +192,16 @@ def test_one_by_one(name, positions, tier):
             np.testing.assert_allclose(np.concatenate(said, 1), Y, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", those)
+def test_an_encoding_is_an_object(name):
+    """A name, or a class, would be found out where something is asked of it that it hasn't."""
+    for other in ("alibi", KerpleLog):
+        with pytest.raises(
+            TypeError, match=r"^encoding: .* should be minitransformer\.positions\.encoding\.Encoding \| None$"
+        ):
+            replace(CORES[name], encoding=other)
+
+
 def test_the_table_says_of_every_pair_what_a_model_does():
     for (attention, positions), why in catalogue.pairs().items():
         encoding = place(positions, width=D, heads=H, longest=40).in_attention

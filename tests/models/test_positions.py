@@ -184,7 +184,7 @@ class StackApart:
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match="positions: no 'rotary'; there are none, sinusoidal, learned"):
         place("rotary", width=8, heads=2, longest=9)
-    for other in (SoftmaxAttention(), 7):
+    for other in (SoftmaxAttention(), 7, ALiBi):
         with pytest.raises(ValueError, match="is not a name, nor an encoding"):
             place(other, width=8, heads=2, longest=9)
 

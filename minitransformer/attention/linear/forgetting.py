@@ -172,7 +172,7 @@ class Forgetting(Core):
     cost      O(n² d) time. Always causal, with a gate for each key: m = n
     """
 
-    encoding: Any = None
+    encoding: Encoding | None = None
 
     stage = "scores"
     causal = "always"
@@ -214,7 +214,7 @@ class Forgetting(Core):
             return form(self.encoding, params, Q, past.keys[..., 3:], past.values, matrix=fades, causal=True)[0], after
         bias = None
         if self.encoding is not None:
-            bias = self.encoding.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)
+            bias = self.encoding.bias(params, n, m, causal=True)[0].astype(Q.dtype, copy=False)  # type: ignore[attr-defined]
         if not 0 < n <= FEW:
             return attend_to_buffer(faded_queries(Q, whole, scale), past.K, past.V, m, bias, scale=UNIT), after
         c_now = whole, rest

@@ -19,7 +19,7 @@ from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.sparse.pattern import TILE, Pattern
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import refuse_other_heads, unbroadcast
-from minitransformer.positions.encoding import queries_last
+from minitransformer.positions.encoding import Encoding, queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegative, NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
@@ -178,7 +178,7 @@ class AdaptiveSpan(Core):
     limit: int | None = None
     ramp: int = 32
     penalty: NonNegativeNumber = 2e-6
-    encoding: Any = None
+    encoding: Encoding | None = None
 
     stage = "pattern"
     cost = "O(n largest span)"

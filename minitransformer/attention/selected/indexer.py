@@ -30,7 +30,7 @@ from minitransformer.attention.selected.gathered import only_those_there, rows_a
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
 from minitransformer.marks import DecodingState
-from minitransformer.positions.encoding import queries_last
+from minitransformer.positions.encoding import Encoding, queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
@@ -194,7 +194,7 @@ class Indexer(Core):
     small: int = 2
     narrow: int = 8
     weight: NonNegativeNumber = 1.0
-    encoding: Any = None
+    encoding: Encoding | None = None
 
     stage = "pattern"
     cost = "O(n² small narrow + n chosen)"

@@ -110,7 +110,7 @@ class MoBA(BlocksCore):
 
     block: int = 16
     chosen: int = 3
-    encoding: Any = None
+    encoding: Encoding | None = None
 
     stage = "pattern"
     cost = "O(n²/block + n chosen block)"

@@ -225,7 +225,7 @@ class NSA(BlocksCore):
     block: int = 16
     chosen: int = 4
     window: NonNegative = 32
-    encoding: Any = None
+    encoding: Encoding | None = None
 
     stage = "pattern"
     cost = "O(n²/block + n (chosen block + window))"

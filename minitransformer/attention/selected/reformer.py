@@ -243,7 +243,7 @@ class Reformer(Core):
     buckets: int = 8
     chunk: int = 32
     seed: Seed = 0
-    encoding: Any = None
+    encoding: Encoding | None = None
 
     stage = "pattern"
     cost = "O(rounds n (chunk + ln n))"

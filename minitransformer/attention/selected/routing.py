@@ -255,7 +255,7 @@ class Routing(Core):
     clusters: int = 8
     window: NonNegative | None = None
     decay: Part = 0.999
-    encoding: Any = None
+    encoding: Encoding | None = None
 
     stage = "pattern"
     cost = "O(n clusters + n window)"

@@ -137,7 +137,7 @@ class Longformer(Core):
     dilation: int = 1
     global_tokens: NonNegative = 1
     rotate: Any = None
-    encoding: Any = None
+    encoding: Encoding | None = None
 
     stage = "project, pattern"
     causal = "never"

@@ -148,7 +148,12 @@ def _tiles(pattern: Pattern, n: int, m: int, causal: bool) -> BlockPattern:
     t, k = np.arange(-(-n // TILE))[:, None], np.arange(-(-m // TILE))[None]
     upper = np.minimum(first + t * TILE + TILE - 1, m - 1) // TILE
     near = pattern.near((first + t * TILE) // TILE, k, m, causal=causal) | pattern.near(upper, k, m, causal=causal)
-    return settled(block_pattern(n, m, lambda i, j: pattern.sees(i, j, m, causal=causal), near, causal=causal))
+
+    def sees(i: Array, j: Array) -> Array:
+        """Of the m positions alone: in a last tile that is not full, the last position stands for those behind it."""
+        return pattern.sees(np.minimum(i, m - 1), np.minimum(j, m - 1), m, causal=causal)
+
+    return settled(block_pattern(n, m, sees, near, causal=causal))
 
 
 @functools.lru_cache(maxsize=16)

@@ -172,7 +172,7 @@ class Sinks(Core):
     first: Integer = 4
     last: int = 64
     rotate: Any = None
-    encoding: Any = None
+    encoding: Encoding | None = None
 
     stage = "pattern"
     causal = "always"
