@@ -51,12 +51,12 @@ class BigBird(Pattern):
         return f"O({self.block} n)"
 
     @property
-    def causal(self) -> Literal["either", "always", "never"]:
+    def causal(self) -> Literal["either", "always", "never"]:  # type: ignore[override]
         """Either way, but "never" with rows in front, which see the whole text."""
         return "never" if self.extra else "either"
 
     @property
-    def prefix(self) -> int:
+    def prefix(self) -> int:  # type: ignore[override]
         """How many extra rows stand in front of the text."""
         return self.extra
 
