@@ -157,6 +157,18 @@ class MultiHeadPullback(Pullback):
         )
 
 
+def _as_the_core(name: str) -> Any:
+    """A property of the layer that its core decides: what `Part` says of it."""
+    return property(lambda layer: getattr(layer.core, name), doc=f"`{name}` of the core.")
+
+
+def _paths_in_the_core(name: str) -> Any:
+    """A property of the layer: paths to parameters of its core."""
+    return property(
+        lambda layer: tuple(f"core.{path}" for path in getattr(layer.core, name)), doc=f"`{name}` of the core."
+    )
+
+
 @frozen
 class MultiHeadAttention(Projected):
     """H attentions side by side, each of width d. With d = D/H, the usual one, they cost together what one of width D costs.
@@ -223,15 +235,14 @@ class MultiHeadAttention(Projected):
             return core.streams
         return {**core.streams, "gate": 1 if core.gate == "head" else self.d}
 
-    @property
-    def causal(self) -> str:  # type: ignore[override]
-        """Whether it can be causal is up to the core."""
-        return self.core.causal
-
-    @property
-    def looks_ahead(self) -> bool:  # type: ignore[override]
-        """Whether later tokens change which keys the core lets a query see."""
-        return self.core.looks_ahead
+    causal = _as_the_core("causal")
+    looks_ahead = _as_the_core("looks_ahead")
+    prefix = _as_the_core("prefix")
+    moves = _as_the_core("moves")
+    adds_loss = _as_the_core("adds_loss")
+    shared = _paths_in_the_core("shared")
+    untrained = _paths_in_the_core("untrained")
+    apart = _paths_in_the_core("apart")
 
     @property
     def decodes(self) -> bool:
@@ -241,39 +252,6 @@ class MultiHeadAttention(Projected):
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError if the core shall be causal and can't be, or shall not be and always is."""
         self.core.refuse(causal=causal)
-
-    @property
-    def prefix(self) -> int:
-        """How many tokens the core wants in front of the text."""
-        return self.core.prefix
-
-    def _of_core(self, paths: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(f"core.{path}" for path in paths)
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the core that all layers have in common."""
-        return self._of_core(self.core.shared)
-
-    @property
-    def untrained(self) -> tuple[str, ...]:
-        """The parameters of the core that no gradient moves."""
-        return self._of_core(self.core.untrained)
-
-    @property
-    def apart(self) -> tuple[str, ...]:
-        """The parameters of the core that only an added loss moves."""
-        return self._of_core(self.core.apart)
-
-    @property
-    def moves(self) -> bool:  # type: ignore[override]
-        """Whether the core does anything after an optimiser's step."""
-        return self.core.moves
-
-    @property
-    def adds_loss(self) -> bool:  # type: ignore[override]
-        """Whether the core adds a loss."""
-        return self.core.adds_loss
 
     def observe(self, pullback: Pullback) -> Tree:
         """What the core's `after_step` needs to know of a forward pass."""

@@ -100,7 +100,7 @@ class SoftmaxAttention(Core):
         return "either" if self.pattern is None else self.pattern.causal
 
     @property
-    def prefix(self) -> int:
+    def prefix(self) -> int:  # type: ignore[override]
         """How many tokens its pattern wants in front of the text."""
         return 0 if self.pattern is None else self.pattern.prefix
 
@@ -123,10 +123,9 @@ class SoftmaxAttention(Core):
         return kept if self.encoding is None or near else None
 
     @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the encoding that all layers share."""
-        inside = "encoding." if isinstance(self.sink, LearnedSink) else ""
-        return tuple(inside + path for path in super().shared)
+    def encoding_at(self) -> str:  # type: ignore[override]
+        """Where the encoding's parameters are: beside a learned sink, or alone."""
+        return "encoding." if isinstance(self.sink, LearnedSink) else ""
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
         """The parameters of the encoding, and b of a sink that is learned."""

@@ -124,7 +124,7 @@ class Linformer(Core):
     needs = "a longest length"
 
     @property
-    def shared(self) -> tuple[str, ...]:
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The path of E, if one E serves all layers."""
         return ("E",) if self.sharing == "layerwise" else ()
 

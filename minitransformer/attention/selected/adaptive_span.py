@@ -180,6 +180,7 @@ class AdaptiveSpan(Core):
     penalty: NonNegativeNumber = 2e-6
     encoding: Any = None
 
+    encoding_at = "encoding."
     stage = "pattern"
     cost = "O(n largest span)"
     causal = "always"
@@ -191,11 +192,6 @@ class AdaptiveSpan(Core):
     def largest(self) -> int:
         """S, the longest span that a head can have."""
         return self.longest if self.limit is None else self.limit
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the encoding that all layers share."""
-        return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SpanParams:
         """Spans of 0: at first a head sees R − 1 positions, those where its ramp is above 0."""

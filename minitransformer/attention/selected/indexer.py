@@ -196,16 +196,12 @@ class Indexer(Core):
     weight: NonNegativeNumber = 1.0
     encoding: Any = None
 
+    encoding_at = "encoding."
     stage = "pattern"
     cost = "O(n² small narrow + n chosen)"
     remembers = "keys, values and the indexer's keys"
     adds_loss = True
     apart = ("U_q", "U_k", "U_w")
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the encoding that all layers share."""
-        return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> IndexerParams:
         """Projections uniform on ±√(3/(H d)), and the parameters of the encoding."""

@@ -257,6 +257,7 @@ class Routing(Core):
     decay: Part = 0.999
     encoding: Any = None
 
+    encoding_at = "encoding."
     stage = "pattern"
     cost = "O(n clusters + n window)"
     remembers = None
@@ -267,11 +268,6 @@ class Routing(Core):
     def __post_init__(self) -> None:
         refuse_no_window(self.taken)
         refuse_narrow(self.d)
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the encoding that all layers share."""
-        return tuple(f"encoding.{path}" for path in super().shared)
 
     @property
     def taken(self) -> int:

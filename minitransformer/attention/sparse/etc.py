@@ -236,7 +236,7 @@ class ETC(Core):
             raise ValueError("global_tokens: 0 should be at least 1; without a global token it is a Window")
 
     @property
-    def prefix(self) -> int:
+    def prefix(self) -> int:  # type: ignore[override]
         """g, the number of global rows in front of the text."""
         return self.global_tokens
 
