@@ -129,12 +129,7 @@ def delta_rule_step(
     one_dtype(Q=Q, K=K, V=V, beta=beta, S=S)
     if loops := loops_in("step"):
         return loops.recurrence(Q, K, V, S, beta=beta)
-    Y = np.empty_like(V)
-    for t in range(Q.shape[-2]):
-        e = V[..., t, :] - read(K[..., t, :], S)
-        S = S + outer(beta[..., t, None] * K[..., t, :], e)
-        Y[..., t, :] = read(Q[..., t, :], S)
-    return Y, S
+    return delta_rule(Q, K, V, beta, S)[0]
 
 
 # ------------------------------------------------------------------------------------------- keys and gates

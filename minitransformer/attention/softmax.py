@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
@@ -36,16 +37,11 @@ class SinkParams(NamedTuple):
     encoding: Tree = NoParams()
 
 
-class SinkCorePullback(Pullback):
+class SinkCorePullback(AroundAttention):
     """Attention gives dsink last: it goes among the parameters if the sink is learned, and is dropped if it is a given number."""
 
     attention: Pullback
     learned: bool
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m), whose rows may sum to less than one."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
         dparams, dQ, dK, dV, dsink = self.attention(dY)

@@ -13,6 +13,7 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
+from minitransformer.positions.none import UnchangedPullback
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Integer, NonNegative, PositiveNumber
 from minitransformer.typing import Array, Float, checked
@@ -94,13 +95,6 @@ def _table(width: int, n: int, dtype: np.dtype) -> Array:
     return table
 
 
-class SinusoidalPullback(Pullback):
-    """A constant was added: dX = dY."""
-
-    def __call__(self, dY: Array) -> tuple[NoParams, Array]:
-        return NoParams(), dY
-
-
 @frozen
 class SinusoidalPositions:
     """Add the table of sinusoids, which can be computed for any length."""
@@ -119,9 +113,9 @@ class SinusoidalPositions:
         """Y = X + Π, where row 0 of X stands at position `first`."""
         last = first + X.shape[-2]
         if first < 0:
-            return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), SinusoidalPullback()
+            return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), UnchangedPullback()
         table = _table(self.width, max(64, 1 << (last - 1).bit_length()), X.dtype)  # one serves many lengths
-        return X + table[first:last], SinusoidalPullback()
+        return X + table[first:last], UnchangedPullback()
 
 
 class LearnableSinusoidParams(NamedTuple):

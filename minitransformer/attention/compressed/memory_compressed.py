@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, from_blocks, in_blocks, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, complete_blocks
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
@@ -72,10 +73,11 @@ def compress(
     return Y, CompressPullback(blocks, theta, X.shape[-2])
 
 
-class MemoryCompressedPullback(Pullback):
+class MemoryCompressedPullback(AroundAttention):
     """Attention to the blocks, then each convolution backwards. What is hidden was zero, and gets zero.
 
-    The null key and value stand in front of the blocks in every sample: dnull is the sum of their rows.
+    The null key and value stand in front of the blocks in every sample: dnull is the sum of their rows. A holds the weights of
+    the blocks, (*batch, H, n, ⌈m/s⌉), with that of the null in front.
     """
 
     attention: Pullback
@@ -83,11 +85,6 @@ class MemoryCompressedPullback(Pullback):
     v: CompressPullback
     seen: Array | None
     null: bool
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the blocks, (*batch, H, n, ⌈m/s⌉), with that of the null key in front if there is one."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dQ, *dboth = self.attention(dY)

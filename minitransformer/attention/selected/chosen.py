@@ -267,13 +267,12 @@ def attend_to_chosen(
     encoding an encoding of positions in the scores, and params, its parameters: then dparams is the first of the gradients
     cost     O(n c block d) time, O(n c) memory beside what is given and returned; O(n m d) and O(n m) with an encoding
     """
-    n, m = Q.shape[-2], K.shape[-2]
+    n = Q.shape[-2]
+    choice = Choice(lists, block, K.shape[-2], causal, None if mask is None else np.atleast_2d(mask))
     if encoding is not None:
-        choice = Choice(lists, block, m, causal, None if mask is None else np.atleast_2d(mask))
         Y, attention = attend(encoding, params, Q, K, V, causal=causal, mask=choice.pairs(Q.shape[:-2]), scale=scale)
         return Y, EncodedChosenPullback(attention, choice)
     scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else float(scale)
-    choice = Choice(lists, block, m, causal, None if mask is None else np.atleast_2d(mask))
     Y, L = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype), np.empty(Q.shape[:-1], Q.dtype)
     weights = np.zeros((*lists.shape[:-1], choice.slots) if weigh else (0, 0, 0), Q.dtype)
     pullback = ChosenPullback(Q, K, V, choice, scale, Y, L, weights)
