@@ -53,8 +53,6 @@ def sinusoids(
     raises   ValueError for an odd width, a negative n, a base that is not positive
     """
     omega = angular_frequencies(width, layout=layout, base=base)
-    if n < 0:
-        raise ValueError(f"n: a table of {n} rows is not possible")
     angles = np.arange(first, first + n)[:, None] * omega
     return _in_columns(np.sin(angles), np.cos(angles), layout)
 

@@ -211,12 +211,8 @@ class MemoryCompressed(Core):
 
     stage = "project"
     unplaced = "makes one key of each block, and that stands nowhere"
+    cost = "O(n²/stride)"
     remembers = "keys and values of blocks, a few of tokens"
-
-    @property
-    def cost(self) -> str:  # type: ignore[override]
-        """The cost of n tokens, which is still quadratic."""
-        return "O(n²/stride)"
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MemoryCompressedParams:
         """Every block starts as the average of its keys, the null as zeros."""

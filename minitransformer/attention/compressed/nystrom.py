@@ -21,7 +21,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import Repeats
+from minitransformer.ranges import Iterations
 from minitransformer.typing import Array, Bool, Float, checked
 
 # -------------------------------------------------------------------------------------------- pseudo-inverse
@@ -79,7 +79,7 @@ class IteratedInversePullback(Pullback):
 
 @checked
 def pseudo_inverse(
-    A: Float[Array, "*batch r r"], *, steps: Repeats | None = 6
+    A: Float[Array, "*batch r r"], *, steps: Iterations | None = 6
 ) -> tuple[Float[Array, "*batch r r"], Pullback]:
     """A⁺ of matrices whose entries are not negative and whose rows sum to one (or are zero), as those of a softmax.
 
@@ -97,8 +97,6 @@ def pseudo_inverse(
     if steps is None:
         Z = np.linalg.pinv(A, rtol=A.shape[-1] * float(np.finfo(A.dtype).eps))
         return Z, ExactInversePullback(A, Z)
-    if steps == 0:
-        raise ValueError("steps: 0 should be at least 1, or None")
     c = A.sum(-2).max(-1, initial=0)
     Zs = [A.mT * inverse(c)[..., None, None]]
     for _ in range(steps):
@@ -205,7 +203,7 @@ def nystrom_attention(
     theta: Float[Array, "heads taps"] | None = None,
     *,
     landmarks: int = 64,
-    steps: Repeats | None = 6,
+    steps: Iterations | None = 6,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], NystromPullback]:
@@ -229,7 +227,10 @@ def nystrom_attention(
     """
     one_dtype(Q=Q, K=K, V=V, theta=theta)
     n, m = Q.shape[-2], K.shape[-2]
-    _refuse(n, m, None if theta is None else theta.shape, Q.shape[:-2])
+    refuse_more_queries(n, m)
+    if theta is not None and (theta.shape[1] % 2 == 0 or Q.shape[-3:-2] != theta.shape[:1]):
+        wanted = f"(H, taps), an odd number of taps, for the heads of {Q.shape[:-2]}"
+        raise ValueError(f"theta: shape {theta.shape} should be {wanted}")
     seen = seen_keys(mask, Q, K, "a landmark")
     K, V = where_seen(seen, K), where_seen(seen, V)
     there: Any = np.ones(m, bool)
@@ -257,12 +258,6 @@ def nystrom_attention(
     return Y, NystromPullback(to_landmarks, from_landmarks, between, Z, N, means, near, seen)
 
 
-def _refuse(n: int, m: int, theta: tuple[int, ...] | None, heads: tuple[int, ...]) -> None:
-    refuse_more_queries(n, m)
-    if theta is not None and (theta[-1] % 2 == 0 or heads[-1:] != theta[:1]):
-        raise ValueError(f"theta: shape {theta} should be (H, taps), an odd number of taps, for the heads of {heads}")
-
-
 # --------------------------------------------------------------------------------------------- the core
 
 
@@ -287,7 +282,7 @@ class Nystrom(Core):
     heads: int
     landmarks: int = 64
     taps: int | None = 65
-    steps: Repeats | None = 6
+    steps: Iterations | None = 6
 
     stage = "normalise"
     unplaced = "has landmarks, which are means of queries and of keys and stand nowhere"
@@ -296,8 +291,6 @@ class Nystrom(Core):
     remembers = None
 
     def __post_init__(self) -> None:
-        if self.steps == 0:
-            raise ValueError("steps: 0 should be at least 1, or None")
         if self.taps is not None and self.taps % 2 == 0:
             raise ValueError(f"taps: {self.taps} should be odd, so that a kernel has a middle")
 

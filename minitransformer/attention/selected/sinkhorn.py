@@ -21,7 +21,7 @@ from minitransformer.attention.merge import log_sum_exp
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import Iterations, NonNegativeNumber
+from minitransformer.ranges import Iterations, PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -130,7 +130,7 @@ def sinkhorn_attention(
     *,
     block: int = 32,
     iterations: Iterations = 8,
-    temperature: NonNegativeNumber = 1.0,
+    temperature: PositiveNumber = 1.0,
     cut: int | None = None,
     mask: Bool[Array, "..."] | None = None,
     rng: np.random.Generator | None = None,
@@ -154,8 +154,6 @@ def sinkhorn_attention(
     """
     one_dtype(Q=Q, K=K, V=V, R=R)
     n, N = Q.shape[-2], R.shape[-1]
-    if temperature == 0:
-        raise ValueError("temperature: 0 should be above 0")
     if -(-n // block) != N:
         raise ValueError(f"R: {N} blocks, but {n} rows in blocks of {block} are {-(-n // block)}")
     seen: Any = seen_keys(mask, Q, K, "what a sorted block mixes")
@@ -250,7 +248,7 @@ class Sinkhorn(Core):
     longest: int
     block: int = 32
     iterations: Iterations = 8
-    temperature: NonNegativeNumber = 1.0
+    temperature: PositiveNumber = 1.0
     noise: bool = False
     cut: int | None = None
 
@@ -260,10 +258,6 @@ class Sinkhorn(Core):
     causal = "never"
     remembers = None
     needs = "a network that sorts"
-
-    def __post_init__(self) -> None:
-        if self.temperature == 0:
-            raise ValueError("temperature: 0 should be above 0")
 
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError for causal=True."""
