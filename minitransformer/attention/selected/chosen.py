@@ -9,13 +9,12 @@ import numpy as np
 from minitransformer.arrays import as_one_axis
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
-from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.cache.keys_values import KeysValues, WithPast
 from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.gathered import rows_at, sum_rows
 from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
-from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
@@ -314,7 +313,7 @@ def block_means(X: Array, there: Array, block: int) -> tuple[Array, BlockMeansPu
 # ---------------------------------------------------------------------------------------------- generation
 
 
-class BlocksState(DecodingState):
+class BlocksState(WithPast):
     """Keys and values of the positions so far, and the means of those blocks that are complete: of keys, and of values if wanted.
 
     Where means of values are not wanted, they have no columns.
@@ -322,11 +321,6 @@ class BlocksState(DecodingState):
 
     past: KeysValues
     means: KeysValues
-
-    @property
-    def length(self) -> int:
-        """How many positions there have been so far."""
-        return self.past.length
 
     def extended(self, K: Array, V: Array, block: int) -> "BlocksState":
         """The state after these n more positions. A block is averaged once, when it is complete."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.cache.keys_values import KeysValues, WithPast
 from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.chosen import (
@@ -29,7 +29,6 @@ from minitransformer.attention.selected.chosen import (
 from minitransformer.attention.selected.gathered import only_those_there, rows_at, sum_of_rows, who_is_there
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
-from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegativeNumber
@@ -159,16 +158,11 @@ def _for_all_heads(seen: Array, axes: int) -> Array:
     return np.any(seen, axis=-axes) if seen.ndim >= axes else seen
 
 
-class IndexerState(DecodingState):
+class IndexerState(WithPast):
     """Keys and values of the positions so far, and what the indexer has made of each key, (*batch, length, d_I)."""
 
     past: KeysValues
     small: KeysValues
-
-    @property
-    def length(self) -> int:
-        """How many positions there have been so far."""
-        return self.past.length
 
 
 @frozen
