@@ -152,21 +152,10 @@ def _among_pairs(Q: Array, K: Array, V: Array, pattern: BlockPattern | None, bia
 
 
 def form(
-    encoding: Any,
-    params: Any,
-    Q: Array,
-    K: Array,
-    V: Array,
-    bias: Array | None = None,
-    *,
-    matrix: Array | None = None,
-    causal: bool = False,
-    mask: Array | None = None,
-    pattern: BlockPattern | None = None,
-    sink: Array | None = None,
-    cap: float | None = None,
-    normalise: Any = None,
-) -> tuple[Array, FormedPullback]:
+    encoding: Any, params: Any, Q: Array, K: Array, V: Array, bias: Array | None = None, *, matrix: Array | None = None,
+    causal: bool = False, mask: Array | None = None, pattern: BlockPattern | None = None, sink: Array | None = None,
+    cap: float | None = None, normalise: Any = None,
+) -> tuple[Array, FormedPullback]:  # fmt: skip
     """As `attend` with an encoding of scores, but every matrix is formed, and a pattern is one more mask.
 
     matrix     a number that the core adds to the score of each pair, (*batch, n, m), in place of a bias; dmatrix comes after dV

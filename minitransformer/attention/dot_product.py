@@ -159,16 +159,9 @@ def dot_product_attention(
 
 
 def attend_to_buffer(
-    Q: Array,
-    K: Array,
-    V: Array,
-    m: int,
-    bias: Array | None = None,
-    mask: Array | None = None,
-    scale: float | None = None,
-    sink: Array | None = None,
-    cap: float | None = None,
-) -> Array:
+    Q: Array, K: Array, V: Array, m: int, bias: Array | None = None, mask: Array | None = None,
+    scale: float | None = None, sink: Array | None = None, cap: float | None = None,
+) -> Array:  # fmt: skip
     """Causal attention of the last queries to the first m rows of longer arrays, in which a cache keeps keys and values: Y alone.
 
     K, V     (*batch, capacity, …), or one for each group of neighbouring heads

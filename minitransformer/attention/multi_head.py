@@ -77,12 +77,10 @@ class Heads(Pullback):
     projection: LinearPullback
     heads: int
     turn: Pullback | None = None
-    sharing: int = 1  # how many heads of the core each of these was repeated for
     norm: Pullback | None = None
 
     def __call__(self, dheads: Array) -> tuple[Array, Array, Array | None, Array | None]:
-        if self.sharing > 1:
-            dheads = sum_over_heads(dheads, (*dheads.shape[:-3], self.heads, *dheads.shape[-2:]))
+        dheads = sum_over_heads(dheads, (*dheads.shape[:-3], self.heads, *dheads.shape[-2:]))
         if self.turn is not None:
             dheads = self.turn(dheads)
         dheads, dgain = (dheads, None) if self.norm is None else self.norm(dheads)
@@ -354,12 +352,10 @@ class MultiHeadAttention(Projected):
             Y, turn = rotate.turn(Y, first=first, length=length)
         return Y, Heads(projection, heads, turn, norm=norm)
 
-    def _for_core(self, core: Core, K: Array, heads: Heads) -> tuple[Array, Heads]:
+    def _for_core(self, core: Core, K: Array) -> Array:
         """Keys or values as the core takes them: repeated, if it knows no groups."""
-        if core.groups or core.key_heads is not None or heads.heads == self.heads:
-            return K, heads
-        K = for_each_head(K, (*K.shape[:-3], self.heads))
-        return K, heads._replace(sharing=self.heads // heads.heads)
+        own = core.groups or core.key_heads is not None
+        return K if own else for_each_head(K, (*K.shape[:-3], self.heads))
 
     def _attend(
         self, core: Core, rotate: Any, params: MultiHeadParams, X: Array, Z: Array, *, causal: bool, mask: Array | None,
@@ -372,7 +368,8 @@ class MultiHeadAttention(Projected):
             )
         n, m = X.shape[-2], Z.shape[-2]
         g_q, g_k = (None, None) if params.gains is None else params.gains
-        V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
+        V, v = self._project(params.W_v, params.b_v, Z, self._groups)
+        V = self._for_core(core, V)
         Q, q = V[..., m - n :, :], None
         if params.W_q is not None:
             turn = {"rotate": rotate, "first": m - n, "length": m}
@@ -380,7 +377,7 @@ class MultiHeadAttention(Projected):
         K, k = Q, None
         if params.W_k is not None:
             K, k = self._project(params.W_k, params.b_k, Z, self._key_heads, gain=g_k, rotate=rotate, length=m)
-            K, k = self._for_core(core, K, k)
+            K = self._for_core(core, K)
         own = params.streams or {}
         streams = {name: self._project(own[name].W, own[name].b, X, self.heads) for name in self._streams(core)}
         arrays, gate = [stream for stream, _ in streams.values()], None
@@ -440,7 +437,6 @@ class MultiHeadAttention(Projected):
         V, *others = arrays
         Q = V if params.W_q is None else others.pop(0)
         K = Q if params.W_k is None else others.pop(0)
-        if self._groups != self.heads and not self.core.groups:
-            K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))
+        K, V = (self._for_core(self.core, M) for M in (K, V))
         Y, state = self.core.step(params.core, Q, K, V, *others[: len(self.core.streams)], state=state)
         return Y if self.core.gate is None else output_gate(Y, others[-1])[0], state

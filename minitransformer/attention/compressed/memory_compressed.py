@@ -101,15 +101,9 @@ def _with_null(X: Array, null: Array | None) -> Array:
 
 
 def _attend(
-    Q: Array,
-    K: Array,
-    V: Array,
-    complete: BlockPattern | None,
-    sees: Array | None,
-    null_k: Array | None,
-    null_v: Array | None,
-    scale: float | None,
-) -> tuple[Array, Pullback]:
+    Q: Array, K: Array, V: Array, complete: BlockPattern | None, sees: Array | None = None,
+    null_k: Array | None = None, null_v: Array | None = None, scale: float | None = None,
+) -> tuple[Array, Pullback]:  # fmt: skip
     """Attention to the blocks: `complete` says which are over for each query, `sees` hides more; nothing hides the null key."""
     if sees is not None and null_k is not None:
         sees = np.concatenate([np.ones((*sees.shape[:-1], 1), bool), sees], -1)
@@ -230,14 +224,9 @@ class MemoryCompressed(Core):
         return Y, ParamsFirstPullback(attention, MemoryCompressedParams)
 
     def step(
-        self,
-        params: MemoryCompressedParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
+        self, params: MemoryCompressedParams, Q: Array, K: Array, V: Array, *streams: Array,
         state: MemoryCompressedState | None = None,
-    ) -> tuple[Array, MemoryCompressedState]:
+    ) -> tuple[Array, MemoryCompressedState]:  # fmt: skip
         """O(d m/s) for one new token after m: a block is made once, when it is complete."""
         if state is None:
             no_K, no_V = (np.zeros_like(X[..., :0, :]) for X in (K, V))
@@ -257,5 +246,5 @@ class MemoryCompressed(Core):
             Y = attend_to_buffer(Q, blocks.K, blocks.V, blocks.length)
         else:
             complete = complete_blocks(state.length, n, blocks.length - self.null, self.stride, self.null)
-            Y, _ = _attend(Q, blocks.keys, blocks.values, complete, None, None, None, None)
+            Y, _ = _attend(Q, blocks.keys, blocks.values, complete)
         return Y, MemoryCompressedState(blocks, K, V, state.length + n)

@@ -244,19 +244,9 @@ def _parts_of(Q: Array, K: Array, V: Array, choice: Choice) -> Iterator[_Part]:
 
 
 def attend_to_chosen(
-    Q: Array,
-    K: Array,
-    V: Array,
-    lists: Array,
-    block: int,
-    *,
-    causal: bool,
-    mask: Array | None = None,
-    scale: float | None = None,
-    weigh: bool = False,
-    encoding: Encoding | None = None,
-    params: Any = None,
-) -> tuple[Array, Any]:
+    Q: Array, K: Array, V: Array, lists: Array, block: int, *, causal: bool, mask: Array | None = None,
+    scale: float | None = None, weigh: bool = False, encoding: Encoding | None = None, params: Any = None,
+) -> tuple[Array, Any]:  # fmt: skip
     """Attention to the keys of the blocks that each query has chosen, and to no others.
 
     K, V     (*batch, m, …), or one for each group of neighbouring heads
