@@ -21,7 +21,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import Iterations
+from minitransformer.ranges import Repeats
 from minitransformer.typing import Array, Bool, Float, checked
 
 # -------------------------------------------------------------------------------------------- pseudo-inverse
@@ -79,7 +79,7 @@ class IteratedInversePullback(Pullback):
 
 @checked
 def pseudo_inverse(
-    A: Float[Array, "*batch r r"], *, steps: Iterations | None = 6
+    A: Float[Array, "*batch r r"], *, steps: Repeats | None = 6
 ) -> tuple[Float[Array, "*batch r r"], Pullback]:
     """A⁺ of matrices whose entries are not negative and whose rows sum to one (or are zero), as those of a softmax.
 
@@ -97,6 +97,8 @@ def pseudo_inverse(
     if steps is None:
         Z = np.linalg.pinv(A, rtol=A.shape[-1] * float(np.finfo(A.dtype).eps))
         return Z, ExactInversePullback(A, Z)
+    if steps == 0:
+        raise ValueError("steps: 0 should be at least 1, or None")
     c = A.sum(-2).max(-1, initial=0)
     Zs = [A.mT * inverse(c)[..., None, None]]
     for _ in range(steps):
@@ -203,7 +205,7 @@ def nystrom_attention(
     theta: Float[Array, "heads taps"] | None = None,
     *,
     landmarks: int = 64,
-    steps: Iterations | None = 6,
+    steps: Repeats | None = 6,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], NystromPullback]:
@@ -282,7 +284,7 @@ class Nystrom(Core):
     heads: int
     landmarks: int = 64
     taps: int | None = 65
-    steps: Iterations | None = 6
+    steps: Repeats | None = 6
 
     stage = "normalise"
     unplaced = "has landmarks, which are means of queries and of keys and stand nowhere"
@@ -291,6 +293,8 @@ class Nystrom(Core):
     remembers = None
 
     def __post_init__(self) -> None:
+        if self.steps == 0:
+            raise ValueError("steps: 0 should be at least 1, or None")
         if self.taps is not None and self.taps % 2 == 0:
             raise ValueError(f"taps: {self.taps} should be odd, so that a kernel has a middle")
 
