@@ -27,6 +27,7 @@ from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
 
+EVERY_PAIR = Pattern()  # the rule of dense attention: O(n²), causal or not, and all positions are kept
 PIECE = 64  # tokens that `_read` takes at a time, after a text of which most is forgotten
 
 
@@ -46,6 +47,11 @@ class SinkCorePullback(AroundAttention):
     def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
         dparams, dQ, dK, dV, dsink = self.attention(dY)
         return SinkParams(dsink, dparams) if self.learned else dparams, dQ, dK, dV
+
+
+def _as_the_pattern(name: str) -> Any:
+    """A property of the core that its pattern decides."""
+    return property(lambda core: getattr(core.pattern or EVERY_PAIR, name), doc=f"`{name}` of the pattern.")
 
 
 @frozen
@@ -85,20 +91,9 @@ class SoftmaxAttention(Core):
         """With a pattern, "pattern"; dense attention replaces no stage, for the others are compared with it."""
         return "none" if self.pattern is None else "pattern"
 
-    @property
-    def cost(self) -> str:  # type: ignore[override]
-        """The cost of its pattern; O(n²) without one."""
-        return "O(n²)" if self.pattern is None else self.pattern.cost
-
-    @property
-    def causal(self) -> str:  # type: ignore[override]
-        """Whether it can be causal is up to its pattern."""
-        return "either" if self.pattern is None else self.pattern.causal
-
-    @property
-    def prefix(self) -> int:  # type: ignore[override]
-        """How many tokens its pattern wants in front of the text."""
-        return 0 if self.pattern is None else self.pattern.prefix
+    cost = _as_the_pattern("cost")
+    causal = _as_the_pattern("causal")
+    prefix = _as_the_pattern("prefix")
 
     @property
     def remembers(self) -> str:  # type: ignore[override]
@@ -114,7 +109,7 @@ class SoftmaxAttention(Core):
 
         An encoding needs all, but for a bias with a window alone: its keys are neighbours, so their offsets stay known.
         """
-        kept = None if self.pattern is None else self.pattern.kept
+        kept = (self.pattern or EVERY_PAIR).kept
         near = kept is not None and kept.first == 0 and hasattr(self.encoding, "bias")
         return kept if self.encoding is None or near else None
 
