@@ -136,9 +136,7 @@ def attend(
         return Y, OffsetBiasPullback(back, attention, shapes)
     if isinstance(encoding, ScoreEncoding):
         if scale is not None:
-            raise ValueError(
-                f"scale: {type(encoding).__name__} forms the scores with a scale of its own, so none can be given"
-            )
+            raise ValueError(f"scale: {type(encoding).__name__} has a scale of its own, so none can be given")
         return form(encoding, params, Q, K, V, bias, pattern=pattern, **options)
     (Q, q), (K, k) = encoding.turn(Q, first=m - n, length=m), encoding.turn(K, length=m)  # type: ignore[attr-defined]
     Y, attention = _among_pairs(Q, K, V, pattern, bias, scale=scale, **options)

@@ -172,6 +172,4 @@ def opened(X: Array, reach: float) -> tuple[Array, ReachPullback]:
 def refuse_to_grow(reach: float) -> None:
     """Raise ValueError for a reach at which a memory grows by being written to, or is never written to."""
     if not 0 < reach <= 2:
-        raise ValueError(
-            f"reach: {reach} should be above 0, and at most 2: I − β k kᵀ stretches a memory along k by |1 − β|"
-        )
+        raise ValueError(f"reach: {reach} should be above 0, and at most 2: I − β k kᵀ stretches S along k by |1 − β|")

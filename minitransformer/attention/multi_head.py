@@ -157,14 +157,12 @@ class MultiHeadPullback(Pullback):
 
 def _as_the_core(name: str) -> Any:
     """A property of the layer that its core decides: what `Part` says of it."""
-    return property(lambda layer: getattr(layer.core, name), doc=f"`{name}` of the core.")
+    return property(lambda self: getattr(self.core, name), doc=f"{name} of the core.")
 
 
 def _paths_in_the_core(name: str) -> Any:
     """A property of the layer: paths to parameters of its core."""
-    return property(
-        lambda layer: tuple(f"core.{path}" for path in getattr(layer.core, name)), doc=f"`{name}` of the core."
-    )
+    return property(lambda self: tuple("core." + path for path in getattr(self.core, name)), doc=f"{name} of the core.")
 
 
 @frozen
@@ -206,9 +204,7 @@ class MultiHeadAttention(Projected):
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
         if self.core.key_heads is not None and self._groups != self.heads:
-            raise ValueError(
-                f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys by its own choice"
-            )
+            raise ValueError(f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys of its own")
 
     @property
     def d(self) -> int:

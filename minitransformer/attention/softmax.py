@@ -51,7 +51,7 @@ class SinkCorePullback(AroundAttention):
 
 def _as_the_pattern(name: str) -> Any:
     """A property of the core that its pattern decides."""
-    return property(lambda core: getattr(core.pattern or EVERY_PAIR, name), doc=f"`{name}` of the pattern.")
+    return property(lambda core: getattr(core.pattern or EVERY_PAIR, name), doc=f"{name} of the pattern.")
 
 
 @frozen

@@ -206,12 +206,10 @@ class LearnedPositions:
     @checked
     def __call__(self, params: LearnedPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: Integer = 0):
         """Y = X + Π[first : first + n]. Raises ValueError beyond the ends of the table."""
-        n = X.shape[-2]
+        last = first + X.shape[-2] - 1
         one_dtype(X=X, table=params.table)
         if first < 0:
             raise ValueError(f"first: there is no position {first}")
-        if first + n > self.longest:
-            raise ValueError(
-                f"X: position {first + n - 1} is beyond the learned table, which ends at {self.longest - 1}"
-            )
-        return X + params.table[first : first + n], LearnedPullback(first, self.longest)
+        if last >= self.longest:
+            raise ValueError(f"X: position {last} is beyond the learned table, which ends at {self.longest - 1}")
+        return X + params.table[first : last + 1], LearnedPullback(first, self.longest)

@@ -204,9 +204,8 @@ class AdaptiveSpan(Core):
         n, m = queries_last(Q, K)
         z = self.largest * params.span
         b, reach, ramp = log_ramp(z, self.ramp, self.largest, n, m)
-        Y, attention = attend(
-            *(self.encoding, params.encoding, Q, K, V, b), causal=True, mask=mask, pattern=tiles(reach, n, m)
-        )
+        options: dict[str, Any] = {"causal": True, "mask": mask, "pattern": tiles(reach, n, m)}
+        Y, attention = attend(self.encoding, params.encoding, Q, K, V, b, **options)
         added = float(self.penalty * z.mean())
         return Y, SpanCorePullback(attention, ramp, self.largest, self.penalty / self.heads, added)
 

@@ -195,9 +195,8 @@ class EncodedChosenPullback(AroundAttention):
         """What the heads of a list give to its slots, summed, (…, n, c · block)."""
         *batch, n, m = self.A.shape
         j, sees = self.choice.keys(slice(None), tuple(batch))
-        of_slots = np.where(
-            sees, np.take_along_axis(self.A.reshape(len(j), n, m), np.maximum(j, 0), -1), self.A.dtype.type(0)
-        )
+        given = np.take_along_axis(self.A.reshape(len(j), n, m), np.maximum(j, 0), -1)
+        of_slots = np.where(sees, given, given.dtype.type(0))
         lists = self.choice.lists.shape[:-1]
         number = math.prod(lists[:-1])
         shared = of_slots.reshape(number, len(j) // max(number, 1), *of_slots.shape[1:])
@@ -321,9 +320,8 @@ class BlocksState(WithPast):
         if new == old:
             return BlocksState(past, self.means)
         rows = past.K[..., old:new, :], past.V[..., old:new, : self.means.V.shape[-1]]
-        return BlocksState(
-            past, self.means.extended(*(block_means(X, np.ones(new - old, bool), block)[0] for X in rows))
-        )
+        means = (block_means(X, np.ones(new - old, bool), block)[0] for X in rows)
+        return BlocksState(past, self.means.extended(*means))
 
 
 class BlocksCore(Core):

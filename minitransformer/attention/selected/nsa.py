@@ -118,9 +118,7 @@ def nsa_attention(
     mask, there = who_is_there(mask, (*batch, H, n, m))
     if H != G and there.ndim > 1 and there.shape[-2] != 1:
         own = None if mask is None else mask.shape
-        raise ValueError(
-            f"mask: shape {own} has a row of its own for each head; heads that share keys should have the same mask"
-        )
+        raise ValueError(f"mask: shape {own} has one for each head; heads that share keys should have the same")
     K, V = only_those_there(there, K, V)
 
     # compressed

@@ -191,9 +191,8 @@ def routing_attention(
     share = answers / np.maximum(of_pairs(number, queries[..., None])[..., 0], 1)
     attention: Pullback
     if encoding is None:
-        found, attention = dot_product_attention(
-            *(rows_at(Q, queries), rows_at(K, keys), rows_at(V, keys)), mask=sees, scale=scale
-        )
+        members_of_each = rows_at(Q, queries), rows_at(K, keys), rows_at(V, keys)
+        found, attention = dot_product_attention(*members_of_each, mask=sees, scale=scale)
         Y = sum_rows(found * share[..., None], queries, n)
     else:
         in_clusters = InClusters(np.where((i < n) & (j < m), i * m + j, n * m), sees, share)

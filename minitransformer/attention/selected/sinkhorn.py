@@ -262,9 +262,7 @@ class Sinkhorn(Core):
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError for causal=True."""
         if causal:
-            raise ValueError(
-                "attention: Sinkhorn can't be causal: the columns of its order are normalised over blocks that come later"
-            )
+            raise ValueError("attention: Sinkhorn can't be causal: the columns of S are normalised over later blocks")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SinkhornParams:
         """Weights drawn uniformly from ±√(3/d)."""
@@ -286,9 +284,7 @@ class Sinkhorn(Core):
         self.refuse(causal=causal)
         n, m = Q.shape[-2], K.shape[-2]
         if n != m or m > self.longest:
-            raise ValueError(
-                f"K: {m} keys for {n} queries; Sinkhorn takes as many keys as queries, no more than {self.longest}"
-            )
+            raise ValueError(f"K: {m} keys for {n} queries; Sinkhorn takes as many, and no more than {self.longest}")
         seen = seen_keys(mask, Q, K, "what a sorted block mixes")
         x = in_blocks(where_seen(seen, K), self.block).sum(-2)
         hidden = np.maximum(x @ params.W_1 + params.b_1[:, None], 0)

@@ -136,9 +136,7 @@ def sink_attention(
     pattern, scale = Window(last - 1, global_tokens=first)(n, m, causal=True), 1 / np.sqrt(max(Q.shape[-1], 1))
     if encoding is not None:
         if rotate is not None:
-            raise ValueError(
-                "rotate: positions can act on queries and keys, or on scores by an encoding, but not on both"
-            )
+            raise ValueError("rotate: positions can act on queries and keys, or on scores by an encoding, not on both")
         return in_caches(encoding, params, Q, K, V, mask, first, last)
     if rotate is not None and not hasattr(rotate, "turn"):
         raise TypeError(f"rotate: {type(rotate).__name__} turns nothing; RoPE does")
