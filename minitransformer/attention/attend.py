@@ -15,12 +15,16 @@ from minitransformer.arrays import must_broadcast, one_dtype, those_seen
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention
 from minitransformer.attention.core import NothingLearnedPullback
-from minitransformer.attention.dot_product import dot_product_attention, gradients_of_weights, weights
+from minitransformer.attention.dot_product import (
+    dot_product_attention,
+    gradients_of_weights,
+    refuse_what_does_not_fit,
+    weights,
+)
 from minitransformer.attention.masks import causal_mask
 from minitransformer.gather_scatter import (
     by_offset,
     for_each_head,
-    heads_fit,
     refuse_other_heads,
     sum_by_offset,
     sum_over_heads,
@@ -132,9 +136,7 @@ def attend(
         return Y, OffsetBiasPullback(back, attention, shapes)
     if isinstance(encoding, ScoreEncoding):
         if scale is not None:
-            raise ValueError(
-                f"scale: {type(encoding).__name__} forms the scores with a scale of its own, so none can be given"
-            )
+            raise ValueError(f"scale: {type(encoding).__name__} has a scale of its own, so none can be given")
         return form(encoding, params, Q, K, V, bias, pattern=pattern, **options)
     (Q, q), (K, k) = encoding.turn(Q, first=m - n, length=m), encoding.turn(K, length=m)  # type: ignore[attr-defined]
     Y, attention = _among_pairs(Q, K, V, pattern, bias, scale=scale, **options)
@@ -148,33 +150,18 @@ def _among_pairs(Q: Array, K: Array, V: Array, pattern: BlockPattern | None, bia
 
 
 def form(
-    encoding: Any,
-    params: Any,
-    Q: Array,
-    K: Array,
-    V: Array,
-    bias: Array | None = None,
-    *,
-    matrix: Array | None = None,
-    causal: bool = False,
-    mask: Array | None = None,
-    pattern: BlockPattern | None = None,
-    sink: Array | None = None,
-    cap: float | None = None,
-    normalise: Any = None,
-) -> tuple[Array, FormedPullback]:
+    encoding: Any, params: Any, Q: Array, K: Array, V: Array, bias: Array | None = None, *, matrix: Array | None = None,
+    causal: bool = False, mask: Array | None = None, pattern: BlockPattern | None = None, sink: Array | None = None,
+    cap: float | None = None, normalise: Any = None,
+) -> tuple[Array, FormedPullback]:  # fmt: skip
     """As `attend` with an encoding of scores, but every matrix is formed, and a pattern is one more mask.
 
     matrix     a number that the core adds to the score of each pair, (*batch, n, m), in place of a bias; dmatrix comes after dV
     normalise  what takes the place of softmax with its sink and cap: from S and the mask to A and a pullback
     """
-    one_dtype(Q=Q, K=K, V=V, bias=bias, matrix=matrix, sink=sink)
-    n, m = queries_last(Q, K)
-    batch = Q.shape[:-2]
-    if not heads_fit(K, batch):
-        raise TypeError(f"K: batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last")
-    if mask is not None:
-        must_broadcast(mask, (*batch, n, m))
+    refuse_what_does_not_fit(Q, K, V, bias, mask, sink)
+    one_dtype(Q=Q, matrix=matrix)
+    batch, (n, m) = Q.shape[:-2], queries_last(Q, K)
     if causal:
         mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
     if pattern is not None:

@@ -87,9 +87,7 @@ def block_pattern(
     shape = (-(-n // TILE), -(-m // TILE))
     blocks = np.ones(shape, bool) if blocks is None else np.asarray(blocks, bool)
     if blocks.shape != shape:
-        raise ValueError(
-            f"blocks: shape {blocks.shape} should be {shape}, tiles of {TILE} for {n} queries and {m} keys"
-        )
+        raise ValueError(f"blocks: shape {blocks.shape} should be {shape}, tiles of {TILE} for {n} queries, {m} keys")
     counts, tiles, which = np.zeros(shape[0], np.int64), [], []
     known: dict[bytes, int] = {}
     for t, k in np.argwhere(blocks):
@@ -141,9 +139,7 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     """
     patterns = [settled(pattern, "patterns") for pattern in patterns]
     if len({(p.n, p.m) for p in patterns}) != 1 or any(len(p.starts) != 1 for p in patterns):
-        raise ValueError(
-            f"patterns: should have the same n and m, and one list each, got {[(p.n, p.m) for p in patterns]}"
-        )
+        raise ValueError(f"patterns: should have the same n, m, one list each, got {[(p.n, p.m) for p in patterns]}")
     tiles = np.cumsum([0, *(len(p.tiles) for p in patterns)])
     masks = np.cumsum([0, *(len(p.masks) for p in patterns)])
     return BlockPattern(
@@ -169,9 +165,7 @@ def settled(pattern: BlockPattern, name: str = "pattern") -> BlockPattern:
         or {starts.dtype.kind, tiles.dtype.kind, which.dtype.kind} != {"i"}
         or (masks.dtype != bool or masks.shape[1:] != (TILE, TILE))
     ):
-        raise ValueError(
-            f"{name}: starts, tiles and which should be arrays of integers, masks (number, 64, 64) of booleans"
-        )
+        raise ValueError(f"{name}: starts, tiles and which should be arrays of integers, masks (…, 64, 64) of booleans")
     starts, tiles, which = (_for_good(a, np.dtype(np.int64)) for a in (starts, tiles, which))
     if starts.shape != (max(len(starts), 1), -(-n // TILE) + 1) or tiles.shape != which.shape or tiles.ndim != 1:
         shapes = f"starts {starts.shape}, tiles {tiles.shape}, which {which.shape}"

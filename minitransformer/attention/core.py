@@ -53,33 +53,17 @@ class Part(Checked):
     remembers: ClassVar[str | None] = None
     needs: ClassVar[str] = ""
     unplaced: ClassVar[str] = "has no queries and keys that it could act on"
+    shared: ClassVar[tuple[str, ...]] = ()
+    untrained: ClassVar[tuple[str, ...]] = ()
+    apart: ClassVar[tuple[str, ...]] = ()
     moves: ClassVar[bool] = False
+    prefix: ClassVar[int] = 0
     adds_loss: bool = False
 
     @property
     def causal_in_words(self) -> str:
         """Whether it can be causal, in a word or two for a table."""
         return "values only" if self.looks_ahead else {"either": "yes"}.get(self.causal, self.causal)
-
-    @property
-    def prefix(self) -> int:
-        """How many tokens it wants in front of the text: none, unless a subclass says so."""
-        return 0
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """Paths of the parameters that all layers share: none, unless a subclass says so."""
-        return ()
-
-    @property
-    def untrained(self) -> tuple[str, ...]:
-        """Paths of the parameters that no gradient moves: none, unless a subclass says so."""
-        return ()
-
-    @property
-    def apart(self) -> tuple[str, ...]:
-        """Paths of the parameters that only an added loss moves: none, unless a subclass says so."""
-        return ()
 
     @property
     def decodes(self) -> bool:
@@ -116,7 +100,8 @@ class Core(Part):
     mask              True where query i sees key j, broadcast to (*batch, H, n, m)
     rng               for what is drawn; a core that draws takes a fixed seed if there is none
     encoding          an encoding of positions that changes its scores. A core that scores pairs (i, j) has it as a field, and
-                      takes any. The encoding's parameters are those of the core, or a part of them called `encoding`
+                      takes any
+    encoding_at       where its parameters are: "" if they are those of the core, "encoding." if a part of them
     groups            whether K and V may be (*batch, G, m, …), one for each group of neighbouring heads; otherwise the mixer
                       repeats them
     queries           whether it has queries; without them there is no W_q, and it is given V in the place of Q, for the shape
@@ -135,6 +120,7 @@ class Core(Part):
     remembers: ClassVar[str | None] = "keys and values"
     unplaced = "has no field `encoding`, which every core has that scores pairs of positions"
     encoding: Encoding | None = None
+    encoding_at: ClassVar[str] = ""
     groups: ClassVar[bool] = False
     queries: ClassVar[bool] = True
     key_heads: int | None = None
@@ -157,9 +143,9 @@ class Core(Part):
         return None if self.encoding is None else self.encoding.scale
 
     @property
-    def shared(self) -> tuple[str, ...]:
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The parameters of the encoding that all layers share."""
-        return () if self.encoding is None else self.encoding.shared
+        return () if self.encoding is None else tuple(self.encoding_at + path for path in self.encoding.shared)
 
     @property
     def decodes(self) -> bool:

@@ -129,12 +129,7 @@ def delta_rule_step(
     one_dtype(Q=Q, K=K, V=V, beta=beta, S=S)
     if loops := loops_in("step"):
         return loops.recurrence(Q, K, V, S, beta=beta)
-    Y = np.empty_like(V)
-    for t in range(Q.shape[-2]):
-        e = V[..., t, :] - read(K[..., t, :], S)
-        S = S + outer(beta[..., t, None] * K[..., t, :], e)
-        Y[..., t, :] = read(Q[..., t, :], S)
-    return Y, S
+    return delta_rule(Q, K, V, beta, S)[0]
 
 
 # ------------------------------------------------------------------------------------------- keys and gates
@@ -177,6 +172,4 @@ def opened(X: Array, reach: float) -> tuple[Array, ReachPullback]:
 def refuse_to_grow(reach: float) -> None:
     """Raise ValueError for a reach at which a memory grows by being written to, or is never written to."""
     if not 0 < reach <= 2:
-        raise ValueError(
-            f"reach: {reach} should be above 0, and at most 2: I − β k kᵀ stretches a memory along k by |1 − β|"
-        )
+        raise ValueError(f"reach: {reach} should be above 0, and at most 2: I − β k kᵀ stretches S along k by |1 − β|")

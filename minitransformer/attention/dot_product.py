@@ -100,9 +100,7 @@ def refuse_what_does_not_fit(
     one_dtype(Q=Q, K=K, V=V, bias=bias, sink=sink)
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     if not heads_fit(K, batch):
-        raise TypeError(
-            f"parameter 'K': batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last"
-        )
+        raise TypeError(f"K: batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last")
     if mask is not None:
         must_broadcast(mask, (*batch, n, m))
     if bias is not None:
@@ -159,16 +157,9 @@ def dot_product_attention(
 
 
 def attend_to_buffer(
-    Q: Array,
-    K: Array,
-    V: Array,
-    m: int,
-    bias: Array | None = None,
-    mask: Array | None = None,
-    scale: float | None = None,
-    sink: Array | None = None,
-    cap: float | None = None,
-) -> Array:
+    Q: Array, K: Array, V: Array, m: int, bias: Array | None = None, mask: Array | None = None,
+    scale: float | None = None, sink: Array | None = None, cap: float | None = None,
+) -> Array:  # fmt: skip
     """Causal attention of the last queries to the first m rows of longer arrays, in which a cache keeps keys and values: Y alone.
 
     K, V     (*batch, capacity, …), or one for each group of neighbouring heads

@@ -44,14 +44,10 @@ def _in_each_attention(tree: Tree, heads: int, change: Callable[[Array], Array])
     """The tree, with `change` applied to W_k, W_v and their biases in every MultiHeadParams, as (…, heads of keys, d)."""
     if isinstance(tree, MultiHeadParams):
         if tree.W_q is None or tree.W_k is None:
-            raise ValueError(
-                "params: an attention without W_q or without W_k has no heads of keys that others could share"
-            )
+            raise ValueError("params: an attention without W_q or W_k has no heads of keys that others could share")
         width = tree.W_q.shape[-1]
         if width != tree.W_o.shape[-2]:
-            raise ValueError(
-                "params: an attention whose heads of values share queries and keys can't share keys and values"
-            )
+            raise ValueError("params: where heads of values share queries and keys, they can't share keys and values")
         if width % heads:
             raise ValueError(f"heads: W_q has {width} columns, which are not divisible into {heads} heads")
 

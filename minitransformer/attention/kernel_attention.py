@@ -118,9 +118,7 @@ def kernel_attention(
     one_dtype(FQ=FQ, FK=FK, V=V, S=S, z=z)
     n, m = FQ.shape[-2], FK.shape[-2]
     if initial is not None and not (causal and n == m):
-        raise ValueError(
-            f"initial: to go on from sums takes causal=True and a key for each query, got {causal=}, {n=}, {m=}"
-        )
+        raise ValueError(f"initial: going on from sums takes causal=True and as many keys, got {causal=}, {n=}, {m=}")
     if loops := loops_in("chunks"):
         return loops.tiled_kernel_attention(FQ, FK, V, initial, causal=causal, normalise=normalise, eps=eps)
     sees = causal_mask(n, m) if causal else np.ones((n, m), bool)

@@ -77,12 +77,10 @@ class Heads(Pullback):
     projection: LinearPullback
     heads: int
     turn: Pullback | None = None
-    sharing: int = 1  # how many heads of the core each of these was repeated for
     norm: Pullback | None = None
 
     def __call__(self, dheads: Array) -> tuple[Array, Array, Array | None, Array | None]:
-        if self.sharing > 1:
-            dheads = sum_over_heads(dheads, (*dheads.shape[:-3], self.heads, *dheads.shape[-2:]))
+        dheads = sum_over_heads(dheads, (*dheads.shape[:-3], self.heads, *dheads.shape[-2:]))
         if self.turn is not None:
             dheads = self.turn(dheads)
         dheads, dgain = (dheads, None) if self.norm is None else self.norm(dheads)
@@ -157,6 +155,16 @@ class MultiHeadPullback(Pullback):
         )
 
 
+def _as_the_core(name: str) -> Any:
+    """A property of the layer that its core decides: what `Part` says of it."""
+    return property(lambda self: getattr(self.core, name), doc=f"{name} of the core.")
+
+
+def _paths_in_the_core(name: str) -> Any:
+    """A property of the layer: paths to parameters of its core."""
+    return property(lambda self: tuple("core." + path for path in getattr(self.core, name)), doc=f"{name} of the core.")
+
+
 @frozen
 class MultiHeadAttention(Projected):
     """H attentions side by side, each of width d. With d = D/H, the usual one, they cost together what one of width D costs.
@@ -196,9 +204,7 @@ class MultiHeadAttention(Projected):
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
         if self.core.key_heads is not None and self._groups != self.heads:
-            raise ValueError(
-                f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys by its own choice"
-            )
+            raise ValueError(f"groups: {type(self.core).__name__} has {self.core.key_heads} heads of keys of its own")
 
     @property
     def d(self) -> int:
@@ -223,15 +229,14 @@ class MultiHeadAttention(Projected):
             return core.streams
         return {**core.streams, "gate": 1 if core.gate == "head" else self.d}
 
-    @property
-    def causal(self) -> str:  # type: ignore[override]
-        """Whether it can be causal is up to the core."""
-        return self.core.causal
-
-    @property
-    def looks_ahead(self) -> bool:  # type: ignore[override]
-        """Whether later tokens change which keys the core lets a query see."""
-        return self.core.looks_ahead
+    causal = _as_the_core("causal")
+    looks_ahead = _as_the_core("looks_ahead")
+    prefix = _as_the_core("prefix")
+    moves = _as_the_core("moves")
+    adds_loss = _as_the_core("adds_loss")
+    shared = _paths_in_the_core("shared")
+    untrained = _paths_in_the_core("untrained")
+    apart = _paths_in_the_core("apart")
 
     @property
     def decodes(self) -> bool:
@@ -241,39 +246,6 @@ class MultiHeadAttention(Projected):
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError if the core shall be causal and can't be, or shall not be and always is."""
         self.core.refuse(causal=causal)
-
-    @property
-    def prefix(self) -> int:
-        """How many tokens the core wants in front of the text."""
-        return self.core.prefix
-
-    def _of_core(self, paths: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(f"core.{path}" for path in paths)
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the core that all layers have in common."""
-        return self._of_core(self.core.shared)
-
-    @property
-    def untrained(self) -> tuple[str, ...]:
-        """The parameters of the core that no gradient moves."""
-        return self._of_core(self.core.untrained)
-
-    @property
-    def apart(self) -> tuple[str, ...]:
-        """The parameters of the core that only an added loss moves."""
-        return self._of_core(self.core.apart)
-
-    @property
-    def moves(self) -> bool:  # type: ignore[override]
-        """Whether the core does anything after an optimiser's step."""
-        return self.core.moves
-
-    @property
-    def adds_loss(self) -> bool:  # type: ignore[override]
-        """Whether the core adds a loss."""
-        return self.core.adds_loss
 
     def observe(self, pullback: Pullback) -> Tree:
         """What the core's `after_step` needs to know of a forward pass."""
@@ -376,12 +348,10 @@ class MultiHeadAttention(Projected):
             Y, turn = rotate.turn(Y, first=first, length=length)
         return Y, Heads(projection, heads, turn, norm=norm)
 
-    def _for_core(self, core: Core, K: Array, heads: Heads) -> tuple[Array, Heads]:
+    def _for_core(self, core: Core, K: Array) -> Array:
         """Keys or values as the core takes them: repeated, if it knows no groups."""
-        if core.groups or core.key_heads is not None or heads.heads == self.heads:
-            return K, heads
-        K = for_each_head(K, (*K.shape[:-3], self.heads))
-        return K, heads._replace(sharing=self.heads // heads.heads)
+        own = core.groups or core.key_heads is not None
+        return K if own else for_each_head(K, (*K.shape[:-3], self.heads))
 
     def _attend(
         self, core: Core, rotate: Any, params: MultiHeadParams, X: Array, Z: Array, *, causal: bool, mask: Array | None,
@@ -394,7 +364,8 @@ class MultiHeadAttention(Projected):
             )
         n, m = X.shape[-2], Z.shape[-2]
         g_q, g_k = (None, None) if params.gains is None else params.gains
-        V, v = self._for_core(core, *self._project(params.W_v, params.b_v, Z, self._groups))
+        V, v = self._project(params.W_v, params.b_v, Z, self._groups)
+        V = self._for_core(core, V)
         Q, q = V[..., m - n :, :], None
         if params.W_q is not None:
             turn = {"rotate": rotate, "first": m - n, "length": m}
@@ -402,7 +373,7 @@ class MultiHeadAttention(Projected):
         K, k = Q, None
         if params.W_k is not None:
             K, k = self._project(params.W_k, params.b_k, Z, self._key_heads, gain=g_k, rotate=rotate, length=m)
-            K, k = self._for_core(core, K, k)
+            K = self._for_core(core, K)
         own = params.streams or {}
         streams = {name: self._project(own[name].W, own[name].b, X, self.heads) for name in self._streams(core)}
         arrays, gate = [stream for stream, _ in streams.values()], None
@@ -462,7 +433,6 @@ class MultiHeadAttention(Projected):
         V, *others = arrays
         Q = V if params.W_q is None else others.pop(0)
         K = Q if params.W_k is None else others.pop(0)
-        if self._groups != self.heads and not self.core.groups:
-            K, V = (for_each_head(M, (*M.shape[:-3], self.heads)) for M in (K, V))
+        K, V = (self._for_core(self.core, M) for M in (K, V))
         Y, state = self.core.step(params.core, Q, K, V, *others[: len(self.core.streams)], state=state)
         return Y if self.core.gate is None else output_gate(Y, others[-1])[0], state

@@ -100,11 +100,8 @@ def attention_of(attention: Any, sizes: dict[str, int]) -> Core | Mixer:
 
 def rows() -> list[tuple[str, Part, str]]:
     """Name, an example of it, and what it is in one line: the first line of its docstring."""
-    parts: list[tuple[str, Part, str]] = []
-    for name in ATTENTIONS:
-        made = named("attention", ATTENTIONS, name, EXAMPLE)
-        parts.append((name, attention_of(made, EXAMPLE), (type(made).__doc__ or "").splitlines()[0]))
-    return parts
+    made = {name: named("attention", ATTENTIONS, name, EXAMPLE) for name in ATTENTIONS}
+    return [(name, attention_of(it, EXAMPLE), (type(it).__doc__ or "").splitlines()[0]) for name, it in made.items()]
 
 
 def table() -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import FEW
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.pages import Paged, paged_attention
@@ -27,6 +28,7 @@ from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
 
+EVERY_PAIR = Pattern()  # the rule of dense attention: O(n²), causal or not, and all positions are kept
 PIECE = 64  # tokens that `_read` takes at a time, after a text of which most is forgotten
 
 
@@ -37,20 +39,20 @@ class SinkParams(NamedTuple):
     encoding: Tree = NoParams()
 
 
-class SinkCorePullback(Pullback):
+class SinkCorePullback(AroundAttention):
     """Attention gives dsink last: it goes among the parameters if the sink is learned, and is dropped if it is a given number."""
 
     attention: Pullback
     learned: bool
 
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m), whose rows may sum to less than one."""
-        return self.attention.A
-
     def __call__(self, dY: Array) -> tuple[Tree, Array, Array, Array]:
         dparams, dQ, dK, dV, dsink = self.attention(dY)
         return SinkParams(dsink, dparams) if self.learned else dparams, dQ, dK, dV
+
+
+def _as_the_pattern(name: str) -> Any:
+    """A property of the core that its pattern decides."""
+    return property(lambda core: getattr(core.pattern or EVERY_PAIR, name), doc=f"{name} of the pattern.")
 
 
 @frozen
@@ -90,20 +92,9 @@ class SoftmaxAttention(Core):
         """With a pattern, "pattern"; dense attention replaces no stage, for the others are compared with it."""
         return "none" if self.pattern is None else "pattern"
 
-    @property
-    def cost(self) -> str:  # type: ignore[override]
-        """The cost of its pattern; O(n²) without one."""
-        return "O(n²)" if self.pattern is None else self.pattern.cost
-
-    @property
-    def causal(self) -> str:  # type: ignore[override]
-        """Whether it can be causal is up to its pattern."""
-        return "either" if self.pattern is None else self.pattern.causal
-
-    @property
-    def prefix(self) -> int:
-        """How many tokens its pattern wants in front of the text."""
-        return 0 if self.pattern is None else self.pattern.prefix
+    cost = _as_the_pattern("cost")
+    causal = _as_the_pattern("causal")
+    prefix = _as_the_pattern("prefix")
 
     @property
     def remembers(self) -> str:  # type: ignore[override]
@@ -119,15 +110,14 @@ class SoftmaxAttention(Core):
 
         An encoding needs all, but for a bias with a window alone: its keys are neighbours, so their offsets stay known.
         """
-        kept = None if self.pattern is None else self.pattern.kept
+        kept = (self.pattern or EVERY_PAIR).kept
         near = kept is not None and kept.first == 0 and hasattr(self.encoding, "bias")
         return kept if self.encoding is None or near else None
 
     @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the encoding that all layers share."""
-        inside = "encoding." if isinstance(self.sink, LearnedSink) else ""
-        return tuple(inside + path for path in super().shared)
+    def encoding_at(self) -> str:  # type: ignore[override]
+        """Where the encoding's parameters are: beside a learned sink, or alone."""
+        return "encoding." if isinstance(self.sink, LearnedSink) else ""
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
         """The parameters of the encoding, and b of a sink that is learned."""
@@ -200,13 +190,9 @@ class SoftmaxAttention(Core):
 
 
 def softmax_attention(
-    heads: int,
-    page: int | None = None,
-    sink: Literal["learned"] | float | None = None,
-    cap: float | None = None,
-    norm: Literal["rms"] | None = None,
-    gate: Literal["head", "element"] | None = None,
-) -> SoftmaxAttention:
+    heads: int, page: int | None = None, sink: Literal["learned"] | float | None = None, cap: float | None = None,
+    norm: Literal["rms"] | None = None, gate: Literal["head", "element"] | None = None,
+) -> SoftmaxAttention:  # fmt: skip
     """The core that "softmax:sink=learned,cap=50" names in a model of so many heads: a learned sink has a number b for each.
 
     raises   ValueError for another word than "learned"

@@ -1,19 +1,15 @@
 """Self-attention without weights: every row is compared with every other, and nothing is learned."""
 
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.dot_product import dot_product_attention
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class UnweightedPullback(Pullback):
+class UnweightedPullback(AroundAttention):
     """X is query, key and value at once: dX is the sum of the three gradients."""
 
     attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights w_ij, (*batch, n, n)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> Array:
         dQ, dK, dV = self.attention(dY)

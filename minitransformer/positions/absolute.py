@@ -13,6 +13,7 @@ import numpy as np
 
 from minitransformer.arrays import one_dtype
 from minitransformer.checks import frozen
+from minitransformer.positions.none import UnchangedPullback
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Integer, NonNegative, PositiveNumber
 from minitransformer.typing import Array, Float, checked
@@ -52,8 +53,6 @@ def sinusoids(
     raises   ValueError for an odd width, a negative n, a base that is not positive
     """
     omega = angular_frequencies(width, layout=layout, base=base)
-    if n < 0:
-        raise ValueError(f"n: a table of {n} rows is not possible")
     angles = np.arange(first, first + n)[:, None] * omega
     return _in_columns(np.sin(angles), np.cos(angles), layout)
 
@@ -94,13 +93,6 @@ def _table(width: int, n: int, dtype: np.dtype) -> Array:
     return table
 
 
-class SinusoidalPullback(Pullback):
-    """A constant was added: dX = dY."""
-
-    def __call__(self, dY: Array) -> tuple[NoParams, Array]:
-        return NoParams(), dY
-
-
 @frozen
 class SinusoidalPositions:
     """Add the table of sinusoids, which can be computed for any length."""
@@ -119,9 +111,9 @@ class SinusoidalPositions:
         """Y = X + Π, where row 0 of X stands at position `first`."""
         last = first + X.shape[-2]
         if first < 0:
-            return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), SinusoidalPullback()
+            return X + sinusoids(X.shape[-2], self.width, first=first).astype(X.dtype), UnchangedPullback()
         table = _table(self.width, max(64, 1 << (last - 1).bit_length()), X.dtype)  # one serves many lengths
-        return X + table[first:last], SinusoidalPullback()
+        return X + table[first:last], UnchangedPullback()
 
 
 class LearnableSinusoidParams(NamedTuple):
@@ -214,12 +206,10 @@ class LearnedPositions:
     @checked
     def __call__(self, params: LearnedPositionParams, X: Float[Array, "*batch n {self.width}"], *, first: Integer = 0):
         """Y = X + Π[first : first + n]. Raises ValueError beyond the ends of the table."""
-        n = X.shape[-2]
+        last = first + X.shape[-2] - 1
         one_dtype(X=X, table=params.table)
         if first < 0:
             raise ValueError(f"first: there is no position {first}")
-        if first + n > self.longest:
-            raise ValueError(
-                f"X: position {first + n - 1} is beyond the learned table, which ends at {self.longest - 1}"
-            )
-        return X + params.table[first : first + n], LearnedPullback(first, self.longest)
+        if last >= self.longest:
+            raise ValueError(f"X: position {last} is beyond the learned table, which ends at {self.longest - 1}")
+        return X + params.table[first : last + 1], LearnedPullback(first, self.longest)

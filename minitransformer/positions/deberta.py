@@ -36,9 +36,7 @@ def deberta_buckets(distance: Int[Array, "..."], *, buckets: int, longest: int) 
     """
     exact = buckets // 2
     if exact < 1 or longest < exact + 2:
-        raise ValueError(
-            f"buckets: {buckets} should be at least 2, and half of that less than {longest - 1}, the longest distance"
-        )
+        raise ValueError(f"buckets: {buckets} should be at least 2, half of it below {longest - 1}, the longest")
     t = np.abs(distance)
     ratio = np.log(np.maximum(t, exact) / exact) / math.log((longest - 1) / exact)
     far = exact + np.ceil((exact - 1) * ratio).astype(int)

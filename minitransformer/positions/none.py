@@ -10,7 +10,7 @@ from minitransformer.typing import Array, Float, checked
 
 
 class UnchangedPullback(Pullback):
-    """Y = X, so dX = dY."""
+    """Y = X, or X + a constant, so dX = dY."""
 
     def __call__(self, dY: Array) -> tuple[NoParams, Array]:
         return NoParams(), dY

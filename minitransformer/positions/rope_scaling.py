@@ -17,13 +17,15 @@ source   the formulas are those of `modeling_rope_utils.py` in huggingface/trans
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 
 from minitransformer.checks import frozen
-from minitransformer.ranges import PositiveNumber
+from minitransformer.ranges import PositiveNumber, Range
 from minitransformer.typing import Array, checked
 
+Factor = Annotated[float, Range("at least 1, so that texts can be longer than in training", lambda x: x >= 1)]
 Scaling = Callable[[int, float, int], tuple[Array, float]]  # (d, base, length) → (frequencies, magnitude)
 
 
@@ -33,11 +35,7 @@ def rope_frequencies(d: int, base: PositiveNumber = 10000.0) -> Array:
     return base ** (-np.arange(0, d, 2) / d)
 
 
-def _refuse(factor: float, d: int = 4, slow: float = 0, fast: float = 1) -> None:
-    if factor < 1:
-        raise ValueError(f"factor: {factor} should be at least 1, so that texts can be longer than in training")
-    if d < 4:
-        raise ValueError(f"d: {d} should be at least 4, for NTK keeps the highest frequency and divides the lowest")
+def _must_rise(slow: float, fast: float) -> None:
     if slow >= fast:
         raise ValueError(f"slow and fast: {slow} and {fast} should rise")
 
@@ -50,12 +48,9 @@ class PositionInterpolation:
     source   Chen et al. 2023
     """
 
-    factor: PositiveNumber
+    factor: Factor
 
     fixed = True
-
-    def __post_init__(self) -> None:
-        _refuse(self.factor)
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
         return rope_frequencies(d, base) / self.factor, 1.0
@@ -70,15 +65,13 @@ class NTK:
     raises   ValueError for d < 4
     """
 
-    factor: PositiveNumber
+    factor: Factor
 
     fixed = True
 
-    def __post_init__(self) -> None:
-        _refuse(self.factor)
-
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
-        _refuse(self.factor, d)
+        if d < 4:
+            raise ValueError(f"d: {d} should be at least 4, for NTK keeps the highest frequency and divides the lowest")
         return rope_frequencies(d, base * self.factor ** (d / (d - 2))), 1.0
 
 
@@ -94,11 +87,8 @@ class DynamicNTK:
     raises    ValueError for d < 4
     """
 
-    factor: PositiveNumber
+    factor: Factor
     trained: int
-
-    def __post_init__(self) -> None:
-        _refuse(self.factor)
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
         stretch = self.factor * max(length, self.trained) / self.trained - (self.factor - 1)
@@ -114,7 +104,7 @@ class Llama3:
     source    Grattafiori et al. 2024 (Llama 3.1)
     """
 
-    factor: PositiveNumber
+    factor: Factor
     trained: int
     fast: PositiveNumber = 4.0
     slow: PositiveNumber = 1.0
@@ -122,7 +112,7 @@ class Llama3:
     fixed = True
 
     def __post_init__(self) -> None:
-        _refuse(self.factor, slow=self.slow, fast=self.fast)
+        _must_rise(self.slow, self.fast)
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
         theta = rope_frequencies(d, base)
@@ -142,7 +132,7 @@ class YaRN:
     source    Peng et al. 2023
     """
 
-    factor: PositiveNumber
+    factor: Factor
     trained: int
     fast: PositiveNumber = 32.0
     slow: PositiveNumber = 1.0
@@ -150,7 +140,7 @@ class YaRN:
     fixed = True
 
     def __post_init__(self) -> None:
-        _refuse(self.factor, slow=self.slow, fast=self.fast)
+        _must_rise(self.slow, self.fast)
 
     def __call__(self, d: int, base: float, length: int) -> tuple[Array, float]:
         low, high = (

@@ -143,8 +143,6 @@ class OffsetScalars(OffsetBias):
     def bias(self, params: OffsetScalarParams, n: int, m: int, *, causal: bool) -> tuple[Array, OffsetScalarPullback]:
         """π_o for each offset o."""
         if m > self.longest:
-            raise ValueError(
-                f"K: {m} positions have offsets of up to {m - 1}, and the table ends at {self.longest - 1}"
-            )
+            raise ValueError(f"K: {m} positions have offsets up to {m - 1}, and the table ends at {self.longest - 1}")
         used = slice(self.longest - m, self.longest + n - 1)
         return params.table[:, used], OffsetScalarPullback(used, self.longest)

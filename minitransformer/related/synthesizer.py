@@ -396,7 +396,7 @@ class Synthesizer(Core):
         return "values" if self.mixture == "none" else "keys and values"
 
     @property
-    def untrained(self) -> tuple[str, ...]:
+    def untrained(self) -> tuple[str, ...]:  # type: ignore[override]
         """Paths of parameters that stay as they were drawn."""
         if self.learned:
             return ()

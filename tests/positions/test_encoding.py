@@ -32,7 +32,7 @@ def test_more_queries_than_keys_are_refused(encoding):
 def test_a_cores_scale_is_that_of_its_encoding_and_no_other():
     Q = np.zeros((2, 3, 4))
     params = Shaw(4, 3).init(np.random.default_rng(0), np.float64)
-    with pytest.raises(ValueError, match="scale: Shaw forms the scores with a scale of its own"):
+    with pytest.raises(ValueError, match="scale: Shaw has a scale of its own"):
         attend(Shaw(4, 3), params, Q, Q, Q, scale=1.0)
 
 

@@ -153,7 +153,7 @@ def test_published_numbers(scaling, d, base, length, frequencies, magnitude):
     ("make", "message"),
     [
         (lambda: PositionInterpolation(0.5), "factor: 0.5 should be at least 1"),
-        (lambda: NTK(0.0), "factor: 0.0 should be above 0"),
+        (lambda: NTK(0.0), "factor: 0.0 should be at least 1"),
         (lambda: NTK(math.nan), "factor: nan should be a number"),
         (lambda: NTK(2.0)(2, 1e4, 5), "d: 2 should be at least 4"),
         (

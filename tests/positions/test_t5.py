@@ -139,5 +139,5 @@ def test_refusals(Q, K, V, rng):
     with pytest.raises(TypeError, match="offsets"):
         t5_buckets(np.arange(3.0), causal=True)
     short = OffsetScalars(H, longest=6)
-    with pytest.raises(ValueError, match="K: 7 positions have offsets of up to 6, and the table ends at 5"):
+    with pytest.raises(ValueError, match="K: 7 positions have offsets up to 6, and the table ends at 5"):
         attend(short, short.init(rng, np.float64), Q, K, V)

@@ -93,6 +93,15 @@ class KeysValues(DecodingState):
         return longer
 
 
+class WithPast(DecodingState, named=False):
+    """A state whose field `past` has the keys and values of all positions so far, in some form."""
+
+    @property
+    def length(self) -> int:
+        """How many positions there have been so far."""
+        return self.past.length
+
+
 def _wider(X: Array, room: int) -> Array:
     wider = np.zeros((*X.shape[:-2], room, X.shape[-1]), X.dtype)
     wider[..., : X.shape[-2], :] = X

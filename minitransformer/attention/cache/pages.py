@@ -106,9 +106,7 @@ def _refuse_other_pages(state: Paged) -> None:
     kinds = [[(X.dtype, *X.shape) for X in page[:2]] for page in state.pages]
     K, V = kinds[0] if kinds else ((), ())
     if len(K) < 4 or K[-2] != state.size or K[:-1] != V[:-1] or any(own != [K, V] for own in kinds):
-        raise ValueError(
-            f"state: its pages should be (*batch, heads, {state.size}, d) and (…, dv) of one dtype, got {kinds}"
-        )
+        raise ValueError(f"state: pages should be (…, heads, {state.size}, d) and (…, dv) of one dtype, got {kinds}")
 
 
 @checked

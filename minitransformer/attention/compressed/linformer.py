@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.compressed.products import MixPullback, mix
 from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
 from minitransformer.attention.dot_product import dot_product_attention
@@ -20,11 +21,11 @@ from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class LinformerPullback(Pullback):
+class LinformerPullback(AroundAttention):
     """Attention to k rows, then back through what mixed them: dE = dK̄ Kᵀ and dK = Eᵀ dK̄, and so for F and V.
 
     What is hidden was zero, and gets zero; so do the columns of E beyond the m that were used. If E mixes the values too, its
-    gradient is the sum of both.
+    gradient is the sum of both. A holds the weights of the k rows, (*batch, n, k).
     """
 
     attention: Pullback
@@ -33,11 +34,6 @@ class LinformerPullback(Pullback):
     seen: Array | None
     longest: int
     one: bool
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the k rows, (*batch, n, k)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dQ, dK_bar, dV_bar = self.attention(dY)
@@ -124,7 +120,7 @@ class Linformer(Core):
     needs = "a longest length"
 
     @property
-    def shared(self) -> tuple[str, ...]:
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The path of E, if one E serves all layers."""
         return ("E",) if self.sharing == "layerwise" else ()
 

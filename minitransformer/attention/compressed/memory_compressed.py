@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, from_blocks, in_blocks, one_dtype
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.block_sparse import BlockPattern, block_sparse_attention, complete_blocks
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
@@ -72,10 +73,11 @@ def compress(
     return Y, CompressPullback(blocks, theta, X.shape[-2])
 
 
-class MemoryCompressedPullback(Pullback):
+class MemoryCompressedPullback(AroundAttention):
     """Attention to the blocks, then each convolution backwards. What is hidden was zero, and gets zero.
 
-    The null key and value stand in front of the blocks in every sample: dnull is the sum of their rows.
+    The null key and value stand in front of the blocks in every sample: dnull is the sum of their rows. A holds the weights of
+    the blocks, (*batch, H, n, ⌈m/s⌉), with that of the null in front.
     """
 
     attention: Pullback
@@ -83,11 +85,6 @@ class MemoryCompressedPullback(Pullback):
     v: CompressPullback
     seen: Array | None
     null: bool
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the blocks, (*batch, H, n, ⌈m/s⌉), with that of the null key in front if there is one."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dQ, *dboth = self.attention(dY)
@@ -104,15 +101,9 @@ def _with_null(X: Array, null: Array | None) -> Array:
 
 
 def _attend(
-    Q: Array,
-    K: Array,
-    V: Array,
-    complete: BlockPattern | None,
-    sees: Array | None,
-    null_k: Array | None,
-    null_v: Array | None,
-    scale: float | None,
-) -> tuple[Array, Pullback]:
+    Q: Array, K: Array, V: Array, complete: BlockPattern | None, sees: Array | None = None,
+    null_k: Array | None = None, null_v: Array | None = None, scale: float | None = None,
+) -> tuple[Array, Pullback]:  # fmt: skip
     """Attention to the blocks: `complete` says which are over for each query, `sees` hides more; nothing hides the null key."""
     if sees is not None and null_k is not None:
         sees = np.concatenate([np.ones((*sees.shape[:-1], 1), bool), sees], -1)
@@ -214,12 +205,8 @@ class MemoryCompressed(Core):
 
     stage = "project"
     unplaced = "makes one key of each block, and that stands nowhere"
+    cost = "O(n²/stride)"
     remembers = "keys and values of blocks, a few of tokens"
-
-    @property
-    def cost(self) -> str:  # type: ignore[override]
-        """The cost of n tokens, which is still quadratic."""
-        return "O(n²/stride)"
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> MemoryCompressedParams:
         """Every block starts as the average of its keys, the null as zeros."""
@@ -237,14 +224,9 @@ class MemoryCompressed(Core):
         return Y, ParamsFirstPullback(attention, MemoryCompressedParams)
 
     def step(
-        self,
-        params: MemoryCompressedParams,
-        Q: Array,
-        K: Array,
-        V: Array,
-        *streams: Array,
+        self, params: MemoryCompressedParams, Q: Array, K: Array, V: Array, *streams: Array,
         state: MemoryCompressedState | None = None,
-    ) -> tuple[Array, MemoryCompressedState]:
+    ) -> tuple[Array, MemoryCompressedState]:  # fmt: skip
         """O(d m/s) for one new token after m: a block is made once, when it is complete."""
         if state is None:
             no_K, no_V = (np.zeros_like(X[..., :0, :]) for X in (K, V))
@@ -264,5 +246,5 @@ class MemoryCompressed(Core):
             Y = attend_to_buffer(Q, blocks.K, blocks.V, blocks.length)
         else:
             complete = complete_blocks(state.length, n, blocks.length - self.null, self.stride, self.null)
-            Y, _ = _attend(Q, blocks.keys, blocks.values, complete, None, None, None, None)
+            Y, _ = _attend(Q, blocks.keys, blocks.values, complete)
         return Y, MemoryCompressedState(blocks, K, V, state.length + n)

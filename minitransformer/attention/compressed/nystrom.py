@@ -229,7 +229,10 @@ def nystrom_attention(
     """
     one_dtype(Q=Q, K=K, V=V, theta=theta)
     n, m = Q.shape[-2], K.shape[-2]
-    _refuse(n, m, None if theta is None else theta.shape, Q.shape[:-2])
+    refuse_more_queries(n, m)
+    if theta is not None and (theta.shape[1] % 2 == 0 or Q.shape[-3:-2] != theta.shape[:1]):
+        wanted = f"(H, taps), an odd number of taps, for the heads of {Q.shape[:-2]}"
+        raise ValueError(f"theta: shape {theta.shape} should be {wanted}")
     seen = seen_keys(mask, Q, K, "a landmark")
     K, V = where_seen(seen, K), where_seen(seen, V)
     there: Any = np.ones(m, bool)
@@ -255,12 +258,6 @@ def nystrom_attention(
         Y = Y + local[..., m - n :, :]
     between, means = (of_scores, of_softmax, of_inverse), (of_queries, of_keys)
     return Y, NystromPullback(to_landmarks, from_landmarks, between, Z, N, means, near, seen)
-
-
-def _refuse(n: int, m: int, theta: tuple[int, ...] | None, heads: tuple[int, ...]) -> None:
-    refuse_more_queries(n, m)
-    if theta is not None and (theta[-1] % 2 == 0 or heads[-1:] != theta[:1]):
-        raise ValueError(f"theta: shape {theta} should be (H, taps), an odd number of taps, for the heads of {heads}")
 
 
 # --------------------------------------------------------------------------------------------- the core

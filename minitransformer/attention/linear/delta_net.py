@@ -15,10 +15,9 @@ from minitransformer.arrays import refuse_other_lengths
 from minitransformer.attention.core import NO_PAIRS, Core, seen_keys, where_it_is, where_seen
 from minitransformer.attention.delta_rule import delta_rule, delta_rule_step, opened, refuse_to_grow, unit
 from minitransformer.attention.linear.dpfp import dpfp_features, sum_normalised
-from minitransformer.attention.linear.memory import WriteAndRead
+from minitransformer.attention.linear.memory import MemoryState, WriteAndRead
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
-from minitransformer.marks import DecodingState
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Iterations, NonNegativeNumber
 from minitransformer.typing import Array
@@ -47,13 +46,6 @@ class DeltaCorePullback(Pullback):
         dQ, dK, dV, dbeta = self.memory(dY)
         dK, dV, dbeta = where_seen(self.seen, dK), where_seen(self.seen, dV), where_it_is(self.seen, dbeta)
         return NoParams(), self.q(dQ), self.k(dK), dV, self.gate(dbeta)[..., None]
-
-
-class DeltaState(DecodingState):
-    """The memory after `length` positions, S (*batch, H, r, dv)."""
-
-    S: Array
-    length: int
 
 
 @frozen
@@ -112,16 +104,16 @@ class DeltaRule(Core):
         return (WriteAndRead(np.zeros(1), reach=self.reach, unit=1e-6 * d), None) if self.nu is None else None
 
     def step(
-        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: DeltaState | None = None
-    ) -> tuple[Array, DeltaState]:
+        self, params: NoParams, Q: Array, K: Array, V: Array, *streams: Array, state: MemoryState | None = None
+    ) -> tuple[Array, MemoryState]:
         """O(r dv) for one new token."""
         if state is None:
             r = K.shape[-1] if self.nu is None else 2 * self.nu * K.shape[-1]
-            state = DeltaState(np.zeros((*K.shape[:-2], r, V.shape[-1]), K.dtype), 0)
+            state = MemoryState(np.zeros((*K.shape[:-2], r, V.shape[-1]), K.dtype), 0)
         how = self.for_loops(params, K.shape[-1], state.length)
         if how and Q.shape[-2] == 1 and V.ndim > 2 and (loops := loops_in("step")):
             Y, S = loops.write_and_read(Q, K, V, streams, state.S, how[0])
-            return Y, DeltaState(S, state.length + 1)
+            return Y, MemoryState(S, state.length + 1)
         (Q, _), (K, _), (beta, _) = self.rows(Q), self.rows(K), opened(streams[0][..., 0], self.reach)
         Y, S = delta_rule_step(Q, K, V, beta, state.S)
-        return Y, DeltaState(S, state.length + Q.shape[-2])
+        return Y, MemoryState(S, state.length + Q.shape[-2])

@@ -20,12 +20,11 @@ import numpy as np
 from minitransformer.arrays import FEW, one_dtype, refuse_other_lengths
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend, form
-from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.cache.keys_values import KeysValues, WithPast
 from minitransformer.attention.core import Core, seen_keys, where_it_is
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, softplus
-from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import Encoding, ScoreEncoding
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.typing import Array, Bool, Float, checked
@@ -151,16 +150,11 @@ class ForgettingCorePullback(AroundAttention):
         return *(dparams or [NoParams()]), dQ, dK, dV, self.gate(dlog_forget)[..., None]
 
 
-class ForgettingState(DecodingState):
+class ForgettingState(WithPast):
     """Keys as `faded_keys` makes them, with c in three channels, and values; and the last c, (*batch, H), in float64."""
 
     past: KeysValues
     c: Array
-
-    @property
-    def length(self) -> int:
-        """How many positions there have been so far."""
-        return self.past.length
 
 
 @frozen
@@ -188,8 +182,7 @@ class Forgetting(Core):
         self.refuse(causal=causal)
         refuse_other_lengths(Q, K, "each token has a gate")
         closed, gate = softplus(-streams[0][..., 0])
-        positions: dict[str, Any] = {"encoding": self.encoding, "params": params}
-        Y, attention = forgetting_attention(Q, K, V, -closed, mask=mask, **positions)
+        Y, attention = forgetting_attention(Q, K, V, -closed, mask=mask, encoding=self.encoding, params=params)
         return Y, ForgettingCorePullback(attention, gate)
 
     def step(

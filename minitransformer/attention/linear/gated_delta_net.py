@@ -55,13 +55,11 @@ class GatesPullback(Pullback):
     def __call__(self, entries: Entries) -> tuple[dict[str, Array | None], Array, Array, Array, Array, Array]:
         dQ, dK, dbeta = self.q(self.scale * entries.Q), self.k(entries.K), self.beta(entries.beta)[..., None]
         dlogits = self.softplus(-self.speed * entries.log_decay)
-        product = self.log_decay * entries.log_decay
+        dA = unbroadcast(self.log_decay * entries.log_decay, self.speed.shape).ravel()
         if self.widened is None:
             db, dW, dstream = unbroadcast(dlogits, self.speed.shape)[:, 0], None, dlogits[..., None]
-            dA = unbroadcast(product, self.speed.shape)[:, 0]
         else:
             dstream, dW, db = self.widened(dlogits)
-            dA = unbroadcast(product, self.speed.shape)[:, 0, 0]
         return {"A": dA, "b": db, "W": dW}, dQ, dK, entries.V, dbeta, dstream
 
 

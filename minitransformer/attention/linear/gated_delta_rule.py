@@ -129,13 +129,6 @@ def gated_delta_step(
     raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Q=Q, K=K, V=V, beta=beta, log_decay=log_decay, S=S)
-    alpha = np.exp(by_channel(log_decay, K))
     if loops := loops_in("step"):
-        return loops.recurrence(Q, K, V, S, beta=beta, decay=alpha)
-    Y = np.empty_like(V)
-    for t in range(K.shape[-2]):
-        S = alpha[..., t, :, None] * S
-        e = V[..., t, :] - read(K[..., t, :], S)
-        S = S + outer(beta[..., t, None] * K[..., t, :], e)
-        Y[..., t, :] = read(Q[..., t, :], S)
-    return Y, S
+        return loops.recurrence(Q, K, V, S, beta=beta, decay=np.exp(by_channel(log_decay, K)))
+    return gated_delta_rule(Q, K, V, beta, log_decay, S)[0]

@@ -155,11 +155,6 @@ def gated_linear_step(
     raises   TypeError for a wrong shape or dtype
     """
     one_dtype(Q=Q, K=K, V=V, log_decay=log_decay, S=S)
-    alpha = np.exp(by_channel(log_decay, K))
     if loops := loops_in("step"):
-        return loops.recurrence(Q, K, V, S, decay=alpha)
-    Y = np.empty_like(V)
-    for t in range(K.shape[-2]):
-        S = alpha[..., t, :, None] * S + outer(K[..., t, :], V[..., t, :])
-        Y[..., t, :] = read(Q[..., t, :], S)
-    return Y, S
+        return loops.recurrence(Q, K, V, S, decay=np.exp(by_channel(log_decay, K)))
+    return gated_linear_attention(Q, K, V, log_decay, S)[0]

@@ -151,7 +151,7 @@ def norm_and_gate(
 
 
 class MemoryState(DecodingState):
-    """The memory after `length` positions, S (*batch, H, d, dv).
+    """The memory after `length` positions, S (*batch, H, r, dv) with r = d, or as many as keys have features.
 
     rows   the last rows of queries, keys and values, which a convolution will see again, (*batch, 3H, taps − 1, d); fewer than 3H
            if heads of values share queries and keys

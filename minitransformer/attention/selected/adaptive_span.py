@@ -34,14 +34,15 @@ class LogRampPullback(Pullback):
         return (db * self.slope).sum(-1)
 
 
-def log_ramp(z: Array, ramp: int, longest: int, n: int, m: int) -> tuple[Array, Array, LogRampPullback]:
+def log_ramp(z: Array, ramp: int, longest: int, n: int, m: int) -> tuple[Array, tuple[int, ...], LogRampPullback]:
     """b = ln m_z for each offset j − i, (H, n + m − 1), 0 where nothing is seen; how far back each head sees; and a pullback."""
     x = (m - 1) - np.arange(n + m - 1)  # the distance i − j of each offset
     soft = np.clip((ramp + z[:, None] - x.astype(z.dtype)) / z.dtype.type(ramp), 0, 1)
     seen = (1 <= x) & (x <= longest) & (soft > 0)
     soft = np.where(seen, soft, z.dtype.type(1))
     slope = np.where(soft < 1, 1 / (ramp * soft), z.dtype.type(0))
-    return np.log(soft), np.where(seen, x, 0).max(-1, initial=0), LogRampPullback(slope)
+    reach = tuple(np.where(seen, x, 0).max(-1, initial=0).tolist())
+    return np.log(soft), reach, LogRampPullback(slope)
 
 
 @functools.lru_cache(maxsize=64)
@@ -49,7 +50,7 @@ def seen_by_last(z: tuple[float, ...], dtype: str, ramp: int, longest: int, n: i
     """ln m_z for each offset, as in `log_ramp`, and which pairs count, (H, n, m). Cached: in generation spans don't change."""
     b, reach, _ = log_ramp(np.array(z, dtype), ramp, longest, n, m)
     x = np.arange(m - n, m)[:, None] - np.arange(m)
-    return b, (1 <= x) & (x <= reach[:, None, None])
+    return b, (1 <= x) & (x <= np.array(reach)[:, None, None])
 
 
 @frozen
@@ -67,13 +68,9 @@ class Before(Pattern):
         return (k <= t) & ((t - k) * TILE - (TILE - 1) <= self.reach)
 
 
-def tiles(reach: Array, n: int, m: int) -> BlockPattern:
-    """The pattern in which head h sees the reach_h positions before a query."""
-    return _tiles(tuple(int(r) for r in reach), n, m)
-
-
 @functools.lru_cache(maxsize=64)
-def _tiles(reach: tuple[int, ...], n: int, m: int) -> BlockPattern:
+def tiles(reach: tuple[int, ...], n: int, m: int) -> BlockPattern:
+    """The pattern in which head h sees the reach_h positions before a query."""
     return one_pattern([Before(r)(n, m, causal=True) for r in reach])
 
 
@@ -180,6 +177,7 @@ class AdaptiveSpan(Core):
     penalty: NonNegativeNumber = 2e-6
     encoding: Encoding | None = None
 
+    encoding_at = "encoding."
     stage = "pattern"
     cost = "O(n largest span)"
     causal = "always"
@@ -191,11 +189,6 @@ class AdaptiveSpan(Core):
     def largest(self) -> int:
         """S, the longest span that a head can have."""
         return self.longest if self.limit is None else self.limit
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the encoding that all layers share."""
-        return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SpanParams:
         """Spans of 0: at first a head sees R − 1 positions, those where its ramp is above 0."""
@@ -211,9 +204,8 @@ class AdaptiveSpan(Core):
         n, m = queries_last(Q, K)
         z = self.largest * params.span
         b, reach, ramp = log_ramp(z, self.ramp, self.largest, n, m)
-        Y, attention = attend(
-            *(self.encoding, params.encoding, Q, K, V, b), causal=True, mask=mask, pattern=tiles(reach, n, m)
-        )
+        options: dict[str, Any] = {"causal": True, "mask": mask, "pattern": tiles(reach, n, m)}
+        Y, attention = attend(self.encoding, params.encoding, Q, K, V, b, **options)
         added = float(self.penalty * z.mean())
         return Y, SpanCorePullback(attention, ramp, self.largest, self.penalty / self.heads, added)
 

@@ -9,13 +9,12 @@ import numpy as np
 from minitransformer.arrays import as_one_axis
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
-from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.cache.keys_values import KeysValues, WithPast
 from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.gathered import rows_at, sum_rows
 from minitransformer.functional import loops_in
 from minitransformer.gather_scatter import for_each_head, sum_over_heads
-from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.typing import Array
@@ -196,9 +195,8 @@ class EncodedChosenPullback(AroundAttention):
         """What the heads of a list give to its slots, summed, (…, n, c · block)."""
         *batch, n, m = self.A.shape
         j, sees = self.choice.keys(slice(None), tuple(batch))
-        of_slots = np.where(
-            sees, np.take_along_axis(self.A.reshape(len(j), n, m), np.maximum(j, 0), -1), self.A.dtype.type(0)
-        )
+        given = np.take_along_axis(self.A.reshape(len(j), n, m), np.maximum(j, 0), -1)
+        of_slots = np.where(sees, given, given.dtype.type(0))
         lists = self.choice.lists.shape[:-1]
         number = math.prod(lists[:-1])
         shared = of_slots.reshape(number, len(j) // max(number, 1), *of_slots.shape[1:])
@@ -245,19 +243,9 @@ def _parts_of(Q: Array, K: Array, V: Array, choice: Choice) -> Iterator[_Part]:
 
 
 def attend_to_chosen(
-    Q: Array,
-    K: Array,
-    V: Array,
-    lists: Array,
-    block: int,
-    *,
-    causal: bool,
-    mask: Array | None = None,
-    scale: float | None = None,
-    weigh: bool = False,
-    encoding: Encoding | None = None,
-    params: Any = None,
-) -> tuple[Array, Any]:
+    Q: Array, K: Array, V: Array, lists: Array, block: int, *, causal: bool, mask: Array | None = None,
+    scale: float | None = None, weigh: bool = False, encoding: Encoding | None = None, params: Any = None,
+) -> tuple[Array, Any]:  # fmt: skip
     """Attention to the keys of the blocks that each query has chosen, and to no others.
 
     K, V     (*batch, m, …), or one for each group of neighbouring heads
@@ -267,13 +255,12 @@ def attend_to_chosen(
     encoding an encoding of positions in the scores, and params, its parameters: then dparams is the first of the gradients
     cost     O(n c block d) time, O(n c) memory beside what is given and returned; O(n m d) and O(n m) with an encoding
     """
-    n, m = Q.shape[-2], K.shape[-2]
+    n = Q.shape[-2]
+    choice = Choice(lists, block, K.shape[-2], causal, None if mask is None else np.atleast_2d(mask))
     if encoding is not None:
-        choice = Choice(lists, block, m, causal, None if mask is None else np.atleast_2d(mask))
         Y, attention = attend(encoding, params, Q, K, V, causal=causal, mask=choice.pairs(Q.shape[:-2]), scale=scale)
         return Y, EncodedChosenPullback(attention, choice)
     scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else float(scale)
-    choice = Choice(lists, block, m, causal, None if mask is None else np.atleast_2d(mask))
     Y, L = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype), np.empty(Q.shape[:-1], Q.dtype)
     weights = np.zeros((*lists.shape[:-1], choice.slots) if weigh else (0, 0, 0), Q.dtype)
     pullback = ChosenPullback(Q, K, V, choice, scale, Y, L, weights)
@@ -315,7 +302,7 @@ def block_means(X: Array, there: Array, block: int) -> tuple[Array, BlockMeansPu
 # ---------------------------------------------------------------------------------------------- generation
 
 
-class BlocksState(DecodingState):
+class BlocksState(WithPast):
     """Keys and values of the positions so far, and the means of those blocks that are complete: of keys, and of values if wanted.
 
     Where means of values are not wanted, they have no columns.
@@ -323,11 +310,6 @@ class BlocksState(DecodingState):
 
     past: KeysValues
     means: KeysValues
-
-    @property
-    def length(self) -> int:
-        """How many positions there have been so far."""
-        return self.past.length
 
     def extended(self, K: Array, V: Array, block: int) -> "BlocksState":
         """The state after these n more positions. A block is averaged once, when it is complete."""
@@ -338,9 +320,8 @@ class BlocksState(DecodingState):
         if new == old:
             return BlocksState(past, self.means)
         rows = past.K[..., old:new, :], past.V[..., old:new, : self.means.V.shape[-1]]
-        return BlocksState(
-            past, self.means.extended(*(block_means(X, np.ones(new - old, bool), block)[0] for X in rows))
-        )
+        means = (block_means(X, np.ones(new - old, bool), block)[0] for X in rows)
+        return BlocksState(past, self.means.extended(*means))
 
 
 class BlocksCore(Core):

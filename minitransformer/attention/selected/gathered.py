@@ -11,12 +11,6 @@ from minitransformer.arrays import as_one_axis, must_broadcast
 from minitransformer.typing import Array
 
 
-def refuse_no_window(window: int) -> None:
-    """Raise ValueError for a window of 0 keys. (A radius may be 0: it leaves the query's own key.)"""
-    if window == 0:
-        raise ValueError("window: 0 should be at least 1")
-
-
 def who_is_there(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array]:
     """The mask, with two axes at least, or None; and which of the m keys any query sees, (…, m).
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from minitransformer.arrays import as_one_axis, one_dtype
 from minitransformer.attention.around import AroundAttention
-from minitransformer.attention.cache.keys_values import KeysValues
+from minitransformer.attention.cache.keys_values import KeysValues, WithPast
 from minitransformer.attention.core import Core
 from minitransformer.attention.merge import log_sum_exp
 from minitransformer.attention.selected.chosen import (
@@ -29,7 +29,6 @@ from minitransformer.attention.selected.chosen import (
 from minitransformer.attention.selected.gathered import only_those_there, rows_at, sum_of_rows, who_is_there
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
-from minitransformer.marks import DecodingState
 from minitransformer.positions.encoding import Encoding, queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegativeNumber
@@ -159,16 +158,11 @@ def _for_all_heads(seen: Array, axes: int) -> Array:
     return np.any(seen, axis=-axes) if seen.ndim >= axes else seen
 
 
-class IndexerState(DecodingState):
+class IndexerState(WithPast):
     """Keys and values of the positions so far, and what the indexer has made of each key, (*batch, length, d_I)."""
 
     past: KeysValues
     small: KeysValues
-
-    @property
-    def length(self) -> int:
-        """How many positions there have been so far."""
-        return self.past.length
 
 
 @frozen
@@ -196,16 +190,12 @@ class Indexer(Core):
     weight: NonNegativeNumber = 1.0
     encoding: Encoding | None = None
 
+    encoding_at = "encoding."
     stage = "pattern"
     cost = "O(n² small narrow + n chosen)"
     remembers = "keys, values and the indexer's keys"
     adds_loss = True
     apart = ("U_q", "U_k", "U_w")
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the encoding that all layers share."""
-        return tuple(f"encoding.{path}" for path in super().shared)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> IndexerParams:
         """Projections uniform on ±√(3/(H d)), and the parameters of the encoding."""
@@ -247,9 +237,7 @@ class Indexer(Core):
         if state is None:
             state = IndexerState(*(KeysValues.of(*pair) for pair in new))
         elif state.small.length != state.length:
-            raise ValueError(
-                f"state: {state.small.length} keys of the indexer do not belong to {state.length} positions"
-            )
+            raise ValueError(f"state: {state.small.length} keys of the indexer do not fit {state.length} positions")
         else:
             state = IndexerState(*(known.extended(*pair) for known, pair in zip(state, new, strict=True)))
         queries, w = self._asked(params, in_a_row(Q))

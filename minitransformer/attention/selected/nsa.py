@@ -29,14 +29,13 @@ from minitransformer.attention.selected.chosen import (
     largest_places,
     parts,
 )
-from minitransformer.attention.selected.gathered import only_those_there, refuse_no_window, who_is_there
+from minitransformer.attention.selected.gathered import only_those_there, who_is_there
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, sigmoid, softmax
 from minitransformer.gather_scatter import for_each_head
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
-from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -82,7 +81,7 @@ def nsa_attention(
     *,
     block: int = 16,
     chosen: int = 4,
-    window: NonNegative = 32,
+    window: int = 32,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
     encoding: Encoding | None = None,
@@ -113,16 +112,13 @@ def nsa_attention(
     *batch, H, n, d = Q.shape
     G, m = K.shape[-3:-1]
     refuse_more_queries(n, m)
-    refuse_no_window(window)
     given = scale  # `attend` takes the scale of the encoding by default; here the compressed branch gets the same
     scale = encoding.scale if encoding is not None and scale is None else scale
     scale = 1 / math.sqrt(max(d, 1)) if scale is None else scale
     mask, there = who_is_there(mask, (*batch, H, n, m))
     if H != G and there.ndim > 1 and there.shape[-2] != 1:
         own = None if mask is None else mask.shape
-        raise ValueError(
-            f"mask: shape {own} has a row of its own for each head; heads that share keys should have the same mask"
-        )
+        raise ValueError(f"mask: shape {own} has one for each head; heads that share keys should have the same")
     K, V = only_those_there(there, K, V)
 
     # compressed
@@ -224,7 +220,7 @@ class NSA(BlocksCore):
 
     block: int = 16
     chosen: int = 4
-    window: NonNegative = 32
+    window: int = 32
     encoding: Encoding | None = None
 
     stage = "pattern"
@@ -235,9 +231,6 @@ class NSA(BlocksCore):
     groups = True
     streams: ClassVar[dict[str, int]] = {"gates": 3}
     mean_values = True
-
-    def __post_init__(self) -> None:
-        refuse_no_window(self.window)
 
     def __call__(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = True,

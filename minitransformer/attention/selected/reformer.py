@@ -191,9 +191,7 @@ def lsh_attention(
     """
     one_dtype(Q=Q, V=V, rotations=rotations)
     if not rotations.size:
-        raise ValueError(
-            f"rotations: shape {rotations.shape}; a hash needs a round, a channel and a direction at least"
-        )
+        raise ValueError(f"rotations: shape {rotations.shape}; a hash needs a round, a channel, a direction at least")
     mask, there = who_is_there(mask, (*Q.shape[:-1], Q.shape[-2]))
     Q, V = only_those_there(there, Q, V)
     known = sort_in_rounds(hash_buckets(Q, rotations), chunk, causal=causal, mask=mask, other_buckets=other_buckets)
@@ -203,9 +201,7 @@ def lsh_attention(
         Y, whole = attend(encoding, params, Q, K, V, causal=causal, mask=pairs, scale=scale)
         return Y, DenseLSHPullback(key, whole)
     sorted_Q, *looks = (known.sort(X[None]) for X in (Q, K, V))
-    (chunks, L), attention = partial_attention(
-        sorted_Q, *(look_one_back(X) for X in looks), mask=known.sees, scale=scale
-    )
+    (chunks, L), attention = partial_attention(sorted_Q, *map(look_one_back, looks), mask=known.sees, scale=scale)
     (Y, _), rounds = merge(known.unsort(chunks), known.unsort(L[..., None])[..., 0])
     return Y, LSHPullback(known, key, attention, rounds)
 

@@ -20,7 +20,6 @@ from minitransformer.attention.selected.gathered import (
     at_pairs,
     of_pairs,
     only_those_there,
-    refuse_no_window,
     rows_at,
     sum_rows,
     who_is_there,
@@ -29,7 +28,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import layer_norm, softmax
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
-from minitransformer.ranges import NonNegative, Part
+from minitransformer.ranges import Part
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -146,7 +145,7 @@ def routing_attention(
     V: Float[Array, "*batch m dv"],
     *,
     centroids: Float[Array, "*shared clusters d"],
-    window: NonNegative,
+    window: int,
     causal: bool = False,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
@@ -176,7 +175,6 @@ def routing_attention(
     *batch, n, _ = Q.shape
     m = K.shape[-2]
     refuse_more_queries(n, m)
-    refuse_no_window(window)
     refuse_narrow(Q.shape[-1])
     mask, there = who_is_there(mask, (*batch, n, m))
     Q, K, V = only_those_there(there, Q, K, V)
@@ -193,9 +191,8 @@ def routing_attention(
     share = answers / np.maximum(of_pairs(number, queries[..., None])[..., 0], 1)
     attention: Pullback
     if encoding is None:
-        found, attention = dot_product_attention(
-            *(rows_at(Q, queries), rows_at(K, keys), rows_at(V, keys)), mask=sees, scale=scale
-        )
+        members_of_each = rows_at(Q, queries), rows_at(K, keys), rows_at(V, keys)
+        found, attention = dot_product_attention(*members_of_each, mask=sees, scale=scale)
         Y = sum_rows(found * share[..., None], queries, n)
     else:
         in_clusters = InClusters(np.where((i < n) & (j < m), i * m + j, n * m), sees, share)
@@ -253,10 +250,11 @@ class Routing(Core):
     d: int
     longest: int
     clusters: int = 8
-    window: NonNegative | None = None
+    window: int | None = None
     decay: Part = 0.999
     encoding: Encoding | None = None
 
+    encoding_at = "encoding."
     stage = "pattern"
     cost = "O(n clusters + n window)"
     remembers = None
@@ -265,13 +263,7 @@ class Routing(Core):
     untrained = ("centroids",)
 
     def __post_init__(self) -> None:
-        refuse_no_window(self.taken)
         refuse_narrow(self.d)
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parameters of the encoding that all layers share."""
-        return tuple(f"encoding.{path}" for path in super().shared)
 
     @property
     def taken(self) -> int:

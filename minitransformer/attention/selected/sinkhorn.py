@@ -21,7 +21,7 @@ from minitransformer.attention.merge import log_sum_exp
 from minitransformer.checks import frozen
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import Iterations, NonNegativeNumber
+from minitransformer.ranges import Iterations, PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -130,7 +130,7 @@ def sinkhorn_attention(
     *,
     block: int = 32,
     iterations: Iterations = 8,
-    temperature: NonNegativeNumber = 1.0,
+    temperature: PositiveNumber = 1.0,
     cut: int | None = None,
     mask: Bool[Array, "..."] | None = None,
     rng: np.random.Generator | None = None,
@@ -154,8 +154,6 @@ def sinkhorn_attention(
     """
     one_dtype(Q=Q, K=K, V=V, R=R)
     n, N = Q.shape[-2], R.shape[-1]
-    if temperature == 0:
-        raise ValueError("temperature: 0 should be above 0")
     if -(-n // block) != N:
         raise ValueError(f"R: {N} blocks, but {n} rows in blocks of {block} are {-(-n // block)}")
     seen: Any = seen_keys(mask, Q, K, "what a sorted block mixes")
@@ -250,7 +248,7 @@ class Sinkhorn(Core):
     longest: int
     block: int = 32
     iterations: Iterations = 8
-    temperature: NonNegativeNumber = 1.0
+    temperature: PositiveNumber = 1.0
     noise: bool = False
     cut: int | None = None
 
@@ -261,16 +259,10 @@ class Sinkhorn(Core):
     remembers = None
     needs = "a network that sorts"
 
-    def __post_init__(self) -> None:
-        if self.temperature == 0:
-            raise ValueError("temperature: 0 should be above 0")
-
     def refuse(self, *, causal: bool) -> None:
         """Raise ValueError for causal=True."""
         if causal:
-            raise ValueError(
-                "attention: Sinkhorn can't be causal: the columns of its order are normalised over blocks that come later"
-            )
+            raise ValueError("attention: Sinkhorn can't be causal: the columns of S are normalised over later blocks")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> SinkhornParams:
         """Weights drawn uniformly from ±√(3/d)."""
@@ -292,9 +284,7 @@ class Sinkhorn(Core):
         self.refuse(causal=causal)
         n, m = Q.shape[-2], K.shape[-2]
         if n != m or m > self.longest:
-            raise ValueError(
-                f"K: {m} keys for {n} queries; Sinkhorn takes as many keys as queries, no more than {self.longest}"
-            )
+            raise ValueError(f"K: {m} keys for {n} queries; Sinkhorn takes as many, and no more than {self.longest}")
         seen = seen_keys(mask, Q, K, "what a sorted block mixes")
         x = in_blocks(where_seen(seen, K), self.block).sum(-2)
         hidden = np.maximum(x @ params.W_1 + params.b_1[:, None], 0)

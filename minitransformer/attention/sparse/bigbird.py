@@ -51,12 +51,12 @@ class BigBird(Pattern):
         return f"O({self.block} n)"
 
     @property
-    def causal(self) -> Literal["either", "always", "never"]:
+    def causal(self) -> Literal["either", "always", "never"]:  # type: ignore[override]
         """Either way, but "never" with rows in front, which see the whole text."""
         return "never" if self.extra else "either"
 
     @property
-    def prefix(self) -> int:
+    def prefix(self) -> int:  # type: ignore[override]
         """How many extra rows stand in front of the text."""
         return self.extra
 
@@ -77,9 +77,7 @@ class BigBird(Pattern):
         """
         free = number - 2 * self.window - 1 - 2 * self.global_tokens
         if free < self.random:
-            raise ValueError(
-                f"number: {number} blocks leave {max(free, 0)} to draw from, and {self.random} are to be drawn"
-            )
+            raise ValueError(f"number: {number} blocks leave {max(free, 0)} to draw {self.random} from")
         fixed = self._fixed(number, causal=False)
         rows = range(1, number - 1)
         return np.array([[self._draw(fixed, row, number, head) for row in rows] for head in range(self.heads)])

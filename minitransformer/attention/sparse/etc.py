@@ -185,9 +185,8 @@ def etc_attention(
     clip, g, there = labels // 2 - 2, min(global_tokens, n), seen_keys(mask, Q, K, "ETC's attention")
     there = np.ones((n, 1), bool) if there is None else np.broadcast_to(there, (*there.shape[:-2], n, 1))
     i, j = np.arange(g)[:, None], np.arange(n)
-    Y_g, of_globals = labelled_attention(
-        *(Q[..., :g, :], K, V, R, b, labels_of(i, j, global_tokens=g, clip=clip)), mask=there.mT
-    )
+    label = labels_of(i, j, global_tokens=g, clip=clip)
+    Y_g, of_globals = labelled_attention(Q[..., :g, :], K, V, R, b, label, mask=there.mT)
     blocks = Blocks(n - g, g, min(max(radius, BLOCK), max(n - g, 1)))
     i = g + blocks.size + np.arange(blocks.size)[:, None]  # of the second of three blocks, behind the global rows
     j = np.arange(g + 3 * blocks.size)
@@ -236,7 +235,7 @@ class ETC(Core):
             raise ValueError("global_tokens: 0 should be at least 1; without a global token it is a Window")
 
     @property
-    def prefix(self) -> int:
+    def prefix(self) -> int:  # type: ignore[override]
         """g, the number of global rows in front of the text."""
         return self.global_tokens
 

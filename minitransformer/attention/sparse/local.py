@@ -26,7 +26,7 @@ class Local(Pattern):
     cost = "O(n block)"
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> Kept:  # type: ignore[override]
         """No first positions, and the last `block`."""
         return Kept(0, self.block)
 
@@ -35,8 +35,11 @@ class Local(Pattern):
         return i // self.block == j // self.block
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """Tiles of queries and of keys that have a block in common."""
-        (t_low, t_high), (k_low, k_high) = (
-            (x * TILE // self.block, (x * TILE + TILE - 1) // self.block) for x in (t, k)
-        )
-        return (t_low <= k_high) & (k_low <= t_high)
+        """Tiles that have a block in common."""
+        return share_a_block(t, k, self.block)
+
+
+def share_a_block(t: Array, k: Array, block: int) -> Array:
+    """Whether tile t of queries and tile k of keys have a block in common."""
+    (t_low, t_high), (k_low, k_high) = ((x * TILE // block, (x * TILE + TILE - 1) // block) for x in (t, k))
+    return (t_low <= k_high) & (k_low <= t_high)

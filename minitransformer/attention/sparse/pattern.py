@@ -43,19 +43,13 @@ class Pattern:
     cost     of n tokens, for the table of `minitransformer attentions`
     causal   as in `attention/core.py`
     prefix   tokens that a model puts in front of the sequence
+    kept     which positions decoding has to keep; None if any may be looked at again
     """
 
     cost: ClassVar[str] = "O(n²)"
-
-    @property
-    def causal(self) -> Literal["either", "always", "never"]:
-        """Whether it can be causal: either way, unless a subclass says otherwise."""
-        return "either"
-
-    @property
-    def prefix(self) -> int:
-        """How many tokens it wants in front of the text: none, unless a subclass says otherwise."""
-        return 0
+    causal: ClassVar[Literal["either", "always", "never"]] = "either"
+    prefix: ClassVar[int] = 0
+    kept: ClassVar[Kept | None] = None
 
     @property
     def of_heads(self) -> "tuple[Pattern, ...]":
@@ -66,11 +60,6 @@ class Pattern:
     def rules(self) -> int:
         """How many rules there are, without making them."""
         return len(self.of_heads)
-
-    @property
-    def kept(self) -> Kept | None:
-        """Which positions decoding has to keep; None if any may be looked at again."""
-        return None
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
         """Whether query i sees key j, of m positions; i (…, 1) and j (1, …). Keys ahead need not be left out, also if causal.
@@ -175,10 +164,11 @@ def _parts(pattern: Pattern, kind: type) -> tuple[Pattern, ...]:
 
 
 class Combined(Pattern):
-    """Several patterns made one. Those that have a rule for each head must have equally many heads."""
+    """Several patterns made one, by `join`. Those that have a rule for each head must have equally many heads."""
 
     patterns: tuple[Pattern, ...]
     cost = "that of its parts"
+    join: ClassVar[Any] = np.logical_or
 
     def __post_init__(self) -> None:
         heads = {pattern.rules for pattern in self.patterns} - {1}
@@ -186,7 +176,7 @@ class Combined(Pattern):
             raise ValueError(f"patterns: should be some, for equally many heads, got {sorted(heads) or 'none'}")
 
     @property
-    def causal(self) -> Literal["either", "always", "never"]:
+    def causal(self) -> Literal["either", "always", "never"]:  # type: ignore[override]
         """Whether they can be causal together: "always" or "never" if one of them says so."""
         can = {pattern.causal for pattern in self.patterns} - {"either"}
         if len(can) > 1:
@@ -194,7 +184,7 @@ class Combined(Pattern):
         return can.pop() if can else "either"
 
     @property
-    def prefix(self) -> int:
+    def prefix(self) -> int:  # type: ignore[override]
         """The most tokens in front of the text that any of them wants."""
         return max(pattern.prefix for pattern in self.patterns)
 
@@ -211,15 +201,8 @@ class Combined(Pattern):
         own = [p.of_heads * self.rules if p.rules == 1 else p.of_heads for p in self.patterns]
         return tuple(type(self)(rules) for rules in zip(*own, strict=True))  # type: ignore[call-arg]
 
-
-@frozen
-class Union(Combined):
-    """The pairs that at least one of the rules allows. One that two of them allow counts once."""
-
-    patterns: tuple[Pattern, ...]
-
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> Kept | None:  # type: ignore[override]
         """Enough for each of them; None if one needs all positions."""
         kept = [pattern.kept for pattern in self.patterns]
         if None in kept:
@@ -227,14 +210,21 @@ class Union(Combined):
         return Kept(max(k.first for k in kept if k), max(k.last for k in kept if k))
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """True where any of the rules lets query i see key j."""
+        """Whether the rules, joined, let query i see key j."""
         if self.rules > 1:
             return super().sees(i, j, m, causal=causal)
-        return functools.reduce(np.logical_or, (rule.sees(i, j, m, causal=causal) for rule in self.patterns))
+        return functools.reduce(self.join, (rule.sees(i, j, m, causal=causal) for rule in self.patterns))
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """Which tiles any of the rules may need."""
-        return functools.reduce(np.logical_or, (rule.near(t, k, m, causal=causal) for rule in self.patterns))
+        """Which tiles the rules, joined, may need."""
+        return functools.reduce(self.join, (rule.near(t, k, m, causal=causal) for rule in self.patterns))
+
+
+@frozen
+class Union(Combined):
+    """The pairs that at least one of the rules allows. One that two of them allow counts once."""
+
+    patterns: tuple[Pattern, ...]
 
 
 @frozen
@@ -243,20 +233,12 @@ class Intersection(Combined):
 
     patterns: tuple[Pattern, ...]
 
+    join = np.logical_and
+
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> Kept | None:  # type: ignore[override]
         """What the one that keeps least has to keep; None if all of them need all positions."""
         return min((k for pattern in self.patterns if (k := pattern.kept)), key=sum, default=None)
-
-    def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """True where every rule lets query i see key j."""
-        if self.rules > 1:
-            return super().sees(i, j, m, causal=causal)
-        return functools.reduce(np.logical_and, (rule.sees(i, j, m, causal=causal) for rule in self.patterns))
-
-    def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
-        """Which tiles all of the rules may need."""
-        return functools.reduce(np.logical_and, (rule.near(t, k, m, causal=causal) for rule in self.patterns))
 
 
 @frozen
@@ -273,33 +255,24 @@ class Causal(Pattern):
 
 
 @frozen
-class EachHead(Pattern):
+class EachHead(Combined):
     """A pattern of its own for each head, as many as the layer has."""
 
     patterns: tuple[Pattern, ...]
 
     cost = "that of its heads"
+    sees = Pattern.sees  # of each head, one after another
 
     def __post_init__(self) -> None:
         if not self.patterns or any(pattern.rules > 1 for pattern in self.patterns):
             raise ValueError("patterns: should be some, each with one rule")
 
     @property
+    def rules(self) -> int:
+        """How many rules there are: one for each head."""
+        return len(self.patterns)
+
+    @property
     def of_heads(self) -> tuple[Pattern, ...]:
-        """The pattern of each head."""
+        """The pattern of each head. They keep equally many keys, and each looks at its own."""
         return self.patterns
-
-    @property
-    def causal(self) -> Literal["either", "always", "never"]:
-        """Whether they can be causal together: "always" or "never" if one of them says so."""
-        return Union(self.patterns).causal
-
-    @property
-    def prefix(self) -> int:
-        """The most tokens in front of the text that any of them wants."""
-        return Union(self.patterns).prefix
-
-    @property
-    def kept(self) -> Kept | None:
-        """Enough for each of them; None if one needs all: heads keep equally many keys, and each looks at its own."""
-        return Union(self.patterns).kept

@@ -67,9 +67,8 @@ class BlockedPullback(Pullback):
     block: int
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
-        dQ, dK, dV = zip(
-            *(back(d) for back, d in zip(self.attention, _rows(in_blocks(dY, self.block)), strict=True)), strict=True
-        )
+        found = [back(d) for back, d in zip(self.attention, _rows(in_blocks(dY, self.block)), strict=True)]
+        dQ, dK, dV = zip(*found, strict=True)
         dX = []
         for top, second, middle, last, bottom in (dK, dV):
             whole = from_blocks(self.looks.back(second, middle, last, self.block), self.n)
@@ -134,9 +133,7 @@ def bigbird_attention(
 def _refuse_collisions(drawn: Array, N: int) -> None:
     rows = np.arange(1, N - 1)[:, None]
     if drawn.shape[1] != N - 2:
-        raise ValueError(
-            f"drawn: blocks for {drawn.shape[1]} rows, but {N - 2} rows stand between the first and the last"
-        )
+        raise ValueError(f"drawn: blocks for {drawn.shape[1]} rows, but {N - 2} stand between the first and the last")
     twice = (np.abs(drawn - rows) <= 1) | (drawn <= 0) | (drawn >= N - 1)
     if twice.any() or (np.diff(np.sort(drawn, -1), axis=-1) == 0).any():
         raise ValueError("drawn: a block that a row sees anyway would count twice")

@@ -22,7 +22,7 @@ from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import Pullback, Tree, tree_add
-from minitransformer.ranges import Integer
+from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -108,7 +108,7 @@ def sink_attention(
     K: Float[Array, "*shared m d"],
     V: Float[Array, "*shared m dv"],
     *,
-    first: Integer = 4,
+    first: NonNegative = 4,
     last: int = 64,
     rotate: Any = None,
     mask: Bool[Array, "..."] | None = None,
@@ -132,15 +132,11 @@ def sink_attention(
                   encoding beside `rotate`
     """
     n, m = Q.shape[-2], K.shape[-2]
-    if first < 0:
-        raise ValueError(f"first: {first} should be at least 0")
     refuse_more_queries(n, m)
     pattern, scale = Window(last - 1, global_tokens=first)(n, m, causal=True), 1 / np.sqrt(max(Q.shape[-1], 1))
     if encoding is not None:
         if rotate is not None:
-            raise ValueError(
-                "rotate: positions can act on queries and keys, or on scores by an encoding, but not on both"
-            )
+            raise ValueError("rotate: positions can act on queries and keys, or on scores by an encoding, not on both")
         return in_caches(encoding, params, Q, K, V, mask, first, last)
     if rotate is not None and not hasattr(rotate, "turn"):
         raise TypeError(f"rotate: {type(rotate).__name__} turns nothing; RoPE does")
@@ -169,7 +165,7 @@ class Sinks(Core):
     cost     O(n (a + w) d); while it writes, memory for a + w keys, however long the text
     """
 
-    first: Integer = 4
+    first: NonNegative = 4
     last: int = 64
     rotate: Any = None
     encoding: Encoding | None = None
@@ -179,10 +175,6 @@ class Sinks(Core):
     cost = "O(n last)"
     turns = True
     groups = True
-
-    def __post_init__(self) -> None:
-        if self.first < 0:
-            raise ValueError(f"first: {self.first} should be at least 0")
 
     @property
     def remembers(self) -> str:  # type: ignore[override]

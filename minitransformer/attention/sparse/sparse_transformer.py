@@ -19,6 +19,7 @@ import numpy as np
 from minitransformer.arrays import finite
 from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.sparse.columns import column_attention
+from minitransformer.attention.sparse.local import share_a_block
 from minitransformer.attention.sparse.pattern import Pattern
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
@@ -139,9 +140,6 @@ class Fixed(Factorised):
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
         """Tiles with a block in common, or whose keys hold a position of a summary."""
-        (t_low, t_high), (k_low, k_high) = (
-            (x * TILE // self.block, (x * TILE + TILE - 1) // self.block) for x in (t, k)
-        )
         summary = (k * TILE) % self.block + TILE - 1 >= self.block - self.columns
-        shape = np.broadcast_shapes(t.shape, k.shape)
-        return self._either((t_low <= k_high) & (k_low <= t_high), np.broadcast_to(summary, shape))
+        near = share_a_block(t, k, self.block)
+        return self._either(near, np.broadcast_to(summary, near.shape))

@@ -31,7 +31,7 @@ class Window(Pattern):
     cost = "O(n radius)"
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> Kept:  # type: ignore[override]
         """The global positions, and the last ones as far back as the window goes."""
         return Kept(self.global_tokens, self.radius * self.dilation + 1)
 

@@ -229,11 +229,11 @@ def test_sharing_is_refused_where_it_makes_no_sense():
         attention_of("softmax:key_heads=2", SIZES)
     with pytest.raises(ValueError, match="key_heads: 4 heads of values are not divisible among 3 of queries and keys"):
         attention_of("gated-delta:key_heads=3", SIZES)
-    with pytest.raises(ValueError, match="groups: GatedDelta has 2 heads of keys by its own choice"):
+    with pytest.raises(ValueError, match="groups: GatedDelta has 2 heads of keys of its own"):
         MultiHeadAttention(24, 4, core=attention_of("gated-delta:key_heads=2", SIZES), groups=2)
     layer = layer_of("gated-delta:key_heads=2")
     for change in (partial(mean_pool_heads, groups=1), repeat_heads):
-        with pytest.raises(ValueError, match="params: an attention whose heads of values share queries and keys"):
+        with pytest.raises(ValueError, match="params: where heads of values share queries and keys"):
             change(some(layer), 4)
     X = np.random.default_rng(9).standard_normal((2, 9, 24))
     for axis in (2, 4):  # what is hidden is hidden for all heads

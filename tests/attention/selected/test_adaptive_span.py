@@ -122,7 +122,7 @@ def test_a_head_that_sees_nothing_gives_zeros(tier):
 
 def test_only_tiles_that_a_head_reaches_are_in_its_list():
     """64 × 64 pairs a tile: a head that sees 32 back needs its own tile and the one before, whatever the length."""
-    lists = np.diff(tiles(np.array([0, 32, 200]), 1000, 1000).starts, axis=1)
+    lists = np.diff(tiles((0, 32, 200), 1000, 1000).starts, axis=1)
     assert lists[0].max() == 0
     assert lists[1].max() == 2
     assert lists[2].max() == 5

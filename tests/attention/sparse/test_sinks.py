@@ -153,7 +153,7 @@ def test_what_can_not_be():
     with pytest.raises(ValueError, match="always causal"):
         Sinks()(NoParams(), *arrays(4), causal=False)
     with pytest.raises(
-        ValueError, match="rotate: positions can act on queries and keys, or on scores by an encoding, but not on both"
+        ValueError, match="rotate: positions can act on queries and keys, or on scores by an encoding, not on both"
     ):
         sink_attention(*arrays(4), rotate=RoPE(D), encoding=ALiBi(2), params=NoParams())
     assert not MultiHeadAttention(8, 2, core=Sinks(rotate=RoPE(D, scaling=DynamicNTK(2.0, 6)))).decodes
