@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from minitransformer.arrays import as_one_axis, one_dtype, refuse_indivisible
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import seen_tokens, where_seen
 from minitransformer.attention.depthwise import depthwise_convolution, taps_before
 from minitransformer.attention.projected import Projected, Projection
@@ -195,22 +196,18 @@ def lightweight_convolution(
     return Choices(causal, renormalise, mask, drop, rng).convolve(_hide(mask, X), S)
 
 
-class DynamicConvolutionPullback(Pullback):
+class DynamicConvolutionPullback(AroundAttention):
     """x reaches y as a neighbour, and as the one that decides: S = X W, so dW = Xᵀ dS, and dX gets dS Wᵀ more."""
 
     convolve: ConvolvedPullback
     logits: LinearPullback
     shape: tuple[int, ...]
+    inside = "convolve"
 
     @property
     def weights(self) -> Array:
         """a, (*batch, n, H, K)."""
         return self.convolve.weights
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices that these weights make, (*batch, H, n, n): zero but for a band."""
-        return self.convolve.A
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
         dX, dS = self.convolve(dY)
@@ -270,18 +267,14 @@ class ConvolutionParams(NamedTuple):
     b_o: Array
 
 
-class ConvolutionPullback(Pullback):
-    """Out, convolve, gate, backwards."""
+class ConvolutionPullback(AroundAttention):
+    """Out, convolve, gate, backwards. A is what the convolution is as attention, (*batch, H, n, n)."""
 
     gate: Pullback
     convolve: Pullback
     o: LinearPullback
     seen: Array | None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices that the convolution is, (*batch, H, n, n)."""
-        return self.convolve.A
+    inside = "convolve"
 
     def __call__(self, dY: Array) -> tuple[ConvolutionParams, Array]:
         dC, dW_o, db_o = self.o(dY)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, those_seen
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, loops_in, softmax
@@ -74,17 +75,13 @@ def additive_scores(
     return S, AdditiveScoresPullback(Q, K, a)
 
 
-class AdditiveAttentionPullback(Pullback):
-    """The stages backwards: aggregate, normalise, score."""
+class AdditiveAttentionPullback(AroundAttention):
+    """The stages backwards: aggregate, normalise, score. A is (*batch, H, n, m)."""
 
     scores: AdditiveScoresPullback
     softmax: SoftmaxPullback
     aggregate: AggregatePullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.softmax.A
+    inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
         dA, dV = self.aggregate(dY)

@@ -72,7 +72,7 @@ class Update(NamedTuple):
     moved: Array
 
 
-class UnrolledPullback(Pullback):
+class UnrolledPullback(AroundAttention):
     """The reading, then all updates backwards. An update has K as its keys and as its values, so dK gets both, each time.
 
     A query that had settled was handed on as it was, and so is its gradient.
@@ -87,11 +87,7 @@ class UnrolledPullback(Pullback):
     states: tuple[Array, ...]
     steps: Array
     settled: Array
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the reading, (*batch, n, m)."""
-        return self.reading.A
+    inside = "reading"
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dxi, dK, dV, *dbeta = self.reading(dY)
@@ -104,7 +100,7 @@ class UnrolledPullback(Pullback):
         return dxi, dK, dV, *dbeta
 
 
-class ImplicitPullback(Pullback):
+class ImplicitPullback(AroundAttention):
     """At a fixed point ξ = f(ξ, K, β), δξ = J δξ + (what K and β do), with J = β Kᵀ(diag p − p pᵀ)K, symmetric.
 
     So if the reading sends back g, the update is sent u = (I − J)⁻¹ g, once. J u is what an update's pullback gives for its
@@ -121,11 +117,7 @@ class ImplicitPullback(Pullback):
     steps: Array
     settled: Array
     tolerance: float
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the reading, (*batch, n, m)."""
-        return self.reading.A
+    inside = "reading"
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         g, dK, dV, *dbeta = self.reading(dY)

@@ -250,18 +250,14 @@ class ProductsPullback(AroundAttention):
         return Products(dqueries, unbroadcast(dkeys, self.shape)), dV
 
 
-class FormedPullback(Pullback):
-    """Back through A V and softmax."""
+class FormedPullback(AroundAttention):
+    """Back through A V and softmax. A is (*batch, H, n, m), or (H, n, m) where all samples have the same."""
 
     softmax: SoftmaxPullback
     aggregate: AggregatePullback
     shape: tuple[int, ...]  # of S, before it was repeated for each sample
     batch: tuple[int, ...] | None  # of V, if its samples stand side by side
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m), or (H, n, m) where all samples have the same."""
-        return self.softmax.A
+    inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
         dA, dV = self.aggregate(dY if self.batch is None else side_by_side(dY))
@@ -316,7 +312,7 @@ class SynthesizerParams(NamedTuple):
     alpha: Array | None = None
 
 
-class SynthesizerPullback(Pullback):
+class SynthesizerPullback(AroundAttention):
     """Back through A V and softmax, the mixture, and what made the logits. Queries of both get the sum.
 
     w_0 = 1 − σ(α) and w_1 = σ(α), so dα = σ (1 − σ) (dw_1 − dw_0).
@@ -327,11 +323,6 @@ class SynthesizerPullback(Pullback):
     attention: Pullback
     gate: Array | None
     shapes: tuple[tuple[int, ...], tuple[int, ...]]  # of Q and K
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m), or (H, n, m) where all samples have the same."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[SynthesizerParams, Array, Array, Array]:
         dlogits, dV = self.attention(dY)
