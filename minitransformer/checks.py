@@ -142,16 +142,19 @@ def arrays_where_said(tree: Tree, path: str) -> None:
         arrays_where_said(part, f"{path}.{name}")
 
 
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The hints of which one or another holds: X and None of X | None, and a hint itself where there is no choice."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
 def of_arrays(hint: Any) -> bool:
     """Whether a hint is that of an array, or of an array or None."""
-    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in parts)
+    return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in alternatives(hint))
 
 
 def of_integers(hint: Any) -> bool:
     """Whether a hint is that of an array of integers, or of one or None."""
-    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    kinds = [getattr(part, "dtypes", ()) for part in parts if part is not types.NoneType]
+    kinds = [getattr(part, "dtypes", ()) for part in alternatives(hint) if part is not types.NoneType]
     return bool(kinds) and all("int64" in kind and "float32" not in kind for kind in kinds)
 
 
@@ -173,15 +176,13 @@ def refuse_init(rng: Any, dtype: Any) -> None:
 
 def leaves_room_for_indices(hint: Any) -> bool:
     """Whether a hint allows arrays of integers or booleans, alone or in a container."""
-    hint = bare(hint)
-    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     others = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
-
-    def holds(part: Any) -> bool:
-        of_floats = "float32" in getattr(part, "dtypes", ())
-        return not (part in others or of_floats or typing.get_origin(part) is typing.Literal)
-
-    return any(map(holds, parts))
+    return any(
+        part not in others
+        and "float32" not in getattr(part, "dtypes", ())
+        and typing.get_origin(part) is not typing.Literal
+        for part in alternatives(bare(hint))
+    )
 
 
 def own_indices(value: Any) -> Any:

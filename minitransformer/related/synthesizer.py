@@ -440,11 +440,6 @@ class Synthesizer(Core):
         mask: Array | None = None, rng: Any = None,
     ) -> tuple[Array, SynthesizerPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        return self._attend(params, Q, K, V, causal=causal, mask=mask)
-
-    def _attend(
-        self, params: SynthesizerParams, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None = None
-    ) -> tuple[Array, SynthesizerPullback]:
         n, m, one = Q.shape[-2], V.shape[-2], Q.dtype.type(1)
         logits, made = self._logits(params, Q, n, m)
         if isinstance(logits, Products) and (n <= FEW or not self.queries):
@@ -466,7 +461,7 @@ class Synthesizer(Core):
             K = K[..., :0]
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         if Q.shape[-2] != 1:
-            return self._attend(params, Q, state.keys, state.values, causal=True)[0], state
+            return self(params, Q, state.keys, state.values, causal=True)[0], state
         S, Q = self._last_row(params, Q, state.length)[..., 0, :], Q[..., : K.shape[-1]]
         if params.alpha is not None:
             gate, _ = sigmoid(params.alpha)
