@@ -319,7 +319,7 @@ def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
 
 
 class _Same(np.ndarray):
-    """An array of one number, and what a layer makes of it with other numbers is one too: it takes no memory."""
+    """An array that has the memory of one number, whatever its shape; so has what `init` makes of it by casting or scaling."""
 
     def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         return np.broadcast_to(np.zeros((), dtype), self.shape).view(_Same)

@@ -66,7 +66,7 @@ class Objective(Protocol):
 
 
 class DrawnTask:
-    """What tasks have in common whose samples are drawn at random, and not read: no data but their name, and how one looks."""
+    """A base of tasks that draw their samples at random: they have no data but their name, and look at samples of their own."""
 
     @property
     def data(self) -> dict[str, Any]:
