@@ -353,16 +353,9 @@ class Hopfield(Core):
         mask: Array | None = None, rng: Any = None,
     ) -> tuple[Array, HopfieldPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV); with `steps` and `settled` of each query."""
+        seen: dict[str, Any] = {"causal": causal, "mask": mask}
         Y, attention = hopfield_attention(
-            Q,
-            K,
-            V,
-            self.beta,
-            steps=self.steps,
-            tolerance=self.tolerance,
-            gradient=self.gradient,
-            causal=causal,
-            mask=mask,
+            Q, K, V, self.beta, steps=self.steps, tolerance=self.tolerance, gradient=self.gradient, **seen
         )
         return Y, HopfieldPullback(attention)
 
