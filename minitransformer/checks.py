@@ -214,8 +214,7 @@ class Asked(NamedTuple):
     arrays          arguments that must be arrays, not lists
     integers        those of a model that must hold integers: tokens, lengths, types
     indices         places of tokens, masks, …, of which a copy goes in, because the pullback may look at them again
-    grows, place    the name of the state, which has another shape with every token, and its place
-    steps           whether the function goes on from a state and returns the next one
+    grows, place    of a function that goes on from a state and returns the next one: the state's name, and its place
     heads           whether it is given queries, keys and values: the `__call__` or `step` of a core
     """
 
@@ -228,7 +227,6 @@ class Asked(NamedTuple):
     indices: dict[str, int]
     grows: str | None
     place: int
-    steps: bool
     heads: bool
 
     def by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -261,7 +259,6 @@ def asked_of(function: Callable[..., Any]) -> Asked:
     stars = [k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL]
     star = stars[0] if stars else len(names)
     grows = next((name for name in GROWS if name in parameters and "self" in parameters), None)
-    steps = grows is not None
     back = any(word in str(function.__annotations__.get("return", "Pullback")) for word in ("Pullback", "Any"))
     of_indices = {
         name for name, p in parameters.items() if name not in NO_INDICES and leaves_room_for_indices(p.annotation)
@@ -275,11 +272,10 @@ def asked_of(function: Callable[..., Any]) -> Asked:
         integers={name for name, p in parameters.items() if "params" in names and of_integers(p.annotation)},
         # without a pullback nobody looks at them again; an argument behind a star comes by its name
         indices={name: names.index(name) if names.index(name) < star else sys.maxsize for name in of_indices}
-        if back and not steps
+        if back and grows is None
         else {},
         grows=grows,
         place=-1 if grows is None or names.index(grows) > star else names.index(grows),
-        steps=steps,
         heads=names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step"),
     )
 
