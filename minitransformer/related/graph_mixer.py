@@ -49,7 +49,7 @@ class AmongTokens(Projected):
         return None, params.b
 
     def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:
-        """Heads of new tokens after those in the state, and the longer state. Scores of no channels are zero."""
+        """Heads of new tokens after those in the state, and the longer state. Without channels, a (H, 0), all scores are zero."""
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         n, m = Q.shape[-2], state.length
         near = m if self.radius is None else min(m, n + self.radius)  # what any of these tokens sees
@@ -162,5 +162,5 @@ class GraphMean(AmongTokens):
     def _go_on(self, params: GraphConvolutionParams, arrays: list[Array], state: Any) -> tuple[Array, KeysValues]:
         """O(m width) for one token."""
         (V,) = arrays
-        nothing = V[..., :0]  # of what scores are made
+        nothing = V[..., :0]  # no channels, so that all scores are zero
         return self.attend_to_last(nothing, nothing, V, np.empty((1, 0), V.dtype), state)

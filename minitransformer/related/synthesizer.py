@@ -313,7 +313,7 @@ class SynthesizerParams(NamedTuple):
 
 
 class SynthesizerPullback(AroundAttention):
-    """Back through A V and softmax, the mixture, and what made the logits. Queries of both get the sum.
+    """Back through A V and softmax, the mixture, and what made the logits. A network and dot products both use Q.
 
     w_0 = 1 − σ(α) and w_1 = σ(α), so dα = σ (1 − σ) (dw_1 − dw_0).
     """
