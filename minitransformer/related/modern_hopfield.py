@@ -33,7 +33,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import NoParams, Pullback
-from minitransformer.ranges import PositiveNumber, Repeats
+from minitransformer.ranges import PositiveNumber, Rounds
 from minitransformer.typing import Array, Bool, Float, checked
 
 Gradient = Literal["unrolled", "implicit"]
@@ -146,10 +146,9 @@ def _ratio(a: Array, b: Array) -> Array:
 
 
 def _refuse_few_steps(steps: int, gradient: str) -> None:
-    """Raise ValueError for too few steps: there is a reading at least, and with an implicit gradient an update before it."""
-    if steps < 1 + (gradient == "implicit"):
-        at_least = "2, for an implicit gradient" if gradient == "implicit" else "1"
-        raise ValueError(f"steps: {steps} should be at least {at_least}")
+    """Raise ValueError for an implicit gradient that has no update before the reading."""
+    if gradient == "implicit" and steps < 2:
+        raise ValueError(f"steps: {steps} should be at least 2, for an implicit gradient")
 
 
 def _refuse_other_beta(beta: Array | float | None, Q: Array, name: str = "Q") -> None:
@@ -168,7 +167,7 @@ def hopfield_attention(
     V: Float[Array, "*shared m dv"],
     beta: Float[Array, "*some"] | float | None = None,
     *,
-    steps: Repeats = 8,
+    steps: Rounds = 8,
     tolerance: PositiveNumber = 1e-4,
     gradient: Gradient = "unrolled",
     causal: bool = False,
@@ -330,7 +329,7 @@ class Hopfield(Core):
     raises     ValueError for fewer steps than 1, or than 2 for an implicit gradient
     """
 
-    steps: Repeats = 8
+    steps: Rounds = 8
     tolerance: PositiveNumber = 1e-4
     gradient: Gradient = "unrolled"
     beta: PositiveNumber | None = None
