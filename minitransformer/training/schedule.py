@@ -3,7 +3,7 @@
 import math
 
 from minitransformer.checks import choose, frozen
-from minitransformer.ranges import NonNegative, NonNegativeNumber, PositiveNumber, Repeats
+from minitransformer.ranges import NonNegative, NonNegativeNumber, PositiveNumber, Rounds
 
 
 @frozen
@@ -35,7 +35,7 @@ class Cosine:
     """
 
     peak: PositiveNumber
-    steps: Repeats
+    steps: Rounds
     warmup: NonNegative = 0
     floor: NonNegativeNumber = 0.0
 
