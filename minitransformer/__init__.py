@@ -1,5 +1,6 @@
 """The book on attention that runs: every variant in NumPy, with its gradient derived by hand."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from minitransformer import terminal
@@ -35,19 +36,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """`register`, `check_exercise` and `check_attention` need most of the package, and are imported when asked for."""
-    if name == "register":
-        from minitransformer.extensions import register
-
-        return register
-    if name == "check_exercise":
-        from minitransformer.exercises import check_exercise
-
-        return check_exercise
-    if name == "check_attention":
-        from minitransformer.contract import check_attention
-
-        return check_attention
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    later = {"register": "extensions", "check_exercise": "exercises", "check_attention": "contract"}
+    if name not in later:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"minitransformer.{later[name]}"), name)
 
 
 def __dir__() -> list[str]:

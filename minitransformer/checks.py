@@ -142,16 +142,19 @@ def arrays_where_said(tree: Tree, path: str) -> None:
         arrays_where_said(part, f"{path}.{name}")
 
 
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The hints of which one or another holds: X and None of X | None, and a hint itself where there is no choice."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
 def of_arrays(hint: Any) -> bool:
     """Whether a hint is that of an array, or of an array or None."""
-    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in parts)
+    return all(part in (np.ndarray, types.NoneType) or hasattr(part, "array_type") for part in alternatives(hint))
 
 
 def of_integers(hint: Any) -> bool:
     """Whether a hint is that of an array of integers, or of one or None."""
-    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    kinds = [getattr(part, "dtypes", ()) for part in parts if part is not types.NoneType]
+    kinds = [getattr(part, "dtypes", ()) for part in alternatives(hint) if part is not types.NoneType]
     return bool(kinds) and all("int64" in kind and "float32" not in kind for kind in kinds)
 
 
@@ -173,15 +176,13 @@ def refuse_init(rng: Any, dtype: Any) -> None:
 
 def leaves_room_for_indices(hint: Any) -> bool:
     """Whether a hint allows arrays of integers or booleans, alone or in a container."""
-    hint = bare(hint)
-    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     others = (types.NoneType, bool, int, float, str, np.random.Generator, Any)
-
-    def holds(part: Any) -> bool:
-        of_floats = "float32" in getattr(part, "dtypes", ())
-        return not (part in others or of_floats or typing.get_origin(part) is typing.Literal)
-
-    return any(map(holds, parts))
+    return any(
+        part not in others
+        and "float32" not in getattr(part, "dtypes", ())
+        and typing.get_origin(part) is not typing.Literal
+        for part in alternatives(bare(hint))
+    )
 
 
 def own_indices(value: Any) -> Any:
@@ -213,8 +214,7 @@ class Asked(NamedTuple):
     arrays          arguments that must be arrays, not lists
     integers        those of a model that must hold integers: tokens, lengths, types
     indices         places of tokens, masks, …, of which a copy goes in, because the pullback may look at them again
-    grows, place    the name of the state, which has another shape with every token, and its place
-    steps           whether the function goes on from a state and returns the next one
+    grows, place    of a function that goes on from a state and returns the next one: the state's name, and its place
     heads           whether it is given queries, keys and values: the `__call__` or `step` of a core
     """
 
@@ -227,7 +227,6 @@ class Asked(NamedTuple):
     indices: dict[str, int]
     grows: str | None
     place: int
-    steps: bool
     heads: bool
 
     def by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -260,7 +259,6 @@ def asked_of(function: Callable[..., Any]) -> Asked:
     stars = [k for k, p in enumerate(parameters.values()) if p.kind is p.VAR_POSITIONAL]
     star = stars[0] if stars else len(names)
     grows = next((name for name in GROWS if name in parameters and "self" in parameters), None)
-    steps = grows is not None
     back = any(word in str(function.__annotations__.get("return", "Pullback")) for word in ("Pullback", "Any"))
     of_indices = {
         name for name, p in parameters.items() if name not in NO_INDICES and leaves_room_for_indices(p.annotation)
@@ -274,11 +272,10 @@ def asked_of(function: Callable[..., Any]) -> Asked:
         integers={name for name, p in parameters.items() if "params" in names and of_integers(p.annotation)},
         # without a pullback nobody looks at them again; an argument behind a star comes by its name
         indices={name: names.index(name) if names.index(name) < star else sys.maxsize for name in of_indices}
-        if back and not steps
+        if back and grows is None
         else {},
         grows=grows,
         place=-1 if grows is None or names.index(grows) > star else names.index(grows),
-        steps=steps,
         heads=names[2:5] == ("Q", "K", "V") and function.__name__ in ("__call__", "step"),
     )
 
@@ -318,7 +315,7 @@ def examine_heads(arguments: dict[str, Any], asked: Asked) -> None:
 
 
 class _Same(np.ndarray):
-    """An array of one number, and what a layer makes of it with other numbers is one too: it takes no memory."""
+    """An array that has the memory of one number, whatever its shape; so has what `init` makes of it by casting or scaling."""
 
     def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         return np.broadcast_to(np.zeros((), dtype), self.shape).view(_Same)

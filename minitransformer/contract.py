@@ -425,13 +425,9 @@ def later_changes_nothing(part: Part, *, tier: str) -> None:
     else:
         keep(
             not seen.any(),
-            f"the future leaks: tokens 40 to {N - 1} were changed, and with them Y of token {_first(seen)}",
+            f"the future leaks: tokens 40 to {N - 1} were changed, and with them Y of token {seen.argmax()}",
         )
     keep((Y[:, 40:] != Z[:, 40:]).any(), "tokens 40 and later were changed, and their own Y was not")
-
-
-def _first(seen: Array) -> int:
-    return int(seen.argmax())
 
 
 def padding_changes_nothing(part: Part, *, causal: bool, tier: str) -> None:
@@ -449,7 +445,7 @@ def padding_changes_nothing(part: Part, *, causal: bool, tier: str) -> None:
     seen = (Y[1, :there] != Z[1, :there]).any(-1)
     keep(
         not seen.any(),
-        f"the mask is not kept: the padding was changed, and with it Y of token {_first(seen)}, {_way(causal)}",
+        f"the mask is not kept: the padding was changed, and with it Y of token {seen.argmax()}, {_way(causal)}",
     )
     keep(not dX[1, there:].any(), f"the mask is not kept on the way back: the padding gets a gradient, {_way(causal)}")
     _padding_left_out(layer, X.astype(np.float64), dY.astype(np.float64), there, causal=causal, tier=tier)

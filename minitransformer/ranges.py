@@ -32,11 +32,12 @@ Seed = Annotated[int, Range("at least 0", lambda x: x >= 0, math.inf)]
 Degree = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**6)]
 Iterations = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**10)]
 Repeats = Annotated[int, Range("at least 0", lambda x: x >= 0, 2**20)]
+Rounds = Annotated[int, Range("at least 1", lambda x: x >= 1, 2**20)]
 
 Number = Annotated[float, Range("a number", lambda x: True)]
 PositiveNumber = Annotated[float, Range("above 0", lambda x: x > 0)]
 NonNegativeNumber = Annotated[float, Range("at least 0", lambda x: x >= 0)]
-Largest = Annotated[float, Range("at least 0", lambda x: x >= 0, math.inf)]  # ∞: nothing is cut off
+Largest = Annotated[float, Range("above 0", lambda x: x > 0, math.inf)]  # ∞: nothing is cut off
 Fraction = Annotated[float, Range("in [0, 1)", lambda x: 0 <= x < 1)]
 Part = Annotated[float, Range("in [0, 1]", lambda x: 0 <= x <= 1)]
 PositivePart = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]

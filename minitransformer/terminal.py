@@ -10,7 +10,7 @@ import signal
 import sys
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 SIGNS = {
@@ -114,18 +114,14 @@ def _is_command(program: str) -> bool:
     return program in ("-m", module) or os.path.basename(program).removesuffix(".exe") == "minitransformer"
 
 
-@contextmanager
-def ctrl_c_ends() -> Iterator[None]:
+def ctrl_c_ends() -> AbstractContextManager[None]:
     """In this block Ctrl-C ends the process. An exception could get lost: an import of NumPy turns it into an ImportError."""
-    with _on_ctrl_c(end):
-        yield
+    return _on_ctrl_c(end)
 
 
-@contextmanager
-def ctrl_c_raises() -> Iterator[None]:
+def ctrl_c_raises() -> AbstractContextManager[None]:
     """In this block Ctrl-C raises KeyboardInterrupt, for code that has something to save."""
-    with _on_ctrl_c(signal.default_int_handler):
-        yield
+    return _on_ctrl_c(signal.default_int_handler)
 
 
 @contextmanager

@@ -116,21 +116,21 @@ def _checked(function: Function, trusted: bool) -> Function:
         known = _among(passed, looks)
         the_call.inside = trusted
         try:
-            arguments = asked.by_name(args, kwargs) if asked.steps or not known else {}
+            arguments = asked.by_name(args, kwargs) if grows or not known else {}
             if not known:
                 checks.examine(arguments, asked)
             if asked.indices:
                 args, kwargs = asked.with_own_indices(args, kwargs)
-            if asked.steps and checks.made_by_hand(arguments, asked):
+            if grows and checks.made_by_hand(arguments, asked):
                 first, others = asked.at_the_start(args, kwargs)
-                checks.same_kind(arguments[str(grows)], strict()(*first, **others)[1], str(grows))
+                checks.same_kind(arguments[grows], strict()(*first, **others)[1], grows)
             result = function(*args, **kwargs) if known else strict()(*args, **kwargs)
             if not known and looks is not None and len(passed) < MANY:
                 with suppress(TypeError):  # a reader's own layer may hold what has no hash
                     passed.add(looks)
         finally:
             the_call.inside = False
-        return checks.left(result, arguments) if asked.steps else checks.out(result)
+        return checks.left(result, arguments) if grows else checks.out(result)
 
     return cast(Function, call)
 

@@ -5,9 +5,11 @@ from minitransformer.typing import Array
 
 
 class AroundAttention(Pullback, named=False):
-    """A pullback with a field `attention`, the pullback that it is around: A is that of the one inside."""
+    """A pullback around that of attention, which is its field `attention`, or the one that `inside` names: A is what that has."""
+
+    inside = "attention"
 
     @property
     def A(self) -> Array:  # noqa: N802
         """The weights of the attention inside: mostly matrices, (*batch, n, m), with the heads in the batch."""
-        return self.attention.A
+        return getattr(self, self.inside).A

@@ -154,8 +154,6 @@ def passages(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
 def long_enough(tokens: Array, context: int, name: str = "tokens") -> None:
     """Raise ValueError unless a window of `context` tokens and the one after it fit into the text, a row of integers."""
     row_of_integers(tokens, name)
-    if context < 1:
-        raise ValueError(f"context: {context} should be at least 1")
     if len(tokens) <= context:
         raise ValueError(
             f"{name}: {len(tokens)} bytes are too short for a context of {context}, which needs {context + 1}"

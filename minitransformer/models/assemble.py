@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from minitransformer.attention import ATTENTIONS, Core, Mixer, MultiHeadAttention, attention_of, padding_mask
-from minitransformer.models.block import Block
+from minitransformer.models.block import Block, second_half
 from minitransformer.positions import IN_ATTENTION, Encoding
 from minitransformer.positions.registry import head_width_of
 from minitransformer.registry import name_of
@@ -57,6 +57,20 @@ def _with_scores(core: Core, encoding: Encoding) -> Core:
     if core.encoding is not None:
         raise ValueError(f"{name} and {name_of(core.encoding, IN_ATTENTION)} would both make the scores")
     return replace(core, encoding=encoding)  # type: ignore[type-var]
+
+
+def block_of(
+    model: Any, kind: Any, encoding: Encoding | None, longest: int, *, bias: bool = True, cross: bool = False
+) -> Block:
+    """A block with this kind of attention; its sizes and all other choices are those of the model."""
+    width, heads, d = model.width, model.heads, model.head_width
+    sizes = {"width": width, "heads": heads, "groups": model.groups, "longest": longest, "head_width": d}
+    return Block(
+        mixer_of(kind, encoding, bias=bias, **sizes),
+        second_half(model.ffn, width, model.hidden, bias),
+        MultiHeadAttention(width, heads, head_width=d) if cross else None,
+        *(model.order, model.norm, model.dropout),
+    )
 
 
 def in_turns(attention: Any, block: Callable[[Any], Block], depth: int) -> tuple[Block, ...]:

@@ -130,13 +130,11 @@ def _params(model: BERT, path: Path) -> SequenceParams:
 
 
 def _block(tensors: Tensors, name: str, D: int, hidden: int) -> BlockParams:
-    W_q, b_q = tensors.linear(f"{name}.attention.self.query", D, D)
-    W_k, b_k = tensors.linear(f"{name}.attention.self.key", D, D)
-    W_v, b_v = tensors.linear(f"{name}.attention.self.value", D, D)
-    W_o, b_o = tensors.linear(f"{name}.attention.output.dense", D, D)
+    parts = ("self.query", "self.key", "self.value", "output.dense")
+    weights, biases = zip(*(tensors.linear(f"{name}.attention.{part}", D, D) for part in parts), strict=True)
     return BlockParams(
         attention_norm=tensors.norm(f"{name}.attention.output.LayerNorm", D),
-        attention=MultiHeadParams(W_q, W_k, W_v, W_o, b_q, b_k, b_v, b_o),
+        attention=MultiHeadParams(*weights, *biases),
         ffn_norm=tensors.norm(f"{name}.output.LayerNorm", D),
         ffn=FeedForwardParams(
             *tensors.linear(f"{name}.intermediate.dense", D, hidden), *tensors.linear(f"{name}.output.dense", hidden, D)

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.attention import Mixer, MultiHeadAttention, Sinks, SoftmaxAttention
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.kernel_attention import FeatureAttention
 from minitransformer.attention.linear import DeltaRule
 from minitransformer.attention.linear.memory import Memory
@@ -47,7 +48,7 @@ def second_half(
     return None if ffn == "none" else FeedForward(width, hidden, ffn, bias)  # type: ignore[arg-type]
 
 
-class HalfPullback(Pullback):
+class HalfPullback(AroundAttention):
     """F(LN(X)), with dropout: dY to (dnorm, dlayer, dX), and dZ if the layer looked at other rows Z.
 
     others   1 if the layer looked at other rows, else 0
@@ -59,6 +60,7 @@ class HalfPullback(Pullback):
     dropout: Pullback
     others: int = 0
     before: Pullback | None = None
+    inside = "layer"  # if that is attention, A is (*batch, H, n, m)
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dlayer, dN, *dZ = of_layer(self.layer, self.dropout(dY), self.others)
@@ -68,37 +70,22 @@ class HalfPullback(Pullback):
         return dnorm, dlayer, dX, *dZ
 
 
-class PreNormPullback(Pullback):
-    """Y = X + F(LN(X)): the gradient goes around the layer as it is, and through it; the two add up."""
-
-    norm: Pullback
-    layer: Pullback
-    dropout: Pullback
-    others: int = 0
-    before: Pullback | None = None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, if the layer is attention."""
-        return self.layer.A
+class PreNormPullback(HalfPullback, named=False):
+    """Y = X + F(LN(X)): the gradient goes around the half as it is, and through it; the two add up."""
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
-        dnorm, dlayer, dX, *dZ = HalfPullback(*self)(dY)
+        dnorm, dlayer, dX, *dZ = super().__call__(dY)
         return dnorm, dlayer, dY + dX, *dZ
 
 
-class PostNormPullback(Pullback):
+class PostNormPullback(AroundAttention):
     """Y = LN(X + F(X)): first back through the norm, then around the layer and through it."""
 
     layer: Pullback
     dropout: Pullback
     norm: Pullback
     others: int = 0
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, if the layer is attention."""
-        return self.layer.A
+    inside = "layer"
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dnorm, dS = self.norm(dY)

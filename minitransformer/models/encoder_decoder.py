@@ -11,11 +11,10 @@ from typing import Any, ClassVar, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from minitransformer.attention import MultiHeadAttention
 from minitransformer.checks import frozen, refuse_init
 from minitransformer.functional import refuse_unknown
-from minitransformer.models.assemble import in_turns, keys_that_are_there, mixer_of
-from minitransformer.models.block import FFN, Block, Order, second_half
+from minitransformer.models.assemble import block_of, in_turns, keys_that_are_there
+from minitransformer.models.block import FFN, Order
 from minitransformer.models.embed import EmbeddedPullback, embed
 from minitransformer.models.model import Model
 from minitransformer.models.stack import Stack, StackParams, StackPullback
@@ -99,28 +98,16 @@ class EncoderDecoder(Model):
     @cached_property
     def encoder(self) -> Stack:
         """Its blocks see the whole source."""
-        return Stack(in_turns(self.attention, partial(self._block, cross=False), self.depth))
+        return self._stack(cross=False)
 
     @cached_property
     def decoder(self) -> Stack:
         """Its blocks see the target so far, and the source."""
-        return Stack(in_turns(self.attention, partial(self._block, cross=True), self.depth))
+        return self._stack(cross=True)
 
-    def _block(self, kind: Any, *, cross: bool) -> Block:
-        encoding, longest = self._placed.in_attention, self.longest
-        return Block(
-            mixer_of(
-                *(kind, encoding),
-                width=self.width,
-                heads=self.heads,
-                groups=self.groups,
-                longest=longest,
-                head_width=self.head_width,
-            ),
-            second_half(self.ffn, self.width, self.hidden),
-            MultiHeadAttention(self.width, self.heads, head_width=self.head_width) if cross else None,
-            *(self.order, self.norm, self.dropout),
-        )
+    def _stack(self, *, cross: bool) -> Stack:
+        block = partial(block_of, self, encoding=self._placed.in_attention, longest=self.longest, cross=cross)
+        return Stack(in_turns(self.attention, block, self.depth))
 
     def _embed(self, params: EncoderDecoderParams, tokens: Array, rng: Any = None) -> tuple[Array, EmbeddedPullback]:
         positions = self._placed.at_embedding

@@ -9,7 +9,7 @@ A language model is a causal one, a tagger one that sees both sides, a classifie
 """
 
 import math
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,8 +18,8 @@ from minitransformer.attention.multi_head import ProjectionParams
 from minitransformer.checks import frozen, refuse_init
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.marks import DecodingState
-from minitransformer.models.assemble import in_turns, keys_that_are_there, mixer_of
-from minitransformer.models.block import FFN, Block, Order, second_half
+from minitransformer.models.assemble import block_of, in_turns, keys_that_are_there
+from minitransformer.models.block import FFN, Order
 from minitransformer.models.embed import (
     EMBEDDINGS,
     EmbeddedPullback,
@@ -185,24 +185,9 @@ class SequenceModel(Model):
     def body(self) -> Stack:
         """The stack of its blocks, between the embedding and the head."""
         in_every_step = isinstance(self._chosen.at_embedding, SinusoidalPositions)
-        blocks = in_turns(self.attention, self._block, self.depth)
+        block = partial(block_of, self, encoding=self._chosen.in_attention, longest=self.context, bias=self.bias)
+        blocks = in_turns(self.attention, block, self.depth)
         return stack_of(self.stack, blocks, segment=self.context, places=in_every_step)
-
-    def _block(self, kind: Any) -> Block:
-        encoding, longest = self._chosen.in_attention, self.context
-        return Block(
-            mixer_of(
-                *(kind, encoding),
-                width=self.width,
-                heads=self.heads,
-                groups=self.groups,
-                longest=longest,
-                bias=self.bias,
-                head_width=self.head_width,
-            ),
-            second_half(self.ffn, self.width, self.hidden, self.bias),
-            *(None, self.order, self.norm, self.dropout),
-        )
 
     @cached_property
     def _embedding(self) -> Embedding:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import must_broadcast, one_dtype
 from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import unbroadcast
@@ -150,10 +150,7 @@ def route(
         raise ValueError(f"votes: {np.isnan(votes).sum()} of {votes.size} are NaN, and would reach every output")
     b = np.zeros(votes.shape[:-1], votes.dtype)
     if logits is not None:
-        try:
-            b = b + np.broadcast_to(logits, b.shape)
-        except ValueError:
-            raise ValueError(f"logits: shape {logits.shape} should broadcast to {b.shape}") from None
+        b = b + must_broadcast(logits, b.shape, "logits", "the weights")
     C, V, squashes = [], [], []
     for _ in range(iterations):
         if V:

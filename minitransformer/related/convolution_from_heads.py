@@ -30,14 +30,6 @@ class ConvolutionFromHeads(NamedTuple):
     params: MultiHeadParams
 
 
-def taps_of(kernel: Array, axes: int) -> list[tuple[int, ...]]:
-    """The offset o of each tap of a kernel, in its order, the middle one being 0 (of an even number the left one of the two)."""
-    return [
-        tuple(k - (size - 1) // 2 for k, size in zip(tap, kernel.shape, strict=False))
-        for tap in np.ndindex(kernel.shape[:axes])
-    ]
-
-
 @checked
 def convolution_from_heads(
     kernel: Float[Array, "..."], shape: tuple[int, ...], *, channels: int = 1, height: NonNegativeNumber = HEIGHT
@@ -64,7 +56,8 @@ def convolution_from_heads(
         raise ValueError(
             f"kernel: shape {kernel.shape} should have the axes of the text or picture, {shape}, and perhaps (C, E) behind them"
         )
-    taps = taps_of(kernel, axes)
+    sizes = kernel.shape[:axes]  # the middle tap has the offset 0; of an even number, the left one of the two
+    taps = np.indices(sizes).reshape(axes, -1).T - (np.array(sizes) - 1) // 2
     blocks = kernel.reshape(len(taps), *kernel.shape[axes:])
     if kernel.ndim == axes:
         blocks = blocks[:, None, None] * np.eye(channels, dtype=kernel.dtype)
@@ -75,25 +68,22 @@ def convolution_from_heads(
     for c in range(C):
         W_v[c, :, c] = 1  # every head takes all channels as they are
     W_o[:, :C, :E] = blocks
-    scores, table = _scores(taps, shape, kernel.dtype.type(height))
+    scores, table = _scores(taps, np.array(shape), kernel.dtype.type(height))
     attention = MultiHeadAttention(width, heads, bias=False, core=SoftmaxAttention(encoding=scores))
     zeros = np.zeros((width, width), kernel.dtype)
     params = MultiHeadParams(zeros, zeros, W_v.reshape(width, width), W_o.reshape(width, width), core=table)
     return ConvolutionFromHeads(attention, params)
 
 
-def _scores(
-    taps: list[tuple[int, ...]], shape: tuple[int, ...], height: float
-) -> tuple[OffsetScalars | GridScalars, object]:
+def _scores(taps: Array, shape: Array, height: float) -> tuple[OffsetScalars | GridScalars, object]:
     """An encoding of scores with β at −o_h, the offset j − i of the key that head h fetches; a tap beyond the text has none."""
-    heads, longest = len(taps), math.prod(shape)
-    table = np.zeros((heads, *(2 * size - 1 for size in shape)), type(height))
-    for h, tap in enumerate(taps):
-        if all(abs(o) < size for o, size in zip(tap, shape, strict=True)):
-            table[(h, *(size - 1 - o for o, size in zip(tap, shape, strict=True)))] = height
+    heads, longest = len(taps), int(shape.prod())
+    table = np.zeros((heads, *(2 * shape - 1)), type(height))
+    inside = np.flatnonzero((np.abs(taps) < shape).all(1))
+    table[(inside, *(shape - 1 - taps[inside]).T)] = height
     if len(shape) == 1:
         return OffsetScalars(heads, longest), OffsetScalarParams(table)
-    return GridScalars(heads, longest, columns=shape[1]), GridScalarsParams(table)
+    return GridScalars(heads, longest, columns=int(shape[1])), GridScalarsParams(table)
 
 
 @checked

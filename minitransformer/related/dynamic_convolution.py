@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from minitransformer.arrays import as_one_axis, one_dtype, refuse_indivisible
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import seen_tokens, where_seen
 from minitransformer.attention.depthwise import depthwise_convolution, taps_before
 from minitransformer.attention.projected import Projected, Projection
@@ -82,25 +83,6 @@ class FusedPullback(Pullback):
         return dX, unbroadcast(dS, self.logits)
 
 
-def _convolve(
-    X: Array, S: Array, *, causal: bool, there: Array | None, drop: float, rng: Any, before: Array | None
-) -> tuple[Array, Pullback]:
-    """Y of tokens in heads (*batch, n, H, w) by the softmax of S, (H, K) or (*batch, n, H, K); pullback: dY to (dX, dS)."""
-    logits, dropping = S.shape, drop > 0 and rng is not None
-    if there is not None:
-        S = np.where(there[..., None, :], S, S.dtype.type(-np.inf))
-    if S.ndim == X.ndim and before is None and not dropping and (loops := loops_in("convolution")):
-        Y, convolve = loops.depthwise(X, S, left=taps_before(S.shape[-1], causal), softmax=True)
-        return Y, FusedPullback(convolve, logits)
-    weights, weigh = softmax(S)
-    kept = S.dtype.type(1)
-    if dropping:
-        kept, _ = dropout(np.ones(logits, S.dtype), drop, rng)
-        weights = weights * kept
-    Y, convolve = depthwise_convolution(X, weights[..., None], causal=causal, before=before)
-    return Y, DroppedPullback(weigh, kept, convolve, weights, logits)
-
-
 class Choices(NamedTuple):
     """The arguments that both kinds of convolution have in common: borders, mask, dropped taps, and the tokens before."""
 
@@ -113,15 +95,26 @@ class Choices(NamedTuple):
     before: Array | None = None
 
     def convolve(self, X: Array, S: Array) -> tuple[Array, "ConvolvedPullback"]:
-        """Y (*batch, n, D) of tokens X that are there, by the softmax of S."""
-        (n, D), (H, taps) = X.shape[-2:], S.shape[-2:]
-        left = taps_before(taps, self.causal)
-        there = taps_there(n, taps, left, self.mask, self.past) if self.renormalise else None
+        """Y (*batch, n, D) of tokens X that are there, by the softmax of S, (H, K) or (*batch, n, H, K)."""
+        (n, D), (H, taps), logits = X.shape[-2:], S.shape[-2:], S.shape
+        left, dropping = taps_before(taps, self.causal), self.drop > 0 and self.rng is not None
         heads = X.reshape(*X.shape[:-1], H, D // H)
-        Y, convolve = _convolve(
-            heads, S, causal=self.causal, there=there, drop=self.drop, rng=self.rng, before=self.before
-        )
-        return Y.reshape(X.shape), ConvolvedPullback(convolve, left, self.mask, heads.shape)
+        if self.renormalise:
+            there = taps_there(n, taps, left, self.mask, self.past)
+            S = np.where(there[..., None, :], S, S.dtype.type(-np.inf))
+        back: Pullback
+        if S.ndim == heads.ndim and self.before is None and not dropping and (loops := loops_in("convolution")):
+            Y, convolve = loops.depthwise(heads, S, left=left, softmax=True)
+            back = FusedPullback(convolve, logits)
+        else:
+            weights, weigh = softmax(S)
+            kept = S.dtype.type(1)
+            if dropping:
+                kept, _ = dropout(np.ones(logits, S.dtype), self.drop, self.rng)
+                weights = weights * kept
+            Y, convolve = depthwise_convolution(heads, weights[..., None], causal=self.causal, before=self.before)
+            back = DroppedPullback(weigh, kept, convolve, weights, logits)
+        return Y.reshape(X.shape), ConvolvedPullback(back, left, self.mask, heads.shape)
 
 
 class ConvolvedPullback(Pullback):
@@ -195,22 +188,18 @@ def lightweight_convolution(
     return Choices(causal, renormalise, mask, drop, rng).convolve(_hide(mask, X), S)
 
 
-class DynamicConvolutionPullback(Pullback):
+class DynamicConvolutionPullback(AroundAttention):
     """x reaches y as a neighbour, and as the one that decides: S = X W, so dW = Xᵀ dS, and dX gets dS Wᵀ more."""
 
     convolve: ConvolvedPullback
     logits: LinearPullback
     shape: tuple[int, ...]
+    inside = "convolve"
 
     @property
     def weights(self) -> Array:
         """a, (*batch, n, H, K)."""
         return self.convolve.weights
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices that these weights make, (*batch, H, n, n): zero but for a band."""
-        return self.convolve.A
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
         dX, dS = self.convolve(dY)
@@ -270,18 +259,14 @@ class ConvolutionParams(NamedTuple):
     b_o: Array
 
 
-class ConvolutionPullback(Pullback):
-    """Out, convolve, gate, backwards."""
+class ConvolutionPullback(AroundAttention):
+    """Out, convolve, gate, backwards. A is what the convolution is as attention, (*batch, H, n, n)."""
 
     gate: Pullback
     convolve: Pullback
     o: LinearPullback
     seen: Array | None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices that the convolution is, (*batch, H, n, n)."""
-        return self.convolve.A
+    inside = "convolve"
 
     def __call__(self, dY: Array) -> tuple[ConvolutionParams, Array]:
         dC, dW_o, db_o = self.o(dY)
@@ -297,13 +282,15 @@ class ConvolutionState(DecodingState):
     length: int
 
 
+@frozen
 class Convolution(Projected):
     """What the two blocks have in common: a gate, the convolution, and a linear map."""
 
+    width: int
     heads: int
-    taps: int
-    renormalise: bool
-    drop: float
+    taps: int = 7
+    renormalise: bool = False
+    drop: Fraction = 0.0
 
     stage = "all of them"
     cost = "O(n)"
@@ -378,12 +365,6 @@ class LightweightConvolution(Convolution):
     cost          O(n K D + n D²); 3 D² + H K + 3 D parameters
     """
 
-    width: int
-    heads: int
-    taps: int = 7
-    renormalise: bool = False
-    drop: Fraction = 0.0
-
     def _kernel(self, rng: np.random.Generator) -> Array:
         a = np.sqrt(6 / (self.taps * (self.heads + 1)))
         return rng.uniform(-a, a, (self.heads, self.taps))
@@ -398,18 +379,10 @@ class DynamicConvolution(Convolution):
 
         C = σ(X U₁ + b₁) ⊙ (X U₂ + b₂),   Y = dynamic_convolution(C, W) W_o + b_o
 
-    taps          K, the number of weights of a token in a head
-    renormalise   whether weights that fall beyond the border of the text go to the others
-    drop          rate at which taps are dropped in training
-    source        Wu et al. 2019
-    cost          O(n K D + n D H K + n D²); 3 D² + D H K + 3 D parameters
+    taps, renormalise, drop   as in `LightweightConvolution`; K weights of a token in a head
+    source   Wu et al. 2019
+    cost     O(n K D + n D H K + n D²); 3 D² + D H K + 3 D parameters
     """
-
-    width: int
-    heads: int
-    taps: int = 7
-    renormalise: bool = False
-    drop: Fraction = 0.0
 
     def _kernel(self, rng: np.random.Generator) -> Array:
         a = np.sqrt(6 / (self.width + self.heads * self.taps))

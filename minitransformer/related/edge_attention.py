@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, those_seen
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, loops_in, softmax
@@ -25,13 +26,13 @@ SLOPE = 0.2  # of LeakyReLU below zero, in both papers
 ADDITIVE, PRODUCT = 0, 1  # as in the loops
 
 
-def bent(P: Array) -> Array:
+def leaky_relu(P: Array) -> Array:
     """LeakyReLU(p): p above zero, and slope · p below."""
     return np.maximum(P, P.dtype.type(SLOPE) * P)
 
 
-def bend(P: Array) -> Array:
-    """The slope of `bent`: 1 above zero, and 0.2 below."""
+def leaky_relu_slope(P: Array) -> Array:
+    """The slope of `leaky_relu`: 1 above zero, and 0.2 below."""
     return np.where(P > 0, P.dtype.type(1), P.dtype.type(SLOPE))
 
 
@@ -52,7 +53,7 @@ class AdditiveScoresPullback(Pullback):
         dQ, dK, da = np.empty_like(self.Q), np.empty_like(self.K), np.empty_like(self.a)
         for c in range(self.a.shape[-1]):  # a matrix of pairs for one channel at a time
             P = self.Q[..., :, None, c] + self.K[..., None, :, c]
-            U = dS * bend(P)
+            U = dS * leaky_relu_slope(P)
             dQ[..., c], dK[..., c] = (self.a[:, None, c] * U.sum(axis) for axis in (-1, -2))
             da[:, c] = as_one_axis((U * P).sum((-1, -2)), 0, -1).sum(0)
         return dQ, dK, da
@@ -70,21 +71,17 @@ def additive_scores(
     one_dtype(Q=Q, K=K, a=a)
     S = np.zeros((*Q.shape[:-1], K.shape[-2]), Q.dtype)
     for c in range(a.shape[-1]):
-        S += a[:, None, None, c] * bent(Q[..., :, None, c] + K[..., None, :, c])
+        S += a[:, None, None, c] * leaky_relu(Q[..., :, None, c] + K[..., None, :, c])
     return S, AdditiveScoresPullback(Q, K, a)
 
 
-class AdditiveAttentionPullback(Pullback):
-    """The stages backwards: aggregate, normalise, score."""
+class AdditiveAttentionPullback(AroundAttention):
+    """The stages backwards: aggregate, normalise, score. A is (*batch, H, n, m)."""
 
     scores: AdditiveScoresPullback
     softmax: SoftmaxPullback
     aggregate: AggregatePullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.softmax.A
+    inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array, Array]:
         dA, dV = self.aggregate(dY)
@@ -175,7 +172,7 @@ class _Sample(NamedTuple):
     def forward(self) -> tuple[Array, Array]:
         """Weights (E, H) and Y (n, H, d)."""
         i, starts, P = self.edges.destinations, self.edges.row_starts, self.pairs()
-        S = ((self.a * bent(P)) if self.kind == ADDITIVE else P).sum(-1)
+        S = ((self.a * leaky_relu(P)) if self.kind == ADDITIVE else P).sum(-1)
         V = self.V[self.edges.sources]
         if self.seen is not None:
             S, V = np.where(self.seen[..., 0], S, -np.inf).astype(S.dtype), np.where(self.seen, V, V.dtype.type(0))
@@ -196,7 +193,7 @@ class _Sample(NamedTuple):
         dS = (A * (dA - segment_sums(A * dA, edges.row_starts)[edges.destinations]))[..., None]
         if self.kind == ADDITIVE:
             P = self.pairs()
-            U = dS * bend(P)
+            U = dS * leaky_relu_slope(P)
             to_q, to_k, da = self.a * U, self.a * U, (U * P).sum(0)
         else:
             q, k = self.Q[edges.destinations], self.K[edges.sources]

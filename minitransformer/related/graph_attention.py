@@ -113,16 +113,8 @@ class GAT(HeadsOnGraph):
         a_1, a_2 = (uniform(rng, (columns // H, H), dtype).T.copy() for _ in range(2))
         return GATParams(W, a_1, a_2, np.zeros(self.width, dtype))
 
-    @checked
-    def scored(
-        self, params: GATParams, X: Float[Array, "*batch n {self.inputs}"]
-    ) -> tuple[tuple[Array, ...], LinearPullback]:
-        """f and g (*batch, H, n, 1), V (*batch, H, n, d) and a (H, 1), for `additive_attention`; and the way back from V to X."""
-        XW, back = linear(X, params.W)
-        return self.parts(params, _in_place(XW, self.heads)), back
-
     def parts(self, params: GATParams, V: Array) -> tuple[Array, Array, Array, Array]:
-        """f, g, V and a of V = X W, (*batch, H, n, d)."""
+        """Of V = X W, (*batch, H, n, d), what `additive_attention` wants: f and g (*batch, H, n, 1), V and a (H, 1)."""
         f, g = (V @ a[..., None] for a in (params.a_1, params.a_2))
         return f, g, V, np.ones((self.heads, 1), V.dtype)
 
@@ -140,7 +132,8 @@ class GAT(HeadsOnGraph):
         mask: Bool[Array, "..."] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], GATPullback]:
         """Pullback: dY to (dparams, dX). A mask hides edges: True where i may see j, broadcast to (*batch, H, n, n)."""
-        (f, g, V, a), back = self.scored(params, X)
+        XW, back = linear(X, params.W)
+        f, g, V, a = self.parts(params, _in_place(XW, self.heads))
         heads, attention = additive_edge_attention(f, g, V, a, edges, mask=mask)
         combined = Combined(self.heads, self.average)
         return combined.value(heads, params.b), GATPullback(back, V, params.a_1, params.a_2, attention, combined)
@@ -186,16 +179,8 @@ class GATv2(HeadsOnGraph):
         W_1, W_2 = (uniform(rng, (self.inputs, columns), dtype) for _ in range(2))
         return GATv2Params(W_1, W_2, uniform(rng, (columns // H, H), dtype).T.copy(), np.zeros(self.width, dtype))
 
-    @checked
-    def scored(
-        self, params: GATv2Params, X: Float[Array, "*batch n {self.inputs}"]
-    ) -> tuple[tuple[Array, ...], tuple[LinearPullback, LinearPullback]]:
-        """Q, K and V (*batch, H, n, d) and a (H, d), for `additive_attention`; and the ways back from Q and K to X."""
-        (Q, back_q), (K, back_k) = linear(X, params.W_1), linear(X, params.W_2)
-        return self.parts(params, _in_place(Q, self.heads), _in_place(K, self.heads)), (back_q, back_k)
-
     def parts(self, params: GATv2Params, Q: Array, K: Array) -> tuple[Array, Array, Array, Array]:
-        """Q, K, V and a of Q = X W₁ and K = X W₂, (*batch, H, n, d)."""
+        """Of Q = X W₁ and K = X W₂, (*batch, H, n, d), what `additive_attention` wants: Q, K, the values K, and a (H, d)."""
         return Q, K, K, params.a
 
     def maps(self, params: GATv2Params) -> tuple[Array, Array]:
@@ -212,7 +197,8 @@ class GATv2(HeadsOnGraph):
         mask: Bool[Array, "..."] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], GATv2Pullback]:
         """Pullback: dY to (dparams, dX). A mask hides edges: True where i may see j, broadcast to (*batch, H, n, n)."""
-        (Q, K, V, a), ways = self.scored(params, X)
-        heads, attention = additive_edge_attention(Q, K, V, a, edges, mask=mask)
+        (Q, back_q), (K, back_k) = linear(X, params.W_1), linear(X, params.W_2)
+        parts = self.parts(params, _in_place(Q, self.heads), _in_place(K, self.heads))
+        heads, attention = additive_edge_attention(*parts, edges, mask=mask)
         combined = Combined(self.heads, self.average)
-        return combined.value(heads, params.b), GATv2Pullback(*ways, attention, combined)
+        return combined.value(heads, params.b), GATv2Pullback(back_q, back_k, attention, combined)

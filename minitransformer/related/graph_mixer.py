@@ -12,13 +12,12 @@ from minitransformer.arrays import as_one_axis
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.dot_product import attend_to_buffer
 from minitransformer.attention.projected import Projected, Projection
-from minitransformer.attention.sparse.pattern import Causal, Pattern
 from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
 from minitransformer.pullback import Pullback, Tree
 from minitransformer.ranges import NonNegative
-from minitransformer.related.edge_attention import additive_attention, additive_edge_attention, bent
+from minitransformer.related.edge_attention import additive_attention, additive_edge_attention, leaky_relu
 from minitransformer.related.graph import Edges, edges_of_mask
 from minitransformer.related.graph_attention import GAT, GATv2
 from minitransformer.related.graph_convolution import GraphConvolution, GraphConvolutionParams
@@ -28,10 +27,9 @@ from minitransformer.typing import Array, Bool, Float, checked
 @functools.lru_cache(maxsize=16)
 def edges_of_text(n: int, radius: int | None, causal: bool) -> Edges:
     """Tokens that see those at most `radius` away, or all; if causal, none that comes later."""
-    pattern: Pattern = Causal() if radius is None else Window(radius)
-    if radius is None and not causal:
-        return edges_of_mask(np.ones((n, n), bool))
-    return edges_of_mask(pattern.graph(n, causal=causal).A)
+    if radius is None:
+        return edges_of_mask(np.tri(n, k=0 if causal else n, dtype=bool))
+    return edges_of_mask(Window(radius).graph(n, causal=causal).A)
 
 
 class AmongTokens(Projected):
@@ -51,7 +49,7 @@ class AmongTokens(Projected):
         return None, params.b
 
     def attend_to_last(self, Q: Array, K: Array, V: Array, a: Array, state: Any) -> tuple[Array, KeysValues]:
-        """Heads of new tokens after those in the state, and the longer state. Scores of no channels are zero."""
+        """Heads of new tokens after those in the state, and the longer state. Without channels, a (H, 0), all scores are zero."""
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         n, m = Q.shape[-2], state.length
         near = m if self.radius is None else min(m, n + self.radius)  # what any of these tokens sees
@@ -59,7 +57,7 @@ class AmongTokens(Projected):
         if n == 1:  # it sees them all, and S is a bias of scores that are zero
             if a.size == 0:
                 return np.full((1, near), 1 / near, V.dtype) @ values, state
-            S = (bent(Q + keys) @ a[..., None])[..., 0]
+            S = (leaky_relu(Q + keys) @ a[..., None])[..., 0]
             return attend_to_buffer(Q[..., :0], keys[..., :0], state.V if near == m else values, near, S), state
         if self.radius is not None:
             i, j = np.arange(near - n, near)[:, None], np.arange(near)
@@ -152,7 +150,9 @@ class GraphMean(AmongTokens):
         """Pullback: dY to (dparams, dX)."""
         edges = self.edges(X, causal)
         V, back = linear(X, params.W)
-        Y, attention = additive_edge_attention(*zero_scores(V), edges, mask=mask)
+        V = V[..., None, :, :]  # one head, all of whose scores are zero
+        zero = np.zeros((*V.shape[:-1], 1), V.dtype)
+        Y, attention = additive_edge_attention(zero, zero, V, np.ones((1, 1), V.dtype), edges, mask=mask)
         return Y[..., 0, :, :] + params.b, GraphMeanPullback(back, attention)
 
     def projections(self, params: GraphConvolutionParams) -> list[Projection]:
@@ -162,12 +162,5 @@ class GraphMean(AmongTokens):
     def _go_on(self, params: GraphConvolutionParams, arrays: list[Array], state: Any) -> tuple[Array, KeysValues]:
         """O(m width) for one token."""
         (V,) = arrays
-        nothing = V[..., :0]  # of what scores are made
+        nothing = V[..., :0]  # no channels, so that all scores are zero
         return self.attend_to_last(nothing, nothing, V, np.empty((1, 0), V.dtype), state)
-
-
-def zero_scores(V: Array) -> tuple[Array, Array, Array, Array]:
-    """Q, K, V and a of one head whose scores are all zero."""
-    V = V[..., None, :, :]
-    zero = np.zeros((*V.shape[:-1], 1), V.dtype)
-    return zero, zero, V, np.ones((1, 1), V.dtype)

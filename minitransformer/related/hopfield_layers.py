@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import refuse_indivisible, uniform
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
@@ -33,7 +34,7 @@ class AssociationParams(NamedTuple):
     W_o: Array
 
 
-class AssociationPullback(Pullback):
+class AssociationPullback(AroundAttention):
     """Backwards: combine, retrieve, project; R is reached through the queries, Z through the keys, T through the values."""
 
     q: LinearPullback
@@ -42,11 +43,7 @@ class AssociationPullback(Pullback):
     core: Pullback
     o: LinearPullback
     heads: int
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the reading, (*batch, H, n, m)."""
-        return self.core.A
+    inside = "core"  # A is (*batch, H, n, m)
 
     def __call__(self, dY: Array) -> tuple[AssociationParams, Array, Array, Array]:
         dheads, dW_o = self.o(dY)
@@ -108,15 +105,11 @@ class PoolingParams(NamedTuple):
     association: AssociationParams
 
 
-class PoolingPullback(Pullback):
+class PoolingPullback(AroundAttention):
     """The tokens were patterns and values; the states were the same for every sample, so they get the sum."""
 
     association: AssociationPullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the reading, (*batch, H, count, n)."""
-        return self.association.A
+    inside = "association"  # A is (*batch, H, count, n)
 
     def __call__(self, dY: Array) -> tuple[PoolingParams, Array]:
         dparams, dR, dZ, dT = self.association(dY)
@@ -165,16 +158,12 @@ class LookupParams(NamedTuple):
     association: AssociationParams
 
 
-class LookupPullback(Pullback):
+class LookupPullback(AroundAttention):
     """All tokens of all samples asked one table, as if they were one long set."""
 
     association: AssociationPullback
     shape: tuple[int, ...]
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the reading, (H, tokens of all samples, count)."""
-        return self.association.A
+    inside = "association"  # A is (H, tokens of all samples, count)
 
     def __call__(self, dY: Array) -> tuple[LookupParams, Array]:
         dparams, dX, dZ, dT = self.association(dY.reshape(-1, dY.shape[-1]))

@@ -23,6 +23,7 @@ import numpy as np
 
 from minitransformer.arrays import refuse_indivisible, uniform
 from minitransformer.attention import dot_product_attention, merge_heads, split_heads
+from minitransformer.attention.around import AroundAttention
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, PointwisePullback, linear, relu, tanh
 from minitransformer.positions.absolute import LearnedPositions
@@ -159,15 +160,10 @@ class Candidates:
         return F, CandidatesPullback(linear_pullback, activation)
 
 
-class AlikePullback(Pullback):
+class AlikePullback(AroundAttention):
     """F is query, key and value: the sum of the three gradients. There are no parameters."""
 
     attention: Pullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights, (*batch, n, n)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[tuple[()], Array]:
         dQ, dK, dV = self.attention(dY)
@@ -204,19 +200,14 @@ class AttendParams(NamedTuple):
     W_v: Array
 
 
-class AttendPullback(Pullback):
-    """Split, attend, project, backwards; F was used three times."""
+class AttendPullback(AroundAttention):
+    """Split, attend, project, backwards; F was used three times. A is (*batch, H, n, n)."""
 
     q: LinearPullback
     k: LinearPullback
     v: LinearPullback
     attention: Pullback
     heads: int
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the heads, (*batch, H, n, n)."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[AttendParams, Array]:
         dQ, dK, dV = (merge_heads(d) for d in self.attention(split_heads(dY, self.heads)))

@@ -33,7 +33,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import loops_in, softmax
 from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import NoParams, Pullback
-from minitransformer.ranges import PositiveNumber, Repeats
+from minitransformer.ranges import PositiveNumber, Rounds
 from minitransformer.typing import Array, Bool, Float, checked
 
 Gradient = Literal["unrolled", "implicit"]
@@ -72,7 +72,7 @@ class Update(NamedTuple):
     moved: Array
 
 
-class UnrolledPullback(Pullback):
+class UnrolledPullback(AroundAttention):
     """The reading, then all updates backwards. An update has K as its keys and as its values, so dK gets both, each time.
 
     A query that had settled was handed on as it was, and so is its gradient.
@@ -87,11 +87,7 @@ class UnrolledPullback(Pullback):
     states: tuple[Array, ...]
     steps: Array
     settled: Array
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the reading, (*batch, n, m)."""
-        return self.reading.A
+    inside = "reading"
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dxi, dK, dV, *dbeta = self.reading(dY)
@@ -104,7 +100,7 @@ class UnrolledPullback(Pullback):
         return dxi, dK, dV, *dbeta
 
 
-class ImplicitPullback(Pullback):
+class ImplicitPullback(AroundAttention):
     """At a fixed point ξ = f(ξ, K, β), δξ = J δξ + (what K and β do), with J = β Kᵀ(diag p − p pᵀ)K, symmetric.
 
     So if the reading sends back g, the update is sent u = (I − J)⁻¹ g, once. J u is what an update's pullback gives for its
@@ -121,11 +117,7 @@ class ImplicitPullback(Pullback):
     steps: Array
     settled: Array
     tolerance: float
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights of the reading, (*batch, n, m)."""
-        return self.reading.A
+    inside = "reading"
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         g, dK, dV, *dbeta = self.reading(dY)
@@ -154,10 +146,9 @@ def _ratio(a: Array, b: Array) -> Array:
 
 
 def _refuse_few_steps(steps: int, gradient: str) -> None:
-    """Raise ValueError for too few steps: there is a reading at least, and with an implicit gradient an update before it."""
-    if steps < 1 + (gradient == "implicit"):
-        at_least = "2, for an implicit gradient" if gradient == "implicit" else "1"
-        raise ValueError(f"steps: {steps} should be at least {at_least}")
+    """Raise ValueError for an implicit gradient that has no update before the reading."""
+    if gradient == "implicit" and steps < 2:
+        raise ValueError(f"steps: {steps} should be at least 2, for an implicit gradient")
 
 
 def _refuse_other_beta(beta: Array | float | None, Q: Array, name: str = "Q") -> None:
@@ -176,7 +167,7 @@ def hopfield_attention(
     V: Float[Array, "*shared m dv"],
     beta: Float[Array, "*some"] | float | None = None,
     *,
-    steps: Repeats = 8,
+    steps: Rounds = 8,
     tolerance: PositiveNumber = 1e-4,
     gradient: Gradient = "unrolled",
     causal: bool = False,
@@ -338,7 +329,7 @@ class Hopfield(Core):
     raises     ValueError for fewer steps than 1, or than 2 for an implicit gradient
     """
 
-    steps: Repeats = 8
+    steps: Rounds = 8
     tolerance: PositiveNumber = 1e-4
     gradient: Gradient = "unrolled"
     beta: PositiveNumber | None = None
@@ -361,16 +352,9 @@ class Hopfield(Core):
         mask: Array | None = None, rng: Any = None,
     ) -> tuple[Array, HopfieldPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV); with `steps` and `settled` of each query."""
+        seen: dict[str, Any] = {"causal": causal, "mask": mask}
         Y, attention = hopfield_attention(
-            Q,
-            K,
-            V,
-            self.beta,
-            steps=self.steps,
-            tolerance=self.tolerance,
-            gradient=self.gradient,
-            causal=causal,
-            mask=mask,
+            Q, K, V, self.beta, steps=self.steps, tolerance=self.tolerance, gradient=self.gradient, **seen
         )
         return Y, HopfieldPullback(attention)
 

@@ -250,18 +250,14 @@ class ProductsPullback(AroundAttention):
         return Products(dqueries, unbroadcast(dkeys, self.shape)), dV
 
 
-class FormedPullback(Pullback):
-    """Back through A V and softmax."""
+class FormedPullback(AroundAttention):
+    """Back through A V and softmax. A is (*batch, H, n, m), or (H, n, m) where all samples have the same."""
 
     softmax: SoftmaxPullback
     aggregate: AggregatePullback
     shape: tuple[int, ...]  # of S, before it was repeated for each sample
     batch: tuple[int, ...] | None  # of V, if its samples stand side by side
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m), or (H, n, m) where all samples have the same."""
-        return self.softmax.A
+    inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:
         dA, dV = self.aggregate(dY if self.batch is None else side_by_side(dY))
@@ -316,8 +312,8 @@ class SynthesizerParams(NamedTuple):
     alpha: Array | None = None
 
 
-class SynthesizerPullback(Pullback):
-    """Back through A V and softmax, the mixture, and what made the logits. Queries of both get the sum.
+class SynthesizerPullback(AroundAttention):
+    """Back through A V and softmax, the mixture, and what made the logits. A network and dot products both use Q.
 
     w_0 = 1 − σ(α) and w_1 = σ(α), so dα = σ (1 − σ) (dw_1 − dw_0).
     """
@@ -327,11 +323,6 @@ class SynthesizerPullback(Pullback):
     attention: Pullback
     gate: Array | None
     shapes: tuple[tuple[int, ...], tuple[int, ...]]  # of Q and K
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m), or (H, n, m) where all samples have the same."""
-        return self.attention.A
 
     def __call__(self, dY: Array) -> tuple[SynthesizerParams, Array, Array, Array]:
         dlogits, dV = self.attention(dY)
@@ -449,11 +440,6 @@ class Synthesizer(Core):
         mask: Array | None = None, rng: Any = None,
     ) -> tuple[Array, SynthesizerPullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        return self._attend(params, Q, K, V, causal=causal, mask=mask)
-
-    def _attend(
-        self, params: SynthesizerParams, Q: Array, K: Array, V: Array, *, causal: bool, mask: Array | None = None
-    ) -> tuple[Array, SynthesizerPullback]:
         n, m, one = Q.shape[-2], V.shape[-2], Q.dtype.type(1)
         logits, made = self._logits(params, Q, n, m)
         if isinstance(logits, Products) and (n <= FEW or not self.queries):
@@ -475,7 +461,7 @@ class Synthesizer(Core):
             K = K[..., :0]
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         if Q.shape[-2] != 1:
-            return self._attend(params, Q, state.keys, state.values, causal=True)[0], state
+            return self(params, Q, state.keys, state.values, causal=True)[0], state
         S, Q = self._last_row(params, Q, state.length)[..., 0, :], Q[..., : K.shape[-1]]
         if params.alpha is not None:
             gate, _ = sigmoid(params.alpha)

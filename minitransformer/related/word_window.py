@@ -1,6 +1,6 @@
 """The word window: every token sees its neighbours only. A one-dimensional convolution, with a nonlinearity."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from minitransformer.arrays import uniform
 from minitransformer.checks import frozen
 from minitransformer.functional import PointwisePullback, tanh
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import NonNegative
+from minitransformer.ranges import Range
 from minitransformer.related.rnn import outer_sum
 from minitransformer.typing import Array, Float, checked
 
@@ -58,11 +58,7 @@ class WordWindow:
 
     inputs: int
     width: int
-    window: NonNegative = 5
-
-    def __post_init__(self) -> None:
-        if self.window % 2 == 0:
-            raise ValueError(f"window: {self.window} has no token in the middle; it must be odd")
+    window: Annotated[int, Range("odd, with a token in the middle", lambda w: w > 0 and w % 2 == 1)] = 5
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> WordWindowParams:
         """Matrices that together keep the variance of a row; b zero."""

@@ -3,7 +3,7 @@
 from dataclasses import field
 
 from minitransformer.checks import frozen
-from minitransformer.ranges import Largest, Repeats, Seed
+from minitransformer.ranges import Largest, Rounds, Seed
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Schedule
 
@@ -23,7 +23,7 @@ class Training:
     save_every     steps between two checkpoints
     """
 
-    steps: Repeats
+    steps: Rounds
     batch: int
     schedule: Schedule
     optimiser: AdamW = field(default_factory=AdamW)
@@ -34,9 +34,5 @@ class Training:
     save_every: int = 100
 
     def __post_init__(self) -> None:
-        if self.steps == 0:
-            raise ValueError("steps: 0 should be at least 1")
         if self.batch % self.parts:
             raise ValueError(f"parts: a batch of {self.batch} can't be cut into {self.parts} equal ones")
-        if self.clip == 0:
-            raise ValueError("clip: with 0 nothing would move")

@@ -22,7 +22,9 @@ from minitransformer.training.optimiser import accumulate, clip
 from minitransformer.training.state import State
 from minitransformer.typing import Array
 
-BAR = "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"  # all of it in 80 columns
+BAR: dict[str, Any] = {  # all of it in 80 columns
+    "bar_format": "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}", "unit": "token", "unit_scale": True,
+}  # fmt: skip
 RECENT = 20  # steps over which the bar averages the loss
 
 
@@ -78,14 +80,7 @@ def train(
 
     tokens = training.batch * objective.length  # in one step
     try:
-        with tqdm(
-            total=training.steps * tokens,
-            initial=now.step * tokens,
-            unit="token",
-            unit_scale=True,
-            disable=not progress,
-            bar_format=BAR,
-        ) as bar:
+        with tqdm(total=training.steps * tokens, initial=now.step * tokens, disable=not progress, **BAR) as bar:
             keep()  # if it can't be written, better to know before the first step
             while now.step < training.steps:
                 try:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Objective(Protocol):
 
 
 class DrawnTask:
-    """What tasks have in common whose samples are drawn at random, and not read: no data but their name, and how one looks."""
+    """A base of tasks that draw their samples at random: they have no data but their name, and look at samples of their own."""
 
     @property
     def data(self) -> dict[str, Any]:
@@ -221,15 +221,8 @@ class Segments(NextByte):
 class WriteISO:
     """Translate a written date into ISO 8601, character by character."""
 
-    @property
-    def data(self) -> dict[str, Any]:
-        """The dates are drawn, not read: the name of the task says it all."""
-        return {"task": "dates", "name": "written dates", "sha256": ""}
-
-    @property
-    def length(self) -> int:
-        """The characters of an ISO date, and its end."""
-        return dates.ISO_LENGTH + 1
+    data: ClassVar[dict[str, Any]] = {"task": "dates", "name": "written dates", "sha256": ""}  # drawn, not read
+    length: ClassVar[int] = dates.ISO_LENGTH + 1  # the characters of an ISO date, and its end
 
     def batch(self, size: int, rng: np.random.Generator) -> dates.Dates:
         """Random dates of the training side."""

@@ -9,7 +9,7 @@ import numpy as np
 from minitransformer.checks import beside, frozen, refuse_other_numbers
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Tree, tree_leaves, tree_map
-from minitransformer.ranges import Fraction, NonNegativeNumber
+from minitransformer.ranges import Fraction, NonNegativeNumber, PositiveNumber
 from minitransformer.training.parallel import each
 from minitransformer.typing import Array
 
@@ -36,12 +36,8 @@ class AdamW:
     """
 
     betas: tuple[Fraction, Fraction] = (0.9, 0.99)
-    eps: NonNegativeNumber = 1e-8
+    eps: PositiveNumber = 1e-8  # with 0, a gradient of zeros would be divided by 0
     weight_decay: NonNegativeNumber = 0.01
-
-    def __post_init__(self) -> None:
-        if self.eps == 0:
-            raise ValueError("eps: with 0, a gradient of zeros would be divided by 0")
 
     def init(self, params: Tree) -> AdamWState:
         """No gradient seen yet."""

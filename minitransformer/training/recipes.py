@@ -45,11 +45,9 @@ def _hidden(c: dict[str, Any]) -> int | None:
 
 
 def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
-    for name, value in choices.items():
+    for name in choices:
         if name not in defaults:
             raise ValueError(f"no choice {name!r}; there are {', '.join(defaults)}")
-        if isinstance(value, int) and not isinstance(value, bool) and name != "seed" and value < 1:
-            raise ValueError(f"{name}: {value} should be at least 1")
     return {**defaults, **choices}
 
 

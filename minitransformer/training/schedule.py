@@ -3,7 +3,7 @@
 import math
 
 from minitransformer.checks import choose, frozen
-from minitransformer.ranges import NonNegative, NonNegativeNumber, PositiveNumber, Repeats
+from minitransformer.ranges import NonNegative, NonNegativeNumber, PositiveNumber, Rounds
 
 
 @frozen
@@ -17,12 +17,8 @@ class Noam:
     """
 
     width: int
-    warmup: NonNegative = 4000
+    warmup: int = 4000
     factor: PositiveNumber = 1.0
-
-    def __post_init__(self) -> None:
-        if self.warmup < 1:
-            raise ValueError(f"warmup: {self.warmup} should be at least 1")
 
     def __call__(self, step: int) -> float:
         """The rate of this step."""
@@ -39,7 +35,7 @@ class Cosine:
     """
 
     peak: PositiveNumber
-    steps: Repeats
+    steps: Rounds
     warmup: NonNegative = 0
     floor: NonNegativeNumber = 0.0
 

@@ -114,7 +114,7 @@ def test_gat_is_gatv2_with_one_unit_where_values_are_their_own():
     rng = np.random.default_rng(5)
     X, layer = rng.standard_normal((7, 6)), GAT(6, 4)
     params = random_like(layer.init(rng, np.float64), rng)
-    (f, g, V, a), _ = layer.scored(params, X)
+    f, g, V, a = layer.parts(params, (X @ params.W)[None])
     S = np.where(f + g.mT > 0, f + g.mT, 0.2 * (f + g.mT))[0]
     A = np.exp(S) / np.exp(S).sum(-1, keepdims=True)
     Y, back = layer(params, X, edges_of_mask(np.ones((7, 7), bool)))

@@ -15,7 +15,7 @@ from minitransformer.training.schedule import Cosine
         ({"look_every": 0}, "look_every: 0"),
         ({"save_every": 0}, "save_every: 0"),
         ({"batch": 10, "parts": 4}, "a batch of 10 can't be cut into 4 equal ones"),
-        ({"clip": 0.0}, "clip: with 0 nothing"),
+        ({"clip": 0.0}, "clip: 0.0 should be above 0"),
         ({"seed": -1}, "seed: -1"),
     ],
 )
