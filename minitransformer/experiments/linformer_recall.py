@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from minitransformer.models import SequenceModel
-from minitransformer.pullback import Tree
 from minitransformer.training.loop import train
-from minitransformer.training.objective import DrawnTask, last_rows_loss
+from minitransformer.training.objective import DrawnTask
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -73,7 +72,3 @@ class LookUp(DrawnTask):
         pairs = np.stack([keys, KEYS + values], -1).reshape(size, -1)
         questions = KEYS + VALUES + np.take_along_axis(keys, asked, 1)
         return np.concatenate([pairs, questions], 1), np.take_along_axis(values, asked, 1)
-
-    def loss(self, model: Any, params: Tree, batch: tuple[Array, Array], rng: Any = None) -> tuple[Any, Any]:
-        """Mean of −log P(value)."""
-        return last_rows_loss(model, params, *batch, rng)

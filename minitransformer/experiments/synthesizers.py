@@ -14,7 +14,7 @@ import numpy as np
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_get, tree_set, tree_size
 from minitransformer.training.loop import start, train
-from minitransformer.training.objective import DrawnTask, last_rows_loss
+from minitransformer.training.objective import DrawnTask
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -95,7 +95,3 @@ class Questions(DrawnTask):
         questions = KEYS * VALUES + np.take_along_axis(keys, asked, 1)
         tokens = np.concatenate([keys * VALUES + values, questions], 1)
         return tokens, np.take_along_axis(values, asked, 1) if self.question == "content" else values[:, self.places]
-
-    def loss(self, model: Any, params: Tree, batch: tuple[Array, Array], rng: Any = None) -> tuple[Any, Any]:
-        """Mean of −log P(value)."""
-        return last_rows_loss(model, params, *batch, rng)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.models import SequenceModel
-from minitransformer.pullback import Tree, tree_size
+from minitransformer.pullback import tree_size
 from minitransformer.training.loop import train
-from minitransformer.training.objective import DrawnTask, LossPullback, loss_of
+from minitransformer.training.objective import DrawnTask
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -57,10 +57,6 @@ class WhereOneEnds(DrawnTask):
     def batch(self, size: int, rng: np.random.Generator) -> Walks:
         """A batch of new samples."""
         return walks(size, rng)
-
-    def loss(self, model: Any, params: Tree, batch: Walks, rng: Any = None) -> tuple[Any, LossPullback]:
-        """Mean of −log P(end)."""
-        return loss_of(model(params, batch.leads, rng=rng), batch.ends)
 
 
 @dataclass(frozen=True)

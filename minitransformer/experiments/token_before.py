@@ -10,7 +10,7 @@ from minitransformer.models import SequenceModel
 from minitransformer.positions import LearnableSinusoids, NoPositions, SinusoidalPositions
 from minitransformer.pullback import Tree
 from minitransformer.training.loop import train
-from minitransformer.training.objective import DrawnTask, LossPullback, loss_of
+from minitransformer.training.objective import DrawnTask
 from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
@@ -83,13 +83,6 @@ class TokenBefore(DrawnTask):
         start = np.full((size, 1), START)
         tokens = np.concatenate([start, others], axis=1)
         return tokens, np.concatenate([start, tokens[:, :-1]], axis=1)
-
-    def loss(
-        self, model: Any, params: Tree, batch: tuple[Array, Array], rng: np.random.Generator | None = None
-    ) -> tuple[Any, LossPullback]:
-        """Mean of −log P(token before)."""
-        tokens, targets = batch
-        return loss_of(model(params, tokens), targets)
 
     def right(self, model: Any, params: Tree, size: int = 200) -> float:
         """Fraction of the tokens after the start that name the one before them."""
