@@ -12,7 +12,7 @@ import numpy as np
 
 from minitransformer.attention.compressed import linformer_attention, nystrom_attention
 from minitransformer.backend import backend
-from minitransformer.data.text import decode, python_docs
+from minitransformer.data.text import Text, decode, python_docs
 from minitransformer.functional import softmax
 from minitransformer.measurements.rows import in_use
 from minitransformer.models import BERT, SequenceParams
@@ -53,8 +53,7 @@ def run(trial: Trial) -> dict[str, Any]:
     """
     model, params, tokenizer = load_bert()
     docs = python_docs()
-    text = decode(np.concatenate([docs.train, docs.held_out]))
-    tokens = passages_of(text, tokenizer, trial.passages, trial.n)
+    tokens = passages_of(docs, tokenizer, trial.passages, trial.n)
     rng = np.random.default_rng(1)
     d = model.width // model.heads
     Q, K = rng.standard_normal((2, model.heads, trial.n, d))
@@ -75,9 +74,9 @@ def run(trial: Trial) -> dict[str, Any]:
     }
 
 
-def passages_of(text: str, tokenizer: Any, count: int, n: int) -> Array:
+def passages_of(docs: Text, tokenizer: Any, count: int, n: int) -> Array:
     """(count, n) tokens from places that are evenly spread over the text, each row between [CLS] and [SEP]."""
-    length = BYTES * n
+    text, length = decode(np.concatenate([docs.train, docs.held_out])), BYTES * n
     starts = np.linspace(0, len(text) - length, count).astype(int)
     return tokenizer([text[start : start + length] for start in starts], longest=n).tokens
 
@@ -123,19 +122,23 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
     return curves.mean(0), quarter, ranks.max(0), used.mean(0), means
 
 
+def averages(k: int, n: int) -> Array:
+    """E (k, n) whose row a is the mean of the a-th of k blocks of neighbours."""
+    which = np.arange(n) * k // n  # the block of each
+    return (which == np.arange(k)[:, None]) / np.bincount(which, minlength=k)[:, None]
+
+
 def _with_fewer(
     k: int, Q: Array, K: Array, V: Array, A: Array, svd: tuple[Array, Array, Array], rng: np.random.Generator
 ) -> list[Array]:
     """Outputs of heads with k singular values, keys or landmarks in place of n keys, untrained: one for each of METHODS."""
     n = K.shape[-2]
     left, sigma, right = svd
-    which = np.arange(n) * k // n  # the block of each key
-    averages = (which == np.arange(k)[:, None]) / np.bincount(which)[:, None]
     every = np.eye(n)[np.arange(k) * n // k]
     R = rng.standard_normal((k, n)) / np.sqrt(k)
     return [
         (left[..., :k] * sigma[..., None, :k]) @ (right[..., :k, :] @ V),
-        linformer_attention(Q, K, V, averages)[0],
+        linformer_attention(Q, K, V, averages(k, n))[0],
         linformer_attention(Q, K, V, every)[0],
         nystrom_attention(Q, K, V, landmarks=k)[0],
         A @ (R.T @ (R @ V)),
