@@ -99,13 +99,8 @@ def _stack(
         arrow(ax, (x + side * 0.6, y + 1.9), (x + side * 0.2, y + 1.9), "0.35")
         circle(ax, x, y + 1.9)
         cross = y + 1.3 if layer == "cross" else cross
-    box(
-        ax,
-        (x - 0.75 if side == 1 else x - 1.35, height + 0.15),
-        (2.1, 0.55),
-        f"norm  {data.last_norm}",
-        COLOURS["norm"],
-    )
+    left = x - 0.75 if side == 1 else x - 1.35
+    box(ax, (left, height + 0.15), (2.1, 0.55), f"norm  {data.last_norm}", COLOURS["norm"])
     place = (corner[0] + 4.8, "right") if side == 1 else (corner[0], "left")
     ax.text(place[0], height + 0.4, f"{name}, × {data.depth}", ha=place[1], va="center", fontweight="bold")
     return height + 0.7, cross

@@ -53,11 +53,8 @@ def draw(data: KarateClub) -> Figure:
     fig, ax = figure(1, 1, width=11, height=7.2)
     strength = np.clip(data.weights / 0.5, 0.05, 1)
     lines = data.places[data.links]
-    ax.add_collection(
-        LineCollection(
-            list(lines), linewidths=0.6 + 6 * strength, colors=[(0.2, 0.2, 0.2, 0.15 + 0.7 * s) for s in strength]
-        )
-    )
+    greys = [(0.2, 0.2, 0.2, 0.15 + 0.7 * s) for s in strength]
+    ax.add_collection(LineCollection(list(lines), linewidths=0.6 + 6 * strength, colors=greys))
     for label, marker, colour, name in (
         (0, "o", "#20639b", "the instructor's club"),
         (1, "s", "#e8b04a", "the officers' club"),
@@ -65,17 +62,8 @@ def draw(data: KarateClub) -> Figure:
         x, y = data.places[data.labels == label].T
         ax.scatter(x, y, s=760, marker=marker, color=colour, edgecolor="black", linewidth=1.2, zorder=3, label=name)
     for i, (x, y) in enumerate(data.places):
-        ax.text(
-            x,
-            y,
-            str(i),
-            ha="center",
-            va="center",
-            fontsize=18,
-            color="white" if data.labels[i] == 0 else "black",
-            zorder=4,
-            fontweight="bold" if i in (0, 33) else "normal",
-        )
+        ink, weight = "white" if data.labels[i] == 0 else "black", "bold" if i in (0, 33) else "normal"
+        ax.text(x, y, str(i), ha="center", va="center", fontsize=18, color=ink, fontweight=weight, zorder=4)
     ax.set_axis_off()
     ax.margins(0.06)
     ax.legend(loc="lower left", markerscale=0.8)

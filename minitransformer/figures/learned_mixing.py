@@ -33,8 +33,7 @@ def data() -> LearnedMixing:
         layers = record[form, 0]["M"]
         M = np.zeros((len(layers), CONTEXT, CONTEXT))
         for k, rows in enumerate(layers):
-            for i, row in enumerate(rows):
-                M[k, i, : i + 1] = row
+            M[k][np.tril_indices(CONTEXT)] = np.concatenate(rows)
         found.M[form] = M
     return found
 
