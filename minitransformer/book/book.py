@@ -228,9 +228,9 @@ def jupyter() -> tuple[Any, ...]:
                 **options,
             )
 
-        async def async_execute(self, **options: Any) -> Any:
+        async def async_execute(self, reset_kc: bool = False, **options: Any) -> Any:
             try:
-                return await super().async_execute(**options)
+                return await super().async_execute(reset_kc, **options)
             except failures:
                 if (us := asyncio.current_task()) and us.cancelling():  # not dead, but ended by us
                     raise asyncio.CancelledError from None

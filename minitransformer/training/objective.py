@@ -80,7 +80,8 @@ class DrawnTask:
         self, model: Any, params: Tree, batch: Any, rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:
         """Mean of −log P(target)."""
-        return last_rows_loss(model, params, *batch[:2], rng)
+        tokens, targets, *_ = batch
+        return last_rows_loss(model, params, tokens, targets, rng)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per answer on a hundred samples that are the same each time, and that training does not see."""
