@@ -41,21 +41,19 @@ def data(depth: int = 3, seed: int = 0) -> EncoderDecoderData:
     logits, pullback = model(params, rng.integers(0, 40, (4, 12)), rng.integers(0, 40, (4, 9)))
     decoder = pullback.decoder
     _, dX = decoder.norm(rng.standard_normal(logits.shape) @ params.E)
+    _, _, received = decoder._replace(norm=None)(dX)
     sent = []
-    top = dX
     for block in reversed(decoder.blocks):
         _, dX, dZ = block(dX)
         sent.append(dZ)
-    _, _, received = decoder._replace(norm=None)(top)
     sizes = [
-        {name: tree_size(part) for name, part in zip(block._fields, block, strict=True) if part is not None}
+        {name: tree_size(part) for name, part in block._asdict().items() if part is not None}
         for block in (params.encoder.blocks[0], params.decoder.blocks[0])
     ]
     counts = tree_size(params.decoder.norm), tree_size(params.E), tree_size(params)
     norms = np.array([np.linalg.norm(d) for d in reversed(sent)])
-    return EncoderDecoderData(
-        *sizes, *counts, depth, norms, float(np.linalg.norm(sum(sent))), float(np.linalg.norm(received))
-    )
+    both = (float(np.linalg.norm(d)) for d in (sum(sent), received))
+    return EncoderDecoderData(*sizes, *counts, depth, norms, *both)
 
 
 NAMES = {"attention": "attention", "cross": "cross-attention", "ffn": "feed-forward"}

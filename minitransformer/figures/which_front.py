@@ -70,9 +70,8 @@ def draw(data: WhichFront) -> Figure:
             k = index["softmax"]
             ax.plot(front.times[k], front.quality[k], "s", color="#c8553d", markersize=12, linestyle="", label="dense")
         steps = [index[name] for name in front.front]
-        ax.step(
-            front.times[steps], front.quality[steps], where="post", color="0.35", linewidth=1.8, linestyle="-", zorder=0
-        )
+        stairs = {"where": "post", "color": "0.35", "linewidth": 1.8, "linestyle": "-", "zorder": 0}
+        ax.step(front.times[steps], front.quality[steps], **stairs)
         for k in steps:
             name, last = front.names[k].replace("-conv", "-\nconv"), k == steps[-1]
             place = {"xytext": (-4, 9) if last else (-10, 0), "ha": "left" if last else "right", "va": "bottom"}
