@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.experiments.which import BAG, even, learned
 from minitransformer.models import SequenceModel
-from minitransformer.pullback import Tree, tree_get, tree_set, tree_size
+from minitransformer.pullback import Tree
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import DrawnTask
 from minitransformer.training.recipes import usual_training
@@ -28,9 +29,8 @@ KINDS = {
     "random": "synthesizer:kind=random",
     "random, not learned": "synthesizer:kind=random,learned=False",
     "dense + dot product": "synthesizer:mixture=gated",
-    "bag of tokens": "synthesizer:kind=random,learned=False",
+    BAG: "synthesizer:kind=random,learned=False",
 }
-FIXED = ("random, not learned", "bag of tokens")
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ def run(trial: Trial) -> dict[str, Any]:
     model, params = fit(trial.kind, task, trial.seed, trial.steps)
     tokens, values = task.batch(JUDGED, np.random.default_rng(2**32))
     said = model(params, tokens)[0][:, -PAIRS:].argmax(-1)
-    fixed = tree_size(params.stack.blocks[0].attention.core) if trial.kind in FIXED else 0
-    return {"right": round(float((said == values).mean()), 4), "learned": tree_size(params) - fixed}
+    return {"right": round(float((said == values).mean()), 4), "learned": learned(model)}
 
 
 def fit(kind: str, task: "Questions", seed: int, steps: int) -> tuple[SequenceModel, Tree]:
@@ -65,9 +64,8 @@ def fit(kind: str, task: "Questions", seed: int, steps: int) -> tuple[SequenceMo
     )
     training = usual_training(steps, 64, 1e-2, seed)
     state = start(model, training)
-    if kind == "bag of tokens":  # all logits equal
-        path = "stack.blocks.0.attention.core.logits.R"
-        state = state._replace(params=tree_set(state.params, path, np.zeros_like(tree_get(state.params, path))))
+    if kind == BAG:
+        state = state._replace(params=even(state.params))
     return model, train(model, task, training, state=state, progress=False).params
 
 
