@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.hopfield_capacity import CURVES, LOADS, NEURONS, SIZES
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 THEORY = 0.138  # m / d of the classical network, for many neurons
@@ -63,7 +63,6 @@ def draw(data: Capacity) -> Figure:
     d = np.array([30.0, 550])
     right.plot(d, THEORY * d, color="0.3", linestyle=":", linewidth=2)
     right.set(xscale="log", yscale="log", xlabel="neurons $d$", ylabel="capacity: patterns")
-    right.set_xticks([8, 16, 32, 64, 128, 256, 512], ["8", "16", "32", "64", "128", "256", "512"])
-    right.minorticks_off()
+    plain_ticks(right, x=[8, 16, 32, 64, 128, 256, 512])
     right.set_title(f"dotted: {THEORY} $d$")
     return fig

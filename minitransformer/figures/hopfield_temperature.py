@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.figures.hopfield_retrieval import noisy, show_strip, stored
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.measurements.rows import in_use
 from minitransformer.related import hopfield_attention
 from minitransformer.typing import Array
@@ -56,8 +56,6 @@ def draw(data: Temperature) -> Figure:
     below.plot(data.betas, data.first_use.mean(1), "-.", label="patterns in use after one step, mean")
     below.axvline(turning_point(), color="0.3", linestyle=":", linewidth=2)
     below.set(xscale="log", yscale="log", xlabel="inverse temperature $\\beta$", ylabel="number")
-    below.set_xticks([1, 2, 4, 8, 16, 32, 64, 128], ["1", "2", "4", "8", "16", "32", "64", "128"])
-    below.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
-    below.minorticks_off()
+    plain_ticks(below, x=[1, 2, 4, 8, 16, 32, 64, 128], y=[1, 3, 10, 30])
     below.legend(loc="center right")
     return fig

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import errata
 from minitransformer.errata import Erratum
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 MARKERS = {"Borealis II": "o", "Lecture notes": "s", "Aalto": "D", "From GRU to attention": "^", "CS224N": "v"}
@@ -52,8 +52,7 @@ def draw(data: LiteralReadings) -> Figure:
                 ax.plot(data.errors[place], place, marker, color=COLOURS[k], markerfacecolor=face, **rim)
     ax.plot([], [], "o", color="0.3", markerfacecolor="white", label="two equal lengths", **rim)
     ax.set(xscale="log", xlim=(0.1, 13), ylim=(len(places) - 0.4, -0.6), xlabel="‖printed − meant‖ / ‖meant‖")
-    ax.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
-    ax.minorticks_off()
+    plain_ticks(ax, x=[0.1, 0.3, 1, 3, 10])
     ax.set_yticks(places, [f"{row.id}  {row.name}" for row in data.rows])
     ax.tick_params(axis="y", length=0)
     narrow = {"labelspacing": 0.25, "borderpad": 0.1, "handlelength": 0.8, "handletextpad": 0.3}

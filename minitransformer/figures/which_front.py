@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.experiments.table import BOTH, table
 from minitransformer.experiments.which_cost import LENGTHS
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 SHOWN = (LENGTHS[0], LENGTHS[-1])
@@ -81,9 +81,7 @@ def draw(data: WhichFront) -> Figure:
         left, right = 0.06 * front.times.min(), 1.6 * front.times.max()  # room for a name
         ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of causal dense attention", xlim=(left, right))
         ax.set(ylim=(0, 1), yticks=[0, 0.25, 0.5, 0.75, 1])
-        ticks = [tick for tick in TICKS if left <= tick <= right]
-        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        ax.minorticks_off()
+        plain_ticks(ax, x=[tick for tick in TICKS if left <= tick <= right])
     axes[0].set_ylabel("learned: 0 a bag, 1 the best")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.linear import performer_attention
 from minitransformer.backend import backend
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 KINDS = ("positive", "hyperbolic", "trigonometric")
@@ -74,9 +74,7 @@ def still(data: dict[str, Any]) -> Figure:
             ax.plot(FEWER, found["medians"], marker=marker, markersize=8, label=kind)
         ax.axhline(found["average"], color="0.7", linewidth=5, linestyle="-", zorder=0, label="average of values")
         ax.set(xscale="log", yscale="log", xlabel="directions $R$", title=f"deviation {size:g}", ylim=(0.02, 20))
-        ax.set_xticks(FEWER[::2], [str(R) for R in FEWER[::2]])
-        ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
-        ax.minorticks_off()
+        plain_ticks(ax, x=FEWER[::2], y=[0.1, 1, 10])
     axes[0].set_ylabel("relative error of Y")
     axes[0].legend(loc="upper right")
     return fig
