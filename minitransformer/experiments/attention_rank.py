@@ -12,7 +12,7 @@ import numpy as np
 
 from minitransformer.attention.compressed import linformer_attention, nystrom_attention
 from minitransformer.backend import backend
-from minitransformer.data.text import Text, decode, python_docs
+from minitransformer.data.text import decode, python_docs
 from minitransformer.functional import softmax
 from minitransformer.measurements.rows import in_use
 from minitransformer.models import BERT, SequenceParams
@@ -53,7 +53,8 @@ def run(trial: Trial) -> dict[str, Any]:
     """
     model, params, tokenizer = load_bert()
     docs = python_docs()
-    tokens = passages_of(docs, tokenizer, trial.passages, trial.n)
+    text = decode(np.concatenate([docs.train, docs.held_out]))
+    tokens = passages_of(text, tokenizer, trial.passages, trial.n)
     rng = np.random.default_rng(1)
     d = model.width // model.heads
     Q, K = rng.standard_normal((2, model.heads, trial.n, d))
@@ -74,9 +75,9 @@ def run(trial: Trial) -> dict[str, Any]:
     }
 
 
-def passages_of(docs: Text, tokenizer: Any, count: int, n: int) -> Array:
+def passages_of(text: str, tokenizer: Any, count: int, n: int) -> Array:
     """(count, n) tokens from places that are evenly spread over the text, each row between [CLS] and [SEP]."""
-    text, length = decode(np.concatenate([docs.train, docs.held_out])), BYTES * n
+    length = BYTES * n
     starts = np.linspace(0, len(text) - length, count).astype(int)
     return tokenizer([text[start : start + length] for start in starts], longest=n).tokens
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import tree_size
-from minitransformer.training.loop import train
 from minitransformer.training.objective import DrawnTask
-from minitransformer.training.recipes import usual_training
+from minitransformer.training.recipes import usually_trained
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2, "width": 16}
@@ -79,8 +78,7 @@ def run(trial: Trial) -> dict[str, Any]:
     halts = f"universal:halting=accumulated,ponder={trial.ponder}"
     stack = halts if trial.ponder > 0 else "universal:halting=fixed" if trial.ponder == 0 else "plain"
     model = SequenceModel(PLACES, PLACES, trial.width, STEPS, 4, outputs=PLACES, stack=stack)
-    training = usual_training(trial.steps, BATCH, 3e-3, trial.seed)
-    params = train(model, WhereOneEnds(), training, progress=False).params
+    params = usually_trained(model, WhereOneEnds(), trial.steps, BATCH, 3e-3, trial.seed)
     held_out = walks(JUDGED, np.random.default_rng(10**6 + trial.seed))
     logits, pullback = model(params, held_out.leads)
     right = logits.argmax(-1) == held_out.ends

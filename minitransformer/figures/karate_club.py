@@ -61,7 +61,8 @@ def draw(data: KarateClub) -> Figure:
         x, y = data.places[data.labels == label].T
         ax.scatter(x, y, s=760, marker=marker, color=colour, edgecolor="black", linewidth=1.2, zorder=3, label=name)
     for i, (x, y) in enumerate(data.places):
-        ink, weight = "white" if data.labels[i] == 0 else "black", "bold" if i in (0, 33) else "normal"
+        ink = "white" if data.labels[i] == 0 else "black"
+        weight = "bold" if i in (0, 33) else "normal"
         ax.text(x, y, str(i), ha="center", va="center", fontsize=18, color=ink, fontweight=weight, zorder=4)
     ax.set_axis_off()
     ax.margins(0.06)
