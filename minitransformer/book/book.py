@@ -144,30 +144,17 @@ async def execute(notebook: Any, name: str, copy: Path, bar: tqdm) -> Run:
     raises   BookError for a cell that fails, with the cell and its traceback; for a kernel that does not start; and for a
              cell tagged `live` that writes a figure
     """
-    Client, AsyncKernelManager, failures = jupyter()
-    _clear(notebook)
+    Client, failures = jupyter()
+    clear(notebook)
     figures = _figures(copy, name)
     figures.mkdir()
     watch = _Watch(figures, bar)
-    client = Client(
-        notebook,
-        km=AsyncKernelManager(kernel_name="python3", connection_file=str(copy / ".surroundings" / f"{name}.json")),
-        timeout=LONGEST_CELL,
-        startup_timeout=LONGEST_START,
-        record_timing=False,
-        coalesce_streams=True,
-        store_widget_state=False,
-        shutdown_kernel="immediate",  # a kernel that is asked to end tells on the terminal what it was doing
-        extra_arguments=["--IPKernelApp.log_level=40"],
-        resources={"metadata": {"path": str(copy / "notebooks")}},
-        on_cell_start=watch.begins,
-        on_cell_executed=watch.executed,
-    )
+    watched: dict[str, Any] = {"on_cell_start": watch.begins, "on_cell_executed": watch.executed}
+    place = copy / ".surroundings" / f"{name}.json"
+    client = Client(notebook, place, copy / "notebooks", timeout=LONGEST_CELL, store_widget_state=False, **watched)
     try:
         await client.async_execute(env=surroundings(copy, figures))
     except failures as error:
-        if (us := asyncio.current_task()) and us.cancelling():  # not dead, but ended by us
-            raise asyncio.CancelledError from None
         cell = notebook.cells[watch.number - 1]
         raise BookError(_account(f"{name}, cell {watch.number}", cell, error)) from None
     except RuntimeError as error:
@@ -201,7 +188,7 @@ def without_editor(notebook: Any) -> None:
         cell["metadata"] = {"tags": tags} if tags else {}
 
 
-def _clear(notebook: Any) -> None:
+def clear(notebook: Any) -> None:
     """Leave nothing of an earlier run."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -219,11 +206,35 @@ def jupyter() -> tuple[Any, ...]:
     except ImportError as error:
         raise BookError(f"notebooks need {error.name}: `make book`, or pip install nbclient ipykernel") from None
 
-    class Client(NotebookClient):
-        """Leaves Ctrl-C to us: nbclient handles it for each notebook, and the first that ends takes the handler from all.
+    failures = (CellExecutionError, CellTimeoutError, DeadKernelError)
 
+    class Client(NotebookClient):
+        """Runs a notebook in a folder, with its kernel's ports written at a place.
+
+        Leaves Ctrl-C to us: nbclient handles it for each notebook, and the first that ends takes the handler from all.
         A kernel that dies at once gets a second try: another process may have taken a port that was free when it was chosen.
         """
+
+        def __init__(self, notebook: Any, place: Path, folder: Path, **options: Any) -> None:
+            super().__init__(
+                notebook,
+                km=AsyncKernelManager(kernel_name="python3", connection_file=str(place)),
+                startup_timeout=LONGEST_START,
+                record_timing=False,
+                coalesce_streams=True,
+                shutdown_kernel="immediate",  # a kernel that is asked to end tells on the terminal what it was doing
+                extra_arguments=["--IPKernelApp.log_level=40"],
+                resources={"metadata": {"path": str(folder)}},
+                **options,
+            )
+
+        async def async_execute(self, reset_kc: bool = False, **options: Any) -> Any:
+            try:
+                return await super().async_execute(reset_kc, **options)
+            except failures:
+                if (us := asyncio.current_task()) and us.cancelling():  # not dead, but ended by us
+                    raise asyncio.CancelledError from None
+                raise
 
         @asynccontextmanager
         async def async_setup_kernel(self, **options: Any) -> AsyncIterator[None]:
@@ -245,7 +256,7 @@ def jupyter() -> tuple[Any, ...]:
             await self.async_start_new_kernel(**options)
             await self.async_start_new_kernel_client()
 
-    return Client, AsyncKernelManager, (CellExecutionError, CellTimeoutError, DeadKernelError)
+    return Client, failures
 
 
 def _account(place: str, cell: Any, error: Exception) -> str:

@@ -9,6 +9,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,6 @@ def _read(path: Path) -> Any:
             notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:
             cell.source = str(cell.get("source", ""))
-            cell.setdefault("execution_count", None)
         return notebook
     except OSError:
         raise
@@ -56,33 +56,17 @@ def _read(path: Path) -> Any:
 
 async def mark(notebook: Any, path: Path) -> dict[str, str]:
     """What the checkers say of each exercise of a notebook, in its order; and why, where one could say nothing."""
-    Client, AsyncKernelManager, failures = book.jupyter()
+    Client, failures = book.jupyter()
+    book.clear(notebook)
     died = "its kernel died"
     with tempfile.TemporaryDirectory("", "minitransformer-", files.temporary(), ignore_cleanup_errors=True) as name:
         place = Path(name)
         (place / ".surroundings").mkdir()
-        client = Client(
-            notebook,
-            km=AsyncKernelManager(kernel_name="python3", connection_file=str(place / "kernel.json")),
-            timeout=LONGEST_CELL,
-            interrupt_on_timeout=True,
-            startup_timeout=book.LONGEST_START,
-            allow_errors=True,
-            record_timing=False,
-            coalesce_streams=True,
-            shutdown_kernel="immediate",
-            extra_arguments=["--IPKernelApp.log_level=40"],
-            resources={"metadata": {"path": str(path.resolve().parent)}},
-        )
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.outputs = []
+        goes_on: dict[str, Any] = {"timeout": LONGEST_CELL, "interrupt_on_timeout": True, "allow_errors": True}
+        client = Client(notebook, place / "kernel.json", path.resolve().parent, **goes_on)
         try:
-            await client.async_execute(env=book.surroundings(place, place))
-        except failures:
-            if (us := asyncio.current_task()) and us.cancelling():  # not dead, but ended by Ctrl-C
-                raise asyncio.CancelledError from None
-            # dead, and what it had printed counts
+            with suppress(*failures):  # the kernel is dead, and what it had printed counts
+                await client.async_execute(env=book.surroundings(place, place))
         except RuntimeError as error:
             died = f"its kernel did not start: {error}"
     found: dict[str, str] = {}

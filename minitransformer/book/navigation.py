@@ -17,7 +17,6 @@ from minitransformer.book.equations import notebooks
 
 TAG = "navigation"
 README = "../README.md#chapters"
-SECTION = re.compile(r"^## +(.+?) *$", re.MULTILINE)
 OPTIONAL = re.compile(r"^★", re.MULTILINE)  # begins the first line of a section that nothing later needs
 EXERCISES = re.compile(r"^#{2,3} (?:Exercises|Four things to try|To try)\b.*", re.MULTILINE | re.DOTALL)
 WORDS, CELL = 200, 0.5  # words that one reads in a minute; minutes for a cell of code and what it shows
@@ -56,7 +55,7 @@ def sections(notebook: Any) -> list[tuple[str, bool]]:
     found = []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            _, *parts = SECTION.split(cell.source)
+            _, *parts = appendix.HEADING.split(cell.source)
             for heading, text in zip(parts[::2], parts[1::2], strict=True):
                 found.append((heading, bool(OPTIONAL.match(text.lstrip()))))
     return found

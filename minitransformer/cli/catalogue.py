@@ -59,10 +59,9 @@ def pairs() -> dict[tuple[str, str], str]:
         encoding = place(name, width=width, heads=heads, longest=longest).in_attention
         try:
             mixer_of(attention, encoding, width=width, heads=heads, groups=None, longest=longest)
+            found[attention, name] = ""
         except ValueError as error:
             found[attention, name] = str(error)
-        else:
-            found[attention, name] = ""
     return found
 
 
@@ -120,8 +119,8 @@ def _entry(name: str, names: Iterable[str], said: list[str]) -> Iterator[str]:
 
 def _of_attention(name: str, made: Any) -> str:
     part: Part = attention_of(made, EXAMPLE)
-    remembers = part.remembers or ("does not write" if part.causal == "never" else "reads all again")
-    remembers = f"remembers {part.remembers}" if part.remembers else remembers
+    without = "does not write" if part.causal == "never" else "reads all again"
+    remembers = f"remembers {part.remembers}" if part.remembers else without
     needs = f"; needs {part.needs}" if part.needs else ""
     return f"{part.cost}; causal: {part.causal_in_words}; {remembers}; positions: {positions(part)}{needs}"
 

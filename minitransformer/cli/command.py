@@ -16,16 +16,7 @@ from minitransformer.registry import instead
 
 # All else is imported by the commands that need it: `minitransformer --help` should not wait
 
-COMPUTE = (
-    "book",
-    "figures",
-    "exercises",
-    "experiment",
-    "train",
-    "generate",
-    "compile",
-    "which",
-)  # these need the loops
+COMPUTE = ("book", "figures", "exercises", "experiment", "train", "generate", "compile", "which")  # they need the loops
 IMPORT = ("attentions", "positions", "stacks", "experiment", "train", "generate", "look", "which")  # they take --import
 TLS = {  # for a scheduler at tls://…, unless Dask's own configuration names these files
     "ca_file": "certificate of the authority that has signed the scheduler's",

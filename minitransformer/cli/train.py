@@ -90,6 +90,7 @@ def train(args: argparse.Namespace) -> int:
     from minitransformer.training.checkpoint import alone
     from minitransformer.training.loop import TrainingDiverged, TrainingInterrupted
     from minitransformer.training.loop import train as run
+    from minitransformer.training.recipes import choices
 
     _file_after_attention(args)
     if args.out.name in ("", ".."):
@@ -105,7 +106,9 @@ def train(args: argparse.Namespace) -> int:
         return 130
     except TrainingDiverged as diverged:
         there = f"; {args.out} holds the last steps that were saved, --out starts another" if args.out.exists() else ""
-        raise ValueError(f"{diverged}; a smaller --lr than {_rate(model, training):g} may help{there}") from diverged
+        raise ValueError(
+            f"{diverged}; a smaller --lr than {choices(model, training)['lr']:g} may help{there}"
+        ) from diverged
     terminal.say("judging the model on what it has not seen ...")  # which takes minutes if it reads on and on
     (_judge_text if args.task == "text" else _judge_dates)(objective, model, state.params)
     print(f"\nsaved in {args.out}")
@@ -150,13 +153,6 @@ def _go_on(args: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
     objective = _objective(args, found.model)
     refuse_other_data(args.out, found, objective.data)
     return objective, found.model, training, found.state
-
-
-def _rate(model: Any, training: Any) -> float:
-    """The largest learning rate of a run."""
-    from minitransformer.training.recipes import choices
-
-    return float(choices(model, training)["lr"])
 
 
 def _extended(training: Any, steps: int) -> Any:
@@ -232,11 +228,9 @@ def _continue(model: Any, params: Any, prompt: str, length: int, seed: int = 0, 
     from minitransformer.data.text import decode, encode
     from minitransformer.models import generate as continuation
 
-    options = {"temperature": TEMPERATURE, **options}
+    options = {"temperature": TEMPERATURE, "rng": np.random.default_rng(seed), **options}
     tokens = encode(prompt)
-    return decode(
-        np.append(tokens, continuation(model, params, tokens, length, rng=np.random.default_rng(seed), **options))
-    )
+    return decode(np.append(tokens, continuation(model, params, tokens, length, **options)))
 
 
 def generate(args: argparse.Namespace) -> int:

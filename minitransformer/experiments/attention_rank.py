@@ -123,19 +123,23 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
     return curves.mean(0), quarter, ranks.max(0), used.mean(0), means
 
 
+def averages(k: int, n: int) -> Array:
+    """E (k, n) whose row a is the mean of the a-th of k blocks of neighbours."""
+    which = np.arange(n) * k // n  # the block of each
+    return (which == np.arange(k)[:, None]) / np.bincount(which, minlength=k)[:, None]
+
+
 def _with_fewer(
     k: int, Q: Array, K: Array, V: Array, A: Array, svd: tuple[Array, Array, Array], rng: np.random.Generator
 ) -> list[Array]:
     """Outputs of heads with k singular values, keys or landmarks in place of n keys, untrained: one for each of METHODS."""
     n = K.shape[-2]
     left, sigma, right = svd
-    which = np.arange(n) * k // n  # the block of each key
-    averages = (which == np.arange(k)[:, None]) / np.bincount(which)[:, None]
     every = np.eye(n)[np.arange(k) * n // k]
     R = rng.standard_normal((k, n)) / np.sqrt(k)
     return [
         (left[..., :k] * sigma[..., None, :k]) @ (right[..., :k, :] @ V),
-        linformer_attention(Q, K, V, averages)[0],
+        linformer_attention(Q, K, V, averages(k, n))[0],
         linformer_attention(Q, K, V, every)[0],
         nystrom_attention(Q, K, V, landmarks=k)[0],
         A @ (R.T @ (R @ V)),

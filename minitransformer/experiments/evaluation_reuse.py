@@ -4,14 +4,13 @@ A model of Transformer-XL with random weights; each prediction sees `sees` bytes
 least as many in a memory, once it is full: it is empty at first.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from minitransformer.data.text import python_docs
+from minitransformer.experiments.speed import seconds
 from minitransformer.models import LanguageModel
 
 ALONE = True
@@ -58,16 +57,6 @@ def run(trial: Trial) -> dict[str, Any]:
             slides(params, text[k : k + trial.sees])
 
     return {
-        "with memory": round(trial.read / _shortest(with_memory, trial.runs)),
-        "sliding": round(trial.slid / _shortest(sliding, trial.runs), 1),
+        "with memory": round(trial.read / min(seconds(with_memory, trial.runs))),
+        "sliding": round(trial.slid / min(seconds(sliding, trial.runs)), 1),
     }
-
-
-def _shortest(work: Callable[[], None], runs: int) -> float:
-    """Seconds; the first run compiles, and does not count."""
-    times = []
-    for _ in range(runs + 1):
-        began = perf_counter()
-        work()
-        times.append(perf_counter() - began)
-    return min(times[1:])

@@ -11,9 +11,8 @@ from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
 from minitransformer.models.gated_feed_forward import GATES
 from minitransformer.pullback import tree_size
-from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
-from minitransformer.training.recipes import usual_training
+from minitransformer.training.recipes import usually_trained
 
 IN_A_TEST = {"steps": 2}
 PLAIN = ("relu", "gelu")
@@ -43,6 +42,5 @@ def model_of(kind: str) -> LanguageModel:
 def run(trial: Trial) -> dict[str, Any]:
     """Held-out bits per byte."""
     model, objective = model_of(trial.kind), NextByte(python_docs(), 64)
-    training = usual_training(trial.steps, 8, 6e-3, trial.seed)
-    params = train(model, objective, training, progress=False).params
+    params = usually_trained(model, objective, trial.steps, 8, 6e-3, trial.seed)
     return {"parameters": tree_size(params), "bits": round(float(objective.bits(model, params).mean()), 4)}

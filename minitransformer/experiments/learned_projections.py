@@ -12,7 +12,7 @@ import numpy as np
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.compressed import linformer_attention
 from minitransformer.data.text import decode, python_docs
-from minitransformer.experiments.attention_rank import heads_of, passages_of
+from minitransformer.experiments.attention_rank import averages, heads_of, passages_of
 from minitransformer.models.bert_files import load_bert
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Cosine
@@ -69,12 +69,6 @@ def run(trial: Trial) -> dict[str, Any]:
         "other": error(others, E, F),
         "mean": round(float(np.mean(flat)), 3),
     }
-
-
-def averages(k: int, n: int) -> Array:
-    """E (k, n) whose row a is the mean of the a-th of k blocks of neighbours."""
-    which = np.arange(n) * k // n
-    return (which == np.arange(k)[:, None]) / np.bincount(which, minlength=k)[:, None]
 
 
 def _samples(trial: Trial) -> tuple[list[Sample], list[Sample]]:

@@ -48,35 +48,27 @@ def run(trial: Trial) -> dict[str, Any]:
     Q, K, V = rng.standard_normal((3, 1, HEADS, trial.n, WIDTH // HEADS), np.float32)
     dense = MultiHeadAttention(WIDTH, HEADS)
     fewer = MultiHeadAttention(WIDTH, HEADS, core=Linformer(HEADS, trial.n, trial.k))
-    works: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
-    parts: dict[str, tuple[Any, Any]] = {"attention": (dense.core, fewer.core), "block": (dense, fewer)}
-    for name, layers in parts.items():
-        pair = []
-        for layer in layers:
-            part: Any = layer
-            if isinstance(layer, MultiHeadAttention):
-                part = Block(layer, FeedForward(WIDTH, 4 * WIDTH))
-            params = part.init(np.random.default_rng(1))
-            arguments = (Q, K, V) if name == "attention" else (X,)
-            pair.append(_forwards(part, params, arguments))
-        works[name] = (pair[0], pair[1])
+    blocks = [Block(mixer, FeedForward(WIDTH, 4 * WIDTH)) for mixer in (dense, fewer)]
+    cores = [dense.core, fewer.core]
     found: dict[str, Any] = {"time": {}, "memory": {}, "dense": {}}
-    for name, (many, few) in works.items():
-        for work in (many, few):
+    for name, pair, inputs in (("attention", cores, (Q, K, V)), ("block", blocks, (X,))):
+        works = [_forwards(part, inputs) for part in pair]
+        for work in works:
             work()(True)  # compiled, and warm
-        times = np.array([[_times(work) for work in (many, few)] for _ in range(trial.runs)])  # (runs, 2, 2)
-        peaks = [_peaks(work) for work in (many, few)]
+        times = np.array([[_times(work) for work in works] for _ in range(trial.runs)])  # (runs, 2, 2)
+        many, few = (np.array(_peaks(work)) for work in works)
         found["time"][name] = np.median(times[:, 0] / times[:, 1], axis=0).round(2).tolist()
-        found["memory"][name] = (np.array(peaks[0]) / np.array(peaks[1])).round(2).tolist()
+        found["memory"][name] = (many / few).round(2).tolist()
         found["dense"][name] = (1000 * np.median(times[:, 0], axis=0)).round(2).tolist()
     return found
 
 
-def _forwards(part: Any, params: Any, arguments: tuple[Any, ...]) -> Callable[[], Any]:
+def _forwards(part: Any, inputs: tuple[Any, ...]) -> Callable[[], Any]:
     """The forward pass; what it returns does the backward pass."""
+    params = part.init(np.random.default_rng(1))
 
     def forwards() -> Callable[[bool], Any]:
-        Y, pullback = part(params, *arguments, causal=False, mask=None, rng=None)
+        Y, pullback = part(params, *inputs, causal=False, mask=None, rng=None)
         return lambda back: pullback(Y) if back else None
 
     return forwards

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from minitransformer.models import SequenceModel
-from minitransformer.pullback import Tree
-from minitransformer.training.loop import train
-from minitransformer.training.objective import DrawnTask, last_rows_loss
-from minitransformer.training.recipes import usual_training
+from minitransformer.training.objective import DrawnTask
+from minitransformer.training.recipes import usually_trained
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2}
@@ -47,8 +45,7 @@ def run(trial: Trial) -> dict[str, Any]:
         2 * KEYS + VALUES, n, 64, 2, 4, attention=(NEAR, trial.attention), positions="learned", outputs=VALUES
     )
     objective = LookUp(trial.pairs)
-    training = usual_training(trial.steps, 32, 3e-3, trial.seed)
-    params = train(model, objective, training, progress=False).params
+    params = usually_trained(model, objective, trial.steps, 32, 3e-3, trial.seed)
     tokens, values = objective.batch(JUDGED, np.random.default_rng(2**32))
     said = model(params, tokens)[0][:, -ASKED:].argmax(-1)
     return {"right": round(float((said == values).mean()), 4)}
@@ -73,7 +70,3 @@ class LookUp(DrawnTask):
         pairs = np.stack([keys, KEYS + values], -1).reshape(size, -1)
         questions = KEYS + VALUES + np.take_along_axis(keys, asked, 1)
         return np.concatenate([pairs, questions], 1), np.take_along_axis(values, asked, 1)
-
-    def loss(self, model: Any, params: Tree, batch: tuple[Array, Array], rng: Any = None) -> tuple[Any, Any]:
-        """Mean of −log P(value)."""
-        return last_rows_loss(model, params, *batch, rng)

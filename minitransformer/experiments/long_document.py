@@ -12,9 +12,8 @@ from typing import Any
 from minitransformer.data.text import python_docs
 from minitransformer.experiments.long_step import GLOBAL, model_of
 from minitransformer.pullback import tree_size
-from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
-from minitransformer.training.recipes import usual_training
+from minitransformer.training.recipes import usually_trained
 
 IN_A_TEST = {"context": 128, "steps": 2}
 LONG, SHORT = 16384, 512
@@ -42,8 +41,7 @@ def run(trial: Trial) -> dict[str, Any]:
     """Bits per byte of the second half of the held-out text, each predicted from at least half a context."""
     model, objective = model_of(trial.attention, trial.context), NextByte(python_docs(), trial.context)
     batch = max(LONG // trial.context, 1) if trial.steps > 2 else 1
-    training = usual_training(trial.steps, batch, 6e-3, trial.seed)
-    params = train(model, objective, training, progress=False).params
+    params = usually_trained(model, objective, trial.steps, batch, 6e-3, trial.seed)
     bits = objective.bits(model, params)
     judged = bits[len(bits) // 2 :]
     return {"parameters": tree_size(params), "bits": round(float(judged.mean()), 4), "judged": len(judged)}

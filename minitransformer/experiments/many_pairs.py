@@ -9,7 +9,7 @@ from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import DrawnTask, LossPullback, last_rows_loss
+from minitransformer.training.objective import DrawnTask
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
@@ -111,9 +111,3 @@ class ManyPairs(DrawnTask):
     def batch(self, size: int, rng: np.random.Generator) -> Asked:
         """Sequences to train on, with a number of pairs that is drawn."""
         return self.of(int(rng.integers(2, self.most + 1)), size, rng)
-
-    def loss(
-        self, model: Any, params: Tree, batch: Asked, rng: np.random.Generator | None = None
-    ) -> tuple[Any, LossPullback]:
-        """Mean of −log P(value) over what is asked."""
-        return last_rows_loss(model, params, batch.tokens, batch.targets)

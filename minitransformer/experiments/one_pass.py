@@ -13,9 +13,8 @@ import numpy as np
 
 from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
-from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte, bits_of
-from minitransformer.training.recipes import usual_training
+from minitransformer.training.recipes import usually_trained
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2}
@@ -42,8 +41,7 @@ def run(trial: Trial) -> dict[str, Any]:
     future (each from its past and the end of another passage). By passage, so that differences have a standard error."""
     model = LanguageModel(context=CONTEXT, width=64, depth=2, heads=4, attention=trial.attention, positions="rope")
     objective = NextByte(python_docs(), CONTEXT)
-    training = usual_training(trial.steps, 8, 6e-3, trial.seed)
-    params = train(model, objective, training, progress=False).params
+    params = usually_trained(model, objective, trial.steps, 8, 6e-3, trial.seed)
     text = objective.text.held_out
     starts = np.linspace(0, len(text) - CONTEXT - 1, PASSAGES).astype(int)
     tokens = text[starts[:, None] + np.arange(CONTEXT + 1)].astype(np.int64)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.models import SequenceModel
-from minitransformer.pullback import Tree, tree_size
+from minitransformer.pullback import tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
-from minitransformer.training.objective import DrawnTask, LossPullback, loss_of
+from minitransformer.training.objective import DrawnTask
 from minitransformer.training.schedule import Cosine
 from minitransformer.typing import Array
 
@@ -76,9 +76,3 @@ class Parity(DrawnTask):
     def batch(self, size: int, rng: np.random.Generator) -> Bits:
         """Texts to train on, of a length that is drawn."""
         return self.of(int(rng.integers(2, LONGEST + 1)), size, rng)
-
-    def loss(
-        self, model: Any, params: Tree, batch: Bits, rng: np.random.Generator | None = None
-    ) -> tuple[Any, LossPullback]:
-        """Mean of −log P(parity) over all bits."""
-        return loss_of(model(params, batch.bits), batch.parities)

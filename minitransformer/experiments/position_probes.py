@@ -71,8 +71,8 @@ def table_of(trial: Trial, draw: int) -> Array:
         return np.random.default_rng([draw, trial.rows]).standard_normal((trial.rows, trial.width))
     if trial.table == BERT:
         return load_bert()[1].positions.table
-    trained = {(t.table, t.seed): found for t, found in experiments.load("learned_tables")}
-    return np.array(trained[trial.table, trial.seed]["table"])
+    (trained,) = experiments.load("learned_tables").where(table=trial.table, seed=trial.seed)
+    return np.array(trained["table"])
 
 
 def position(table: Array, rng: np.random.Generator) -> float:

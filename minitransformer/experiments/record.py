@@ -42,6 +42,10 @@ class Record(Generic[T]):
         here = [row for row in rows if row[0] in trials]
         return Record(*map(list, zip(*here, strict=True))) if here else Record([], [], [], [])
 
+    def where(self, **fields: Any) -> list[dict[str, Any]]:
+        """The results of the trials that have these fields."""
+        return [found for trial, found in self if all(getattr(trial, name) == value for name, value in fields.items())]
+
     def only(self) -> dict[str, Any]:
         """The result of an experiment of one trial."""
         (result,) = self.results

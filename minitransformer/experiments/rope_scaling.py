@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minitransformer.experiments.positions import LENGTHS, STEPS, Trained, fit, score
+from minitransformer.experiments.positions import LENGTHS, STEPS, fit, score
 from minitransformer.positions import NTK, DynamicNTK, PositionInterpolation, RoPE, YaRN
 
 IN_A_TEST = {"steps": 2}
@@ -34,13 +34,8 @@ def run(trial: Trial) -> dict[str, Any]:
     """Bits per byte at each length, for each set of frequencies, with the same weights."""
     trained = fit("text", "rope", trial.seed, steps=trial.steps)
     width = trained.model.width // trained.model.heads
-    return {name: _bits(_with(trained, RoPE(width, scaling=scaling))) for name, scaling in SCALINGS.items()}
-
-
-def _with(trained: Trained, positions: Any) -> Trained:
-    """The same parameters under another encoding."""
-    return trained._replace(model=replace(trained.model, positions=positions))
-
-
-def _bits(trained: Trained) -> list[float]:
-    return [round(score(trained, "text", length), 4) for length in LENGTHS["text"]]
+    found = {}
+    for name, scaling in SCALINGS.items():
+        scaled = trained._replace(model=replace(trained.model, positions=RoPE(width, scaling=scaling)))
+        found[name] = [round(score(scaled, "text", length), 4) for length in LENGTHS["text"]]
+    return found

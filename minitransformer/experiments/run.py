@@ -14,18 +14,17 @@ import logging
 import socket
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from minitransformer import files
-from minitransformer.backend import current
 from minitransformer.experiments.record import RECORDS, Record, digest, plain, read, write
+from minitransformer.experiments.speed import on
 from minitransformer.extensions import ReaderFile
 from minitransformer.machine import circumstances, cores
 from minitransformer.terminal import columns
@@ -73,9 +72,37 @@ def run(
             held.enter_context(files.alone(path))
         except files.InUse:
             raise ExperimentError(f"{name}: another run is writing its record") from None
-        _run(
-            experiment, name, path, part, renew, progress, lambda count: _client(scheduler, tls, workers, count), bring
-        )
+        trials = experiment.trials()
+        try:
+            done = _done(experiment, part) if part.is_file() else {} if renew else _done(experiment, path)
+        except ExperimentError:
+            if not renew:
+                raise
+            done = {}
+
+        def keep(to: Path) -> None:
+            here = [trial for trial in trials if _key(trial) in done]
+            write(to, name, Record(here, *map(list, zip(*(done[_key(trial)] for trial in here), strict=True))))
+
+        failed: dict[str, list[Any]] = {}
+        if lacking := [trial for trial in trials if _key(trial) not in done]:
+            alone = getattr(experiment, "ALONE", False)
+            bar = tqdm(total=len(trials), initial=len(trials) - len(lacking), desc=name, disable=not progress)
+            connected = _client(scheduler, tls, workers, 1 if alone else len(lacking))
+            with bar, connected as client, _prepared(client, experiment.run.__module__, bring):
+                for trial, outcome in _outcomes(client, experiment.run, lacking, alone):
+                    if isinstance(outcome, BaseException):
+                        failed.setdefault(_said(outcome), []).append(trial)
+                        continue
+                    done[_key(trial)] = outcome
+                    keep(part)
+                    bar.update()
+        if failed:
+            told = [f"{one[0]}{f' and {len(one) - 1} more' * (len(one) > 1)}: {said}" for said, one in failed.items()]
+            count = sum(map(len, failed.values()))
+            raise ExperimentError("\n".join([f"{name}: {count} of {len(trials)} trials failed", *told]))
+        keep(path)
+        part.unlink(missing_ok=True)
     return path
 
 
@@ -110,54 +137,6 @@ def listed(experiment: ModuleType, records: Path = RECORDS) -> str:
 def _places(experiment: ModuleType, records: Path) -> tuple[str, Path, Path]:
     name = experiment.__name__.rpartition(".")[2]
     return name, records / f"{name}.json", records / f".{name}.part.json"
-
-
-def _run(
-    experiment: ModuleType,
-    name: str,
-    path: Path,
-    part: Path,
-    renew: bool,
-    progress: bool,
-    connect: Callable[[int], Any],
-    bring: Sequence[ReaderFile],
-) -> None:
-    """Run what is missing while nobody else does."""
-    trials = experiment.trials()
-    try:
-        done = _done(experiment, part) if part.is_file() else {} if renew else _done(experiment, path)
-    except ExperimentError:
-        if not renew:
-            raise
-        done = {}
-
-    def keep(to: Path) -> None:
-        here = [trial for trial in trials if _key(trial) in done]
-        write(to, name, Record(here, *map(list, zip(*(done[_key(trial)] for trial in here), strict=True))))
-
-    lacking = [trial for trial in trials if _key(trial) not in done]
-    failed: dict[str, list[Any]] = {}
-    alone = getattr(experiment, "ALONE", False)
-    if lacking:
-        with (
-            tqdm(total=len(trials), initial=len(trials) - len(lacking), desc=name, disable=not progress) as bar,
-            connect(1 if alone else len(lacking)) as client,
-        ):
-            _refuse_strangers(client, experiment.run.__module__)
-            with _brought(client, bring):
-                for trial, outcome in _outcomes(client, experiment.run, lacking, alone):
-                    if isinstance(outcome, BaseException):
-                        failed.setdefault(_said(outcome), []).append(trial)
-                        continue
-                    done[_key(trial)] = outcome
-                    keep(part)
-                    bar.update()
-    if failed:
-        told = [f"{one[0]}{f' and {len(one) - 1} more' * (len(one) > 1)}: {said}" for said, one in failed.items()]
-        count = sum(map(len, failed.values()))
-        raise ExperimentError("\n".join([f"{name}: {count} of {len(trials)} trials failed", *told]))
-    keep(path)
-    part.unlink(missing_ok=True)
 
 
 def _said(error: BaseException) -> str:
@@ -251,18 +230,18 @@ def _security(tls: dict[str, str] | None) -> Any:
     )
 
 
-def _refuse_strangers(client: Any, module: str) -> None:
-    """Raise ExperimentError if a worker lacks a module of this package: a trial that it can't even read is never answered."""
+@contextmanager
+def _prepared(client: Any, module: str, bring: Sequence[ReaderFile]) -> Iterator[None]:
+    """In this block every worker has run the reader's files, and every one that begins later, in place of one that has died.
+
+    raises   ExperimentError if a worker lacks a module of this package: a trial that it can't even read is never answered
+    """
+    from distributed import WorkerPlugin
+
     if module.startswith("minitransformer."):
         for answer in client.run(importlib.import_module, module, on_error="return").values():
             if isinstance(answer, Exception):
                 raise ExperimentError(_said(answer))
-
-
-@contextmanager
-def _brought(client: Any, bring: Sequence[ReaderFile]) -> Iterator[None]:
-    """In this block every worker has run the reader's files, and every one that begins later, in place of one that has died."""
-    from distributed import WorkerPlugin
 
     class Brought(WorkerPlugin):
         def __init__(self, file: ReaderFile) -> None:
@@ -309,17 +288,5 @@ def _ended(job: Any) -> Any:
 def on_this_core(work: Any, trial: Any, alone: bool = False) -> tuple[Any, dict[str, Any], float]:
     """The result of a trial, the machine that it was made on, and its seconds; on one core, unless it is alone there."""
     start = time.monotonic()
-    with nullcontext() if alone else _one_thread():
+    with nullcontext() if alone else on(1):
         return work(trial), circumstances(), round(time.monotonic() - start, 1)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    with threadpool_limits(1):
-        if current() == "numpy":
-            yield
-            return
-        from minitransformer.kernels.threads import limit
-
-        with limit(1):
-            yield

@@ -14,8 +14,7 @@ from minitransformer.measurements.low_rank import held
 from minitransformer.measurements.rows import in_use
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree
-from minitransformer.training.loop import train
-from minitransformer.training.recipes import usual_training
+from minitransformer.training.recipes import usually_trained
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2, "n": 64}
@@ -39,10 +38,9 @@ def trials() -> list[Trial]:
 def run(trial: Trial) -> dict[str, Any]:
     """Bits for each missing byte; and by layer, before and after: the share of a quarter of the singular values, keys in use."""
     model, objective = prepare("softmax", trial.n)
-    training = usual_training(trial.steps, max(TOKENS // trial.n, 1), 6e-3, trial.seed)
     tokens = objective.judged()[0][:PASSAGES]
     fresh = model.init(np.random.default_rng(trial.seed))
-    trained = train(model, objective, training, progress=False).params
+    trained = usually_trained(model, objective, trial.steps, max(TOKENS // trial.n, 1), 6e-3, trial.seed)
     found = [_measure(model, params, tokens) for params in (fresh, trained)]
     quarter, used = (np.array(each).round(4).tolist() for each in zip(*found, strict=True))
     return {"bits": round(objective.look(model, trained), 4), "quarter": quarter, "used": used}

@@ -15,9 +15,8 @@ from minitransformer.data.text import Text, python_docs
 from minitransformer.data.text import batch as draw
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
-from minitransformer.training.loop import train
 from minitransformer.training.objective import LossPullback, loss_of
-from minitransformer.training.recipes import usual_training
+from minitransformer.training.recipes import usually_trained
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2, "n": 64}
@@ -51,8 +50,7 @@ def trials() -> list[Trial]:
 def run(trial: Trial) -> dict[str, Any]:
     """Bits for each missing byte of the held-out text, the mean of −log₂ P."""
     model, objective = prepare(trial.attention, trial.n)
-    training = usual_training(trial.steps, max(TOKENS // trial.n, 1), 6e-3, trial.seed)
-    params = train(model, objective, training, progress=False).params
+    params = usually_trained(model, objective, trial.steps, max(TOKENS // trial.n, 1), 6e-3, trial.seed)
     return {"parameters": tree_size(params), "bits": round(objective.look(model, params), 4)}
 
 

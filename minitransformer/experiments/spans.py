@@ -15,7 +15,6 @@ from minitransformer.pullback import tree_set
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.recipes import usual_training
-from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2}
 CONTEXT, RAMP, DEPTH, HEADS = 256, 16, 3, 4
@@ -49,11 +48,8 @@ def run(trial: Trial) -> dict[str, Any]:
         half = np.full(HEADS, FIRST, np.float32)
         state = state._replace(params=tree_set(state.params, f"stack.blocks.{k}.attention.core.span", half))
     params = train(model, objective, training, state=state, progress=False).params
+    parts = [block.attention.core.span for block in params.stack.blocks] if spans else []
     return {
         "bits": round(float(objective.bits(model, params).mean()), 4),
-        "spans": [_spans(block.attention.core.span) for block in params.stack.blocks] if spans else None,
+        "spans": [[round(float(CONTEXT * z), 1) for z in heads] for heads in parts] or None,
     }
-
-
-def _spans(span: Array) -> list[float]:
-    return [round(float(CONTEXT * part), 1) for part in span]

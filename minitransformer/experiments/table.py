@@ -199,8 +199,7 @@ class Table:
 
         Rows that were measured, but not at n, are left out.
         """
-        able = [row for row in self if can(row, **needs)]
-        able = [row for row in able if not row.cost or row.at(n, what) is not None]
+        able = [row for row in self if can(row, **needs) and (not row.cost or row.at(n, what) is not None)]
         return sorted(able, key=lambda row: row.at(n, what) or math.inf)
 
 

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.models import SequenceModel
-from minitransformer.pullback import Tree, tree_size
-from minitransformer.training.loop import train
-from minitransformer.training.objective import DrawnTask, LossPullback, loss_of
-from minitransformer.training.recipes import usual_training
+from minitransformer.pullback import tree_size
+from minitransformer.training.objective import DrawnTask
+from minitransformer.training.recipes import usually_trained
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2, "width": 16}
@@ -58,10 +57,6 @@ class WhereOneEnds(DrawnTask):
         """A batch of new samples."""
         return walks(size, rng)
 
-    def loss(self, model: Any, params: Tree, batch: Walks, rng: Any = None) -> tuple[Any, LossPullback]:
-        """Mean of −log P(end)."""
-        return loss_of(model(params, batch.leads, rng=rng), batch.ends)
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -83,8 +78,7 @@ def run(trial: Trial) -> dict[str, Any]:
     halts = f"universal:halting=accumulated,ponder={trial.ponder}"
     stack = halts if trial.ponder > 0 else "universal:halting=fixed" if trial.ponder == 0 else "plain"
     model = SequenceModel(PLACES, PLACES, trial.width, STEPS, 4, outputs=PLACES, stack=stack)
-    training = usual_training(trial.steps, BATCH, 3e-3, trial.seed)
-    params = train(model, WhereOneEnds(), training, progress=False).params
+    params = usually_trained(model, WhereOneEnds(), trial.steps, BATCH, 3e-3, trial.seed)
     held_out = walks(JUDGED, np.random.default_rng(10**6 + trial.seed))
     logits, pullback = model(params, held_out.leads)
     right = logits.argmax(-1) == held_out.ends

@@ -9,9 +9,8 @@ from minitransformer.backend import backend
 from minitransformer.models import SequenceModel
 from minitransformer.positions import LearnableSinusoids, NoPositions, SinusoidalPositions
 from minitransformer.pullback import Tree
-from minitransformer.training.loop import train
-from minitransformer.training.objective import DrawnTask, LossPullback, loss_of
-from minitransformer.training.recipes import usual_training
+from minitransformer.training.objective import DrawnTask
+from minitransformer.training.recipes import usually_trained
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 20}
@@ -56,8 +55,7 @@ def fit(positions: str, seed: int = 0, *, steps: int = 400) -> tuple[SequenceMod
     """Model and parameters after so many steps of 32 sequences."""
     sizes: dict[str, Any] = {"width": WIDTH, "depth": 1, "heads": 1, "hidden": 32}
     model = SequenceModel(TokenBefore.vocabulary, **sizes, positions=POSITIONS[positions](WIDTH))
-    training = usual_training(steps, 32, 1e-2, seed)
-    return model, train(model, TokenBefore(), training, progress=False).params
+    return model, usually_trained(model, TokenBefore(), steps, 32, 1e-2, seed)
 
 
 @dataclass(frozen=True)
@@ -83,13 +81,6 @@ class TokenBefore(DrawnTask):
         start = np.full((size, 1), START)
         tokens = np.concatenate([start, others], axis=1)
         return tokens, np.concatenate([start, tokens[:, :-1]], axis=1)
-
-    def loss(
-        self, model: Any, params: Tree, batch: tuple[Array, Array], rng: np.random.Generator | None = None
-    ) -> tuple[Any, LossPullback]:
-        """Mean of −log P(token before)."""
-        tokens, targets = batch
-        return loss_of(model(params, tokens), targets)
 
     def right(self, model: Any, params: Tree, size: int = 200) -> float:
         """Fraction of the tokens after the start that name the one before them."""

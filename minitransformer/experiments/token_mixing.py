@@ -13,9 +13,8 @@ from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import tree_size
 from minitransformer.related.gmlp import GMLP
-from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
-from minitransformer.training.recipes import usual_training
+from minitransformer.training.recipes import usually_trained
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2}
@@ -61,8 +60,7 @@ def explained(M: Array) -> float:
 def run(trial: Trial) -> dict[str, Any]:
     """Held-out bits per byte; of gMLP how near each layer's M is to a convolution, and for one seed M itself, row by row."""
     model, objective = model_of(trial.kind), NextByte(python_docs(), CONTEXT)
-    training = usual_training(trial.steps, 8, 6e-3, trial.seed)
-    params = train(model, objective, training, progress=False).params
+    params = usually_trained(model, objective, trial.steps, 8, 6e-3, trial.seed)
     found: dict[str, Any] = {
         "parameters": tree_size(params),
         "bits": round(float(objective.bits(model, params).mean()), 4),

@@ -114,7 +114,7 @@ def run(trial: Trial) -> dict[str, Any]:
 
 def even(params: Tree) -> Tree:
     """The parameters with equal logits in every layer of the bag of tokens, whose tables no step changes."""
-    for k in range(DEPTH):
+    for k in range(len(params.stack.blocks)):
         path = f"stack.blocks.{k}.attention.core.logits.R"
         params = tree_set(params, path, np.zeros_like(tree_get(params, path)))
     return params

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.attention_rank import RANKS
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 NAMED_AT = {("trained", 4): 2, ("trained", 5): 4}  # the k at which a line carries its number; all others at 16
@@ -51,8 +51,7 @@ def draw(data: AttentionRank) -> Figure:
         ax.text(15, 0.13, "random $Q$, $K$", color="#c8553d", va="center")
         ax.axvline(RANKS[-1] / 4, color="0.6", linewidth=1, zorder=0)
         ax.set(title=title, xscale="log", xlim=(1, RANKS[-1]), ylim=(0, 1.02), xlabel="number of singular values $k$")
-        ax.set_xticks([2, 8, 32, 128, 512], ["2", "8", "32", "128", "512"])
-        ax.minorticks_off()
+        plain_ticks(ax, x=[2, 8, 32, 128, 512])
     axes[0].set_ylabel("part of their sum")
     return fig
 

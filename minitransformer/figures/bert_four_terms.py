@@ -61,8 +61,7 @@ def draw_sizes(data: FourTermsOfBert) -> Figure:
     blocks = np.arange(1, len(data.size) + 1)
     for k, (name, marker) in enumerate(zip(NAMES, "o^vs", strict=True)):
         above.plot(blocks, data.size[:, k].mean(-1), marker=marker, markersize=9, label=name)
-    above.set(ylabel="standard deviation over $j$", title="size of each term, mean of 12 heads")
-    above.set_ylim(0, 2.3)
+    above.set(ylabel="standard deviation over $j$", ylim=(0, 2.3), title="size of each term, mean of 12 heads")
     above.legend(ncols=2, loc="upper center")
     for block, (size_, part) in enumerate(zip(data.size[:, 3], data.of_offset, strict=True), 1):
         places = block + np.linspace(-0.25, 0.25, len(part))

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from minitransformer.figures.style import figure
-from minitransformer.models import Block, BlockParams
+from minitransformer.models import Block
+from minitransformer.pullback import Tree
 from minitransformer.typing import Array
 
 # Each step is what makes F from X: the boxes of the branch, then those that stand on the stream behind the sum.
@@ -40,30 +41,22 @@ def data(n: int = 5, width: int = 8) -> BlockDiagram:
         X = rng.standard_normal((n, width))
         expected, _ = block(params, X)
         shapes[order] = {}
-
-        def box(name: str, X: Array, block: Block = block, params: BlockParams = params, order: str = order) -> Array:
-            Y, pullback = _layer(block, name)(getattr(params, name), X)
-            inside = {"attention": lambda: pullback.A, "ffn": lambda: pullback.linear_2.X}.get(name, lambda: Y)()
-            shapes[order][name] = (_said(X, symbols), _said(inside, symbols), _said(Y, symbols))
-            return Y
-
         for branch, behind in steps:
             F = X
             for name in branch:
-                F = box(name, F)
+                F, shapes[order][name] = _done(block, name, getattr(params, name), F, symbols)
             X = X + F
             for name in behind:
-                X = box(name, X)
+                X, shapes[order][name] = _done(block, name, getattr(params, name), X, symbols)
         error[order] = float(np.abs(X - expected).max())
     return BlockDiagram(shapes, error)
 
 
-def _layer(block: Block, name: str) -> Any:
-    return {"attention": block.attention, "ffn": block.ffn}.get(name, block._norm)
-
-
-def _said(X: Array, symbols: dict[int, str]) -> str:
-    return f"({', '.join(symbols[size] for size in X.shape)})"
+def _done(block: Block, name: str, params: Tree, X: Array, symbols: dict[int, str]) -> tuple[Array, Any]:
+    """What a box makes of X, and the shapes before, inside and after it."""
+    Y, pullback = {"attention": block.attention, "ffn": block.ffn}.get(name, block._norm)(params, X)
+    inside = pullback.A if name == "attention" else pullback.linear_2.X if name == "ffn" else Y
+    return Y, tuple(f"({', '.join(symbols[size] for size in Z.shape)})" for Z in (X, inside, Y))
 
 
 def draw(data: BlockDiagram) -> Figure:

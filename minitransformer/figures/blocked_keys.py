@@ -40,9 +40,8 @@ def draw(data: BlockedKeys) -> Figure:
     kinds[np.abs(t[:, None] - t) <= 1] = WINDOW
     kinds[[0, -1]] = kinds[:, [0, -1]] = GLOBAL
     squares(axes[0], data.meets, "blocks that meet", kinds)
-    axes[0].set(
-        xticks=t + 1, yticks=t + 1, xticklabels=t, yticklabels=t, xlabel="block of keys", ylabel="block of queries"
-    )
+    axes[0].set(xticks=t + 1, yticks=t + 1, xticklabels=t, yticklabels=t)
+    axes[0].set(xlabel="block of keys", ylabel="block of queries")
     columns = np.broadcast_to(KINDS, data.keys.shape)
     squares(axes[1], np.ones(columns.shape, bool), "keys side by side", columns)
     for (row, column), number in np.ndenumerate(data.keys):

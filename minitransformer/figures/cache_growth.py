@@ -46,11 +46,11 @@ class CacheGrowth(NamedTuple):
 
 def data() -> CacheGrowth:
     """From 1,024 tokens to 1,048,576, in bfloat16."""
-    kept, without = (
-        {name: np.array([cache_size(pair[k], int(n)) for n in LENGTHS]) for name, pair in SHAPES.items()}
-        for k in (0, 1)
-    )
-    return CacheGrowth(LENGTHS, kept, {name: without[name] / kept[name] for name in SHAPES})
+    kept, saving = {}, {}
+    for name, pair in SHAPES.items():
+        kept[name], without = (np.array([cache_size(layers, int(n)) for n in LENGTHS]) for layers in pair)
+        saving[name] = without / kept[name]
+    return CacheGrowth(LENGTHS, kept, saving)
 
 
 def draw(data: CacheGrowth) -> Figure:
@@ -67,8 +67,7 @@ def draw(data: CacheGrowth) -> Figure:
         left.text(end, height, name, color=colour, va="center")
         right.text(end, data.saving[name][-1] * NUDGED.get(name, 1), idea, color=colour, va="center")
     for ax in (left, right):
-        ax.set(xlabel="tokens", xlim=(800, None), xticks=[2**10, 2**14, 2**20])
-        ax.set_xticklabels(["1k", "16k", "1M"])
+        ax.set(xlabel="tokens", xlim=(800, None), xticks=[2**10, 2**14, 2**20], xticklabels=["1k", "16k", "1M"])
         ax.minorticks_off()
     left.set(title="kept of one text, GiB", ylim=(0.02, 200), yticks=[0.1, 1, 10, 100])
     left.set_yticklabels(["0.1", "1", "10", "100"])

@@ -50,10 +50,8 @@ def draw(data: CompressedMatrix) -> Figure:
     colours = mpl.colormaps[WEIGHTS].with_extremes(bad="0.8")
     for ax, A, title in zip(axes.flat, shown, titles, strict=True):
         ax.imshow(np.ma.masked_equal(A, 0), cmap=colours, vmin=0, vmax=1, aspect="equal")
-        ax.set_title(title)
-        ax.set(xticks=(0, A.shape[1] - 1), yticks=(0, n - 1))
-        ax.set_yticklabels(("1", f"{n}") if ax in axes[:, 0] else ("", ""))
-        ax.set_xticklabels(("1", f"{A.shape[1]}"))
+        ax.set(title=title, xticks=(0, A.shape[1] - 1), xticklabels=("1", f"{A.shape[1]}"))
+        ax.set(yticks=(0, n - 1), yticklabels=("1", f"{n}") if ax in axes[:, 0] else ("", ""))
         ax.spines[["top", "right"]].set_visible(True)
     axes[1, 1].set_xticks([0, 1, blocks], ["0", "1", f"{blocks}"])
     for row, label in zip(axes, ("block $b$", "null, $b$"), strict=True):

@@ -20,7 +20,7 @@ class DateAttention(NamedTuple):
 
 def data(seed: int = 0) -> DateAttention:
     """What is on record of one training."""
-    (kept,) = [result for trial, result in experiments.load("dates") if trial.seed == seed]
+    (kept,) = experiments.load("dates").where(seed=seed)
     return DateAttention(kept["read"], kept["written"], [np.array(A) for A in kept["attention"]])
 
 

@@ -49,11 +49,10 @@ def draw(data: Matrices) -> Figure:
     letters = [letter.replace(" ", "·") for letter in data.letters]
     for ax, (name, A) in zip(axes, data.A.items(), strict=True):
         image = ax.imshow(np.ma.masked_where(~data.reach, A), cmap=colours, vmin=0, vmax=1)
-        ax.set_title(TITLES[name])
+        ax.set(title=TITLES[name], xlabel="looks at")
         ax.set_xticks(places, letters)
         ax.set_yticks(places, letters)
         ax.tick_params(length=0)
-        ax.set_xlabel("looks at")
     axes[0].set_ylabel("token")
     axes[1].set_yticklabels([])
     fig.colorbar(image, ax=axes, location="bottom", shrink=0.4, aspect=30, label="weight")

@@ -41,21 +41,19 @@ def data(depth: int = 3, seed: int = 0) -> EncoderDecoderData:
     logits, pullback = model(params, rng.integers(0, 40, (4, 12)), rng.integers(0, 40, (4, 9)))
     decoder = pullback.decoder
     _, dX = decoder.norm(rng.standard_normal(logits.shape) @ params.E)
+    _, _, received = decoder._replace(norm=None)(dX)
     sent = []
-    top = dX
     for block in reversed(decoder.blocks):
         _, dX, dZ = block(dX)
         sent.append(dZ)
-    _, _, received = decoder._replace(norm=None)(top)
     sizes = [
-        {name: tree_size(part) for name, part in zip(block._fields, block, strict=True) if part is not None}
+        {name: tree_size(part) for name, part in block._asdict().items() if part is not None}
         for block in (params.encoder.blocks[0], params.decoder.blocks[0])
     ]
     counts = tree_size(params.decoder.norm), tree_size(params.E), tree_size(params)
     norms = np.array([np.linalg.norm(d) for d in reversed(sent)])
-    return EncoderDecoderData(
-        *sizes, *counts, depth, norms, float(np.linalg.norm(sum(sent))), float(np.linalg.norm(received))
-    )
+    both = (float(np.linalg.norm(d)) for d in (sum(sent), received))
+    return EncoderDecoderData(*sizes, *counts, depth, norms, *both)
 
 
 NAMES = {"attention": "attention", "cross": "cross-attention", "ffn": "feed-forward"}
@@ -99,13 +97,8 @@ def _stack(
         arrow(ax, (x + side * 0.6, y + 1.9), (x + side * 0.2, y + 1.9), "0.35")
         circle(ax, x, y + 1.9)
         cross = y + 1.3 if layer == "cross" else cross
-    box(
-        ax,
-        (x - 0.75 if side == 1 else x - 1.35, height + 0.15),
-        (2.1, 0.55),
-        f"norm  {data.last_norm}",
-        COLOURS["norm"],
-    )
+    left = x - 0.75 if side == 1 else x - 1.35
+    box(ax, (left, height + 0.15), (2.1, 0.55), f"norm  {data.last_norm}", COLOURS["norm"])
     place = (corner[0] + 4.8, "right") if side == 1 else (corner[0], "left")
     ax.text(place[0], height + 0.4, f"{name}, × {data.depth}", ha=place[1], va="center", fontweight="bold")
     return height + 0.7, cross

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.linear import gaussian_rows, orthogonal_rows, performer_attention
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 KINDS = {  # kind of features, and whether directions are orthogonal
@@ -69,9 +69,7 @@ def draw(data: FeatureError) -> Figure:
             ax.plot(data.directions, data.rms(size, name), marker=marker, label=name)
         ax.axhline(data.average[size], color="0.6", linewidth=5, linestyle="-", zorder=0, label="average of all values")
         ax.set(xscale="log", yscale="log", ylim=limits, xlabel="directions $R$", ylabel="relative error of Y")
-        ax.set_xticks(data.directions[::2], [str(R) for R in data.directions[::2]])
-        ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-        ax.minorticks_off()
+        plain_ticks(ax, x=data.directions[::2], y=ticks)
         ax.set_title(f"entries of deviation {size:g}")
     axes[0].legend(loc="upper right")
     return fig

@@ -20,9 +20,8 @@ class GateBits(NamedTuple):
 
 def data() -> GateBits:
     """From the record."""
-    found: dict[str, list[float]] = {}
-    for trial, result in experiments.load("gates"):
-        found.setdefault(trial.kind, []).append(result["bits"])
+    record = experiments.load("gates")
+    found = {trial.kind: [result["bits"] for result in record.where(kind=trial.kind)] for trial in record.trials}
     return GateBits(dict(sorted(found.items(), key=lambda item: float(np.mean(item[1])))))
 
 

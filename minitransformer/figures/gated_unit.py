@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import SIGNED, WEIGHTS, figure
+from minitransformer.figures.style import SIGNED, WEIGHTS, figure, outer_labels
 from minitransformer.functional import gated, linear
 from minitransformer.typing import Array
 
@@ -32,17 +32,12 @@ def data(seed: int = 0) -> GatedUnit:
 def draw(data: GatedUnit) -> Figure:
     """Above, what opens: a map, and its sigmoid between 0 and 1. Below, what passes: the other map, and what is left of it."""
     fig, axes = figure(2, 2, width=10, height=8.6, sharex=True, sharey=True)
-    for row, panels in zip(
-        axes, ((("$X U_1$", data.A), ("gate", data.gate)), (("$X U_2$", data.B), ("product", data.Y))), strict=True
-    ):
-        for ax, (title, Z) in zip(row, panels, strict=True):
-            low, high, colours = (0, 1, WEIGHTS) if title == "gate" else (-3, 3, SIGNED)
-            image = ax.imshow(Z, vmin=low, vmax=high, cmap=colours, aspect="auto")
-            titles = {"gate": r"$\sigma(X U_1)$", "product": r"$\sigma(X U_1) \odot X U_2$"}
-            ax.set_title(titles.get(title, title))
-            ax.set(xticks=(0, UNITS - 1), xticklabels=(1, UNITS), yticks=(0, TOKENS - 1), yticklabels=(1, TOKENS))
-            fig.colorbar(image, ax=ax, ticks=(low, (low + high) / 2, high), aspect=14)
-        row[0].set_ylabel("token $i$")
-    for ax in axes[1]:
-        ax.set_xlabel("unit")
+    titles = ("$X U_1$", r"$\sigma(X U_1)$", "$X U_2$", r"$\sigma(X U_1) \odot X U_2$")
+    for ax, title, Z in zip(axes.flat, titles, data, strict=True):
+        low, high, colours = (0, 1, WEIGHTS) if Z is data.gate else (-3, 3, SIGNED)
+        image = ax.imshow(Z, vmin=low, vmax=high, cmap=colours, aspect="auto")
+        ax.set(title=title, xticks=(0, UNITS - 1), xticklabels=(1, UNITS))
+        ax.set(yticks=(0, TOKENS - 1), yticklabels=(1, TOKENS))
+        fig.colorbar(image, ax=ax, ticks=(low, (low + high) / 2, high), aspect=14)
+    outer_labels(axes, "unit", "token $i$")
     return fig

@@ -32,16 +32,16 @@ def data(n: int = 20) -> GlobalTokens:
 
     none, ends = np.array([], int), np.array([0, 1, n - 2, n - 1])
     with_globals = kinds(Window(0, global_tokens=GLOBALS), Window(0), np.arange(GLOBALS))
-    return GlobalTokens(
-        {
-            "random": kinds(RandomKeys(2), RandomKeys(0), none),
-            "window": kinds(Window(RADIUS), Window(RADIUS), none),
-            "global": np.where(with_globals == GLOBAL, GLOBAL, 0),
-            "Longformer": kinds(Window(RADIUS, global_tokens=GLOBALS), Window(RADIUS), np.arange(GLOBALS)),
-            "ETC": kinds(Window(RADIUS, global_tokens=GLOBALS), Window(RADIUS), np.arange(GLOBALS), n + GLOBALS),
-            "BigBird": kinds(BigBird(random=1, block=2), BigBird(1, 0, 0, block=2), ends),
-        }
-    )
+    window, longformer = Window(RADIUS), Window(RADIUS, global_tokens=GLOBALS)
+    found = {
+        "random": kinds(RandomKeys(2), RandomKeys(0), none),
+        "window": kinds(window, window, none),
+        "global": np.where(with_globals == GLOBAL, GLOBAL, 0),
+        "Longformer": kinds(longformer, window, np.arange(GLOBALS)),
+        "ETC": kinds(longformer, window, np.arange(GLOBALS), n + GLOBALS),
+        "BigBird": kinds(BigBird(random=1, block=2), BigBird(1, 0, 0, block=2), ends),
+    }
+    return GlobalTokens(found)
 
 
 def draw(data: GlobalTokens) -> Figure:

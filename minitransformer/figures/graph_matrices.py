@@ -27,10 +27,10 @@ def data() -> GraphMatrices:
     """N^{−1/2} M N^{−1/2}, and the mean of four heads of the first layer of a GAT that the record has trained."""
     club = karate_club()
     edges = edges_of(club.links, len(club.labels), both_ways=True, loops=True)
-    weights = next(result["weights"] for _, result in experiments.load("node_classes") if "weights" in result)
+    (result,) = experiments.load("node_classes").where(data="karate club", kind="gat", seed=0)
     order = np.argsort(club.labels, kind="stable")
     matrices = []
-    for values in (edge_weights(edges, "symmetric"), np.array(weights)):
+    for values in (edge_weights(edges, "symmetric"), np.array(result["weights"])):
         M = np.full((edges.nodes, edges.nodes), np.nan)
         M[edges.destinations, edges.sources] = values
         matrices.append(M[np.ix_(order, order)])
@@ -45,10 +45,7 @@ def draw(data: GraphMatrices) -> Figure:
         image = ax.imshow(M, cmap=WEIGHTS, vmin=0, vmax=0.5)
         ax.axhline(data.first - 0.5, color="#555555", linewidth=1.2)
         ax.axvline(data.first - 0.5, color="#555555", linewidth=1.2)
-        ax.set_title(title)
-        ax.set_xlabel("is seen: $j$")
-        ax.set_xticks([])
-        ax.set_yticks([])
+        ax.set(title=title, xlabel="is seen: $j$", xticks=[], yticks=[])
         ax.spines[["top", "right"]].set_visible(True)
     axes[0].set_ylabel("sees: $i$")
     fig.colorbar(image, ax=axes, shrink=0.75, label="weight", extend="max")

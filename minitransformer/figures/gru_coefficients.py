@@ -48,9 +48,8 @@ def draw(data: Maps) -> Figure:
 
 
 def _map(ax: Any, weights: Array, columns: list[str], rows: list[str]) -> Any:
-    picture = ax.imshow(
-        weights, norm=PowerNorm(0.5, 0, 1), cmap=WEIGHTS, aspect="auto"
-    )  # the root, so that small weights are seen
+    """Darker by the root of a weight, so that small ones are seen."""
+    picture = ax.imshow(weights, norm=PowerNorm(0.5, 0, 1), cmap=WEIGHTS, aspect="auto")
     ax.set_xticks(range(len(columns)), columns)
     ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0)

@@ -73,16 +73,13 @@ def draw(data: HashCollisions) -> Figure:
         (line,) = axes[0].plot(data.angles, found, marker, linestyle="none", markersize=9, label=label)
         if buckets <= 4:
             axes[0].plot(fine, collision(np.radians(fine), buckets), "-", color=line.get_color())
-    axes[0].set(
-        xlabel="angle in degrees", ylabel="share in one bucket", xticks=(0, 45, 90, 135, 180), yticks=(0, 0.5, 1)
-    )
+    axes[0].set(xlabel="angle in degrees", xticks=(0, 45, 90, 135, 180))
+    axes[0].set(ylabel="share in one bucket", yticks=(0, 0.5, 1))
     axes[0].legend()
-    n = len(data.bucket)
+    n, by_bucket = len(data.bucket), np.ix_(data.order, data.order)
     kinds = np.where(data.sees, data.bucket[:, None], 0)
     squares(axes[1], data.sees, "by position", kinds)
-    squares(
-        axes[2], data.sees[np.ix_(data.order, data.order)], "sorted by bucket", kinds[np.ix_(data.order, data.order)]
-    )
+    squares(axes[2], data.sees[by_bucket], "sorted by bucket", kinds[by_bucket])
     for edge in np.arange(data.chunk, n, data.chunk) + 0.5:
         axes[2].axhline(edge, color="0.75", linewidth=1, linestyle="-")
         axes[2].axvline(edge, color="0.75", linewidth=1, linestyle="-")

@@ -23,11 +23,11 @@ class HeadsAndKernels(NamedTuple):
 
 def data() -> HeadsAndKernels:
     """From the record, of the first seed; the heads that look at the fewest pixels come first."""
-    record = {(trial.kind, trial.seed): result for trial, result in experiments.load("heads_on_digits")}
-    found = HeadsAndKernels({})
+    record, found = experiments.load("heads_on_digits"), HeadsAndKernels({})
     for kind in SHOWN:
-        A = np.array(record[kind, 0]["A"][0])
-        order = np.argsort(record[kind, 0]["pixels"][0], kind="stable") if kind == "places" else range(len(A))
+        (result,) = record.where(kind=kind, seed=0)
+        A = np.array(result["A"][0])
+        order = np.argsort(result["pixels"][0], kind="stable") if kind == "places" else range(len(A))
         found.A[kind] = A[list(order)]
     return found
 

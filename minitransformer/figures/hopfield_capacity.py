@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.experiments.hopfield_capacity import CURVES, LOADS, NEURONS, SIZES
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 THEORY = 0.138  # m / d of the classical network, for many neurons
@@ -63,8 +63,7 @@ def draw(data: Capacity) -> Figure:
     d = np.array([30.0, 550])
     right.plot(d, THEORY * d, color="0.3", linestyle=":", linewidth=2)
     right.set(xscale="log", yscale="log", xlabel="neurons $d$", ylabel="capacity: patterns")
-    right.set_xticks([8, 16, 32, 64, 128, 256, 512], ["8", "16", "32", "64", "128", "256", "512"])
-    right.minorticks_off()
+    plain_ticks(right, x=[8, 16, 32, 64, 128, 256, 512])
     right.set_title("one turned round")
     right.text(24, 1800, NAMES["exponential"], color="#3b8554", va="center")
     right.text(150, 1100, NAMES["power 3"], color="#c8553d", va="center")

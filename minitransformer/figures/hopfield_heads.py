@@ -36,9 +36,8 @@ def draw(data: Heads) -> Figure:
         label = "random weights, 3 draws" if k == 0 else None
         left.plot(rank, np.sort(random.ravel()), color="0.6", linestyle="--", linewidth=1.8, label=label)
     left.plot(rank, data.trained["distance"].ravel()[data.order], color="#20639b", linestyle="-", label="trained")
-    left.set(
-        xlabel="head, by rank", ylabel=r"weight that moves, $\frac{1}{2}\|p^* - p_1\|_1$", ylim=(0, 1), xlim=(0, 73)
-    )
+    left.set(xlabel="head, by rank", xlim=(0, 73))
+    left.set(ylabel=r"weight that moves, $\frac{1}{2}\|p^* - p_1\|_1$", ylim=(0, 1))
     left.legend(loc="upper left")
     first, last = data.trained["first"].ravel(), data.trained["last"].ravel()
     right.plot([1, 18], [1, 18], color="0.6", linestyle=":", linewidth=2)

@@ -1,8 +1,10 @@
 """A digit under noise is retrieved by a modern Hopfield network: attention among thirty stored digits, over and over."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minitransformer.data.digits import digits
@@ -63,18 +65,22 @@ def strip(images: list[Array], gap: int = 1) -> Array:
     return np.concatenate(columns[:-1], 1)
 
 
+def show_strip(ax: Axes, images: list[Array], names: Sequence[str], gap: int = 1) -> None:
+    """Draw them, each with its name below."""
+    ax.imshow(strip(images, gap), cmap="gray_r", vmin=0, vmax=1)
+    ax.set_xticks(3.5 + (8 + gap) * np.arange(len(images)), names)
+    ax.set_yticks([])
+    ax.tick_params(length=0, pad=8)
+    ax.spines[:].set_visible(False)
+
+
 def draw(data: Retrieval) -> Figure:
     """Above: what is asked, the states after 1, 2, 3 and 6 updates and at the end, and the stored digit. Below: how far each of
     the thirty energies is above its end, on a logarithmic axis; the digit of the upper row is thick."""
     fig, (above, below) = figure(2, 1, height=8.5, height_ratios=(1, 2.3))
     times = [0, 1, 2, 3, 6, len(data.states) - 1]
     shown = [data.states[t, SHOWN] for t in times] + [data.K[SHOWN]]
-    above.imshow(strip(shown), cmap="gray_r", vmin=0, vmax=1)
-    names = ["$\\xi_0$: asked", *(f"$\\xi_{{{t}}}$" for t in times[1:-1]), "at the end", "stored"]
-    above.set_xticks(3.5 + 9 * np.arange(len(shown)), names)
-    above.set_yticks([])
-    above.tick_params(length=0, pad=8)
-    above.spines[:].set_visible(False)
+    show_strip(above, shown, ["$\\xi_0$: asked", *(f"$\\xi_{{{t}}}$" for t in times[1:-1]), "at the end", "stored"])
     over = np.maximum(data.energies - data.energies[-1], 1e-16)
     for k, curve in enumerate(over.T):
         until = int((curve > 1e-11).sum()) + 1

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.hopfield_retrieval import noisy, stored, strip
-from minitransformer.figures.style import figure
+from minitransformer.figures.hopfield_retrieval import noisy, show_strip, stored
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.measurements.rows import in_use
 from minitransformer.related import hopfield_attention
 from minitransformer.typing import Array
@@ -50,18 +50,12 @@ def draw(data: Temperature) -> Figure:
     are averaged in one of them, on logarithmic axes; dotted: where the mean of all stops being a minimum."""
     fig, (above, below) = figure(2, 1, height=8.5, height_ratios=(1, 2.3))
     shown = [data.states[BETAS.index(beta), SHOWN] for beta in PICTURES]
-    above.imshow(strip(shown, 4), cmap="gray_r", vmin=0, vmax=1)
-    above.set_xticks(3.5 + 12 * np.arange(len(shown)), [f"β = {beta:.3g}" for beta in PICTURES])
-    above.set_yticks([])
-    above.tick_params(length=0, pad=8)
-    above.spines[:].set_visible(False)
+    show_strip(above, shown, [f"β = {beta:.3g}" for beta in PICTURES], gap=4)
     below.plot(data.betas, data.ends, "-", marker="o", label="different ends of 30 queries")
     below.plot(data.betas, data.last_use.mean(1), "--", marker="s", label="patterns in an end, mean")
     below.plot(data.betas, data.first_use.mean(1), "-.", label="patterns in use after one step, mean")
     below.axvline(turning_point(), color="0.3", linestyle=":", linewidth=2)
     below.set(xscale="log", yscale="log", xlabel="inverse temperature $\\beta$", ylabel="number")
-    below.set_xticks([1, 2, 4, 8, 16, 32, 64, 128], ["1", "2", "4", "8", "16", "32", "64", "128"])
-    below.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
-    below.minorticks_off()
+    plain_ticks(below, x=[1, 2, 4, 8, 16, 32, 64, 128], y=[1, 3, 10, 30])
     below.legend(loc="center right")
     return fig

@@ -35,10 +35,10 @@ def photograph() -> Array:
 def convolved(picture: Array, kernel: Array) -> Array:
     """The convolution with zeros outside: one shifted picture for each tap of a kernel of 3 × 3."""
     framed, (rows, columns) = np.pad(picture, 1), picture.shape
-    taps = ((y, x) for y in range(3) for x in range(3))
-    return sum(
-        (kernel[y, x] * framed[2 - y : 2 - y + rows, 2 - x : 2 - x + columns] for y, x in taps), np.zeros_like(picture)
-    )
+    Y = np.zeros_like(picture)
+    for (y, x), tap in np.ndenumerate(kernel):
+        Y += tap * framed[2 - y : 2 - y + rows, 2 - x : 2 - x + columns]
+    return Y
 
 
 def data() -> ImageFilters:

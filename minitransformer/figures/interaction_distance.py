@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, merged
 from minitransformer.pullback import Layer, Tree, chain
 from minitransformer.related import GRU, RNN, Attend, WordWindow
 from minitransformer.typing import Array
@@ -80,10 +80,7 @@ def _networks(rng: np.random.Generator) -> list[tuple[str, Any, Tree]]:
 def draw(data: Distances) -> Figure:
     """Above, networks against n. Below, stacked windows against n, and the field that grows layer by layer."""
     fig, axes = figure(2, 2, width=11, height=11, height_ratios=(1, 0.9))
-    grid = axes[0, 0].get_gridspec()
-    for ax in axes[0]:
-        ax.remove()
-    _draw_networks(fig.add_subplot(grid[0, :]), data)
+    _draw_networks(merged(fig, axes[0]), data)
     _draw_windows(axes[1, 0], data)
     _draw_field(axes[1, 1], data.field)
     return fig
@@ -104,9 +101,8 @@ def _draw_networks(ax: Any, data: Distances) -> None:
 def _draw_windows(ax: Any, data: Distances) -> None:
     floor = 1e-8
     for line, layers, marker in zip(data.windows, DEPTHS, "ov^", strict=True):
-        ax.plot(
-            data.short, np.maximum(line, floor), marker=marker, markersize=7, label=f"{layers} layers", clip_on=False
-        )
+        shown = np.maximum(line, floor)
+        ax.plot(data.short, shown, marker=marker, markersize=7, label=f"{layers} layers", clip_on=False)
     ax.set(title="stacked word windows", xlabel="number of tokens n", ylabel="‖∂$y_n$/∂$x_1$‖ / √D")
     ax.set(yscale="log", ylim=(floor, 1e4), xticks=range(0, 41, 8))
     ax.minorticks_off()

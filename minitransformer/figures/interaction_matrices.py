@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minitransformer.attention import Fixed, Local, Pattern, Window
@@ -33,15 +34,14 @@ def data(n: int = 24) -> InteractionMatrices:
     )
 
 
-def squares(ax: object, mask: Array, title: str, kinds: Array | None = None) -> None:
+def squares(ax: Axes, mask: Array, title: str, kinds: Array | None = None) -> None:
     """A mask as squares, in the colours of the kinds if there are several; what is not met stays white."""
     n, m = mask.shape
     shown = np.ma.masked_where(~mask, np.ones(mask.shape) if kinds is None else kinds)
-    ax.imshow(shown, vmin=0, vmax=4, extent=(0.5, m + 0.5, n + 0.5, 0.5))  # type: ignore[attr-defined]
-    ax.set_title(title)  # type: ignore[attr-defined]
-    ax.tick_params(length=0)  # type: ignore[attr-defined]
-    for side in ax.spines.values():  # type: ignore[attr-defined]
-        side.set(visible=True, color="0.6")
+    ax.imshow(shown, vmin=0, vmax=4, extent=(0.5, m + 0.5, n + 0.5, 0.5))
+    ax.set_title(title)
+    ax.tick_params(length=0)
+    ax.spines[:].set(visible=True, color="0.6")
 
 
 def draw(data: InteractionMatrices) -> Figure:

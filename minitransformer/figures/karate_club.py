@@ -41,9 +41,8 @@ def data() -> KarateClub:
     club = karate_club()
     edges = edges_of(club.links, len(club.labels), both_ways=True, loops=True)
     A = np.zeros((edges.nodes, edges.nodes))
-    A[edges.destinations, edges.sources] = next(
-        result["weights"] for _, result in experiments.load("node_classes") if "weights" in result
-    )
+    (result,) = experiments.load("node_classes").where(data="karate club", kind="gat", seed=0)
+    A[edges.destinations, edges.sources] = result["weights"]
     i, j = club.links.T
     return KarateClub(np.array(PLACES), club.links, np.maximum(A[i, j], A[j, i]), club.labels)
 
@@ -53,11 +52,8 @@ def draw(data: KarateClub) -> Figure:
     fig, ax = figure(1, 1, width=11, height=7.2)
     strength = np.clip(data.weights / 0.5, 0.05, 1)
     lines = data.places[data.links]
-    ax.add_collection(
-        LineCollection(
-            list(lines), linewidths=0.6 + 6 * strength, colors=[(0.2, 0.2, 0.2, 0.15 + 0.7 * s) for s in strength]
-        )
-    )
+    greys = [(0.2, 0.2, 0.2, 0.15 + 0.7 * s) for s in strength]
+    ax.add_collection(LineCollection(list(lines), linewidths=0.6 + 6 * strength, colors=greys))
     for label, marker, colour, name in (
         (0, "o", "#20639b", "the instructor's club"),
         (1, "s", "#e8b04a", "the officers' club"),
@@ -65,17 +61,9 @@ def draw(data: KarateClub) -> Figure:
         x, y = data.places[data.labels == label].T
         ax.scatter(x, y, s=760, marker=marker, color=colour, edgecolor="black", linewidth=1.2, zorder=3, label=name)
     for i, (x, y) in enumerate(data.places):
-        ax.text(
-            x,
-            y,
-            str(i),
-            ha="center",
-            va="center",
-            fontsize=18,
-            color="white" if data.labels[i] == 0 else "black",
-            zorder=4,
-            fontweight="bold" if i in (0, 33) else "normal",
-        )
+        ink = "white" if data.labels[i] == 0 else "black"
+        weight = "bold" if i in (0, 33) else "normal"
+        ax.text(x, y, str(i), ha="center", va="center", fontsize=18, color=ink, fontweight=weight, zorder=4)
     ax.set_axis_off()
     ax.margins(0.06)
     ax.legend(loc="lower left", markerscale=0.8)

@@ -27,16 +27,13 @@ class LearnedMixing(NamedTuple):
 
 def data() -> LearnedMixing:
     """From the record."""
-    record = {(trial.kind, trial.seed): result for trial, result in experiments.load("token_mixing")}
-    found = LearnedMixing({})
+    record, found = experiments.load("token_mixing"), {}
     for form in FORMS:
-        layers = record[form, 0]["M"]
-        M = np.zeros((len(layers), CONTEXT, CONTEXT))
-        for k, rows in enumerate(layers):
-            for i, row in enumerate(rows):
-                M[k, i, : i + 1] = row
-        found.M[form] = M
-    return found
+        (result,) = record.where(kind=form, seed=0)
+        found[form] = np.zeros((len(result["M"]), CONTEXT, CONTEXT))
+        for M, rows in zip(found[form], result["M"], strict=True):
+            M[np.tril_indices(CONTEXT)] = np.concatenate(rows)
+    return LearnedMixing(found)
 
 
 def draw(data: LearnedMixing) -> Figure:

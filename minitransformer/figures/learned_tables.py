@@ -26,20 +26,13 @@ class LearnedTables(NamedTuple):
 def data() -> LearnedTables:
     """The real table and the two of the first seed, from the record."""
     record = {(trial.table, trial.seed): result for trial, result in experiments.load("learned_tables")}
-    found = LearnedTables({}, {}, {}, {})
-    real = record[BERT, 0]
-    _add(found, BERT, np.array(real["percent"]) / 100, np.array(real["neighbours"]), np.array(real["lengths"]))
+    real = {name: np.array(numbers) for name, numbers in record[BERT, 0].items()}
+    C, neighbours, lengths = {BERT: real["percent"] / 100}, {BERT: real["neighbours"]}, {BERT: real["lengths"]}
     for name in ("two phases", "long from the start"):
         table = np.array(record[name, 0]["table"])
-        C = cosines(table)
-        _add(found, name, C, np.diagonal(C, 1), np.linalg.norm(table, axis=1))
-    found.marked.update({BERT: 128, "two phases": SHORT, "long from the start": SHORT})
-    return found
-
-
-def _add(to: LearnedTables, name: str, *parts: Array) -> None:
-    for field, part in zip(to[:3], parts, strict=True):
-        field[name] = part
+        C[name], lengths[name] = cosines(table), np.linalg.norm(table, axis=1)
+        neighbours[name] = np.diagonal(C[name], 1)
+    return LearnedTables(C, neighbours, lengths, {BERT: 128, "two phases": SHORT, "long from the start": SHORT})
 
 
 def draw(data: LearnedTables) -> Figure:

@@ -36,11 +36,8 @@ def data() -> LengthExtrapolation:
     record = experiments.load("positions")
 
     def rows(task: str, name: str) -> list[list[float]]:
-        return [
-            [NO_SCORE if score is None else score for score in result["scores"]]
-            for trial, result in record
-            if (trial.task, trial.positions) == (task, name)
-        ]
+        found = [result["scores"] for result in record.where(task=task, positions=name)]
+        return [[NO_SCORE if score is None else score for score in scores] for scores in found]
 
     scores = {task: np.array([rows(task, name) for name in LONGER]) for task in TASKS}
     return LengthExtrapolation(LONGER, {task: LENGTHS[task] for task in TASKS}, scores)

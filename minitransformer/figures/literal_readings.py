@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 
 from minitransformer import errata
 from minitransformer.errata import Erratum
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 MARKERS = {"Borealis II": "o", "Lecture notes": "s", "Aalto": "D", "From GRU to attention": "^", "CS224N": "v"}
+COLOURS = ("#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b")
 SQUARE = {"E31", "E34", "E54"}  # run only where two lengths happen to be equal
 
 
@@ -26,9 +27,8 @@ class LiteralReadings(NamedTuple):
 
 def data(readings: dict[str, errata.Reading] | None = None) -> LiteralReadings:
     """From the readings that are given, or else measured now."""
-    found = {
-        name: reading.error for name, reading in (readings or errata.measure()).items() if reading.error is not None
-    }
+    measured = readings or errata.measure()
+    found = {name: reading.error for name, reading in measured.items() if reading.error is not None}
     rows = sorted((row for row in errata.load() if row.id in found), key=lambda row: -found[row.id])
     return LiteralReadings(tuple(rows), np.array([found[row.id] for row in rows]))
 
@@ -43,32 +43,19 @@ def draw(data: LiteralReadings) -> Figure:
     ax.hlines(places, 0.1, 13, color="0.88", linewidth=1.5)  # to follow from a name to its mark: no lengths
     ax.axvline(1, color="0.3", linewidth=2, linestyle="--")
     ax.text(1.12, 15.5, "as far off as\nan answer of zeros", va="center", backgroundcolor="white")
-    for colour, (source, marker) in zip(
-        ("#20639b", "#c8553d", "#3b8554", "#8a5a9e", "#b8860b"), MARKERS.items(), strict=True
-    ):
-        mine = [k for k, row in enumerate(data.rows) if row.source == source]
-        ax.plot([], [], marker, color=colour, markersize=11, label=source)
-        for k in mine:
-            face = "white" if data.rows[k].id in SQUARE else colour
-            ax.plot(data.errors[k], k, marker, color=colour, markersize=11, markerfacecolor=face, markeredgewidth=2)
-    ax.plot(
-        [], [], "o", color="0.3", markersize=11, markerfacecolor="white", markeredgewidth=2, label="two equal lengths"
-    )
+    rim = {"markersize": 11, "markeredgewidth": 2}
+    for k, (source, marker) in enumerate(MARKERS.items()):
+        ax.plot([], [], marker, color=COLOURS[k], markersize=11, label=source)
+        for place, row in enumerate(data.rows):
+            if row.source == source:
+                face = "white" if row.id in SQUARE else COLOURS[k]
+                ax.plot(data.errors[place], place, marker, color=COLOURS[k], markerfacecolor=face, **rim)
+    ax.plot([], [], "o", color="0.3", markerfacecolor="white", label="two equal lengths", **rim)
     ax.set(xscale="log", xlim=(0.1, 13), ylim=(len(places) - 0.4, -0.6), xlabel="‖printed − meant‖ / ‖meant‖")
-    ax.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
-    ax.minorticks_off()
+    plain_ticks(ax, x=[0.1, 0.3, 1, 3, 10])
     ax.set_yticks(places, [f"{row.id}  {row.name}" for row in data.rows])
     ax.tick_params(axis="y", length=0)
-    ax.legend(
-        loc="lower right",
-        bbox_to_anchor=(1.0, -0.01),
-        labelspacing=0.25,
-        borderpad=0.1,
-        handlelength=0.8,
-        handletextpad=0.3,
-        frameon=True,
-        facecolor="white",
-        edgecolor="white",
-        framealpha=1,
-    )
+    narrow = {"labelspacing": 0.25, "borderpad": 0.1, "handlelength": 0.8, "handletextpad": 0.3}
+    frame = {"frameon": True, "facecolor": "white", "edgecolor": "white", "framealpha": 1}
+    ax.legend(loc="lower right", bbox_to_anchor=(1.0, -0.01), **narrow, **frame)
     return fig

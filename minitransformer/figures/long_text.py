@@ -38,7 +38,7 @@ def data() -> LongText:
     record = experiments.load("long_text")
     losses, looks, bits = {}, {}, {}
     for attention in (*ATTENTIONS, *MIXED):
-        mine = [result for trial, result in record if trial.attention == attention]
+        mine = record.where(attention=attention)
         losses[attention] = np.array([result["losses"] for result in mine])
         looks[attention] = np.array([[look for _, look in result["looks"]] for result in mine])
         bits[attention] = np.array([result["bits"] for result in mine])

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention.selected.chosen import block_means, largest
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 KEYS, READ, HEIGHT = 4096, 512, 8.0  # an eighth of the keys is read; the needle's score, the others' is normal
@@ -57,7 +57,6 @@ def draw(data: LostNeedle) -> Figure:
     ax.plot(data.sizes, data.found, "ko", markersize=10, label="3000 draws each")
     ax.axhline(READ / KEYS, color="0.3", linewidth=1.5, linestyle=":", label="a blind choice")
     ax.set(xscale="log", xlabel="keys of a block, $B$", ylabel="needle found", ylim=(0, 1.05))
-    ax.set_xticks(data.sizes, [str(size) for size in data.sizes])
-    ax.minorticks_off()
+    plain_ticks(ax, x=data.sizes)
     ax.legend()
     return fig

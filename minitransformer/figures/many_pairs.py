@@ -32,7 +32,7 @@ def data() -> ManyPairs:
     record = experiments.load("many_pairs")
 
     def of(attention: str, ending: str) -> Array:
-        mine = [result for trial, result in record if trial.attention == attention]
+        mine = record.where(attention=attention)
         return np.array([[result[f"{pairs} pairs{ending}"] for pairs in PAIRS] for result in mine])
 
     parts = ({name: of(name, ending) for name in ATTENTIONS} for ending in ("", *(f", {kind}" for kind in KINDS)))

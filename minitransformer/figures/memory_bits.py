@@ -20,11 +20,9 @@ class MemoryBits(NamedTuple):
 
 def data() -> MemoryBits:
     """By the memory in training."""
-    record = list(experiments.load("segment_memory"))
-    trained = dict.fromkeys(trial.memory for trial, _ in record)
-    return MemoryBits(
-        JUDGED, {M: np.array([result["bits"] for trial, result in record if trial.memory == M]) for M in trained}
-    )
+    record = experiments.load("segment_memory")
+    trained = dict.fromkeys(trial.memory for trial in record.trials)
+    return MemoryBits(JUDGED, {M: np.array([result["bits"] for result in record.where(memory=M)]) for M in trained})
 
 
 def draw(data: MemoryBits) -> Figure:
@@ -34,9 +32,8 @@ def draw(data: MemoryBits) -> Figure:
     for M, bits in data.bits.items():
         mean = bits.mean(0)
         spread = np.abs(np.stack([bits.min(0), bits.max(0)]) - mean)
-        ax.errorbar(
-            places, mean, spread, marker="o", capsize=4, label=f"trained with M = {M}" if M else "trained without"
-        )
+        name = f"trained with M = {M}" if M else "trained without"
+        ax.errorbar(places, mean, spread, marker="o", capsize=4, label=name)
     ax.set(xticks=places, xticklabels=data.judged, xlabel="memory in evaluation, bytes", ylabel="bits per byte")
     ax.legend()
     return fig

@@ -56,9 +56,8 @@ def draw(data: MemoryPaths) -> Figure:
     fig, axes = figure(1, 2, width=12, height=5.9)
     for ax, rules, top, title in zip(axes, ((0, 1), (2, 3)), (5.0, 1.8), TITLES, strict=True):
         x, y = np.meshgrid(np.linspace(-0.1 * top, top, 120), np.linspace(-0.1 * top, 0.9 * top, 120))
-        ax.contour(
-            x, y, loss(np.stack([x, y], -1)), levels=[0.01, 0.1, 0.5, 1.5, 4, 8, 16], colors="0.8", linewidths=1.2
-        )
+        levels = [0.01, 0.1, 0.5, 1.5, 4, 8, 16]
+        ax.contour(x, y, loss(np.stack([x, y], -1)), levels=levels, colors="0.8", linewidths=1.2)
         for k, v in zip(KEYS, VALUES[:, 0], strict=True):
             ax.axline(tuple(k * v), tuple(k * v + [-k[1], k[0]]), color="0.5", linewidth=1.2, linestyle="-")
         for rule in rules:

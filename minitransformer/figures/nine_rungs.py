@@ -214,7 +214,8 @@ class _Sketch(NamedTuple):
         self.line(self.at("x", j), self.at("c", j), colour, 1.8)
         self.node(self.at("x", j), colour, read, "s")
         if self.rung.asks == "query":
-            self.faces(self.at("c", j), "qkv" if j == ROW else "kv", NEW if "asks" in self.new else colour)
+            letters = "qkv" if j == ROW else "kv"  # a key and a value everywhere, and a query in the row that is drawn
+            self.box(self.at("c", j), 0.16 * len(letters) + 0.1, letters, NEW if "asks" in self.new else colour)
         else:
             self.node(self.at("c", j), colour, read)
         if self.rung.positions:
@@ -262,10 +263,6 @@ class _Sketch(NamedTuple):
         face, edge = (colour, "white") if filled else ("white", colour)
         size -= 0 if filled else 1.6
         self.ax.plot(*at, shape, markersize=size, color=face, markeredgecolor=edge, markeredgewidth=1.6, zorder=4)
-
-    def faces(self, at: Array, letters: str, colour: str) -> None:
-        """A candidate from rung 5 on: a key and a value everywhere, and a query in the row that is drawn."""
-        self.box(at, 0.16 * len(letters) + 0.1, letters, colour)
 
     def network(self) -> None:
         row, colour = self.at("y", ROW), self.colour("network")

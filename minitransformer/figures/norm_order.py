@@ -42,12 +42,10 @@ def draw(data: NormOrder) -> Figure:
     for values, label in ((data.pre, "pre-norm:  X + F(LN(X))"), (data.post, "post-norm:  LN(X + F(X))")):
         (line,) = ax.plot(blocks, np.median(values, 0), label=label)
         ax.fill_between(blocks, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
-    ax.set(
-        yscale="log", xlabel="block (1 = next to the input)", ylabel="gradient norm\n÷ that of block 24", ylim=(0.2, 11)
-    )
+    ax.set(xlabel="block (1 = next to the input)", xticks=[1, 6, 12, 18, 24])
+    ax.set(yscale="log", ylim=(0.2, 11), ylabel="gradient norm\n÷ that of block 24")
     ax.set_yticks([0.25, 0.5, 1, 2, 4, 8], ["¼", "½", "1", "2", "4", "8"])
     ax.minorticks_off()
-    ax.set_xticks([1, 6, 12, 18, 24])
     ax.axhline(1, color="0.7", linewidth=0.8, linestyle="-", zorder=0)
     ax.legend()
     return fig

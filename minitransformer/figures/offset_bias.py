@@ -34,11 +34,7 @@ def data() -> OffsetBias:
     """With λ = 1/16 for ALiBi, and numbers that make the curves easy to tell apart."""
     both, behind = np.arange(-FAR, FAR + 1), np.arange(-FAR, 1)
     t = -behind
-    curves = {
-        "ALiBi, $λ = 1/16$": -t / 16,
-        "KERPLE, $−\\ln(1 + t)$": -np.log1p(t),
-        "KERPLE, $−t^{1/4}$": -(t**0.25),
-    }
+    curves = {"ALiBi, $λ = 1/16$": -t / 16, "KERPLE, $−\\ln(1 + t)$": -np.log1p(t), "KERPLE, $−t^{1/4}$": -(t**0.25)}
     z, _ = relative_distance(np.ones(1), np.full(1, float(THRESHOLD)), max(QUERIES) + 1, max(QUERIES) + 1)
     for i in QUERIES:
         row = -4 * z[i, max(i - FAR, 0) : i + 1]

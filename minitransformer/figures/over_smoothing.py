@@ -48,8 +48,7 @@ def data() -> OverSmoothing:
             found.append(spread(X))
             X = step(X)
         curves.append(np.array(found) / found[0])
-    gap = Graph(edges.mask).spectral_gap()
-    return OverSmoothing(*curves, 1 - gap)
+    return OverSmoothing(*curves, 1 - Graph(edges.mask).spectral_gap())
 
 
 def draw(data: OverSmoothing) -> Figure:
@@ -59,17 +58,9 @@ def draw(data: OverSmoothing) -> Figure:
     ax.plot(L, data.kept, linestyle="-.", color="#3b8554", label="half average, half the row itself")
     ax.plot(L, data.attention, linestyle="--", color="#c8553d", label="graph attention, not trained")
     ax.plot(L, data.average, linestyle="-", color="#20639b", label="average $N^{-1} M$")
-    ax.plot(
-        L[16:],
-        data.average[16] / 2 * data.second ** (L[16:] - 16.0),
-        linestyle=":",
-        color="#222222",
-        label="slope $|\\lambda_2|^L$",
-    )
-    ax.set_yscale("log")
-    ax.set_xlabel("layers $L$")
-    ax.set_ylabel("what is left of it")
+    slope = data.average[16] / 2 * data.second ** (L[16:] - 16.0)
+    ax.plot(L[16:], slope, linestyle=":", color="#222222", label="slope $|\\lambda_2|^L$")
+    ax.set(yscale="log", ylim=(5e-5, 60), xlabel="layers $L$", ylabel="what is left of it")
     ax.set_title("how far rows are from their mean")
-    ax.set_ylim(5e-5, 60)
     ax.legend(loc="upper right")
     return fig

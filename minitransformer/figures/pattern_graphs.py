@@ -46,11 +46,7 @@ def draw(data: PatternGraphs) -> Figure:
         ax.set_xscale("log", base=2)
         ax.set_xlabel("tokens $n$")
     left.set_yscale("log", base=2)
-    right.set_yscale("log")
-    left.set_title("mean distance")
-    right.set_title("spectral gap")
-    left.set_ylabel("edges")
-    right.set_ylabel("$1 - |\\lambda_2|$")
-    left.set_ylim(top=48)  # room for the names
+    left.set(title="mean distance", ylabel="edges", ylim=(None, 48))  # room for the names
+    right.set(title="spectral gap", ylabel="$1 - |\\lambda_2|$", yscale="log")
     left.legend()
     return fig

@@ -55,10 +55,9 @@ def draw(data: Pondering) -> Figure:
     left.imshow(arrived, cmap="Blues", vmin=0, vmax=1.6, aspect="auto")
     for t, i in np.ndindex(longest, n):
         left.text(i, t, str(data.places[t, i]), ha="center", va="center")
-    left.set(xlabel="token $i$", ylabel="step $t$", xticks=range(n), yticks=range(longest))
-    left.set_yticklabels(range(1, longest + 1))
-    left.set_title("where it stands")
+    left.set(xlabel="token $i$", xticks=range(n), title="where it stands")
+    left.set(ylabel="step $t$", yticks=range(longest), yticklabels=range(1, longest + 1))
     right.bar(range(n), data.N, color="#20639b")
-    right.set(xlabel="token $i$", ylabel="steps $N_i$", xticks=range(n), yticks=range(longest + 1))
-    right.set_title("how long it thinks")
+    right.set(xlabel="token $i$", xticks=range(n), title="how long it thinks")
+    right.set(ylabel="steps $N_i$", yticks=range(longest + 1))
     return fig

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.measurements.low_rank import predicted_error, projected_errors, random_attention, rows_needed
 from minitransformer.typing import Array
 
@@ -48,7 +48,6 @@ def draw(data: ProjectionError) -> Figure:
     ax.axvline(data.n, color="0.7", linewidth=1, linestyle="-", zorder=0)
     ax.set(xscale="log", yscale="log", xlabel="rows $k$ of $R$", ylabel="relative error")
     ax.set_xticks([8, 32, 128, 512, 2048], ["8", "32", "128", "512 = n", "2048"])
-    ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
-    ax.minorticks_off()
+    plain_ticks(ax, y=[0.1, 1, 10])
     ax.legend(loc="upper right")
     return fig

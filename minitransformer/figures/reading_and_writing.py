@@ -1,6 +1,5 @@
 """Seconds to read a text, and to write one more token behind it, against its length, on record."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,21 +29,13 @@ def data() -> ReadingAndWriting:
     """What is on record."""
     record = experiments.load("reading_and_writing")
     lengths = sorted({trial.length for trial, _ in record})
+    rounds = {name: [record.where(attention=name, length=n) for n in lengths] for name in ATTENTIONS}
 
-    def best(of: Callable[[dict[str, Any]], float]) -> dict[str, Array]:
-        def shortest(name: str, n: int) -> float:
-            return min(of(result) for trial, result in record if (trial.attention, trial.length) == (name, n))
+    def best(what: str, of: Any = min) -> dict[str, Array]:
+        return {name: np.array([of(r[what] for r in each) for each in some]) for name, some in rounds.items()}
 
-        return {name: np.array([shortest(name, n) for n in lengths]) for name in ATTENTIONS}
-
-    return ReadingAndWriting(
-        lengths,
-        best(lambda result: result["seconds"]),
-        best(lambda result: result["MB"]),
-        best(lambda result: 1 / result["written per second"]),
-        best(lambda result: result["state"]),
-        record.made_on,
-    )
+    writing = {name: 1 / rates for name, rates in best("written per second", max).items()}
+    return ReadingAndWriting(lengths, best("seconds"), best("MB"), writing, best("state"), record.made_on)
 
 
 def draw(data: ReadingAndWriting) -> Figure:

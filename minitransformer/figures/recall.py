@@ -1,5 +1,6 @@
 """How wrong is what a memory answers, by the number of pairs in it? For keys at random, and for keys with a common part."""
 
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -36,9 +37,7 @@ def memories(K: Array, V: Array) -> dict[str, Array]:
 def data() -> Recall:
     """Twenty draws of each."""
     error = {kind: np.zeros((len(RULES), len(PAIRS))) for kind in COMMON}
-    for (kind, common), (place, m), seed in (
-        (c, p, s) for c in COMMON.items() for p in enumerate(PAIRS) for s in range(SEEDS)
-    ):
+    for (kind, common), (place, m), seed in product(COMMON.items(), enumerate(PAIRS), range(SEEDS)):
         rng = np.random.default_rng([seed, m])
         mean = unit(rng.standard_normal(WIDTH))
         K = unit(rng.standard_normal((m, WIDTH)) / np.sqrt(WIDTH) + common * mean)

@@ -37,8 +37,8 @@ def draw(data: RingWork) -> Figure:
         ax.imshow(pairs, cmap="Blues", vmin=0, vmax=1.2 * most)
         for (t, r), count in np.ndenumerate(pairs):
             ax.text(r, t, str(count), ha="center", va="center", color="white" if count > 0.7 * most else "black")
-        ax.set(xticks=range(len(pairs)), yticks=range(len(pairs)), xlabel="worker $k$")
-        ax.set_title(f"{name}: {data.efficiency[name]:.0%}")
+        ax.set(xlabel="worker $k$", title=f"{name}: {data.efficiency[name]:.0%}")
+        ax.set(xticks=range(len(pairs)), yticks=range(len(pairs)))
         ax.spines[["top", "right"]].set_visible(True)
     for ax in axes[:, 0]:
         ax.set_ylabel("step $t$")
@@ -50,8 +50,6 @@ def draw(data: RingWork) -> Figure:
         last.barh(row, pairs.mean(1).sum(), height=0.7, color="#20639b")
         last.text(6, row, name, va="center", color="white")
         last.text(long + 6, row, str(long), va="center")
-    last.set(
-        title="how long it takes", xlabel="pairs, one after another", xlim=(0, 290), xticks=(0, 100, 200), yticks=()
-    )
-    last.set_ylim(2.6, -0.6)
+    last.set(title="how long it takes", ylim=(2.6, -0.6), yticks=())
+    last.set(xlabel="pairs, one after another", xlim=(0, 290), xticks=(0, 100, 200))
     return fig

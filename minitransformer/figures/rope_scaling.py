@@ -26,10 +26,8 @@ class RopeScaling(NamedTuple):
 def data() -> RopeScaling:
     """Turns from the definitions, bits from the record."""
     lengths = LENGTHS["text"]
-    turns = {
-        name: RoPE(WIDTH, scaling=scaling).angles(lengths[-1])[0][-1] / (2 * np.pi)
-        for name, scaling in SCALINGS.items()
-    }
+    angles = {name: RoPE(WIDTH, scaling=scaling).angles(lengths[-1])[0] for name, scaling in SCALINGS.items()}
+    turns = {name: of[-1] / (2 * np.pi) for name, of in angles.items()}
     results = experiments.load("rope_scaling").results
     return RopeScaling(turns, lengths, {name: np.array([result[name] for result in results]) for name in SCALINGS})
 
@@ -49,9 +47,8 @@ def draw(data: RopeScaling) -> Figure:
     above.set(xlim=(-0.1, pairs[-1] + 0.1))
     above.legend(loc="upper right", borderaxespad=0, labelspacing=0.3)
     places = np.arange(len(data.bits))
-    for k, (n, colour, marker) in enumerate(
-        zip(data.lengths, ("#7fa8cb", "#20639b", "#0b2740"), ("o", "s", "D"), strict=True)
-    ):
+    colours = ("#7fa8cb", "#20639b", "#0b2740")
+    for k, (n, colour, marker) in enumerate(zip(data.lengths, colours, "osD", strict=True)):
         bits, y = np.array([row[:, k] for row in data.bits.values()]), places + 0.25 * (k - 1)
         below.plot(bits.mean(1), y, marker, color=colour, markersize=10, linestyle="none", label=f"n = {n}")
         below.hlines(y, bits.min(1), bits.max(1), color=colour, linewidth=2.5)

@@ -35,17 +35,12 @@ def draw(data: Rotation) -> Figure:
     circle = np.linspace(0, 2 * np.pi, 200)
     for ax, (i, j), turned, score in zip(axes, PLACES, data.turned, data.scores, strict=True):
         ax.plot(np.cos(circle), np.sin(circle), color="#cccccc", linewidth=1, linestyle="-")
-        for name, place, word, arrow, colour in zip(
-            "qk", (i, j), data.words, turned, ("#20639b", "#c8553d"), strict=True
-        ):
+        colours = ("#20639b", "#c8553d")
+        for name, place, word, arrow, colour in zip("qk", (i, j), data.words, turned, colours, strict=True):
             ax.plot(*np.stack([0 * word, word], -1), color=colour, linestyle="--", linewidth=2)
             ax.text(*1.14 * word, f"${name}$", color=colour, ha="center", va="center")
-            ax.annotate(
-                "",
-                arrow,
-                (0, 0),
-                arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 4, "shrinkA": 0, "shrinkB": 0},
-            )
+            style = {"arrowstyle": "-|>", "color": colour, "lw": 4, "shrinkA": 0, "shrinkB": 0}
+            ax.annotate("", arrow, (0, 0), arrowprops=style)
             ax.text(*1.2 * arrow, f"$R_{place}{name}$", color=colour, ha="center", va="center")
         first, last = np.arctan2(*turned.T[::-1])
         between = np.linspace(first, last, 50)

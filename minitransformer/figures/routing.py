@@ -24,10 +24,10 @@ class Routing(NamedTuple):
 
 def data() -> Routing:
     """The capsules of three rounds and seed 0, on held-out images."""
-    (kept,) = [r["kept"] for trial, r in experiments.load("capsules") if (trial.model, trial.seed) == ("3 rounds", 0)]
+    (result,) = experiments.load("capsules").where(model="3 rounds", seed=0)
     _, judged = digits()
     images = {digit: judged.images[np.flatnonzero(judged.labels == digit)[0]] for digit in KEPT}
-    return Routing(images, {digit: np.array(C) for digit, C in zip(KEPT, kept, strict=True)})
+    return Routing(images, {digit: np.array(C) for digit, C in zip(KEPT, result["kept"], strict=True)})
 
 
 def draw(data: Routing) -> Figure:

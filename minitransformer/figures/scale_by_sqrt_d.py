@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.attention import scores
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.functional import softmax
 from minitransformer.typing import Array
 
@@ -51,8 +51,7 @@ def draw(data: Scales) -> Figure:
         for line, marker in zip(lines, "so^", strict=True):
             ax.plot(data.d, line, marker=marker, markersize=9)
         ax.set(xscale="log", yscale="log", xlabel="width $d$")
-        ax.set_xticks(data.d, data.d)
-        ax.minorticks_off()
+        plain_ticks(ax, x=data.d)
     left.set(title="largest weight of a row", ylabel="mean of 500 rows", ylim=(0.012, 1.3))
     left.set_yticks([1 / data.keys, 0.1, 0.5, 1], [f"1/{data.keys}", "0.1", "0.5", "1"])
     right.set(title="gradient through softmax", ylabel="‖∂A/∂S‖, median row")

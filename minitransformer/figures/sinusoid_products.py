@@ -42,21 +42,14 @@ def draw(data: SinusoidProducts) -> Figure:
     """Left: the Gram matrix. Right: one of its rows for each width, with a dot where it stops falling."""
     fig, (left, right) = figure(1, 2, width=13, height=6, width_ratios=(1, 1.2))
     image = left.imshow(data.gram)
-    left.set(
-        xlabel="position $j$", ylabel="position $i$", title=rf"$\langle\pi_i, \pi_j\rangle$ for $D = {data.width}$"
-    )
-    left.set(xticks=(0, 50, 100), yticks=(0, 50, 100))
+    left.set(title=rf"$\langle\pi_i, \pi_j\rangle$ for $D = {data.width}$")
+    left.set(xlabel="position $j$", ylabel="position $i$", xticks=(0, 50, 100), yticks=(0, 50, 100))
     fig.colorbar(image, ax=left, shrink=0.8, pad=0.03, ticks=(0, 40, 80, 120))
     shades = ("#b9cfe2", "#7fa8cb", "#20639b", "#15466e", "#0a2238")
     for width, line, until, shade in zip(data.widths, data.profiles, data.falls_until, shades, strict=True):
         right.plot(line, "-", color=shade, label=f"{width}: until {until}")
         right.plot(until, line[until], "o", color="#c8553d", markersize=9)
-    right.set(
-        xlabel="distance $|i - j|$",
-        title=r"$\langle\pi_i, \pi_j\rangle\;/\;(D/2)$",
-        ylim=(0, 1.02),
-        xlim=(0, 127),
-        xticks=(0, 50, 100),
-    )
+    right.set(title=r"$\langle\pi_i, \pi_j\rangle\;/\;(D/2)$", ylim=(0, 1.02))
+    right.set(xlabel="distance $|i - j|$", xlim=(0, 127), xticks=(0, 50, 100))
     right.legend(title="$D$ and where it falls", borderaxespad=0, labelspacing=0.3)
     return fig

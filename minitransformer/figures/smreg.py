@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.measurements.random_features import smreg, softmax_kernel
 from minitransformer.typing import Array
 
@@ -38,7 +38,6 @@ def draw(data: Smreg) -> Figure:
     for (square, ratio), marker in zip(data.ratios.items(), "o^s", strict=True):
         ax.plot(data.d, ratio, marker=marker, label=f"$\\|a + b\\|^2 = {square}$")
     ax.set(xscale="log", ylim=(0, 1.05), xlabel="dimension $d$", ylabel="SMREG / exp ⟨a, b⟩")
-    ax.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"])
-    ax.minorticks_off()
+    plain_ticks(ax, x=[1, 4, 16, 64, 256, 1024])
     ax.legend(loc="lower right")
     return fig

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
+from minitransformer.experiments.spans import PENALTIES
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
@@ -21,15 +22,10 @@ class SpanPenalty(NamedTuple):
 
 def data() -> SpanPenalty:
     """Spans and bits from the record, by penalty."""
-    found: dict[float | None, list[dict]] = {}
-    for trial, result in experiments.load("spans"):
-        found.setdefault(trial.penalty, []).append(result)
-    dense = np.array([result["bits"] for result in found.pop(None)])
-    penalties = tuple(float(penalty) for penalty in found if penalty is not None)
-    spans = np.array([[result["spans"] for result in runs] for runs in found.values()])
-    return SpanPenalty(
-        penalties, dense, spans, np.array([[result["bits"] for result in runs] for runs in found.values()])
-    )
+    record = experiments.load("spans")
+    dense, *others = (record.where(penalty=penalty) for penalty in (None, *PENALTIES))
+    spans, bits = (np.array([[result[what] for result in runs] for runs in others]) for what in ("spans", "bits"))
+    return SpanPenalty(PENALTIES, np.array([result["bits"] for result in dense]), spans, bits)
 
 
 def draw(data: SpanPenalty) -> Figure:
@@ -38,10 +34,8 @@ def draw(data: SpanPenalty) -> Figure:
     places = np.arange(len(data.penalties))
     layers = data.spans.shape[2]
     for layer in range(layers):
-        z = data.spans[:, :, layer].reshape(len(places), -1)
-        left.plot(
-            places + 0.14 * (layer - (layers - 1) / 2), z, "osD"[layer], color=f"C{layer}", markersize=6, alpha=0.6
-        )
+        z, beside = data.spans[:, :, layer].reshape(len(places), -1), places + 0.14 * (layer - (layers - 1) / 2)
+        left.plot(beside, z, "osD"[layer], color=f"C{layer}", markersize=6, alpha=0.6)
         left.plot([], [], "osD"[layer], color=f"C{layer}", label=f"layer {layer + 1}")
     left.plot(places, data.spans.mean((1, 2, 3)), color="0.2", label="mean")
     right.axhspan(data.dense.min(), data.dense.max(), color="0.85", label="dense")

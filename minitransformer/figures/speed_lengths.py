@@ -24,21 +24,17 @@ def draw(data: Speed) -> Figure:
         ms = 1e3 * np.median(data.seconds[name], 1)
         (line,) = time.plot(data.n[: len(ms)], ms, **style)
         told = {"color": line.get_color(), "va": "center", "linespacing": 1.1}
-        short = label.removesuffix(" attention")
-        if name == "definition":  # which ends in the middle
-            time.text(data.n[0], 60, short.replace(", ", ",\n"), **told)
-        else:
-            time.text(1.3 * data.n[-1], ms[-1] * APART.get(name, 1), short.replace(", ", ",\n"), **told)
+        short, end = label.removesuffix(" attention").replace(", ", ",\n"), 1.3 * data.n[-1]
+        middle = (data.n[0], 60) if name == "definition" else None  # where its lines end
+        time.text(*(middle or (end, ms[-1] * APART.get(name, 1))), short, **told)
         if name in (*SAME, "copy"):  # a copy has no way back
             continue
         MiB = data.bytes[name] / 2**20
         memory.plot(data.n[: len(MiB)], MiB, linestyle=line.get_linestyle(), **style | {"color": line.get_color()})
-        if name == "definition":
-            memory.text(data.n[0], 60, short.replace(", ", ",\n"), **told)
-        elif name == "dense":
-            memory.text(1.3 * data.n[-1], 1.15 * MiB[-1], "dense,\nwindow,\nBigBird", **told | {"va": "top"})
+        if name == "dense":
+            memory.text(end, 1.15 * MiB[-1], "dense,\nwindow,\nBigBird", **told | {"va": "top"})
         else:
-            memory.text(1.3 * data.n[-1], MiB[-1], short, **told)
+            memory.text(*(middle or (end, MiB[-1])), short, **told)
     dense = np.log(np.median(data.seconds["dense"], 1))
     for name in ("window", "bigbird", "kernel"):
         where = np.median(data.crossovers(name))

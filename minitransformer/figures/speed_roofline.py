@@ -24,15 +24,8 @@ def draw(data: Speed) -> Figure:
         ax.plot(where, rate, "s" if stairs()[name].all_cores else "o", color="#20639b", markersize=12)
         offset = (14, 0) if name != SHOWN[0] else (6, -24)
         ax.annotate(name, (where, rate), offset, textcoords="offset points", va="center")
-    arrow = {
-        "arrowstyle": "-|>",
-        "color": "#c8553d",
-        "linewidth": 2.6,
-        "shrinkA": 12,
-        "shrinkB": 10,
-        "mutation_scale": 22,
-    }
-    ax.annotate("", points[SHOWN[1]], points[SHOWN[0]], arrowprops=arrow)
+    style = {"color": "#c8553d", "linewidth": 2.6, "shrinkA": 12, "shrinkB": 10, "mutation_scale": 22}
+    ax.annotate("", points[SHOWN[1]], points[SHOWN[0]], arrowprops={"arrowstyle": "-|>", **style})
     ax.set(xscale="log", yscale="log", xlim=(x[0], x[-1]), ylim=(points[SHOWN[0]][1] / 4, 1.6 * data.peak[many]))
     ax.set_xticks([1, 10, 100, 1000, 10_000], ["1", "10", "100", "1,000", "10,000"])
     ax.set_yticks([10, 100], ["10", "100"])

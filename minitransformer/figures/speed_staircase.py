@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer.figures.speed import Speed, data, stairs
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 
 __all__ = ["data", "digits", "draw", "times"]
 
@@ -29,9 +29,8 @@ def draw(data: Speed) -> Figure:
     ax.set_ylim(len(rates) - 0.4, -1.5)
     ax.tick_params(axis="y", length=0)
     ax.set(xscale="log", xlabel="GFLOP/s", xlim=(rates.min() / 2, 9000 * most))
-    ax.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
+    plain_ticks(ax, x=[0.01, 0.1, 1, 10, 100])
     ax.xaxis.set_label_coords(0.25, -0.09)
-    ax.minorticks_off()
     ax.spines["left"].set_visible(False)
     ax.spines["bottom"].set_bounds(rates.min() / 2, most)
     return fig

@@ -19,9 +19,8 @@ class StaticAndDynamic(NamedTuple):
 
 def data() -> StaticAndDynamic:
     """From the record: of the first seed, in one dictionary that neither has seen."""
-    found = {
-        trial.kind: result["weights"] for trial, result in experiments.load("dictionary_lookup") if "weights" in result
-    }
+    record = experiments.load("dictionary_lookup")
+    found = {trial.kind: result["weights"] for trial, result in record if "weights" in result}
     return StaticAndDynamic(np.array(found["gat"]), np.array(found["gatv2"]))
 
 
@@ -30,10 +29,7 @@ def draw(data: StaticAndDynamic) -> Figure:
     fig, axes = figure(1, 2, width=11.5, height=5.8)
     for ax, A, title in zip(axes, data, ("GAT: one order for all", "GATv2: an order of one's own"), strict=True):
         image = ax.imshow(A, cmap=WEIGHTS, vmin=0, vmax=1)
-        ax.set_title(title)
-        ax.set_xlabel("key $j$")
-        ax.set_xticks(range(len(A)))
-        ax.set_yticks(range(len(A)))
+        ax.set(title=title, xlabel="key $j$", xticks=range(len(A)), yticks=range(len(A)))
         ax.spines[["top", "right"]].set_visible(True)
     axes[0].set_ylabel("query $i$")
     fig.colorbar(image, ax=axes, shrink=0.8, label="$A_{ij}$")

@@ -75,6 +75,14 @@ def outer_labels(axes: Any, x: str, y: str) -> None:
         ax.set_xlabel(x)
 
 
+def plain_ticks(ax: Any, *, x: Any = None, y: Any = None) -> None:
+    """Ticks of logarithmic axes at these numbers alone, which stand there in digits, and not as powers of ten."""
+    for axis, numbers in ((ax.xaxis, x), (ax.yaxis, y)):
+        if numbers is not None:
+            axis.set_ticks(numbers, labels=[f"{number:g}" for number in numbers])
+    ax.minorticks_off()
+
+
 def _told_by(caller: FrameType) -> str:
     """The docstrings of the module and of the function that draws, in one line: the subject, and where to look for what."""
     if caller.f_globals.get("__name__") == "__main__":  # a notebook: its docstring is IPython's

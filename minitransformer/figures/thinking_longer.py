@@ -20,11 +20,11 @@ class ThinkingLonger(NamedTuple):
 
 def data() -> ThinkingLonger:
     """Steps and answers from the record, by price."""
-    record = list(experiments.load("thinking_longer"))
+    record = experiments.load("thinking_longer")
     prices = dict.fromkeys(trial.ponder for trial, _ in record)
 
     def of(what: str, price: float) -> Array:
-        return np.array([result[what] for trial, result in record if trial.ponder == price], float)
+        return np.array([result[what] for result in record.where(ponder=price)], float)
 
     return ThinkingLonger(*({price: of(what, price) for price in prices} for what in ("steps", "right")))
 
@@ -33,14 +33,10 @@ def draw(data: ThinkingLonger) -> Figure:
     """Left steps, right the share of right answers; a line for each training."""
     fig, axes = figure(1, 2, width=12, height=5)
     for ax, values, label in zip(axes, data, ("steps", "right answers"), strict=True):
-        for (price, found), color, line in zip(
-            values.items(), ("C0", "C1", "C2", "0.5"), ("-", "--", "-.", ":"), strict=True
-        ):
-            name = f"λ = {price}" if price > 0 else "all steps" if price == 0 else f"{STEPS} blocks"
+        for found, color, line in zip(values.values(), ("C0", "C1", "C2", "0.5"), ("-", "--", "-.", ":"), strict=True):
             for seed, marker in zip(found, "os^", strict=True):
                 hard = ~np.isnan(seed)
-                ax.plot(np.flatnonzero(hard), seed[hard], color=color, linestyle=line, marker=marker, label=name)
-                name = None
+                ax.plot(np.flatnonzero(hard), seed[hard], color=color, linestyle=line, marker=marker)
         ax.set(xlabel="moves to the end", ylabel=label)
     axes[0].set_ylim(1.1, 8.3)
     for x, y, name, color in (

@@ -17,6 +17,7 @@ from minitransformer.figures.block_diagram import arrow
 from minitransformer.figures.length_extrapolation import LengthExtrapolation
 from minitransformer.figures.style import figure
 from minitransformer.figures.which_position import WhichPosition
+from minitransformer.measurements.position_facts import runs
 from minitransformer.models import BERT, LanguageModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION
 
@@ -127,21 +128,12 @@ def leaves(readers: WhichPosition, lengths: LengthExtrapolation) -> list[Leaf]:
 
 
 def _is_taken(name: str) -> bool:
-    try:
-        LanguageModel(context=8, width=16, depth=1, heads=2, attention="linear", positions=name)
-    except ValueError:
-        return False
-    return True
+    return runs(lambda: LanguageModel(context=8, width=16, depth=1, heads=2, attention="linear", positions=name))
 
 
 def _ends(name: str) -> bool:
     model = LanguageModel(context=8, width=16, depth=1, heads=2, positions=name)
-    params = model.init(np.random.default_rng(0))
-    try:
-        model(params, np.arange(9))
-    except ValueError:
-        return True
-    return False
+    return not runs(model, model.init(np.random.default_rng(0)), np.arange(9))
 
 
 def _blind() -> float:

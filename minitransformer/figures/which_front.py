@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.experiments.table import BOTH, table
 from minitransformer.experiments.which_cost import LENGTHS
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.typing import Array
 
 SHOWN = (LENGTHS[0], LENGTHS[-1])
@@ -70,9 +70,8 @@ def draw(data: WhichFront) -> Figure:
             k = index["softmax"]
             ax.plot(front.times[k], front.quality[k], "s", color="#c8553d", markersize=12, linestyle="", label="dense")
         steps = [index[name] for name in front.front]
-        ax.step(
-            front.times[steps], front.quality[steps], where="post", color="0.35", linewidth=1.8, linestyle="-", zorder=0
-        )
+        stairs = {"where": "post", "color": "0.35", "linewidth": 1.8, "linestyle": "-", "zorder": 0}
+        ax.step(front.times[steps], front.quality[steps], **stairs)
         for k in steps:
             name, last = front.names[k].replace("-conv", "-\nconv"), k == steps[-1]
             place = {"xytext": (-4, 9) if last else (-10, 0), "ha": "left" if last else "right", "va": "bottom"}
@@ -82,9 +81,7 @@ def draw(data: WhichFront) -> Figure:
         left, right = 0.06 * front.times.min(), 1.6 * front.times.max()  # room for a name
         ax.set(xscale="log", title=f"n = {n:,}", xlabel="time over that of causal dense attention", xlim=(left, right))
         ax.set(ylim=(0, 1), yticks=[0, 0.25, 0.5, 0.75, 1])
-        ticks = [tick for tick in TICKS if left <= tick <= right]
-        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        ax.minorticks_off()
+        plain_ticks(ax, x=[tick for tick in TICKS if left <= tick <= right])
     axes[0].set_ylabel("learned: 0 a bag, 1 the best")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig

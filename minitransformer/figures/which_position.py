@@ -25,13 +25,10 @@ def data() -> WhichPosition:
     kinds, forms = (tuple(dict.fromkeys(key[k] for key in GRID)) for k in (0, 1))
 
     def right(task: str, name: str) -> list[float]:
-        return [result["scores"][0] for trial, result in record if (trial.task, trial.positions) == (task, name)]
+        return [result["scores"][0] for result in record.where(task=task, positions=name)]
 
-    return WhichPosition(
-        kinds,
-        forms,
-        {task: np.array([[right(task, GRID[k, f]) for f in forms] for k in kinds]) for task in ("order", "span")},
-    )
+    found = {task: np.array([[right(task, GRID[k, f]) for f in forms] for k in kinds]) for task in ("order", "span")}
+    return WhichPosition(kinds, forms, found)
 
 
 def draw(data: WhichPosition) -> Figure:
@@ -42,9 +39,8 @@ def draw(data: WhichPosition) -> Figure:
     places = np.arange(len(rows))
     for ax, (task, right) in zip(axes, data.right.items(), strict=True):
         for place, scores in zip(places, right.reshape(len(rows), -1), strict=True):
-            ax.plot(
-                scores, place + np.linspace(-0.18, 0.18, len(scores)), "o", color="#20639b", markersize=9, alpha=0.75
-            )
+            beside = place + np.linspace(-0.18, 0.18, len(scores))
+            ax.plot(scores, beside, "o", color="#20639b", markersize=9, alpha=0.75)
             ax.plot(scores.mean(), place, "|", color="0.1", markersize=34, markeredgewidth=3)
         ax.axhline(len(data.forms) - 0.5, color="0.75", linewidth=1.5)
         ax.set(title=titles[task], xlabel="fraction right", xlim=(-0.04, 1.04), xticks=(0, 0.5, 1))

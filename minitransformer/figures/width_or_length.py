@@ -35,18 +35,10 @@ def data() -> WidthOrLength:
     def attention(keys: Array) -> Array:
         return softmax(Q @ keys.T / np.sqrt(d))[0]
 
-    return WidthOrLength(
-        {
-            "all heads": _falls(np.hstack([K, V])),
-            "latent": _falls(np.hstack([K_c, V_c])),
-            "Linformer": _falls(np.hstack([K, V])),
-        },
-        {
-            "all heads": _falls(attention(K[:, :d])),
-            "latent": _falls(attention(K_c[:, :d])),
-            "Linformer": _falls(attention(E @ K[:, :d]) @ E),
-        },
-    )
+    names = ("all heads", "latent", "Linformer")
+    width = map(np.hstack, ([K, V], [K_c, V_c], [K, V]))
+    length = (attention(K[:, :d]), attention(K_c[:, :d]), attention(E @ K[:, :d]) @ E)
+    return WidthOrLength(*(dict(zip(names, map(_falls, each), strict=True)) for each in (width, length)))
 
 
 def _falls(M: Array) -> Array:
@@ -57,18 +49,16 @@ def _falls(M: Array) -> Array:
 def draw(data: WidthOrLength) -> Figure:
     """Left: keys and values of all heads; the latent's end at 16. Right: the matrices of attention; Linformer's ends at 16."""
     fig, axes = figure(1, 2, width=12, height=5.8, sharey=True)
-    for ax, found, title in zip(
-        axes, (data.width, data.length), ("width: keys and values", "length: who gets what from whom"), strict=True
-    ):
+    titles = ("width: keys and values", "length: who gets what from whom")
+    for ax, found, title in zip(axes, data, titles, strict=True):
         for (name, values), look in zip(found.items(), ("C0o-", "C2^-.", "C1s--"), strict=True):
             seen = values[values > FLOOR]
             ax.semilogy(np.arange(1, len(seen) + 1), seen, look, markersize=6, markevery=3, label=name)
         ax.axvline(RANK, color="0.5", linewidth=1.2, linestyle=":")
-        ax.set(
-            title=title, xlabel="singular value", xlim=(0, TOKENS + 1), ylim=(FLOOR, 1.5), xticks=[1, 16, 32, 48, 64]
-        )
-    axes[0].set(ylabel="over the largest", yticks=[1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5])
-    axes[0].set_yticklabels(["1", "0.1", "0.01", "0.001", "0.0001", "0.00001"])
+        ax.set(title=title, ylim=(FLOOR, 1.5))
+        ax.set(xlabel="singular value", xlim=(0, TOKENS + 1), xticks=[1, 16, 32, 48, 64])
+    axes[0].set_ylabel("over the largest")
+    axes[0].set_yticks([1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5], ["1", "0.1", "0.01", "0.001", "0.0001", "0.00001"])
     colours = {line.get_label(): line.get_color() for line in axes[0].lines}
     for ax, x, y, name in (
         (axes[0], 46, 0.5, "all heads,"),

@@ -7,7 +7,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from minitransformer.figures.over_smoothing import spread
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.related import GAT, edges_of, propagate
 
 LAYERS = 32
@@ -83,7 +83,6 @@ def still(data: dict[str, Any]) -> Figure:
     for some, label, colour, style in ((apart, "groups apart", "#c8553d", "--"), (links, "as drawn", "#20639b", "-")):
         right.plot(compute(data, some, 0, 0, False)["left"], label=label, color=colour, linestyle=style)
     right.set(yscale="log", xlabel="layers", title="differences that are left", ylim=(0.02, 1.2))
-    right.set_yticks([0.1, 1], ["0.1", "1"])
-    right.minorticks_off()
+    plain_ticks(right, y=[0.1, 1])
     right.legend(loc="lower left")
     return fig

@@ -49,12 +49,7 @@ def still(data: dict[str, Any]) -> Figure:
         said, _ = gated(side[..., 0].copy(), side[..., 1].copy(), gate)
         ax.contourf(side[0, :, 0], side[:, 0, 1], said, levels=13, cmap="RdBu", vmin=-0.3, vmax=0.3)
         linear = compute(data, gate, 0.5, 0.5, 0.5)["linear"]
-        ax.set(
-            title=f"{name}: {linear:.0%} linear",
-            xlabel="L",
-            aspect="equal",
-            xticks=[-0.4, 0, 0.4],
-            yticks=[-0.4, 0, 0.4],
-        )
+        ax.set(title=f"{name}: {linear:.0%} linear", xlabel="L", aspect="equal")
+        ax.set(xticks=[-0.4, 0, 0.4], yticks=[-0.4, 0, 0.4])
     axes[0].set_ylabel("R")
     return fig

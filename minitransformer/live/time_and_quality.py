@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer.experiments import which
 from minitransformer.experiments.table import BOTH, Row, Table, can, table
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 
 ABOVE = (0, 8), "center", "bottom"
 PLACES = {  # of the names beside their dots, in points; that of the dynamic convolution by the task
@@ -94,9 +94,8 @@ def still(data: dict[str, Any]) -> Figure:
         ax.plot(*where["softmax"], "s", color="#c8553d", markersize=11)
         ax.text(2, where["softmax"][1], "dense", color="#c8553d", va="center")
         ax.set(xscale="log", title=f"{task} alone", xlim=(0.0006, 11), ylim=(-0.4, 1.35))
-        ax.set_xticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
+        plain_ticks(ax, x=[0.01, 0.1, 1])
         ax.set_yticks([0, 0.5, 1])
-        ax.minorticks_off()
     axes[0].set_ylabel("learned")
     fig.supxlabel("time over that of causal dense attention", size=18)
     return fig

@@ -113,7 +113,7 @@ def _of_added(name: str, added: Any, rng: np.random.Generator, width: int, longe
 
     kinds = tuple(map(kind_of, terms_of(added_scores, X[:longest], X[:longest])))
     values = not np.array_equal(added(params, X[:longest])[0], X[:longest])
-    return Facts(name, kinds, 1, values, _count(params), (), _runs(added, params, X), False)
+    return Facts(name, kinds, 1, values, _count(params), (), runs(added, params, X), False)
 
 
 def _of_attention(name: str, e: Any, rng: np.random.Generator, heads: int, d: int, longest: int, layers: int) -> Facts:
@@ -131,7 +131,7 @@ def _of_attention(name: str, e: Any, rng: np.random.Generator, heads: int, d: in
         not np.allclose(Y, pullback.A @ V[:, :longest]),
         sum(_count(value) * (1 if part in e.shared else layers) for part, value in parts),
         tuple(part for part, value in parts if part in e.shared and value is not None),
-        _runs(partial(attend, e), params, *words, V),
+        runs(partial(attend, e), params, *words, V),
         isinstance(e, ScoreEncoding),
     )
 
@@ -140,7 +140,8 @@ def _count(params: Tree) -> int:
     return sum(np.size(leaf) for _, leaf in tree_items(params) if leaf is not None)
 
 
-def _runs(call: Callable, *inputs: Tree | Array) -> bool:
+def runs(call: Callable, *inputs: Tree | Array) -> bool:
+    """Whether it takes these inputs."""
     try:
         call(*inputs)
     except ValueError:

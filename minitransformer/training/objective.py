@@ -66,12 +66,22 @@ class Objective(Protocol):
 
 
 class DrawnTask:
-    """A base of tasks that draw their samples at random: they have no data but their name, and look at samples of their own."""
+    """A base of tasks that draw their samples at random: they have no data but their name, and look at samples of their own.
+
+    A batch begins with tokens (size, n) and targets (size, answers), what should be said in the last rows.
+    """
 
     @property
     def data(self) -> dict[str, Any]:
         """The name of the task, with its sizes."""
         return {"task": type(self).__name__, "name": repr(self), "sha256": ""}
+
+    def loss(
+        self, model: Any, params: Tree, batch: Any, rng: np.random.Generator | None = None
+    ) -> tuple[Any, LossPullback]:
+        """Mean of −log P(target)."""
+        tokens, targets, *_ = batch
+        return last_rows_loss(model, params, tokens, targets, rng)
 
     def look(self, model: Any, params: Tree) -> float:
         """Bits per answer on a hundred samples that are the same each time, and that training does not see."""
@@ -99,9 +109,10 @@ def last_rows_loss(
     model: Any, params: Tree, tokens: Array, targets: Array, rng: np.random.Generator | None = None
 ) -> tuple[Any, LossPullback]:
     """Mean of −log P(target) where the targets are those of the last rows, and its pullback to the parameters."""
-    logits, pullback = model(params, tokens, rng=rng)
-    last = logits[:, -targets.shape[1] :]
-    return loss_of((last, LastRowsPullback(pullback, logits.shape)), targets)
+    logits, pullback = said = model(params, tokens, rng=rng)
+    if targets.shape[1] < logits.shape[1]:
+        said = logits[:, -targets.shape[1] :], LastRowsPullback(pullback, logits.shape)
+    return loss_of(said, targets)
 
 
 def bits_of(logits: Array, targets: Array) -> Array:

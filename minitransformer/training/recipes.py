@@ -12,9 +12,12 @@ from minitransformer.checks import choose
 from minitransformer.data import dates
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.models.gated_feed_forward import GATES
+from minitransformer.pullback import Tree
 from minitransformer.ranges import PositiveNumber
 from minitransformer.training.choices import Training
 from minitransformer.training.defaults import DATES, TEXT
+from minitransformer.training.loop import train
+from minitransformer.training.objective import Objective
 from minitransformer.training.schedule import Cosine
 from minitransformer.training.size import refuse_too_large
 
@@ -60,6 +63,11 @@ def _training(c: dict[str, Any]) -> Training:
 def usual_training(steps: int, batch: int, rate: float, seed: int) -> Training:
     """Of most experiments: the rate rises for a tenth of the steps and then falls; on one core, with a look at the end alone."""
     return Training(steps, batch, Cosine(rate, steps, warmup=steps // 10), parts=1, seed=seed, look_every=steps)
+
+
+def usually_trained(model: Any, objective: Objective, steps: int, batch: int, rate: float, seed: int) -> Tree:
+    """The parameters that a model has after such a training."""
+    return train(model, objective, usual_training(steps, batch, rate, seed), progress=False).params
 
 
 def parts_of(batch: int) -> int:

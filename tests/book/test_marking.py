@@ -19,7 +19,8 @@ RIGHT = CHECK.format("2.1", "[4/11, 1/11, 2/11, 4/11]")
 
 
 def hand_in(path, *cells):
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    ran = [nbformat.v4.new_code_cell(cell, execution_count=7) for cell in cells]  # at home, once
+    nbformat.write(nbformat.v4.new_notebook(cells=ran), path)
     return path.read_bytes()
 
 

@@ -427,6 +427,8 @@ def test_what_is_written_is_read(kept):
     record = read(kept, Trial)
     assert list(record) == [(Trial(0), {"x": [0.25, "π"]}), (Trial(1), {"x": None})]
     assert record.seconds == [None, 2.5]
+    assert record.where(seed=1) == [{"x": None}]
+    assert record.where(seed=2) == []
     assert record.made_on == "an abacus, 1 core, tier numpy, numpy 2, numba absent"
     with pytest.raises(ValueError, match="too many"):
         record.only()
