@@ -100,7 +100,9 @@ def refuse_what_does_not_fit(
     one_dtype(Q=Q, K=K, V=V, bias=bias, sink=sink)
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     if not heads_fit(K, batch):
-        raise TypeError(f"K: batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last")
+        raise TypeError(
+            f"parameter 'K': batch axes {K.shape[:-2]} should be those of Q, {batch}, or end in a divisor of its last"
+        )
     if mask is not None:
         must_broadcast(mask, (*batch, n, m))
     if bias is not None:
