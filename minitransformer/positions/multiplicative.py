@@ -10,7 +10,7 @@ content had ruled out comes back. At a = 1, where M1 to M3 begin, and at a = 0 i
 """
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -171,12 +171,7 @@ class Multiplicative(ScoreEncoding):
 
     d: int
     clip: NonNegative = 16
-    kind: str = "M1"
-    kinds: ClassVar[tuple[str, ...]] = ("M1", "M2", "M3", "M4")
-
-    def __post_init__(self) -> None:
-        if self.kind not in self.kinds:
-            raise ValueError(f"kind: {self.kind!r} should be one of {', '.join(self.kinds)}")
+    kind: Literal["M1", "M2", "M3", "M4"] = "M1"
 
     @property
     def _shape(self) -> tuple[int, ...]:

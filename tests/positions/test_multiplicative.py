@@ -215,7 +215,7 @@ def test_parameters(rng):
 
 
 def test_bad_sizes():
-    with pytest.raises(ValueError, match="kind: 'M5' should be one of M1, M2, M3, M4"):
+    with pytest.raises(ValueError, match="kind: no 'M5'; there are M1, M2, M3, M4"):
         Multiplicative(4, 2, "M5")
     with pytest.raises(ValueError, match="d: 0 should be at least 1"):
         Multiplicative(0, 2)
