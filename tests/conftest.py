@@ -9,6 +9,7 @@ import copy
 import ctypes
 import difflib
 import functools
+import gc
 import itertools
 import signal
 import sys
@@ -103,20 +104,21 @@ def thinned(pytestconfig):
     return list if pytestconfig.getoption("--all") else lambda rows: [rows[i] for i in cover(rows, 1)]
 
 
-def thin(config, items):
-    """The quick grid of these tests; what is asked for by its own name is always there."""
-    if config.getoption("--all") or any("::" in name for name in config.args):
-        return items
-    left_out, cases = {item for item in items if item.get_closest_marker("full")}, defaultdict(list)
-    for item in items:
-        if item not in left_out and hasattr(item, "callspec"):
-            cases[item.parent.nodeid, item.originalname].append(item)
-    for same in cases.values():
-        for strength, mark in enumerate(("each_value", "each_pair"), 1):
-            if same[0].get_closest_marker(mark):
-                kept = cover([item.callspec._idlist for item in same], strength)  # one name for each `parametrize`
-                left_out.update(set(same) - {same[number] for number in kept})
-    return [item for item in items if item not in left_out]
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported stays until the end: looking through it for garbage, now and between tests, would take seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+def whole(config):
+    """Whether all cases are asked for, as those of a test that is asked for by its own name always are."""
+    return config.getoption("--all") or any("::" in name for name in config.args)
 
 
 def chosen(config):
@@ -124,19 +126,45 @@ def chosen(config):
     return config.option.keyword or config.option.markexpr
 
 
+def grid(test, rows):
+    """Which of the cases of a test are on its quick grid: numbers of rows, that hold a name for each `parametrize`."""
+    for strength, mark in enumerate(("each_value", "each_pair"), 1):
+        if test.get_closest_marker(mark):
+            return cover(rows, strength)
+    return range(len(rows))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc):
+    """Cases are thinned before a test is made of each: all at once they would fill 100 MB."""
+    yield
+    if not whole(metafunc.config) and not chosen(metafunc.config):
+        cases = [case for case in metafunc._calls if all(mark.name != "full" for mark in case.marks)]
+        kept = [cases[k] for k in grid(metafunc.definition, [case._idlist for case in cases])]
+        metafunc._calls = kept or metafunc._calls  # without any, pytest would make one test, without values
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(collector):
-    """Each function is thinned as soon as its cases are made: all at once they would fill 100 MB."""
     made = yield
-    return thin(collector.config, made) if isinstance(made, list) and not chosen(collector.config) else made
+    if not isinstance(made, list) or whole(collector.config) or chosen(collector.config):
+        return made
+    return [item for item in made if not item.get_closest_marker("full")]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    if chosen(config):
-        kept = set(grid := thin(config, items))
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = grid
+    if whole(config) or not chosen(config):
+        return
+    cases, kept = defaultdict(list), set()
+    for item in items:
+        if not item.get_closest_marker("full"):
+            cases[item.parent.nodeid, item.originalname].append(item)
+    for same in cases.values():
+        rows = [item.callspec._idlist if hasattr(item, "callspec") else () for item in same]
+        kept.update(same[k] for k in grid(same[0], rows))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 _first_states = {}  # of the generators that are made when a file of tests is imported

@@ -39,6 +39,14 @@ def test_a_row_that_can_not_be_is_not_asked_for():
 FILE = """
 import pytest
 
+made, init = [], pytest.Function.__init__
+
+def noted(self, *rest, originalname=None, **more):
+    made.append(originalname)
+    init(self, *rest, originalname=originalname, **more)
+
+pytest.Function.__init__ = noted
+
 @pytest.mark.each_value
 @pytest.mark.parametrize("a", range(4))
 @pytest.mark.parametrize("b", range(3))
@@ -48,6 +56,9 @@ def test_values(a, b):
 @pytest.mark.parametrize("a", range(5))
 def test_plain(a):
     pass
+
+def test_no_others_were_made(pytestconfig):
+    assert made.count("test_values") == (12 if pytestconfig.getoption("all") else 4)
 
 @pytest.mark.full
 def test_long():
@@ -61,8 +72,9 @@ later = pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "passed"),
     [
-        pytest.param(["FILE"], 4 + 5, id="quick"),
-        pytest.param(["--all", "FILE"], 12 + 5 + 1, id="all", marks=later),
+        pytest.param(["FILE"], 4 + 5 + 1, id="quick"),
+        pytest.param(["--all", "FILE"], 12 + 5 + 1 + 1, id="all", marks=later),
+        pytest.param(["-k", "values", "FILE"], 4, id="chosen", marks=later),
         pytest.param(["FILE::test_long"], 1, id="by name", marks=later),
         pytest.param(["FILE::test_values"], 12, id="all cases by name", marks=later),
     ],

@@ -17,18 +17,19 @@ from minitransformer.training.objective import NextByte, bits_of
 from minitransformer.training.recipes import usually_trained
 from minitransformer.typing import Array
 
-IN_A_TEST = {"steps": 2}
-CONTEXT, PASSAGES, FROM = 128, 32, 64
+IN_A_TEST = {"steps": 2, "passages": 2}
+CONTEXT, FROM = 128, 64
 ATTENTIONS = ("window:radius=31", "reformer:chunk=16,rounds=2", "routing:clusters=4")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What one training is made with."""
+    """What one training is made with, and how many held-out passages are read then."""
 
     attention: str
     seed: int
     steps: int = 800
+    passages: int = 32
 
 
 def trials() -> list[Trial]:
@@ -43,7 +44,7 @@ def run(trial: Trial) -> dict[str, Any]:
     objective = NextByte(python_docs(), CONTEXT)
     params = usually_trained(model, objective, trial.steps, 8, 6e-3, trial.seed)
     text = objective.text.held_out
-    starts = np.linspace(0, len(text) - CONTEXT - 1, PASSAGES).astype(int)
+    starts = np.linspace(0, len(text) - CONTEXT - 1, trial.passages).astype(int)
     tokens = text[starts[:, None] + np.arange(CONTEXT + 1)].astype(np.int64)
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     false = np.roll(inputs, 1, axis=0)

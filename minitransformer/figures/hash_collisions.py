@@ -39,7 +39,8 @@ def shares(angles: Array, buckets: int, rng: np.random.Generator, d: int = 16) -
     pairs = np.zeros((len(angles), 2, d))
     pairs[:, 0, 0] = 1
     pairs[:, 1, :2] = np.stack([np.cos(angles), np.sin(angles)], -1)
-    found = hash_buckets(pairs, rng.standard_normal((DRAWS, d, buckets // 2)))
+    rotations = np.split(rng.standard_normal((DRAWS, d, buckets // 2)), 20)  # in less memory
+    found = np.concatenate([hash_buckets(pairs, some) for some in rotations])
     return (found[..., 0] == found[..., 1]).mean(0)
 
 

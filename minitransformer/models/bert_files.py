@@ -119,9 +119,10 @@ def _plain(name: str) -> str:
 
 def _params(model: BERT, path: Path) -> SequenceParams:
     tensors, D = Tensors(path, _plain), model.width
+    E = tensors("embeddings.word_embeddings.weight", model.vocabulary, D)  # first: read, it is there twice
     blocks = tuple(_block(tensors, f"encoder.layer.{k}", D, model.hidden or 4 * D) for k in range(model.depth))
     return SequenceParams(
-        E=tensors("embeddings.word_embeddings.weight", model.vocabulary, D),
+        E=E,
         positions=LearnedPositionParams(tensors("embeddings.position_embeddings.weight", model.context, D)),
         types=tensors("embeddings.token_type_embeddings.weight", *form_of(model).types.shape),
         norm=tensors.norm("embeddings.LayerNorm", D),

@@ -63,12 +63,15 @@ class Tensors:
         self.path = existing(path, " (pytorch_model.bin is a pickle, which can run any code, and is not read)")
         self.library, self.dtype = lazy_import("safetensors", "the weights of a model"), dtype
         try:
-            self.file = self.library.safe_open(path, "numpy")
+            ours = {name: plain(name) for name in self._file().keys()}  # noqa: SIM118  (it is not a dict)
         except self.library.SafetensorError as error:
             raise ValueError(f"{path}: not a whole safetensors file: {error}") from None
-        ours = {name: plain(name) for name in self.file.keys()}  # noqa: SIM118  (it is not a dict)
         self.names = {our: name for name, our in ours.items() if our is not None}
         self.asked: set[str] = set()
+
+    def _file(self) -> Any:
+        """Opened anew for each tensor: what was read of a file that stays open stays in memory, once more than needed."""
+        return self.library.safe_open(self.path, "numpy")
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
@@ -77,7 +80,8 @@ class Tensors:
         if name not in self.names:
             raise ValueError(f"{self.path}: the tensor {name} is missing")
         self.asked.add(name)
-        entry = self.file.get_slice(self.names[name])
+        file = self._file()
+        entry = file.get_slice(self.names[name])
         found, dtype = tuple(entry.get_shape()), entry.get_dtype()
         if found != shape:
             raise ValueError(f"{self.path}: the tensor {name} has shape {found}, config.json says {shape}")
@@ -85,7 +89,7 @@ class Tensors:
             return self._bfloat16(self.names[name]).astype(self.dtype, copy=False)
         if dtype not in ("F32", "F16", "F64"):
             raise ValueError(f"{self.path}: the tensor {name} has type {dtype}; F32, F16, BF16 and F64 can be read")
-        return self.file.get_tensor(self.names[name]).astype(self.dtype, copy=False)
+        return file.get_tensor(self.names[name]).astype(self.dtype, copy=False)
 
     def _bfloat16(self, name: str) -> Array:
         """A bfloat16 is the upper half of a float32."""
