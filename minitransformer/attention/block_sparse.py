@@ -139,7 +139,9 @@ def one_pattern(patterns: Sequence[BlockPattern]) -> BlockPattern:
     """
     patterns = [settled(pattern, "patterns") for pattern in patterns]
     if len({(p.n, p.m) for p in patterns}) != 1 or any(len(p.starts) != 1 for p in patterns):
-        raise ValueError(f"patterns: should have the same n, m, one list each, got {[(p.n, p.m) for p in patterns]}")
+        raise ValueError(
+            f"patterns: should share n and m, and have one list each, got {[(p.n, p.m) for p in patterns]}"
+        )
     tiles = np.cumsum([0, *(len(p.tiles) for p in patterns)])
     masks = np.cumsum([0, *(len(p.masks) for p in patterns)])
     return BlockPattern(

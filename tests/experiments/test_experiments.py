@@ -47,7 +47,7 @@ def test_the_record_is_whole_small_and_names_its_machine(name):
 def test_the_first_steps_give_what_a_record_holds(name, monkeypatch):
     """... of the first trial, and of one more for each other list of what is kept: weights of one network, say.
 
-    Few bytes are held out, and few passages of them read: what is judged here is no model, but the form of what is kept.
+    Few bytes are held out: what is judged here is no model, but the form of what is kept.
     """
     if name == "speed" and "numba" not in available():
         pytest.skip("it measures compiled loops")
@@ -55,7 +55,6 @@ def test_the_first_steps_give_what_a_record_holds(name, monkeypatch):
     few = whole._replace(held_out=whole.held_out[:4000])
     for place in (text, module):
         monkeypatch.setattr(place, "python_docs", lambda: few, raising=False)
-    monkeypatch.setattr(module, "PASSAGES", 2, raising=False)
     for k in {tuple(result): k for k, result in reversed(list(enumerate(record.results)))}.values():
         try:
             result = module.run(replace(record.trials[k], **module.IN_A_TEST))
