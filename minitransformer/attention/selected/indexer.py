@@ -237,7 +237,9 @@ class Indexer(Core):
         if state is None:
             state = IndexerState(*(KeysValues.of(*pair) for pair in new))
         elif state.small.length != state.length:
-            raise ValueError(f"state: {state.small.length} keys of the indexer do not fit {state.length} positions")
+            raise ValueError(
+                f"state: {state.small.length} keys of the indexer do not belong to {state.length} positions"
+            )
         else:
             state = IndexerState(*(known.extended(*pair) for known, pair in zip(state, new, strict=True)))
         queries, w = self._asked(params, in_a_row(Q))
