@@ -180,8 +180,11 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """After the last test of a file, what it has freed is given back to the system: a worker would grow by 100 MB."""
-    if nextitem is None or nextitem.path != item.path:
+    """After the last test of a file, what it has freed is given back to the system: a worker would grow by 100 MB.
+
+    And after each test of an experiment, some of which need that much.
+    """
+    if nextitem is None or nextitem.path != item.path or item.path.parent.name == "experiments":
         with suppress(OSError, AttributeError, TypeError):  # another allocator than glibc's
             ctypes.CDLL(None).malloc_trim(0)
 

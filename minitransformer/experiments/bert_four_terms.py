@@ -98,6 +98,7 @@ def _inputs(model: BERT, params: SequenceParams, tokens: Array) -> list[Array]:
             _, pullback = model(params, tokens[start : start + 8])
             for block, inputs in zip(pullback.blocks, found, strict=True):
                 inputs.append(block.attention.layer.q.projection.X[:, 1:-1].astype(np.float64))
+            del pullback, block  # or the next would be made beside them
     return [np.concatenate(inputs) for inputs in found]
 
 
