@@ -90,7 +90,7 @@ def measured(model: BERT, params: SequenceParams, tokens: Array) -> tuple[Array,
     return np.array(sizes), np.array(of_offset), np.array(share)
 
 
-def _inputs(model: BERT, params: SequenceParams, tokens: Array) -> list[Array]:
+def _inputs(model: BERT, params: SequenceParams, tokens: Array) -> Iterator[Array]:
     """The input of attention in each block, without [CLS] and [SEP], (windows, pieces, D) in float64."""
     found: list[list[Array]] = [[] for _ in range(model.depth)]
     with backend("numpy"), threadpool_limits(1):
@@ -99,7 +99,8 @@ def _inputs(model: BERT, params: SequenceParams, tokens: Array) -> list[Array]:
             for block, inputs in zip(pullback.blocks, found, strict=True):
                 inputs.append(block.attention.layer.q.projection.X[:, 1:-1].astype(np.float64))
             del pullback, block  # or the next would be made beside them
-    return [np.concatenate(inputs) for inputs in found]
+    while found:
+        yield np.concatenate(found.pop(0))
 
 
 def first_layer(model: BERT, params: SequenceParams, tokens: Array) -> tuple[Array, Array]:
