@@ -205,7 +205,7 @@ def test_a_pattern_of_lists_is_refused(tier):
 
 
 def test_patterns_that_can_t_be_joined():
-    with pytest.raises(ValueError, match="the same n, m, one list"):
+    with pytest.raises(ValueError, match="share n and m"):
         one_pattern([window(70, 3), window(71, 3)])
     two = one_pattern([window(70, 3), window(70, 5)])
     with pytest.raises(ValueError, match="one list each"):

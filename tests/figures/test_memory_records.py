@@ -89,6 +89,7 @@ def test_a_memory_writes_as_fast_behind_a_long_text_and_reads_in_bounded_room():
     short = [[taken[name][0] for name in taken] for taken in (found.reading, found.writing)]
     assert next(iter(found.reading)) == "softmax"
     assert any(softmax < max(memories) for softmax, *memories in short), "it is not the slowest everywhere"
+    assert found.writing["softmax"][0] < 1.5 * found.writing["linear"][0], "its keys and values are few"
     assert found.writing["softmax"][-1] > 10 * found.writing["softmax"][0]
     assert found.state["softmax"][-1] == 65536 * 2 * 128 * 4 * 2
     assert found.reading["softmax"][-1] > 1.6 * 4 * found.reading["softmax"][-2], "it bends upwards"
