@@ -154,6 +154,8 @@ def pytest_pycollect_makeitem(collector):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
+    # what needs the most memory comes first, before a worker keeps what others leave
+    items.sort(key=lambda item: item.path.parent.name not in ("experiments", "figures"))
     if whole(config) or not chosen(config):
         return
     cases, kept = defaultdict(list), set()

@@ -51,6 +51,7 @@ def written(model, params, tokens):
     return np.concatenate(said, -2), state
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("options", CASES)
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])

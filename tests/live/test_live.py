@@ -350,7 +350,7 @@ def test_a_sigmoid_is_nearly_linear_where_the_other_gates_are_not():
 def test_another_task_makes_another_front():
     module, data = MODULES["time_and_quality"], MODULES["time_and_quality"].data()
     names = [row["name"] for row in data["rows"]]
-    for n in (1024, 4096, 16384, 65536):
+    for n in (1024, 65536):
         for causal in (False, True):
             found = {task: module.compute(data, n, causal, [task]) for task in data["tasks"]}
             fronts = {task: [names[k] for k in one["front"]] for task, one in found.items()}
