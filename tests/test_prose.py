@@ -36,7 +36,7 @@ ELSEWHERE = {  # known without the chapter's cells
     "13": {"27", "1,437"},  # 27/5, by hand; 1,797 − 360
     "14": {"5,000", "23"},  # by hand
     "15": {"1,797"},  # digits that come with the book
-    "17": {"76", "78", "82", "84"},  # 64 + 12 and 64 + 14 cycles; 64/78, 64/76
+    "17": {"76", "79", "81", "84"},  # 64 + 12 and 64 + 15 cycles; 64/79, 64/76
     "18": {"10,000"},  # an example
     "19": {"27"},  # errata of Borealis II: see below
 }

@@ -44,5 +44,6 @@ def still(data: dict[str, Any]) -> Figure:
         ax.plot(*K.T, "^", color="k", markersize=11)
         path = [compute(data, x, y, beta, steps) for steps in range(13)]
         ax.plot([at["x"] for at in path], [at["y"] for at in path], "o-", color="#c8553d", linewidth=2, markersize=6)
-        ax.set(title=f"β = {beta:.0f}", aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
+        ax.set(title=f"β = {beta:.0f}", aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1], xlabel=r"$\xi_1$")
+    axes[0].set_ylabel(r"$\xi_2$")
     return fig

@@ -234,6 +234,29 @@ print(*(registers in "".join(double.inspect_asm().values()) for registers in ("y
 
 
 @x86
+@pytest.mark.full  # compiles for ten seconds
+@pytest.mark.parametrize(("name", "register", "told"), [("skylake-avx512", "zmm", 24), ("haswell", "ymm", 30)])
+def test_vector_instructions_of_softmax_for_each_vector_of_weights(name, register, told):
+    """Chapter 17 says about how many: in the loop of the maxima those for each maximum, in that of exp2 those for each shift."""
+    code = f"""
+import numba
+from minitransformer.kernels.attention import exponentiate
+from minitransformer.kernels.compiling import CONTRACT
+@numba.njit([(numba.float32[:, ::1],) * 3], fastmath=CONTRACT, error_model="numpy")
+def softmax(S, YT, rows):
+    exponentiate(S, YT, rows)
+(text,) = softmax.inspect_asm().values()
+lines = text.splitlines()
+labels = {{line[:-1]: k for k, line in enumerate(lines) if line.endswith(":")}}
+jumps = [(labels.get(line.split()[-1], k), k) for k, line in enumerate(lines) if line.startswith("\\tj")]
+loops = [[line for line in lines[start:k] if "{register}" in line] for start, k in jumps if start < k]
+for what in "vmaxps", "vpslld":  # one for each vector; a loop around the loop has more beside it
+    print(min(len(loop) / "".join(loop).count(what) for loop in loops if what in "".join(loop)))
+"""
+    assert sum(map(float, run(code, NUMBA_CPU_NAME=name))) == pytest.approx(told, abs=3)
+
+
+@x86
 def test_a_processor_without_wide_vectors_has_the_loops():
     code = "from minitransformer.backend import available; print(*available())"
     assert run(code, NUMBA_CPU_NAME="nehalem") == ["numpy", "numba"]
