@@ -30,7 +30,7 @@ PARTS = {  # the number of the first chapter of each
     "07": "Long texts",
     "12": "Relatives of attention",
     "17": "On real machines",
-    "19": "The sources",
+    "19": "Errata, comparison, sources",
 }
 API = {  # pages of the package, and the modules whose public names stand there
     "The package": ["minitransformer", "minitransformer.functional"],
