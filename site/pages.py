@@ -30,7 +30,7 @@ PARTS = {  # the number of the first chapter of each
     "07": "Long texts",
     "12": "Relatives of attention",
     "17": "On real machines",
-    "19": "The sources",
+    "19": "Errata, comparison, sources",
 }
 API = {  # pages of the package, and the modules whose public names stand there
     "The package": ["minitransformer", "minitransformer.functional"],
@@ -281,7 +281,7 @@ def equation_map(book: Book) -> str:
                 if row.figure
                 else ""
             )
-            function = row.function.rpartition(".")[2]
+            function = row.function.rpartition(".")[2].replace("_", "_<wbr>")
             lines.append(
                 f'<tr id="{row.id}"><th scope="row">{escape(row.printed)}</th>'
                 f'<td data-is="function"><a href="{book.api[row.function]}"><code>{function}</code></a></td>'
@@ -323,19 +323,12 @@ def _chapter(stem: str, place: str = "what-we-know-now") -> str:
 
 
 def glossary(book: Book) -> str:
-    """The words that chapters print in bold, each with the sentence that it stands in."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for stem, text in book.text.items():
-        if stem[:2] not in ("00", "99"):
-            for word, told in words.terms(text):
-                found.setdefault(word, []).append((stem, told))
-    lines = ["# Glossary", "", "The words that a chapter prints in bold, in the sentence that says what they mean.", ""]
-    for word in sorted(found, key=str.lower):
-        lines += [word]
-        for stem, told in dict(found[word]).items():
-            lines += [f": {_relinked(book, told)} {_chapter(stem, '')}".replace("#)", ")")]
-        lines += [""]
-    return "\n".join(lines)
+    """The glossary of page 98, in the form in which the search finds each term by its name."""
+    about = "Each term with the chapter that introduces it; the link leads to the section."
+    lines = ["# Glossary", "", about, "", "```{glossary}"]
+    for term, meaning in words.terms(book.text["98_map_and_glossary"]):
+        lines += [term, f"  {_relinked(book, meaning)}", ""]
+    return "\n".join([*lines, "```"])
 
 
 # ------------------------------------------------------------------------------------------------------ the package

@@ -175,46 +175,9 @@ def order(sign: str) -> tuple[Any, ...]:
     return kind, GREEK.get(first, first), bare.lower(), bare
 
 
-TERM = re.compile(r"(?<!\*)\*\*([A-Za-z][^*\n$`|]{2,40}?)\*\*(?!\*)")
-CLOSE = ".?!:"
-EMPHASIS = re.compile(  # what is in bold because it is said loudly
-    r"(?:(?:The|A|An|And|Its|In|By|While|Or) .*|added|before|between|fields|in the place of|learns|size|values|what|where"
-    r"|whether|loss of its own|cc, cp.*|Q, K, V|dQ = 0|Theorem 2|width|length|at least|at most|never|not|every)$",
-    re.IGNORECASE,
-)
-
-
-def terms(text: str) -> Iterator[tuple[str, str]]:
-    """The words in bold, each with the sentence in which it stands; not questions, headings of paragraphs and boxes."""
-    prose = re.sub(r"(?s:```.*?```|<details>.*?</details>)|^[|#>].*$", "", text, flags=re.MULTILINE)
-    for paragraph in re.split(r"\n\s*\n|\n(?=- |\d\. )", prose):
-        paragraph = " ".join(re.sub(r"^(?:- |\d\. )", "", paragraph.strip()).split())
-        if paragraph.count("$$") % 2:
-            continue
-        for found in TERM.finditer(paragraph):
-            word = found[1]
-            if (
-                word[-1] in CLOSE
-                or len(word.split()) > 4
-                or paragraph.startswith(f"**{word}**:")
-                or EMPHASIS.match(word)
-            ):
-                continue
-            if word[0].isupper() and " " not in word and "-" not in word and paragraph.startswith(f"**{word}**"):
-                continue  # the first word of a paragraph, as "Backwards"
-            yield word, sentence(paragraph, found.start(), found.end())
-
-
-END = re.compile(r"[.?!][)*”]*(?= [^a-z])|: (?=\$\$)")
-SHORT = ("et al.", "e.g.", "i.e.", "Fig.", "vs.")
-
-
-def sentence(paragraph: str, start: int, end: int) -> str:
-    """The sentence around a place."""
-    stops = [m.end() for m in END.finditer(paragraph) if not paragraph[: m.end()].endswith(SHORT)]
-    first = max((stop for stop in stops if stop <= start), default=0)
-    last = min((stop for stop in stops if stop >= end), default=len(paragraph))
-    return paragraph[first:last].strip()
+def terms(text: str) -> list[tuple[str, str]]:
+    """The entries of a glossary, each with what it means: "- **Ring.** A cache …"."""
+    return re.findall(r"^- \*\*(.+)\.\*\* (.+)$", text.partition("## Glossary")[2], re.MULTILINE)
 
 
 # ------------------------------------------------------------------------------------------------------ docstrings

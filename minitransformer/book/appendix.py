@@ -36,7 +36,7 @@ def glossary(chapters: list[Path]) -> str:
             sections = HEADING.findall(before)
             place = f"{chapter.name}{anchor(sections[-1]) if sections else ''}"
             lines.append(f"- **{term[0].upper()}{term[1:]}.** {meaning} [{chapter.name[:2]}]({place})")
-    return "\n".join(sorted(lines, key=str.lower))
+    return "\n".join(sorted(lines, key=lambda line: line.partition(".**")[0].lower()))  # a word before a longer one
 
 
 def map_of_attention(chapters: list[Path]) -> str:

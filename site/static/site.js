@@ -4,6 +4,12 @@ document.querySelectorAll(".search-button-field").forEach(button => button.remov
 // Each cell has the id of the notebook's cell, for what runs it.
 document.querySelectorAll("div.cell[id^='cell-']").forEach(cell => { cell.dataset.cell = cell.id.slice(5) })
 
+// What the search finds in the glossary is called after its term.
+const results = document.querySelector("#search-results")
+if (results) new MutationObserver(() => results.querySelectorAll("a[href*='glossary.html#term-']").forEach(link => {
+  if (link.textContent === "Glossary") link.textContent += " > " + link.hash.slice(6).replaceAll("-", " ")
+})).observe(results, { childList: true, subtree: true })
+
 // What scrolls sideways can be reached by keyboard, and says what it is.
 const name = element => element.matches("table, table *, .pst-scrollable-table-container") ? "table" : element.matches("mjx-container") ? "equation" : element.matches("figure") ? "figure" : "code"
 const width = element => element?.getBoundingClientRect().width

@@ -237,11 +237,13 @@ def test_no_violation_of_level_aa(everything, axe):
 
 
 def test_the_site_works_from_a_folder(site, tmp_path):
-    """No server: mathematics is set, and the search finds the Performer in its chapter."""
+    """No server: mathematics is set, and the search finds the Performer in the glossary and in its chapter."""
     with new_page(tmp_path / "browser") as page:
         page.go((site.folder / "search.html").as_uri() + "?q=Performer")
         found = """document.querySelectorAll('#search-results a[href*="10_attention_as_a_kernel"]').length"""
         wait(lambda: page.ask(found), "what the search finds")
+        first = "document.querySelector('#search-results a')?.textContent"
+        wait(lambda: page.ask(first) == "Glossary > Performer", "the glossary, first of all")
         page.go((site.folder / "10_attention_as_a_kernel.html").as_uri())
         wait(lambda: page.ask(f"location.href.includes('10_') && {READY}"), "the chapter")
         assert page.ask("document.querySelectorAll('mjx-container').length") > 50

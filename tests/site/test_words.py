@@ -118,20 +118,9 @@ def test_symbols_stand_in_the_order_of_their_letters():
     ]
 
 
-PROSE = """
-**What is it?** Before. A **pattern** is a set, as Child et al. (2019) say. After it.
-
-> **Erratum** · not a **term**
-
-**Backwards** comes the gradient, *before* **before** anything.
-
-- **keys**: how many?
-1. **By hand.** Do it.
-"""
-
-
-def test_terms_come_with_their_sentence():
-    assert list(words.terms(PROSE)) == [("pattern", "A **pattern** is a set, as Child et al. (2019) say.")]
+def test_terms_are_those_of_the_glossary_with_what_they_mean():
+    page = "## Map\n\n- **No.** Term.\n\n## Glossary\n\n- **KV cache.** Keys and values. [03](03_a.ipynb#Writing)\n"
+    assert words.terms(page) == [("KV cache", "Keys and values. [03](03_a.ipynb#Writing)")]
 
 
 DOCSTRING = """Attention, of *batch axes.

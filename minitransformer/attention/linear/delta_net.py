@@ -50,7 +50,9 @@ class DeltaCorePullback(Pullback):
 
 @frozen
 class DeltaRule(Core):
-    """The delta rule in every head: queries and keys of norm one, β = c σ(b), where b is a number projected from X.
+    """The delta rule in every head: queries and keys have norm one, and each token says, by a number β, how much it writes.
+
+    β = c σ(b), where b is projected from X
 
     nu       ν: queries and keys are 2 d ν features instead, those of `dpfp_features`, divided by their sum. None for norm one
     reach    c, at most 2. Above 1, a write can turn the sign of what is held, and a memory can keep track of a parity
