@@ -44,8 +44,9 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
-    return [Trial(question, kind, seed) for question in ("content", "place") for kind in KINDS for seed in range(3)]
+    """Three seeds each; by content some of them also for three times as long."""
+    short = [Trial(question, kind, seed) for question in ("content", "place") for kind in KINDS for seed in range(3)]
+    return short + [Trial("content", kind, seed, 900) for kind in ("dot product", "dense", BAG) for seed in range(3)]
 
 
 def run(trial: Trial) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from minitransformer import experiments
 from minitransformer.data.digits import digits
-from minitransformer.experiments.capsules import KEPT, capsules
+from minitransformer.experiments.capsules import KEPT, RATE, capsules
 from minitransformer.figures.style import WEIGHTS, figure
 from minitransformer.related.capsule_classifier import corners
 from minitransformer.typing import Array
@@ -24,7 +24,7 @@ class Routing(NamedTuple):
 
 def data() -> Routing:
     """The capsules of three rounds and seed 0, on held-out images."""
-    (result,) = experiments.load("capsules").where(model="3 rounds", seed=0)
+    (result,) = experiments.load("capsules").where(model="3 rounds", seed=0, rate=RATE)
     _, judged = digits()
     images = {digit: judged.images[np.flatnonzero(judged.labels == digit)[0]] for digit in KEPT}
     return Routing(images, {digit: np.array(C) for digit, C in zip(KEPT, result["kept"], strict=True)})

@@ -41,18 +41,18 @@ def test_what_the_chapter_says_of_text(data):
 
 
 def test_what_the_chapter_says_of_copy_and_induction(data):
-    """Who copies more than half with every seed, and who with none; whose trainings end far apart; who finds again on average."""
+    """Who copies more than half with every seed, and who with none; whose trainings end far apart; who finds again."""
     copied = {name: data.of("copy", name)[:, 2] for name in data.names}
     for name in ("kerple", "fire", "alibi"):
         assert copied[name].min() > 0.5
-    for name in ("transformer-xl", "sinusoidal", "rope"):
+    for name in ("transformer-xl", "tener", "t5", "sinusoidal", "rope"):
         assert copied[name].max() < 0.5
     assert np.ptp([copied[name] for name in ("deberta", "shaw", "multiplicative")]) > 0.3
     without = data.of("copy", "none")[:, 0]
     assert without.min() > 4 / LETTERS  # four times a guess
-    found, copies = ({name: data.mean(task, name)[2] for name in data.names} for task in ("induction", "copy"))
-    assert min(found["fire"], found["alibi"]) > 0.5
-    assert found["transformer-xl"] > copies["transformer-xl"] + 0.1
+    assert min(data.of("induction", name)[:, 2].min() for name in ("fire", "alibi")) > 0.5
+    found, copies = (data.mean(task, "transformer-xl")[2] for task in ("induction", "copy"))
+    assert found > copies + 0.1
 
 
 def test_with_an_encoding_they_do_better_than_without(data):
