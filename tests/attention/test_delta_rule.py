@@ -12,6 +12,8 @@ from minitransformer.attention import DeltaRule, delta_rule, delta_rule_step, ke
 from minitransformer.attention.delta_rule import unit
 from minitransformer.pullback import NoParams
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, N, R, DV = 2, 6, 3, 5
 
 
@@ -20,12 +22,6 @@ def random_inputs(seed=0, batch=(B,), n=N, r=R, dv=DV):
     rng = np.random.default_rng(seed)
     Q, K, V = (rng.standard_normal((*batch, n, d)) for d in (r, r, dv))
     return Q, K / np.linalg.norm(K, axis=-1, keepdims=True), V, rng.random((*batch, n))
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def loops(Q, K, V, beta):

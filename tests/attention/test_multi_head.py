@@ -19,9 +19,10 @@ from minitransformer.attention import (
     padding_mask,
     split_heads,
 )
-from minitransformer.backend import available
 from minitransformer.positions import ALiBi, RoPE, T5Bias
 from minitransformer.pullback import NoParams, tree_leaves
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 fixed = np.random.default_rng(0)
 B, N, M, D, H = 2, 4, 5, 6, 3
@@ -29,12 +30,6 @@ LAYER = MultiHeadAttention(D, H)
 PARAMS = random_like(LAYER.init(fixed, np.float64), fixed)
 X, Z = fixed.standard_normal((B, N, D)), fixed.standard_normal((B, M, D))
 PADDING = padding_mask(np.array([M, 3]), M)[..., None, :, :]
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 # ------------------------------------------------------------------------------------------------- heads
@@ -234,19 +229,17 @@ def test_cross_attention_to_nothing():
 # ----------------------------------------------------------------------------------------------- decoding
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("pieces", [(5,), (1, 1, 1, 1, 1), (2, 3), (3, 1, 1)], ids=str)
 def test_decoding_in_pieces_is_the_whole(tier, pieces):
     """With the keys and values of the past at hand; equal to rounding, as products of other shapes are taken."""
-    with mt.backend(tier):
-        whole, _ = LAYER(PARAMS, Z, causal=True)
-        state, outputs, start = None, [], 0
-        for length in pieces:
-            Y, state = LAYER.step(PARAMS, Z[:, start : start + length], state)
-            outputs.append(Y)
-            start += length
-            assert state.length == start
-            assert state.keys.shape == state.values.shape == (B, H, start, D // H)
+    whole, _ = LAYER(PARAMS, Z, causal=True)
+    state, outputs, start = None, [], 0
+    for length in pieces:
+        Y, state = LAYER.step(PARAMS, Z[:, start : start + length], state)
+        outputs.append(Y)
+        start += length
+        assert state.length == start
+        assert state.keys.shape == state.values.shape == (B, H, start, D // H)
     assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-11, atol=1e-12)
 
 

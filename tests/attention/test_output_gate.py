@@ -9,18 +9,13 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, output_gate, split_heads
 from minitransformer.attention.multi_head import Gains
-from minitransformer.backend import available
 from minitransformer.functional import rms_norm
 from minitransformer.positions import RoPE
 
+pytestmark = pytest.mark.usefixtures("tier")
+
 B, N, D, H = 2, 9, 24, 4
 d = D // H
-
-
-@pytest.fixture(params=available(), autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def layer_and_inputs(seed=0, **options):

@@ -23,10 +23,11 @@ from minitransformer.attention import (
     softmax_with_sink,
 )
 from minitransformer.attention.merge import log_sum_exp
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import place
 from minitransformer.pullback import NoParams
+
+pytestmark = pytest.mark.usefixtures("tier")
 
 B, H, N, M, D, DV = 2, 3, 67, 70, 4, 5
 TOLERANCE = {np.float64: 1e-12, np.float32: 2e-5}
@@ -51,12 +52,6 @@ def assert_same(have, want, dtype):
     for h, w in zip(have, want, strict=True):
         assert h.dtype == dtype
         assert np.abs(h - w).max() <= TOLERANCE[dtype] * (1 + np.abs(w).max())
-
-
-@pytest.fixture(params=available(), autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 # ------------------------------------------------------------------------------------------- the definition

@@ -6,12 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map
 from minitransformer.attention import Mixer, MultiHeadAttention, padding_mask
-from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, Norm
 from minitransformer.pullback import NoParams, Pullback
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 fixed = np.random.default_rng(0)
 B, N, M, D = 2, 4, 5, 6
@@ -27,12 +27,6 @@ def some(block):
     """Parameters at which nothing hides: random gains and biases; not too large, or softmax has made up its mind."""
     rng = np.random.default_rng(2)
     return tree_map(lambda a: 0.7 * a, random_like(block.init(rng, np.float64), rng))
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 # ---------------------------------------------------------------------------------------------- gradients
@@ -294,16 +288,14 @@ def test_parts_of_one_width():
 # ----------------------------------------------------------------------------------------------- decoding
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_decoding_is_the_whole(order, tier):
     block = Block.of(D, 2, 7, order)
     params, state, outputs = some(block), None, []
-    with mt.backend(tier):
-        whole, _ = block(params, X, causal=True)
-        for start, stop in ((0, 2), (2, 3), (3, 4)):
-            Y, state = block.step(params, X[:, start:stop], state)
-            outputs.append(Y)
+    whole, _ = block(params, X, causal=True)
+    for start, stop in ((0, 2), (2, 3), (3, 4)):
+        Y, state = block.step(params, X[:, start:stop], state)
+        outputs.append(Y)
     assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-10, atol=1e-11)
 
 

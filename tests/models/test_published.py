@@ -13,7 +13,6 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import GatedDelta, Latent, SoftmaxAttention, Window
 from minitransformer.attention.sink import LearnedSink
-from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import (
     deepseek_v2_lite,
@@ -71,16 +70,14 @@ def same_as_stored(name, logits, tolerance):
 # ------------------------------------------------------------------------------------------------- the same logits
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("name", READ)
 def test_the_logits_of_a_file_are_those_of_transformers(name, tier, tmp_path):
     folder = write(tmp_path / "model", name)
-    with mt.backend(tier):
-        for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-5)):
-            model, params = from_safetensors(folder, dtype)
-            logits, _ = model(params, TOKENS)
-            assert logits.dtype == dtype
-            same_as_stored(name, logits, tolerance)
+    for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-5)):
+        model, params = from_safetensors(folder, dtype)
+        logits, _ = model(params, TOKENS)
+        assert logits.dtype == dtype
+        same_as_stored(name, logits, tolerance)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -99,16 +96,14 @@ def test_what_was_read_writes_and_goes_back(name, tmp_path):
         )
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("name", TRANSLATED)
 def test_without_experts_the_logits_are_those_of_transformers(name, tier):
     model, params = TRANSLATED[name](tensors(name), STORED[name]["config"])
-    with mt.backend(tier):
-        same_as_stored(name, model(params, TOKENS)[0], 1e-10)
-        rest = [model.step(params, TOKENS[:, :5])]
-        for t in range(5, 8):
-            rest.append(model.step(params, TOKENS[:, t : t + 1], rest[-1][1]))
-        same_as_stored(name, np.concatenate([said for said, _ in rest], -2), 1e-10)
+    same_as_stored(name, model(params, TOKENS)[0], 1e-10)
+    rest = [model.step(params, TOKENS[:, :5])]
+    for t in range(5, 8):
+        rest.append(model.step(params, TOKENS[:, t : t + 1], rest[-1][1]))
+    same_as_stored(name, np.concatenate([said for said, _ in rest], -2), 1e-10)
 
 
 @pytest.mark.parametrize("name", [name for name in STORED if "slopes" in STORED[name]])

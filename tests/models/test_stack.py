@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
 from minitransformer.attention import DeltaRule, KernelAttention, MultiHeadAttention, SoftmaxAttention, padding_mask
-from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, Norm, Stack
 from minitransformer.positions import DynamicNTK, RoPE, T5Bias
 from minitransformer.pullback import NoParams, tree_add, tree_get, tree_leaves, tree_set
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 fixed = np.random.default_rng(0)
 B, N, M, D = 2, 4, 5, 6
@@ -33,12 +33,6 @@ def some(stack):
 
 def without_effect(params):
     return [path for path, _ in tree_items(params, "params") if path.endswith("b_k")]
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 @pytest.mark.parametrize("options", [{"causal": True}, {"mask": PADDING}], ids=["causal", "padding"])
@@ -127,16 +121,14 @@ def test_causal_outputs_before_t_do_not_change_at_all(t):
     assert not np.isclose(before[:, t:], after[:, t:]).all(-1).any()
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_decoding_is_the_whole(order, tier):
     stack = blocks(2, order)
     params, state, outputs = some(stack), None, []
-    with mt.backend(tier):
-        whole, _ = stack(params, X, causal=True)
-        for start, stop in ((0, 1), (1, 3), (3, 4)):
-            Y, state = stack.step(params, X[:, start:stop], state)
-            outputs.append(Y)
+    whole, _ = stack(params, X, causal=True)
+    for start, stop in ((0, 1), (1, 3), (3, 4)):
+        Y, state = stack.step(params, X[:, start:stop], state)
+        outputs.append(Y)
     assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-10, atol=1e-11)
 
 

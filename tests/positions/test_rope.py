@@ -267,23 +267,21 @@ def test_what_it_refuses(make, message):
         make()
 
 
-@pytest.mark.parametrize("tier", available())
 def test_heads_of_another_width_are_refused(tier):
     """Before a loop writes as many channels as the angles are for."""
     X = np.ones((2, 70, 8), np.float32)
-    with mt.backend(tier):
-        for d in (4, 64):
-            with pytest.raises(ValueError, match=f"X: float32 .* should be numbers of the shape .*{d}"):
-                RoPE(d).turn(X, length=70)
-            with pytest.raises(ValueError, match="X: float32"):
-                RoPE(d).earlier(X, 3)
-            with pytest.raises(ValueError, match=f"rotate: RoPE turns heads of width {d}, not 2"):
-                MultiHeadAttention(8, 4, rotate=RoPE(d))
-        with pytest.raises(ValueError, match="X: int64"):
-            RoPE(8).turn(X.astype(int), length=70)
-        _, pullback = RoPE(8).turn(X, length=70)
-        with pytest.raises(ValueError, match="does not fit angles of 70 rows and 4 pairs"):
-            type(pullback)(*pullback)(X[..., :6])  # without the check
+    for d in (4, 64):
+        with pytest.raises(ValueError, match=f"X: float32 .* should be numbers of the shape .*{d}"):
+            RoPE(d).turn(X, length=70)
+        with pytest.raises(ValueError, match="X: float32"):
+            RoPE(d).earlier(X, 3)
+        with pytest.raises(ValueError, match=f"rotate: RoPE turns heads of width {d}, not 2"):
+            MultiHeadAttention(8, 4, rotate=RoPE(d))
+    with pytest.raises(ValueError, match="X: int64"):
+        RoPE(8).turn(X.astype(int), length=70)
+    _, pullback = RoPE(8).turn(X, length=70)
+    with pytest.raises(ValueError, match="does not fit angles of 70 rows and 4 pairs"):
+        type(pullback)(*pullback)(X[..., :6])  # without the check
     for W, d, part in ((np.ones((3, 8)), 3, None), (np.ones((3, 8)), 4, 3), (np.ones((3, 8)), 4, 12)):
         with pytest.raises(ValueError, match="channels are turned in pairs"):
             change_layout(W, d, to="halves", part=part)

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import Forgetting, dot_product_attention, forgetting_attention, padding_mask
-from minitransformer.backend import available
 from minitransformer.pullback import NoParams
+
+pytestmark = pytest.mark.usefixtures("tier")
 
 B, H, N, D, DV = 2, 3, 7, 4, 5
 PADDING = padding_mask(np.array([N, 5]), N)[:, None]
@@ -22,12 +22,6 @@ def random_inputs(seed=0, batch=(B,), n=N):
     rng = np.random.default_rng(seed)
     Q, K, V = (rng.standard_normal((*batch, n, d)) for d in (D, D, DV))
     return Q, K, V, np.log(rng.uniform(0.3, 1, (*batch, n)))
-
-
-@pytest.fixture(params=available(), autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def loops(Q, K, V, log_forget):

@@ -11,6 +11,8 @@ from minitransformer import check_pullback
 from minitransformer.attention import delta_rule, gated_delta_rule, gated_delta_step, gated_linear_attention
 from minitransformer.backend import available
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, N, R, DV = 2, 7, 3, 5
 
 
@@ -23,12 +25,6 @@ def random_inputs(seed=0, batch=(B,), n=N, r=R, dv=DV, channels=False):
 
 
 gates = pytest.mark.parametrize("channels", [False, True], ids=["one gate", "a gate for each channel"])
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def loops(Q, K, V, beta, log_decay):

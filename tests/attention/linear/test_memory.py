@@ -12,6 +12,8 @@ from minitransformer import check_pullback, random_like
 from minitransformer.attention import GLA, SSD, GatedDelta, RetNet, padding_mask, retention_decays
 from minitransformer.models import LanguageModel
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, H, N, D = 2, 3, 7, 4
 CORES = {
     "retnet": RetNet(H, D),
@@ -22,12 +24,6 @@ CORES = {
 }
 every = pytest.mark.parametrize("name", CORES)
 PADDING = padding_mask(np.array([N, 5]), N)[:, None]
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def inputs(core, seed=0):

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import SSD, GatedDelta, padding_mask, short_convolution
 from minitransformer.attention.linear.short_convolution import Kernel
-from minitransformer.backend import available
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, N, D, TAPS = 2, 3, 7, 4, 3
 CORES = {
@@ -21,12 +21,6 @@ CORES = {
     "one tap": SSD(H, D, taps=1),
 }
 every = pytest.mark.parametrize("name", CORES)
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def swish(x):
@@ -155,18 +149,16 @@ def test_steps_are_the_whole(name, edges):
         assert state.rows.base is None, "nothing of a long text is held on to"
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("edges", [(0, 1, 2, 7), (0, 0, 4, 7)])
 def test_steps_of_heads_of_one_channel(edges, tier):
     """A kernel of one channel looks like one that all channels of a head share, for which there is a loop."""
     core, rng, state = GatedDelta(H, 1, taps=TAPS), np.random.default_rng(0), None
     params = random_like(core.init(rng, np.float64), rng)
     arrays = [rng.standard_normal((B, H, N, width)) for width in (1, 1, 1, *core.streams.values())]
-    with mt.backend(tier):
-        whole, _ = core(params, *arrays)
-        for a, b in itertools.pairwise(edges):
-            Y, state = core.step(params, *(X[..., a:b, :] for X in arrays), state=state)
-            np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-10, atol=1e-13)
+    whole, _ = core(params, *arrays)
+    for a, b in itertools.pairwise(edges):
+        Y, state = core.step(params, *(X[..., a:b, :] for X in arrays), state=state)
+        np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-10, atol=1e-13)
 
 
 @every

@@ -16,19 +16,12 @@ from minitransformer.attention import (
     dot_product_attention,
     sink_attention,
 )
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import NTK, ALiBi, DynamicNTK, RoPE
 from minitransformer.pullback import NoParams, tree_bytes
 
 D = 4
 ROPE = RoPE(D, base=10.0)
-
-
-@pytest.fixture(params=available())
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def arrays(n, m=None, batch=(2,), seed=0):

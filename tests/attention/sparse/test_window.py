@@ -13,16 +13,9 @@ from minitransformer.attention import (
     dot_product_attention,
 )
 from minitransformer.attention.cache.recent import Kept, Recent
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import NoParams, tree_bytes
-
-
-@pytest.fixture(params=available())
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def arrays(n, d=4, batch=(2, 2), seed=0):
