@@ -561,13 +561,18 @@ MODELS = ("language model", "model with a memory", "model of one block")
 STEPS = {name: layer for name, layer in layers() if hasattr(layer, "step") and getattr(layer, "decodes", True)}
 
 
+def after_a_step(name):
+    """A layer, its parameters, three tokens of two samples, or rows, and the state that these have left."""
+    layer, rng = STEPS[name], np.random.default_rng(0)
+    params = layer.init(rng)
+    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
+    return layer, params, new, layer.step(params, new)[1]
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_has_a_door_too(name, tier):
     """Parameters and new tokens that don't fit are refused, also after a step that did."""
-    layer, rng = STEPS[name], np.random.default_rng(0)
-    params = layer.init(rng)
-    new = rng.integers(0, 7, (1, 2)) if name in MODELS else rng.standard_normal((1, 2, 8)).astype(np.float32)
-    _, state = layer.step(params, new)
+    layer, params, new, state = after_a_step(name)
     layer.step(params, new[:, :1], state)
     for path, leaf in tree_items(params):
         with pytest.raises(TypeError, match=rf"params\.{path}: "):
@@ -584,10 +589,7 @@ def test_a_step_has_a_door_too(name, tier):
 @pytest.mark.parametrize("name", STEPS)
 def test_a_state_goes_back_to_who_has_left_it(name, tier):
     """To the same layer, with the same samples; that of another has other numbers in the same places, or other places."""
-    layer, rng = STEPS[name], np.random.default_rng(0)
-    params = layer.init(rng)
-    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
-    _, state = layer.step(params, new)
+    layer, params, new, state = after_a_step(name)
     copy.deepcopy(layer).step(params, new, state)  # an equal one is the same
     again = pickle.loads(pickle.dumps(state))
     assert same(layer.step(params, new, again)[0], layer.step(params, new, state)[0])
@@ -596,22 +598,19 @@ def test_a_state_goes_back_to_who_has_left_it(name, tier):
     for other, theirs in STEPS.items():
         if other != name and (other in MODELS) == (name in MODELS) and theirs != layer:
             with pytest.raises(ValueError, match=r"state: another .* has left it"):
-                theirs.step(theirs.init(rng), new, state)
+                theirs.step(theirs.init(np.random.default_rng(0)), new, state)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_state_of_another_kind_is_refused_by_name(name, tier):
     """What is none, and what another kind of layer has left, by whatever way it has come."""
-    layer, rng = STEPS[name], np.random.default_rng(0)
-    params = layer.init(rng)
-    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
-    _, left = layer.step(params, new)
+    layer, params, new, left = after_a_step(name)
     for other in (3, "state", [1], {}, params, object(), new):
         with pytest.raises(TypeError, match=r"states?: |parameter 'states?'"):
             layer.step(params, new, other)
     for theirs in STEPS.values():
-        tokens = rng.integers(0, 7, (2, 3)) if isinstance(theirs, LanguageModel) else np.ones((2, 3, 8), np.float32)
-        state = theirs.step(theirs.init(rng), tokens)[1]
+        tokens = np.ones((2, 3), int) if isinstance(theirs, LanguageModel) else np.ones((2, 3, 8), np.float32)
+        state = theirs.step(theirs.init(np.random.default_rng(0)), tokens)[1]
         if theirs != layer:
             with pytest.raises((TypeError, ValueError), match=r"states?: |parameter 'states?'"):
                 layer.step(params, new, pickle.loads(pickle.dumps(state)))
@@ -633,10 +632,7 @@ def by_hand(state, rename=str):
 @pytest.mark.parametrize("name", STEPS)
 def test_a_state_made_by_hand_has_the_parts_of_one_that_was_left(name, tier):
     """Under the same names, in the same order; then it goes on as that one does."""
-    layer, rng = STEPS[name], np.random.default_rng(0)
-    params = layer.init(rng)
-    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
-    _, left = layer.step(params, new)
+    layer, params, new, left = after_a_step(name)
     want = layer.step(params, new, left)[0]
     assert same(layer.step(params, new, by_hand(left))[0], want)
     named, rest = type(left), tuple(left)
@@ -675,10 +671,7 @@ def test_a_state_that_was_made_by_hand_has_to_fit():
 @pytest.mark.parametrize("name", STEPS)
 def test_a_state_with_another_field_is_looked_at_as_one_made_by_hand(name, tier):
     """Its mark says who has left it, and nothing of what was put there since."""
-    layer, rng = STEPS[name], np.random.default_rng(0)
-    params = layer.init(rng)
-    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
-    _, left = layer.step(params, new)
+    layer, params, new, left = after_a_step(name)
     if hasattr(left, "_replace"):
         assert same(layer.step(params, new, left._replace())[0], layer.step(params, new, left)[0])
     for field in getattr(left, "_fields", ()):
@@ -728,10 +721,7 @@ def test_the_parts_of_a_state_have_to_fit_each_other(tier):
 @pytest.mark.parametrize("name", STEPS)
 def test_a_state_counts_what_is_there(name, tier):
     """No number is below 0; and what a state says of its own length is compared with what it has."""
-    layer, rng = STEPS[name], np.random.default_rng(0)
-    params = layer.init(rng)
-    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
-    _, left = layer.step(params, new)
+    layer, params, new, left = after_a_step(name)
     for field in getattr(left, "_fields", ()):
         if isinstance(getattr(left, field), int):
             with pytest.raises(ValueError, match=rf"^states?\.{field}: -1 should be at least 0"):
@@ -771,10 +761,7 @@ def test_a_state_that_says_it_is_longer_than_it_is(tier):
 @pytest.mark.parametrize("name", STEPS)
 def test_arrays_of_a_state_have_the_dtype_and_shape_of_those_that_were_left(name, tier):
     """NumPy would repeat one sample for all, and loops would be compiled for another dtype, or could not be."""
-    layer, rng = STEPS[name], np.random.default_rng(0)
-    params = layer.init(rng)
-    new = rng.integers(0, 7, (2, 3)) if name in MODELS else rng.standard_normal((2, 3, 8)).astype(np.float32)
-    _, left = layer.step(params, new)
+    layer, params, new, left = after_a_step(name)
     for where, X in tree_items(left):
         if isinstance(X, np.ndarray):
             for other in (X.astype(np.float16), X.astype(complex), X[:1]):

@@ -204,16 +204,6 @@ def test_what_is_hidden_has_written_nothing():
     np.testing.assert_array_equal(core(NoParams(), *arrays, mask=middle[None])[0], Y)
 
 
-@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6), (0, 4, 5, 6), (0, 6), (0, 0, 6)])
-def test_steps_of_the_core_are_the_whole(edges):
-    arrays, state = heads(), None
-    whole, _ = DeltaRule()(NoParams(), *arrays)
-    for a, b in itertools.pairwise(edges):
-        Y, state = DeltaRule().step(NoParams(), *(X[..., a:b, :] for X in arrays), state=state)
-        np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-11)
-        assert state.length == b
-
-
 def test_what_the_core_refuses():
     Q, K, V, b = heads()
     core = partial(DeltaRule(), NoParams())

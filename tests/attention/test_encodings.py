@@ -22,6 +22,7 @@ from minitransformer.models.assemble import mixer_of
 from minitransformer.positions import FIRE, IN_ATTENTION, KerpleLog, place
 from minitransformer.positions.encoding import pair_scores
 from minitransformer.pullback import NoParams, tree_map
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.each_value
 D, H, N = 12, 2, 13
@@ -179,12 +180,8 @@ def test_one_by_one(name, positions, tier):
     layer = contract.mixer(core)
     params, X = contract.some(layer)._replace(core=params), contract.rows(core, 2, N)
     Y, _ = layer(params, X, causal=True)
-    for pieces in ((1,) * N, (7, 1, 5), (2, 11)):
-        state, said = None, []
-        for piece in np.split(X, np.cumsum(pieces)[:-1], 1):
-            row, state = layer.step(params, piece, state)
-            said.append(row)
-        np.testing.assert_allclose(np.concatenate(said, 1), Y, rtol=0, atol=1e-10)
+    for edges in (range(N + 1), (0, 7, 8, N), (0, 2, N)):
+        np.testing.assert_allclose(in_pieces(layer, params, X, edges)[0], Y, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", those)

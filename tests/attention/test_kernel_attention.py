@@ -330,17 +330,6 @@ def test_a_mask_that_hides_pairs_is_refused(shape, rng):
         KernelAttention()(NoParams(), *heads(rng), mask=np.ones(shape, bool))
 
 
-@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6), (0, 4, 5, 6), (0, 6), (0, 0, 6)])
-def test_steps_of_the_core_are_the_whole(edges, rng):
-    Q, K, V = heads(rng, n=M)
-    whole, _ = KernelAttention()(NoParams(), Q, K, V, causal=True)
-    state = None
-    for a, b in itertools.pairwise(edges):
-        Y, state = KernelAttention().step(NoParams(), *(X[..., a:b, :] for X in (Q, K, V)), state=state)
-        np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-11)
-        assert state.length == b
-
-
 # ------------------------------------------------------------------------------------------------ bad input
 
 

@@ -21,6 +21,7 @@ from minitransformer.functional import rms_norm
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import random_like, tree_items, tree_map
+from tests.pieces import in_pieces
 
 STORED = Path(__file__).parent / "data" / "latent.json"
 B, H, N, M, D, R, DR, DV = 2, 3, 4, 6, 5, 7, 2, 4
@@ -114,12 +115,8 @@ def some(layer, seed=5):
 @layers
 def test_decoding_is_the_absorbed_form_of_the_whole(name, tier):
     layer, X = LAYERS[name], np.random.default_rng(6).standard_normal((2, 9, 24))
-    params, state, rows = some(layer), None, []
-    Y, _ = layer(params, X, causal=True)
-    for first, last in ((0, 3), (3, 4), (4, 5), (5, 8), (8, 9)):
-        y, state = layer.step(params, X[:, first:last], state)
-        rows.append(y)
-    assert np.allclose(np.concatenate(rows, -2), Y, rtol=1e-10, atol=1e-12)
+    said, state = in_pieces(layer, some(layer), X, (0, 3, 4, 5, 8, 9))
+    assert np.allclose(said, layer(some(layer), X, causal=True)[0], rtol=1e-10, atol=1e-12)
     assert state.length == 9
 
 
@@ -135,19 +132,6 @@ def test_a_token_leaves_the_latent_and_the_turned_key_behind():
     C, _ = rms_norm(X @ params.W_dc, params.gamma_c)
     K_R, _ = RoPE(4).turn(X @ params.W_kr, length=50)
     assert np.allclose(state.keys, np.concatenate([C, K_R], -1), atol=1e-5)
-
-
-def test_a_model_with_it_learns_and_writes():
-    model = LanguageModel(32, 16, 24, 2, 3, attention="latent:rank=7", positions="none")
-    params = model.init(np.random.default_rng(0), np.float64)
-    tokens = np.random.default_rng(1).integers(0, 32, (2, 12))
-    logits, _ = model(params, tokens)
-    first, state = model.step(params, tokens[:, :8])
-    more = []
-    for t in range(8, 12):
-        said, state = model.step(params, tokens[:, t : t + 1], state)
-        more.append(said)
-    assert np.allclose(np.concatenate([first, *more], -2), logits, atol=1e-10)
 
 
 # ------------------------------------------------------------------------------------------------ limiting cases

@@ -26,6 +26,7 @@ from minitransformer.attention.merge import log_sum_exp
 from minitransformer.models import LanguageModel
 from minitransformer.positions import place
 from minitransformer.pullback import NoParams
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.usefixtures("tier")
 
@@ -276,14 +277,10 @@ def test_a_core_with_all_of_it(positions, pattern):
     rng = np.random.default_rng(20)
     params = core.init(rng, np.float64)
     params = mt.tree_map(lambda a: rng.standard_normal(a.shape), params)
-    Q, K, V = (rng.standard_normal((B, H, 11, D)) for _ in range(3))
-    check_pullback(partial(core, causal=True), params, Q, K, V, entries=6)
-    Y, _ = core(params, Q, K, V, causal=True)
-    state, rows = None, []
-    for a, b in itertools.pairwise((0, 4, 5, 11)):
-        y, state = core.step(params, *(X[..., a:b, :] for X in (Q, K, V)), state=state)
-        rows.append(y)
-    assert np.allclose(np.concatenate(rows, -2), Y, rtol=1e-10)
+    arrays = [rng.standard_normal((B, H, 11, D)) for _ in range(3)]
+    check_pullback(partial(core, causal=True), params, *arrays, entries=6)
+    said, _ = in_pieces(core, params, arrays, (0, 4, 5, 11))
+    assert np.allclose(said, core(params, *arrays, causal=True)[0], rtol=1e-10)
 
 
 def test_off_by_one_learns_nothing():

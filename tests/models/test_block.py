@@ -288,17 +288,6 @@ def test_parts_of_one_width():
 # ----------------------------------------------------------------------------------------------- decoding
 
 
-@pytest.mark.parametrize("order", ["pre", "post"])
-def test_decoding_is_the_whole(order, tier):
-    block = Block.of(D, 2, 7, order)
-    params, state, outputs = some(block), None, []
-    whole, _ = block(params, X, causal=True)
-    for start, stop in ((0, 2), (2, 3), (3, 4)):
-        Y, state = block.step(params, X[:, start:stop], state)
-        outputs.append(Y)
-    assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-10, atol=1e-11)
-
-
 # ----------------------------------------------------------------------------------------------- bad input
 
 

@@ -3,7 +3,6 @@ causality, decoding, bad input.
 """
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from minitransformer.models import BERT, EncoderDecoder, LanguageModel, Norm, Se
 from minitransformer.positions import DynamicNTK, LearnedPositions, NoPositions, RoPE, SinusoidalPositions, sinusoids
 from minitransformer.positions.absolute import LearnableSinusoids
 from minitransformer.pullback import first_nonfinite
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -276,14 +276,11 @@ def test_decoding_with_a_cache_is_the_whole(order, positions, tier):
     lm = model(order=order, positions=positions)
     params = some(lm)
     whole, _ = lm(params, TOKENS)
-    for cuts in ([0, 1, 2, 3, 4], [0, 3, 4], [0, 1, 4], [0, 4]):
-        state, pieces = None, []
-        for start, stop in pairwise(cuts):
-            logits, state = lm.step(params, TOKENS[:, start:stop], state)
-            pieces.append(logits)
-            assert state.length == stop
-            assert [block.keys.shape for block in state.blocks] == [(2, 2, stop, 3)] * 2
-        assert np.allclose(np.concatenate(pieces, 1), whole, rtol=1e-10, atol=1e-11)
+    for edges in ([0, 1, 2, 3, 4], [0, 3, 4], [0, 1, 4], [0, 4]):
+        said, state = in_pieces(lm, params, TOKENS, edges)
+        assert np.allclose(said, whole, rtol=1e-10, atol=1e-11)
+        assert state.length == 4
+        assert [block.keys.shape for block in state.blocks] == [(2, 2, 4, 3)] * 2
 
 
 def test_decoding_in_float32():

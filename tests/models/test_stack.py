@@ -11,6 +11,7 @@ from minitransformer.attention import DeltaRule, KernelAttention, MultiHeadAtten
 from minitransformer.models import Block, FeedForward, Norm, Stack
 from minitransformer.positions import DynamicNTK, RoPE, T5Bias
 from minitransformer.pullback import NoParams, tree_add, tree_get, tree_leaves, tree_set
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -121,17 +122,6 @@ def test_causal_outputs_before_t_do_not_change_at_all(t):
     assert not np.isclose(before[:, t:], after[:, t:]).all(-1).any()
 
 
-@pytest.mark.parametrize("order", ["pre", "post"])
-def test_decoding_is_the_whole(order, tier):
-    stack = blocks(2, order)
-    params, state, outputs = some(stack), None, []
-    whole, _ = stack(params, X, causal=True)
-    for start, stop in ((0, 1), (1, 3), (3, 4)):
-        Y, state = stack.step(params, X[:, start:stop], state)
-        outputs.append(Y)
-    assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-10, atol=1e-11)
-
-
 # ---------------------------------------------------------------------------- blocks that differ, or share
 
 
@@ -154,11 +144,7 @@ def test_blocks_may_differ():
     np.testing.assert_array_equal(whole, Norm(D)(params.norm, Y)[0])
     zero = [path for path in without_effect(params) if "blocks.1" not in path]  # kernel attention feels a bias of keys
     check_pullback(partial(stack, causal=True), params, X, zero=zero, entries=2)
-    state, rows = None, []
-    for start, stop in ((0, 2), (2, 3), (3, 4)):
-        row, state = stack.step(params, X[:, start:stop], state)
-        rows.append(row)
-    np.testing.assert_allclose(np.concatenate(rows, 1), whole, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(in_pieces(stack, params, X, (0, 2, 3, 4))[0], whole, rtol=1e-10, atol=1e-11)
 
 
 def test_one_block_that_can_not_decode_is_enough():

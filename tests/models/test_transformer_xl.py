@@ -17,6 +17,7 @@ from minitransformer.training.choices import Training
 from minitransformer.training.loop import advance, start, train
 from minitransformer.training.objective import NextByte, Segments
 from minitransformer.training.schedule import Cosine
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -263,12 +264,9 @@ def test_one_by_one_is_the_same_as_segment_by_segment(positions, pieces, tier):
     """Also where a step crosses the end of a segment, and where keys were turned."""
     for memory in (3, 8):
         model = model_of(memory, positions=positions)
-        params, text, state, said = some(model), tokens(2, 17), None, []
-        whole = in_segments(model, params, text, [5, 10, 15])
-        for piece in np.split(text, np.cumsum(pieces)[:-1], 1):
-            logits, state = model.step(params, piece, state)
-            said.append(logits)
-        np.testing.assert_allclose(np.concatenate(said, 1), whole, rtol=0, atol=1e-10)
+        params, text = some(model), tokens(2, 17)
+        said, state = in_pieces(model, params, text, np.cumsum((0, *pieces)))
+        np.testing.assert_allclose(said, in_segments(model, params, text, [5, 10, 15]), rtol=0, atol=1e-10)
         assert state.length == 17
         assert state.blocks.blocks[0].length <= memory + 5
 
@@ -279,11 +277,9 @@ def test_one_by_one_is_the_same_as_segment_by_segment(positions, pieces, tier):
 )
 def test_scaled_rotations_are_turned_back_as_well(rotate):
     model = model_of(3, positions=rotate)
-    params, text, state = some(model), tokens(2, 12), None
-    whole = in_segments(model, params, text, [5, 10])
-    for k in range(12):
-        logits, state = model.step(params, text[:, k : k + 1], state)
-        np.testing.assert_allclose(logits[:, 0], whole[:, k], rtol=0, atol=1e-10)
+    params, text = some(model), tokens(2, 12)
+    said, _ = in_pieces(model, params, text, range(13))
+    np.testing.assert_allclose(said, in_segments(model, params, text, [5, 10]), rtol=0, atol=1e-10)
 
 
 def test_a_state_can_be_continued_twice():

@@ -27,6 +27,7 @@ from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -397,12 +398,10 @@ def test_one_by_one_is_the_same_as_all_at_once(rule, positions, core):
     """A later token may think for longer than all before it, and looks at what they have become by then."""
     model = model_of(rule, positions=positions, attention=core)
     params = model.init(np.random.default_rng(0), np.float64)
-    tokens, state, said = np.random.default_rng(1).integers(0, 40, (2, 13)), None, []
+    tokens = np.random.default_rng(1).integers(0, 40, (2, 13))
     whole, pullback = model(params, tokens)
-    for piece in np.split(tokens, [7, 8, 9], 1):
-        logits, state = model.step(params, piece, state)
-        said.append(logits)
-    np.testing.assert_allclose(np.concatenate(said, 1), whole, atol=1e-11)
+    said, state = in_pieces(model, params, tokens, (0, 7, 8, 9, 13))
+    np.testing.assert_allclose(said, whole, atol=1e-11)
     assert state.length == state.blocks.length == 13
     if rule != "fixed":
         assert pullback.stack.N.shape == (2, 13)

@@ -14,6 +14,7 @@ from minitransformer.positions import T5Bias
 from minitransformer.pullback import tree_bytes
 from minitransformer.related import Synthesizer, SynthesizerParams
 from minitransformer.related.synthesizer import RandomParams
+from tests.pieces import in_pieces
 
 H, d, longest = 2, 6, 20
 KINDS = ("dense", "factorised-dense", "random", "factorised-random")
@@ -55,12 +56,8 @@ def test_gradients(kind, mixture, n):
 def test_step_is_whole(kind, mixture, tier):
     layer = MultiHeadAttention(H * d, H, core=core(kind, mixture))
     params, X = some(layer), np.random.default_rng(1).standard_normal((2, 17, H * d))
-    whole, _ = layer(params, X, causal=True)
-    state, rows = None, []
-    for first, last in ((0, 1), (1, 9), (9, 9), (9, 12), (12, 17)):
-        Y, state = layer.step(params, X[:, first:last], state)
-        rows.append(Y)
-    np.testing.assert_allclose(np.concatenate(rows, 1), whole, rtol=0, atol=1e-12)
+    said, state = in_pieces(layer, params, X, (0, 1, 9, 9, 12, 17))
+    np.testing.assert_allclose(said, layer(params, X, causal=True)[0], rtol=0, atol=1e-12)
     assert state.K.shape[-1] == (0 if mixture == "none" else d)  # keys are kept where they are asked
 
 

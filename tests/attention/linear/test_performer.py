@@ -20,6 +20,7 @@ from minitransformer.attention.linear import (
     trigonometric_features,
 )
 from minitransformer.models import LanguageModel
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.usefixtures("definitions")
 
@@ -369,12 +370,9 @@ def test_options(rng):
 def test_steps_are_the_whole(kind, rng):
     core = Performer(H, D, kind=kind, rows=ROWS)
     params = core.init(rng, np.float64)
-    Q, K, V = heads(rng, n=M)
-    whole, _ = core(params, Q, K, V, causal=True)
-    state = None
-    for a, b in ((0, 2), (2, 3), (3, 6)):
-        Y, state = core.step(params, *(X[..., a:b, :] for X in (Q, K, V)), state=state)
-        assert np.allclose(Y, whole[..., a:b, :], rtol=1e-9)
+    arrays = list(heads(rng, n=M))
+    said, state = in_pieces(core, params, arrays, (0, 2, 3, 6))
+    assert np.allclose(said, core(params, *arrays, causal=True)[0], rtol=1e-9)
     assert state.S.shape == (B, H, ROWS * (2 if kind in ("hyperbolic", "trigonometric") else 1), DV)
 
 

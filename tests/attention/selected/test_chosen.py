@@ -14,6 +14,7 @@ from minitransformer.attention.selected.chosen import attend_to_chosen, largest,
 from minitransformer.attention.selected.gathered import rows_at, sum_of_rows
 from minitransformer.backend import available
 from tests.kernels.promises import assert_any_number_of_threads, peaks_of
+from tests.pieces import in_pieces
 
 # ------------------------------------------------------------------------------------------------ the search
 
@@ -197,13 +198,9 @@ def test_the_last_query_reads_what_it_reads_in_the_whole_text(core, tier):
     """Also where the list is longer than the text, and where two heads share their keys."""
     rng, groups = np.random.default_rng(0), 2 if core.groups else 4
     Q, K, V, gates = (rng.standard_normal((2, heads, 40, w)) for heads, w in ((4, 8), (groups, 8), (groups, 6), (4, 3)))
-    streams, params, found, state = (gates,)[: len(core.streams)], core.init(rng), [], None
-    for t in range(40):
-        new = (X[..., t : t + 1, :] for X in (Q, K, V, *streams))
-        y, state = core.step(params, *new, state=state)
-        found.append(y)
-    Y, _ = core(params, Q, K, V, *streams, causal=True)
-    np.testing.assert_allclose(np.concatenate(found, -2), Y, atol=1e-13)
+    arrays, params = [Q, K, V, gates][: 3 + len(core.streams)], core.init(rng)
+    said, state = in_pieces(core, params, arrays, range(41))
+    np.testing.assert_allclose(said, core(params, *arrays, causal=True)[0], atol=1e-13)
     assert state.means.values.shape == (2, groups, 40 // core.block, 6 if isinstance(core, NSA) else 0)
 
 
