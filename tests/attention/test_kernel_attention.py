@@ -211,18 +211,6 @@ def test_a_key_of_zeros_is_not_there():
     assert np.allclose(kernel_attention(FQ, *padded)[0], kernel_attention(FQ, FK, V)[0], rtol=1e-13)
 
 
-def test_causal_outputs_before_t_do_not_change_at_all(rng):
-    FQ = rng.random((B, M, R))
-    before, _ = kernel_attention(FQ, FK, V, causal=True)
-    for t in range(M):
-        changed = [a.copy() for a in (FQ, FK, V)]
-        for a in changed:
-            a[:, t] += 10
-        after, _ = kernel_attention(*changed, causal=True)
-        assert np.array_equal(before[:, :t], after[:, :t])
-        assert (before[:, t] != after[:, t]).any()
-
-
 # ------------------------------------------------------------------------------------------ features of elu
 
 
