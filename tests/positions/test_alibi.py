@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from minitransformer.attention import (
-    attend,
-    causal_mask,
-    dot_product_attention,
-    scores,
-)
+from minitransformer.attention import attend, causal_mask, dot_product_attention, scores
 from minitransformer.functional import softmax
 from minitransformer.positions import ALiBi, NoParams, alibi_slopes
 

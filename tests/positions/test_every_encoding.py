@@ -19,7 +19,7 @@ from minitransformer.pullback import tree_leaves, tree_map
 from tests.peaks import peak
 
 H, n, m, d, dv = 3, 5, 7, 4, 2
-OF_HEADS = {  # each head has numbers of its own
+OF_HEADS = {  # learned, for so many heads
     "T5": T5Bias(H, buckets=8, distance=6),
     "scalars": OffsetScalars(H, longest=11),
     "grid": GridScalars(H, longest=9, columns=4),
