@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import check_pullback, random_like, tree_map
+from minitransformer import check_pullback
 from minitransformer.attention import ATTENTIONS, Core, MultiHeadAttention, SoftmaxAttention, attention_of
+from minitransformer.contract import some
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel, gpt_oss, llama, qwen3_next
 from minitransformer.positions import IN_ATTENTION, RoPE
 from minitransformer.pullback import tree_items, tree_size
@@ -30,11 +31,6 @@ OTHERS = (
 PARTS = {name: attention_of(OPTIONS.get(name, name), SIZES) for name in (*ATTENTIONS, *OTHERS)}
 CORES = [name for name, part in PARTS.items() if isinstance(part, Core)]
 TOKENS = np.random.default_rng(0).integers(0, 20, (2, 9))
-
-
-def some(layer, dtype=np.float64):
-    rng = np.random.default_rng(1)
-    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
 
 
 def rows(width=D):

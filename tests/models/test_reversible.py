@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import check_pullback, random_like, tree_items, tree_map
+from minitransformer import check_pullback, tree_items
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.attention.selected import AdaptiveSpan, Reformer
+from minitransformer.contract import some
 from minitransformer.data.text import Text
 from minitransformer.models import Block, FeedForward, LanguageModel, SequenceModel
 from minitransformer.models.reversible import ReversibleStack, back, forth
@@ -32,11 +33,6 @@ def stack_of(depth, core=None, dropout=0.0, **options):
         MultiHeadAttention(D, H, bias=False) if core is None else MultiHeadAttention(D, H, bias=False, core=core)
     )
     return ReversibleStack((Block(attention, FeedForward(D, 10), dropout=dropout),) * depth, **options)
-
-
-def some(layer, dtype=np.float64):
-    rng = np.random.default_rng(1)
-    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
 
 
 def rows(*shape, seed=2):
