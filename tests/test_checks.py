@@ -276,11 +276,7 @@ def test_a_gradient_comes_in_the_form_of_its_value(name, tier):
                 atol = 1e-5 * max(1, np.abs(wanted).max(initial=0))
                 np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=atol, err_msg=entry)
         assert same(of(np.ones(part.shape, int)), of(np.ones_like(part)))
-        for bad in (
-            np.ones((*part.shape, 1)),
-            np.ones((2, *part.shape)),
-            *((d[..., :1], d[0]) if part.ndim else ()),
-        ):
+        for bad in (np.ones((*part.shape, 1)), np.ones((2, *part.shape)), *((d[..., :1], d[0]) if part.ndim else ())):
             if bad.shape != part.shape:
                 for known in (pullback, *copies):
                     message = rf"dY{re.escape(where)}: shape .* should be that of Y{re.escape(where)}"
@@ -409,13 +405,7 @@ def test_parameters_of_another_form_are_refused_by_path(name, tier):
     _, _, given = call(name)
     params = given["params"]
     for path, leaf in tree_items(params):
-        others = [
-            np.concatenate([leaf, leaf]),
-            leaf[..., None],
-            leaf.astype(int),
-            leaf.astype(complex),
-            leaf.tolist(),
-        ]
+        others = [np.concatenate([leaf, leaf]), leaf[..., None], leaf.astype(int), leaf.astype(complex), leaf.tolist()]
         if len(list(tree_items(params))) > 1:
             others.append(leaf.astype(np.float64))
         for other in others:

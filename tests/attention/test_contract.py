@@ -13,30 +13,14 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import contract
-from minitransformer.attention import (
-    ATTENTIONS,
-    Core,
-    EachHead,
-    Mixer,
-    SoftmaxAttention,
-    Strided,
-    Window,
-    attention_of,
-)
+from minitransformer.attention import ATTENTIONS, Core, EachHead, Mixer, SoftmaxAttention, Strided, Window, attention_of
 from minitransformer.attention.core import Part
 from minitransformer.attention.registry import table
 from minitransformer.contract import can
 from minitransformer.data.text import Text
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, place
-from minitransformer.pullback import (
-    added_losses,
-    first_nonfinite,
-    tree_bytes,
-    tree_items,
-    tree_set,
-    with_added,
-)
+from minitransformer.pullback import added_losses, first_nonfinite, tree_bytes, tree_items, tree_set, with_added
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import TrainingDiverged, start, train
 from minitransformer.training.objective import NextByte
@@ -119,8 +103,7 @@ def language_model(name, **options):
 
 every = pytest.mark.parametrize("name", PARTS)
 causal_or_not = pytest.mark.parametrize(
-    ("name", "causal"),
-    [(name, causal) for name, part in PARTS.items() for causal in contract.directions(part)],
+    ("name", "causal"), [(name, causal) for name, part in PARTS.items() for causal in contract.directions(part)]
 )
 causal_ones = pytest.mark.parametrize("name", [name for name, part in PARTS.items() if can(part, True)])
 

@@ -323,12 +323,7 @@ def test_a_mask_that_hides_pairs_is_refused(shape, rng):
 
 @pytest.mark.parametrize(
     ("args", "name"),
-    [
-        ((FQ, FK[..., :2], V), "FK"),
-        ((FQ, FK, V[:, :4]), "V"),
-        ((FQ[0], FK, V), "FK"),
-        ((FQ.astype(int), FK, V), "FQ"),
-    ],
+    [((FQ, FK[..., :2], V), "FK"), ((FQ, FK, V[:, :4]), "V"), ((FQ[0], FK, V), "FK"), ((FQ.astype(int), FK, V), "FQ")],
 )
 def test_wrong_shapes_and_types_are_refused(args, name):
     with pytest.raises(TypeError, match=f"parameter '{name}'"):

@@ -76,9 +76,7 @@ def test_gradient(batch, absorbed, tier):
 @forms
 def test_gradient_beyond_a_tile(absorbed, tier):
     check_pullback(
-        lambda *arrays: latent_attention(*arrays, causal=True, absorbed=absorbed),
-        *inputs(3, n=70, m=70),
-        entries=6,
+        lambda *arrays: latent_attention(*arrays, causal=True, absorbed=absorbed), *inputs(3, n=70, m=70), entries=6
     )
 
 

@@ -66,12 +66,7 @@ def test_gradient_with_dropout(order):
 def test_gradient_of_a_decoder_block(order, norm):
     """To the parameters of all three steps, to the input and to the encoder's output."""
     block = Block.of(D, 2, 7, order, f"{norm}:eps=0.1", cross=True)
-    check_pullback(
-        partial(block, causal=True, Z_mask=Z_PADDING),
-        *(some(block), X, Z),
-        zero=NO_EFFECT,
-        entries=4,
-    )
+    check_pullback(partial(block, causal=True, Z_mask=Z_PADDING), *(some(block), X, Z), zero=NO_EFFECT, entries=4)
 
 
 @pytest.mark.parametrize("order", ["pre", "post"])

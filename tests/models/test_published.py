@@ -14,15 +14,7 @@ from minitransformer import check_pullback
 from minitransformer.attention import GatedDelta, Latent, SoftmaxAttention, Window
 from minitransformer.attention.sink import LearnedSink
 from minitransformer.data.text import Text
-from minitransformer.models import (
-    deepseek_v2_lite,
-    from_safetensors,
-    generate,
-    gpt2,
-    gpt_oss,
-    llama,
-    qwen3_next,
-)
+from minitransformer.models import deepseek_v2_lite, from_safetensors, generate, gpt2, gpt_oss, llama, qwen3_next
 from minitransformer.pullback import random_like, tree_leaves, tree_map, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train

@@ -50,10 +50,7 @@ def test_gradient_of_a_decoder(order):
     stack = blocks(2, order, cross=True)
     params = some(stack)
     check_pullback(
-        partial(stack, causal=True, Z_mask=Z_PADDING),
-        *(params, X, Z),
-        zero=without_effect(params),
-        entries=2,
+        partial(stack, causal=True, Z_mask=Z_PADDING), *(params, X, Z), zero=without_effect(params), entries=2
     )
 
 

@@ -14,12 +14,7 @@ from minitransformer import check_pullback, random_like, tree_items, tree_map, t
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, padding_mask
 from minitransformer.data.text import Text
 from minitransformer.models import Block, FeedForward, LanguageModel, SequenceModel, Stack
-from minitransformer.models.universal import (
-    HaltingParams,
-    UniversalStack,
-    combine,
-    halting,
-)
+from minitransformer.models.universal import HaltingParams, UniversalStack, combine, halting
 from minitransformer.positions import sinusoids
 from minitransformer.pullback import added_losses, with_added
 from minitransformer.training.checkpoint import Checkpoint, load, save

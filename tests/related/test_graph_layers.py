@@ -73,11 +73,7 @@ def test_the_dtype_is_kept_and_init_keeps_the_size(layer, dtype):
 
 
 def test_a_width_that_heads_do_not_divide_is_refused():
-    for kind in (
-        GAT,
-        GATv2,
-        partial(GraphAttention, 8),
-    ):
+    for kind in (GAT, GATv2, partial(GraphAttention, 8)):
         with pytest.raises(ValueError, match="width: 8 is not divisible into 3 heads"):
             kind(3) if isinstance(kind, partial) else kind(8, 8, 3)
     assert GAT(8, 8, 3, average=True).init(np.random.default_rng(0)).W.shape == (8, 24)

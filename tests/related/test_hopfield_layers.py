@@ -9,13 +9,7 @@ import pytest
 import minitransformer as mt
 from minitransformer.attention import MultiHeadAttention, dot_product_attention, split_heads
 from minitransformer.pullback import random_like
-from minitransformer.related import (
-    AssociationParams,
-    Hopfield,
-    HopfieldAssociation,
-    HopfieldLookup,
-    HopfieldPooling,
-)
+from minitransformer.related import AssociationParams, Hopfield, HopfieldAssociation, HopfieldLookup, HopfieldPooling
 
 rng = np.random.default_rng
 FOUR = Hopfield(steps=4, beta=0.3)
