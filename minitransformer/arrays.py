@@ -55,6 +55,11 @@ def uniform(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> Ar
     return rng.uniform(-1, 1, shape).astype(dtype) * dtype(math.sqrt(3 / shape[-2]))
 
 
+def orders(rng: np.random.Generator, size: int, n: int) -> Array:
+    """(size, n): in each row the numbers 0 … n − 1, in an order of its own."""
+    return rng.permuted(np.tile(np.arange(n), (size, 1)), axis=1)
+
+
 def in_blocks(X: Array, block: int) -> Array:
     """(*batch, n, w) to (*batch, ⌈n/block⌉, block, w), the last block filled up with zeros."""
     *batch, n, w = X.shape

@@ -106,9 +106,8 @@ def _made(attention: Any) -> Part:
     if isinstance(attention, type):
         attention = named("attention", {attention.__name__: attention}, attention.__name__, sizes)
     if isinstance(attention, str):
-        attention = named(
-            "attention", ATTENTIONS | IN_ATTENTION | ATTENTIONS, attention, sizes
-        )  # listed first, and chosen
+        both = ATTENTIONS | IN_ATTENTION | ATTENTIONS  # an attention is listed first, and chosen
+        attention = named("attention", both, attention, sizes)
     return attention_of(SoftmaxAttention(encoding=attention) if isinstance(attention, Encoding) else attention, sizes)
 
 

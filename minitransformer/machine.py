@@ -5,6 +5,9 @@ import functools
 import os
 import platform
 import subprocess
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,16 @@ def memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows
         return None
+
+
+@contextmanager
+def peak_memory() -> Iterator[Callable[[], int]]:
+    """In this block a function says how many bytes of arrays, at the most, have been held at once since the block began."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def processor() -> str:

@@ -23,6 +23,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from minitransformer import machine
+from minitransformer.backend import available, backend
 from minitransformer.book import equations
 from minitransformer.marks import the_call
 from tests.compared import comparisons, told
@@ -247,3 +248,17 @@ def root():
 def rng():
     """A generator of its own for each test: the order of tests does not matter."""
     return np.random.default_rng(1)
+
+
+@pytest.fixture(params=available())
+def tier(request):
+    """A test that takes it runs in each tier of this machine."""
+    with backend(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def definitions():
+    """The tier that forms every matrix: for tests that open a pullback and look at what it keeps."""
+    with backend("numpy"):
+        yield

@@ -1,6 +1,6 @@
 """How much memory a call needs."""
 
-import tracemalloc
+from minitransformer.machine import peak_memory
 
 
 def peak(call, tries=2):
@@ -10,11 +10,8 @@ def peak(call, tries=2):
     """
     peaks = []
     for _ in range(tries):
-        tracemalloc.start()
-        try:
+        with peak_memory() as most:
             kept = call()
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
+            peaks.append(most())
         del kept
     return min(peaks)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from minitransformer.attention import KernelState, MultiHeadAttention, Paged, Window
-from minitransformer.backend import available, backend
 from minitransformer.data import ngrams
 from minitransformer.data.text import Text
 from minitransformer.models import BERT, LanguageModel
@@ -261,22 +260,20 @@ def answer(name, given):
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in ("block_tables", "from_safetensors")])
 def test_an_array_of_any_kind_is_answered_or_refused_by_name(name, kind, tier):
     given = usual(name)
-    with backend(tier):
-        want = answer(name, given)
-        assert want is not REFUSED, "what it is called with usually"
-        for key, value in given.items():
-            for path, leaf in tree_items({key: value}):
-                if not isinstance(leaf, np.ndarray) or leaf.ndim == 0 or (key == "params" and kind not in THE_SAME):
-                    continue  # what parameters have to be is asked in test_checks.py
-                for other in KINDS[kind](leaf):
-                    found = answer(name, {**given, **replaced({key: value}, path, other)})
-                    if kind in THE_SAME and value is leaf and not any("rng" in k or "Rng" in k for k in given):
-                        assert near(found, want), f"{key} {kind}"
+    want = answer(name, given)
+    assert want is not REFUSED, "what it is called with usually"
+    for key, value in given.items():
+        for path, leaf in tree_items({key: value}):
+            if not isinstance(leaf, np.ndarray) or leaf.ndim == 0 or (key == "params" and kind not in THE_SAME):
+                continue  # what parameters have to be is asked in test_checks.py
+            for other in KINDS[kind](leaf):
+                found = answer(name, {**given, **replaced({key: value}, path, other)})
+                if kind in THE_SAME and value is leaf and not any("rng" in k or "Rng" in k for k in given):
+                    assert near(found, want), f"{key} {kind}"
 
 
 def replaced(tree, path, leaf):

@@ -280,11 +280,7 @@ def test_chapter_20_has_a_row_for_the_variant(copy):
 @pytest.mark.full
 def test_the_experiment_has_a_record_the_figure_a_test_and_the_chapter_both(copy):
     ran, drawn, booked, _ = commands(
-        copy,
-        ["experiment", "best_of_64"],
-        ["figures", "best_of_64"],
-        ["book", "90"],
-        ["equations", "--readme"],
+        copy, ["experiment", "best_of_64"], ["figures", "best_of_64"], ["book", "90"], ["equations", "--readme"]
     )
     assert "records/best_of_64.json" in ran
     assert "fig_best_of_64.svg" in drawn

@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from minitransformer.attention import ATTENTIONS, GLA, GatedDelta, attention_of
 from minitransformer.checks import form_of
+from minitransformer.machine import peak_memory
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, TUPE, DeBERTa, LearnedPositions, Shaw, T5Bias, place
 from minitransformer.pullback import tree_get, tree_size
@@ -62,12 +62,9 @@ def test_projections_keep_the_variance_of_a_row():
 
 def test_the_form_of_a_large_model_takes_no_memory():
     large = BERT(depth=2, vocabulary=100_000, embedding="plain")
-    tracemalloc.start()
-    try:
+    with peak_memory() as peak:
         assert tree_size(form_of(large)) > 90_000_000
-        assert tracemalloc.get_traced_memory()[1] < 5_000_000
-    finally:
-        tracemalloc.stop()
+        assert peak() < 5_000_000
 
 
 def test_the_sizes_of_models_that_everybody_knows():

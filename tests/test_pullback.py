@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer import chain, check_pullback, random_like, residual, tree_bytes, tree_items, tree_map, tree_size
 from minitransformer.functional import linear, relu, softmax
-from minitransformer.pullback import (
-    ChainPullback,
-    ResidualPullback,
-    first_nonfinite,
-    tree_add,
-    tree_leaves,
-)
+from minitransformer.pullback import ChainPullback, ResidualPullback, first_nonfinite, tree_add, tree_leaves
 from minitransformer.training.optimiser import accumulate
 
 

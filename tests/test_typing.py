@@ -81,10 +81,7 @@ def test_a_call_that_looks_like_one_that_passed_is_not_checked_again():
 
     answer(np.ones((2, 3)))
     assert answer(np.zeros((2, 3))).shape == (9, 9)  # what nobody looked at
-    for args, options in (
-        ((np.ones((2, 3)), 2.0), {}),
-        ((np.ones((2, 3)),), {"how": "so"}),
-    ):
+    for args, options in (((np.ones((2, 3)), 2.0), {}), ((np.ones((2, 3)),), {"how": "so"})):
         with pytest.raises(TypeError, match="return value"):
             answer(*args, **options)
     for wrong in (np.ones((2, 3), int), np.ones(3), [[1.0, 2.0, 3.0]]):

@@ -1,13 +1,13 @@
 """Exercises of chapter 08, on patterns of pairs."""
 
 import itertools
-import tracemalloc
 
 import numpy as np
 
 from minitransformer.attention import Window, dot_product_attention
 from minitransformer.attention.sparse.graph import Graph
 from minitransformer.exercises.check import NotYet, close, derivative, exercise, expect, likely, several, with_pullback
+from minitransformer.machine import peak_memory
 
 
 @exercise("8.1")
@@ -221,11 +221,9 @@ def a_window_without_a_matrix(answer):
     likely(found[2], (once, "A key stands in several windows. An indexed += keeps only one of what they send to it."))
     derivative(lambda Q, K, V: answer(Q, K, V, 2), Q, K, V, hint="Each key is in ρ + 1 windows: whose dS reaches it?")
     n = 512
-    tracemalloc.start()
-    answer(*rng.standard_normal((3, n, 2)), 2)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    if most > n * n:
-        raise NotYet(
-            "It is right, and somewhere it makes an array of n × n. Which array has n × (ρ + 1) entries in its place?"
-        )
+    with peak_memory() as peak:
+        answer(*rng.standard_normal((3, n, 2)), 2)
+        if peak() > n * n:
+            raise NotYet(
+                "It is right, and somewhere it makes an array of n × n. Which array has n × (ρ + 1) entries in its place?"
+            )

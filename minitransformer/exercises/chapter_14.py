@@ -1,11 +1,10 @@
 """Exercises of chapter 14, on graphs."""
 
-import tracemalloc
-
 import numpy as np
 
 from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
 from minitransformer.functional import softmax
+from minitransformer.machine import peak_memory
 from minitransformer.related import additive_attention
 from minitransformer.related.graph import edges_of
 from minitransformer.related.graph_convolution import propagate
@@ -173,11 +172,7 @@ def without_phi(answer):
     unless(given, np.cumsum(np.exp(g)[:, None] * V, 0) / np.exp(g).sum(), "Row i divides by the weights up to i.")
     close(given, wanted, "Write a row of the softmax as a fraction, and cancel what is in all of its terms.")
     long = rng.standard_normal(2000)
-    tracemalloc.start()
-    try:
+    with peak_memory() as peak:
         answer(long, long, rng.standard_normal((2000, 2)))
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    if most > 2000 * 2000:
-        raise NotYet("It is right, but a matrix (n, n) is made on the way.")
+        if peak() > 2000 * 2000:
+            raise NotYet("It is right, but a matrix (n, n) is made on the way.")

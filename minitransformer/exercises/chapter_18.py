@@ -1,12 +1,11 @@
 """Exercises of chapter 18, on the models of today."""
 
-import tracemalloc
-
 import numpy as np
 
 from minitransformer.attention import dot_product_attention, softmax_with_sink
 from minitransformer.exercises.check import NotYet, array_of, close, derivative, exercise, unless, value
 from minitransformer.functional import sigmoid, softmax
+from minitransformer.machine import peak_memory
 
 
 @exercise("18.1")
@@ -171,19 +170,12 @@ def absorbed(answer):
         read(S / 2),
         "Bring the query to the latents, by the transposed matrix, and the average of the latents to the head.",
     )
-    q, C, (W_uk, W_uv) = (
-        rng.standard_normal((8, 32)),
-        rng.standard_normal((2000, 16)),
-        rng.standard_normal((2, 8, 16, 32)),
-    )
-    tracemalloc.start()
-    try:
+    q, C = rng.standard_normal((8, 32)), rng.standard_normal((2000, 16))
+    W_uk, W_uv = rng.standard_normal((2, 8, 16, 32))
+    with peak_memory() as peak:
         answer(q, C, W_uk, W_uv)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    if most > 8 * 2000 * 32 * 4:
-        raise NotYet("It is right, but keys or values of all heads are made on the way: change the brackets.")
+        if peak() > 8 * 2000 * 32 * 4:
+            raise NotYet("It is right, but keys or values of all heads are made on the way: change the brackets.")
 
 
 @exercise("18.9")

@@ -5,7 +5,6 @@ Performer, with the linear transformer, and with attention that returns V unchan
 """
 
 import time
-import tracemalloc
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from minitransformer.attention import Core, KernelAttention, MultiHeadAttention, SoftmaxAttention
 from minitransformer.attention.linear import Performer
 from minitransformer.backend import available, backend
-from minitransformer.machine import keep_freed_memory
+from minitransformer.machine import keep_freed_memory, peak_memory
 from minitransformer.models import Block, FeedForward
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.typing import Array
@@ -69,11 +68,9 @@ def run(trial: Trial) -> dict[str, Any]:
         work = block_of(trial.kind, trial.n)
         block_of(trial.kind, 64)()  # compiled before the clock runs
         seconds = [timed(work) for _ in range(5 if trial.n <= 4096 else 2)]
-        tracemalloc.start()
-        work()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    return {"seconds": round(min(seconds), 5), "MB": round(peak / 2**20, 1)}
+        with peak_memory() as peak:
+            work()
+            return {"seconds": round(min(seconds), 5), "MB": round(peak() / 2**20, 1)}
 
 
 def block_of(kind: str, n: int) -> Any:

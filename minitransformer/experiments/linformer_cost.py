@@ -4,7 +4,6 @@ The published table is of whole models on a GPU. Here one text is read, forwards
 four heads and by a block around it; memory is what NumPy's arrays took at their peak.
 """
 
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -14,6 +13,7 @@ import numpy as np
 
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.attention.compressed import Linformer
+from minitransformer.machine import peak_memory
 from minitransformer.models import Block, FeedForward
 
 ALONE = True
@@ -85,12 +85,8 @@ def _times(forwards: Callable[[], Any]) -> tuple[float, float]:
 
 def _peaks(forwards: Callable[[], Any]) -> tuple[int, int]:
     """The most bytes that were held at once, in the forward pass and in both."""
-    tracemalloc.start()
-    try:
+    with peak_memory() as peak:
         back = forwards()
-        _, forward = tracemalloc.get_traced_memory()
+        forward = peak()
         back(True)
-        _, both = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    return forward, both
+        return forward, peak()

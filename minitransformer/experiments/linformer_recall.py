@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.arrays import orders
 from minitransformer.models import SequenceModel
 from minitransformer.training.objective import DrawnTask
 from minitransformer.training.recipes import usually_trained
@@ -64,7 +65,7 @@ class LookUp(DrawnTask):
 
     def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Tokens (size, 2 pairs + 8), and the values of the last eight."""
-        keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, : self.pairs]
+        keys = orders(rng, size, KEYS)[:, : self.pairs]
         values = rng.integers(0, VALUES, keys.shape)
         asked = rng.integers(0, self.pairs, (size, ASKED))
         pairs = np.stack([keys, KEYS + values], -1).reshape(size, -1)

@@ -4,7 +4,6 @@ The same model reads one text, forwards and backwards: three layers, the loss of
 for lengths that double; for dense attention also as the definition has it, with every matrix formed, as far as that goes.
 """
 
-import tracemalloc
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from minitransformer.backend import backend, current
 from minitransformer.data.text import python_docs
 from minitransformer.experiments.linear_time import timed
 from minitransformer.functional import cross_entropy
+from minitransformer.machine import peak_memory
 from minitransformer.models import LanguageModel
 
 ALONE = True
@@ -52,11 +52,9 @@ def run(trial: Trial) -> dict[str, Any]:
     with backend("numpy" if trial.matrices else current()):
         step()  # compiled, and warm
         seconds = min(timed(step) for _ in range(trial.runs))
-        tracemalloc.start()
-        step()
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    return {"seconds": round(seconds, 4), "bytes": peak}
+        with peak_memory() as peak:
+            step()
+            return {"seconds": round(seconds, 4), "bytes": peak()}
 
 
 def model_of(attention: str, context: int) -> LanguageModel:

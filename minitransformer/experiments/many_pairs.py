@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import orders
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
 from minitransformer.training.choices import Training
@@ -95,7 +96,7 @@ class ManyPairs(DrawnTask):
 
     def of(self, pairs: int, size: int, rng: np.random.Generator) -> Asked:
         """Sequences with so many pairs."""
-        keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, :pairs]
+        keys = orders(rng, size, KEYS)[:, :pairs]
         values = rng.integers(0, VALUES, (size, pairs))
         half = pairs // 2
         other = (values[:, :half] + rng.integers(1, VALUES, (size, half))) % VALUES
@@ -103,7 +104,7 @@ class ManyPairs(DrawnTask):
         first = rng.permuted(writes[:, :pairs], axis=1)
         second = rng.permuted(writes[:, pairs:], axis=1)
         newest = np.concatenate([other, values[:, half:]], 1)
-        order = rng.permuted(np.tile(np.arange(pairs), (size, 1)), axis=1)
+        order = orders(rng, size, pairs)
         asks = KEYS * VALUES + np.take_along_axis(keys, order, 1)
         tokens = np.concatenate([first, second, asks], 1)
         return Asked(tokens, np.take_along_axis(newest, order, 1), order < half)

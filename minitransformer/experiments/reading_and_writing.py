@@ -3,7 +3,6 @@
 An untrained model of two blocks: what its numbers are makes no difference to the time.
 """
 
-import tracemalloc
 from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import Any
@@ -14,7 +13,7 @@ from minitransformer.attention import KeysValues
 from minitransformer.attention.cache.recent import Recent
 from minitransformer.data.text import python_docs
 from minitransformer.experiments.speed import REST
-from minitransformer.machine import keep_freed_memory
+from minitransformer.machine import keep_freed_memory, peak_memory
 from minitransformer.models import LanguageModel
 from minitransformer.models.generate import read
 from minitransformer.pullback import Tree, tree_bytes
@@ -47,10 +46,9 @@ def run(trial: Trial) -> dict[str, Any]:
     params = model.init(np.random.default_rng(0))
     text = np.resize(python_docs().held_out, trial.length).astype(np.int64)
     read(model, params, text[:64])  # compiled, and warm
-    tracemalloc.start()
-    _, state = read(model, params, text)
-    MB = tracemalloc.get_traced_memory()[1] / 2**20
-    tracemalloc.stop()
+    with peak_memory() as peak:
+        _, state = read(model, params, text)
+        MB = peak() / 2**20
     began = perf_counter()
     read(model, params, text)
     return {

@@ -191,17 +191,13 @@ def _client(scheduler: str | None, tls: dict[str, str] | None, workers: int | No
             yield client
         return
     try:
-        client = Client(_reached(scheduler), timeout=5, security=_security(tls))
+        # if nobody listens, Dask would go on trying
+        socket.create_connection(_host_and_port(scheduler), timeout=5).close()
+        client = Client(scheduler, timeout=5, security=_security(tls))
     except (OSError, ValueError, TypeError) as error:
         raise ExperimentError(f"--scheduler {scheduler}: {error}") from None
     with client:
         yield client
-
-
-def _reached(scheduler: str) -> str:
-    """The address, if somebody listens there: Dask would go on trying."""
-    with socket.create_connection(_host_and_port(scheduler), timeout=5):
-        return scheduler
 
 
 def _host_and_port(scheduler: str) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.arrays import orders
 from minitransformer.experiments.many_pairs import KEYS, VALUES, Asked, ManyPairs, trained
 from minitransformer.pullback import tree_size
 
@@ -67,9 +68,9 @@ class InTwoTokens(ManyPairs):
 
     def of(self, pairs: int, size: int, rng: np.random.Generator) -> Asked:
         """Sequences with so many pairs."""
-        keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, :pairs]
+        keys = orders(rng, size, KEYS)[:, :pairs]
         values = rng.integers(0, VALUES, (size, pairs))
         written = np.stack([keys, KEYS + values], -1).reshape(size, 2 * pairs)
-        order = rng.permuted(np.tile(np.arange(pairs), (size, 1)), axis=1)
+        order = orders(rng, size, pairs)
         tokens = np.concatenate([written, np.take_along_axis(keys, order, 1)], 1)
         return Asked(tokens, np.take_along_axis(values, order, 1), np.zeros((size, pairs), bool))

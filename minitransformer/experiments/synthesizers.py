@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.arrays import orders
 from minitransformer.experiments.which import BAG, even, learned
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree
@@ -88,9 +89,9 @@ class Questions(DrawnTask):
 
     def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Tokens (size, 16): key · 8 + value for a pair, 256 + key for a question; and the values of the last eight."""
-        keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, :PAIRS]
+        keys = orders(rng, size, KEYS)[:, :PAIRS]
         values = rng.integers(0, VALUES, keys.shape)
-        asked = rng.permuted(np.tile(np.arange(PAIRS), (size, 1)), axis=1)
+        asked = orders(rng, size, PAIRS)
         questions = KEYS * VALUES + np.take_along_axis(keys, asked, 1)
         tokens = np.concatenate([keys * VALUES + values, questions], 1)
         return tokens, np.take_along_axis(values, asked, 1) if self.question == "content" else values[:, self.places]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import orders
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import tree_size
 from minitransformer.training.objective import DrawnTask
@@ -31,7 +32,7 @@ class Walks(NamedTuple):
 
 def walks(size: int, rng: np.random.Generator) -> Walks:
     """Places in a random order; the first ones are ends, every other leads to the one before it, or to any earlier one."""
-    order = rng.permuted(np.tile(np.arange(PLACES), (size, 1)), axis=1)
+    order = orders(rng, size, PLACES)
     before = np.arange(PLACES) - 1
     back = np.where(
         rng.random((size, PLACES)) < 0.7, before, (rng.random((size, PLACES)) * np.arange(PLACES)).astype(int)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from minitransformer.arrays import orders
 from minitransformer.backend import backend
 from minitransformer.models import SequenceModel
 from minitransformer.positions import LearnableSinusoids, NoPositions, SinusoidalPositions
@@ -77,7 +78,7 @@ class TokenBefore(DrawnTask):
 
     def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Tokens and targets, (size, length) each."""
-        others = rng.permuted(np.tile(np.arange(START + 1, self.vocabulary), (size, 1)), axis=1)[:, : self.length - 1]
+        others = 1 + orders(rng, size, self.vocabulary - 1)[:, : self.length - 1]  # START is 0
         start = np.full((size, 1), START)
         tokens = np.concatenate([start, others], axis=1)
         return tokens, np.concatenate([start, tokens[:, :-1]], axis=1)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import orders
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
 from minitransformer.data.digits import digits
 from minitransformer.data.listops import VOCABULARY, listops
@@ -271,8 +272,8 @@ class Recall(Task):
 
     def batch(self, size: int, rng: np.random.Generator) -> Batch:
         """key · VALUES + value for a pair; then a token for each key that asks; and one that says nothing."""
-        keys = rng.permuted(np.tile(np.arange(KEYS), (size, 1)), axis=1)[:, :PAIRS]
-        values, order = rng.integers(0, VALUES, keys.shape), rng.permuted(np.tile(np.arange(PAIRS), (size, 1)), axis=1)
+        keys = orders(rng, size, KEYS)[:, :PAIRS]
+        values, order = rng.integers(0, VALUES, keys.shape), orders(rng, size, PAIRS)
         tokens = np.full((size, self.n), KEYS * (VALUES + 1))
         places = np.sort(np.argsort(rng.random((size, self.n - PAIRS)), axis=1)[:, :PAIRS], axis=1)
         np.put_along_axis(tokens, places, keys * VALUES + values, 1)

@@ -9,7 +9,6 @@ is measured in the same round, dense attention at 1,024 tokens. What is compared
 
 import math
 import time
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import numpy as np
 
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
 from minitransformer.experiments.speed import on
-from minitransformer.machine import keep_freed_memory
+from minitransformer.machine import keep_freed_memory, peak_memory
 from minitransformer.models.assemble import mixer_of
 from minitransformer.typing import Array
 
@@ -107,15 +106,12 @@ def measure(name: str, n: int, causal: bool, rounds: int = ROUNDS) -> Cost:
     X = tokens(n)
     layer(name, FIRST, X[:, :FIRST], causal)()()  # compiled, and what is kept is there
     yardstick = layer(DENSE, YARDSTICK, X[:, :YARDSTICK], True)
-    tracemalloc.start()
-    try:
+    with peak_memory() as peak:
         work = layer(name, n, X, causal)
         back = work()
-        peaks = [tracemalloc.get_traced_memory()[1]]
+        peaks = [peak()]
         back()
-        peaks.append(tracemalloc.get_traced_memory()[1])
-    finally:
-        tracemalloc.stop()
+        peaks.append(peak())
     del back
     # the lists of pairs, which are made once for a length, are there by now
     seconds, ratios = in_rounds(work, yardstick, rounds)

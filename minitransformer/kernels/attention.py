@@ -326,15 +326,8 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
     kv, its_bias, its_mask, its_list = pairs.of[b]
     Q, K, V, dY, L, D = known.Q[b], known.K[kv], known.V[kv], known.dY[b], known.L[b], known.D[b]
     dQ, dK, dV, dbias = gradients.dQ[part, b], gradients.dK[b], gradients.dV[b], gradients.dbias[part, b]
-    bias, mask, j0, n, m, d, dv = (
-        pairs.bias[its_bias],
-        pairs.mask[its_mask],
-        t * LANES,
-        len(L),
-        len(dK),
-        K.shape[1],
-        V.shape[1],
-    )
+    bias, mask, j0 = pairs.bias[its_bias], pairs.mask[its_mask], t * LANES
+    n, m, d, dv = len(L), len(dK), K.shape[1], V.shape[1]
     keys, panels, cap = min(LANES, m - j0), dQ.shape[1], Q.dtype.type(pairs.cap)
     room = tile(2 * (d + dv) + (2 + panels + (cap > 0)) * LANES, Q)
     KT, VT, room = rows_of(room, 0, d), rows_of(room, d, d + dv), rows_of(room, d + dv, len(room))
@@ -462,11 +455,9 @@ def _pairs(
 def _forwards(pairs: Pairs, pattern: Any) -> Pairs:
     """These pairs as `forward` takes them: keys on the rows of masks, biases reversed, and the lists of the pattern."""
     turned = pairs._replace(bias=np.ascontiguousarray(pairs.bias[:, ::-1]), mask=np.ascontiguousarray(pairs.mask.mT))
-    return (
-        turned
-        if pattern is None
-        else _listed(turned, pattern, pattern.starts, pattern.tiles, pattern.which, pattern.masks.mT)
-    )
+    if pattern is None:
+        return turned
+    return _listed(turned, pattern, pattern.starts, pattern.tiles, pattern.which, pattern.masks.mT)
 
 
 def _backwards(pairs: Pairs, pattern: Any) -> Pairs:
@@ -483,16 +474,10 @@ def _backwards(pairs: Pairs, pattern: Any) -> Pairs:
 
 def _listed(pairs: Pairs, pattern: Any, starts: Array, tiles: Array, which: Array, blocks: Array) -> Pairs:
     of = pairs.of.copy()
-    of[:, 3] = np.arange(len(of)) % len(
-        pattern.starts
-    )  # one list for all heads, or one for each of the last batch axis
-    return pairs._replace(
-        of=of,
-        starts=np.require(starts, np.int64, ["C", "W"]),
-        tiles=np.require(tiles, np.int64, ["C", "W"]),
-        which=np.require(which, np.int64, ["C", "W"]),
-        blocks=np.require(blocks, bool, ["C", "W"]),
-    )
+    # one list for all heads, or one for each of the last batch axis
+    of[:, 3] = np.arange(len(of)) % len(pattern.starts)
+    starts, tiles, which = (np.require(X, np.int64, ["C", "W"]) for X in (starts, tiles, which))
+    return pairs._replace(of=of, starts=starts, tiles=tiles, which=which, blocks=np.require(blocks, bool, ["C", "W"]))
 
 
 def matrix(

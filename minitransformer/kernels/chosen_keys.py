@@ -250,11 +250,8 @@ def largest_of_rows(among, ends, found, S, queue):
 def three_views(Q, K, V, K_c, V_c, m, complete, block, chosen, window, scale):
     """Y (3, H, dv) of the last of m positions, with queries Q (H, d): what NSA reads in means, chosen blocks and a window."""
     blocks, sharing, none = (m + block - 1) // block, len(Q) // max(len(K), 1), np.empty((1, 0), np.bool_)
-    q, rows, room = (
-        Q * Q.dtype.type(scale * LOG2E),
-        np.arange(complete + window),
-        np.empty((2, chosen * block), np.int64),
-    )
+    q, rows = Q * Q.dtype.type(scale * LOG2E), np.arange(complete + window)
+    room = np.empty((2, chosen * block), np.int64)
     Y, p = np.empty((3, len(Q), V.shape[2]), Q.dtype), np.empty(complete + window + chosen * block, Q.dtype)
     for g in range(len(K)):
         weight, found = np.zeros((1, blocks), Q.dtype), np.empty((1, chosen), np.int64)

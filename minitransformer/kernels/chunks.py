@@ -349,9 +349,8 @@ class TiledKernelAttentionPullback(Pullback):
         """The weights, (*batch, n, m), made again by the definition, in NumPy."""
         n, m = self.FQ.shape[-2], self.FK.shape[-2]
         sees = np.arange(m) <= np.arange(n)[:, None] + (m - n if self.causal else m)
-        FQ, FK = map(
-            np.ascontiguousarray, (self.FQ, self.FK)
-        )  # BLAS sums in another order where columns stand together
+        # BLAS sums in another order where columns stand together
+        FQ, FK = map(np.ascontiguousarray, (self.FQ, self.FK))
         W = np.where(sees, FQ @ FK.mT, 0)
         return W * inverse(self.D)[..., None] if self.D.size else W
 

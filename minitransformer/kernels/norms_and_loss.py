@@ -92,9 +92,8 @@ def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, queue):
     one, zero, D = X.dtype.type(1), X.dtype.type(0), X.dtype.type(X.shape[1])
     parts = len(dgamma)
     for share in claimed(queue, queue[1]):
-        for part in range(
-            share * parts // queue[1], (share + 1) * parts // queue[1]
-        ):  # neighbours share lines of the cache
+        # neighbours share lines of the cache
+        for part in range(share * parts // queue[1], (share + 1) * parts // queue[1]):
             dg, db = dgamma[part], dbeta[part]
             for i in range(part * len(X) // parts, (part + 1) * len(X) // parts):
                 x, dy, dx = X[i], dY[i], dX[i]
@@ -244,11 +243,5 @@ def cross_entropy(logits: Array, targets: Array, weight: Array) -> tuple[Array, 
     rows = _rows(logits)
     top, totals, losses = (np.empty(targets.shape, logits.dtype) for _ in range(3))
     numbers = top.reshape(-1), totals.reshape(-1), losses.reshape(-1)
-    run(
-        entropy,
-        rows.size,
-        rows,
-        for_loops(targets.reshape(-1), np.dtype(np.int64), top.reshape(-1).shape),
-        *numbers,
-    )
+    run(entropy, rows.size, rows, for_loops(targets.reshape(-1), np.dtype(np.int64), numbers[0].shape), *numbers)
     return (losses * weight).sum(), CrossEntropyLoopPullback(logits, targets, weight, top, totals)

@@ -28,9 +28,8 @@ from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import dot, put
 from minitransformer.typing import Array
 
-LEAST = {
-    np.dtype(kind): kind(float(np.finfo(kind).tiny) ** 0.8) for kind in (np.float32, np.float64)
-}  # of |D|; below it 1 / D counts as 0, as in `inverse` of arrays.py
+# of |D|; below it 1 / D counts as 0, as in `inverse` of arrays.py
+LEAST = {np.dtype(kind): kind(float(np.finfo(kind).tiny) ** 0.8) for kind in (np.float32, np.float64)}
 NEAR = 8  # rows of S that are written and then read, while they are in the nearest cache
 SMALL = 2**18  # multiply-adds; what has fewer is done before a second thread is awake
 

@@ -25,14 +25,6 @@ from minitransformer.backend import available
 TOLERANCE = {"float32": 5e-6, "float64": 2e-14}
 
 
-@pytest.fixture(params=["numpy", "numba", "micro"])
-def tier(request):
-    if request.param not in available():
-        pytest.skip(f"this machine has no tier {request.param!r}")
-    with mt.backend(request.param):
-        yield request.param
-
-
 def random_inputs(seed, batch, n, m, d, dv, dtype="float64"):
     rng = np.random.default_rng(seed)
     return [rng.standard_normal((*batch, *s)).astype(dtype) for s in ((n, d), (m, d), (m, dv), (n, dv))]

@@ -13,31 +13,14 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import contract
-from minitransformer.attention import (
-    ATTENTIONS,
-    Core,
-    EachHead,
-    Mixer,
-    SoftmaxAttention,
-    Strided,
-    Window,
-    attention_of,
-)
+from minitransformer.attention import ATTENTIONS, Core, EachHead, Mixer, SoftmaxAttention, Strided, Window, attention_of
 from minitransformer.attention.core import Part
 from minitransformer.attention.registry import table
-from minitransformer.backend import available
 from minitransformer.contract import can
 from minitransformer.data.text import Text
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, place
-from minitransformer.pullback import (
-    added_losses,
-    first_nonfinite,
-    tree_bytes,
-    tree_items,
-    tree_set,
-    with_added,
-)
+from minitransformer.pullback import added_losses, first_nonfinite, tree_bytes, tree_items, tree_set, with_added
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import TrainingDiverged, start, train
 from minitransformer.training.objective import NextByte
@@ -120,11 +103,9 @@ def language_model(name, **options):
 
 every = pytest.mark.parametrize("name", PARTS)
 causal_or_not = pytest.mark.parametrize(
-    ("name", "causal"),
-    [(name, causal) for name, part in PARTS.items() for causal in contract.directions(part)],
+    ("name", "causal"), [(name, causal) for name, part in PARTS.items() for causal in contract.directions(part)]
 )
 causal_ones = pytest.mark.parametrize("name", [name for name, part in PARTS.items() if can(part, True)])
-tiers = pytest.mark.parametrize("tier", available())
 
 
 # ---------------------------------------------------------------------------------------------------- the pairs
@@ -150,20 +131,17 @@ def test_all_tiers_agree(name, causal, dtype):
     contract.tiers_agree(PARTS[name], causal=causal, dtype=dtype)
 
 
-@tiers
 @causal_ones
 def test_what_comes_later_changes_no_bit(name, tier):
     """Except where a part says that its pattern looks ahead: then it has to, or it should not say so."""
     contract.later_changes_nothing(PARTS[name], tier=tier)
 
 
-@tiers
 @causal_or_not
 def test_padding_changes_no_bit_of_what_is_there(name, causal, tier):
     contract.padding_changes_nothing(PARTS[name], causal=causal, tier=tier)
 
 
-@tiers
 @pytest.mark.parametrize(
     ("name", "causal"),
     [(name, c) for name, part in PARTS.items() if isinstance(part, Core) for c in contract.directions(part)],
@@ -173,7 +151,6 @@ def test_what_stands_in_a_hidden_key_or_value_reaches_nothing(name, causal, tier
     contract.hidden_reaches_nothing(PARTS[name], causal=causal, tier=tier)
 
 
-@tiers
 @causal_or_not
 def test_a_query_that_sees_no_key_makes_no_nan(name, causal, tier):
     contract.nothing_to_see(PARTS[name], causal=causal, tier=tier)
@@ -203,7 +180,6 @@ def test_groups_of_heads_share_their_keys(name, causal, groups):
 # -------------------------------------------------------------------------------------------- one by one
 
 
-@tiers
 @causal_ones
 @pytest.mark.parametrize("positions", ["sinusoidal", "rope"])
 @pytest.mark.parametrize("pieces", contract.PIECES)
@@ -211,18 +187,16 @@ def test_one_by_one_is_the_same_as_all_at_once(name, positions, pieces, tier):
     contract.one_by_one(PARTS[name], positions=positions, pieces=pieces, tier=tier)
 
 
-@tiers
 @pytest.mark.parametrize("name", [name for name, part in PARTS.items() if str(part.remembers).startswith("S")])
 def test_a_memory_reads_a_prompt_without_a_matrix_of_pairs(name, tier):
     """Twice the prompt needs twice the room, and leaves no more behind."""
     layer, peaks, left = mixer(name), [], set()
     params = contract.some(layer)
-    with mt.backend(tier):
-        layer.step(params, contract.rows(PARTS[name], 1, 80))  # may compile
-        for n in (80, 160):
-            X = contract.rows(PARTS[name], 1, n)
-            peaks.append(peak(lambda X=X: layer.step(params, X)))
-            left.add(tree_bytes(tuple(layer.step(params, X)[1])))
+    layer.step(params, contract.rows(PARTS[name], 1, 80))  # may compile
+    for n in (80, 160):
+        X = contract.rows(PARTS[name], 1, n)
+        peaks.append(peak(lambda X=X: layer.step(params, X)))
+        left.add(tree_bytes(tuple(layer.step(params, X)[1])))
     assert peaks[1] < 2.2 * peaks[0]
     assert len(left) == 1
 
@@ -283,7 +257,6 @@ def test_in_every_model(name):
         pullback(np.ones_like(logits))
 
 
-@tiers
 @causal_ones
 def test_ten_steps_of_training_and_a_checkpoint(name, tier):
     """The loss falls, what no gradient moves is moved by hand or stays, and all of it can be read back."""
@@ -338,7 +311,6 @@ def test_what_does_not_fit_is_refused(name):
 
 
 @pytest.mark.parametrize("name", [name for name, part in PARTS.items() if isinstance(part, Core)])
-@tiers
 def test_heads_that_do_not_fit_each_other_are_refused(name, tier):
     """Before a loop that looks at no index sees them; by whoever calls a core directly, without a mixer."""
     contract.refuses_other_heads(PARTS[name], tier=tier)

@@ -5,10 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention.depthwise import depthwise_convolution
-from minitransformer.backend import available
 
 BATCH, N, H, K, D = (2, 3), 4, 2, 3, 2
 FULL = (*BATCH, N, H, K, D)
@@ -30,26 +28,22 @@ def in_loops(X, A, left):
     return Y
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("causal", [False, True])
 def test_whoever_shares_a_kernel(causal, tier):
     """A loop that takes the heads of a kernel for those of X would read and write beside them."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((*BATCH, N, H, D))
-    with mt.backend(tier):
-        for shape in SHAPES:
-            A = rng.standard_normal(shape)
-            Y, pullback = depthwise_convolution(X, A, causal=causal)
-            np.testing.assert_allclose(Y, in_loops(X, A, K - 1 if causal else 1), atol=1e-12, err_msg=str(shape))
-            dX, dA = pullback(Y)
-            assert (dX.shape, dA.shape) == (X.shape, A.shape)
-            np.testing.assert_allclose((dX * X).sum(), (Y * Y).sum())  # Y is linear in X, and in A
-            np.testing.assert_allclose((dA * A).sum(), (Y * Y).sum())
+    for shape in SHAPES:
+        A = rng.standard_normal(shape)
+        Y, pullback = depthwise_convolution(X, A, causal=causal)
+        np.testing.assert_allclose(Y, in_loops(X, A, K - 1 if causal else 1), atol=1e-12, err_msg=str(shape))
+        dX, dA = pullback(Y)
+        assert (dX.shape, dA.shape) == (X.shape, A.shape)
+        np.testing.assert_allclose((dX * X).sum(), (Y * Y).sum())  # Y is linear in X, and in A
+        np.testing.assert_allclose((dA * A).sum(), (Y * Y).sum())
 
 
 @pytest.mark.parametrize("shape", [(K, 1), (1, K, 1), (N, 1, K, 1), (3, 1, 1, K, 1), (H, K, D)])
-@pytest.mark.parametrize("tier", available())
 def test_gradient(shape, tier):
     rng = np.random.default_rng(1)
-    with mt.backend(tier):
-        check_pullback(depthwise_convolution, rng.standard_normal((*BATCH, N, H, D)), rng.standard_normal(shape))
+    check_pullback(depthwise_convolution, rng.standard_normal((*BATCH, N, H, D)), rng.standard_normal(shape))

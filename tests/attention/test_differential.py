@@ -15,18 +15,13 @@ from minitransformer.attention import (
     first_lambda,
     padding_mask,
 )
-from minitransformer.backend import available
 from minitransformer.functional import rms_norm
+
+pytestmark = pytest.mark.usefixtures("tier")
 
 B, H, N, M, D, DV = 2, 4, 67, 70, 4, 6
 TOLERANCE = {np.float64: 1e-12, np.float32: 2e-5}
 dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32])
-
-
-@pytest.fixture(params=available(), autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def random_inputs(seed=0, n=N, m=M, dtype=np.float64):

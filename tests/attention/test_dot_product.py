@@ -24,8 +24,9 @@ from minitransformer.attention import (
     scores,
 )
 from minitransformer.attention.dot_product import attend_to_buffer
-from minitransformer.backend import available, backend
 from minitransformer.positions import Shaw
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 fixed = np.random.default_rng(0)
 B, N, M, D, DV = 2, 4, 5, 3, 6
@@ -33,12 +34,6 @@ Q, K, V = (fixed.standard_normal((B, *shape)) for shape in ((N, D), (M, D), (M, 
 MASK = fixed.random((B, N, M)) < 0.6
 MASK[1, 2] = False  # a query that sees nothing
 MASK[0, 1] = True
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def loops(Q, K, V, *, causal=False, mask=None, scale=None):
@@ -337,7 +332,6 @@ def test_a_mask_of_another_type_is_refused(mask):
         dot_product_attention(Q, K, V, mask=mask)
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("n", [1, 3, 4, 7])
 def test_attention_to_the_first_keys_of_a_buffer(tier, groups, n):
@@ -347,18 +341,16 @@ def test_attention_to_the_first_keys_of_a_buffer(tier, groups, n):
     K, V = rng.standard_normal((2, groups, 20, 5)), rng.standard_normal((2, groups, 20, 3))
     K[..., 13:, :] = V[..., 13:, :] = np.nan
     bias, mask = rng.standard_normal((4, n + 12)), rng.random((n, 13)) < 0.7
-    with mt.backend(tier):
-        for queries in (Q[..., :n, :], np.ascontiguousarray(Q[..., :n, :]), np.asfortranarray(Q[..., :n, :])):
-            for options in ({}, {"bias": bias}, {"mask": mask}, {"bias": bias, "mask": mask, "scale": 0.3}):
-                Y = attend_to_buffer(queries, K, V, 13, **options)
-                plain, _ = dot_product_attention(queries, K[..., :13, :], V[..., :13, :], causal=True, **options)
-                assert np.allclose(Y, plain, atol=1e-12)
+    for queries in (Q[..., :n, :], np.ascontiguousarray(Q[..., :n, :]), np.asfortranarray(Q[..., :n, :])):
+        for options in ({}, {"bias": bias}, {"mask": mask}, {"bias": bias, "mask": mask, "scale": 0.3}):
+            Y = attend_to_buffer(queries, K, V, 13, **options)
+            plain, _ = dot_product_attention(queries, K[..., :13, :], V[..., :13, :], causal=True, **options)
+            assert np.allclose(Y, plain, atol=1e-12)
 
 
 # ------------------------------------------------------------------------------------- what is no number
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("n", [3, 70])
 @pytest.mark.parametrize("hides", ["mask", "causal", "pattern", "encoding"])
 @pytest.mark.parametrize("what", [np.nan, np.inf])
@@ -379,37 +371,31 @@ def test_a_value_that_is_hidden_does_not_reach_y(tier, n, hides, what):
     params = shaw.init(rng, np.float64)
     broken = V.copy()
     broken[0, at] = what
-    with backend(tier):
-        np.testing.assert_allclose(run(broken), run(V), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(run(broken), run(V), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("n", [3, 70])
 @pytest.mark.parametrize("which", [0, 1, 2], ids="QKV")
 @pytest.mark.parametrize("note", [0, 1954, 2**21 + 3, 2**22 - 1])
 def test_whatever_nan_goes_in_nan_comes_out(tier, n, which, note):
     arrays = np.random.default_rng(1).standard_normal((3, 2, n, 4)).astype(np.float32)
     arrays[which].view(np.uint32)[0, 1, 2] = 0x7FC00000 + note
-    with backend(tier):
-        Y, _ = dot_product_attention(*arrays)
+    Y, _ = dot_product_attention(*arrays)
     assert np.isnan(Y[0, 1 if which == 0 else slice(None)]).any()
     assert np.isfinite(Y[1]).all()
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("n", [2, 70])
 def test_keys_of_no_width_are_all_alike(tier, n):
     """d = 0: every score is an empty sum, so Y is the plain mean of the values; there is no √0 to divide by."""
     V = np.random.default_rng(2).standard_normal((n, 3))
-    with backend(tier):
-        Y, pullback = dot_product_attention(np.ones((n, 0)), np.ones((n, 0)), V)
-        dQ, dK, dV = pullback(np.ones_like(Y))
+    Y, pullback = dot_product_attention(np.ones((n, 0)), np.ones((n, 0)), V)
+    dQ, dK, dV = pullback(np.ones_like(Y))
     np.testing.assert_allclose(Y, np.broadcast_to(V.mean(0), (n, 3)), atol=1e-14)
     assert dQ.shape == dK.shape == (n, 0)
     np.testing.assert_allclose(dV, 1)
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("n", [6, 8, 70])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_bias_of_minus_infinity_hides_an_offset_on_the_way_back_too(tier, n, dtype):
@@ -419,18 +405,16 @@ def test_a_bias_of_minus_infinity_hides_an_offset_on_the_way_back_too(tier, n, d
     bias = np.where(offsets < -3, -np.inf, 0).astype(dtype)
     with mt.backend("numpy"):
         want = dot_product_attention(X, X, X, bias)[1](X)
-    with mt.backend(tier):
-        for found, wanted in zip(dot_product_attention(X, X, X, bias)[1](X), want, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    for found, wanted in zip(dot_product_attention(X, X, X, bias)[1](X), want, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_nan_comes_back(tier, dtype):
     """It is no weight of one."""
     Q, K, V = np.random.default_rng(0).standard_normal((3, 2, 70, 8)).astype(dtype)
     K[0, 5, 3] = np.nan
-    with mt.backend(tier), np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):
         _, pullback = dot_product_attention(Q, K, V)
         dQ, _, dV = pullback(np.ones_like(V))
     assert np.isnan(dQ[0]).all()

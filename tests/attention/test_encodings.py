@@ -15,7 +15,6 @@ from minitransformer.attention.masks import causal_mask
 from minitransformer.attention.selected.adaptive_span import log_ramp
 from minitransformer.attention.selected.chosen import block_means
 from minitransformer.attention.selected.routing import normed
-from minitransformer.backend import available
 from minitransformer.cli import catalogue
 from minitransformer.functional import sigmoid, softmax
 from minitransformer.gather_scatter import by_offset
@@ -23,6 +22,7 @@ from minitransformer.models.assemble import mixer_of
 from minitransformer.positions import FIRE, IN_ATTENTION, KerpleLog, place
 from minitransformer.positions.encoding import pair_scores
 from minitransformer.pullback import NoParams, tree_map
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.each_value
 D, H, N = 12, 2, 13
@@ -143,7 +143,6 @@ def define_others(core, params, own, Q, K, V, streams, causal):
     return dense(core, own, Q, K, V, seen_without(core, params, Q, K, V, streams, causal), causal)
 
 
-@pytest.mark.parametrize("tier", available())
 @cells
 @pytest.mark.parametrize("name", those)
 def test_it_is_the_dense_definition(name, positions, tier):
@@ -151,8 +150,7 @@ def test_it_is_the_dense_definition(name, positions, tier):
     Q, K, V, *streams = contract.heads_for(core, N)
     for causal in contract.directions(core):
         definition = globals().get(f"define_{name}", define_others)(core, params, own, Q, K, V, streams, causal)
-        with mt.backend(tier):
-            Y, _ = core(params, Q, K, V, *streams, causal=causal, mask=None, rng=None)
+        Y, _ = core(params, Q, K, V, *streams, causal=causal, mask=None, rng=None)
         np.testing.assert_allclose(Y, definition, rtol=0, atol=1e-10)
     plain = replace(core, encoding=None)
     without = params._replace(encoding=NoParams()) if hasattr(params, "encoding") else NoParams()
@@ -175,21 +173,15 @@ def test_gradients(name, positions):
             check_pullback(function, whole, X, zero=zero, untrained=untrained, entries=3)
 
 
-@pytest.mark.parametrize("tier", available())
 @cells
 @pytest.mark.parametrize("name", [name for name in those if CORES[name].causal != "never" and CORES[name].decodes])
 def test_one_by_one(name, positions, tier):
     core, params, _ = cell(name, positions)
     layer = contract.mixer(core)
     params, X = contract.some(layer)._replace(core=params), contract.rows(core, 2, N)
-    with mt.backend(tier):
-        Y, _ = layer(params, X, causal=True)
-        for pieces in ((1,) * N, (7, 1, 5), (2, 11)):
-            state, said = None, []
-            for piece in np.split(X, np.cumsum(pieces)[:-1], 1):
-                row, state = layer.step(params, piece, state)
-                said.append(row)
-            np.testing.assert_allclose(np.concatenate(said, 1), Y, rtol=0, atol=1e-10)
+    Y, _ = layer(params, X, causal=True)
+    for edges in (range(N + 1), (0, 7, 8, N), (0, 2, N)):
+        np.testing.assert_allclose(in_pieces(layer, params, X, edges)[0], Y, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", those)

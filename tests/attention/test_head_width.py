@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import check_pullback, random_like, tree_map
+from minitransformer import check_pullback
 from minitransformer.attention import ATTENTIONS, Core, MultiHeadAttention, SoftmaxAttention, attention_of
-from minitransformer.backend import available
+from minitransformer.contract import some
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel, gpt_oss, llama, qwen3_next
 from minitransformer.positions import IN_ATTENTION, RoPE
 from minitransformer.pullback import tree_items, tree_size
@@ -14,6 +14,7 @@ from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import start
 from minitransformer.training.schedule import Cosine
+from tests.pieces import in_pieces
 
 D, H, WIDE = 12, 4, 6
 SIZES = {"width": D, "heads": H, "d": WIDE, "longest": 40}
@@ -30,11 +31,6 @@ OTHERS = (
 PARTS = {name: attention_of(OPTIONS.get(name, name), SIZES) for name in (*ATTENTIONS, *OTHERS)}
 CORES = [name for name, part in PARTS.items() if isinstance(part, Core)]
 TOKENS = np.random.default_rng(0).integers(0, 20, (2, 9))
-
-
-def some(layer, dtype=np.float64):
-    rng = np.random.default_rng(1)
-    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
 
 
 def rows(width=D):
@@ -68,7 +64,6 @@ def test_as_wide_as_the_rows_is_what_there_was():
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("name", CORES)
 def test_it_is_a_wider_layer_of_which_some_columns_are_zero(name, tier):
     """X → [X | 0] and Y → the first D columns of Y, in a layer of width H d, whatever the core is."""
@@ -85,9 +80,8 @@ def test_it_is_a_wider_layer_of_which_some_columns_are_zero(name, tier):
         **{n: below(getattr(params, n)) for n in ("W_q", "W_k", "W_v")}, streams=streams,
         W_o=np.pad(params.W_o, ((0, 0), (0, more))), b_o=np.pad(params.b_o, (0, more)),
     )  # fmt: skip
-    with mt.backend(tier):
-        Y, _ = layer(params, X, causal=causal)
-        Z, _ = MultiHeadAttention(wide, H, core=core)(wider, np.pad(X, ((0, 0), (0, 0), (0, more))), causal=causal)
+    Y, _ = layer(params, X, causal=causal)
+    Z, _ = MultiHeadAttention(wide, H, core=core)(wider, np.pad(X, ((0, 0), (0, 0), (0, more))), causal=causal)
     assert np.allclose(Y, Z[..., :D], atol=1e-10)
 
 
@@ -103,7 +97,6 @@ def test_the_gradient_of_every_parameter_and_input(name):
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize(
     "options",
     [
@@ -121,15 +114,10 @@ def test_a_model_writes_as_it_reads(options, tier):
     model = LanguageModel(20, 40, D, 2, H, 10, **options, head_width=WIDE)
     for dtype, tolerance in ((np.float64, 1e-9), (np.float32, 2e-4)):
         params = some(model, dtype)
-        with mt.backend(tier):
-            logits, _ = model(params, TOKENS)
-            first, state = model.step(params, TOKENS[:, :6])
-            said = [first]
-            for t in range(6, 9):
-                row, state = model.step(params, TOKENS[:, t : t + 1], state)
-                said.append(row)
-        assert logits.dtype == said[0].dtype == dtype
-        assert np.allclose(np.concatenate(said, -2), logits, rtol=tolerance, atol=tolerance * np.abs(logits).max())
+        logits, _ = model(params, TOKENS)
+        said, _ = in_pieces(model, params, TOKENS, (0, 6, 7, 8, 9))
+        assert logits.dtype == said.dtype == dtype
+        assert np.allclose(said, logits, rtol=tolerance, atol=tolerance * np.abs(logits).max())
 
 
 def test_in_every_model():

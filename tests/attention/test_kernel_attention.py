@@ -21,8 +21,9 @@ from minitransformer.attention import (
     kernel_state,
     padding_mask,
 )
-from minitransformer.backend import available
 from minitransformer.pullback import NoParams
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, N, M, R, DV = 2, 4, 6, 3, 5
 fixed = np.random.default_rng(0)
@@ -34,12 +35,6 @@ OPTIONS = {
     "causal, unnormalised": {"causal": True, "normalise": False},
     "eps": {"causal": True, "eps": 0.3},
 }
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def loops(FQ, FK, V, *, causal=False, normalise=True, eps=0.0):
@@ -187,7 +182,6 @@ def test_a_denominator_of_zero_gives_zeros_and_zero_gradients(causal):
     assert not any(g.any() for g in pullback(np.ones_like(Y)))
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_denominator_too_small_to_divide_by_counts_as_zero(tier, dtype):
     """1 / D is infinite for the smallest numbers there are, and for larger ones what comes back by it."""
@@ -195,7 +189,7 @@ def test_a_denominator_too_small_to_divide_by_counts_as_zero(tier, dtype):
     for power in np.linspace(0, 1, 60):
         FQ, FK = np.ones((1, 2, 1), dtype), np.full((1, 2, 1), smallest ** dtype(power))
         FK[0, 1] = 1
-        with mt.backend(tier), np.errstate(over="raise", invalid="raise"):
+        with np.errstate(over="raise", invalid="raise"):
             Y, pullback = kernel_attention(FQ, FK, np.full((1, 2, 3), dtype(5)), causal=True)
             assert all(np.isfinite(g).all() for g in pullback(np.full_like(Y, 1e4)))
         assert np.allclose(Y[0, 1], 5)
@@ -215,18 +209,6 @@ def test_more_queries_than_keys_leave_the_first_without_any_when_causal(rng):
 def test_a_key_of_zeros_is_not_there():
     padded = np.concatenate([FK, np.zeros((B, 3, R))], 1), np.concatenate([V, 100 * V[:, :3]], 1)
     assert np.allclose(kernel_attention(FQ, *padded)[0], kernel_attention(FQ, FK, V)[0], rtol=1e-13)
-
-
-def test_causal_outputs_before_t_do_not_change_at_all(rng):
-    FQ = rng.random((B, M, R))
-    before, _ = kernel_attention(FQ, FK, V, causal=True)
-    for t in range(M):
-        changed = [a.copy() for a in (FQ, FK, V)]
-        for a in changed:
-            a[:, t] += 10
-        after, _ = kernel_attention(*changed, causal=True)
-        assert np.array_equal(before[:, :t], after[:, :t])
-        assert (before[:, t] != after[:, t]).any()
 
 
 # ------------------------------------------------------------------------------------------ features of elu
@@ -336,28 +318,12 @@ def test_a_mask_that_hides_pairs_is_refused(shape, rng):
         KernelAttention()(NoParams(), *heads(rng), mask=np.ones(shape, bool))
 
 
-@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6), (0, 4, 5, 6), (0, 6), (0, 0, 6)])
-def test_steps_of_the_core_are_the_whole(edges, rng):
-    Q, K, V = heads(rng, n=M)
-    whole, _ = KernelAttention()(NoParams(), Q, K, V, causal=True)
-    state = None
-    for a, b in itertools.pairwise(edges):
-        Y, state = KernelAttention().step(NoParams(), *(X[..., a:b, :] for X in (Q, K, V)), state=state)
-        np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-11)
-        assert state.length == b
-
-
 # ------------------------------------------------------------------------------------------------ bad input
 
 
 @pytest.mark.parametrize(
     ("args", "name"),
-    [
-        ((FQ, FK[..., :2], V), "FK"),
-        ((FQ, FK, V[:, :4]), "V"),
-        ((FQ[0], FK, V), "FK"),
-        ((FQ.astype(int), FK, V), "FQ"),
-    ],
+    [((FQ, FK[..., :2], V), "FK"), ((FQ, FK, V[:, :4]), "V"), ((FQ[0], FK, V), "FK"), ((FQ.astype(int), FK, V), "FQ")],
 )
 def test_wrong_shapes_and_types_are_refused(args, name):
     with pytest.raises(TypeError, match=f"parameter '{name}'"):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import (
     KeysValues,
@@ -18,16 +17,15 @@ from minitransformer.attention import (
     padding_mask,
     split_heads,
 )
-from minitransformer.backend import available
 from minitransformer.functional import rms_norm
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import random_like, tree_items, tree_map
+from tests.pieces import in_pieces
 
 STORED = Path(__file__).parent / "data" / "latent.json"
 B, H, N, M, D, R, DR, DV = 2, 3, 4, 6, 5, 7, 2, 4
 forms = pytest.mark.parametrize("absorbed", [False, True], ids=["expanded", "absorbed"])
-tiers = pytest.mark.parametrize("tier", available())
 
 
 def inputs(seed=0, batch=(B,), n=N, m=M):
@@ -56,38 +54,30 @@ def test_against_loops(absorbed):
 MASKS = {"all": None, "padding": padding_mask(np.array([6, 3]), M)[:, None], "pairs": np.tri(N, M, 1, bool)}
 
 
-@tiers
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mask", MASKS)
 def test_both_forms_have_the_same_values_and_gradients(mask, causal, tier):
     arrays, options = inputs(1), {"causal": causal, "mask": MASKS[mask]}
-    with mt.backend(tier):
-        (Y, expanded), (Z, absorbed) = (latent_attention(*arrays, **options, absorbed=form) for form in (False, True))
-        assert np.allclose(Y, Z, rtol=1e-11)
-        assert np.allclose(expanded.A, absorbed.A, rtol=1e-11)
-        for a, b in zip(expanded(np.cos(Y)), absorbed(np.cos(Y)), strict=True):
-            assert np.allclose(a, b, rtol=1e-10, atol=1e-13)
+    (Y, expanded), (Z, absorbed) = (latent_attention(*arrays, **options, absorbed=form) for form in (False, True))
+    assert np.allclose(Y, Z, rtol=1e-11)
+    assert np.allclose(expanded.A, absorbed.A, rtol=1e-11)
+    for a, b in zip(expanded(np.cos(Y)), absorbed(np.cos(Y)), strict=True):
+        assert np.allclose(a, b, rtol=1e-10, atol=1e-13)
 
 
 @forms
-@tiers
 @pytest.mark.parametrize("batch", [(), (2,), (2, 2)])
 def test_gradient(batch, absorbed, tier):
-    with mt.backend(tier):
-        check_pullback(
-            lambda *arrays: latent_attention(*arrays, causal=True, absorbed=absorbed), *inputs(2, batch), entries=20
-        )
+    check_pullback(
+        lambda *arrays: latent_attention(*arrays, causal=True, absorbed=absorbed), *inputs(2, batch), entries=20
+    )
 
 
 @forms
-@tiers
 def test_gradient_beyond_a_tile(absorbed, tier):
-    with mt.backend(tier):
-        check_pullback(
-            lambda *arrays: latent_attention(*arrays, causal=True, absorbed=absorbed),
-            *inputs(3, n=70, m=70),
-            entries=6,
-        )
+    check_pullback(
+        lambda *arrays: latent_attention(*arrays, causal=True, absorbed=absorbed), *inputs(3, n=70, m=70), entries=6
+    )
 
 
 def test_the_latent_gets_a_gradient_as_key_and_one_as_value_from_every_head():
@@ -121,16 +111,10 @@ def some(layer, seed=5):
 
 
 @layers
-@tiers
 def test_decoding_is_the_absorbed_form_of_the_whole(name, tier):
     layer, X = LAYERS[name], np.random.default_rng(6).standard_normal((2, 9, 24))
-    params, state, rows = some(layer), None, []
-    with mt.backend(tier):
-        Y, _ = layer(params, X, causal=True)
-        for first, last in ((0, 3), (3, 4), (4, 5), (5, 8), (8, 9)):
-            y, state = layer.step(params, X[:, first:last], state)
-            rows.append(y)
-    assert np.allclose(np.concatenate(rows, -2), Y, rtol=1e-10, atol=1e-12)
+    said, state = in_pieces(layer, some(layer), X, (0, 3, 4, 5, 8, 9))
+    assert np.allclose(said, layer(some(layer), X, causal=True)[0], rtol=1e-10, atol=1e-12)
     assert state.length == 9
 
 
@@ -146,19 +130,6 @@ def test_a_token_leaves_the_latent_and_the_turned_key_behind():
     C, _ = rms_norm(X @ params.W_dc, params.gamma_c)
     K_R, _ = RoPE(4).turn(X @ params.W_kr, length=50)
     assert np.allclose(state.keys, np.concatenate([C, K_R], -1), atol=1e-5)
-
-
-def test_a_model_with_it_learns_and_writes():
-    model = LanguageModel(32, 16, 24, 2, 3, attention="latent:rank=7", positions="none")
-    params = model.init(np.random.default_rng(0), np.float64)
-    tokens = np.random.default_rng(1).integers(0, 32, (2, 12))
-    logits, _ = model(params, tokens)
-    first, state = model.step(params, tokens[:, :8])
-    more = []
-    for t in range(8, 12):
-        said, state = model.step(params, tokens[:, t : t + 1], state)
-        more.append(said)
-    assert np.allclose(np.concatenate([first, *more], -2), logits, atol=1e-10)
 
 
 # ------------------------------------------------------------------------------------------------ limiting cases
@@ -245,7 +216,6 @@ def waves(shape, k):
 
 @pytest.mark.parametrize("query_rank", [None, 6])
 @pytest.mark.parametrize("causal", [False, True])
-@tiers
 def test_the_same_numbers_as_in_transformers(query_rank, causal, tier):
     stored = json.loads(STORED.read_text())[f"query_rank={query_rank},causal={causal}"]
     layer = Latent(24, 3, rank=10, query_rank=query_rank, rotary=4)
@@ -253,9 +223,8 @@ def test_the_same_numbers_as_in_transformers(query_rank, causal, tier):
     numbers = {name: k for k, name in enumerate(LatentParams._fields)}
     params = LatentParams(**{name: waves(a.shape, numbers[name]) for name, a in tree_items(form)})
     X, dY = waves((2, 7, 24), 20), waves((2, 7, 24), 21)
-    with mt.backend(tier):
-        Y, pullback = layer(params, X, causal=causal)
-        dparams, dX = pullback(dY)
+    Y, pullback = layer(params, X, causal=causal)
+    dparams, dX = pullback(dY)
     assert np.allclose(Y[:, [0, 3, 6], :4], stored["Y"], rtol=1e-10)
     gradients = {**dict(tree_items(dparams)), "X": dX}
     assert gradients.keys() == stored["gradients"].keys()

@@ -6,15 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, merge, partial_attention
-from minitransformer.backend import available
 
 N, M, D, DV = 9, 21, 4, 3
 PARTS = (slice(0, 8), slice(8, 9), slice(9, 21))
-
-tiers = pytest.mark.parametrize("tier", available())
 
 
 def arrays(seed=0, n=N):
@@ -39,56 +35,48 @@ def together(parts):
     return merge(np.stack([Y for Y, _ in parts]), np.stack([L for _, L in parts]))
 
 
-@tiers
 @pytest.mark.parametrize("n", [6, N])
 def test_a_part_knows_how_much_it_weighs(n, tier):
     Q, K, V = arrays(n=n)
-    with mt.backend(tier):
-        (Y, L), _ = partial_attention(Q, K, V, mask=some_pairs(n), scale=0.3)
-        same, _ = dot_product_attention(Q, K, V, mask=some_pairs(n), scale=0.3)
+    (Y, L), _ = partial_attention(Q, K, V, mask=some_pairs(n), scale=0.3)
+    same, _ = dot_product_attention(Q, K, V, mask=some_pairs(n), scale=0.3)
     np.testing.assert_array_equal(Y, same)
     for b, i in np.ndindex(2, n):
         weights = [math.exp(0.3 * (Q[b, i] @ K[b, j])) for j in range(M) if some_pairs(n)[i, j]]
         assert L[b, i] == pytest.approx(math.log(sum(weights)), rel=1e-12) if weights else L[b, i] == -np.inf
 
 
-@tiers
 def test_parts_in_any_order_and_bracket_are_the_whole(tier):
     Q, K, V = arrays()
-    with mt.backend(tier):
-        whole, _ = dot_product_attention(Q, K, V, mask=some_pairs())
-        for order in ((0, 1, 2), (2, 0, 1), (1, 0, 2)):
-            parts = [part for part, _ in in_parts(Q, K, V, order)]
-            left, _ = together([together(parts[:2])[0], parts[2]])
-            right, _ = together([parts[0], together(parts[1:])[0]])
-            for Y, L in (together(parts)[0], left, right):
-                np.testing.assert_allclose(Y, whole, rtol=1e-12, atol=1e-14)
-                assert (L[:, 2] == -np.inf).all()
-                assert not Y[:, 2].any()
+    whole, _ = dot_product_attention(Q, K, V, mask=some_pairs())
+    for order in ((0, 1, 2), (2, 0, 1), (1, 0, 2)):
+        parts = [part for part, _ in in_parts(Q, K, V, order)]
+        left, _ = together([together(parts[:2])[0], parts[2]])
+        right, _ = together([parts[0], together(parts[1:])[0]])
+        for Y, L in (together(parts)[0], left, right):
+            np.testing.assert_allclose(Y, whole, rtol=1e-12, atol=1e-14)
+            assert (L[:, 2] == -np.inf).all()
+            assert not Y[:, 2].any()
 
 
-@tiers
 def test_the_gradient_of_the_whole_comes_back_through_the_parts(tier):
     Q, K, V = arrays()
-    with mt.backend(tier):
-        Y, pullback = dot_product_attention(Q, K, V, mask=some_pairs())
-        dY = np.random.default_rng(2).standard_normal(Y.shape)
-        want = pullback(dY)
-        pairs = in_parts(Q, K, V)
-        _, merged = together([part for part, _ in pairs])
-        dQ, dKs, dVs = 0, [], []
-        for dY_r, dL_r, (_, part) in zip(*merged((dY, np.zeros(dY.shape[:-1]))), pairs, strict=True):
-            dQ_r, dK_r, dV_r = part((dY_r, dL_r))
-            dQ, dKs, dVs = dQ + dQ_r, [*dKs, dK_r], [*dVs, dV_r]
+    Y, pullback = dot_product_attention(Q, K, V, mask=some_pairs())
+    dY = np.random.default_rng(2).standard_normal(Y.shape)
+    want = pullback(dY)
+    pairs = in_parts(Q, K, V)
+    _, merged = together([part for part, _ in pairs])
+    dQ, dKs, dVs = 0, [], []
+    for dY_r, dL_r, (_, part) in zip(*merged((dY, np.zeros(dY.shape[:-1]))), pairs, strict=True):
+        dQ_r, dK_r, dV_r = part((dY_r, dL_r))
+        dQ, dKs, dVs = dQ + dQ_r, [*dKs, dK_r], [*dVs, dV_r]
     for found, known in zip((dQ, np.concatenate(dKs, 1), np.concatenate(dVs, 1)), want, strict=True):
         np.testing.assert_allclose(found, known, rtol=1e-10, atol=1e-13)
 
 
-@tiers
 def test_gradients(tier):
     seen = np.random.default_rng(3).random((N, M)) < 0.7
-    with mt.backend(tier):
-        check_pullback(partial(partial_attention, mask=seen), *arrays(), entries=15)
+    check_pullback(partial(partial_attention, mask=seen), *arrays(), entries=15)
     rng = np.random.default_rng(4)
     check_pullback(merge, rng.standard_normal((3, 2, 5, 4)), rng.standard_normal((3, 2, 5)))
 

@@ -9,18 +9,14 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, output_gate, split_heads
 from minitransformer.attention.multi_head import Gains
-from minitransformer.backend import available
 from minitransformer.functional import rms_norm
 from minitransformer.positions import RoPE
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("tier")
 
 B, N, D, H = 2, 9, 24, 4
 d = D // H
-
-
-@pytest.fixture(params=available(), autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def layer_and_inputs(seed=0, **options):
@@ -139,12 +135,8 @@ def test_gradient_of_everything_at_once(groups):
     core = SoftmaxAttention(sink=0.5, cap=2.0, norm="rms", gate="element")
     layer, params, X = layer_and_inputs(9, core=core, groups=groups)
     check_pullback(partial(layer, causal=True), params, X, entries=6)
-    Y, _ = layer(params, X, causal=True)
-    state, rows = None, []
-    for t in range(N):
-        y, state = layer.step(params, X[:, t : t + 1], state)
-        rows.append(y)
-    assert np.allclose(np.concatenate(rows, 1), Y, rtol=1e-11)
+    said, _ = in_pieces(layer, params, X, range(N + 1))
+    assert np.allclose(said, layer(params, X, causal=True)[0], rtol=1e-11)
 
 
 def test_cross_attention_is_dense_and_says_so():

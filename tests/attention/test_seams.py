@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import minitransformer as mt
-from minitransformer import check_pullback, random_like, tree_map
+from minitransformer import check_pullback
 from minitransformer.attention import DeltaRule, KernelAttention, MultiHeadAttention, SoftmaxAttention, Window
+from minitransformer.contract import some
 from minitransformer.data.text import Text
 from minitransformer.functional import cross_entropy
 from minitransformer.models import Block, FeedForward, LanguageModel, Stack
@@ -21,6 +21,8 @@ from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 spec = importlib.util.spec_from_file_location("everything", Path(__file__).with_name("everything.py"))
 everything = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(everything)
@@ -28,17 +30,6 @@ spec.loader.exec_module(everything)
 D, H = 12, 2
 MODEL = LanguageModel(40, 24, D, 3, H, 10, attention=everything.Everything(D // H, H))
 LETTERS = np.resize(np.frombuffer(b"abcdefgh ijkl. ", np.uint8), 4000) % 40
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
-
-
-def some(layer, dtype=np.float64):
-    rng = np.random.default_rng(1)
-    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
 
 
 # ------------------------------------------------------------------------------------------- parameters

@@ -23,10 +23,12 @@ from minitransformer.attention import (
     softmax_with_sink,
 )
 from minitransformer.attention.merge import log_sum_exp
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import place
 from minitransformer.pullback import NoParams
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("tier")
 
 B, H, N, M, D, DV = 2, 3, 67, 70, 4, 5
 TOLERANCE = {np.float64: 1e-12, np.float32: 2e-5}
@@ -51,12 +53,6 @@ def assert_same(have, want, dtype):
     for h, w in zip(have, want, strict=True):
         assert h.dtype == dtype
         assert np.abs(h - w).max() <= TOLERANCE[dtype] * (1 + np.abs(w).max())
-
-
-@pytest.fixture(params=available(), autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 # ------------------------------------------------------------------------------------------- the definition
@@ -281,14 +277,10 @@ def test_a_core_with_all_of_it(positions, pattern):
     rng = np.random.default_rng(20)
     params = core.init(rng, np.float64)
     params = mt.tree_map(lambda a: rng.standard_normal(a.shape), params)
-    Q, K, V = (rng.standard_normal((B, H, 11, D)) for _ in range(3))
-    check_pullback(partial(core, causal=True), params, Q, K, V, entries=6)
-    Y, _ = core(params, Q, K, V, causal=True)
-    state, rows = None, []
-    for a, b in itertools.pairwise((0, 4, 5, 11)):
-        y, state = core.step(params, *(X[..., a:b, :] for X in (Q, K, V)), state=state)
-        rows.append(y)
-    assert np.allclose(np.concatenate(rows, -2), Y, rtol=1e-10)
+    arrays = [rng.standard_normal((B, H, 11, D)) for _ in range(3)]
+    check_pullback(partial(core, causal=True), params, *arrays, entries=6)
+    said, _ = in_pieces(core, params, arrays, (0, 4, 5, 11))
+    assert np.allclose(said, core(params, *arrays, causal=True)[0], rtol=1e-10)
 
 
 def test_off_by_one_learns_nothing():

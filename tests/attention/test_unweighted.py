@@ -3,18 +3,13 @@
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import padding_mask, unweighted_attention
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 fixed = np.random.default_rng(0)
 X = fixed.standard_normal((2, 4, 3))
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 @pytest.mark.parametrize(

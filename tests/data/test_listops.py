@@ -61,13 +61,7 @@ def test_what_is_no_expression_is_refused(bad):
 
 
 @pytest.mark.parametrize(
-    "choices",
-    [
-        {"shortest": 21},
-        {"depth": 1, "shortest": 8},
-        {"most": 2, "n": 6, "shortest": 5},
-        {"nested": 0.0},
-    ],
+    "choices", [{"shortest": 21}, {"depth": 1, "shortest": 8}, {"most": 2, "n": 6, "shortest": 5}, {"nested": 0.0}]
 )
 def test_expressions_that_nobody_can_draw_are_refused(choices):
     with pytest.raises(ValueError, match="shortest: no expression"):

@@ -32,10 +32,7 @@ def test_aalto_transformer_xl():
     """
     D, n, M = 4, 3, 2
     layer = MultiHeadAttention(
-        D,
-        1,
-        bias=False,
-        core=LanguageModel(width=D, heads=1, positions="transformer-xl").body.blocks[0].attention.core,
+        D, 1, bias=False, core=LanguageModel(width=D, heads=1, positions="transformer-xl").body.blocks[0].attention.core
     )
     p = random_params(layer, 1)
     text = np.random.default_rng(2).standard_normal((3 * n, D))

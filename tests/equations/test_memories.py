@@ -2,13 +2,7 @@
 
 import numpy as np
 
-from minitransformer.attention import (
-    delta_rule,
-    elu_features,
-    kernel_attention,
-    kernel_attention_step,
-    kernel_state,
-)
+from minitransformer.attention import delta_rule, elu_features, kernel_attention, kernel_attention_step, kernel_state
 
 D, DV = 4, 3
 rng = np.random.default_rng(0)

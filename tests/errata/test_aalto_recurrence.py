@@ -5,17 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from minitransformer import random_like, tree_map
+from minitransformer import tree_map
+from minitransformer.contract import some
 from minitransformer.models import LanguageModel
 from minitransformer.models.universal import HaltingParams
 from minitransformer.positions import sinusoids
 
 SIZES = {"vocabulary": 40, "context": 4, "width": 12, "depth": 2, "heads": 2, "hidden": 10}
-
-
-def some(model):
-    rng = np.random.default_rng(1)
-    return tree_map(lambda a: 0.6 * a, random_like(model.init(rng, np.float64), rng))
 
 
 def test_E57_one_encoding_for_two_segments():

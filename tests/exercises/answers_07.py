@@ -35,9 +35,7 @@ def pooling(through_softmax=True, mean_part=True, together=True, dX_weights=True
 
 
 ANSWERS = {
-    "7.1": {
-        "wrong": [[np.log(5), np.log(17) / 2], [0.916, 2.14], [0.693, 0.693], [0.916, 0.916], 0.916],
-    },
+    "7.1": {"wrong": [[np.log(5), np.log(17) / 2], [0.916, 2.14], [0.693, 0.693], [0.916, 0.916], 0.916]},
     "7.2": {
         "right": lambda D, k: 6 * D + 4 * k,
         "wrong": [

@@ -105,13 +105,7 @@ ANSWERS = {
     },
     "10.7": {
         "right": chunks(),
-        "wrong": [
-            chunks("write"),
-            chunks("write", -1),
-            chunks("read", -1),
-            chunks("read", 99),
-            chunks("never"),
-        ],
+        "wrong": [chunks("write"), chunks("write", -1), chunks("read", -1), chunks("read", 99), chunks("never")],
     },
     "10.8": {"wrong": [0.1, 1.0, 1.5, "0.5"]},
     "10.9": {

@@ -95,9 +95,7 @@ ANSWERS = {
             22,
         ]
     },
-    "11.4": {
-        "wrong": [lambda m: 2 * np.pi / m, lambda m: np.pi / (2 * m), lambda m: 180 / m, lambda m: np.pi, 0.6],
-    },
+    "11.4": {"wrong": [lambda m: 2 * np.pi / m, lambda m: np.pi / (2 * m), lambda m: 180 / m, lambda m: np.pi, 0.6]},
     "11.5": {
         "right": mask(),
         "wrong": [
@@ -122,12 +120,7 @@ ANSWERS = {
     },
     "11.7": {
         "right": fading(),
-        "wrong": [
-            fading(z_fades=False),
-            fading(S_fades=False, z_fades=False),
-            fading(S_fades=False),
-            fading(z=False),
-        ],
+        "wrong": [fading(z_fades=False), fading(S_fades=False, z_fades=False), fading(S_fades=False), fading(z=False)],
     },
     "11.8": {"wrong": ["once", "again", "none", 3]},
     "11.9": {

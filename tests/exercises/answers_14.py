@@ -95,9 +95,7 @@ ANSWERS = {
         "right": averaged,
         "wrong": [with_nan, written_once, lambda X, i, j: averaged(X, j, i), lambda X, i, j: X],
     },
-    "14.6": {
-        "wrong": [gat(back=lambda A: A), gat(axis=0), gat(slope=1), gat(order=(0, 1)), lambda f, g, V, mask: V],
-    },
+    "14.6": {"wrong": [gat(back=lambda A: A), gat(axis=0), gat(slope=1), gat(order=(0, 1)), lambda f, g, V, mask: V]},
     "14.7": {"right": layers(), "wrong": [372, layers() - 1, layers(below=0.1), 1]},
     "14.8": {"wrong": [largest(lambda mask: mask.T), largest(add=False), largest(everybody=True)]},
     "14.9": {

@@ -16,11 +16,7 @@ from minitransformer.figures import (
 from minitransformer.live import random_features
 from minitransformer.measurements.random_features import taylor_bound
 
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
+pytestmark = pytest.mark.usefixtures("definitions")
 
 
 # ------------------------------------------------------------------------------------------ fig_kernel_smoother

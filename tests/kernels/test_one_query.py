@@ -15,6 +15,7 @@ from minitransformer.attention.linear.taylor import Taylor
 from minitransformer.attention.selected.moba import MoBA
 from minitransformer.backend import available
 from minitransformer.functional import loops_in, softmax
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 H, D = 4, 6
@@ -42,11 +43,7 @@ def some(core, dtype, batch, n):
 
 
 def written(core, params, arrays, start=0, state=None):
-    rows = []
-    for t in range(start, arrays[0].shape[-2]):
-        Y, state = core.step(params, *(X[..., t : t + 1, :] for X in arrays), state=state)
-        rows.append(Y)
-    return np.concatenate(rows, -2), state
+    return in_pieces(core, params, list(arrays), range(start, arrays[0].shape[-2] + 1), state)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -10,6 +10,7 @@ from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, LanguageModel, Stack
 from minitransformer.pullback import tree_get, tree_set
 from minitransformer.related import GraphMean
+from tests.pieces import in_pieces
 
 pytestmark = pytest.mark.skipif("numba" not in available(), reason="needs Numba")
 
@@ -44,11 +45,7 @@ def loops():
 
 
 def written(model, params, tokens):
-    state, said = None, []
-    for t in range(tokens.shape[-1]):
-        logits, state = model.step(params, tokens[..., t : t + 1], state)
-        said.append(logits)
-    return np.concatenate(said, -2), state
+    return in_pieces(model, params, tokens, range(tokens.shape[-1] + 1))
 
 
 @pytest.mark.each_pair
@@ -125,19 +122,11 @@ def test_around_any_core_it_is_the_block_part_by_part(options, dtype, tier, monk
     params, X = some(model, dtype).stack, np.random.default_rng(0).standard_normal((3, 20, 24)).astype(dtype)
     calls, call = [], loops().around_core
     monkeypatch.setattr(loops(), "around_core", lambda *a: calls.append(call(*a)) or calls[-1])
-
-    def in_a_row():
-        state, said = None, []
-        for t in range(X.shape[-2]):
-            Y, state = model.body.step(params, X[:, t : t + 1], state)
-            said.append(Y)
-        return np.concatenate(said, -2)
-
-    fast = in_a_row()
+    fast, _ = in_pieces(model.body, params, X, range(21))
     assert len(calls) == 20  # of both blocks at once
     assert None not in calls
     monkeypatch.setattr(loops(), "around_core", lambda *a: None)
-    slow = in_a_row()
+    slow, _ = in_pieces(model.body, params, X, range(21))
     whole, _ = model.body(params, X, causal=True)
     assert fast.dtype == dtype
     for other in (slow, whole):
@@ -162,14 +151,10 @@ def with_memories(attention, dtype=np.float64, depth=3):
 def test_memories_of_all_blocks_are_one_call(attention, dtype, tier, monkeypatch):
     stack, params, X, states = with_memories(attention, dtype)
     whole, _ = stack(params, X, causal=True)
-    calls, call, rows = [], loops().through_memories, []
+    calls, call = [], loops().through_memories
     monkeypatch.setattr(loops(), "through_memories", lambda *a: calls.append(a) or call(*a))
-    for t in range(4, 7):
-        Y, states = stack.step(params, X[:, t : t + 1], states)
-        rows.append(Y)
-    assert np.allclose(
-        np.concatenate(rows, 1), whole[:, 4:], atol=(5e-5 if dtype == np.float32 else 1e-12) * np.abs(whole).max()
-    )
+    said, states = in_pieces(stack, params, X, (4, 5, 6, 7), states)
+    assert np.allclose(said, whole[:, 4:], atol=(5e-5 if dtype == np.float32 else 1e-12) * np.abs(whole).max())
     assert [state.length for state in states] == [7] * 3
     assert len(calls) == 3
 
@@ -399,12 +384,8 @@ def test_blocks_that_share_and_have_no_streams(kind, tied, tier):
     blocks = LanguageModel(40, 96, width=24, depth=2, heads=4, hidden=10, attention=kind).body.blocks
     stack = Stack((blocks[0],) * 2, (tied,))
     params, X = some(stack, np.float64), np.random.default_rng(0).standard_normal((2, 4, 24))
-    whole, _ = stack(params, X, causal=True)
-    states, rows = None, []
-    for t in range(4):
-        Y, states = stack.step(params, X[:, t : t + 1], states)
-        rows.append(Y)
-    np.testing.assert_allclose(np.concatenate(rows, 1), whole, rtol=1e-9, atol=1e-9)
+    said, _ = in_pieces(stack, params, X, range(5))
+    np.testing.assert_allclose(said, stack(params, X, causal=True)[0], rtol=1e-9, atol=1e-9)
 
 
 def test_what_was_looked_at_for_one_form_is_not_taken_for_another(tier):

@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
 from minitransformer.attention import padding_mask
 from minitransformer.models import EncoderDecoder
 from minitransformer.positions import sinusoids
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 VOCABULARY, D = 9, 6
 SOURCE = np.array([[1, 5, 1, 2, 8], [4, 3, 3, 0, 0]])
@@ -30,12 +31,6 @@ def some(model, size=0.5):
 
 def without_effect(params):
     return [path for path, _ in tree_items(params, "params") if path.endswith("b_k")]
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 @pytest.mark.parametrize(

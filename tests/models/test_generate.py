@@ -10,22 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import minitransformer as mt
 from minitransformer import random_like
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel, generate, next_token_distribution
 from minitransformer.models.generate import read
 from tests.peaks import peak
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 LM = LanguageModel(vocabulary=7, context=6, width=8, depth=2, heads=2)
 PARAMS = random_like(LM.init(np.random.default_rng(0), np.float64), np.random.default_rng(1))
 PROMPT = np.array([3, 1, 4])
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def seeded(seed=0):
@@ -183,15 +177,13 @@ def plain_generation(steps, prompt, rng=None, **options):
     return tokens[len(prompt) :]
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("length", [1, 3, 6, 11])
 def test_the_cache_changes_nothing(length, tier):
     """Twenty tokens from a context of six, from short prompts, full ones and too long ones."""
     prompt = seeded(5).integers(0, 7, length)
-    with mt.backend(tier):
-        found = generate(LM, PARAMS, prompt, 20, rng=seeded(9))
-        assert found.tolist() == plain_generation(20, prompt, seeded(9))
-        assert found.dtype == np.int64
+    found = generate(LM, PARAMS, prompt, 20, rng=seeded(9))
+    assert found.tolist() == plain_generation(20, prompt, seeded(9))
+    assert found.dtype == np.int64
 
 
 class Watched(LanguageModel):
@@ -293,7 +285,6 @@ def test_bad_input_is_refused():
 # ------------------------------------------------------------------------------------------ a long text
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize(
     "options",
     [
@@ -312,15 +303,12 @@ def test_a_text_in_pieces_is_read_as_a_whole(options, tier, monkeypatch):
     model = LanguageModel(**({"vocabulary": 7, "context": 40, "width": 8, "depth": 2, "heads": 2} | options))
     params = random_like(model.init(seeded(), np.float64), seeded(1))
     tokens = seeded(2).integers(0, 7, 33)
-    with mt.backend(tier):
-        whole, there = model.step(params, tokens)
-        logits, state = read(model, params, tokens)
-        assert state.length == there.length == 33
-        assert len(logits) == (33 if "reformer" in options.get("attention", "") else 3)
-        assert np.allclose(logits, whole[-len(logits) :], atol=1e-10)
-        assert np.allclose(
-            model.step(params, tokens[:1], state)[0], model.step(params, tokens[:1], there)[0], atol=1e-10
-        )
+    whole, there = model.step(params, tokens)
+    logits, state = read(model, params, tokens)
+    assert state.length == there.length == 33
+    assert len(logits) == (33 if "reformer" in options.get("attention", "") else 3)
+    assert np.allclose(logits, whole[-len(logits) :], atol=1e-10)
+    assert np.allclose(model.step(params, tokens[:1], state)[0], model.step(params, tokens[:1], there)[0], atol=1e-10)
 
 
 def test_a_text_in_pieces_needs_the_room_of_a_piece(monkeypatch):

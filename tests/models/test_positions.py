@@ -12,6 +12,7 @@ from minitransformer.models import BERT, Block, EncoderDecoder, FeedForward, Lan
 from minitransformer.positions import AT_EMBEDDING, IN_ATTENTION, ALiBi, OffsetBias, RoPE, Shaw, place
 from minitransformer.pullback import Pullback, tree_items, tree_leaves, tree_set
 from minitransformer.typing import Array
+from tests.pieces import in_pieces
 
 NAMES = (*AT_EMBEDDING, *IN_ATTENTION)
 WITHOUT_DIRECTION = ("none", "alibi", "kerple", "fire", "multiplicative")  # they know a distance, not to which side
@@ -64,13 +65,8 @@ def test_generation_with_a_cache_gives_the_same_logits(name, rng):
     model = LanguageModel(vocabulary=7, context=9, positions=name, **SIZES)
     params = parameters(model, rng)
     tokens = rng.integers(7, size=(2, 9))
-    whole = model(params, tokens)[0]
-    logits, state = model.step(params, tokens[:, :4])
-    parts = [logits]
-    for k in range(4, 9):
-        logits, state = model.step(params, tokens[:, k : k + 1], state)
-        parts.append(logits)
-    np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=0, atol=1e-12)
+    said, _ = in_pieces(model, params, tokens, range(4, 10), model.step(params, tokens[:, :4])[1])
+    np.testing.assert_allclose(said, model(params, tokens)[0][:, 4:], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,12 +74,9 @@ def test_generation_with_a_cache_gives_the_same_logits(name, rng):
 def test_and_so_it_does_with_shared_keys_and_several_tokens_at_once(name, pieces, rng):
     """Identity 31, with one head of keys and values for four of queries."""
     model = LanguageModel(vocabulary=7, context=9, positions=name, **{**SIZES, "width": 16, "heads": 4}, groups=1)
-    params, tokens, state, parts = parameters(model, rng), rng.integers(7, size=(2, 9)), None, []
-    whole = model(params, tokens)[0]
-    for piece in np.split(tokens, np.cumsum(pieces)[:-1], 1):
-        logits, state = model.step(params, piece, state)
-        parts.append(logits)
-    np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=0, atol=1e-12)
+    params, tokens = parameters(model, rng), rng.integers(7, size=(2, 9))
+    said, state = in_pieces(model, params, tokens, np.cumsum((0, *pieces)))
+    np.testing.assert_allclose(said, model(params, tokens)[0], rtol=0, atol=1e-12)
     assert state.blocks[0].keys.shape == (2, 1, 9, 4)
 
 

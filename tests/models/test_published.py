@@ -13,23 +13,15 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import GatedDelta, Latent, SoftmaxAttention, Window
 from minitransformer.attention.sink import LearnedSink
-from minitransformer.backend import available
 from minitransformer.data.text import Text
-from minitransformer.models import (
-    deepseek_v2_lite,
-    from_safetensors,
-    generate,
-    gpt2,
-    gpt_oss,
-    llama,
-    qwen3_next,
-)
+from minitransformer.models import deepseek_v2_lite, from_safetensors, generate, gpt2, gpt_oss, llama, qwen3_next
 from minitransformer.pullback import random_like, tree_leaves, tree_map, tree_size
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
 from tests.models.translated import TRANSLATED
+from tests.pieces import in_pieces
 
 STORED = json.loads((Path(__file__).parent / "data" / "published.json").read_text())
 TOKENS = np.array([[3, 1, 4, 1, 5, 9, 2, 6], [10, 0, 7, 7, 8, 2, 1, 0]])
@@ -71,27 +63,21 @@ def same_as_stored(name, logits, tolerance):
 # ------------------------------------------------------------------------------------------------- the same logits
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("name", READ)
 def test_the_logits_of_a_file_are_those_of_transformers(name, tier, tmp_path):
     folder = write(tmp_path / "model", name)
-    with mt.backend(tier):
-        for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-5)):
-            model, params = from_safetensors(folder, dtype)
-            logits, _ = model(params, TOKENS)
-            assert logits.dtype == dtype
-            same_as_stored(name, logits, tolerance)
+    for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-5)):
+        model, params = from_safetensors(folder, dtype)
+        logits, _ = model(params, TOKENS)
+        assert logits.dtype == dtype
+        same_as_stored(name, logits, tolerance)
 
 
 @pytest.mark.parametrize("name", READ)
 def test_what_was_read_writes_and_goes_back(name, tmp_path):
     model, params = from_safetensors(write(tmp_path / "model", name), np.float64)
     logits, _ = model(params, TOKENS)
-    state, rows = None, []
-    for t in range(TOKENS.shape[1]):
-        said, state = model.step(params, TOKENS[:, t : t + 1], state)
-        rows.append(said)
-    assert np.allclose(np.concatenate(rows, -2), logits, atol=1e-10)
+    assert np.allclose(in_pieces(model, params, TOKENS, range(9))[0], logits, atol=1e-10)
     assert len(generate(model, params, TOKENS[0], 5, rng=np.random.default_rng(0))) == 5
     with mt.backend("numpy"):
         check_pullback(
@@ -99,16 +85,11 @@ def test_what_was_read_writes_and_goes_back(name, tmp_path):
         )
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("name", TRANSLATED)
 def test_without_experts_the_logits_are_those_of_transformers(name, tier):
     model, params = TRANSLATED[name](tensors(name), STORED[name]["config"])
-    with mt.backend(tier):
-        same_as_stored(name, model(params, TOKENS)[0], 1e-10)
-        rest = [model.step(params, TOKENS[:, :5])]
-        for t in range(5, 8):
-            rest.append(model.step(params, TOKENS[:, t : t + 1], rest[-1][1]))
-        same_as_stored(name, np.concatenate([said for said, _ in rest], -2), 1e-10)
+    same_as_stored(name, model(params, TOKENS)[0], 1e-10)
+    same_as_stored(name, in_pieces(model, params, TOKENS, (0, 5, 6, 7, 8))[0], 1e-10)
 
 
 @pytest.mark.parametrize("name", [name for name in STORED if "slopes" in STORED[name]])
@@ -181,12 +162,7 @@ def test_it_writes_as_it_reads(name):
     model = PUBLISHED[name](11, 16, 16, 4, 2, hidden=6)
     params = model.init(np.random.default_rng(0), np.float64)
     logits, _ = model(params, TOKENS)
-    first, state = model.step(params, TOKENS[:, :5])
-    more = [first]
-    for t in range(5, 8):
-        said, state = model.step(params, TOKENS[:, t : t + 1], state)
-        more.append(said)
-    assert np.allclose(np.concatenate(more, -2), logits, atol=1e-10)
+    assert np.allclose(in_pieces(model, params, TOKENS, (0, 5, 6, 7, 8))[0], logits, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import minitransformer as mt
-from minitransformer import check_pullback, random_like, tree_items, tree_map
+from minitransformer import check_pullback, tree_items
 from minitransformer.attention import MultiHeadAttention
 from minitransformer.attention.selected import AdaptiveSpan, Reformer
-from minitransformer.backend import available
+from minitransformer.contract import some
 from minitransformer.data.text import Text
 from minitransformer.models import Block, FeedForward, LanguageModel, SequenceModel
 from minitransformer.models.reversible import ReversibleStack, back, forth
@@ -20,15 +20,12 @@ from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, N, D, H = 2, 9, 12, 2
 LETTERS = np.resize(np.frombuffer(b"abcdefgh ijkl. ", np.uint8), 4000) % 40
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def stack_of(depth, core=None, dropout=0.0, **options):
@@ -36,11 +33,6 @@ def stack_of(depth, core=None, dropout=0.0, **options):
         MultiHeadAttention(D, H, bias=False) if core is None else MultiHeadAttention(D, H, bias=False, core=core)
     )
     return ReversibleStack((Block(attention, FeedForward(D, 10), dropout=dropout),) * depth, **options)
-
-
-def some(layer, dtype=np.float64):
-    rng = np.random.default_rng(1)
-    return tree_map(lambda a: (0.6 * a).astype(dtype), random_like(layer.init(rng, np.float64), rng))
 
 
 def rows(*shape, seed=2):
@@ -73,22 +65,20 @@ def two_streams(stack, params, X, rngs, causal=False):
     return Y, pullback, kept
 
 
-@pytest.mark.parametrize("tier", available())
 def test_the_inputs_are_found_again(tier):
     """Identity 39: to 1e-12 in float64, through eight blocks."""
     stack, X = stack_of(8), rows(B, N)
     params = some(stack)
-    with mt.backend(tier):
-        halves = stack.halves(params, True, None, 5)
-        Y_1, Y_2 = X, rows(B, N, seed=3)
-        inputs = [(Y_1, Y_2)]
-        for F, G in halves:
-            Y_1, Y_2, _, _ = forth(F, G, Y_1, Y_2)
-            inputs.append((Y_1, Y_2))
-        for (F, G), before in zip(reversed(halves), reversed(inputs[:-1]), strict=True):
-            Y_1, Y_2, *_ = back(F, G, Y_1, Y_2, 0 * X, 0 * X)
-            for found, known in zip((Y_1, Y_2), before, strict=True):
-                assert np.abs(found - known).max() <= 1e-12 * np.abs(inputs[-1]).max()
+    halves = stack.halves(params, True, None, 5)
+    Y_1, Y_2 = X, rows(B, N, seed=3)
+    inputs = [(Y_1, Y_2)]
+    for F, G in halves:
+        Y_1, Y_2, _, _ = forth(F, G, Y_1, Y_2)
+        inputs.append((Y_1, Y_2))
+    for (F, G), before in zip(reversed(halves), reversed(inputs[:-1]), strict=True):
+        Y_1, Y_2, *_ = back(F, G, Y_1, Y_2, 0 * X, 0 * X)
+        for found, known in zip((Y_1, Y_2), before, strict=True):
+            assert np.abs(found - known).max() <= 1e-12 * np.abs(inputs[-1]).max()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -155,31 +145,24 @@ def test_an_added_loss_goes_back_as_well():
 
 
 @pytest.mark.parametrize("attention", ["softmax", "span", "reformer", ("softmax", "reformer")])
-@pytest.mark.parametrize("tier", available())
 def test_a_model_is_told_so_and_trains(attention, tier, tmp_path):
     model = LanguageModel(40, 24, D, 2, H, 10, attention=attention, dropout=0.1, stack="reversible")
     objective = NextByte(Text(LETTERS, LETTERS[:600], "letters", ""), 24)
     training = Training(10, 4, Cosine(2e-2, 10, 1), parts=2, look_every=10)
-    with mt.backend(tier):
-        before, after = start(model, training), train(model, objective, training, progress=False)
+    before, after = start(model, training), train(model, objective, training, progress=False)
     assert after.losses[-1] < after.losses[0]
     mt.tree_map(lambda *_: None, before.params, after.params)
     save(tmp_path / "run.safetensors", Checkpoint(model, training, after, objective.data))
     assert load(tmp_path / "run.safetensors").model == model
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("attention", ["softmax", "linear", ("softmax", "window:radius=3")])
 def test_one_by_one_is_the_same_as_all_at_once(attention, tier):
     model = LanguageModel(40, 24, D, 3, H, 10, attention=attention, stack="reversible")
     params = model.init(np.random.default_rng(0), np.float64)
-    tokens, state, said = np.random.default_rng(1).integers(0, 40, (2, 13)), None, []
-    with mt.backend(tier):
-        whole, _ = model(params, tokens)
-        for piece in np.split(tokens, [7, 8, 9], 1):
-            logits, state = model.step(params, piece, state)
-            said.append(logits)
-    np.testing.assert_allclose(np.concatenate(said, 1), whole, atol=1e-11)
+    tokens = np.random.default_rng(1).integers(0, 40, (2, 13))
+    said, _ = in_pieces(model, params, tokens, (0, 7, 8, 9, 13))
+    np.testing.assert_allclose(said, model(params, tokens)[0], atol=1e-11)
 
 
 def test_it_is_not_a_usual_stack():

@@ -3,19 +3,19 @@ causality, decoding, bad input.
 """
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
-from minitransformer.backend import available
 from minitransformer.functional import cross_entropy
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, Norm, SequenceModel
 from minitransformer.positions import DynamicNTK, LearnedPositions, NoPositions, RoPE, SinusoidalPositions, sinusoids
 from minitransformer.positions.absolute import LearnableSinusoids
 from minitransformer.pullback import first_nonfinite
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 VOCABULARY, CONTEXT, D = 7, 5, 6
 TOKENS = np.array([[1, 6, 1, 0], [5, 2, 2, 1]])  # 3 and 4 are not there, 1 and 2 more than once
@@ -47,12 +47,6 @@ def some(model):
 
 def without_effect(params):
     return [path for path, _ in tree_items(params, "params") if path.endswith("b_k")]
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 # ---------------------------------------------------------------------------------------------- gradients
@@ -275,23 +269,18 @@ def test_the_pullback_tells_where_trouble_began():
 # ----------------------------------------------------------------------------------------------- decoding
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_decoding_with_a_cache_is_the_whole(order, positions, tier):
     """Token by token, in pieces, and with a batch: the same logits as all at once, to rounding."""
     lm = model(order=order, positions=positions)
     params = some(lm)
-    with mt.backend(tier):
-        whole, _ = lm(params, TOKENS)
-        for cuts in ([0, 1, 2, 3, 4], [0, 3, 4], [0, 1, 4], [0, 4]):
-            state, pieces = None, []
-            for start, stop in pairwise(cuts):
-                logits, state = lm.step(params, TOKENS[:, start:stop], state)
-                pieces.append(logits)
-                assert state.length == stop
-                assert [block.keys.shape for block in state.blocks] == [(2, 2, stop, 3)] * 2
-            assert np.allclose(np.concatenate(pieces, 1), whole, rtol=1e-10, atol=1e-11)
+    whole, _ = lm(params, TOKENS)
+    for edges in ([0, 1, 2, 3, 4], [0, 3, 4], [0, 1, 4], [0, 4]):
+        said, state = in_pieces(lm, params, TOKENS, edges)
+        assert np.allclose(said, whole, rtol=1e-10, atol=1e-11)
+        assert state.length == 4
+        assert [block.keys.shape for block in state.blocks] == [(2, 2, 4, 3)] * 2
 
 
 def test_decoding_in_float32():

@@ -6,13 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
 from minitransformer.attention import DeltaRule, KernelAttention, MultiHeadAttention, SoftmaxAttention, padding_mask
-from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, Norm, Stack
 from minitransformer.positions import DynamicNTK, RoPE, T5Bias
 from minitransformer.pullback import NoParams, tree_add, tree_get, tree_leaves, tree_set
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 fixed = np.random.default_rng(0)
 B, N, M, D = 2, 4, 5, 6
@@ -35,12 +36,6 @@ def without_effect(params):
     return [path for path, _ in tree_items(params, "params") if path.endswith("b_k")]
 
 
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
-
-
 @pytest.mark.parametrize("options", [{"causal": True}, {"mask": PADDING}], ids=["causal", "padding"])
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_gradient(order, options):
@@ -55,10 +50,7 @@ def test_gradient_of_a_decoder(order):
     stack = blocks(2, order, cross=True)
     params = some(stack)
     check_pullback(
-        partial(stack, causal=True, Z_mask=Z_PADDING),
-        *(params, X, Z),
-        zero=without_effect(params),
-        entries=2,
+        partial(stack, causal=True, Z_mask=Z_PADDING), *(params, X, Z), zero=without_effect(params), entries=2
     )
 
 
@@ -117,29 +109,6 @@ def test_the_pullback_can_be_opened():
     assert pullback.blocks[2].attention.A.shape == (B, 2, N, N)
 
 
-@pytest.mark.parametrize("t", range(N))
-def test_causal_outputs_before_t_do_not_change_at_all(t):
-    stack = blocks(3)
-    params, changed = some(stack), X.copy()
-    changed[:, t, 0] += 1
-    before, after = stack(params, X, causal=True)[0], stack(params, changed, causal=True)[0]
-    assert np.array_equal(before[:, :t], after[:, :t])
-    assert not np.isclose(before[:, t:], after[:, t:]).all(-1).any()
-
-
-@pytest.mark.parametrize("tier", available())
-@pytest.mark.parametrize("order", ["pre", "post"])
-def test_decoding_is_the_whole(order, tier):
-    stack = blocks(2, order)
-    params, state, outputs = some(stack), None, []
-    with mt.backend(tier):
-        whole, _ = stack(params, X, causal=True)
-        for start, stop in ((0, 1), (1, 3), (3, 4)):
-            Y, state = stack.step(params, X[:, start:stop], state)
-            outputs.append(Y)
-    assert np.allclose(np.concatenate(outputs, 1), whole, rtol=1e-10, atol=1e-11)
-
-
 # ---------------------------------------------------------------------------- blocks that differ, or share
 
 
@@ -162,11 +131,7 @@ def test_blocks_may_differ():
     np.testing.assert_array_equal(whole, Norm(D)(params.norm, Y)[0])
     zero = [path for path in without_effect(params) if "blocks.1" not in path]  # kernel attention feels a bias of keys
     check_pullback(partial(stack, causal=True), params, X, zero=zero, entries=2)
-    state, rows = None, []
-    for start, stop in ((0, 2), (2, 3), (3, 4)):
-        row, state = stack.step(params, X[:, start:stop], state)
-        rows.append(row)
-    np.testing.assert_allclose(np.concatenate(rows, 1), whole, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(in_pieces(stack, params, X, (0, 2, 3, 4))[0], whole, rtol=1e-10, atol=1e-11)
 
 
 def test_one_block_that_can_not_decode_is_enough():

@@ -5,10 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention
-from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import Block, LanguageModel, SequenceModel, Stack, generate
 from minitransformer.models.transformer_xl import MemoryStack, reach
@@ -19,6 +17,9 @@ from minitransformer.training.choices import Training
 from minitransformer.training.loop import advance, start, train
 from minitransformer.training.objective import NextByte, Segments
 from minitransformer.training.schedule import Cosine
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 D, H = 12, 2
 SIZES = {"vocabulary": 40, "context": 5, "width": D, "heads": H, "hidden": 10}
@@ -27,12 +28,6 @@ TEXT = Text(LETTERS, LETTERS[:130], "letters", "")
 ROTATIONS = [RoPE(6, scaling=YaRN(4.0, 6)), RoPE(6, scaling=NTK(2.0)), RoPE(6, part=2, scaling=YaRN(4.0, 6))]
 FROM_THE_FIRST = ("tupe", "grid")  # these count from the first token
 RELATIVE = [name for name in IN_ATTENTION if name not in FROM_THE_FIRST]
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def model_of(memory=8, depth=2, positions="transformer-xl", **options):
@@ -76,7 +71,6 @@ def test_a_memory_of_everything_is_the_whole_text_at_once(positions, depth, orde
         np.testing.assert_allclose(in_segments(model, params, text, cuts), whole, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize(("memory", "cuts"), [(3, (5, 10)), (5, (5, 10, 15)), (7, (2, 9, 14)), (1, (5,))])
 def test_against_loops(memory, cuts, tier):
     """Layer by layer: rows before it, joined; each query sees the memory and what is not later."""
@@ -121,11 +115,10 @@ def test_against_loops(memory, cuts, tier):
         wanted.append(np.stack([norm(x, params.norm) for x in rows]))
 
     before = None
-    with mt.backend(tier):
-        for segment, want in zip(np.split(X, cuts), wanted, strict=True):
-            Y, pullback = stack(params, segment, before, causal=True)
-            before = pullback.memory
-            np.testing.assert_allclose(Y, want, rtol=0, atol=1e-11)
+    for segment, want in zip(np.split(X, cuts), wanted, strict=True):
+        Y, pullback = stack(params, segment, before, causal=True)
+        before = pullback.memory
+        np.testing.assert_allclose(Y, want, rtol=0, atol=1e-11)
     assert [rows.shape for rows in before] == [rows.shape for rows in kept]
     for found, known in zip(before, kept, strict=True):
         np.testing.assert_allclose(found, known, rtol=0, atol=1e-11)
@@ -265,20 +258,15 @@ def test_the_context_that_is_reached(layers, segment, memory):
 # ---------------------------------------------------------------------------------------- writing, reading on
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("positions", ["transformer-xl", "rope", "alibi"])
 @pytest.mark.parametrize("pieces", [(1,) * 17, (3, 9, 1, 1, 3), (17,)])
 def test_one_by_one_is_the_same_as_segment_by_segment(positions, pieces, tier):
     """Also where a step crosses the end of a segment, and where keys were turned."""
     for memory in (3, 8):
         model = model_of(memory, positions=positions)
-        params, text, state, said = some(model), tokens(2, 17), None, []
-        with mt.backend(tier):
-            whole = in_segments(model, params, text, [5, 10, 15])
-            for piece in np.split(text, np.cumsum(pieces)[:-1], 1):
-                logits, state = model.step(params, piece, state)
-                said.append(logits)
-        np.testing.assert_allclose(np.concatenate(said, 1), whole, rtol=0, atol=1e-10)
+        params, text = some(model), tokens(2, 17)
+        said, state = in_pieces(model, params, text, np.cumsum((0, *pieces)))
+        np.testing.assert_allclose(said, in_segments(model, params, text, [5, 10, 15]), rtol=0, atol=1e-10)
         assert state.length == 17
         assert state.blocks.blocks[0].length <= memory + 5
 
@@ -289,11 +277,9 @@ def test_one_by_one_is_the_same_as_segment_by_segment(positions, pieces, tier):
 )
 def test_scaled_rotations_are_turned_back_as_well(rotate):
     model = model_of(3, positions=rotate)
-    params, text, state = some(model), tokens(2, 12), None
-    whole = in_segments(model, params, text, [5, 10])
-    for k in range(12):
-        logits, state = model.step(params, text[:, k : k + 1], state)
-        np.testing.assert_allclose(logits[:, 0], whole[:, k], rtol=0, atol=1e-10)
+    params, text = some(model), tokens(2, 12)
+    said, _ = in_pieces(model, params, text, range(13))
+    np.testing.assert_allclose(said, in_segments(model, params, text, [5, 10]), rtol=0, atol=1e-10)
 
 
 def test_a_state_can_be_continued_twice():
@@ -351,24 +337,22 @@ def test_streams_through_a_text():
         assert len(carried) == ((step - 1) % 6 != 0)
 
 
-@pytest.mark.parametrize("tier", available())
 def test_the_memory_is_carried_from_step_to_step(tier):
     """Two steps by hand: the second finds what the first was given, with the parameters of then."""
     model, objective, training = model_of(8), Segments(TEXT, 5), run_of(10)
-    with mt.backend(tier):
-        before = start(model, training)
-        after = advance(model, objective, training, before)
-        inputs, _ = objective.segment(4, 1, ())
-        _, pullback = model(before.params, inputs)
-        for found, known in zip(after.carried, pullback.stack.memory, strict=True):
-            np.testing.assert_allclose(found, known, atol=1e-5)
-        twice = advance(model, objective, training, after)
-        inputs, _, *memory = objective.segment(4, 2, after.carried)
-        _, pullback = model(after.params, inputs, memory=tuple(memory))
-        for found, known in zip(twice.carried, pullback.stack.memory, strict=True):
-            assert found.shape == (4, 8, D)
-            np.testing.assert_allclose(found, known, atol=1e-5)
-        forgetful = advance(model, objective, training, after._replace(carried=tuple(0 * c for c in after.carried)))
+    before = start(model, training)
+    after = advance(model, objective, training, before)
+    inputs, _ = objective.segment(4, 1, ())
+    _, pullback = model(before.params, inputs)
+    for found, known in zip(after.carried, pullback.stack.memory, strict=True):
+        np.testing.assert_allclose(found, known, atol=1e-5)
+    twice = advance(model, objective, training, after)
+    inputs, _, *memory = objective.segment(4, 2, after.carried)
+    _, pullback = model(after.params, inputs, memory=tuple(memory))
+    for found, known in zip(twice.carried, pullback.stack.memory, strict=True):
+        assert found.shape == (4, 8, D)
+        np.testing.assert_allclose(found, known, atol=1e-5)
+    forgetful = advance(model, objective, training, after._replace(carried=tuple(0 * c for c in after.carried)))
     assert forgetful.losses[-1] != twice.losses[-1]
 
 
@@ -385,18 +369,16 @@ def test_a_model_without_a_memory_reads_the_same_segments():
     assert alone.data == objective.data
 
 
-@pytest.mark.parametrize("tier", available())
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tier, tmp_path):
     model, objective, training = model_of(8, dropout=0.1), Segments(TEXT, 5), run_of(12)
-    with mt.backend(tier):
-        whole = train(model, objective, training, progress=False)
-        half = start(model, training)
-        for _ in range(7):
-            half = advance(model, objective, training, half)
-        save(tmp_path / "run", Checkpoint(model, training, half, objective.data))
-        found = load(tmp_path / "run")
-        assert found.model == model
-        after = train(found.model, objective, found.training, state=found.state, progress=False)
+    whole = train(model, objective, training, progress=False)
+    half = start(model, training)
+    for _ in range(7):
+        half = advance(model, objective, training, half)
+    save(tmp_path / "run", Checkpoint(model, training, half, objective.data))
+    found = load(tmp_path / "run")
+    assert found.model == model
+    after = train(found.model, objective, found.training, state=found.state, progress=False)
     assert whole.losses[-1] < whole.losses[0]
     for (path, a), (_, b) in zip(tree_items(after), tree_items(whole), strict=True):
         assert np.array_equal(a, b), path

@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_items, tree_map, tree_size
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, padding_mask
-from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import Block, FeedForward, LanguageModel, SequenceModel, Stack
-from minitransformer.models.universal import (
-    HaltingParams,
-    UniversalStack,
-    combine,
-    halting,
-)
+from minitransformer.models.universal import HaltingParams, UniversalStack, combine, halting
 from minitransformer.positions import sinusoids
 from minitransformer.pullback import added_losses, with_added
 from minitransformer.training.checkpoint import Checkpoint, load, save
@@ -28,16 +22,13 @@ from minitransformer.training.choices import Training
 from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, N, D, H = 2, 5, 12, 2
 RULES = ("fixed", "basic", "accumulated")
 LETTERS = np.resize(np.frombuffer(b"abcdefgh ijkl. ", np.uint8), 4000) % 40
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def stack_of(depth=4, rule="basic", order="post", core=None, cls=UniversalStack, dropout=0.0, **options):
@@ -345,7 +336,6 @@ def test_stopping_early_changes_no_bit():
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_samples_and_padding_and_what_comes_later(rule, tier, dtype):
     stack, X = stack_of(4, rule), rows(B, 70).astype(dtype)
@@ -354,12 +344,11 @@ def test_samples_and_padding_and_what_comes_later(rule, tier, dtype):
     other[:, 40:] += 1
     hidden[1, 65:] = 9
     mask = padding_mask(np.array([70, 65]), 70)[:, None]
-    with mt.backend(tier):
-        Y, _ = stack(params, X, causal=True)
-        later, _ = stack(params, other, causal=True)
-        masked, pullback = stack(params, X, mask=mask)
-        padded, again = stack(params, hidden, mask=mask)
-        alone, _ = stack(params, X[1:], causal=True)
+    Y, _ = stack(params, X, causal=True)
+    later, _ = stack(params, other, causal=True)
+    masked, pullback = stack(params, X, mask=mask)
+    padded, again = stack(params, hidden, mask=mask)
+    alone, _ = stack(params, X[1:], causal=True)
     assert Y.dtype == dtype
     assert (Y[:, :40] == later[:, :40]).all()
     assert (Y[:, 40:] != later[:, 40:]).any()
@@ -370,16 +359,14 @@ def test_samples_and_padding_and_what_comes_later(rule, tier, dtype):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("tier", available())
 def test_tiers_agree(rule, tier):
     stack, X = stack_of(4, rule), rows(B, N)
     params = some(stack)
-    Y, pullback = stack(params, X)
-    with mt.backend(tier):
-        Z, back = stack(params, X)
-        found = back(X)
+    with mt.backend("numpy"):
+        Y, pullback = stack(params, X)
+    Z, back = stack(params, X)
     np.testing.assert_allclose(Z, Y, atol=1e-11)
-    for (path, a), (_, b) in zip(tree_items(found), tree_items(pullback(X)), strict=True):
+    for (path, a), (_, b) in zip(tree_items(back(X)), tree_items(pullback(X)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-10, err_msg=path)
 
 
@@ -406,12 +393,10 @@ def test_one_by_one_is_the_same_as_all_at_once(rule, positions, core):
     """A later token may think for longer than all before it, and looks at what they have become by then."""
     model = model_of(rule, positions=positions, attention=core)
     params = model.init(np.random.default_rng(0), np.float64)
-    tokens, state, said = np.random.default_rng(1).integers(0, 40, (2, 13)), None, []
+    tokens = np.random.default_rng(1).integers(0, 40, (2, 13))
     whole, pullback = model(params, tokens)
-    for piece in np.split(tokens, [7, 8, 9], 1):
-        logits, state = model.step(params, piece, state)
-        said.append(logits)
-    np.testing.assert_allclose(np.concatenate(said, 1), whole, atol=1e-11)
+    said, state = in_pieces(model, params, tokens, (0, 7, 8, 9, 13))
+    np.testing.assert_allclose(said, whole, atol=1e-11)
     assert state.length == state.blocks.length == 13
     if rule != "fixed":
         assert pullback.stack.N.shape == (2, 13)
@@ -453,14 +438,12 @@ def test_it_has_the_parameters_of_one_block():
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("order", ["pre", "post"])
 def test_a_model_trains_and_comes_back(rule, tier, order, tmp_path):
     model = model_of(rule, dropout=0.1, order=order)
     objective = NextByte(Text(LETTERS, LETTERS[:600], "letters", ""), 24)
     training = Training(10, 4, Cosine(2e-2, 10, 1), parts=2, look_every=10)
-    with mt.backend(tier):
-        before, after = start(model, training), train(model, objective, training, progress=False)
+    before, after = start(model, training), train(model, objective, training, progress=False)
     assert after.losses[-1] < after.losses[0]
     if rule != "fixed":
         assert (before.params.stack.halting.w != after.params.stack.halting.w).any()

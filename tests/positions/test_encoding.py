@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 
 from minitransformer.attention import attend
-from minitransformer.positions import (
-    ALiBi,
-    Encoding,
-    OffsetBias,
-    RoPE,
-    ScoreEncoding,
-    Shaw,
-    offsets,
-)
+from minitransformer.positions import ALiBi, Encoding, OffsetBias, RoPE, ScoreEncoding, Shaw, offsets
 
 
 def test_offsets_of_the_last_queries():

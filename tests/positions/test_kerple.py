@@ -8,13 +8,7 @@ import pytest
 from minitransformer.attention import attend
 from minitransformer.functional import softmax
 from minitransformer.positions import ALiBi, NoParams, alibi_slopes
-from minitransformer.positions.kerple import (
-    KerpleLog,
-    KerpleParams,
-    KerplePower,
-    KerpleWeighted,
-    KerpleWeightedParams,
-)
+from minitransformer.positions.kerple import KerpleLog, KerpleParams, KerplePower, KerpleWeighted, KerpleWeightedParams
 from minitransformer.pullback import tree_items
 
 H, n, m, d, dv = 3, 5, 7, 4, 2

@@ -4,33 +4,27 @@ import numpy as np
 import pytest
 import scipy
 
-import minitransformer as mt
 from minitransformer.attention import MultiHeadAttention
-from minitransformer.backend import available
 from minitransformer.related import convolution_from_heads, convolve_with_heads, widened
 
 rng = np.random.default_rng(0)
 TEXT, PICTURE = rng.standard_normal((2, 11, 3)), rng.standard_normal((7, 9))
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("taps", [1, 2, 3, 4, 5])
 def test_a_scalar_kernel_in_a_text(taps, tier):
     """Every channel is what np.convolve(…, "same") makes of it, but for the rows whose neighbours are outside."""
     w = np.random.default_rng(taps).standard_normal(taps)
-    with mt.backend(tier):
-        Y = convolve_with_heads(TEXT, w, (11,))
+    Y = convolve_with_heads(TEXT, w, (11,))
     inside = slice(taps // 2, 11 - (taps - 1) // 2)  # x_{i − o} for o from −⌊(taps − 1)/2⌋ to ⌊taps/2⌋
     for s, c in np.ndindex(2, 3):
         assert np.allclose(Y[s, inside, c], np.convolve(TEXT[s, :, c], w, "same")[inside], rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("size", [(3, 3), (3, 5), (2, 4), (1, 3)])
 def test_a_scalar_kernel_in_a_picture(size, tier):
     kernel = np.random.default_rng(1).standard_normal(size)
-    with mt.backend(tier):
-        Y = convolve_with_heads(PICTURE.reshape(63, 1), kernel, (7, 9)).reshape(7, 9)
+    Y = convolve_with_heads(PICTURE.reshape(63, 1), kernel, (7, 9)).reshape(7, 9)
     middle = [k % 2 - 1 for k in size]  # of two taps in the middle, the one that np.convolve takes
     wanted = scipy.ndimage.convolve(PICTURE, kernel, mode="constant", origin=middle)
     inside = tuple(slice(k // 2, n - (k - 1) // 2) for k, n in zip(size, (7, 9), strict=True))

@@ -13,7 +13,6 @@ from minitransformer import check_pullback, random_like
 from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.depthwise import depthwise_convolution
 from minitransformer.attention.dot_product import aggregate
-from minitransformer.backend import available
 from minitransformer.functional import glu, softmax
 from minitransformer.related import (
     DynamicConvolution,
@@ -23,7 +22,6 @@ from minitransformer.related import (
 )
 
 B, N, D, H, K = 2, 9, 6, 3, 5
-tiers = pytest.mark.parametrize("tier", available())
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
 borders = pytest.mark.parametrize("renormalise", [False, True])
 both = pytest.mark.parametrize("function", [lightweight_convolution, dynamic_convolution])
@@ -63,21 +61,18 @@ def logits_of(function, X, kernel):
 # ------------------------------------------------------------------------------------- values and gradients
 
 
-@tiers
 @both
 @causal_or_not
 @borders
 @pytest.mark.parametrize("taps", [1, 2, 5, N + 4])
 def test_against_loops(function, causal, renormalise, taps, tier):
     X, W = inputs(function, taps=taps)
-    with mt.backend(tier):
-        Y, _ = function(X, W, causal=causal, renormalise=renormalise)
+    Y, _ = function(X, W, causal=causal, renormalise=renormalise)
     for b in range(B):
         want = in_loops(X[b], logits_of(function, X[b], W), causal, renormalise)
         np.testing.assert_allclose(Y[b], want, rtol=0, atol=1e-13)
 
 
-@tiers
 @both
 @causal_or_not
 @borders
@@ -87,9 +82,8 @@ def test_a_token_that_is_not_there_counts_as_zeros(function, causal, renormalise
     mask = np.ones((B, N), bool)
     mask[0, 3:5] = mask[1, :2] = mask[1, 8] = False
     given = np.where(mask[..., None], X, np.nan)
-    with mt.backend(tier):
-        Y, pullback = function(given, W, causal=causal, renormalise=renormalise, mask=mask)
-        dX, dW = pullback(np.ones_like(Y))
+    Y, pullback = function(given, W, causal=causal, renormalise=renormalise, mask=mask)
+    dX, dW = pullback(np.ones_like(Y))
     for b in range(B):
         zeros = np.where(mask[b, :, None], X[b], 0)
         want = in_loops(zeros, logits_of(function, zeros, W), causal, renormalise, mask[b])
@@ -241,14 +235,12 @@ def test_what_is_remembered_has_one_size(kind, renormalise):
         assert (state.rows.shape, state.rows.base, state.length) == ((B, K - 1, D), None, b)
 
 
-@tiers
 def test_what_the_way_back_of_a_long_text_remembers(tier):
     """Chapter 15: of 1,024 tokens in 8 heads of width 64 the convolution remembers less than attention does, in every tier."""
     rng = np.random.default_rng(14)
     X, W = rng.standard_normal((1024, 512)).astype("f"), rng.standard_normal((512, 8, 31)).astype("f")
     heads = (X.reshape(1024, 8, 64).swapaxes(0, 1).copy() for _ in range(3))
-    with mt.backend(tier):
-        dense, convolved = dot_product_attention(*heads)[1], dynamic_convolution(X, W)[1]
+    dense, convolved = dot_product_attention(*heads)[1], dynamic_convolution(X, W)[1]
     dense, convolved = (mt.tree_bytes(pullback) / 2**20 for pullback in (dense, convolved))
     assert dense > 2 * convolved
     if tier == "micro":
@@ -298,17 +290,15 @@ def test_what_is_refused():
 # -------------------------------------------------------------------------------------- as it was published
 
 
-@tiers
 def test_as_fairseq_computes_it(tier):
     """Values and gradients of facebookresearch/fairseq, in float64; data/README.md says how they were made."""
     published = np.load(Path(__file__).with_name("data") / "fairseq_convolution.npz")
     names = sorted({key.rpartition(".")[0] for key in published})
     assert len(names) == 6
-    with mt.backend(tier):
-        for name in names:
-            X, W, dY, Y, dX, dW = (published[f"{name}.{part}"] for part in ("X", "W", "dY", "Y", "dX", "dW"))
-            kind, side, border = name.split("-")
-            function = dynamic_convolution if kind == "dynamic" else lightweight_convolution
-            ours, pullback = function(X, W, causal=side == "causal", renormalise=border == "renormalised")
-            for have, want in zip((ours, *pullback(dY)), (Y, dX, dW), strict=True):
-                np.testing.assert_allclose(have, want, rtol=0, atol=1e-14, err_msg=name)
+    for name in names:
+        X, W, dY, Y, dX, dW = (published[f"{name}.{part}"] for part in ("X", "W", "dY", "Y", "dX", "dW"))
+        kind, side, border = name.split("-")
+        function = dynamic_convolution if kind == "dynamic" else lightweight_convolution
+        ours, pullback = function(X, W, causal=side == "causal", renormalise=border == "renormalised")
+        for have, want in zip((ours, *pullback(dY)), (Y, dX, dW), strict=True):
+            np.testing.assert_allclose(have, want, rtol=0, atol=1e-14, err_msg=name)

@@ -20,7 +20,6 @@ from minitransformer.related import (
 from minitransformer.related.graph_convolution import edge_weights
 
 pytestmark = pytest.mark.each_value
-tiers = pytest.mark.parametrize("tier", available())
 
 
 def graph(n, seed=0, density=0.3):
@@ -51,7 +50,6 @@ def hides(kind, n):
     return None if shape is None else rng.random(shape) < 0.7
 
 
-@tiers
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("hidden", ["nothing", "keys", "queries", "samples", "heads", "pairs"])
 @pytest.mark.parametrize(("n", "r", "d"), [(1, 1, 1), (13, 1, 8), (13, 1, 5), (40, 7, 8), (40, 16, 24), (13, 3, 1)])
@@ -59,13 +57,11 @@ def test_along_edges_is_with_a_mask(n, r, d, hidden, dtype, tier):
     edges, mask = graph(n), hides(hidden, n)
     Q, K, V, a, dY = heads(n, r, d, dtype)
     whole = edges.mask if mask is None else edges.mask & mask
-    with mt.backend(tier):
-        found = [additive_edge_attention(Q, K, V, a, edges, mask=mask), edge_attention(Q, K, V, edges, mask=mask)]
+    found = [additive_edge_attention(Q, K, V, a, edges, mask=mask), edge_attention(Q, K, V, edges, mask=mask)]
     with mt.backend("numpy"):
         wanted = [additive_attention(Q, K, V, a, mask=whole), dot_product_attention(Q, K, V, mask=whole)]
     for (Y, back), (Z, other) in zip(found, wanted, strict=True):
-        with mt.backend(tier):
-            got = dict(tree_items({"Y": Y, "gradients": back(dY), "A": back.A}))
+        got = dict(tree_items({"Y": Y, "gradients": back(dY), "A": back.A}))
         A = other.A[..., edges.destinations, edges.sources]
         for path, array in tree_items({"Y": Z, "gradients": other(dY), "A": A}):
             assert got[path].dtype == dtype
@@ -76,67 +72,59 @@ def test_along_edges_is_with_a_mask(n, r, d, hidden, dtype, tier):
             )
 
 
-@tiers
 @pytest.mark.parametrize("r", [1, 4])
 @pytest.mark.parametrize("hidden", ["nothing", "samples"])
 def test_every_gradient(tier, r, hidden):
     n, (Q, K, V, a, _) = 9, heads(9, r, 5)
     mask, edges = hides(hidden, n), graph(n)
-    with mt.backend(tier):
-        check_pullback(lambda Q, K, V, a: additive_edge_attention(Q, K, V, a, edges, mask=mask), Q, K, V, a)
-        check_pullback(lambda Q, K, V: edge_attention(Q, K, V, edges, mask=mask), Q, K, V)
-        for scaling in ("symmetric", "rows"):
-            check_pullback(partial(propagate, edges=edges, scaling=scaling), V)
+    check_pullback(lambda Q, K, V, a: additive_edge_attention(Q, K, V, a, edges, mask=mask), Q, K, V, a)
+    check_pullback(lambda Q, K, V: edge_attention(Q, K, V, edges, mask=mask), Q, K, V)
+    for scaling in ("symmetric", "rows"):
+        check_pullback(partial(propagate, edges=edges, scaling=scaling), V)
     check_pullback(partial(additive_attention, mask=mask), Q, K, V, a)
     check_pullback(partial(additive_attention, causal=True), Q[..., -4:, :], K, V, a)
 
 
-@tiers
 def test_who_sees_nobody_gives_zeros_and_takes_no_gradient(tier):
     n, (Q, K, V, a, dY) = 12, heads(12, 4, 8)
-    with mt.backend(tier):
-        for edges in (edges_of_mask(np.zeros((n, n), bool)), graph(n)):
-            alone = edges.degrees == 0
-            for Y, back in (additive_edge_attention(Q, K, V, a, edges), edge_attention(Q, K, V, edges)):
-                dQ, dK, dV, *_ = back(dY)
-                assert not Y[..., alone, :].any()
-                assert not dQ[..., alone, :].any()
-                unseen = np.bincount(edges.sources, minlength=n) == 0
-                assert not dK[..., unseen, :].any()
-                assert not dV[..., unseen, :].any()
+    for edges in (edges_of_mask(np.zeros((n, n), bool)), graph(n)):
+        alone = edges.degrees == 0
+        for Y, back in (additive_edge_attention(Q, K, V, a, edges), edge_attention(Q, K, V, edges)):
+            dQ, dK, dV, *_ = back(dY)
+            assert not Y[..., alone, :].any()
+            assert not dQ[..., alone, :].any()
+            unseen = np.bincount(edges.sources, minlength=n) == 0
+            assert not dK[..., unseen, :].any()
+            assert not dV[..., unseen, :].any()
 
 
-@tiers
 def test_no_batch_and_no_node(tier):
-    with mt.backend(tier):
-        Q, K, V, a, dY = heads(6, 2, 8, batch=())
-        Y, back = additive_edge_attention(Q, K, V, a, graph(6))
-        many, _ = additive_edge_attention(*(X[None, None] for X in (Q, K, V)), a, graph(6))
-        np.testing.assert_allclose(many[0, 0], Y, atol=1e-13)
-        Q, K, V, a, dY = heads(0, 2, 8)
-        edges = edges_of_mask(np.zeros((0, 0), bool))
-        Y, back = additive_edge_attention(Q, K, V, a, edges)
-        assert Y.shape == V.shape
-        assert [dX.shape for dX in back(dY)] == [Q.shape, K.shape, V.shape, a.shape]
-        Q, K, V, a, dY = heads(6, 2, 8, batch=(0,))
-        assert additive_edge_attention(Q, K, V, a, graph(6))[1](dY)[3].tolist() == [[0, 0]] * 3
+    Q, K, V, a, dY = heads(6, 2, 8, batch=())
+    Y, back = additive_edge_attention(Q, K, V, a, graph(6))
+    many, _ = additive_edge_attention(*(X[None, None] for X in (Q, K, V)), a, graph(6))
+    np.testing.assert_allclose(many[0, 0], Y, atol=1e-13)
+    Q, K, V, a, dY = heads(0, 2, 8)
+    edges = edges_of_mask(np.zeros((0, 0), bool))
+    Y, back = additive_edge_attention(Q, K, V, a, edges)
+    assert Y.shape == V.shape
+    assert [dX.shape for dX in back(dY)] == [Q.shape, K.shape, V.shape, a.shape]
+    Q, K, V, a, dY = heads(6, 2, 8, batch=(0,))
+    assert additive_edge_attention(Q, K, V, a, graph(6))[1](dY)[3].tolist() == [[0, 0]] * 3
 
 
-@tiers
 def test_what_the_other_end_of_a_hidden_edge_holds_reaches_nothing(tier):
     """A node that nobody sees may hold NaN; so may one that a mask hides."""
     n, (Q, K, V, a, dY) = 12, heads(12, 4, 8)
     hidden, found = np.arange(n) != 7, []
     edges = edges_of_mask(graph(n).mask & (np.arange(n) != n // 3))
-    with mt.backend(tier):
-        for what in (1.0, np.nan, np.inf):
-            K[..., [7, n // 3], :] = V[..., [7, n // 3], :] = what
-            with np.errstate(invalid="ignore"):
-                for Y, back in (
-                    additive_edge_attention(Q, K, V, a, edges, mask=hidden[None]),
-                    edge_attention(Q, K, V, edges, mask=hidden[None]),
-                ):
-                    found.append([Y, *back(dY)])
+    for what in (1.0, np.nan, np.inf):
+        K[..., [7, n // 3], :] = V[..., [7, n // 3], :] = what
+        with np.errstate(invalid="ignore"):
+            for Y, back in (
+                additive_edge_attention(Q, K, V, a, edges, mask=hidden[None]),
+                edge_attention(Q, K, V, edges, mask=hidden[None]),
+            ):
+                found.append([Y, *back(dY)])
     for other in (found[2:4], found[4:]):
         for one, wanted in zip(other, found[:2], strict=True):
             for x, y in zip(one, wanted, strict=True):

@@ -9,7 +9,6 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import ATTENTIONS, padding_mask
-from minitransformer.backend import available
 from minitransformer.functional import gated, glu, linear
 from minitransformer.models import Block, LanguageModel, SequenceModel, generate
 from minitransformer.related import GMLP, GMLPParams, spatial_gate
@@ -36,7 +35,6 @@ def stored():
         return dict(file)
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_block_of_g_mlp_pytorch(stored, causal, tier):
     """Values and all gradients. Its first map holds both halves, its second half is ours: the one that is mixed."""
@@ -50,22 +48,19 @@ def test_the_block_of_g_mlp_pytorch(stored, causal, tier):
             *(U_1.T, U_2.T, case[d + "sgu.weight"][0], last[0], b_1, b_2, *norm, case[d + "sgu.bias"][0], last[1])
         )
 
-    with mt.backend(tier):
-        Y, pullback = GMLP(4, 5, hidden=3)(ours(), case["X"], causal=causal)
-        dparams, dX = pullback(case["dY"])
+    Y, pullback = GMLP(4, 5, hidden=3)(ours(), case["X"], causal=causal)
+    dparams, dX = pullback(case["dY"])
     assert np.allclose(Y, case["Y"], rtol=1e-12, atol=1e-13)
     assert np.allclose(dX, case["dX"], rtol=1e-12, atol=1e-13)
     for name, ours_, theirs in zip(GMLPParams._fields, dparams, ours("d "), strict=True):
         assert np.allclose(ours_, theirs, rtol=1e-12, atol=1e-13), name
 
 
-@pytest.mark.parametrize("tier", available())
 def test_glu_of_pytorch(stored, tier):
     """F.glu([a, b]) = a ⊙ σ(b): the gate is its second half."""
     b, a = np.split(stored["glu|X"], 2, -1)
-    with mt.backend(tier):
-        Y, pullback = gated(a, b)
-        da, db = pullback(stored["glu|dY"])
+    Y, pullback = gated(a, b)
+    da, db = pullback(stored["glu|dY"])
     assert np.allclose(Y, stored["glu|Y"], rtol=1e-13)
     assert np.allclose(np.concatenate([db, da], -1), stored["glu|dX"], rtol=1e-13, atol=1e-15)
 

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import Window
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.related import GAT, GATv2, GraphAttention, GraphConvolution, GraphMean, edges_of, edges_of_mask
 from minitransformer.related.graph_attention import GATParams, GATv2Params
@@ -23,7 +21,6 @@ ORACLE = json.loads(Path(__file__).with_name("data").joinpath("graph_layers.json
 GIVEN = {name: np.array(value) for name, value in ORACLE.items() if isinstance(value, list)}
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("name", ["gcn", "gat", "gat_average", "gatv2", "gatv2_average"])
 def test_the_same_numbers_as_pytorch_geometric(name, tier):
     wanted = {key: np.array(value) for key, value in ORACLE[name].items()}
@@ -39,9 +36,8 @@ def test_the_same_numbers_as_pytorch_geometric(name, tier):
     else:
         layer = GAT(3, 4 if average else 8, 2, average)
         params = GATParams(GIVEN["W"], GIVEN["a_1"], GIVEN["a_2"], b)
-    with mt.backend(tier):
-        Y, back = layer(params, GIVEN["X"], edges)
-        dparams, dX = back(dY)
+    Y, back = layer(params, GIVEN["X"], edges)
+    dparams, dX = back(dY)
     np.testing.assert_allclose(Y, wanted["Y"], atol=1e-9)
     np.testing.assert_allclose(dX, wanted["dX"], atol=1e-9)
     for field in params._fields:
@@ -77,11 +73,7 @@ def test_the_dtype_is_kept_and_init_keeps_the_size(layer, dtype):
 
 
 def test_a_width_that_heads_do_not_divide_is_refused():
-    for kind in (
-        GAT,
-        GATv2,
-        partial(GraphAttention, 8),
-    ):
+    for kind in (GAT, GATv2, partial(GraphAttention, 8)):
         with pytest.raises(ValueError, match="width: 8 is not divisible into 3 heads"):
             kind(3) if isinstance(kind, partial) else kind(8, 8, 3)
     assert GAT(8, 8, 3, average=True).init(np.random.default_rng(0)).W.shape == (8, 24)

@@ -8,15 +8,8 @@ import pytest
 
 import minitransformer as mt
 from minitransformer.attention import MultiHeadAttention, dot_product_attention, split_heads
-from minitransformer.backend import available
 from minitransformer.pullback import random_like
-from minitransformer.related import (
-    AssociationParams,
-    Hopfield,
-    HopfieldAssociation,
-    HopfieldLookup,
-    HopfieldPooling,
-)
+from minitransformer.related import AssociationParams, Hopfield, HopfieldAssociation, HopfieldLookup, HopfieldPooling
 
 rng = np.random.default_rng
 FOUR = Hopfield(steps=4, beta=0.3)
@@ -30,16 +23,14 @@ def rows(*shape, seed=2):
     return rng(seed).standard_normal((*shape, 8))
 
 
-@pytest.mark.parametrize("tier", available())
 def test_gradients(tier):
     association, pooling = HopfieldAssociation(8, 2, FOUR), HopfieldPooling(8, 2, 3, FOUR)
     lookup, mask = HopfieldLookup(8, 2, 5, FOUR), rng(3).random((2, 1, 1, 7)) < 0.7
-    with mt.backend(tier):
-        given = some(association), rows(2, 4), rows(2, 7, seed=3), rows(2, 7, seed=4)
-        mt.check_pullback(partial(association, mask=mask), *given, entries=5)
-        mt.check_pullback(partial(pooling, mask=mask), some(pooling), rows(2, 7), entries=5)
-        mt.check_pullback(lookup, some(lookup), rows(2, 7), entries=5)
-        mt.check_pullback(lookup, some(lookup), rows(7), entries=5)
+    given = some(association), rows(2, 4), rows(2, 7, seed=3), rows(2, 7, seed=4)
+    mt.check_pullback(partial(association, mask=mask), *given, entries=5)
+    mt.check_pullback(partial(pooling, mask=mask), some(pooling), rows(2, 7), entries=5)
+    mt.check_pullback(lookup, some(lookup), rows(2, 7), entries=5)
+    mt.check_pullback(lookup, some(lookup), rows(7), entries=5)
 
 
 def test_of_itself_it_is_multi_head_attention_around_the_core():
@@ -92,17 +83,13 @@ def published():
         return dict(file)
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("updates", [0, 4])
 def test_values_and_gradients_are_those_of_the_published_code(published, updates, tier):
     layer = HopfieldAssociation(8, 2, Hopfield(steps=updates + 1, beta=0.5, tolerance=1e-30))
     Z = published["Z"]
-    with mt.backend(tier):
-        Y, pullback = layer(
-            AssociationParams(*published["W"]), published["R"], Z, Z, mask=published["mask"][:, None, None]
-        )
-        dparams, dR, dZ, dT = pullback(published["dY"])
-        found = {"Y": Y, "A": pullback.A, "dR": dR, "dZ": dZ + dT}
+    Y, pullback = layer(AssociationParams(*published["W"]), published["R"], Z, Z, mask=published["mask"][:, None, None])
+    dparams, dR, dZ, dT = pullback(published["dY"])
+    found = {"Y": Y, "A": pullback.A, "dR": dR, "dZ": dZ + dT}
     found |= {f"d{name}": array for name, array in dparams._asdict().items()}
     for name, array in found.items():
         assert np.allclose(array, published[f"{updates} {name}"], rtol=0, atol=1e-12), name

@@ -7,11 +7,8 @@ import pytest
 
 import minitransformer as mt
 from minitransformer.attention import causal_mask, dot_product_attention
-from minitransformer.backend import available
 from minitransformer.pullback import NoParams, tree_bytes
 from minitransformer.related import Hopfield, hopfield_attention, hopfield_energy
-
-tiers = pytest.mark.parametrize("tier", available())
 
 
 def arrays(seed=0, n=5, m=7, d=4, dv=6, dtype=np.float64):
@@ -31,28 +28,24 @@ def hidden(n, m, seed=1):
 # ---------------------------------------------------------------------------------------------- values
 
 
-@tiers
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_one_step_is_attention_to_the_last_bit(tier, dtype):
     Q, K, V, _ = arrays(n=70, m=70, dtype=dtype)
-    with mt.backend(tier):
-        for options in ({}, {"causal": True}, {"mask": hidden(70, 70)}):
-            Y, pullback = hopfield_attention(Q, K, V, steps=1, **options)
-            Z, attention = dot_product_attention(Q, K, V, **options)
-            assert np.array_equal(Y, Z)
-            assert Y.dtype == dtype
-            for a, b in zip(pullback(np.ones_like(Y)), attention(np.ones_like(Z)), strict=True):
-                assert np.array_equal(a, b)
+    for options in ({}, {"causal": True}, {"mask": hidden(70, 70)}):
+        Y, pullback = hopfield_attention(Q, K, V, steps=1, **options)
+        Z, attention = dot_product_attention(Q, K, V, **options)
+        assert np.array_equal(Y, Z)
+        assert Y.dtype == dtype
+        for a, b in zip(pullback(np.ones_like(Y)), attention(np.ones_like(Z)), strict=True):
+            assert np.array_equal(a, b)
 
 
-@tiers
 def test_the_energy_never_grows_and_stays_in_its_bounds(tier):
     """For random patterns at any temperature, masks included; E ≤ 2 M² once the state is an average of patterns."""
     for seed in range(20):
         Q, K, _, beta = arrays(seed)
         mask = hidden(5, 7, seed)
-        with mt.backend(tier):
-            _, pullback = hopfield_attention(Q, K, K, beta, steps=12, tolerance=1e-12, mask=mask)
+        _, pullback = hopfield_attention(Q, K, K, beta, steps=12, tolerance=1e-12, mask=mask)
         energies = [hopfield_energy(xi, K, beta, mask=mask)[0] for xi in pullback.states]
         assert (np.diff(energies, axis=0) <= 1e-12).all()
         assert np.min(energies) >= -1e-12
@@ -140,49 +133,43 @@ def test_what_has_not_settled_says_so():
     assert pullback.settled.sum() == 29
 
 
-@tiers
 def test_no_sample_and_no_query_depends_on_another(tier):
     Q, K, V, _ = arrays(4, n=9, m=9)
-    with mt.backend(tier):
-        together, _ = hopfield_attention(Q, K, V, 2.0, steps=50, causal=True)
-        for b in range(2):
-            alone, _ = hopfield_attention(Q[b], K[b], V[b], 2.0, steps=50, causal=True)
-            assert np.allclose(alone, together[b], atol=1e-14)
-        part, _ = hopfield_attention(*(X[..., :6, :] for X in (Q, K, V)), 2.0, steps=50, causal=True)
-        assert np.allclose(part, together[..., :6, :], atol=1e-14)
+    together, _ = hopfield_attention(Q, K, V, 2.0, steps=50, causal=True)
+    for b in range(2):
+        alone, _ = hopfield_attention(Q[b], K[b], V[b], 2.0, steps=50, causal=True)
+        assert np.allclose(alone, together[b], atol=1e-14)
+    part, _ = hopfield_attention(*(X[..., :6, :] for X in (Q, K, V)), 2.0, steps=50, causal=True)
+    assert np.allclose(part, together[..., :6, :], atol=1e-14)
 
 
 # ------------------------------------------------------------------------------------------------ gradients
 
 
-@tiers
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("given", [False, True])
 def test_unrolled(tier, steps, given):
     Q, K, V, beta = arrays()
-    with mt.backend(tier):
-        for options in ({}, {"mask": hidden(5, 7)}, {"causal": True}, {"tolerance": 1e-1}):
-            f = partial(hopfield_attention, steps=steps, **options)
-            mt.check_pullback(f, Q, K, V, *([beta] if given else []), entries=8)
-        groups = partial(hopfield_attention, steps=steps)
-        mt.check_pullback(groups, Q, K[:, :1], V[:, :1], entries=8)
+    for options in ({}, {"mask": hidden(5, 7)}, {"causal": True}, {"tolerance": 1e-1}):
+        f = partial(hopfield_attention, steps=steps, **options)
+        mt.check_pullback(f, Q, K, V, *([beta] if given else []), entries=8)
+    groups = partial(hopfield_attention, steps=steps)
+    mt.check_pullback(groups, Q, K[:, :1], V[:, :1], entries=8)
 
 
-@tiers
 @pytest.mark.parametrize("seed", range(3))
 def test_implicit_is_unrolled_at_the_fixed_point(tier, seed):
     """For queries (both zero), keys, values and β, with masks; and it does what a solve with I − J does."""
     Q, K, V, beta = arrays(seed)
     mask, dY = hidden(5, 7, seed), np.random.default_rng(9).standard_normal((*V.shape[:2], 5, 6))
-    with mt.backend(tier):
-        options = {"steps": 5000, "tolerance": 1e-13, "mask": mask}
-        Y, unrolled = hopfield_attention(Q, K, V, beta, **options)
-        Z, implicit = hopfield_attention(Q, K, V, beta, **options, gradient="implicit")
-        assert np.array_equal(Y, Z)
-        assert implicit.settled.all()
-        for a, b in zip(unrolled(dY), implicit(dY), strict=True):
-            assert np.abs(b - a).max() < 1e-9 * max(1, np.abs(a).max())
-        g, u = implicit.reading(dY)[0], implicit._solve(implicit.reading(dY)[0])
+    options = {"steps": 5000, "tolerance": 1e-13, "mask": mask}
+    Y, unrolled = hopfield_attention(Q, K, V, beta, **options)
+    Z, implicit = hopfield_attention(Q, K, V, beta, **options, gradient="implicit")
+    assert np.array_equal(Y, Z)
+    assert implicit.settled.all()
+    for a, b in zip(unrolled(dY), implicit(dY), strict=True):
+        assert np.abs(b - a).max() < 1e-9 * max(1, np.abs(a).max())
+    g, u = implicit.reading(dY)[0], implicit._solve(implicit.reading(dY)[0])
     p = implicit.A
     for b, h, i in np.ndindex(Q.shape[:-1]):
         inner = np.diag(p[b, h, i]) - np.outer(p[b, h, i], p[b, h, i])
@@ -198,15 +185,13 @@ def test_implicit_against_differences():
     mt.check_pullback(partial(hopfield_attention, **options), Q, K, V, beta, zero=["Q"], entries=8)
 
 
-@tiers
 def test_implicit_remembers_one_update(tier):
     Q, K, V, _ = arrays(6, n=40, m=40, d=8, dv=8)
     held = {}
-    with mt.backend(tier):
-        for gradient in ("unrolled", "implicit"):
-            for steps in (5, 20):
-                made = hopfield_attention(Q, K, V, steps=steps, tolerance=1e-30, gradient=gradient)
-                held[gradient, steps] = tree_bytes(made[1])
+    for gradient in ("unrolled", "implicit"):
+        for steps in (5, 20):
+            made = hopfield_attention(Q, K, V, steps=steps, tolerance=1e-30, gradient=gradient)
+            held[gradient, steps] = tree_bytes(made[1])
     assert held["implicit", 5] == held["implicit", 20]
     assert held["unrolled", 20] > 2.5 * held["unrolled", 5]
 

@@ -9,17 +9,16 @@ import pytest
 import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map, tree_size
 from minitransformer.attention import MultiHeadAttention, attend, attention_of, dot_product_attention
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import T5Bias
 from minitransformer.pullback import tree_bytes
 from minitransformer.related import Synthesizer, SynthesizerParams
 from minitransformer.related.synthesizer import RandomParams
+from tests.pieces import in_pieces
 
 H, d, longest = 2, 6, 20
 KINDS = ("dense", "factorised-dense", "random", "factorised-random")
 MIXTURES = ("none", "sum", "gated")
-tiers = pytest.mark.parametrize("tier", available())
 
 
 def core(kind, mixture="none", **options):
@@ -52,29 +51,22 @@ def test_gradients(kind, mixture, n):
                 check_pullback(partial(layer, **options), some(layer), X, untrained=untrained, entries=2)
 
 
-@tiers
 @pytest.mark.parametrize("mixture", MIXTURES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_step_is_whole(kind, mixture, tier):
     layer = MultiHeadAttention(H * d, H, core=core(kind, mixture))
     params, X = some(layer), np.random.default_rng(1).standard_normal((2, 17, H * d))
-    with mt.backend(tier):
-        whole, _ = layer(params, X, causal=True)
-        state, rows = None, []
-        for first, last in ((0, 1), (1, 9), (9, 9), (9, 12), (12, 17)):
-            Y, state = layer.step(params, X[:, first:last], state)
-            rows.append(Y)
-    np.testing.assert_allclose(np.concatenate(rows, 1), whole, rtol=0, atol=1e-12)
+    said, state = in_pieces(layer, params, X, (0, 1, 9, 9, 12, 17))
+    np.testing.assert_allclose(said, layer(params, X, causal=True)[0], rtol=0, atol=1e-12)
     assert state.K.shape[-1] == (0 if mixture == "none" else d)  # keys are kept where they are asked
 
 
-@tiers
 @pytest.mark.parametrize("mixture", MIXTURES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_hidden_reaches_nothing(kind, mixture, tier):
     part, found = core(kind, mixture), []
     dY = heads(7, 5, 1)[0]
-    with mt.backend(tier), np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):
         for what in (9.0, np.nan, np.inf):
             for mask in (np.arange(7)[None] < 5, np.arange(7) < np.array([7, 5])[:, None, None, None]):
                 Q, K, V = heads(7)
@@ -91,22 +83,20 @@ def test_what_is_hidden_reaches_nothing(kind, mixture, tier):
 # ---------------------------------------------------------------------------------------- limiting cases
 
 
-@tiers
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mixture_with_nothing_is_dot_product_attention(kind, tier):
     """With logits of zero the sum is attention; a gate that is shut lets dot products alone through."""
     Q, K, V = heads(9)
-    with mt.backend(tier):
-        dense, _ = dot_product_attention(Q, K, V)
-        part = core(kind, "sum")
-        nothing = tree_map(np.zeros_like, some(part))
-        np.testing.assert_allclose(part(nothing, Q, K, V)[0], dense, rtol=0, atol=1e-12)
-        part = core(kind, "gated")
-        shut = some(part)._replace(alpha=np.array([-800.0]))
-        np.testing.assert_allclose(part(shut, Q, K, V)[0], dense, rtol=0, atol=1e-12)
-        open_ = shut._replace(alpha=np.array([800.0]))
-        alone = core(kind)(SynthesizerParams(open_.logits), Q, K, V)[0]
-        np.testing.assert_allclose(part(open_, Q, K, V)[0], alone, rtol=0, atol=1e-12)
+    dense, _ = dot_product_attention(Q, K, V)
+    part = core(kind, "sum")
+    nothing = tree_map(np.zeros_like, some(part))
+    np.testing.assert_allclose(part(nothing, Q, K, V)[0], dense, rtol=0, atol=1e-12)
+    part = core(kind, "gated")
+    shut = some(part)._replace(alpha=np.array([-800.0]))
+    np.testing.assert_allclose(part(shut, Q, K, V)[0], dense, rtol=0, atol=1e-12)
+    open_ = shut._replace(alpha=np.array([800.0]))
+    alone = core(kind)(SynthesizerParams(open_.logits), Q, K, V)[0]
+    np.testing.assert_allclose(part(open_, Q, K, V)[0], alone, rtol=0, atol=1e-12)
 
 
 def test_a_head_of_a_model_is_that_equation():

@@ -15,7 +15,6 @@ import operator
 import random
 import re
 import time
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -37,6 +36,7 @@ from minitransformer.attention import (
     Window,
     attention_of,
 )
+from minitransformer.machine import peak_memory
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel
 from minitransformer.positions import (
     AT_EMBEDDING,
@@ -188,15 +188,12 @@ def write(path, arrays, about):
 @contextlib.contextmanager
 def quick_and_small(path):
     """In little time of the processor, and with no more memory than a few times the file and what Python needs for it."""
-    tracemalloc.start()
     start = time.process_time()
-    try:
+    with peak_memory() as peak:
         yield
-    finally:
-        seconds, peak = time.process_time() - start, tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        seconds, held = time.process_time() - start, peak()
     assert seconds < 5  # to count to the smallest of the large numbers takes longer
-    assert peak < 8 * path.stat().st_size + 2e7
+    assert held < 8 * path.stat().st_size + 2e7
 
 
 def refusal(path, *, large=True):

@@ -92,9 +92,8 @@ def longformer_attention(
     above, below = (mask, mask) if mask is None or mask.shape[-2:-1] in ((), (1,)) else np.split(mask, [g], -2)
     # the rows that are not global are the last of n positions
     pattern = Window(radius, dilation, global_tokens)(n - g, n, causal=False)
-    if (
-        encoding is not None
-    ):  # its queries are the last positions, which the global ones are not: so all rows are queries
+    # the queries of an encoding are the last positions, which the global ones are not: so all rows are queries
+    if encoding is not None:
         first = np.arange(n)[:, None] < g
         Y, everything = attend(encoding, params, Q_g, K_g, V_g, mask=first if mask is None else first & mask)
         Y_local, near = attend(encoding, params, Q[..., g:, :], K, V, mask=below, pattern=pattern)

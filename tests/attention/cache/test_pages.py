@@ -16,7 +16,6 @@ from minitransformer.attention import (
 )
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.cache.recent import Kept, Recent
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import NoParams
 
@@ -98,7 +97,6 @@ def test_nothing_is_copied_where_a_page_is_full():
     assert block_tables(a, again) == [[0, 1, 2], [0, 1, 2]], "who is alone goes on in place"
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("positions", ["sinusoidal", "rope", "t5", "shaw"])
 @pytest.mark.parametrize("pieces", [(9, 1, 1, 1, 3, 9), (1,) * 12])
 def test_a_model_writes_with_pages(positions, pieces, tier):
@@ -107,13 +105,12 @@ def test_a_model_writes_with_pages(positions, pieces, tier):
     model = LanguageModel(**sizes, attention="softmax:page=4", positions=positions)
     params, state, at = model.init(np.random.default_rng(0), np.float64), None, 0
     tokens = np.random.default_rng(1).integers(0, 40, (2, sum(pieces)))
-    with mt.backend(tier):
-        whole, _ = model(params, tokens)
-        for n in pieces:
-            logits, after = model.step(params, tokens[:, at : at + n], state)
-            model.step(params, (tokens[:, at : at + n] + 1) % 40, state)
-            np.testing.assert_allclose(logits, whole[:, at : at + n], rtol=0, atol=1e-10)
-            state, at = after, at + n
+    whole, _ = model(params, tokens)
+    for n in pieces:
+        logits, after = model.step(params, tokens[:, at : at + n], state)
+        model.step(params, (tokens[:, at : at + n] + 1) % 40, state)
+        np.testing.assert_allclose(logits, whole[:, at : at + n], rtol=0, atol=1e-10)
+        state, at = after, at + n
     assert isinstance(state.blocks[0], Paged)
     assert state.blocks[0].waste < 4
 

@@ -10,7 +10,6 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like, tree_map
 from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.compressed import Linformer, linformer_attention, memory_compressed_attention
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel, SequenceModel
 from minitransformer.pullback import tree_items, tree_size
 
@@ -49,13 +48,11 @@ def test_against_loops(heads, one):
 
 
 @pytest.mark.parametrize("heads", [True, False])
-@pytest.mark.parametrize("tier", available())
 def test_no_key(heads, tier):
     """A sum of nothing is zero, and so is the average of such sums."""
     Q, K, V, E, F = arrays(heads, m=0)
-    with mt.backend(tier):
-        Y, pullback = linformer_attention(Q, K, V, E, F)
-        grads = pullback(np.ones_like(Y))
+    Y, pullback = linformer_attention(Q, K, V, E, F)
+    grads = pullback(np.ones_like(Y))
     assert not Y.any()
     assert [g.shape for g in grads] == [X.shape for X in (Q, K, V, E, F)]
     assert not any(g.any() for g in grads)

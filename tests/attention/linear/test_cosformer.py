@@ -6,19 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention.linear import CosFormer, cosformer_attention, cosformer_features
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import NoParams
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, H, N, M, D, DV, LONGEST = 2, 3, 4, 6, 5, 7, 9
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def heads(rng, n=N, m=M):

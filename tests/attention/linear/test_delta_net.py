@@ -20,14 +20,10 @@ from minitransformer.attention import (
 from minitransformer.models import LanguageModel
 from minitransformer.pullback import NoParams, tree_map
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, H, N, D, DV = 2, 3, 7, 4, 5
 SIZES = {"width": 24, "heads": 4, "d": 6, "longest": 96}
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def heads(seed=0):

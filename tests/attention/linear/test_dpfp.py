@@ -5,19 +5,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import delta_rule, kernel_attention
 from minitransformer.attention.linear import DPFP, dpfp_features, sum_normalised
 from minitransformer.pullback import NoParams
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, H, N, M, D, DV = 2, 3, 4, 6, 4, 5
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 @pytest.mark.parametrize("nu", [1, 2, 3])

@@ -1,17 +1,17 @@
 """Forgetting attention: the definition in loops, its limiting cases, and the checker."""
 
-import itertools
 import math
 from functools import partial
 
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import Forgetting, dot_product_attention, forgetting_attention, padding_mask
-from minitransformer.backend import available
 from minitransformer.pullback import NoParams
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("tier")
 
 B, H, N, D, DV = 2, 3, 7, 4, 5
 PADDING = padding_mask(np.array([N, 5]), N)[:, None]
@@ -22,12 +22,6 @@ def random_inputs(seed=0, batch=(B,), n=N):
     rng = np.random.default_rng(seed)
     Q, K, V = (rng.standard_normal((*batch, n, d)) for d in (D, D, DV))
     return Q, K, V, np.log(rng.uniform(0.3, 1, (*batch, n)))
-
-
-@pytest.fixture(params=available(), autouse=True)
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def loops(Q, K, V, log_forget):
@@ -106,11 +100,8 @@ def test_a_long_text_costs_float32_no_digits():
     for dtype in (np.float64, np.float32):
         Q, K, V, log_forget = (X.astype(dtype) for X in (*heads, -np.log1p(np.exp(-x[..., 0]))))
         Y, pullback = forgetting_attention(Q, K, V, log_forget)
-        arrays, steps, state = (Q, K, V, x.astype(dtype)), [], None
-        for a, b in itertools.pairwise((0, 1500, 1501, 1503, 1510)):
-            y, state = Forgetting().step(NoParams(), *(X[..., a:b, :] for X in arrays), state=state)
-            steps.append(y)
-        found.append((Y, *pullback(dY.astype(dtype)), np.concatenate(steps, -2)))
+        steps, _ = in_pieces(Forgetting(), NoParams(), [Q, K, V, x.astype(dtype)], (0, 1500, 1501, 1503, 1510))
+        found.append((Y, *pullback(dY.astype(dtype)), steps))
     for exact, single in zip(*found, strict=True):
         assert single.dtype == np.float32
         assert abs(exact - single).max() < 1e-5 * abs(exact).max()
@@ -164,16 +155,6 @@ def test_what_is_hidden_neither_speaks_nor_fades():
         X[..., ~there, :] = np.nan
     Z, _ = core(NoParams(), *arrays, mask=there[None])
     assert np.allclose(Z[..., there, :], Y[..., there, :], rtol=1e-12)
-
-
-@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6, 7), (0, 4, 5, 7), (0, 7)])
-def test_steps_are_the_whole(edges):
-    arrays, state = heads(13), None
-    whole, _ = Forgetting()(NoParams(), *arrays)
-    for a, b in itertools.pairwise(edges):
-        Y, state = Forgetting().step(NoParams(), *(X[..., a:b, :] for X in arrays), state=state)
-        assert np.allclose(Y, whole[..., a:b, :], rtol=1e-10)
-        assert state.length == b
 
 
 @pytest.mark.parametrize("n", [1, N])

@@ -11,6 +11,9 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import GLA, SSD, GatedDelta, RetNet, padding_mask, retention_decays
 from minitransformer.models import LanguageModel
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, N, D = 2, 3, 7, 4
 CORES = {
@@ -22,12 +25,6 @@ CORES = {
 }
 every = pytest.mark.parametrize("name", CORES)
 PADDING = padding_mask(np.array([N, 5]), N)[:, None]
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def inputs(core, seed=0):
@@ -163,13 +160,11 @@ def test_what_is_hidden_neither_writes_nor_fades(name):
 @every
 @pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6, 7), (0, 4, 5, 7), (0, 7), (0, 0, 7)])
 def test_steps_are_the_whole(name, edges):
-    core, (params, *arrays), state = CORES[name], inputs(CORES[name], 3), None
-    whole, _ = core(params, *arrays)
-    for a, b in itertools.pairwise(edges):
-        Y, state = core.step(params, *(X[..., a:b, :] for X in arrays), state=state)
-        assert np.allclose(Y, whole[..., a:b, :], rtol=1e-10, atol=1e-13)
-        assert state.length == b
-        assert state.S.shape == (B, H, D, D), "the same room for any text"
+    core, (params, *arrays) = CORES[name], inputs(CORES[name], 3)
+    said, state = in_pieces(core, params, arrays, edges)
+    assert np.allclose(said, core(params, *arrays)[0], rtol=1e-10, atol=1e-13)
+    assert state.length == 7
+    assert state.S.shape == (B, H, D, D), "the same room for any text"
 
 
 @every

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, kernel_attention, padding_mask
 from minitransformer.attention.linear import (
@@ -20,19 +19,15 @@ from minitransformer.attention.linear import (
     relu_features,
     trigonometric_features,
 )
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, N, M, D, DV, ROWS = 2, 3, 4, 6, 5, 7, 8
 KINDS = ("positive", "hyperbolic", "trigonometric", "relu")
 SOFTMAX = KINDS[:3]
 every = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def heads(rng, n=N, m=M):
@@ -191,7 +186,6 @@ def test_lapacks_q_is_not_uniform_and_features_without_the_sign_are_biased():
 # ----------------------------------------------------------------------------- no leak, no overflow, no zero
 
 
-@pytest.mark.parametrize("tier", available())
 @every
 def test_later_keys_change_no_bit_however_large_they_are(kind, tier, rng):
     """With the published stabiliser they do, through ε: see the next test."""
@@ -200,9 +194,8 @@ def test_later_keys_change_no_bit_however_large_they_are(kind, tier, rng):
     later = [X.copy() for X in (Q, K, V)]
     for X in later:
         X[..., 40:, :] *= 5
-    with mt.backend(tier):
-        before, _ = performer_attention(Q, K, V, W=W, kind=kind, causal=True)
-        after, _ = performer_attention(*later, W=W, kind=kind, causal=True)
+    before, _ = performer_attention(Q, K, V, W=W, kind=kind, causal=True)
+    after, _ = performer_attention(*later, W=W, kind=kind, causal=True)
     assert np.array_equal(before[..., :40, :], after[..., :40, :])
     assert (before[..., 40:, :] != after[..., 40:, :]).any()
 
@@ -279,14 +272,13 @@ def test_an_exponent_that_is_capped_has_no_gradient(rng):
 
 
 @pytest.mark.parametrize("d", [4, 128])
-@pytest.mark.parametrize("tier", available())
 def test_keys_that_are_far_from_every_direction_weigh_nothing(tier, d):
     """Where float32 has no number small enough for any of them, the query sees nothing: zeros, and no NaN on the way there."""
     rng = np.random.default_rng(0)
     Q, K, V, dY = rng.standard_normal((4, 60, d), np.float32)
     W, seen = orthogonal_rows(rng, (ROWS, d)).astype(np.float32), []
     for size in np.linspace(1, 40, 79, dtype=np.float32):
-        with mt.backend(tier), np.errstate(over="raise", invalid="raise", divide="raise"):
+        with np.errstate(over="raise", invalid="raise", divide="raise"):
             Y, pullback = performer_attention(size * Q, size * K, V, W=W, causal=True)
             assert all(np.isfinite(X).all() for X in (Y, *pullback(dY)))
             seen.append(Y.any(-1).mean())
@@ -378,12 +370,9 @@ def test_options(rng):
 def test_steps_are_the_whole(kind, rng):
     core = Performer(H, D, kind=kind, rows=ROWS)
     params = core.init(rng, np.float64)
-    Q, K, V = heads(rng, n=M)
-    whole, _ = core(params, Q, K, V, causal=True)
-    state = None
-    for a, b in ((0, 2), (2, 3), (3, 6)):
-        Y, state = core.step(params, *(X[..., a:b, :] for X in (Q, K, V)), state=state)
-        assert np.allclose(Y, whole[..., a:b, :], rtol=1e-9)
+    arrays = list(heads(rng, n=M))
+    said, state = in_pieces(core, params, arrays, (0, 2, 3, 6))
+    assert np.allclose(said, core(params, *arrays, causal=True)[0], rtol=1e-9)
     assert state.S.shape == (B, H, ROWS * (2 if kind in ("hyperbolic", "trigonometric") else 1), DV)
 
 

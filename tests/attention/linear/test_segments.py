@@ -24,7 +24,6 @@ from minitransformer.attention.core import Core
 from minitransformer.attention.delta_rule import opened, unit
 from minitransformer.attention.kernel_attention import FeatureAttention
 from minitransformer.attention.linear.memory import Memory
-from minitransformer.backend import available
 from minitransformer.pullback import tree_add, tree_items
 
 B, R, DV = 2, 3, 5
@@ -39,7 +38,6 @@ KINDS = {
     "gated delta by channel": gated_delta_rule,
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
-tiers = pytest.mark.parametrize("tier", available())
 
 
 def inputs(kind, n, r=R, dv=DV, seed=0, batch=(B,)):
@@ -83,22 +81,19 @@ def noise_like(tree, seed=9):
     return tree_map(lambda a: rng.standard_normal(a.shape).astype(a.dtype), tree)
 
 
-@tiers
 @kinds
 @pytest.mark.parametrize("edges", [(0, 7), (0, 1, 4, 7), (0, 0, 3, 7), (0, 32, 70), (0, 31, 64, 65, 100)])
 def test_a_text_in_segments_is_the_whole_text(kind, edges, tier):
     """Cut anywhere: at a border of blocks, of 32, or not; into segments of one position, and of none."""
     arrays, state = inputs(kind, edges[-1])
-    with mt.backend(tier):
-        (Y, last), pullback = KINDS[kind](*arrays, state)
-        dY, dlast = noise_like(Y, 8), noise_like(last)
-        wanted = Y, last, *pullback((dY, dlast))
-        found = in_segments(KINDS[kind], arrays, state, edges, dY, dlast)
+    (Y, last), pullback = KINDS[kind](*arrays, state)
+    dY, dlast = noise_like(Y, 8), noise_like(last)
+    wanted = Y, last, *pullback((dY, dlast))
+    found = in_segments(KINDS[kind], arrays, state, edges, dY, dlast)
     close(found, wanted, 1e-11)
 
 
 @pytest.mark.each_value
-@tiers
 @kinds
 @pytest.mark.parametrize(("r", "dv"), [(3, 5), (70, 6), (5, 70), (64, 64)])
 @pytest.mark.parametrize("n", [1, 2, 33, 64])
@@ -113,13 +108,11 @@ def test_all_tiers_agree(kind, n, r, dv, tier):
     close(found[1], found[0], 1e-10)
 
 
-@tiers
 @kinds
 def test_the_gradient(kind, tier):
     """Also of several heads, and for a length that is no multiple of a block."""
     arrays, state = inputs(kind, 35, batch=(2, 2))
-    with mt.backend(tier):
-        check_pullback(KINDS[kind], *arrays, state, entries=6)
+    check_pullback(KINDS[kind], *arrays, state, entries=6)
 
 
 @kinds
@@ -202,7 +195,6 @@ def test_which_are_memories():
     } <= set(MEMORIES)
 
 
-@tiers
 @pytest.mark.parametrize("name", MEMORIES)
 def test_every_registered_memory_in_segments_is_itself(name, tier):
     """With what its core makes of queries, keys and streams; from an empty memory on."""
@@ -210,18 +202,16 @@ def test_every_registered_memory_in_segments_is_itself(name, tier):
     arrays = [X.reshape(4, *X.shape[2:]) for X in arrays]  # heads in front, as samples
     S = np.zeros((4, arrays[1].shape[-1], arrays[2].shape[-1]))
     state = (S, S[..., 0]) if function is KINDS["sums"] else S
-    with mt.backend(tier):
-        Y, pullback = function(*arrays)
-        dY = noise_like(Y)
-        (_, last), _ = function(*arrays, state)
-        found = in_segments(function, arrays, state, (0, 13, 32, 40), dY, tree_map(np.zeros_like, last))
+    Y, pullback = function(*arrays)
+    dY = noise_like(Y)
+    (_, last), _ = function(*arrays, state)
+    found = in_segments(function, arrays, state, (0, 13, 32, 40), dY, tree_map(np.zeros_like, last))
     close((found[0], *found[2:-1]), (Y, *pullback(dY)), 1e-10)
 
 
 # ------------------------------------------------------------------------------------------------ the rest
 
 
-@tiers
 @kinds
 @pytest.mark.parametrize(("n", "r", "dv"), [(40, R, DV), (40, 1, 1), (3, 1, DV), (3, R, 1), (0, R, DV)])
 def test_float32_stays_and_nothing_is_changed(kind, tier, n, r, dv):
@@ -229,11 +219,10 @@ def test_float32_stays_and_nothing_is_changed(kind, tier, n, r, dv):
     arrays, state = inputs(kind, n, r, dv)
     arrays, state = tree_map(lambda a: a.astype(np.float32), (list(arrays), state))
     before = tree_map(np.copy, (arrays, state))
-    with mt.backend(tier):
-        value, pullback = KINDS[kind](*arrays, state)
-        dvalue = noise_like(value)
-        same = tree_map(np.copy, dvalue)
-        gradients, again = pullback(dvalue), pullback(dvalue)
+    value, pullback = KINDS[kind](*arrays, state)
+    dvalue = noise_like(value)
+    same = tree_map(np.copy, dvalue)
+    gradients, again = pullback(dvalue), pullback(dvalue)
     assert all(a.dtype == np.float32 for _, a in tree_items((value, gradients)))
     for tree, other in (((arrays, state), before), (dvalue, same), (gradients, again)):
         for (_, a), (_, b) in zip(tree_items(tree), tree_items(other), strict=True):
@@ -247,13 +236,11 @@ def test_what_a_segment_keeps_is_linear_in_its_length():
     assert mt.tree_bytes(long) < 2.1 * mt.tree_bytes(short)
 
 
-@tiers
 def test_a_memory_that_is_mirrored_does_not_grow(tier):
     """β = 2 and keys of norm one: I − 2 k kᵀ keeps the norm of what was there, through ten thousand positions of float32."""
     rng = np.random.default_rng(4)
     K = unit(rng.standard_normal((10_000, 8)), eps=0.0)[0].astype(np.float32)
-    with mt.backend(tier):
-        (_, last), _ = delta_rule(K, K, np.zeros_like(K), np.full(len(K), 2, np.float32), np.eye(8, dtype=np.float32))
+    (_, last), _ = delta_rule(K, K, np.zeros_like(K), np.full(len(K), 2, np.float32), np.eye(8, dtype=np.float32))
     np.testing.assert_allclose(last @ last.T, np.eye(8), atol=2e-2)
 
 

@@ -1,17 +1,17 @@
 """The short convolution, by itself and in front of a memory: against loops, tap by tap, and in pieces."""
 
-import itertools
 import math
 from functools import partial
 
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import SSD, GatedDelta, padding_mask, short_convolution
 from minitransformer.attention.linear.short_convolution import Kernel
-from minitransformer.backend import available
+from tests.pieces import in_pieces
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, N, D, TAPS = 2, 3, 7, 4, 3
 CORES = {
@@ -21,12 +21,6 @@ CORES = {
     "one tap": SSD(H, D, taps=1),
 }
 every = pytest.mark.parametrize("name", CORES)
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def swish(x):
@@ -145,28 +139,22 @@ def test_gradient_of_every_kernel(name, lengths):
 @every
 @pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4, 5, 6, 7), (0, 4, 5, 7), (0, 7), (0, 0, 7)])
 def test_steps_are_the_whole(name, edges):
-    core, (params, *arrays), state = CORES[name], inputs(CORES[name], 3), None
-    whole, _ = core(params, *arrays)
-    for a, b in itertools.pairwise(edges):
-        Y, state = core.step(params, *(X[..., a:b, :] for X in arrays), state=state)
-        np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-10, atol=1e-13)
-        assert state.length == b
-        assert state.rows.shape == (B, 3 * H, core.taps - 1, D)
-        assert state.rows.base is None, "nothing of a long text is held on to"
+    core, (params, *arrays) = CORES[name], inputs(CORES[name], 3)
+    said, state = in_pieces(core, params, arrays, edges)
+    np.testing.assert_allclose(said, core(params, *arrays)[0], rtol=1e-10, atol=1e-13)
+    assert state.length == 7
+    assert state.rows.shape == (B, 3 * H, core.taps - 1, D)
+    assert state.rows.base is None, "nothing of a long text is held on to"
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize("edges", [(0, 1, 2, 7), (0, 0, 4, 7)])
 def test_steps_of_heads_of_one_channel(edges, tier):
     """A kernel of one channel looks like one that all channels of a head share, for which there is a loop."""
-    core, rng, state = GatedDelta(H, 1, taps=TAPS), np.random.default_rng(0), None
+    core, rng = GatedDelta(H, 1, taps=TAPS), np.random.default_rng(0)
     params = random_like(core.init(rng, np.float64), rng)
     arrays = [rng.standard_normal((B, H, N, width)) for width in (1, 1, 1, *core.streams.values())]
-    with mt.backend(tier):
-        whole, _ = core(params, *arrays)
-        for a, b in itertools.pairwise(edges):
-            Y, state = core.step(params, *(X[..., a:b, :] for X in arrays), state=state)
-            np.testing.assert_allclose(Y, whole[..., a:b, :], rtol=1e-10, atol=1e-13)
+    said, _ = in_pieces(core, params, arrays, edges)
+    np.testing.assert_allclose(said, core(params, *arrays)[0], rtol=1e-10, atol=1e-13)
 
 
 @every

@@ -10,18 +10,13 @@ import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import causal_mask, dot_product_attention, kernel_attention, padding_mask
 from minitransformer.attention.linear import Smoother, exponential, gaussian, kernel_smoother, polynomial
-from minitransformer.backend import available
 from minitransformer.pullback import NoParams
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, N, M, D, DV = 2, 3, 4, 6, 5, 7
 SIMILARITIES = {"exponential": exponential, "gaussian": gaussian, "polynomial": polynomial}
 every = pytest.mark.parametrize("similarity", SIMILARITIES.values(), ids=SIMILARITIES)
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 @pytest.fixture
@@ -147,16 +142,15 @@ def test_gradient_of_a_similarity(similarity, heads):
 
 @pytest.mark.parametrize("name", SIMILARITIES)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("tier", available())
 def test_the_core_is_the_function(name, causal, tier, heads):
     mask = padding_mask(np.array([M, 5]), M)[:, None]
-    want, smoother = kernel_smoother(*heads, SIMILARITIES[name], causal=causal, mask=mask)
-    with mt.backend(tier):
-        Y, pullback = Smoother(name)(NoParams(), *heads, causal=causal, mask=mask)
-        assert np.allclose(Y, want, rtol=1e-11)
-        assert np.allclose(pullback.A, smoother.A, rtol=1e-11)
-        for ours, theirs in zip(pullback(want)[1:], smoother(want), strict=True):
-            assert np.allclose(ours, theirs, atol=1e-12)
+    with mt.backend("numpy"):
+        want, smoother = kernel_smoother(*heads, SIMILARITIES[name], causal=causal, mask=mask)
+    Y, pullback = Smoother(name)(NoParams(), *heads, causal=causal, mask=mask)
+    assert np.allclose(Y, want, rtol=1e-11)
+    assert np.allclose(pullback.A, smoother.A, rtol=1e-11)
+    for ours, theirs in zip(pullback(want)[1:], smoother(want), strict=True):
+        assert np.allclose(ours, theirs, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SIMILARITIES)

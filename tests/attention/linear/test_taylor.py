@@ -16,13 +16,9 @@ from minitransformer.measurements.random_features import taylor_bound
 from minitransformer.pullback import NoParams
 from tests.peaks import peak
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, H, N, M, D, DV = 2, 3, 4, 6, 3, 5
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 4])

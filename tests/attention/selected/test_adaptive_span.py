@@ -6,12 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.selected import AdaptiveSpan, adaptive_span_attention
 from minitransformer.attention.selected.adaptive_span import SpanParams, tiles
-from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import LanguageModel
 from minitransformer.positions import Shaw
@@ -21,14 +19,10 @@ from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, H, N, D, DV = 2, 3, 11, 4, 5
 Z = np.array([0.3, 2.6, 5.1])
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def heads(n=N, m=N, seed=0):
@@ -55,25 +49,21 @@ def loops(Q, K, V, z, R, S):
     return Y
 
 
-@pytest.mark.parametrize("tier", available())
 @pytest.mark.parametrize(("n", "S"), [(N, N), (N, 4), (5, 8), (1, 20)])
 def test_against_loops(n, S, tier):
     Q, K, V = heads(n)
-    with mt.backend(tier):
-        Y, _ = adaptive_span_attention(Q, K, V, Z, ramp=3, longest=S)
+    Y, _ = adaptive_span_attention(Q, K, V, Z, ramp=3, longest=S)
     for b, h in np.ndindex(B, H):
         np.testing.assert_allclose(Y[b, h], loops(Q[b, h], K[b, h], V[b, h], Z[h], 3, S), rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("tier", available())
 def test_the_gradient_of_a_span_on_its_ramp(tier):
     """Away from the kinks: no z + R − x is 0 or R."""
     arrays = heads()
-    with mt.backend(tier):
-        found = check_pullback(partial(adaptive_span_attention, ramp=3), *arrays, Z)
-        assert found.error < 1e-6
-        bias = np.random.default_rng(1).standard_normal((H, 2 * N - 1))
-        check_pullback(partial(adaptive_span_attention, ramp=3), *arrays, Z, bias, entries=10)
+    found = check_pullback(partial(adaptive_span_attention, ramp=3), *arrays, Z)
+    assert found.error < 1e-6
+    bias = np.random.default_rng(1).standard_normal((H, 2 * N - 1))
+    check_pullback(partial(adaptive_span_attention, ramp=3), *arrays, Z, bias, entries=10)
 
 
 def test_the_gradient_of_z_is_that_of_the_ramp_and_never_divides_by_zero():
@@ -92,25 +82,21 @@ def test_the_gradient_of_z_is_that_of_the_ramp_and_never_divides_by_zero():
     np.testing.assert_allclose(pullback(dY)[3], dz, rtol=1e-10)
 
 
-@pytest.mark.parametrize("tier", available())
 def test_a_span_as_large_as_it_can_be_is_a_fixed_one(tier):
     """Identity 13: z ≥ S is attention to the last S positions."""
     Q, K, V = heads()
     x = np.arange(N)[:, None] - np.arange(N)
-    with mt.backend(tier):
-        for S in (1, 4, N):
-            want, _ = dot_product_attention(Q, K, V, mask=(1 <= x) & (x <= S))
-            Y, pullback = adaptive_span_attention(Q, K, V, np.full(H, float(S)), ramp=2, longest=S)
-            np.testing.assert_allclose(Y, want, rtol=1e-12, atol=1e-15)
-            assert not pullback(Y)[3].any(), "no pair is on the ramp"
+    for S in (1, 4, N):
+        want, _ = dot_product_attention(Q, K, V, mask=(1 <= x) & (x <= S))
+        Y, pullback = adaptive_span_attention(Q, K, V, np.full(H, float(S)), ramp=2, longest=S)
+        np.testing.assert_allclose(Y, want, rtol=1e-12, atol=1e-15)
+        assert not pullback(Y)[3].any(), "no pair is on the ramp"
 
 
-@pytest.mark.parametrize("tier", available())
 def test_a_head_that_sees_nothing_gives_zeros(tier):
     """z + R ≤ 1, and the first row of every head."""
-    with mt.backend(tier):
-        Y, pullback = adaptive_span_attention(*heads(), np.array([-2.0, -1.5, 0.5]), ramp=2)
-        gradients = pullback(np.ones_like(Y))
+    Y, pullback = adaptive_span_attention(*heads(), np.array([-2.0, -1.5, 0.5]), ramp=2)
+    gradients = pullback(np.ones_like(Y))
     assert not Y[:, :2].any()
     assert not Y[:, 2, 0].any()
     assert Y[:, 2, 1:].all()

@@ -14,8 +14,7 @@ from minitransformer.attention.selected.chosen import attend_to_chosen, largest,
 from minitransformer.attention.selected.gathered import rows_at, sum_of_rows
 from minitransformer.backend import available
 from tests.kernels.promises import assert_any_number_of_threads, peaks_of
-
-tiers = pytest.mark.parametrize("tier", available())
+from tests.pieces import in_pieces
 
 # ------------------------------------------------------------------------------------------------ the search
 
@@ -41,7 +40,6 @@ def test_the_largest_of_each_row():
     assert not largest(S, 0, among).any()
 
 
-@tiers
 @pytest.mark.parametrize("levels", [1, 3, 40, 10**6])
 @pytest.mark.parametrize("k", [0, 1, 2, 7, 32, 200])
 def test_the_search_finds_what_sorting_finds_bit_for_bit(k, levels, tier):
@@ -54,19 +52,16 @@ def test_the_search_finds_what_sorting_finds_bit_for_bit(k, levels, tier):
     ends = np.minimum(np.arange(n) * 3, m)
     for among in (None, rng.random((2, n, m)) < 0.5, rng.random((2, 1, m)) < 0.1):
         may = (np.arange(m) < ends[:, None]) & (True if among is None else among)
-        with mt.backend(tier):
-            places = largest_places(S, k, ends, among)
+        places = largest_places(S, k, ends, among)
         assert places.shape == (2, n, k)
         assert (np.diff(places, axis=-1) >= 0).all()
         np.testing.assert_array_equal(as_matrix(places, m), by_sorting(S, k, may))
 
 
-@tiers
 def test_a_score_that_is_no_number_is_chosen_last(tier):
     S = np.array([[np.nan, 1, np.nan, 2, -np.inf]])
-    with mt.backend(tier):
-        for k, want in ((2, [1, 3]), (3, [0, 1, 3]), (9, [-1, -1, -1, -1, 0, 1, 2, 3, 4])):
-            np.testing.assert_array_equal(largest_places(S, k, np.array([5])), [want])
+    for k, want in ((2, [1, 3]), (3, [0, 1, 3]), (9, [-1, -1, -1, -1, 0, 1, 2, 3, 4])):
+        np.testing.assert_array_equal(largest_places(S, k, np.array([5])), [want])
 
 
 def test_parts_cover_all_queries_once():
@@ -96,7 +91,6 @@ def some_lists(heads, n, m, block, seed=1):
     return np.ascontiguousarray(lists)
 
 
-@tiers
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [None, "keys", "pairs"])
 @pytest.mark.parametrize(("n", "m", "block", "groups", "lists_of"), [
@@ -113,12 +107,11 @@ def test_a_list_is_dense_attention_with_its_mask(n, m, block, groups, lists_of, 
     with mt.backend("numpy"):
         want, dense = dot_product_attention(Q, K, V, mask=sees, causal=causal)
         gradients = dense(want)
-    with mt.backend(tier):
-        Y, pullback = attend_to_chosen(Q, K, V, lists, block, causal=causal, mask=mask, weigh=True)
-        np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
-        np.testing.assert_allclose(pullback.A, dense.A, rtol=1e-10, atol=1e-13)
-        for found, known in zip(pullback(want), gradients, strict=True):
-            np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
+    Y, pullback = attend_to_chosen(Q, K, V, lists, block, causal=causal, mask=mask, weigh=True)
+    np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(pullback.A, dense.A, rtol=1e-10, atol=1e-13)
+    for found, known in zip(pullback(want), gradients, strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(pullback.blocks, as_matrix(lists, -(-m // block)))
     if block == 1:
         shared = dense.A.reshape(B, lists_of, -1, n, m).sum(2)
@@ -126,28 +119,24 @@ def test_a_list_is_dense_attention_with_its_mask(n, m, block, groups, lists_of, 
         np.testing.assert_allclose(pullback.weights, np.where(lists < 0, 0, at), rtol=1e-10, atol=1e-13)
 
 
-@tiers
 def test_gradient(tier):
-    with mt.backend(tier):
-        attend = partial(attend_to_chosen, lists=some_lists(2, 9, 11, 2), block=2, causal=True)
-        check_pullback(attend, *arrays(9, 11, 2), entries=20)
+    attend = partial(attend_to_chosen, lists=some_lists(2, 9, 11, 2), block=2, causal=True)
+    check_pullback(attend, *arrays(9, 11, 2), entries=20)
 
 
-@tiers
 def test_what_is_hidden_is_not_read(tier):
     """NaN in keys and values that nobody has chosen, or that the mask hides."""
     Q, K, V = arrays(20, 20, 2)
     lists, there = some_lists(2, 20, 20, 3), np.arange(20) % 5 != 1
     lists[lists == 4] = -1
-    with mt.backend(tier):
-        want, known = attend_to_chosen(Q, K, V, lists, 3, causal=False, mask=there[None])
-        before = known(want)
-        for X in (K, V):
-            X[..., ~there, :], X[..., 12:15, :] = np.nan, np.inf
-        Y, pullback = attend_to_chosen(Q, K, V, lists, 3, causal=False, mask=there[None])
-        np.testing.assert_array_equal(Y, want)
-        for a, b in zip(pullback(want), before, strict=True):
-            np.testing.assert_array_equal(a, b)
+    want, known = attend_to_chosen(Q, K, V, lists, 3, causal=False, mask=there[None])
+    before = known(want)
+    for X in (K, V):
+        X[..., ~there, :], X[..., 12:15, :] = np.nan, np.inf
+    Y, pullback = attend_to_chosen(Q, K, V, lists, 3, causal=False, mask=there[None])
+    np.testing.assert_array_equal(Y, want)
+    for a, b in zip(pullback(want), before, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_the_definition_in_one_part_and_in_many(monkeypatch):
@@ -175,7 +164,6 @@ def test_any_number_of_threads_gives_the_same_bits(groups):
         assert_any_number_of_threads(everything, (Q, K, V, np.ones((B, H, 700, 3), np.float32)))
 
 
-@tiers
 def test_memory_grows_with_what_is_chosen(tier):
     """Twice as many tokens need twice the memory, forwards and back; a matrix of all pairs would need four times as much."""
 
@@ -185,8 +173,7 @@ def test_memory_grows_with_what_is_chosen(tier):
         lists = np.arange(n)[:, None] // 16 - np.arange(3)
         return Q, K, V, np.maximum(lists, -1)[None], dY
 
-    with mt.backend(tier):
-        less, more = peaks_of(lambda *arrays: attend_to_chosen(*arrays, 16, causal=True), inputs)
+    less, more = peaks_of(lambda *arrays: attend_to_chosen(*arrays, 16, causal=True), inputs)
     assert more < 2.2 * less
 
 
@@ -206,20 +193,14 @@ def test_memory_of_the_cores_grows_with_n(name):
     assert more < 2.3 * less
 
 
-@tiers
 @pytest.mark.parametrize("core", [NSA(), NSA(block=4, chosen=5, window=1), NSA(block=1), MoBA(block=4), MoBA(block=1)])
 def test_the_last_query_reads_what_it_reads_in_the_whole_text(core, tier):
     """Also where the list is longer than the text, and where two heads share their keys."""
     rng, groups = np.random.default_rng(0), 2 if core.groups else 4
     Q, K, V, gates = (rng.standard_normal((2, heads, 40, w)) for heads, w in ((4, 8), (groups, 8), (groups, 6), (4, 3)))
-    streams, params, found, state = (gates,)[: len(core.streams)], core.init(rng), [], None
-    with mt.backend(tier):
-        for t in range(40):
-            new = (X[..., t : t + 1, :] for X in (Q, K, V, *streams))
-            y, state = core.step(params, *new, state=state)
-            found.append(y)
-        Y, _ = core(params, Q, K, V, *streams, causal=True)
-    np.testing.assert_allclose(np.concatenate(found, -2), Y, atol=1e-13)
+    arrays, params = [Q, K, V, gates][: 3 + len(core.streams)], core.init(rng)
+    said, state = in_pieces(core, params, arrays, range(41))
+    np.testing.assert_allclose(said, core(params, *arrays, causal=True)[0], atol=1e-13)
     assert state.means.values.shape == (2, groups, 40 // core.block, 6 if isinstance(core, NSA) else 0)
 
 

@@ -10,7 +10,6 @@ import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import MultiHeadAttention, dot_product_attention, padding_mask
 from minitransformer.attention.selected import Indexer, index_loss, index_scores
-from minitransformer.backend import available
 from minitransformer.data.text import Text
 from minitransformer.models import LanguageModel
 from minitransformer.positions import ALiBi
@@ -20,16 +19,11 @@ from minitransformer.training.loop import start, train
 from minitransformer.training.objective import NextByte
 from minitransformer.training.schedule import Cosine
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, H, N, D, K_CHOSEN, SMALL, NARROW = 2, 3, 13, 4, 4, 2, 5
 
-tiers = pytest.mark.parametrize("tier", available())
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def core(**options):
@@ -64,20 +58,19 @@ def loops(params, Q, K, sees):
     return scores / math.sqrt(SMALL * NARROW), chosen
 
 
-@tiers
 @causal_or_not
 @pytest.mark.parametrize(("n", "hidden"), [(N, False), (5, False), (N, True)])
 def test_against_loops(n, hidden, causal, tier):
     Q, K, V = heads(n=n)
     there = ~np.isin(np.arange(N), [1, 6]) if hidden else np.ones(N, bool)
-    with mt.backend(tier):
-        Y, pullback = core()(some(), Q, K, V, causal=causal, mask=there[None] if hidden else None)
+    Y, pullback = core()(some(), Q, K, V, causal=causal, mask=there[None] if hidden else None)
     sees = there & (np.arange(N) <= np.arange(N - n, N)[:, None] if causal else True)
     known = side_by_side(K * there[:, None])
     kl = []
     for b in range(B):
         index, chosen = loops(some(), side_by_side(Q)[b], known[b], np.broadcast_to(sees, (n, N)))
-        want, dense = dot_product_attention(Q[b], K[b], V[b], mask=chosen)
+        with mt.backend("numpy"):
+            want, dense = dot_product_attention(Q[b], K[b], V[b], mask=chosen)
         rows = [i for i in range(n) if there[N - n + i]]
         np.testing.assert_allclose(Y[b][:, rows], want[:, rows], rtol=1e-10, atol=1e-13)
         for i in rows:
@@ -88,30 +81,26 @@ def test_against_loops(n, hidden, causal, tier):
     assert added_losses(pullback) == [pytest.approx(np.mean(kl), rel=1e-9)]
 
 
-@tiers
 @causal_or_not
 def test_all_keys_are_dense_attention(causal, tier):
     Q, K, V = heads()
-    with mt.backend(tier):
-        Y, pullback = core(chosen=N)(some(), Q, K, V, causal=causal)
-        want, dense = dot_product_attention(Q, K, V, causal=causal)
-        np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
-        for found, known in zip(pullback(want)[1:], dense(want), strict=True):
-            np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
+    Y, pullback = core(chosen=N)(some(), Q, K, V, causal=causal)
+    want, dense = dot_product_attention(Q, K, V, causal=causal)
+    np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
+    for found, known in zip(pullback(want)[1:], dense(want), strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
 
 
-@tiers
 def test_outputs_and_choice_are_causal_bit_for_bit(tier):
     Q, K, V = heads()
-    with mt.backend(tier):
-        Y, known = core()(some(), Q, K, V, causal=True)
-        for t in range(N):
-            changed = [X.copy() for X in (Q, K, V)]
-            for X in changed:
-                X[..., t, :] -= 9
-            Z, other = core()(some(), *changed, causal=True)
-            np.testing.assert_array_equal(Z[..., :t, :], Y[..., :t, :])
-            np.testing.assert_array_equal((other.A > 0)[..., :t, :], (known.A > 0)[..., :t, :])
+    Y, known = core()(some(), Q, K, V, causal=True)
+    for t in range(N):
+        changed = [X.copy() for X in (Q, K, V)]
+        for X in changed:
+            X[..., t, :] -= 9
+        Z, other = core()(some(), *changed, causal=True)
+        np.testing.assert_array_equal(Z[..., :t, :], Y[..., :t, :])
+        np.testing.assert_array_equal((other.A > 0)[..., :t, :], (known.A > 0)[..., :t, :])
 
 
 def test_the_weights_of_its_heads_change_the_order():
@@ -214,16 +203,13 @@ def test_what_is_refused():
     assert MultiHeadAttention(H * D, H, core=core()).apart == tuple(f"core.{path}" for path in IndexerPaths)
 
 
-@tiers
 def test_a_batch_without_samples_has_no_weights(tier):
     """An encoding goes the long way, by the whole matrix."""
     layer = MultiHeadAttention(12, 3, core=core(encoding=ALiBi(3)))
-    with mt.backend(tier):
-        Y, pullback = layer(layer.init(np.random.default_rng(0)), np.ones((0, 5, 12), np.float32))
-        assert Y.shape == pullback(Y)[1].shape == (0, 5, 12)
+    Y, pullback = layer(layer.init(np.random.default_rng(0)), np.ones((0, 5, 12), np.float32))
+    assert Y.shape == pullback(Y)[1].shape == (0, 5, 12)
 
 
-@tiers
 def test_its_keys_are_made_once(tier):
     """While it writes, what the indexer makes of a key is kept: nothing is made of the keys that were there before."""
     core = Indexer(heads=2, d=4, chosen=3)

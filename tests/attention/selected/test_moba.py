@@ -6,23 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.selected import MoBA, moba_attention
 from minitransformer.attention.selected.chosen import block_means, largest
-from minitransformer.backend import available
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, N, D, DV, BLOCK = 2, 2, 15, 4, 3, 4
 
-tiers = pytest.mark.parametrize("tier", available())
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def heads(seed=0, n=N, m=N):
@@ -55,66 +48,56 @@ def loops(Q, K, V, k, causal, sees=None):
     return Y
 
 
-@tiers
 @causal_or_not
 @pytest.mark.parametrize(("n", "k"), [(N, 1), (N, 2), (N, 3), (6, 2), (N, 9)])
 def test_against_loops(n, k, causal, tier):
     Q, K, V = heads(n=n)
-    with mt.backend(tier):
-        Y, _ = moba_attention(Q, K, V, block=BLOCK, chosen=k, causal=causal)
+    Y, _ = moba_attention(Q, K, V, block=BLOCK, chosen=k, causal=causal)
     for b, h in np.ndindex(B, H):
         np.testing.assert_allclose(Y[b, h], loops(Q[b, h], K[b, h], V[b, h], k, causal), rtol=1e-10, atol=1e-13)
 
 
-@tiers
 @causal_or_not
 def test_masks_against_loops(causal, tier):
     """Of keys, with a block that is hidden whole, and of pairs."""
     Q, K, V = heads()
     for mask in (~np.isin(np.arange(N), [1, 4, 5, 6, 7])[None], np.random.default_rng(2).random((N, N)) < 0.6):
-        with mt.backend(tier):
-            Y, _ = moba_attention(Q, K, V, block=BLOCK, chosen=2, causal=causal, mask=mask)
+        Y, _ = moba_attention(Q, K, V, block=BLOCK, chosen=2, causal=causal, mask=mask)
         sees = np.broadcast_to(mask, (N, N))
         for b, h in np.ndindex(B, H):
             want = loops(Q[b, h], K[b, h], V[b, h], 2, causal, sees)
             np.testing.assert_allclose(Y[b, h], want, rtol=1e-10, atol=1e-13)
 
 
-@tiers
 @causal_or_not
 def test_gradient(causal, tier):
     mask = padding_mask(np.array([N, 9]), N)[:, None]
-    with mt.backend(tier):
-        attend = partial(moba_attention, block=BLOCK, chosen=2, causal=causal)
-        check_pullback(attend, *heads(), entries=20)
-        check_pullback(partial(attend, mask=mask), *heads(n=7), entries=15)
+    attend = partial(moba_attention, block=BLOCK, chosen=2, causal=causal)
+    check_pullback(attend, *heads(), entries=20)
+    check_pullback(partial(attend, mask=mask), *heads(n=7), entries=15)
 
 
-@tiers
 @causal_or_not
 def test_all_blocks_are_dense_attention_and_one_is_local(causal, tier):
     Q, K, V = heads()
-    with mt.backend(tier):
-        want, _ = dot_product_attention(Q, K, V, causal=causal)
-        np.testing.assert_allclose(moba_attention(Q, K, V, block=BLOCK, chosen=4, causal=causal)[0], want, rtol=1e-11)
-        own = np.arange(N)[:, None] // BLOCK == np.arange(N) // BLOCK
-        want, _ = dot_product_attention(Q, K, V, causal=causal, mask=own)
-        np.testing.assert_allclose(moba_attention(Q, K, V, block=BLOCK, chosen=1, causal=causal)[0], want, rtol=1e-11)
+    want, _ = dot_product_attention(Q, K, V, causal=causal)
+    np.testing.assert_allclose(moba_attention(Q, K, V, block=BLOCK, chosen=4, causal=causal)[0], want, rtol=1e-11)
+    own = np.arange(N)[:, None] // BLOCK == np.arange(N) // BLOCK
+    want, _ = dot_product_attention(Q, K, V, causal=causal, mask=own)
+    np.testing.assert_allclose(moba_attention(Q, K, V, block=BLOCK, chosen=1, causal=causal)[0], want, rtol=1e-11)
 
 
-@tiers
 def test_outputs_and_choice_are_causal_bit_for_bit(tier):
     """Every token in turn, by so much that every mean it is in changes."""
     Q, K, V = heads()
-    with mt.backend(tier):
-        Y, known = moba_attention(Q, K, V, block=BLOCK, chosen=2, causal=True)
-        for t in range(N):
-            changed = [X.copy() for X in (Q, K, V)]
-            for X in changed:
-                X[..., t, :] -= 9
-            Z, other = moba_attention(*changed, block=BLOCK, chosen=2, causal=True)
-            np.testing.assert_array_equal(Z[..., :t, :], Y[..., :t, :])
-            np.testing.assert_array_equal(other.blocks[..., :t, :], known.blocks[..., :t, :])
+    Y, known = moba_attention(Q, K, V, block=BLOCK, chosen=2, causal=True)
+    for t in range(N):
+        changed = [X.copy() for X in (Q, K, V)]
+        for X in changed:
+            X[..., t, :] -= 9
+        Z, other = moba_attention(*changed, block=BLOCK, chosen=2, causal=True)
+        np.testing.assert_array_equal(Z[..., :t, :], Y[..., :t, :])
+        np.testing.assert_array_equal(other.blocks[..., :t, :], known.blocks[..., :t, :])
 
 
 def test_ranking_blocks_that_are_not_complete_would_leak():

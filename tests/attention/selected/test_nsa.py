@@ -6,23 +6,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.selected import NSA, nsa_attention
-from minitransformer.backend import available
 from minitransformer.pullback import NoParams
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, G, N, D, DV, BLOCK, CHOSEN, W = 2, 4, 2, 23, 4, 3, 4, 4, 5
 OPTIONS = {"block": BLOCK, "chosen": CHOSEN, "window": W}
-
-tiers = pytest.mark.parametrize("tier", available())
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def arrays(seed=0, n=N, m=N):
@@ -77,49 +69,41 @@ def loops(Q, K, V, gates, there):
     return Y
 
 
-@tiers
 @pytest.mark.parametrize("n", [N, 9, 1])
 @pytest.mark.parametrize("hidden", [False, True])
 def test_against_loops(n, hidden, tier):
     Q, K, V, gates = arrays(n=n)
     there = ~np.isin(np.arange(N), [1, 4, 5, 6, 7, 21]) if hidden else np.ones(N, bool)
-    with mt.backend(tier):
-        Y, _ = nsa_attention(Q, K, V, gates, **OPTIONS, mask=there[None] if hidden else None)
+    Y, _ = nsa_attention(Q, K, V, gates, **OPTIONS, mask=there[None] if hidden else None)
     for b in range(B):
         np.testing.assert_allclose(Y[b], loops(Q[b], K[b], V[b], gates[b], there), rtol=1e-9, atol=1e-12)
 
 
-@tiers
 def test_gradient(tier):
     mask = padding_mask(np.array([N, 15]), N)[:, None]
-    with mt.backend(tier):
-        check_pullback(partial(nsa_attention, **OPTIONS), *arrays(), entries=20)
-        check_pullback(partial(nsa_attention, **OPTIONS, mask=mask), *arrays(n=9), entries=15)
+    check_pullback(partial(nsa_attention, **OPTIONS), *arrays(), entries=20)
+    check_pullback(partial(nsa_attention, **OPTIONS, mask=mask), *arrays(n=9), entries=15)
 
 
-@tiers
 def test_each_branch_can_be_dense_attention(tier):
     """All blocks selected; a window over everything; blocks of one key, which are their own means."""
     Q, K, V, gates = arrays()
-    with mt.backend(tier):
-        want, _ = dot_product_attention(Q, K, V, causal=True)
-        for branch, options in ((0, {"block": 1}), (1, {"chosen": 6}), (2, {"window": N})):
-            Y, _ = nsa_attention(Q, K, V, only(branch, gates), **{**OPTIONS, **options})
-            np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
+    want, _ = dot_product_attention(Q, K, V, causal=True)
+    for branch, options in ((0, {"block": 1}), (1, {"chosen": 6}), (2, {"window": N})):
+        Y, _ = nsa_attention(Q, K, V, only(branch, gates), **{**OPTIONS, **options})
+        np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
 
 
-@tiers
 def test_outputs_and_choice_are_causal_bit_for_bit(tier):
     Q, K, V, gates = arrays()
-    with mt.backend(tier):
-        Y, known = nsa_attention(Q, K, V, gates, **OPTIONS)
-        for t in range(N):
-            changed = [X.copy() for X in (Q, K, V)]
-            for X in changed:
-                X[..., t, :] -= 9
-            Z, other = nsa_attention(*changed, gates, **OPTIONS)
-            np.testing.assert_array_equal(Z[..., :t, :], Y[..., :t, :])
-            np.testing.assert_array_equal(other.blocks[..., :t, :], known.blocks[..., :t, :])
+    Y, known = nsa_attention(Q, K, V, gates, **OPTIONS)
+    for t in range(N):
+        changed = [X.copy() for X in (Q, K, V)]
+        for X in changed:
+            X[..., t, :] -= 9
+        Z, other = nsa_attention(*changed, gates, **OPTIONS)
+        np.testing.assert_array_equal(Z[..., :t, :], Y[..., :t, :])
+        np.testing.assert_array_equal(other.blocks[..., :t, :], known.blocks[..., :t, :])
 
 
 @pytest.mark.parametrize("chosen", [1, 2, 3, CHOSEN, 9])

@@ -6,26 +6,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.delta_rule import unit
 from minitransformer.attention.linear import gated_delta_net
 from minitransformer.attention.selected import Reformer, lsh_attention, reformer
 from minitransformer.attention.selected.reformer import hash_buckets, sort_in_rounds
-from minitransformer.backend import available
 from minitransformer.pullback import NoParams
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, N, D, DV = 2, 2, 21, 4, 3
 
-tiers = pytest.mark.parametrize("tier", available())
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def heads(seed=0, n=N):
@@ -79,7 +72,6 @@ def key(q):
     return q / math.sqrt(q @ q + D * 1e-6)
 
 
-@tiers
 @causal_or_not
 @pytest.mark.parametrize(("rounds", "chunk"), [(1, 4), (3, 4), (2, 6), (2, 64)])
 @pytest.mark.parametrize("other_buckets", [False, True])
@@ -87,8 +79,7 @@ def test_against_loops(rounds, chunk, causal, tier, other_buckets):
     Q, V = heads()
     rotations = rotated(rounds)
     options = {"chunk": chunk, "causal": causal, "other_buckets": other_buckets}
-    with mt.backend(tier):
-        Y, _ = lsh_attention(Q, V, rotations=rotations, **options)
+    Y, _ = lsh_attention(Q, V, rotations=rotations, **options)
     for b, h in np.ndindex(B, H):
         want = loops(Q[b, h], V[b, h], rotations, chunk, causal, other_buckets=other_buckets)
         np.testing.assert_allclose(Y[b, h], want, rtol=1e-10, atol=1e-13)
@@ -109,7 +100,6 @@ def test_masks_of_keys_and_of_pairs_against_loops(causal):
         np.testing.assert_allclose(Z[b, h], want, rtol=1e-10, atol=1e-13)
 
 
-@tiers
 @causal_or_not
 def test_gradient(causal, tier):
     mask = padding_mask(np.array([N, 15]), N)[:, None]
@@ -117,12 +107,10 @@ def test_gradient(causal, tier):
     def attend(Q, V, rounds, **options):
         return lsh_attention(Q, V, rotations=rotated(rounds).astype(Q.dtype), chunk=4, causal=causal, **options)
 
-    with mt.backend(tier):
-        check_pullback(partial(attend, rounds=3), *heads(), entries=25)
-        check_pullback(partial(attend, rounds=2, mask=mask), *heads(), entries=15)
+    check_pullback(partial(attend, rounds=3), *heads(), entries=25)
+    check_pullback(partial(attend, rounds=2, mask=mask), *heads(), entries=15)
 
 
-@tiers
 @causal_or_not
 def test_one_bucket_and_one_chunk_is_dense_attention_without_oneself(causal, tier):
     """Identity 10. All first coordinates are positive, and R asks for nothing else: one bucket."""
@@ -132,15 +120,14 @@ def test_one_bucket_and_one_chunk_is_dense_attention_without_oneself(causal, tie
     assert not hash_buckets(Q, R).any()
     alone = np.zeros((N, N), bool)
     alone[0, 0] = causal  # the first sees nobody else
-    with mt.backend(tier):
-        Y, pullback = lsh_attention(Q, V, rotations=R, chunk=N, causal=causal)
-        K, back = unit(Q)
-        want, dense = dot_product_attention(Q, K, V, causal=causal, mask=~np.eye(N, dtype=bool) | alone)
-        np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
-        np.testing.assert_allclose(pullback.A, dense.A, rtol=1e-10, atol=1e-13)
-        dQ, dK, dV = dense(want)
-        for found, known in zip(pullback(want), (dQ + back(dK), dV), strict=True):
-            np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
+    Y, pullback = lsh_attention(Q, V, rotations=R, chunk=N, causal=causal)
+    K, back = unit(Q)
+    want, dense = dot_product_attention(Q, K, V, causal=causal, mask=~np.eye(N, dtype=bool) | alone)
+    np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(pullback.A, dense.A, rtol=1e-10, atol=1e-13)
+    dQ, dK, dV = dense(want)
+    for found, known in zip(pullback(want), (dQ + back(dK), dV), strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
 
 
 def test_the_matrix_is_that_of_all_rounds_together():

@@ -6,23 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback
 from minitransformer.attention import MultiHeadAttention, dot_product_attention, padding_mask
 from minitransformer.attention.selected import Routing, routing_attention
 from minitransformer.attention.selected.routing import RoutingParams, members, normed
-from minitransformer.backend import available
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, N, D, DV, C, W = 2, 2, 17, 4, 3, 3, 5
 
-tiers = pytest.mark.parametrize("tier", available())
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def heads(seed=0, n=N, m=N):
@@ -57,13 +50,11 @@ def loops(Q, K, V, mu, w, causal, sees=None):
     return np.array([sum(answers) / len(answers) if answers else np.zeros(DV) for answers in found])
 
 
-@tiers
 @causal_or_not
 @pytest.mark.parametrize(("n", "w"), [(N, W), (N, 1), (9, W), (N, 40)])
 def test_against_loops(n, w, causal, tier):
     Q, K, V = heads(n=n)
-    with mt.backend(tier):
-        Y, _ = routing_attention(Q, K, V, centroids=centroids(), window=w, causal=causal)
+    Y, _ = routing_attention(Q, K, V, centroids=centroids(), window=w, causal=causal)
     for b, h in np.ndindex(B, H):
         want = loops(Q[b, h], K[b, h], V[b, h], centroids()[h], w, causal)
         np.testing.assert_allclose(Y[b, h], want, rtol=1e-9, atol=1e-12)
@@ -81,7 +72,6 @@ def test_masks_of_keys_and_of_pairs_against_loops(causal):
             np.testing.assert_allclose(Y[b, h], want, rtol=1e-9, atol=1e-12)
 
 
-@tiers
 @causal_or_not
 def test_gradient(causal, tier):
     mask = padding_mask(np.array([N, 11]), N)[:, None]
@@ -90,24 +80,21 @@ def test_gradient(causal, tier):
         mu = centroids().astype(Q.dtype)
         return routing_attention(Q, K, V, centroids=mu, window=W, causal=causal, **options)
 
-    with mt.backend(tier):
-        check_pullback(attend, *heads(), entries=25)
-        check_pullback(partial(attend, mask=mask), *heads(), entries=15)
+    check_pullback(attend, *heads(), entries=25)
+    check_pullback(partial(attend, mask=mask), *heads(), entries=15)
 
 
-@tiers
 @causal_or_not
 def test_one_cluster_of_all_is_dense_attention_of_normed_queries_and_keys(causal, tier):
     """Identity 11."""
     Q, K, V = heads()
-    with mt.backend(tier):
-        (q, q_back), (k, k_back) = normed(Q), normed(K)
-        Y, pullback = routing_attention(Q, K, V, centroids=centroids()[:, :1], window=N, causal=causal)
-        want, dense = dot_product_attention(q, k, V, causal=causal)
-        np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
-        dQ, dK, dV = dense(want)
-        for found, known in zip(pullback(want), (q_back(dQ), k_back(dK), dV), strict=True):
-            np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
+    (q, q_back), (k, k_back) = normed(Q), normed(K)
+    Y, pullback = routing_attention(Q, K, V, centroids=centroids()[:, :1], window=N, causal=causal)
+    want, dense = dot_product_attention(q, k, V, causal=causal)
+    np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
+    dQ, dK, dV = dense(want)
+    for found, known in zip(pullback(want), (q_back(dQ), k_back(dK), dV), strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
 
 
 def test_a_token_in_no_cluster_gives_zeros_and_one_in_several_their_mean():

@@ -7,23 +7,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import dot_product_attention, padding_mask
 from minitransformer.attention.selected import Sinkhorn, sinkhorn, sinkhorn_attention
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
+
+pytestmark = pytest.mark.usefixtures("definitions")
 
 B, H, N, D, DV, BLOCK = 2, 2, 11, 4, 3, 3
 BLOCKS = 4
-
-tiers = pytest.mark.parametrize("tier", available())
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def heads(seed=0, n=N):
@@ -117,42 +109,36 @@ def loops(Q, K, V, S, there, cut=None):
     return Y
 
 
-@tiers
 @pytest.mark.parametrize("cut", [None, 2, 9])
 @pytest.mark.parametrize("hidden", [False, True])
 def test_against_loops(cut, hidden, tier):
     Q, K, V, R = heads()
     there = np.ones(N, bool) if not hidden else ~np.isin(np.arange(N), [1, 6, 7, 8])  # all of block 2
     blocks = np.array([there[k : k + BLOCK].any() for k in range(0, N, BLOCK)])
-    with mt.backend(tier):
-        Y, _ = sinkhorn_attention(Q, K, V, R, block=BLOCK, temperature=0.5, cut=cut, mask=there[None])
+    Y, _ = sinkhorn_attention(Q, K, V, R, block=BLOCK, temperature=0.5, cut=cut, mask=there[None])
     S, _ = sinkhorn(R / 0.5, there=blocks)
     for b, h in np.ndindex(B, H):
         np.testing.assert_allclose(Y[b, h], loops(Q[b, h], K[b, h], V[b, h], S[b, h], there, cut), rtol=1e-10)
 
 
-@tiers
 @pytest.mark.parametrize("cut", [None, 1, 4])
 def test_gradient(cut, tier):
     mask = padding_mask(np.array([N, 7]), N)[:, None]
-    with mt.backend(tier):
-        attend = partial(sinkhorn_attention, block=BLOCK, iterations=3, temperature=0.7, cut=cut)
-        check_pullback(attend, *heads(), entries=20)
-        check_pullback(partial(attend, mask=mask), *heads(), entries=20)
+    attend = partial(sinkhorn_attention, block=BLOCK, iterations=3, temperature=0.7, cut=cut)
+    check_pullback(attend, *heads(), entries=20)
+    check_pullback(partial(attend, mask=mask), *heads(), entries=20)
 
 
-@tiers
 def test_an_order_that_changes_nothing_is_local_attention(tier):
     """Identity 12: with S = I each key stands there twice, which changes no average. The blocks are full."""
     n = 12
     Q, K, V, _ = heads(n=n)
     own = np.arange(n)[:, None] // BLOCK == np.arange(n) // BLOCK
-    with mt.backend(tier):
-        Y, pullback = sinkhorn_attention(Q, K, V, np.full((B, H, 4, 4), 1e4) * np.eye(4), block=BLOCK)
-        want, local = dot_product_attention(Q, K, V, mask=own)
-        np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
-        for found, known in zip(pullback(want)[:3], local(want), strict=True):
-            np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
+    Y, pullback = sinkhorn_attention(Q, K, V, np.full((B, H, 4, 4), 1e4) * np.eye(4), block=BLOCK)
+    want, local = dot_product_attention(Q, K, V, mask=own)
+    np.testing.assert_allclose(Y, want, rtol=1e-11, atol=1e-13)
+    for found, known in zip(pullback(want)[:3], local(want), strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-9, atol=1e-12)
 
 
 def test_a_permutation_shows_each_block_another_one():

@@ -23,12 +23,6 @@ from minitransformer.backend import available
 from minitransformer.models import LanguageModel, SequenceModel
 
 
-@pytest.fixture(params=available())
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
-
-
 def arrays(n, heads=2, d=4, batch=(2,), seed=0):
     return np.random.default_rng(seed).standard_normal((3, *batch, heads, n, d))
 

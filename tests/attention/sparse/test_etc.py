@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer import check_pullback, random_like
 from minitransformer.attention import (
     ETC,
@@ -19,13 +18,9 @@ from minitransformer.attention import (
 from minitransformer.attention.sparse.etc import from_neighbours, labels_of, with_neighbours
 from minitransformer.models import BERT, Block, EncoderDecoder, LanguageModel, SequenceModel, Stack
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 B, H, D = 2, 3, 4
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def arrays(n, clip=2, seed=0):

@@ -3,17 +3,9 @@
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer.attention import Local, MultiHeadAttention, SoftmaxAttention, dot_product_attention
-from minitransformer.backend import available
 from minitransformer.models import Block, FeedForward, Stack
 from minitransformer.pullback import NoParams
-
-
-@pytest.fixture(params=available())
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -20,18 +20,11 @@ from minitransformer.attention import (
     padding_mask,
 )
 from minitransformer.attention.multi_head import ProjectionParams
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel, SequenceModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import NoParams
 
 B, H, D = 2, 2, 4
-
-
-@pytest.fixture(params=available())
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def arrays(n, seed=0):

@@ -3,17 +3,12 @@
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer.attention import Local, MultiHeadAttention, SoftmaxAttention, Strided, Window, cache_bytes
 from minitransformer.models import LanguageModel
 
+pytestmark = pytest.mark.usefixtures("definitions")
+
 GIB = 2**30
-
-
-@pytest.fixture(autouse=True)
-def _tier():
-    with mt.backend("numpy"):
-        yield
 
 
 def reached(patterns, n):

@@ -16,19 +16,13 @@ from minitransformer.attention import (
     dot_product_attention,
     sink_attention,
 )
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import NTK, ALiBi, DynamicNTK, RoPE
 from minitransformer.pullback import NoParams, tree_bytes
+from tests.pieces import in_pieces
 
 D = 4
 ROPE = RoPE(D, base=10.0)
-
-
-@pytest.fixture(params=available())
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
 
 
 def arrays(n, m=None, batch=(2,), seed=0):
@@ -102,15 +96,9 @@ def test_gradient(n, m, rotate):
 @pytest.mark.parametrize("pieces", [(1,) * 40, (7, 1, 1, 30, 2), (3, 1, 4, 1, 5, 70)])
 @pytest.mark.parametrize("scaling", [None, NTK(2.0)])
 def test_step_by_step_is_the_whole(pieces, scaling, tier):
-    core, n = Sinks(3, 5, RoPE(D, scaling=scaling)), sum(pieces)
-    Q, K, V = arrays(n)
-    whole, _ = core(NoParams(), Q, K, V)
-    state, said, at = None, [], 0
-    for size in pieces:
-        y, state = core.step(NoParams(), *(X[:, at : at + size] for X in (Q, K, V)), state=state)
-        said.append(y)
-        at += size
-    assert np.allclose(np.concatenate(said, 1), whole, atol=1e-13)
+    core, given = Sinks(3, 5, RoPE(D, scaling=scaling)), list(arrays(sum(pieces)))
+    said, state = in_pieces(core, NoParams(), given, np.cumsum((0, *pieces)))
+    assert np.allclose(said, core(NoParams(), *given)[0], atol=1e-13)
     assert state.keys.shape[-2] == 3 + 5 - 1
 
 

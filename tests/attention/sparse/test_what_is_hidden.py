@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import minitransformer as mt
 from minitransformer.attention import (
     BigBird,
     bigbird_attention,
@@ -12,8 +11,9 @@ from minitransformer.attention import (
     padding_mask,
     sink_attention,
 )
-from minitransformer.backend import available
 from minitransformer.positions import RoPE
+
+pytestmark = pytest.mark.usefixtures("tier")
 
 N = 20
 R, B = (np.random.default_rng(1).standard_normal(shape) for shape in ((2, 8, 4), (2, 8)))
@@ -25,12 +25,6 @@ ATTENTIONS = {
     "sinks": (3, lambda *three, mask: sink_attention(*three, first=2, last=4, rotate=RoPE(4), mask=mask)),
 }
 every = pytest.mark.parametrize(("count", "attention"), ATTENTIONS.values(), ids=ATTENTIONS)
-
-
-@pytest.fixture(params=available(), autouse=True)
-def _tier(request):
-    with mt.backend(request.param):
-        yield
 
 
 @every

@@ -13,16 +13,10 @@ from minitransformer.attention import (
     dot_product_attention,
 )
 from minitransformer.attention.cache.recent import Kept, Recent
-from minitransformer.backend import available
 from minitransformer.models import LanguageModel
 from minitransformer.positions import RoPE
 from minitransformer.pullback import NoParams, tree_bytes
-
-
-@pytest.fixture(params=available())
-def tier(request):
-    with mt.backend(request.param):
-        yield request.param
+from tests.pieces import in_pieces
 
 
 def arrays(n, d=4, batch=(2, 2), seed=0):
@@ -116,16 +110,10 @@ def test_a_ring_of_w_places_is_enough():
 )
 @pytest.mark.parametrize("pieces", [(1,) * 150, (7, 1, 1, 200, 1, 4, 5, 70), (100, 100, 1), (3, 65, 64, 1)])
 def test_step_by_step_is_the_whole(pattern, pieces, tier):
-    core, n = SoftmaxAttention(pattern), sum(pieces)
-    Q, K, V = arrays(n)
-    whole, _ = core(NoParams(), Q, K, V, causal=True)
-    state, said, at = None, [], 0
-    for size in pieces:
-        y, state = core.step(NoParams(), *(X[..., at : at + size, :] for X in (Q, K, V)), state=state)
-        said.append(y)
-        at += size
-        assert state.length == at
-    assert np.allclose(np.concatenate(said, -2), whole, atol=1e-13)
+    core, given = SoftmaxAttention(pattern), list(arrays(sum(pieces)))
+    said, state = in_pieces(core, NoParams(), given, np.cumsum((0, *pieces)))
+    assert np.allclose(said, core(NoParams(), *given, causal=True)[0], atol=1e-13)
+    assert state.length == sum(pieces)
     assert state.keys.shape[-2] <= sum(pattern.kept) - 1
 
 
@@ -194,10 +182,6 @@ def test_scores_that_know_offsets_keep_the_last_keys_and_others_all():
         )
         params = model.init(np.random.default_rng(0), np.float64)
         tokens = np.random.default_rng(1).integers(0, 40, (1, 60))
-        whole, _ = model(params, tokens)
-        state, said = None, []
-        for t in range(60):
-            logits, state = model.step(params, tokens[:, t : t + 1], state)
-            said.append(logits)
-        assert np.allclose(np.concatenate(said, 1), whole, atol=1e-12)
+        said, state = in_pieces(model, params, tokens, range(61))
+        assert np.allclose(said, model(params, tokens)[0], atol=1e-12)
         assert state.blocks[0].keys.shape[-2] == (5 + global_tokens if short else 60)

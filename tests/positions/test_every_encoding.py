@@ -1,23 +1,27 @@
-"""What T5, a grid, KERPLE, FIRE and TUPE have to promise alike: gradients, masks, shared keys, a cache of keys, dtypes."""
+"""What all encodings inside attention have to promise alike: gradients, masks, shared keys, a cache of keys, memory, dtypes."""
 
 from functools import partial
 
 import numpy as np
 import pytest
 
-from minitransformer import check_pullback, random_like
+from minitransformer import backend, check_pullback, random_like
 from minitransformer.attention import MultiHeadAttention, SoftmaxAttention, attend
+from minitransformer.positions import ALiBi, DeBERTa, Multiplicative, RoPE, Shaw, TransformerXLPositions
 from minitransformer.positions.fire import FIRE
 from minitransformer.positions.grid import GridScalars
 from minitransformer.positions.kerple import KerpleLog, KerplePower, KerpleWeighted
+from minitransformer.positions.relative_sinusoids import TENER
+from minitransformer.positions.rope_scaling import NTK, PositionInterpolation, YaRN
 from minitransformer.positions.t5 import OffsetScalars, T5Bias
 from minitransformer.positions.tupe import TUPE
 from minitransformer.pullback import tree_leaves, tree_map
+from tests.peaks import peak
 
 H, n, m, d, dv = 3, 5, 7, 4, 2
-ENCODINGS = {
+OF_HEADS = {  # learned, for so many heads
     "T5": T5Bias(H, buckets=8, distance=6),
-    "scalars": OffsetScalars(H, longest=9),
+    "scalars": OffsetScalars(H, longest=11),
     "grid": GridScalars(H, longest=9, columns=4),
     "KERPLE log": KerpleLog(H),
     "KERPLE power": KerplePower(H),
@@ -28,7 +32,31 @@ ENCODINGS = {
     "TUPE-R": TUPE(H * d, H, longest=9, cls=False, buckets=8, distance=5),
     "TUPE-R, [CLS]": TUPE(H * d, H, longest=9, buckets=8, distance=5),
 }
+ENCODINGS = OF_HEADS | {
+    "ALiBi": ALiBi(H),
+    "Shaw": Shaw(d, 2, values=False),
+    **{kind: Multiplicative(d, 2, kind) for kind in ("M1", "M2", "M3", "M4")},
+    "Transformer-XL": TransformerXLPositions(H * d, H),
+    "TENER": TENER(H, d),
+    "TENER, unscaled": TENER(H, d, scale=None),
+    "DeBERTa": DeBERTa(H * d, H, 4),
+    "DeBERTa, its code": DeBERTa(H * d, H, 3, index="code"),
+    "DeBERTa, buckets": DeBERTa(H * d, H, 6, index="code", buckets=4),
+    "DeBERTa, fewer buckets": DeBERTa(H * d, H, 6, buckets=5),
+    "DeBERTa, c2p": DeBERTa(H * d, H, 3, terms=("c2p",)),
+    "DeBERTa, p2c": DeBERTa(H * d, H, 3, terms=("p2c",)),
+    "RoPE": RoPE(d),
+    "RoPE, halves": RoPE(d, layout="halves"),
+    "RoPE, in part": RoPE(d, base=50.0, part=2),
+    "RoPE, interpolated": RoPE(d, scaling=PositionInterpolation(2.0)),
+    "RoPE, NTK": RoPE(d, scaling=NTK(3.0), layout="halves"),
+    "RoPE, YaRN": RoPE(d, scaling=YaRN(4.0, 100)),
+}
 every_encoding = pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
+of_heads = pytest.mark.parametrize("encoding", OF_HEADS.values(), ids=OF_HEADS)
+of_offsets = pytest.mark.parametrize(
+    "name", [name for name in ENCODINGS if not name.startswith(("grid", "FIRE", "TUPE"))]
+)
 
 
 def parameters(encoding, rng):
@@ -112,6 +140,27 @@ def test_later_tokens_are_not_seen(encoding, K, V, rng):
     assert (Y[..., 4:, :] != changed[..., 4:, :]).any()
 
 
+@of_offsets
+def test_words_in_front_move_nothing(name, K, V, rng):
+    """Padding that nobody sees shifts every position by its length. Offsets stay, and so does the output."""
+    encoding, Q = ENCODINGS[name], rng.standard_normal(K.shape)
+    params, front = parameters(encoding, rng), [rng.standard_normal((2, H, 4, w)) for w in (d, d, dv)]
+    longer = [np.concatenate(pair, -2) for pair in zip(front, (Q, K, V), strict=True)]
+    shifted, _ = attend(encoding, params, *longer, mask=np.arange(4 + m) >= 4)
+    np.testing.assert_allclose(shifted[..., 4:, :], attend(encoding, params, Q, K, V)[0], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("encoding", [
+    DeBERTa(64, 1, 64), TransformerXLPositions(64, 1), Shaw(64, 8), *(Multiplicative(64, 8, k) for k in ("M1", "M2", "M3", "M4")),
+], ids=str)  # fmt: skip
+def test_no_array_of_pairs_and_features(encoding, rng):
+    """n · n · d numbers would be 64 MiB here; forward and backward stay far below."""
+    Q, K, V = rng.standard_normal((3, 1, 512, 64)).astype(np.float32)
+    params = encoding.init(rng)
+    with backend("numpy"):  # nothing is compiled while memory is counted
+        assert peak(lambda: attend(encoding, params, Q, K, V)[1](Q)) < 24 * 512 * 512 * 4
+
+
 @every_encoding
 def test_in_a_layer(encoding, rng):
     """Trained with, saved with and generated with the projections of a layer."""
@@ -130,14 +179,12 @@ def test_in_a_layer(encoding, rng):
 def test_float32_stays(encoding, Q, K, V, rng):
     """Also that of `init`, whose default it is."""
     params = encoding.init(rng)
-    assert {x.dtype for x in tree_leaves(params)} == {np.dtype(np.float32)}
     Y, pullback = attend(encoding, params, *(M.astype(np.float32) for M in (Q, K, V)))
-    assert Y.dtype == np.float32
-    assert {x.dtype for x in tree_leaves(pullback(Y))} == {np.dtype(np.float32)}
-    assert {x.dtype for x in tree_leaves(encoding.init(rng, np.float64))} == {np.dtype(np.float64)}
+    assert {x.dtype for x in (*tree_leaves(params), Y, *tree_leaves(pullback(Y)))} == {np.dtype(np.float32)}
+    assert all(x.dtype == np.float64 for x in tree_leaves(encoding.init(rng, np.float64)))
 
 
-@every_encoding
+@of_heads
 def test_refused_at_the_call(encoding, Q, K, V, rng):
     params = encoding.init(rng, np.float64)
     with pytest.raises(ValueError, match="Q: 7 queries for 5 keys"):
@@ -169,7 +216,7 @@ def test_scales_of_the_papers():
     assert all(ENCODINGS[name].scale is None for name in ("grid", "KERPLE log", "KERPLE weighted", "FIRE"))
 
 
-@every_encoding
+@of_heads
 def test_keys_of_other_heads_are_refused_by_their_axes(encoding, Q, K, V, rng):
     with pytest.raises(
         TypeError, match=r"K'?: batch axes \(2, 2\) should be those of Q, \(2, 3\), or end in a divisor"
