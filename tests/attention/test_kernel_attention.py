@@ -295,6 +295,12 @@ def heads(rng, n=N, m=M):
     return [rng.standard_normal(shape) for shape in ((B, 3, n, R), (B, 3, m, R), (B, 3, m, DV))]
 
 
+@pytest.mark.parametrize("features", ["elu", EluFeatures, None])
+def test_features_are_made_by_an_object(features):
+    with pytest.raises(TypeError, match=r"^features: .* should be an object like EluFeatures\(\)"):
+        KernelAttention(features)
+
+
 PADDING = padding_mask(np.array([M, 4]), M)[:, None]
 
 
