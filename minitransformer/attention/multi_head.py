@@ -196,6 +196,9 @@ class MultiHeadAttention(Projected):
             refuse_indivisible(self.width, self.heads)
         if self.groups is not None and self.heads % self.groups:
             raise ValueError(f"groups: {self.heads} heads are not divisible into {self.groups} groups")
+        for rotate in (self.rotate, self.core.rotate):
+            if rotate is not None and (isinstance(rotate, type) or not hasattr(rotate, "turn")):
+                raise TypeError(f"rotate: {rotate!r} turns nothing; an object like RoPE(d={self.d}) does")
         if getattr(self.rotate, "d", self.d) != self.d:
             raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {self.d}")
         for part in (self.core, self.core.encoding, self.core.rotate):

@@ -16,7 +16,7 @@ from minitransformer.attention import (
 )
 from minitransformer.backend import available
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel, gpt_oss, llama, qwen3_next
-from minitransformer.positions import IN_ATTENTION, RoPE, Shaw
+from minitransformer.positions import IN_ATTENTION, ALiBi, RoPE, Shaw
 from minitransformer.pullback import tree_items, tree_size
 from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.choices import Training
@@ -194,6 +194,13 @@ def test_a_checkpoint_keeps_it(tmp_path):
 def test_what_can_not_be(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+@pytest.mark.parametrize("rotate", [7, "rope", RoPE, ALiBi(H)])
+def test_what_turns_nothing(rotate):
+    for layer in ({"rotate": rotate}, {"core": Sinks(rotate=rotate)}):
+        with pytest.raises(TypeError, match=r"^rotate: .* turns nothing; an object like RoPE\(d=3\) does"):
+            MultiHeadAttention(D, H, **layer)
 
 
 def test_heads_need_not_divide_the_width_of_published_models():

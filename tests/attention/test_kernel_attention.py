@@ -22,6 +22,7 @@ from minitransformer.attention import (
     padding_mask,
 )
 from minitransformer.backend import available
+from minitransformer.positions import RoPE
 from minitransformer.pullback import NoParams
 
 B, N, M, R, DV = 2, 4, 6, 3, 5
@@ -295,7 +296,7 @@ def heads(rng, n=N, m=M):
     return [rng.standard_normal(shape) for shape in ((B, 3, n, R), (B, 3, m, R), (B, 3, m, DV))]
 
 
-@pytest.mark.parametrize("features", ["elu", EluFeatures, None])
+@pytest.mark.parametrize("features", ["elu", EluFeatures, RoPE(4), None])
 def test_features_are_made_by_an_object(features):
     with pytest.raises(TypeError, match=r"^features: .* should be an object like EluFeatures\(\)"):
         KernelAttention(features)
