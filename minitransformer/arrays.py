@@ -159,5 +159,6 @@ def must_broadcast(mask: Array, shape: tuple[int, ...], name: str = "mask", what
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"{name}: shape {mask.shape} does not broadcast to the shape of {what}, {tuple(shape)}")
+        does_not = "does not" if mask.ndim else "should have an axis at least, and"
+        raise ValueError(f"{name}: shape {mask.shape} {does_not} broadcast to the shape of {what}, {tuple(shape)}")
     return mask

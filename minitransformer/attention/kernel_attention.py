@@ -329,6 +329,10 @@ class KernelAttention(FeatureAttention):
 
     features: Any = EluFeatures()
 
+    def __post_init__(self) -> None:
+        if isinstance(self.features, type) or not (hasattr(self.features, "init") and callable(self.features)):
+            raise TypeError(f"features: {self.features!r} makes none; it should be an object like EluFeatures()")
+
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
         """The parameters of the features."""
         return self.features.init(rng, dtype)

@@ -196,11 +196,16 @@ class MultiHeadAttention(Projected):
             refuse_indivisible(self.width, self.heads)
         if self.groups is not None and self.heads % self.groups:
             raise ValueError(f"groups: {self.heads} heads are not divisible into {self.groups} groups")
+        for rotate in (self.rotate, self.core.rotate):
+            if rotate is not None and (isinstance(rotate, type) or not hasattr(rotate, "turn")):
+                raise TypeError(f"rotate: {rotate!r} turns nothing; an object like RoPE(d={self.d}) does")
         if getattr(self.rotate, "d", self.d) != self.d:
             raise ValueError(f"rotate: {type(self.rotate).__name__} turns heads of width {self.rotate.d}, not {self.d}")
-        for part in (self.core, self.core.encoding):
+        for part in (self.core, self.core.encoding, self.core.rotate):
             if (heads := getattr(part, "heads", self.heads)) != self.heads:
                 raise ValueError(f"core: {type(part).__name__} is for {heads} heads, not {self.heads}")
+            if (d := getattr(part, "d", self.d)) != self.d:
+                raise ValueError(f"core: {type(part).__name__} is for heads of width {d}, not {self.d}")
         if self.core.queries_are_keys and self._groups != self.heads:
             raise ValueError(f"groups: in {type(self.core).__name__} queries are the keys, so there are as many")
         if self.core.key_heads is not None and self._groups != self.heads:

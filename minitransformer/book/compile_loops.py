@@ -8,7 +8,9 @@ import glob
 import importlib
 import itertools
 import multiprocessing
+import os
 import pkgutil
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -210,7 +212,7 @@ def _kept_as(loop: Any) -> Any:
 
 def _side_by_side(workers: int, calls: list[tuple]) -> None:
     """The calls, in new processes. (A fork takes along what other threads hold, such as a compiler's lock.)"""
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _end_with_parent) as pool:
         try:
             with ctrl_c_waits():
                 jobs = [pool.submit(*call) for call in calls]
@@ -220,3 +222,14 @@ def _side_by_side(workers: int, calls: list[tuple]) -> None:
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent is killed would wait for ever for more to do: a thread of it waits for that, and ends it."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        parent.join()  # type: ignore[union-attr]
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -27,7 +27,7 @@ from minitransformer.experiments.record import RECORDS, Record, digest, plain, r
 from minitransformer.experiments.speed import on
 from minitransformer.extensions import ReaderFile
 from minitransformer.machine import circumstances, cores
-from minitransformer.terminal import columns
+from minitransformer.terminal import columns, ctrl_c_waits
 
 LOOPBACK = "127.0.0.1"  # who reaches a scheduler can run code: nobody from outside does
 LOCAL = {
@@ -176,19 +176,18 @@ def _client(scheduler: str | None, tls: dict[str, str] | None, workers: int | No
     except ImportError as error:
         raise ExperimentError(f"trials are spread by Dask: pip install distributed ({error})") from None
     if scheduler is None:
-        with (
-            dask.config.set(LOCAL),
-            LocalCluster(
-                n_workers=min(workers or cores(), trials),
-                threads_per_worker=1,
-                host=LOOPBACK,
-                dashboard_address=f"{LOOPBACK}:0",
-                scheduler_kwargs={"dashboard": False},
-                silence_logs=logging.CRITICAL,
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            yield client
+        with dask.config.set(LOCAL), ExitStack() as stack:
+            with ctrl_c_waits():  # else every worker would tell of it, in thirty lines
+                cluster = LocalCluster(
+                    n_workers=min(workers or cores(), trials),
+                    threads_per_worker=1,
+                    host=LOOPBACK,
+                    dashboard_address=f"{LOOPBACK}:0",
+                    scheduler_kwargs={"dashboard": False},
+                    silence_logs=logging.CRITICAL,
+                )
+                stack.enter_context(cluster)
+            yield stack.enter_context(Client(cluster))
         return
     try:
         # if nobody listens, Dask would go on trying

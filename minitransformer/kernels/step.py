@@ -290,9 +290,8 @@ def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, how: Any) -> 
     q, k = (for_reading(X.reshape(B, d)) for X in (Q, K))
     held = (for_reading(X) for X in (V.reshape(B, 1, V.shape[-1]), W, S.reshape(B, r, V.shape[-1]), z.reshape(B, r)))
     after, z_after, numbers = np.empty(S.shape, S.dtype), np.empty(z.shape, z.dtype), (number(how.a), number(how.b))
-    Y = sum_one(
-        q, k, *held, FEATURES[how.kind], *numbers, LEAST[V.dtype], after.reshape(B, r, -1), z_after.reshape(B, r)
-    )
+    written = after.reshape(B, r, V.shape[-1]), z_after.reshape(B, r)
+    Y = sum_one(q, k, *held, FEATURES[how.kind], *numbers, LEAST[V.dtype], *written)
     return Y.reshape(V.shape), after, z_after
 
 

@@ -17,6 +17,7 @@ from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.multi_head import merge_heads, split_heads
 from minitransformer.checks import frozen
 from minitransformer.functional import LinearPullback, linear
+from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import NoParams, Pullback
 from minitransformer.ranges import Repeats
 from minitransformer.related.modern_hopfield import Hopfield
@@ -113,7 +114,7 @@ class PoolingPullback(AroundAttention):
 
     def __call__(self, dY: Array) -> tuple[PoolingParams, Array]:
         dparams, dR, dZ, dT = self.association(dY)
-        return PoolingParams(dR.reshape(-1, *dR.shape[-2:]).sum(0), dparams), dZ + dT
+        return PoolingParams(unbroadcast(dR, dR.shape[-2:]), dparams), dZ + dT
 
 
 @frozen

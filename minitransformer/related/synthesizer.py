@@ -262,7 +262,7 @@ class FormedPullback(AroundAttention):
     def __call__(self, dY: Array) -> tuple[Array, Array]:
         dA, dV = self.aggregate(dY if self.batch is None else side_by_side(dY))
         dS = unbroadcast(self.softmax(dA), self.shape)
-        return dS, dV if self.batch is None else one_by_one(dV, self.batch)
+        return dS, dV if self.batch is None else one_by_one(dV, self.batch, dY.shape[-1])
 
 
 def side_by_side(X: Array) -> Array:
@@ -271,12 +271,10 @@ def side_by_side(X: Array) -> Array:
     return X.reshape(math.prod(batch), H, n, dv).transpose(1, 2, 0, 3).reshape(H, n, math.prod(batch) * dv)
 
 
-def one_by_one(Y: Array, batch: tuple[int, ...]) -> Array:
+def one_by_one(Y: Array, batch: tuple[int, ...], dv: int) -> Array:
     """The inverse of `side_by_side`."""
-    H, n, columns = Y.shape
-    count = math.prod(batch)
-    Y = Y.reshape(H, n, count, columns // max(count, 1)).transpose(2, 0, 1, 3)
-    return Y.reshape(*batch, *Y.shape[1:])
+    H, n, _ = Y.shape
+    return Y.reshape(H, n, math.prod(batch), dv).transpose(2, 0, 1, 3).reshape(*batch, H, n, dv)
 
 
 def attend(logits: Logits, V: Array, *, causal: bool = False, mask: Array | None = None) -> tuple[Array, Pullback]:
@@ -296,7 +294,7 @@ def attend(logits: Logits, V: Array, *, causal: bool = False, mask: Array | None
         return Y, FormedPullback(normalise, weighed, logits.shape, None)
     Y, weighed = aggregate(A, side_by_side(V))
     batch = V.shape[:-3]
-    return one_by_one(Y, batch), FormedPullback(normalise, weighed, logits.shape, batch)
+    return one_by_one(Y, batch, V.shape[-1]), FormedPullback(normalise, weighed, logits.shape, batch)
 
 
 # ---------------------------------------------------------------------------------------------- the core

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from minitransformer.checks import frozen
+from minitransformer.checks import choose, frozen
 from minitransformer.data import dates
 from minitransformer.data.text import Text, counted, long_enough, passages, window_starts
 from minitransformer.data.text import batch as draw
@@ -134,6 +134,7 @@ class NextByte:
     context: int
 
     def __post_init__(self) -> None:
+        choose("text", self.text, Text)
         long_enough(self.text.train, self.context, f"{self.text.name}, training part")
         long_enough(self.text.held_out, self.context, f"{self.text.name}, held-out part")
 

@@ -5,10 +5,18 @@ import pytest
 
 import minitransformer as mt
 from minitransformer import check_pullback
-from minitransformer.attention import ATTENTIONS, Core, MultiHeadAttention, SoftmaxAttention, attention_of
+from minitransformer.attention import (
+    ATTENTIONS,
+    Core,
+    MultiHeadAttention,
+    RetNet,
+    Sinks,
+    SoftmaxAttention,
+    attention_of,
+)
 from minitransformer.contract import some
 from minitransformer.models import BERT, EncoderDecoder, LanguageModel, SequenceModel, gpt_oss, llama, qwen3_next
-from minitransformer.positions import IN_ATTENTION, RoPE
+from minitransformer.positions import IN_ATTENTION, ALiBi, RoPE, Shaw
 from minitransformer.pullback import tree_items, tree_size
 from minitransformer.training.checkpoint import Checkpoint, load, save
 from minitransformer.training.choices import Training
@@ -161,6 +169,9 @@ def test_a_checkpoint_keeps_it(tmp_path):
     [
         (lambda: MultiHeadAttention(D, 5), "width: 12 is not divisible into 5 heads"),
         (lambda: MultiHeadAttention(D, H, rotate=RoPE(4), head_width=WIDE), "rotate: RoPE turns heads of width 4, not 6"),
+        (lambda: MultiHeadAttention(D, H, core=RetNet(H, 5)), "core: RetNet is for heads of width 5, not 3"),
+        (lambda: MultiHeadAttention(D, H, core=Sinks(rotate=RoPE(4)), head_width=WIDE), "core: RoPE is for heads of width 4"),
+        (lambda: MultiHeadAttention(D, H, core=SoftmaxAttention(encoding=Shaw(4))), "core: Shaw is for heads of width 4, not 3"),
         (lambda: LanguageModel(width=D, heads=H, attention="latent", positions="none", head_width=WIDE), "head_width: latent"),
         (lambda: LanguageModel(width=D, heads=H, attention="latent", groups=2, head_width=WIDE), "groups: latent"),
         (lambda: LanguageModel(width=D, heads=H, positions=RoPE(4), head_width=WIDE), "rotate: RoPE turns heads of width 4"),
@@ -171,6 +182,13 @@ def test_a_checkpoint_keeps_it(tmp_path):
 def test_what_can_not_be(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+@pytest.mark.parametrize("rotate", [7, "rope", RoPE, ALiBi(H)])
+def test_what_turns_nothing(rotate):
+    for layer in ({"rotate": rotate}, {"core": Sinks(rotate=rotate)}):
+        with pytest.raises(TypeError, match=r"^rotate: .* turns nothing; an object like RoPE\(d=3\) does"):
+            MultiHeadAttention(D, H, **layer)
 
 
 def test_heads_need_not_divide_the_width_of_published_models():

@@ -21,6 +21,7 @@ from minitransformer.attention import (
     kernel_state,
     padding_mask,
 )
+from minitransformer.positions import RoPE
 from minitransformer.pullback import NoParams
 
 pytestmark = pytest.mark.usefixtures("definitions")
@@ -275,6 +276,12 @@ def test_there_is_no_scale_and_the_length_of_a_query_matters_little(rng):
 def heads(rng, n=N, m=M):
     """Queries, keys and values of two samples and three heads."""
     return [rng.standard_normal(shape) for shape in ((B, 3, n, R), (B, 3, m, R), (B, 3, m, DV))]
+
+
+@pytest.mark.parametrize("features", ["elu", EluFeatures, RoPE(4), None])
+def test_features_are_made_by_an_object(features):
+    with pytest.raises(TypeError, match=r"^features: .* should be an object like EluFeatures\(\)"):
+        KernelAttention(features)
 
 
 PADDING = padding_mask(np.array([M, 4]), M)[:, None]

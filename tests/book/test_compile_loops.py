@@ -2,6 +2,8 @@
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -139,3 +141,13 @@ def test_what_older_sources_were_compiled_to_is_removed(tmp_path):
     assert fresh_python(OLD, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["True", "0", "True"]
     again = OLD.partition("kept =")[0] + "print(len(watch.stats.cache_misses))"
     assert fresh_python(again, NUMBA_CACHE_DIR=str(tmp_path)) == "0\n"
+
+
+def test_a_killed_command_leaves_no_process_behind():
+    """Its workers have its standard output, too: only when all of them have ended, there is nothing more to read."""
+    asleep = "import time; print('asleep', flush=True); time.sleep(120)"
+    command = f"from minitransformer.book.compile_loops import _side_by_side; _side_by_side(1, [(exec, {asleep!r})])"
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "asleep\n"
+        process.kill()
+        assert process.communicate(timeout=60) == ("", None)

@@ -197,7 +197,7 @@ def nap(trial):
 if __name__ == "__main__":
     module = types.ModuleType("minitransformer.experiments.dice")
     module.Trial, module.run, module.trials = Trial, nap, lambda: [Trial(seed, sys.argv[2]) for seed in range(30)]
-    run(module, scheduler=sys.argv[1], records=Path(sys.argv[2]), progress=False)
+    run(module, scheduler=sys.argv[1] or None, records=Path(sys.argv[2]), progress=False)
 """
 
 
@@ -221,6 +221,22 @@ def test_what_was_done_before_it_was_stopped_is_not_done_again(tmp_path, cluster
     assert not part.exists()
     runs = (tmp_path / "done").read_text().split()
     assert [runs.count(str(result["seed"])) for result in before] == [1] * len(before)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no groups of processes that get one signal")
+def test_of_ctrl_c_only_the_command_tells(tmp_path):
+    """A terminal sends it to all processes of a command; the workers end with it, and say nothing."""
+    script, part = tmp_path / "slow.py", tmp_path / ".dice.part.json"
+    script.write_text(SLOW)
+    command = [sys.executable, str(script), "", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        while not part.exists() and process.poll() is None:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        (tmp_path / "go").touch()
+        _, said = process.communicate(timeout=60)
+    assert said.count("KeyboardInterrupt") == 1
+    assert "Worker" not in said
 
 
 def test_timed_trials_keep_their_threads(go):

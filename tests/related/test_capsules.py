@@ -160,6 +160,8 @@ def test_what_does_not_fit_is_refused():
     U = drawn(inputs, outputs, d)
     with pytest.raises(ValueError, match=r"logits: shape \(3, 5\) does not broadcast .* the weights, \(5, 3\)"):
         route(U, drawn(outputs, inputs))
+    with pytest.raises(ValueError, match=r"^logits: shape \(\) should have an axis at least, and broadcast"):
+        route(U, np.array(0.3))
     with pytest.raises(TypeError, match="one dtype"):
         route(U, drawn(inputs, outputs).astype(np.float32))
     with pytest.raises(ValueError, match="iterations"):

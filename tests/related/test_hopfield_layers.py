@@ -64,6 +64,9 @@ def test_widths_that_do_not_fit():
         HopfieldAssociation(8, 3)
     empty = HopfieldLookup(8, 2, 0)
     assert not empty(some(empty), rows(2, 3))[0].any()
+    pooled, pullback = HopfieldPooling(8, 2, 0)(some(HopfieldPooling(8, 2, 0)), rows(2, 3))
+    assert pooled.shape == (2, 0, 8)
+    assert pullback(pooled)[0].R.shape == (0, 8)
     layer = HopfieldAssociation(8, 2)
     with pytest.raises(TypeError, match="Z"):
         layer(layer.init(rng(0), np.float64), rows(3), rows(4)[:, :5], rows(4))

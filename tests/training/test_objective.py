@@ -8,7 +8,7 @@ from minitransformer.data import dates
 from minitransformer.data.text import Text, read_text
 from minitransformer.models import EncoderDecoder, LanguageModel
 from minitransformer.training import parallel
-from minitransformer.training.objective import LastRowsPullback, NextByte, WriteISO, in_parts
+from minitransformer.training.objective import LastRowsPullback, NextByte, Segments, WriteISO, in_parts
 
 MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)
 TRANSLATOR = EncoderDecoder(dates.VOCABULARY, width=8, depth=1, heads=2)
@@ -123,6 +123,12 @@ def test_a_text_that_is_too_short_for_the_context_is_refused(text, context, part
         ValueError, match=rf"short\.txt, {part} part: \d+ bytes are too short for a context of {context}"
     ):
         NextByte(text, context)
+
+
+@pytest.mark.parametrize("objective", [NextByte, Segments])
+def test_a_name_is_no_text(objective):
+    with pytest.raises(TypeError, match=r"^text: 'short\.txt' should be Text"):
+        objective("short.txt", 6)
 
 
 def test_padding_changes_no_loss():
