@@ -161,21 +161,20 @@ def test_samples_know_nothing_of_each_other(name):
     contract.samples_apart(PARTS[name])
 
 
-@tiers
 @every
-def test_of_no_samples_the_shapes_are_those_of_some(name, tier):
+@pytest.mark.usefixtures("tier")
+def test_of_no_samples_the_shapes_are_those_of_some(name):
     """Read at once, and written on from a state."""
     layer, causal = contract.mixer(PARTS[name]), can(PARTS[name], True)
     params, X = contract.some(layer), contract.rows(PARTS[name], 0, 9)
-    with mt.backend(tier):
-        Y, pullback = layer(params, X, causal=causal)
-        dparams, dX = pullback(Y)
-        assert Y.shape == dX.shape == X.shape
-        assert not any(array.any() for _, array in tree_items(dparams))
-        if causal and layer.decodes:
-            first, state = layer.step(params, X[:, :8])
-            last, state = layer.step(params, X[:, 8:], state)
-            assert (first.shape, last.shape, state.length) == (X[:, :8].shape, X[:, 8:].shape, 9)
+    Y, pullback = layer(params, X, causal=causal)
+    dparams, dX = pullback(Y)
+    assert Y.shape == dX.shape == X.shape
+    assert not any(array.any() for _, array in tree_items(dparams))
+    if causal and layer.decodes:
+        first, state = layer.step(params, X[:, :8])
+        last, state = layer.step(params, X[:, 8:], state)
+        assert (first.shape, last.shape, state.length) == (X[:, :8].shape, X[:, 8:].shape, 9)
 
 
 @every

@@ -336,13 +336,14 @@ def test_two_fields_that_are_one(tmp_path):
     assert refusal(tmp_path / "run") == ': model.activation: LanguageModel has no such field; write ffn="…" instead'
 
 
-def test_two_large_numbers_together(tmp_path):
-    """Each alone would pass; a table of both would be a file of two hundred gigabytes."""
+def test_a_table_that_is_larger_than_the_file(tmp_path):
+    """As of two numbers that would pass alone, were the heads as wide: together a table of two hundred gigabytes."""
     arrays, about = parts_of(tmp_path / "run", model_with({"positions": Multiplicative(4, 3, "M3")}))
-    for d, clip in ((4, 10**6), (10**6, 3), (10**5, 10**5)):
+    other = "is for heads of width"
+    for d, clip, says in ((4, 10**6, "is larger than the file"), (10**6, 3, other), (10**5, 10**5, other)):
         about["model"]["positions"].update(d=d, clip=clip)
         write(tmp_path / "run", arrays, about)
-        assert "is larger than the file" in refusal(tmp_path / "run")
+        assert says in refusal(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
