@@ -46,6 +46,7 @@ def written(core, params, arrays, start=0, state=None):
     return in_pieces(core, params, list(arrays), range(start, arrays[0].shape[-2] + 1), state)
 
 
+@pytest.mark.each_pair
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "core"), EACH, ids=str)
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
