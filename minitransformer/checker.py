@@ -15,6 +15,8 @@ from numpy import ndarray as Array  # as in `typing`, without waiting for Jaxtyp
 
 from minitransformer.pullback import Pullback, Tree, tree_items, tree_leaves, tree_map, tree_parts
 
+DENSE = 3  # random directions in each array: in one of them alone, an entry may hardly move
+
 
 class GradientError(AssertionError):
     """A pullback is not the derivative of its own forward function, or breaks a rule of the book."""
@@ -43,9 +45,9 @@ def check_pullback(
         ⟨dY, (f(x + h v) − f(x − h v)) / 2h⟩  =  ⟨dx, v⟩        for every input x and direction v
 
     dY is random. The directions v are, for each real array among the arguments (and in their trees), its single
-    entries, all of them up to `entries` and a random choice beyond, and three random dense directions, which see
-    every entry at once. Errors are relative to the largest derivative with respect to that array, or to 0.001 if all
-    are smaller.
+    entries, all of them up to `entries` and a random choice beyond, and random dense directions, which see every
+    entry at once. Errors are relative to the largest derivative with respect to that array, or to 0.001 if all are
+    smaller.
 
     It also fails when a gradient has the wrong type, shape or dtype, or is not finite; when every derivative of an
     array is zero, or the array is constant (gains of one and biases of zero hide mistakes: see `random_like`); when
@@ -78,10 +80,11 @@ def check_pullback(
     worst, where, count = 0.0, "", 0
     for path, a, da in _real_arrays(x, dx):
         directions = list(_directions(a.shape, entries, rng))
-        numeric = np.array([_difference(function, x, path, step * v, dY) / (2 * step) for _, v in directions])
+        numeric = np.array([_difference(function, x, a, step * v, dY) / (2 * step) for _, v in directions])
         analytic = np.array([np.vdot(da, v) for _, v in directions])
         count += len(directions)
-        size = max(np.abs(numeric).max(), np.abs(analytic).max())
+        usual = np.linalg.norm(da)  # in a random direction
+        size = max(np.abs(numeric).max(), np.abs(analytic).max(), usual)
         if path in zero:
             if not size <= 1e-7:
                 raise GradientError(f"{path}: the gradient should be zero but is {size:.2g}")
@@ -106,14 +109,14 @@ def check_pullback(
 # ------------------------------------------------------------------------------------ the difference quotient
 
 
-def _difference(function: Callable, x: dict, path: str, shift: Array, dY: Tree) -> float:
-    """⟨dY, f(x + shift) − f(x − shift)⟩, where only the array at `path` moves."""
-    ends = []
+def _difference(function: Callable, x: dict, a: Array, shift: Array, dY: Tree) -> float:
+    """⟨dY, f(x + shift) − f(x − shift)⟩, where of all arrays in x only `a` moves, and comes back."""
+    here, ends = a.copy(), []
     for moved in (shift, -shift):
-        paths = iter([p for p, _ in tree_items(x)])
-        there = tree_map(lambda a, paths=paths, moved=moved: a + moved if next(paths) == path else a, x)
-        Y, _ = function(*there.values())
+        a[...] = here + moved
+        Y, _ = function(*x.values())
         ends.append(tree_map(np.copy, Y))
+    a[...] = here
     parts = tree_map(lambda g, after, before: np.vdot(g, after - before), dY, *ends)
     return float(sum(tree_leaves(parts)))
 
@@ -125,7 +128,7 @@ def _directions(shape: tuple, entries: int, rng: np.random.Generator) -> Iterato
         v = np.zeros(size)
         v[k] = 1
         yield str([int(i) for i in np.unravel_index(k, shape)]), v.reshape(shape)
-    for _ in range(3):
+    for _ in range(DENSE):
         yield " (all entries, a random direction)", rng.standard_normal(shape)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from minitransformer import machine
+from minitransformer import checker, machine
 from minitransformer.backend import available, backend
 from minitransformer.book import equations
 from minitransformer.marks import the_call
@@ -31,6 +31,10 @@ from tests.stepping import Debugger, codes_of, first_call, watched
 
 machine.keep_freed_memory = lambda *_: False  # or what one test has freed would stay with this process until its end
 threadpool_limits(1, "blas")  # tests run side by side, on every core one: their BLAS threads would wait for each other
+with suppress(ImportError):  # and so would threads of loops, if they looked for work for as long as a reader's do
+    from minitransformer.kernels import threads
+
+    threads.LOOKS = 1000
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this with & has Ctrl-C ignored,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all that tests send it
@@ -69,6 +73,8 @@ def pytest_configure(config):
     for mark, about in MARKS.items():
         config.addinivalue_line("markers", f"{mark}: {about}")
     hypothesis.settings.load_profile("all" if config.getoption("--all") else "quick")
+    if not config.getoption("--all"):  # every entry of an array at once, and some of them one by one
+        checker.DENSE, checker.check_pullback.__kwdefaults__["entries"] = 1, 8
     wish = config.getoption("--equation")
     if wish is None:
         return

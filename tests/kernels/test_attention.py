@@ -191,9 +191,9 @@ def test_the_pullback_is_the_derivative(batch, n, m, options):
     def attention(Q, K, V):
         return dot_product_attention(Q, K, V, **options)
 
-    found = mt.check_pullback(attention, Q, K, V)
+    found = mt.check_pullback(attention, Q, K, V, entries=40)
     assert found.error < 1e-6
-    assert found.derivatives > 100
+    assert found.derivatives > 90
 
 
 @pytest.mark.parametrize("causal", [False, True])

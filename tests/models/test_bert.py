@@ -123,7 +123,7 @@ def test_gradient_of_every_parameter():
     def forward(params, tokens):
         return SMALL(params, tokens, lengths=lengths, types=types)
 
-    found = mt.check_pullback(forward, random_bert(rng), tokens, zero=keys)
+    found = mt.check_pullback(forward, random_bert(rng), tokens, zero=keys, entries=24)
     assert found.derivatives > 500
 
 
