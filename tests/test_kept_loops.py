@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -115,22 +116,17 @@ assert watch(np.ones(2, np.int64), 3)
 
 
 @HAS_NUMBA
-@pytest.mark.parametrize("moment", ["_save_data", "_save_index"])
-def test_two_processes_never_mix_up_their_loops(tmp_path, monkeypatch, moment):
-    """Both have read the empty index, and one writes in the middle of the other: a loop may be lost, and is never another's."""
-    one, other = kept_file(tmp_path, "source"), kept_file(tmp_path, "source")
-    monkeypatch.setattr(other, "_load_index", dict)
-    write = getattr(one, moment)
+def test_several_at_once_neither_lose_nor_mix_up_their_loops(tmp_path):
+    """Each reads the index, adds its loop and writes it; without a lock, most of these would be lost."""
 
-    def meanwhile(*what):
-        other.save("float64", "a loop for float64")
-        write(*what)
+    def keep(dtype):
+        kept_file(tmp_path, "source").save(dtype, f"a loop for {dtype}")
 
-    monkeypatch.setattr(one, moment, meanwhile)
-    one.save("float32", "a loop for float32")
-    found = {dtype: kept_file(tmp_path, "source").load(dtype) for dtype in ("float32", "float64")}
-    assert any(found.values())
-    assert all(loop in (None, f"a loop for {dtype}") for dtype, loop in found.items())
+    dtypes = [f"kind {number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(keep, dtypes))
+    file = kept_file(tmp_path, "source")
+    assert [file.load(dtype) for dtype in dtypes] == [f"a loop for {dtype}" for dtype in dtypes]
 
 
 @HAS_NUMBA

@@ -160,7 +160,6 @@ def _compile(some: Sequence[Callable], dtypes: Sequence[str]) -> None:
 def compile_loops() -> None:
     """Compile what is not compiled yet, for every tier, float32 and float64.
 
-    Then all of it once more in one process: where two processes keep a loop at the same moment, one of the two may be lost.
     What was compiled from older sources is removed.
     """
     if "numba" not in available():
@@ -171,7 +170,6 @@ def compile_loops() -> None:
     groups = max(1, cores() // len(DTYPES))  # loops of one dtype share parts, which every process compiles for itself
     jobs = [(_compile, LOOPS[group::groups], [dtype]) for group in range(groups) for dtype in DTYPES]
     _side_by_side(cores(), jobs)
-    _side_by_side(1, [(_compile, LOOPS, DTYPES)])
     if old := remove_old_loops():
         print(f"Removed {old / 2**20:.1f} MB of loops that were compiled from older sources.")
 
