@@ -4,7 +4,6 @@ One pre-norm block of a language model, forwards and backwards: with every matri
 Performer, with the linear transformer, and with attention that returns V unchanged: none can take less time.
 """
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from minitransformer.attention import Core, KernelAttention, MultiHeadAttention, SoftmaxAttention
 from minitransformer.attention.linear import Performer
 from minitransformer.backend import available, backend
+from minitransformer.experiments.speed import seconds
 from minitransformer.machine import keep_freed_memory, peak_memory
 from minitransformer.models import Block, FeedForward
 from minitransformer.pullback import NoParams, Pullback
@@ -66,11 +66,10 @@ def run(trial: Trial) -> dict[str, Any]:
         if trial.kind == "every matrix" and MATRICES * HEADS * trial.n**2 * 4 > ROOM:
             return {"seconds": -1.0, "MB": -1.0}
         work = block_of(trial.kind, trial.n)
-        block_of(trial.kind, 64)()  # compiled before the clock runs
-        seconds = [timed(work) for _ in range(5 if trial.n <= 4096 else 2)]
+        shortest = min(seconds(work, 5 if trial.n <= 4096 else 2))
         with peak_memory() as peak:
             work()
-            return {"seconds": round(min(seconds), 5), "MB": round(peak() / 2**20, 1)}
+            return {"seconds": round(shortest, 5), "MB": round(peak() / 2**20, 1)}
 
 
 def block_of(kind: str, n: int) -> Any:
@@ -86,10 +85,3 @@ def block_of(kind: str, n: int) -> Any:
         pullback(Y)
 
     return work
-
-
-def timed(work: Any) -> float:
-    """Seconds that one forward and backward pass takes."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
