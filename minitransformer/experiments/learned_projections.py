@@ -11,7 +11,7 @@ import numpy as np
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.compressed import linformer_attention
-from minitransformer.data.text import decode, python_docs
+from minitransformer.data.text import python_docs
 from minitransformer.experiments.attention_rank import averages, heads_of, passages_of
 from minitransformer.models.bert_files import load_bert
 from minitransformer.training.optimiser import AdamW
@@ -78,10 +78,8 @@ def _samples(trial: Trial) -> tuple[list[Sample], list[Sample]]:
         Q, K, V = (np.stack([rng.standard_normal((trial.n, 8), np.float32) for rng in rngs]) for _ in range(3))
         return [(Q, K, V)], []
     model, params, tokenizer = load_bert()
-    docs = python_docs()
-    text = decode(np.concatenate([docs.train, docs.held_out]))
     found = []
-    for row in passages_of(text, tokenizer, trial.passages + OTHERS, trial.n):
+    for row in passages_of(python_docs(), tokenizer, trial.passages + OTHERS, trial.n):
         blocks = list(heads_of(model, params, row[None]))
         Q, K, V, _ = (X.astype(np.float32) for X in blocks[trial.block])
         found.append((Q, K, V))
