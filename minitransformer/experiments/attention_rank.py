@@ -80,6 +80,11 @@ def passages_of(docs: Text, tokenizer: Any, count: int, n: int) -> Array:
     return tokenizer([text[start : start + length] for start in starts], longest=n).tokens
 
 
+def relative_error(Y: Array, want: Array) -> Array:
+    """‖Y′ − Y‖/‖Y‖ of each head."""
+    return np.linalg.norm(Y - want, axis=(-2, -1)) / np.linalg.norm(want, axis=(-2, -1))
+
+
 def _held(sigma: Array) -> Array:
     """Σ_{a ≤ r} σ_a / Σ_a σ_a for each r of RANKS; all of it where there are fewer than r."""
     total = sigma.cumsum(-1)
@@ -115,8 +120,7 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
                 for k in KEYS:
                     said = _with_fewer(k, Q, K, V, A, (left, sigma, right), rng)
                     for method, other in zip(METHODS, said, strict=True):
-                        apart = np.linalg.norm(other - Y, axis=(-2, -1)) / np.linalg.norm(Y, axis=(-2, -1))
-                        errors[method, k][passage, block] = apart.mean()
+                        errors[method, k][passage, block] = relative_error(other, Y).mean()
     means = {key: found.mean(0) for key, found in errors.items()}
     return curves.mean(0), quarter, ranks.max(0), used.mean(0), means
 
@@ -141,5 +145,5 @@ def _with_fewer(
         linformer_attention(Q, K, V, every)[0],
         nystrom_attention(Q, K, V, landmarks=k)[0],
         A @ (R.T @ (R @ V)),
-        np.broadcast_to(V.mean(-2, keepdims=True), V.shape),
+        V.mean(-2, keepdims=True),
     ]
