@@ -87,7 +87,7 @@ def _samples(trial: Trial) -> tuple[list[Sample], list[Sample]]:
 
 
 def said(sample: Sample) -> Array:
-    """Y of dense attention."""
+    """What the heads say with dense attention."""
     return dot_product_attention(*sample)[0]
 
 

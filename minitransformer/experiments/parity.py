@@ -30,7 +30,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each kind of memory."""
     return [Trial(name, seed) for name in ATTENTIONS for seed in range(3)]
 
 

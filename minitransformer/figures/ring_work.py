@@ -20,7 +20,7 @@ class RingWork(NamedTuple):
 
 
 def data(n: int = 32, workers: int = 4) -> RingWork:
-    """Counted, from the positions that each owns."""
+    """Pairs are counted, from the positions that each worker owns."""
     pairs = {name: work(schedule(n, workers)) for name, schedule in SCHEDULES.items()}
     return RingWork(pairs, {name: efficiency(p) for name, p in pairs.items()})
 
