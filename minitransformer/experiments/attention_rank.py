@@ -12,7 +12,7 @@ import numpy as np
 
 from minitransformer.attention.compressed import linformer_attention, nystrom_attention
 from minitransformer.backend import backend
-from minitransformer.data.text import decode, python_docs
+from minitransformer.data.text import Text, decode, python_docs
 from minitransformer.functional import softmax
 from minitransformer.measurements.rows import in_use
 from minitransformer.models import BERT, SequenceParams
@@ -52,9 +52,7 @@ def run(trial: Trial) -> dict[str, Any]:
     errors     by method and number of keys, (blocks,): ‖Y′ − Y‖/‖Y‖ of what a head says, mean of the heads
     """
     model, params, tokenizer = load_bert()
-    docs = python_docs()
-    text = decode(np.concatenate([docs.train, docs.held_out]))
-    tokens = passages_of(text, tokenizer, trial.passages, trial.n)
+    tokens = passages_of(python_docs(), tokenizer, trial.passages, trial.n)
     rng = np.random.default_rng(1)
     d = model.width // model.heads
     Q, K = rng.standard_normal((2, model.heads, trial.n, d))
@@ -64,7 +62,7 @@ def run(trial: Trial) -> dict[str, Any]:
     A, _ = softmax(Q @ K.mT / np.sqrt(d))
     of_random = _held(np.linalg.svd(A, compute_uv=False)).mean(0)
     return {
-        "text": {"name": docs.name, "sha256": docs.sha256},
+        "text": {"name": python_docs().name, "sha256": python_docs().sha256},
         "trained": trained.round(4).tolist(),
         "fresh": fresh.round(4).tolist(),
         "random": of_random.round(4).tolist(),
@@ -75,11 +73,16 @@ def run(trial: Trial) -> dict[str, Any]:
     }
 
 
-def passages_of(text: str, tokenizer: Any, count: int, n: int) -> Array:
-    """(count, n) tokens from places that are evenly spread over the text, each row between [CLS] and [SEP]."""
-    length = BYTES * n
+def passages_of(docs: Text, tokenizer: Any, count: int, n: int) -> Array:
+    """(count, n) tokens from places that are evenly spread over the whole text, each row between [CLS] and [SEP]."""
+    text, length = decode(np.concatenate([docs.train, docs.held_out])), BYTES * n
     starts = np.linspace(0, len(text) - length, count).astype(int)
     return tokenizer([text[start : start + length] for start in starts], longest=n).tokens
+
+
+def relative_error(Y: Array, want: Array) -> Array:
+    """‖Y′ − Y‖/‖Y‖ of each head."""
+    return np.linalg.norm(Y - want, axis=(-2, -1)) / np.linalg.norm(want, axis=(-2, -1))
 
 
 def _held(sigma: Array) -> Array:
@@ -117,8 +120,7 @@ def _measure(model: BERT, params: SequenceParams, tokens: Array, rng: np.random.
                 for k in KEYS:
                     said = _with_fewer(k, Q, K, V, A, (left, sigma, right), rng)
                     for method, other in zip(METHODS, said, strict=True):
-                        apart = np.linalg.norm(other - Y, axis=(-2, -1)) / np.linalg.norm(Y, axis=(-2, -1))
-                        errors[method, k][passage, block] = apart.mean()
+                        errors[method, k][passage, block] = relative_error(other, Y).mean()
     means = {key: found.mean(0) for key, found in errors.items()}
     return curves.mean(0), quarter, ranks.max(0), used.mean(0), means
 
@@ -143,5 +145,5 @@ def _with_fewer(
         linformer_attention(Q, K, V, every)[0],
         nystrom_attention(Q, K, V, landmarks=k)[0],
         A @ (R.T @ (R @ V)),
-        np.broadcast_to(V.mean(-2, keepdims=True), V.shape),
+        V.mean(-2, keepdims=True),
     ]

@@ -7,7 +7,6 @@ together with everything that does not change. In the first layer the norm can a
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from minitransformer.backend import backend
 from minitransformer.data.text import python_docs
+from minitransformer.measurements.position_scores import fit_offsets
 from minitransformer.models import BERT, SequenceParams
 from minitransformer.models.bert_files import WordPiece, load_bert
 from minitransformer.models.norms import norm_of
@@ -85,7 +85,7 @@ def measured(model: BERT, params: SequenceParams, tokens: Array) -> tuple[Array,
         content = X[:EXACT] - position
         heads = [terms_of_head(block.attention, content, position, head, model.heads) for head in range(model.heads)]
         sizes.append(np.transpose([[size(T) for T in terms] for terms in heads]))
-        of_offset.append([part_of_offset(terms[3]) for terms in heads])
+        of_offset.append([fit_offsets(terms[3])[1] for terms in heads])
         share.append((position**2).sum(-1).mean() / X.var((0, 1)).sum())
     return np.array(sizes), np.array(of_offset), np.array(share)
 
@@ -144,20 +144,3 @@ def _exact(model: BERT, params: SequenceParams, tokens: Array, *, ends: bool = F
 def size(T: Array) -> float:
     """How much a term can do: its standard deviation over the keys j, which is all that softmax sees of it."""
     return float(np.sqrt(T.var(-1).mean()))
-
-
-def part_of_offset(T: Array) -> float:
-    """R² of T_ij = r_i + f_{j−i}, fitted by least squares, of the variance within rows: 1 if only the offset counts."""
-    within, inverse = _offsets(len(T))
-    y = (T - T.mean(1, keepdims=True)).ravel()
-    rest = y - within @ (inverse @ (within.T @ y))
-    return float(1 - rest @ rest / (y @ y))
-
-
-@cache
-def _offsets(n: int) -> tuple[Array, Array]:
-    """X (n², 2n − 1), whose row is one-hot in the offset of a pair, less the mean of all pairs of its query; and (XᵀX)⁺."""
-    i, j = np.indices((n, n))
-    offset = np.eye(2 * n - 1)[j - i + n - 1]
-    within = (offset - offset.mean(1, keepdims=True)).reshape(n * n, -1)
-    return within, np.linalg.pinv(within.T @ within, hermitian=True)

@@ -55,7 +55,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """One: all of them."""
+    """A single trial, of all sentences and pronouns."""
     return [Trial()]
 
 

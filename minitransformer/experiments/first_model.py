@@ -25,7 +25,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One training."""
+    """One training of one of MODELS."""
 
     model: str
     seed: int

@@ -21,7 +21,7 @@ HIDDEN, GATED = 256, 170  # 2 · 64 · 256 weights, and 3 · 64 · 170
 
 @dataclass(frozen=True)
 class Trial:
-    """One training."""
+    """One training with one kind of feed-forward network."""
 
     kind: str
     seed: int
@@ -29,7 +29,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each kind."""
     return [Trial(kind, seed) for seed in range(3) for kind in (*PLAIN, *GATES)]
 
 
@@ -40,7 +40,7 @@ def model_of(kind: str) -> LanguageModel:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Held-out bits per byte."""
+    """The number of parameters, and bits per byte of the held-out text."""
     model, objective = model_of(trial.kind), NextByte(python_docs(), 64)
     params = usually_trained(model, objective, trial.steps, 8, 6e-3, trial.seed)
     return {"parameters": tree_size(params), "bits": round(float(objective.bits(model, params).mean()), 4)}

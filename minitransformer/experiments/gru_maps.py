@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from minitransformer.data import ngrams
-from minitransformer.data.text import python_docs
+from minitransformer.data.text import encode, python_docs
 from minitransformer.functional import EmbeddingPullback, LinearPullback, embedding, linear
 from minitransformer.positions import SinusoidalPositions
 from minitransformer.pullback import Pullback, Tree, chain, tree_size
@@ -60,7 +60,7 @@ def gru_maps(params: "ByteParams") -> dict[str, Any]:
     held_out = python_docs().held_out[:READ].astype(np.int64)
     ages = mean_ages(gates(params, held_out))[SKIPPED:].mean(0)
     drawn = [int(np.abs(ages - target).argmin()) for target in DRAWN]
-    C = gru_coefficients(gates(params, few_words())[:, drawn])[0][1:]
+    C = gru_coefficients(gates(params, encode(TEXT))[:, drawn])[0][1:]
     return {"ages": ages.round(3).tolist(), "drawn": drawn, "C": C.transpose(2, 0, 1).round(4).tolist()}
 
 
@@ -79,13 +79,8 @@ def mean_ages(u: Array) -> Array:
 
 def attention_maps(params: "ByteParams") -> dict[str, Any]:
     """A of every head, (H, n, n)."""
-    A = MODELS["attention"](params, few_words())[1].layers[2].A
+    A = MODELS["attention"](params, encode(TEXT))[1].layers[2].A
     return {"A": A.astype(np.float64).round(4).tolist()}
-
-
-def few_words() -> Array:
-    """The bytes of `TEXT`."""
-    return np.frombuffer(TEXT.encode(), np.uint8).astype(np.int64)
 
 
 def train(

@@ -34,7 +34,7 @@ OFFSETS = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)]
 
 @dataclass(frozen=True)
 class Trial:
-    """One training."""
+    """One training of one of the four models."""
 
     kind: str
     seed: int
@@ -43,7 +43,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each model."""
     return [Trial(kind, seed) for seed in range(3) for kind in KINDS]
 
 

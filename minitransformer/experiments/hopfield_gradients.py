@@ -29,7 +29,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each β."""
     return [Trial(beta, seed) for beta in BETAS for seed in range(3)]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.backend import backend
+from minitransformer.experiments.attention_rank import heads_of
 from minitransformer.experiments.bert_heads import TEXTS
 from minitransformer.measurements.rows import in_use
 from minitransformer.models.bert_files import load_bert
@@ -49,21 +50,20 @@ def run(trial: Trial) -> dict[str, Any]:
     if trial.weights == "random":
         params = model.init(np.random.default_rng(trial.seed))
     found, weights = [], []
-    with backend("numpy"):  # the tier that keeps A
+    with backend("numpy"):  # the definition, here and in what repeats it
         for text in TEXTS[: trial.texts]:
-            _, pullback = model(params, tokenizer([text]).tokens)
-            found.append(np.stack([_measured(block.attention.layer.core) for block in pullback.blocks], 1))
+            heads = heads_of(model, params, tokenizer([text]).tokens)
+            found.append(np.stack([_measured(Q, K, A) for Q, K, _, A in heads], 1))
             weights.append(len(tokenizer.pieces(text)))
     averages = np.average(found, axis=0, weights=weights)
     names = ("distance", "first", "last", "spread", "steps", "settled")
     return {name: values.round(4).tolist() for name, values in zip(names, averages, strict=True)}
 
 
-def _measured(core: Any) -> Array:
+def _measured(Q: Array, K: Array, first: Array) -> Array:
     """What `run` returns, of the heads of one block and one sentence, (6, heads)."""
-    Q, K = (X[0].astype(np.float64) for X in (core.attention.scores.Q, core.attention.scores.K))
     _, retrieval = hopfield_attention(Q, K, K, steps=STEPS, tolerance=1e-5)
-    first, last = core.attention.A[0].astype(np.float64), retrieval.A
+    last = retrieval.A
     apart = np.abs(last[:, :, None] - last[:, None]).sum(-1) / 2
     n = apart.shape[-1]
     kinds = [np.abs(last - first).sum(-1) / 2, in_use(first), in_use(last)]

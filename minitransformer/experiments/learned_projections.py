@@ -11,8 +11,8 @@ import numpy as np
 
 from minitransformer.attention import dot_product_attention
 from minitransformer.attention.compressed import linformer_attention
-from minitransformer.data.text import decode, python_docs
-from minitransformer.experiments.attention_rank import averages, heads_of, passages_of
+from minitransformer.data.text import python_docs
+from minitransformer.experiments.attention_rank import averages, heads_of, passages_of, relative_error
 from minitransformer.models.bert_files import load_bert
 from minitransformer.training.optimiser import AdamW
 from minitransformer.training.schedule import Cosine
@@ -61,7 +61,7 @@ def run(trial: Trial) -> dict[str, Any]:
     def error(samples: list[Sample], E: Array, F: Array) -> float | None:
         return round(float(np.mean([apart(sample, E, F) for sample in samples])), 3) if samples else None
 
-    flat = [_relative(np.broadcast_to(V.mean(-2, keepdims=True), V.shape), said((Q, K, V))) for Q, K, V in fitted_to]
+    flat = [relative_error(V.mean(-2, keepdims=True), said((Q, K, V))) for Q, K, V in fitted_to]
     return {
         "start": error(fitted_to, averaged, averaged),
         "fitted": error(fitted_to, E, F),
@@ -78,10 +78,8 @@ def _samples(trial: Trial) -> tuple[list[Sample], list[Sample]]:
         Q, K, V = (np.stack([rng.standard_normal((trial.n, 8), np.float32) for rng in rngs]) for _ in range(3))
         return [(Q, K, V)], []
     model, params, tokenizer = load_bert()
-    docs = python_docs()
-    text = decode(np.concatenate([docs.train, docs.held_out]))
     found = []
-    for row in passages_of(text, tokenizer, trial.passages + OTHERS, trial.n):
+    for row in passages_of(python_docs(), tokenizer, trial.passages + OTHERS, trial.n):
         blocks = list(heads_of(model, params, row[None]))
         Q, K, V, _ = (X.astype(np.float32) for X in blocks[trial.block])
         found.append((Q, K, V))
@@ -89,17 +87,13 @@ def _samples(trial: Trial) -> tuple[list[Sample], list[Sample]]:
 
 
 def said(sample: Sample) -> Array:
-    """Y of dense attention."""
+    """What the heads say with dense attention."""
     return dot_product_attention(*sample)[0]
-
-
-def _relative(Y: Array, want: Array) -> Array:
-    return np.linalg.norm(Y - want, axis=(-2, -1)) / np.linalg.norm(want, axis=(-2, -1))
 
 
 def apart(sample: Sample, E: Array, F: Array) -> Array:
     """‖Y′ − Y‖/‖Y‖ of each head."""
-    return _relative(linformer_attention(*sample, E, F)[0], said(sample))
+    return relative_error(linformer_attention(*sample, E, F)[0], said(sample))
 
 
 def fit(samples: list[Sample], E: Array, trial: Trial) -> tuple[Array, Array]:

@@ -22,7 +22,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three sizes of both."""
+    """Graphs of three sizes, with both kinds of scores."""
     return [Trial(10**power, dynamic) for dynamic in (False, True) for power in (4, 5, 6)]
 
 

@@ -8,10 +8,9 @@ import numpy as np
 from minitransformer.arrays import orders
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import Tree, tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import DrawnTask
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 3}
@@ -55,8 +54,7 @@ def trained(task: "ManyPairs", trial: Any, attention: str, *, depth: int) -> tup
     model = SequenceModel(
         task.vocabulary, context=task.longest, **sizes, outputs=VALUES, attention=attention, causal=True
     )
-    schedule = Cosine(1e-2, trial.steps, warmup=trial.steps // 20)
-    training = Training(trial.steps, 64, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    training = usual_training(trial.steps, 64, 1e-2, trial.seed, warmup=trial.steps // 20)
     return model, train(model, task, training, progress=False).params
 
 

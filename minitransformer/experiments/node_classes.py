@@ -26,7 +26,7 @@ HIDDEN, HEADS, RATE, GIVEN = 16, 4, 0.01, 4  # the last: topics of each class wh
 
 @dataclass(frozen=True)
 class Trial:
-    """One training."""
+    """One training of one kind of layer on one of the graphs."""
 
     data: str
     kind: str
@@ -59,7 +59,7 @@ def given(trial: Trial, data: LabelledGraph) -> Array:
 
 
 def layers_of(kind: str, inputs: int, classes: int) -> tuple[Any, Any]:
-    """Two layers."""
+    """The two layers of a kind, for nodes with so many inputs and classes."""
     if kind in ("no graph", "gcn"):
         return GraphConvolution(inputs, HIDDEN), GraphConvolution(HIDDEN, classes)
     layer = GAT if kind == "gat" else GATv2

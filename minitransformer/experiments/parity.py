@@ -1,16 +1,15 @@
 """Is the number of ones so far even or odd? Which memories learn it, and for how long a text is it then right?"""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from minitransformer.models import SequenceModel
 from minitransformer.pullback import tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import DrawnTask
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import usual_training
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 3}
@@ -30,7 +29,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each kind of memory."""
     return [Trial(name, seed) for name in ATTENTIONS for seed in range(3)]
 
 
@@ -39,20 +38,12 @@ def run(trial: Trial) -> dict[str, Any]:
     task, last = Parity(), PLACES[-1][-1]
     sizes: dict[str, Any] = {"width": trial.width, "depth": 1, "heads": 2, "hidden": 2 * trial.width, "outputs": 2}
     model = SequenceModel(2, context=last, **sizes, attention=trial.attention, positions="none", causal=True)
-    schedule = Cosine(1e-2, trial.steps, warmup=trial.steps // 20)
-    training = Training(trial.steps, 32, schedule, parts=1, seed=trial.seed, look_every=trial.steps)
+    training = usual_training(trial.steps, 32, 1e-2, trial.seed, warmup=trial.steps // 20)
     params = train(model, task, training, progress=False).params
     bits, parities = task.of(last, 200, np.random.default_rng(1))
     right = model(params, bits)[0].argmax(-1) == parities
     found: dict[str, Any] = {"parameters": tree_size(params)}
     return found | {f"bits {a} to {b}": round(float(right[:, a - 1 : b].mean()), 4) for a, b in PLACES}
-
-
-class Bits(NamedTuple):
-    """Texts of zeros and ones (size, n), and at each place the parity of the ones so far."""
-
-    bits: Array
-    parities: Array
 
 
 @dataclass(frozen=True)
@@ -68,11 +59,11 @@ class Parity(DrawnTask):
         """Answers of the longest text in training."""
         return LONGEST
 
-    def of(self, n: int, size: int, rng: np.random.Generator) -> Bits:
-        """Texts of n bits."""
+    def of(self, n: int, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Texts of n bits (size, n), and at each place the parity of the ones so far."""
         bits = rng.integers(0, 2, (size, n))
-        return Bits(bits, bits.cumsum(-1) % 2)
+        return bits, bits.cumsum(-1) % 2
 
-    def batch(self, size: int, rng: np.random.Generator) -> Bits:
+    def batch(self, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Texts to train on, of a length that is drawn."""
         return self.of(int(rng.integers(2, LONGEST + 1)), size, rng)

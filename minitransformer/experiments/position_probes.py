@@ -57,7 +57,7 @@ def trials() -> list[Trial]:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """What each draw gave."""
+    """The answer to the question in each draw."""
     ask = {"position": position, "order": order, "which pairs": which_pairs, "no row twice": no_row_twice}
     answers = [ask[trial.question](table_of(trial, draw), np.random.default_rng(draw)) for draw in range(trial.draws)]
     return {"draws": answers}
@@ -76,7 +76,7 @@ def table_of(trial: Trial, draw: int) -> Array:
 
 
 def position(table: Array, rng: np.random.Generator) -> float:
-    """Mean |î − i|."""
+    """How far the guessed place î of a row is from i, on average."""
     return round(position_error(table, rng), 2)
 
 

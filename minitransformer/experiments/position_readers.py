@@ -7,6 +7,7 @@ import numpy as np
 
 from minitransformer.backend import backend
 from minitransformer.experiments.positions import STEPS, Trained, fit, score
+from minitransformer.measurements.position_scores import fit_offsets
 from minitransformer.typing import Array
 
 IN_A_TEST = {"steps": 2}
@@ -67,28 +68,14 @@ class Properties(NamedTuple):
 
 
 def measure(A: Array) -> Properties:
-    """The three properties of mean attention (H, n, n), averaged over the heads."""
+    """The three properties of mean attention (H, n, n), averaged over the heads.
+
+    What a row adds to its logarithms counts for nothing: its weights sum to one.
+    """
     rows = []
     for head in A:
-        p, invariance = profile(head)
+        p, invariance = fit_offsets(np.log(head))
         zero = len(p) // 2
         away = np.concatenate([np.diff(p[zero : zero + NEAR + 1]), np.diff(p[zero - NEAR : zero + 1][::-1])])
         rows.append((invariance, (away < 0).mean(), np.corrcoef(p, p[::-1])[0, 1]))
     return Properties(*map(float, np.mean(rows, axis=0)))
-
-
-def profile(A: Array) -> tuple[Array, float]:
-    """p in ln A_ij ≈ r_i + p_{j−i}, for the offsets −(n − 1) … n − 1, and the share of variance within rows that it explains.
-
-    r_i is there because the weights of a row sum to one: if the fit is exact, it is −ln Σ_j e^{p_{j−i}}. Both are fitted
-    in turns by least squares.
-    """
-    B, n = np.log(A), len(A)
-    which = np.arange(n) - np.arange(n)[:, None] + n - 1
-    count = np.bincount(which.ravel())
-    p = np.zeros(2 * n - 1)
-    for _ in range(200):
-        r = (B - p[which]).mean(-1, keepdims=True)
-        p = np.bincount(which.ravel(), (B - r).ravel()) / count
-    within = B - B.mean(-1, keepdims=True)
-    return p, float(1 - ((B - r - p[which]) ** 2).sum() / (within**2).sum())

@@ -159,9 +159,7 @@ def _done(experiment: ModuleType, path: Path) -> dict[str, Any]:
         return {}
     try:
         record = read(path, experiment.Trial)
-    except (
-        ValueError
-    ) as error:  # damaged, or of trials with other fields: nobody runs for hours because of that unasked
+    except ValueError as error:  # damaged, or with other fields: nobody runs for hours because of that unasked
         raise ExperimentError(str(error)) from None
     rows = zip(record.trials, record.results, record.machines, record.seconds, strict=True)
     return {_key(trial): kept for trial, *kept in rows}

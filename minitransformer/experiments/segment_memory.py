@@ -11,11 +11,9 @@ from minitransformer.data.text import python_docs
 from minitransformer.models import LanguageModel
 from minitransformer.models.transformer_xl import reach
 from minitransformer.pullback import tree_size
-from minitransformer.training.choices import Training
 from minitransformer.training.loop import train
 from minitransformer.training.objective import Segments
-from minitransformer.training.recipes import parts_of
-from minitransformer.training.schedule import Cosine
+from minitransformer.training.recipes import parts_of, usual_training
 
 IN_A_TEST = {"steps": 2, "width": 16, "depth": 1}
 JUDGED = (0, 32, 64, 128, 256, 512)  # lengths of the memory in evaluation
@@ -45,10 +43,7 @@ def run(trial: Trial) -> dict[str, Any]:
     model = LanguageModel(
         **sizes, positions="transformer-xl", stack=f"transformer-xl:memory={trial.memory}", ffn="relu"
     )
-    schedule = Cosine(6e-3, trial.steps, warmup=trial.steps // 10)
-    training = Training(
-        trial.steps, BATCH, schedule, parts=parts_of(BATCH), seed=trial.seed, look_every=trial.steps, save_every=trial.steps
-    )  # fmt: skip
+    training = replace(usual_training(trial.steps, BATCH, 6e-3, trial.seed), parts=parts_of(BATCH))
     objective = Segments(python_docs(), trial.segment)
     params = train(model, objective, training, progress=False).params
     return {

@@ -164,6 +164,21 @@ def seconds(job: Callable[[], Any], runs: int = 3) -> list[float]:
     return times
 
 
+def crossing(n: Array, ratios: Array) -> float | None:
+    """From which n on the ratios are below 1, if between two lengths they follow straight lines in logarithms.
+
+    The first n if all of them are; None if the last one is not.
+    """
+    logs = np.log(ratios)
+    above = np.flatnonzero(logs >= 0)
+    if not len(above):
+        return float(n[0])
+    k = above[-1]
+    if k + 1 == len(logs):
+        return None
+    return float(n[k] * (n[k + 1] / n[k]) ** (logs[k] / (logs[k] - logs[k + 1])))
+
+
 def _rounded(value: Any) -> Any:
     """Four digits of each float, in lists and tables of them."""
     if isinstance(value, dict):

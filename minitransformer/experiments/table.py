@@ -7,26 +7,17 @@ were made has its row, which says "not measured yet".
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from minitransformer.attention.core import Part
 from minitransformer.attention.registry import ATTENTIONS, EXAMPLE, attention_of
 from minitransformer.experiments import load, which
-from minitransformer.experiments.which_cost import LENGTHS
-from minitransformer.typing import Array
+from minitransformer.experiments.speed import crossing
+from minitransformer.experiments.which_cost import LENGTHS, Cost
 
 NOT_YET = "not measured yet"
 FORWARDS, BOTH = 0, 1  # of what is measured: forwards, and with the way back
-
-
-class Measured(NamedTuple):
-    """Of one layer at one length, forwards and with the way back: time over that of the yardstick, seconds when recorded, MiB."""
-
-    yardsticks: Array
-    seconds: Array
-    MB: Array
 
 
 @dataclass(frozen=True)
@@ -40,7 +31,7 @@ class Row:
 
     name: str
     part: Part
-    cost: dict[int, Measured] = field(default_factory=dict)
+    cost: dict[int, Cost] = field(default_factory=dict)
     stopped: str = ""
     scores: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -127,19 +118,9 @@ class Table:
         return None if mine is None or dense is None else mine / dense
 
     def pays_from(self, row: Row, what: int) -> float | None:
-        """The shortest length from which on, up to the longest that was run, it takes less time than dense attention.
-
-        Between two measured lengths times follow straight lines in logarithms. None if it is slower at the last of them.
-        """
-        shared = [n for n in LENGTHS if self.ratio(row, n, what) is not None]
-        logs = [math.log(self.ratio(row, n, what) or 1.0) for n in shared]
-        if not logs or logs[-1] >= 0:
-            return None
-        for k in range(len(shared) - 1, 0, -1):
-            if logs[k - 1] >= 0:
-                part = logs[k - 1] / (logs[k - 1] - logs[k])
-                return float(shared[k - 1] * (shared[k] / shared[k - 1]) ** part)
-        return float(shared[0])
+        """The shortest length from which on, up to the longest that was run, it takes less time than dense attention; or None."""
+        known = [(n, ratio) for n in LENGTHS if (ratio := self.ratio(row, n, what)) is not None]
+        return crossing(*map(np.array, zip(*known, strict=True))) if known else None
 
     def paying(self, row: Row) -> str:
         """From which lengths on it is faster than dense attention, in words."""
@@ -230,10 +211,8 @@ def table() -> Table:
     costs, learned = load("which_cost"), load("which")
     both_sides = Row("softmax", found["softmax"].part)
     for trial, result in costs:
-        cost = {
-            n: Measured(*map(np.array, each))
-            for n, *each in zip(*(result[key] for key in ("n", *Measured._fields)), strict=True)
-        }
+        columns = (result[key] for key in ("n", *Cost._fields))
+        cost = {n: Cost(*each) for n, *each in zip(*columns, strict=True)}
         row = Row(trial.attention, attention_of(trial.attention, EXAMPLE), cost, result["stopped"])
         if trial.causal or row.part.causal == "never":
             found[trial.attention] = row

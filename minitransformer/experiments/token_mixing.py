@@ -24,7 +24,7 @@ KINDS = ("paper", "source", "softmax", "itself")
 
 @dataclass(frozen=True)
 class Trial:
-    """One training."""
+    """One training of one of KINDS."""
 
     kind: str
     seed: int
@@ -32,7 +32,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """Three seeds each."""
+    """Three seeds for each kind."""
     return [Trial(kind, seed) for seed in range(3) for kind in KINDS]
 
 

@@ -4,13 +4,13 @@ Both are judged on the same held-out bytes, those that are copies of training te
 judgement stand the losses on the way, what the model writes, and its distribution over the next byte in one place.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from minitransformer.data import text
+from minitransformer.functional import softmax
 from minitransformer.models import generate
 from minitransformer.pullback import tree_size
 from minitransformer.training.evaluation import bits_per_byte
@@ -55,6 +55,7 @@ def run(trial: Trial) -> dict[str, Any]:
         new = generate(model, state.params, prompt, trial.written, temperature=temperature, rng=rng)
         return text.decode(np.append(prompt, new))
 
+    logits, _ = model(state.params, prompt)
     losses = [np.mean(state.losses[k : k + EVERY]) for k in range(0, len(state.losses), EVERY)]
     return {
         "text": objective.data,
@@ -68,11 +69,5 @@ def run(trial: Trial) -> dict[str, Any]:
         "looks": [[step, round(bits, 4)] for step, bits in state.held_out],
         "losses": [round(float(loss), 3) for loss in losses],
         "written": {str(temperature): written(temperature) for temperature in TEMPERATURES},
-        "next": _bits(model(state.params, prompt)[0][-1]),
+        "next": (-np.log2(softmax(logits[-1].astype(np.float64))[0])).round(3).tolist(),
     }
-
-
-def _bits(logits: np.ndarray) -> list[float]:
-    """−log₂ of the probability of each byte."""
-    logits = logits.astype(np.float64) - logits.max()
-    return ((np.log(np.exp(logits).sum()) - logits) / math.log(2)).round(3).tolist()

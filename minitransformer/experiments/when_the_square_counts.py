@@ -37,7 +37,7 @@ def trials() -> list[Trial]:
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """Milliseconds of each part."""
+    """How many milliseconds each part takes."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((trial.batch * trial.n, trial.width), np.float32)
     W = rng.standard_normal((trial.width, 4 * trial.width), np.float32)

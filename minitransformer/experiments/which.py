@@ -247,7 +247,7 @@ class Task(DrawnTask):
 
 @dataclass(frozen=True)
 class Reading(Task):
-    """The next byte."""
+    """Predict the next byte of a text."""
 
     def takes(self, name: str) -> bool:
         """Whether this attention can be causal."""

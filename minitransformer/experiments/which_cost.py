@@ -137,25 +137,29 @@ def tokens(n: int) -> Array:
 def layer(name: str, n: int, X: Array, causal: bool) -> Work:
     """The forward pass of a layer through X; what it returns is the backward pass."""
     text = f"{name}:{GROWING[name](n)}" if name in GROWING else name
-    mixer = mixer_of(text, None, width=WIDTH, heads=HEADS, groups=None, longest=n)
-    params = mixer.init(np.random.default_rng(0))
+    return there_and_back(mixer_of(text, None, width=WIDTH, heads=HEADS, groups=None, longest=n), X, causal=causal)
+
+
+def there_and_back(part: Any, *inputs: Array, **options: Any) -> Work:
+    """The forward pass of any part of a model, with fresh parameters; what it returns is the backward pass."""
+    params = part.init(np.random.default_rng(0))
 
     def forwards() -> Callable[[], Any]:
-        Y, pullback = mixer(params, X, causal=causal)
+        Y, pullback = part(params, *inputs, **options)
         return lambda: pullback(Y)
 
     return forwards
 
 
-def spent(work: Work) -> tuple[float, float]:
-    """Seconds of the processor, forwards, and forwards and backwards."""
-    began = time.process_time()
+def spent(work: Work, clock: Callable[[], float] = time.process_time) -> tuple[float, float]:
+    """Seconds of the processor, or by another clock, forwards, and forwards and backwards."""
+    began = clock()
     back = work()
-    between = time.process_time()
+    between = clock()
     back()
-    return between - began, time.process_time() - began
+    return between - began, clock() - began
 
 
 def _digits(numbers: Array) -> list[float]:
-    """Three digits of each."""
+    """Each number with three digits."""
     return [float(f"{number:.3g}") for number in numbers]

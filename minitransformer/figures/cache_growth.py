@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from minitransformer.figures.style import figure
+from minitransformer.figures.style import figure, plain_ticks
 from minitransformer.measurements.cache_sizes import GIB, MODELS, READ, Layers, cache_size, keys_and_values, layers_of
 from minitransformer.typing import Array
 
@@ -68,9 +68,8 @@ def draw(data: CacheGrowth) -> Figure:
         right.text(end, data.saving[name][-1] * NUDGED.get(name, 1), idea, color=colour, va="center")
     for ax in (left, right):
         ax.set(xlabel="tokens", xlim=(800, None), xticks=[2**10, 2**14, 2**20], xticklabels=["1k", "16k", "1M"])
-        ax.minorticks_off()
-    left.set(title="kept of one text, GiB", ylim=(0.02, 200), yticks=[0.1, 1, 10, 100])
-    left.set_yticklabels(["0.1", "1", "10", "100"])
-    right.set(title="times smaller than without it", ylim=(0.8, 100), yticks=[1, 2, 4, 6, 16, 57])
-    right.set_yticklabels(["1", "2", "4", "6", "16", "57"])
+    left.set(title="kept of one text, GiB", ylim=(0.02, 200))
+    plain_ticks(left, y=[0.1, 1, 10, 100])
+    right.set(title="times smaller than without it", ylim=(0.8, 100))
+    plain_ticks(right, y=[1, 2, 4, 6, 16, 57])
     return fig

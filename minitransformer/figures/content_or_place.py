@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from minitransformer import experiments
-from minitransformer.experiments.synthesizers import Trial
+from minitransformer.experiments.synthesizers import KINDS, Trial
 from minitransformer.figures.style import figure
 from minitransformer.typing import Array
 
@@ -19,12 +19,12 @@ class ContentOrPlace(NamedTuple):
 
 def data() -> ContentOrPlace:
     """From the record, after 300 steps."""
-    right: dict[str, dict[str, list[float]]] = {}
-    for trial, result in experiments.load("synthesizers"):
-        if trial.steps != Trial.steps:  # of those that were trained for longer, the chapter prints what they have right
-            continue
-        right.setdefault(trial.question, {}).setdefault(trial.kind, []).append(result["right"])
-    return ContentOrPlace({q: {kind: np.array(parts) for kind, parts in kinds.items()} for q, kinds in right.items()})
+    record = experiments.load("synthesizers")
+
+    def of(**trial: str) -> Array:  # of those that were trained for longer, the chapter prints what they have right
+        return np.array([result["right"] for result in record.where(steps=Trial.steps, **trial)])
+
+    return ContentOrPlace({q: {kind: of(question=q, kind=kind) for kind in KINDS} for q in ("content", "place")})
 
 
 def draw(data: ContentOrPlace) -> Figure:

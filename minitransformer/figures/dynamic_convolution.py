@@ -36,7 +36,7 @@ def data() -> Matrices:
     }
     n = len(TEXT)
     back = np.subtract.outer(np.arange(n), np.arange(n))
-    return Matrices({name: found[name] for name in TITLES}, TEXT.decode(), (back >= 0) & (back < TAPS))
+    return Matrices({name: found[name] for name in TITLES}, TEXT, (back >= 0) & (back < TAPS))
 
 
 def draw(data: Matrices) -> Figure:

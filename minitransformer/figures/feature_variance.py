@@ -26,7 +26,6 @@ class FeatureVariance(NamedTuple):
     """
 
     angles: Array
-    kernel: Array
     derived: dict[str, Array]
     at: Array
     drawn: dict[str, Array]
@@ -60,7 +59,7 @@ def data(length: float = 0.8, d: int = 8, draws: int = 400_000, seed: int = 0) -
             estimates = draws * products.reshape(-1, draws).sum(0)  # of one direction each
             found.append(estimates.std() / math.exp(a @ b))
         drawn[name] = np.array(found)
-    return FeatureVariance(angles, kernel, derived, at, drawn)
+    return FeatureVariance(angles, derived, at, drawn)
 
 
 def draw(data: FeatureVariance) -> Figure:

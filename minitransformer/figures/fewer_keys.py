@@ -43,12 +43,8 @@ class FewerKeys(NamedTuple):
 def data() -> FewerKeys:
     """Errors from both records."""
     errors = attention_rank.data().errors
-    fitted: dict[int, dict[str, list[float]]] = {1: {}, 48: {}}
-    for trial, result in experiments.load("learned_projections"):
-        if trial.block is not None and trial.k == 128:
-            for name, error in result.items():
-                fitted[trial.passages].setdefault(name, []).append(error)
-    one, many = ({name: np.array(of) for name, of in each.items()} for each in fitted.values())
+    blocks = (experiments.load("learned_projections").where(k=128, passages=passages) for passages in (1, 48))
+    one, many = ({name: np.array([block[name] for block in each]) for name in each[0]} for each in blocks)
     return FewerKeys({method: errors[f"{method}, 128"] for method in (*METHODS, "random")}, one, many)
 
 

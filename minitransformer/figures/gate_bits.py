@@ -19,7 +19,7 @@ class GateBits(NamedTuple):
 
 
 def data() -> GateBits:
-    """From the record."""
+    """What is on record, sorted by the means."""
     record = experiments.load("gates")
     found = {trial.kind: [result["bits"] for result in record.where(kind=trial.kind)] for trial in record.trials}
     return GateBits(dict(sorted(found.items(), key=lambda item: float(np.mean(item[1])))))

@@ -1,7 +1,5 @@
 """Tokens that all see: Longformer's, ETC's outside of the square, BigBird's with what is drawn; and the parts."""
 
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -15,14 +13,8 @@ RADIUS = 2  # of the window, alone and in what it is a part of
 GLOBALS = 2  # words that all see; of ETC rows in front of the text
 
 
-class GlobalTokens(NamedTuple):
-    """By name: 0 where nobody looks, else the kind of the pair."""
-
-    kinds: dict[str, Array]
-
-
-def data(n: int = 20) -> GlobalTokens:
-    """n tokens of the text; ETC has its global rows in front of it."""
+def data(n: int = 20) -> dict[str, Array]:
+    """By name: 0 where nobody looks, else the kind of the pair, of n tokens; ETC has its global rows in front of them."""
 
     def kinds(pattern: Pattern, near: Pattern, all_see: Array, rows: int = n) -> Array:
         """What of a pattern is near, what is global, and the rest, which was drawn."""
@@ -33,7 +25,7 @@ def data(n: int = 20) -> GlobalTokens:
     none, ends = np.array([], int), np.array([0, 1, n - 2, n - 1])
     with_globals = kinds(Window(0, global_tokens=GLOBALS), Window(0), np.arange(GLOBALS))
     window, longformer = Window(RADIUS), Window(RADIUS, global_tokens=GLOBALS)
-    found = {
+    return {
         "random": kinds(RandomKeys(2), RandomKeys(0), none),
         "window": kinds(window, window, none),
         "global": np.where(with_globals == GLOBAL, GLOBAL, 0),
@@ -41,13 +33,12 @@ def data(n: int = 20) -> GlobalTokens:
         "ETC": kinds(longformer, window, np.arange(GLOBALS), n + GLOBALS),
         "BigBird": kinds(BigBird(random=1, block=2), BigBird(1, 0, 0, block=2), ends),
     }
-    return GlobalTokens(found)
 
 
-def draw(data: GlobalTokens) -> Figure:
+def draw(found: dict[str, Array]) -> Figure:
     """Left the parts, right three ways to put them together."""
     fig, axes = figure(3, 2, width=9, height=12.5)
-    for ax, (name, kinds) in zip(axes.T.flat, data.kinds.items(), strict=True):
+    for ax, (name, kinds) in zip(axes.T.flat, found.items(), strict=True):
         squares(ax, kinds > 0, name, kinds)
         ax.set(xticks=(), yticks=())
         if name == "ETC":

@@ -1,7 +1,5 @@
 """What nine heads look at in a picture of 8 × 8 pixels, seen from one pixel: learned freely, and the shifts of a convolution."""
 
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -15,31 +13,28 @@ SHOWN = {"places": "learned, by place alone", "shifts": "a 3 × 3 convolution"}
 MIDDLE = 4  # row and column of the pixel that looks
 
 
-class HeadsAndKernels(NamedTuple):
-    """By model: the weights of the first layer's heads, (H, 8, 8), each summing to one."""
+def data() -> dict[str, Array]:
+    """By model, of the first seed, the weights of the first layer's heads, (H, 8, 8): each sums to one.
 
-    A: dict[str, Array]
-
-
-def data() -> HeadsAndKernels:
-    """From the record, of the first seed; the heads that look at the fewest pixels come first."""
-    record, found = experiments.load("heads_on_digits"), HeadsAndKernels({})
+    The learned heads that look at the fewest pixels come first.
+    """
+    record, found = experiments.load("heads_on_digits"), {}
     for kind in SHOWN:
         (result,) = record.where(kind=kind, seed=0)
         A = np.array(result["A"][0])
         order = np.argsort(result["pixels"][0], kind="stable") if kind == "places" else range(len(A))
-        found.A[kind] = A[list(order)]
+        found[kind] = A[list(order)]
     return found
 
 
-def draw(data: HeadsAndKernels) -> Figure:
+def draw(data: dict[str, Array]) -> Figure:
     """Each small square is a head: dark is where the pixel at the cross looks; above it stands its largest weight.
 
     Left, first those with the fewest pixels.
     """
     fig, axes = figure(1, 2, width=10, height=6.2)
     for ax, (kind, title) in zip(axes, SHOWN.items(), strict=True):
-        for h, A in enumerate(data.A[kind]):
+        for h, A in enumerate(data[kind]):
             top, left = (place * step for place, step in zip(divmod(h, 3), (SIDE + 3, SIDE + 1), strict=True))
             ax.imshow(A / A.max(), cmap=WEIGHTS, vmin=0, vmax=1, extent=(left, left + SIDE, top + SIDE, top))
             ax.add_patch(Rectangle((left, top), SIDE, SIDE, fill=False, edgecolor="0.6"))

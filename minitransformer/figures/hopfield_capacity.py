@@ -1,6 +1,6 @@
 """How many random patterns Hopfield networks keep: recall by load, and the largest load by the number of neurons."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -31,16 +31,18 @@ class Capacity(NamedTuple):
 
 def data() -> Capacity:
     """What is on record."""
-    curves: dict[str, list[list[float]]] = {kind: [] for kind in CURVES}
-    found: dict[tuple[str, int], list[int]] = {(kind, d): [] for kind, sizes in SIZES.items() for d in sizes}
-    for trial, result in experiments.load("hopfield_capacity"):
-        if trial.look == "curve":
-            curves[trial.kind].append(result["overlaps"])
-        else:
-            found[trial.kind, trial.neurons].append(result["capacity"])
-    capacities = {kind: np.array([found[kind, d] for d in sizes]) for kind, sizes in SIZES.items()}
+    record = experiments.load("hopfield_capacity")
+
+    def of(what: str, **trial: str | int) -> list[Any]:
+        return [result[what] for result in record.where(**trial)]
+
+    overlaps = {kind: np.array(of("overlaps", look="curve", kind=kind)) for kind in CURVES}
     neurons = {kind: np.array(sizes) for kind, sizes in SIZES.items()}
-    return Capacity(np.array(LOADS), {kind: np.array(c) for kind, c in curves.items()}, neurons, capacities)
+    capacities = {
+        kind: np.array([of("capacity", look="capacity", kind=kind, neurons=d) for d in sizes])
+        for kind, sizes in SIZES.items()
+    }
+    return Capacity(np.array(LOADS), overlaps, neurons, capacities)
 
 
 def draw(data: Capacity) -> Figure:

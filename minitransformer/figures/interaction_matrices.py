@@ -1,7 +1,5 @@
 """Which queries meet which keys: local blocks, windows, and a few columns that are seen by all that follows."""
 
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,17 +19,9 @@ PATTERNS: dict[str, tuple[Pattern, bool]] = {
 }
 
 
-class InteractionMatrices(NamedTuple):
-    """By name: True where query i meets key j, read off the list of tiles."""
-
-    masks: dict[str, Array]
-
-
-def data(n: int = 24) -> InteractionMatrices:
-    """The masks of its patterns for n tokens."""
-    return InteractionMatrices(
-        {name: pattern(n, n, causal=causal).mask for name, (pattern, causal) in PATTERNS.items()}
-    )
+def data(n: int = 24) -> dict[str, Array]:
+    """By name: True where query i meets key j of n tokens, read off the list of tiles."""
+    return {name: pattern(n, n, causal=causal).mask for name, (pattern, causal) in PATTERNS.items()}
 
 
 def squares(ax: Axes, mask: Array, title: str, kinds: Array | None = None) -> None:
@@ -44,11 +34,11 @@ def squares(ax: Axes, mask: Array, title: str, kinds: Array | None = None) -> No
     ax.spines[:].set(visible=True, color="0.6")
 
 
-def draw(data: InteractionMatrices) -> Figure:
+def draw(masks: dict[str, Array]) -> Figure:
     """One panel for each; what is dark is computed."""
-    n = len(next(iter(data.masks.values())))
+    n = len(masks["convolutional"])
     fig, axes = figure(3, 2, width=9.5, height=12.5, sharex=True, sharey=True)
-    for ax, (name, mask) in zip(axes.flat, data.masks.items(), strict=True):
+    for ax, (name, mask) in zip(axes.flat, masks.items(), strict=True):
         squares(ax, mask, name)
         ax.set(xticks=(1, n // 2, n), yticks=(1, n // 2, n))
     outer_labels(axes, "key $j$", "query $i$")

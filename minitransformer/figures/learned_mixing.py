@@ -26,7 +26,7 @@ class LearnedMixing(NamedTuple):
 
 
 def data() -> LearnedMixing:
-    """From the record."""
+    """What is on record, row by row, as whole matrices."""
     record, found = experiments.load("token_mixing"), {}
     for form in FORMS:
         (result,) = record.where(kind=form, seed=0)

@@ -33,7 +33,7 @@ def cost(rows: int, inner: int, columns: int) -> int:
 
 
 def data(n: int = 40, r: int = 12, dv: int = 8) -> MultiplicationOrder:
-    """From the left, and from the right."""
+    """The product computed from the left, and from the right."""
     factors = (n, r), (r, n), (n, dv)
     left = Order(factors, 0, (n, n), (cost(n, r, n), cost(n, n, dv)))
     right = Order(factors, 1, (r, dv), (cost(r, n, dv), cost(n, r, dv)))

@@ -105,7 +105,7 @@ def _bars(ax: Axes, vector: Array, x: float, y: float, colours: Iterable[str]) -
 
 
 def _block(ax: Axes, x: float, y: float, width: float, height: float, colour: str) -> None:
-    """Full, or hollow."""
+    """A bar, full; or hollow, if its colour says that it takes away."""
     ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, linewidth=0))
     if colour == OPPOSITE:
         edge, up = 0.03, math.copysign(0.03, height)
@@ -114,7 +114,7 @@ def _block(ax: Axes, x: float, y: float, width: float, height: float, colour: st
 
 
 def _behind(ax: Axes, vector: Array, x: float, y: float) -> None:
-    """In grey, and as wide as the channels."""
+    """A vector in grey behind the bars, each number as wide as its channel."""
     for a, number in enumerate(vector):
         ax.add_patch(Rectangle((x + STEP * a, y), STEP, UNIT * number, facecolor=BEHIND, linewidth=0, zorder=0))
 

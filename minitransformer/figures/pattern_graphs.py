@@ -26,14 +26,11 @@ class PatternGraphs(NamedTuple):
 
 def data(lengths: tuple[int, ...] = (16, 32, 64, 128, 256)) -> PatternGraphs:
     """The graphs that the tiles are made of; an edge may be walked both ways."""
-    graphs = {name: [_both_ways(pattern.graph(n)) for n in lengths] for name, pattern in PATTERNS.items()}
+    edges = {name: [pattern.graph(n).A for n in lengths] for name, pattern in PATTERNS.items()}
+    graphs = {name: [Graph(A | A.T) for A in several] for name, several in edges.items()}
     paths = {name: tuple(graph.average_path() for graph in several) for name, several in graphs.items()}
     gaps = {name: tuple(graph.spectral_gap() for graph in several) for name, several in graphs.items()}
     return PatternGraphs(lengths, paths, gaps)
-
-
-def _both_ways(graph: Graph) -> Graph:
-    return Graph(graph.A | graph.A.T)
 
 
 def draw(data: PatternGraphs) -> Figure:

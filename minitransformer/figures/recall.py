@@ -35,7 +35,7 @@ def memories(K: Array, V: Array) -> dict[str, Array]:
 
 
 def data() -> Recall:
-    """Twenty draws of each."""
+    """Means of twenty draws for each kind of keys and each number of pairs."""
     error = {kind: np.zeros((len(RULES), len(PAIRS))) for kind in COMMON}
     for (kind, common), (place, m), seed in product(COMMON.items(), enumerate(PAIRS), range(SEEDS)):
         rng = np.random.default_rng([seed, m])

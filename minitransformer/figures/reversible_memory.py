@@ -36,7 +36,7 @@ def remembered(kind: type[Stack], depth: int, n: int = 64, width: int = 32) -> i
 
 
 def data() -> ReversibleMemory:
-    """The same blocks in both."""
+    """The same blocks in a plain stack and in a reversible one."""
     plain, reversible = (np.array([remembered(kind, depth) for depth in DEPTHS]) for kind in (Stack, ReversibleStack))
     return ReversibleMemory(DEPTHS, plain, reversible)
 

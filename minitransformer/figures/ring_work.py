@@ -15,15 +15,14 @@ SCHEDULES = {"contiguous": contiguous, "striped": striped, "zigzag": zigzag}
 class RingWork(NamedTuple):
     """For each schedule the pairs in each step of each worker, (W, W), and the part of the time in which they work."""
 
-    n: int
     pairs: dict[str, Array]
     efficiency: dict[str, float]
 
 
 def data(n: int = 32, workers: int = 4) -> RingWork:
-    """Counted, from the positions that each owns."""
+    """Pairs are counted, from the positions that each worker owns."""
     pairs = {name: work(schedule(n, workers)) for name, schedule in SCHEDULES.items()}
-    return RingWork(n, pairs, {name: efficiency(p) for name, p in pairs.items()})
+    return RingWork(pairs, {name: efficiency(p) for name, p in pairs.items()})
 
 
 def draw(data: RingWork) -> Figure:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer import experiments
-from minitransformer.experiments.speed import LONG, RADIUS, STAIRS, operations
+from minitransformer.experiments.speed import LONG, RADIUS, STAIRS, crossing, operations
 from minitransformer.typing import Array
 
 FITTED = 2048  # powers of n are fitted from this length on
@@ -64,26 +64,13 @@ class Speed(NamedTuple):
         return float(np.polyfit(np.log(n[use]), np.log(values[use]), 1)[0])
 
     def crossovers(self, name: str, other: str = "dense") -> Array:
-        """For each round: the n from which on `name` takes a tenth less time than `other`.
+        """For each round: the n from which on `name` takes a tenth less time than `other`; infinite if that never comes.
 
         A tenth, because a pattern that leaves out nothing takes the same time, and noise decides which is ahead.
         """
-        rounds = zip(self.seconds[name].T, self.seconds[other].T, strict=True)
-        return np.array([_crossing(self.n, mine, its) for mine, its in rounds])
-
-
-def _crossing(n: Array, mine: Array, its: Array) -> float:
-    """Where 0.9 · its outgrows mine for good, between two lengths in proportion; the first n if it always does."""
-    both = min(len(mine), len(its))
-    ahead = np.log(0.9 * its[:both] / mine[:both])
-    behind = np.flatnonzero(ahead <= 0)
-    if not len(behind):
-        return float(n[0])
-    k = behind[-1]
-    if k + 1 == both:
-        return np.inf
-    part = -ahead[k] / (ahead[k + 1] - ahead[k])
-    return float(n[k] * (n[k + 1] / n[k]) ** part)
+        both = min(len(self.seconds[name]), len(self.seconds[other]))
+        ratios = self.seconds[name][:both] / (0.9 * self.seconds[other][:both])
+        return np.array([crossing(self.n, each) or np.inf for each in ratios.T])
 
 
 def stairs() -> dict[str, Any]:

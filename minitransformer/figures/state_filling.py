@@ -49,7 +49,7 @@ def remembered(attention: str, lengths: tuple[int, ...]) -> Array:
 
 
 def data() -> StateFilling:
-    """Eight tokens; two models of four blocks."""
+    """The state after each of eight tokens, and the bytes of two models of four blocks."""
     return StateFilling(*filled(), LENGTHS, remembered("linear", LENGTHS), remembered("softmax", LENGTHS))
 
 

@@ -13,11 +13,10 @@ from minitransformer.models.universal import UniversalStack
 
 
 class UniversalBlock(NamedTuple):
-    """So many steps, how far the boxes, done in the order that is drawn, are from the stack, and how many norms a step has."""
+    """How far the boxes, done so many times in the order that is drawn, are from the stack."""
 
     steps: int
     error: float
-    norms: int
 
 
 def data(steps: int = 3, n: int = 5, width: int = 8) -> UniversalBlock:
@@ -32,7 +31,7 @@ def data(steps: int = 3, n: int = 5, width: int = 8) -> UniversalBlock:
         Z = H + stack.signal(n, t)
         A, _ = block._norm(own.attention_norm, Z + block.attention(own.attention, Z)[0])
         H, _ = block._norm(own.ffn_norm, A + block.ffn(own.ffn, A)[0])
-    return UniversalBlock(steps, float(np.abs(H - stack(params, X)[0]).max()), 2)
+    return UniversalBlock(steps, float(np.abs(H - stack(params, X)[0]).max()))
 
 
 def draw(data: UniversalBlock) -> Figure:

@@ -63,7 +63,7 @@ def draw(data: WhichFront) -> Figure:
         for causal in (True, False):
             some = front.causal == causal
             ax.plot(
-                *(front.times[some], front.quality[some], "o"), color="#20639b", markersize=9, linestyle="",
+                front.times[some], front.quality[some], "o", color="#20639b", markersize=9, linestyle="",
                 markerfacecolor="#20639b" if causal else "white", label="can be causal" if causal else "can't",
             )  # fmt: skip
         if "softmax" in index:
@@ -74,8 +74,8 @@ def draw(data: WhichFront) -> Figure:
         ax.step(front.times[steps], front.quality[steps], **stairs)
         for k in steps:
             name, last = front.names[k].replace("-conv", "-\nconv"), k == steps[-1]
-            place = {"xytext": (-4, 9) if last else (-10, 0), "ha": "left" if last else "right", "va": "bottom"}
-            place |= {} if last else {"va": "center"}
+            place = {"xytext": (-4, 9) if last else (-10, 0), "ha": "left" if last else "right"}
+            place["va"] = "bottom" if last else "center"
             ax.annotate(name, (front.times[k], front.quality[k]), textcoords="offset points", linespacing=1.1, **place)
         ax.axvline(1, color="0.75", linewidth=1.5, linestyle=":", zorder=0)
         left, right = 0.06 * front.times.min(), 1.6 * front.times.max()  # room for a name

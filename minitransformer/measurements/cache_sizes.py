@@ -76,7 +76,7 @@ def _kept_by(mixer: Any) -> Layers:
 
 
 def cache_size(layers: tuple[Layers, ...], n: int) -> float:
-    """Bytes after n tokens."""
+    """Bytes that these layers keep after n tokens."""
     return sum(
         kind.layers * (2 * kind.numbers * (n if kind.cap is None else min(n, kind.cap)) + kind.fixed) for kind in layers
     )

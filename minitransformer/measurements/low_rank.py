@@ -43,7 +43,7 @@ def projected_errors(P: Array, w: Array, k: int, rng: np.random.Generator, *, dr
 
 
 def predicted_error(P: Array, w: Array, k: int) -> float:
-    """What they are about: ‖P‖_F ‖w‖ / (√k ‖P w‖)."""
+    """About what these errors are: ‖P‖_F ‖w‖ / (√k ‖P w‖)."""
     return float(np.linalg.norm(P) * np.linalg.norm(w) / math.sqrt(k) / np.linalg.norm(P @ w))
 
 
@@ -77,5 +77,5 @@ def products(n: int, d: int, heads: int = 1, k: int | None = None) -> int:
 
 
 def block_products(n: int, width: int, k: int | None = None) -> int:
-    """Those of a whole block: 12 n D² for projections and feed-forward network, and its attention."""
+    """Multiplications of a whole block: 12 n D² for projections and feed-forward network, and its attention."""
     return 12 * n * width**2 + products(n, width, k=k)

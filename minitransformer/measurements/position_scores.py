@@ -1,5 +1,6 @@
 """The scores of any encoding before softmax, with parameters whose effect can be seen, and whether only offsets count."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -49,3 +50,24 @@ def varies_along_diagonals(S: Array) -> float:
     """0 if S_ij of each head is a function of j − i: the largest range of the scores of one diagonal, in units of that of S."""
     n = S.shape[-1]
     return float(max(np.ptp(np.diagonal(S, o, -2, -1), -1).max() for o in range(1 - n, n)) / np.ptp(S))
+
+
+def fit_offsets(S: Array) -> tuple[Array, float]:
+    """S_ij ≈ r_i + p_{j−i} by least squares: p of the offsets −(n − 1) … n − 1, but for a constant; and how good it is.
+
+    That is the part of the variance within rows that p explains: 1 if only the offset counts.
+    """
+    within, inverse = _offsets(len(S))
+    y = (S - S.mean(1, keepdims=True)).ravel()
+    p = inverse @ (within.T @ y)
+    rest = y - within @ p
+    return p, float(1 - rest @ rest / (y @ y))
+
+
+@cache
+def _offsets(n: int) -> tuple[Array, Array]:
+    """X (n², 2n − 1), whose row is one-hot in the offset of a pair, less the mean of all pairs of its query; and (XᵀX)⁺."""
+    i, j = np.indices((n, n))
+    offset = np.eye(2 * n - 1)[j - i + n - 1]
+    within = (offset - offset.mean(1, keepdims=True)).reshape(n * n, -1)
+    return within, np.linalg.pinv(within.T @ within, hermitian=True)

@@ -36,7 +36,7 @@ def variance_positive(x: Array, y: Array, m: int) -> Array:
 
 
 def variance_hyperbolic(x: Array, y: Array, m: int) -> Array:
-    """Half of (1 − e^−‖z‖²) times that: for m directions, and so 2 m features."""
+    """(1 − e^−‖z‖²)/2 times that of positive features, for m directions, and so 2 m features."""
     return variance_positive(x, y, m) * -np.expm1(-square(x + y)) / 2
 
 

@@ -60,9 +60,10 @@ def _training(c: dict[str, Any]) -> Training:
     return Training(c["steps"], c["batch"], schedule, parts=parts_of(c["batch"]), seed=c["seed"])
 
 
-def usual_training(steps: int, batch: int, rate: float, seed: int) -> Training:
+def usual_training(steps: int, batch: int, rate: float, seed: int, *, warmup: int | None = None) -> Training:
     """Of most experiments: the rate rises for a tenth of the steps and then falls; on one core, with a look at the end alone."""
-    return Training(steps, batch, Cosine(rate, steps, warmup=steps // 10), parts=1, seed=seed, look_every=steps)
+    schedule = Cosine(rate, steps, warmup=steps // 10 if warmup is None else warmup)
+    return Training(steps, batch, schedule, parts=1, seed=seed, look_every=steps)
 
 
 def usually_trained(model: Any, objective: Objective, steps: int, batch: int, rate: float, seed: int) -> Tree:

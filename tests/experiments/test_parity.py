@@ -20,7 +20,7 @@ def test_the_answer_is_whether_the_ones_so_far_are_odd_in_number():
 
 def test_no_text_of_the_training_is_longer_than_the_first_place():
     rng = np.random.default_rng(1)
-    lengths = [TASK.batch(2, rng).bits.shape[1] for _ in range(300)]
+    lengths = [TASK.batch(2, rng)[0].shape[1] for _ in range(300)]
     assert (min(lengths), max(lengths)) == (2, LONGEST)
     assert PLACES[0] == (1, LONGEST)
 

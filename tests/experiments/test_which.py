@@ -12,7 +12,7 @@ from minitransformer.checker import check_pullback
 from minitransformer.data.listops import FILL, listops
 from minitransformer.experiments import find, load, which, which_cost
 from minitransformer.experiments.record import Record
-from minitransformer.experiments.table import BOTH, FORWARDS, Measured, Row, Table, can, table
+from minitransformer.experiments.table import BOTH, FORWARDS, Row, Table, can, table
 from minitransformer.experiments.which import BAG, KEYS, PAIRS, TASKS, VALUES, AnswersPullback, Trial
 from minitransformer.functional import cross_entropy
 
@@ -93,7 +93,7 @@ def test_a_training_that_diverges_is_kept_as_such(monkeypatch):
 
 def row_of(name, times, *, scores=None, part="softmax"):
     """A row with these times of the yardstick, the same forwards and with the way back."""
-    cost = {n: Measured(np.array([t, t]), np.array([t, t]), np.array([1.0, 1.0])) for n, t in times.items()}
+    cost = {n: which_cost.Cost([t, t], [t, t], [1.0, 1.0]) for n, t in times.items()}
     return Row(name, which.attention_of(part, which.EXAMPLE), cost, "", scores or {})
 
 

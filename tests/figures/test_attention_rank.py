@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minitransformer import experiments
-from minitransformer.data.text import decode, python_docs
+from minitransformer.data.text import python_docs
 from minitransformer.experiments import attention_rank as experiment
 from minitransformer.figures import attention_rank
 from minitransformer.measurements.low_rank import held
@@ -33,9 +33,8 @@ def test_the_record_is_what_the_model_says():
     if docs.sha256 != kept["text"]["sha256"]:
         pytest.skip("another Python has another text")
     model, params, tokenizer = load_bert()
-    text = decode(np.concatenate([docs.train, docs.held_out]))
     first = replace(model, depth=1), params._replace(stack=params.stack._replace(blocks=params.stack.blocks[:1]))
-    Q, K, _, A = next(experiment.heads_of(*first, experiment.passages_of(text, tokenizer, 4, 512)[:1]))
+    Q, K, _, A = next(experiment.heads_of(*first, experiment.passages_of(docs, tokenizer, 4, 512)[:1]))
     np.testing.assert_allclose(held(A)[:, 127], kept["heads"][0][0], rtol=0, atol=2e-3)
     assert np.linalg.matrix_rank(Q @ K.mT).tolist() == [32] * 12
 

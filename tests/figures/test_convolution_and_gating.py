@@ -79,13 +79,13 @@ def test_what_is_learned_over_the_places_has_stripes():
 
 def test_heads_that_may_look_anywhere_do():
     data = heads_and_kernels.data()
-    for A in data.A.values():
+    for A in data.values():
         assert A.shape == (9, 8, 8)
         np.testing.assert_allclose(A.sum((1, 2)), 1, atol=4e-3)
-    assert (data.A["shifts"].max((1, 2)) > 0.99).all()
-    at = {tuple(np.argwhere(A == A.max())[0] - heads_and_kernels.MIDDLE) for A in data.A["shifts"]}
+    assert (data["shifts"].max((1, 2)) > 0.99).all()
+    at = {tuple(np.argwhere(A == A.max())[0] - heads_and_kernels.MIDDLE) for A in data["shifts"]}
     assert at == {(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)}
-    assert (data.A["places"].max((1, 2)) < 0.5).all()
+    assert (data["places"].max((1, 2)) < 0.5).all()
     heads_and_kernels.draw(data)
 
 

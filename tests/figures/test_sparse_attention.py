@@ -18,7 +18,7 @@ from minitransformer.figures import (
 
 def test_interaction_matrices():
     """Blocks on the diagonal, their lower triangles, bands, bands with gaps, columns."""
-    masks = interaction_matrices.data().masks
+    masks = interaction_matrices.data()
     n = len(masks["convolutional"])
     encoder, decoder, band, two, four, few = masks.values()
     np.testing.assert_array_equal(encoder, Local(6)(n, n, causal=False).mask)
@@ -52,7 +52,7 @@ def test_factorised_pictures():
 
 def test_global_tokens():
     """A random row has two pairs; global rows and columns are whole; ETC's stand outside of the square of the text."""
-    kinds = global_tokens.data().kinds
+    kinds = global_tokens.data()
     near, drawn, all_see = global_tokens.NEAR, global_tokens.DRAWN, global_tokens.GLOBAL
     assert ((kinds["random"] == drawn).sum(1) == 2).all()
     assert (kinds["global"][:2] == all_see).all()
