@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import FEW, must_be_for_heads, one_dtype
+from minitransformer.arrays import FEW, must_be_for_heads, one_dtype, scale_for
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
@@ -199,6 +199,6 @@ class Differential(Core):
         queries, d = np.zeros((*Q.shape[:-1], 2 * Q.shape[-1]), Q.dtype), Q.shape[-1]
         for s in (0, 1):
             queries[..., s::2, :, s * d : (s + 1) * d] = Q[..., s::2, :, :]
-        Y = attend_to_buffer(queries, state.K, state.V, state.length, scale=1 / math.sqrt(max(d, 1)))
+        Y = attend_to_buffer(queries, state.K, state.V, state.length, scale=scale_for(d))
         Y = Y[..., 0::2, :, :] - self._lambda(params) * Y[..., 1::2, :, :]
         return apart(left * rms_norm(Y, params.gain, eps=eps)[0]), state

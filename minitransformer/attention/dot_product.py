@@ -7,10 +7,9 @@
 Each stage is a function of `functional.py` with its own pullback, so that a later chapter can replace one and keep the others.
 """
 
-import math
 from typing import Any
 
-from minitransformer.arrays import FEW, must_be_for_heads, must_broadcast, one_dtype, unless_hidden
+from minitransformer.arrays import FEW, must_be_for_heads, must_broadcast, one_dtype, scale_for, unless_hidden
 from minitransformer.attention.masks import causal_mask
 from minitransformer.attention.sink import SinkPullback, softmax_with_sink
 from minitransformer.attention.soft_cap import soft_cap
@@ -144,7 +143,7 @@ def dot_product_attention(
     """
     refuse_what_does_not_fit(Q, K, V, bias, mask, sink)
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
-    scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    scale = Q.dtype.type(scale_for(Q.shape[-1], scale))
     if loops := loops_in("attention"):
         return loops.tiled_attention(Q, K, V, bias, sink, causal=causal, mask=mask, scale=scale, cap=cap)
     if causal:
@@ -170,7 +169,7 @@ def attend_to_buffer(
     cost     O(n m d) time. For a few queries the tiers of loops copy nothing, and do not read a key that the mask hides.
              Arguments are not checked: this is the inner loop of generation
     """
-    scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    scale = Q.dtype.type(scale_for(Q.shape[-1], scale))
     if (loops := loops_in("attention")) and Q.shape[-2] <= FEW:
         return loops.attend_to_buffer(Q, K, V, m, bias, mask, scale, sink, cap)
     K, V = K[..., :m, :], V[..., :m, :]

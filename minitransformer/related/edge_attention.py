@@ -7,12 +7,11 @@
 The last two exist twice: with a matrix of all pairs, the definition, and along the edges, where time and memory are O(E).
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, those_seen
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, scale_for, those_seen
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.attention.masks import causal_mask
@@ -319,5 +318,5 @@ def edge_attention(
     returns  Y and a pullback: dQ, dK, dV = pullback(dY)
     raises   as `additive_edge_attention`
     """
-    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
+    scale = scale_for(Q.shape[-1], scale)
     return _along(PRODUCT, Q, K, V, np.zeros(Q.shape[-3::2], Q.dtype), edges, mask, scale)

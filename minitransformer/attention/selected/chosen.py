@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis
+from minitransformer.arrays import as_one_axis, scale_for
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues, WithPast
@@ -260,7 +260,7 @@ def attend_to_chosen(
     if encoding is not None:
         Y, attention = attend(encoding, params, Q, K, V, causal=causal, mask=choice.pairs(Q.shape[:-2]), scale=scale)
         return Y, EncodedChosenPullback(attention, choice)
-    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else float(scale)
+    scale = float(scale_for(Q.shape[-1], scale))
     Y, L = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype), np.empty(Q.shape[:-1], Q.dtype)
     weights = np.zeros((*lists.shape[:-1], choice.slots) if weigh else (0, 0, 0), Q.dtype)
     pullback = ChosenPullback(Q, K, V, choice, scale, Y, L, weights)
