@@ -10,6 +10,7 @@ Each stage is a function of `functional.py` with its own pullback, so that a lat
 from typing import Any
 
 from minitransformer.arrays import FEW, must_be_for_heads, must_broadcast, one_dtype, scale_for, unless_hidden
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.masks import causal_mask
 from minitransformer.attention.sink import SinkPullback, softmax_with_sink
 from minitransformer.attention.soft_cap import soft_cap
@@ -35,16 +36,12 @@ from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class WeightsPullback(Pullback):
+class WeightsPullback(AroundAttention):
     """Through a softmax, which may have a sink, and then through a cap: dA to dS, or to (dS, dsink)."""
 
     normalise: SoftmaxPullback | SinkPullback
     cap: Pullback | None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights."""
-        return self.normalise.A
+    inside = "normalise"
 
     def __call__(self, dA: Array) -> Any:
         dS, *dsink = gradients_of_weights(self.normalise, dA)
@@ -67,7 +64,7 @@ def weights(S: Array, mask: Array | None, sink: Array | None, cap: float | None)
     return A, WeightsPullback(pullback, capped)
 
 
-class AttentionPullback(Pullback):
+class AttentionPullback(AroundAttention):
     """The chain rule through the stages, last stage first.
 
     What is used in several places gets the sum: keys and values shared by heads, the bias along its diagonals.
@@ -77,11 +74,7 @@ class AttentionPullback(Pullback):
     softmax: SoftmaxPullback | WeightsPullback
     aggregate: AggregatePullback
     shapes: tuple[tuple[int, ...], ...]  # of K, of V, and of the bias if there is one
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrix, (*batch, n, m)."""
-        return self.softmax.A
+    inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dA, dV = self.aggregate(dY)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitransformer.arrays import one_dtype, refuse_indivisible, uniform
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import Core
 from minitransformer.attention.output_gate import OutputGatePullback, output_gate
 from minitransformer.attention.projected import Projected, Projection
@@ -88,7 +89,7 @@ class Heads(Pullback):
         return dX, dW, db[0] if db else None, dgain
 
 
-class MultiHeadPullback(Pullback):
+class MultiHeadPullback(AroundAttention):
     """Backwards: combine, attend, project. X reaches the output through the queries, Z through keys and values.
 
     If X is part of Z, as in self-attention, it gets the sum of both.
@@ -107,11 +108,7 @@ class MultiHeadPullback(Pullback):
     before: int | None = None
     memory: bool = False
     gate: OutputGatePullback | None = None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices of the heads, (*batch, H, n, m)."""
-        return self.core.A
+    inside = "core"  # A is (*batch, H, n, m)
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dheads, dW_o, *db_o = self.o(dY)

@@ -24,6 +24,7 @@ from minitransformer.arrays import (
     scale_for,
     times,
 )
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.checks import frozen
@@ -36,7 +37,7 @@ from minitransformer.typing import Array, Bool, Float, Int, checked
 BLOCK = 16  # the smallest block of words that are computed together
 
 
-class LabelledPullback(Pullback):
+class LabelledPullback(AroundAttention):
     """T = Q Rᵀ + b has a number for each query and label, and S = s (Q Kᵀ + T at the labels): dT sums dS over equal labels.
 
     dQ = s (dS K + dT R),   dK = s dSᵀ Q,   dR = s dTᵀ Q,   db = s Σ dT
@@ -50,11 +51,7 @@ class LabelledPullback(Pullback):
     scale: float
     softmax: SoftmaxPullback
     aggregate: AggregatePullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices of both softmaxes."""
-        return self.softmax.A
+    inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dA, dV = self.aggregate(dY)
