@@ -74,7 +74,14 @@ def _finite(m: Array) -> Array:
 
 
 def gradients(
-    Q: Array, K: Array, V: Array, mask: Array | None, scale: float, L: Array, D: Array, dY: Array
+    Q: Array,
+    K: Array,
+    V: Array,
+    mask: Array | None,
+    scale: float,
+    L: Array,
+    D: Array,
+    dY: Array,
 ) -> tuple[Array, Array, Array]:
     """dQ, dK, dV of a block of pairs. What is asked of the others is in L and D.
 

@@ -36,7 +36,7 @@ class Window(Pattern):
         return Kept(self.global_tokens, self.radius * self.dilation + 1)
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """Whether j is near i, or one of the two is global."""
+        """Near, or one of the two is global."""
         near = np.abs(i - j) <= self.radius * self.dilation
         near &= (i - j) % self.dilation == 0
         return near | ((0 <= i) & (i < self.global_tokens)) | (j < self.global_tokens)
