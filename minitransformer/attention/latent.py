@@ -11,13 +11,12 @@ expanded form is for many queries. A turn between Q_h and K_h would depend on i 
 queries' side: so what says where a token stands is apart, in Q_R and K_R.
 """
 
-import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype, refuse_indivisible, scale_for, uniform
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, refuse_indivisible, scale_for, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
@@ -72,7 +71,7 @@ class AbsorbedPullback(AroundAttention):
 
 def _over_samples(dW: Array) -> Array:
     """The sum over the samples, with the heads side by side: (*batch, H, r, d) to (r, H·d)."""
-    return merge_heads(dW.reshape(math.prod(dW.shape[:-3]), *dW.shape[-3:]).sum(0))
+    return merge_heads(as_one_axis(dW, 0, -3).sum(0))
 
 
 @checked

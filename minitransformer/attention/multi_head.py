@@ -10,12 +10,11 @@ The H small projections are the columns of one large one. With Z = X it is self-
 (the encoder's output) it is cross-attention. What "Attention" is, is the core's affair (core.py).
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype, refuse_indivisible, uniform
+from minitransformer.arrays import one_dtype, refuse_indivisible, scale_for, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import Core
 from minitransformer.attention.output_gate import OutputGatePullback, output_gate
@@ -272,9 +271,9 @@ class MultiHeadAttention(Projected):
         W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(keys), zeros(keys))
         W_v, W_o = weights(values), weights(D, self.heads * d)
         params = MultiHeadParams(W_q, W_k, W_v, W_o, b_q, b_k, zeros(values), zeros(D))
-        if self.core.scale is not None and self.core.scale > 1 / math.sqrt(d):
+        if self.core.scale is not None and self.core.scale > scale_for(d):
             # scores that are not divided by √d: W_q starts as much smaller
-            params = params._replace(W_q=W_q * dtype(1 / math.sqrt(d) / self.core.scale))
+            params = params._replace(W_q=W_q * dtype(scale_for(d) / self.core.scale))
         streams = {
             name: ProjectionParams(weights(self.heads * w), zeros(self.heads * w))
             for name, w in self._streams(self.core).items()
