@@ -1,4 +1,4 @@
-"""Helpers of definitions and compiled loops: checks of dtype and shape, first weights, 1 / D where D may be 0, no hidden NaNs."""
+"""Helpers of definitions and compiled loops: dtypes, shapes, first weights, scales, 1 / D where D may be 0, no hidden NaNs."""
 
 import math
 from collections.abc import Callable
@@ -53,6 +53,14 @@ def heads(X: Array) -> Array:
 def uniform(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> Array:
     """A matrix (or a stack of them) with entries of variance 1 / rows: it keeps the variance of what it multiplies."""
     return rng.uniform(-1, 1, shape).astype(dtype) * dtype(math.sqrt(3 / shape[-2]))
+
+
+def scale_for(d: int, given: float | None = None) -> float:
+    """What scores ⟨q, k⟩ of vectors of width d are multiplied by: the scale that is given, or 1/√d (1, if d is 0).
+
+    A sum of d products of variance 1 has variance d; divided by √d, variance 1.
+    """
+    return 1 / math.sqrt(max(d, 1)) if given is None else given
 
 
 def orders(rng: np.random.Generator, size: int, n: int) -> Array:

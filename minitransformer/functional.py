@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype, times, unless_hidden
+from minitransformer.arrays import must_broadcast, one_dtype, scale_for, times, unless_hidden
 from minitransformer.backend import current
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import Fraction, NonNegativeNumber
@@ -90,7 +90,7 @@ def scores(Q: Float[Array, "*batch n d"], K: Float[Array, "*batch m d"], *, scal
     cost     O(n m d)
     """
     one_dtype(Q=Q, K=K)
-    s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    s = Q.dtype.type(scale_for(Q.shape[-1], scale))
     return (s * Q) @ K.mT, ScoresPullback(Q, K, s)
 
 

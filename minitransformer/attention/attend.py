@@ -61,7 +61,7 @@ class OffsetBiasPullback(AroundAttention):
         return self.bias(dbias), dQ, dK, dV, *dmore, *dsink
 
 
-class FormedPullback(Pullback):
+class FormedPullback(AroundAttention):
     """The chain rule through the stages, last stage first. An encoding that acts on scores and on values gets the sum."""
 
     scores: Pullback
@@ -69,11 +69,7 @@ class FormedPullback(Pullback):
     aggregate: Pullback
     shapes: tuple[tuple[int, ...], ...]  # of K and V: heads may share them; and of the bias of the core if there is one
     matrix: bool = False
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices, (*batch, H, n, m)."""
-        return self.softmax.A
+    inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dvalues, dA, dV = self.aggregate(dY)

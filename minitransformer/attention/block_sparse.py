@@ -7,13 +7,13 @@ With n queries and m keys, i and j are positions, and the queries are the last n
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import scale_for
 from minitransformer.attention.dot_product import dot_product_attention, refuse_what_does_not_fit
 from minitransformer.functional import loops_in
 from minitransformer.pullback import Pullback
@@ -226,7 +226,7 @@ def block_sparse_attention(
         raise ValueError(f"pattern: lists for {len(pattern.starts)} heads do not fit queries of shape {Q.shape}")
     refuse_what_does_not_fit(Q, K, V, bias, mask, sink)
     if loops := loops_in("attention"):
-        scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+        scale = Q.dtype.type(scale_for(Q.shape[-1], scale))
         options = {"causal": causal, "mask": mask, "scale": scale, "cap": cap}
         return loops.tiled_attention(Q, K, V, bias, sink, **options, pattern=pattern)
     mask = pattern.mask if mask is None else pattern.mask & mask

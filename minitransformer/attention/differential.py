@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import FEW, must_be_for_heads, one_dtype
+from minitransformer.arrays import FEW, must_be_for_heads, one_dtype, scale_for
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
@@ -98,18 +99,14 @@ class DifferentialParams(NamedTuple):
     gain: Array
 
 
-class DifferentialPullback(Pullback):
+class DifferentialPullback(AroundAttention):
     """With s = e^{⟨a, c⟩}:  ds = ±dλ,  da = s c dλ,  dc = s a dλ; then the norm and the difference, last stage first."""
 
     params: DifferentialParams
     difference: DifferencePullback
     norm: Pullback
     left: float
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """A_1 − λ A_2 of each pair, (*batch, H/2, n, m)."""
-        return self.difference.A
+    inside = "difference"  # A is (*batch, H/2, n, m)
 
     def __call__(self, dZ: Array) -> tuple[DifferentialParams, Array, Array, Array]:
         a_1, c_1, a_2, c_2, _ = self.params
@@ -199,6 +196,6 @@ class Differential(Core):
         queries, d = np.zeros((*Q.shape[:-1], 2 * Q.shape[-1]), Q.dtype), Q.shape[-1]
         for s in (0, 1):
             queries[..., s::2, :, s * d : (s + 1) * d] = Q[..., s::2, :, :]
-        Y = attend_to_buffer(queries, state.K, state.V, state.length, scale=1 / math.sqrt(max(d, 1)))
+        Y = attend_to_buffer(queries, state.K, state.V, state.length, scale=scale_for(d))
         Y = Y[..., 0::2, :, :] - self._lambda(params) * Y[..., 1::2, :, :]
         return apart(left * rms_norm(Y, params.gain, eps=eps)[0]), state

@@ -7,10 +7,10 @@
 Each stage is a function of `functional.py` with its own pullback, so that a later chapter can replace one and keep the others.
 """
 
-import math
 from typing import Any
 
-from minitransformer.arrays import FEW, must_be_for_heads, must_broadcast, one_dtype, unless_hidden
+from minitransformer.arrays import FEW, must_be_for_heads, must_broadcast, one_dtype, scale_for, unless_hidden
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.masks import causal_mask
 from minitransformer.attention.sink import SinkPullback, softmax_with_sink
 from minitransformer.attention.soft_cap import soft_cap
@@ -36,16 +36,12 @@ from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array, Bool, Float, checked
 
 
-class WeightsPullback(Pullback):
+class WeightsPullback(AroundAttention):
     """Through a softmax, which may have a sink, and then through a cap: dA to dS, or to (dS, dsink)."""
 
     normalise: SoftmaxPullback | SinkPullback
     cap: Pullback | None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The weights."""
-        return self.normalise.A
+    inside = "normalise"
 
     def __call__(self, dA: Array) -> Any:
         dS, *dsink = gradients_of_weights(self.normalise, dA)
@@ -68,7 +64,7 @@ def weights(S: Array, mask: Array | None, sink: Array | None, cap: float | None)
     return A, WeightsPullback(pullback, capped)
 
 
-class AttentionPullback(Pullback):
+class AttentionPullback(AroundAttention):
     """The chain rule through the stages, last stage first.
 
     What is used in several places gets the sum: keys and values shared by heads, the bias along its diagonals.
@@ -78,11 +74,7 @@ class AttentionPullback(Pullback):
     softmax: SoftmaxPullback | WeightsPullback
     aggregate: AggregatePullback
     shapes: tuple[tuple[int, ...], ...]  # of K, of V, and of the bias if there is one
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrix, (*batch, n, m)."""
-        return self.softmax.A
+    inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dA, dV = self.aggregate(dY)
@@ -144,7 +136,7 @@ def dot_product_attention(
     """
     refuse_what_does_not_fit(Q, K, V, bias, mask, sink)
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
-    scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    scale = Q.dtype.type(scale_for(Q.shape[-1], scale))
     if loops := loops_in("attention"):
         return loops.tiled_attention(Q, K, V, bias, sink, causal=causal, mask=mask, scale=scale, cap=cap)
     if causal:
@@ -170,7 +162,7 @@ def attend_to_buffer(
     cost     O(n m d) time. For a few queries the tiers of loops copy nothing, and do not read a key that the mask hides.
              Arguments are not checked: this is the inner loop of generation
     """
-    scale = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    scale = Q.dtype.type(scale_for(Q.shape[-1], scale))
     if (loops := loops_in("attention")) and Q.shape[-2] <= FEW:
         return loops.attend_to_buffer(Q, K, V, m, bias, mask, scale, sink, cap)
     K, V = K[..., :m, :], V[..., :m, :]

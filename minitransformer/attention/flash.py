@@ -14,12 +14,11 @@ A sink (sink.py) is one finding more, (b, 1, 0), and it has to be joined once: e
 as often as there are parts.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype, times, unless_hidden
+from minitransformer.arrays import must_be_for_heads, must_broadcast, one_dtype, scale_for, times, unless_hidden
 from minitransformer.attention.masks import causal_mask
 from minitransformer.attention.soft_cap import soft_cap
 from minitransformer.gather_scatter import unbroadcast
@@ -168,7 +167,7 @@ def flash_attention(
         must_broadcast(mask, (*Q.shape[:-1], m))
     if causal:
         mask = causal_mask(n, m) if mask is None else mask & causal_mask(n, m)
-    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
+    scale = scale_for(Q.shape[-1], scale)
     found = nothing_found(Q, V, sink)
     for keys, part in blocks(m, block, mask):
         found = join(found, find(Q, K[..., keys, :], V[..., keys, :], part, scale))

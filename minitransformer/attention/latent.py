@@ -11,13 +11,12 @@ expanded form is for many queries. A turn between Q_h and K_h would depend on i 
 queries' side: so what says where a token stands is apart, in Q_R and K_R.
 """
 
-import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_broadcast, one_dtype, refuse_indivisible, uniform
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, refuse_indivisible, scale_for, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.dot_product import attend_to_buffer, dot_product_attention
@@ -72,7 +71,7 @@ class AbsorbedPullback(AroundAttention):
 
 def _over_samples(dW: Array) -> Array:
     """The sum over the samples, with the heads side by side: (*batch, H, r, d) to (r, H·d)."""
-    return merge_heads(dW.reshape(math.prod(dW.shape[:-3]), *dW.shape[-3:]).sum(0))
+    return merge_heads(as_one_axis(dW, 0, -3).sum(0))
 
 
 @checked
@@ -110,7 +109,7 @@ def latent_attention(
         raise ValueError(f"W_uk, W_uv: {columns}, for {H} heads of width {d}, should be {H * d} and a multiple of {H}")
     if mask is not None:
         must_broadcast(mask, (*Q.shape[:-1], m))
-    scale = 1 / math.sqrt(max(d + Q_R.shape[-1], 1))
+    scale = scale_for(d + Q_R.shape[-1])
     if absorbed:
         W_k, W_v = split_heads(W_uk, H), split_heads(W_uv, H)
         queries, keys = np.concatenate([Q @ W_k.mT, Q_R], -1), np.concatenate([C, K_R], -1)[..., None, :, :]
@@ -312,7 +311,7 @@ class Latent(Projected):
 
     def _one(self, params: LatentParams, Q: Array, Q_R: Array, state: KeysValues) -> Array:
         """The absorbed form for one new token: its H heads share the rows [C | K_R], of which only C is a value."""
-        r, scale = self._rank, 1 / math.sqrt(Q.shape[-1] + Q_R.shape[-1])
+        r, scale = self._rank, scale_for(Q.shape[-1] + Q_R.shape[-1])
         W_uk, W_uv = (W.reshape(r, self.heads, -1).swapaxes(0, 1) for W in (params.W_uk, params.W_uv))
         rows = state.K[..., None, :, :]
         U = attend_to_buffer(np.concatenate([Q @ W_uk.mT, Q_R], -1), rows, rows, state.length, scale=scale)

@@ -10,12 +10,12 @@ The H small projections are the columns of one large one. With Z = X it is self-
 (the encoder's output) it is cross-attention. What "Attention" is, is the core's affair (core.py).
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype, refuse_indivisible, uniform
+from minitransformer.arrays import one_dtype, refuse_indivisible, scale_for, uniform
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import Core
 from minitransformer.attention.output_gate import OutputGatePullback, output_gate
 from minitransformer.attention.projected import Projected, Projection
@@ -88,7 +88,7 @@ class Heads(Pullback):
         return dX, dW, db[0] if db else None, dgain
 
 
-class MultiHeadPullback(Pullback):
+class MultiHeadPullback(AroundAttention):
     """Backwards: combine, attend, project. X reaches the output through the queries, Z through keys and values.
 
     If X is part of Z, as in self-attention, it gets the sum of both.
@@ -107,11 +107,7 @@ class MultiHeadPullback(Pullback):
     before: int | None = None
     memory: bool = False
     gate: OutputGatePullback | None = None
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices of the heads, (*batch, H, n, m)."""
-        return self.core.A
+    inside = "core"  # A is (*batch, H, n, m)
 
     def __call__(self, dY: Array) -> tuple[Any, ...]:
         dheads, dW_o, *db_o = self.o(dY)
@@ -275,9 +271,9 @@ class MultiHeadAttention(Projected):
         W_k, b_k = (None, None) if self.core.queries_are_keys else (weights(keys), zeros(keys))
         W_v, W_o = weights(values), weights(D, self.heads * d)
         params = MultiHeadParams(W_q, W_k, W_v, W_o, b_q, b_k, zeros(values), zeros(D))
-        if self.core.scale is not None and self.core.scale > 1 / math.sqrt(d):
+        if self.core.scale is not None and self.core.scale > scale_for(d):
             # scores that are not divided by √d: W_q starts as much smaller
-            params = params._replace(W_q=W_q * dtype(1 / math.sqrt(d) / self.core.scale))
+            params = params._replace(W_q=W_q * dtype(scale_for(d) / self.core.scale))
         streams = {
             name: ProjectionParams(weights(self.heads * w), zeros(self.heads * w))
             for name, w in self._streams(self.core).items()

@@ -12,7 +12,6 @@ worker owns:
     zigzag        stretches r and 2W − 1 − r, of n/2W      all workers have the same work in every step
 """
 
-import math
 import multiprocessing
 from collections.abc import Callable, Generator, Sequence
 from multiprocessing.connection import wait
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype, row_of_integers
+from minitransformer.arrays import one_dtype, row_of_integers, scale_for
 from minitransformer.attention.flash import find, finish, gradients, join, nothing_found
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import NonNegative
@@ -232,7 +231,7 @@ def ring_attention(
     n, W = Q.shape[-2], len(owners)
     if W == 0 or not np.array_equal(np.sort(np.concatenate(owners)), np.arange(n)):
         raise ValueError(f"owners: {W} workers should have the positions 0 … {n - 1}, each once")
-    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
+    scale = scale_for(Q.shape[-1], scale)
     run = in_processes if processes else in_turns
     results = run(_forward, [(own, *_rows(own, Q, K, V), W, causal, scale) for own in owners])
     Y = _together(owners, [Y for Y, _ in results])

@@ -67,5 +67,5 @@ class LearnedSink:
     heads: int
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> Tree:
-        """b = 0."""
+        """Zeros: at first each b is the score of one key more that is zero."""
         return np.zeros(self.heads, dtype)

@@ -13,16 +13,9 @@ from minitransformer.typing import Array
 
 
 def mixer_of(
-    attention: Any,
-    encoding: Encoding | None,
-    *,
-    width: int,
-    heads: int,
-    groups: int | None,
-    longest: int,
-    bias: bool = True,
-    head_width: int | None = None,
-) -> Mixer:
+    attention: Any, encoding: Encoding | None, *, width: int, heads: int, groups: int | None, longest: int,
+    bias: bool = True, head_width: int | None = None,
+) -> Mixer:  # fmt: skip
     """Attention of this name or form, with an encoding of positions that acts inside it.
 
     head_width   d; D/H if None

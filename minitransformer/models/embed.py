@@ -47,16 +47,9 @@ class EmbeddedPullback(Pullback):
 
 
 def embed(
-    E: Array,
-    positions: Positions,
-    params: Tree,
-    tokens: Array,
-    *,
-    rate: float = 0.0,
-    rng: np.random.Generator | None = None,
-    first: int = 0,
-    scaled: bool = True,
-) -> tuple[Array, EmbeddedPullback]:
+    E: Array, positions: Positions, params: Tree, tokens: Array, *, rate: float = 0.0,
+    rng: np.random.Generator | None = None, first: int = 0, scaled: bool = True,
+) -> tuple[Array, EmbeddedPullback]:  # fmt: skip
     """√D · E[tokens] + Π, or E[tokens] + Π if not scaled. Entries of E begin at size 1/√D: √D makes them as large as sinusoids.
 
     positions, params   the layer that adds Π, and its parameters

@@ -60,7 +60,7 @@ class GatedFeedForward:
 
     @property
     def gate(self) -> Gate:
-        """The name of f."""
+        """The name of f, as `glu` takes it."""
         return GATES[self.kind]
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GatedFeedForwardParams:

@@ -23,7 +23,7 @@ class NormParams(NamedTuple):
 
 
 class NormPullback(Pullback):
-    """dY to (dparams, dX)."""
+    """Back through the norm: dY to (dparams, dX)."""
 
     norm: Pullback
 
@@ -44,7 +44,7 @@ class Norm:
     eps: NonNegativeNumber = 1e-5
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NormParams:
-        """Gain one, bias zero."""
+        """The gain is one, and the bias zero."""
         ones = np.ones(self.width, dtype)
         return NormParams(ones) if self.kind == "rms" else NormParams(ones, np.zeros(self.width, dtype))
 

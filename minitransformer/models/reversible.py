@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.checks import frozen
-from minitransformer.models.block import Block, BlockParams
+from minitransformer.models.block import BlockParams
 from minitransformer.models.stack import Stack, StackParams, untie
 from minitransformer.pullback import Pullback, Tree, added_losses, with_added
 from minitransformer.typing import Array, Bool, Float, checked
@@ -108,20 +108,17 @@ class ReversibleStack(Stack):
 
     def halves(
         self, params: StackParams, causal: bool, mask: Array | None, seed: int | None
-    ) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:
+    ) -> list[tuple[Half, Half]]:
         """F and G of each block; both draw from a generator of their own, the same one at every call."""
-        blocks: list[tuple[Block, BlockParams]] = list(zip(self.blocks, self._tied(params), strict=True))
 
-        def half(function: Callable[..., Any], own: BlockParams, number: int, X: Array) -> tuple[Array, Pullback]:
-            return function(own, X, rng=None if seed is None else np.random.default_rng([seed, number]))
+        def half(function: Callable[..., Any], own: BlockParams, number: int) -> Half:
+            return lambda X: function(own, X, rng=None if seed is None else np.random.default_rng([seed, number]))
 
-        return [
-            (
-                partial(half, partial(block.mix, causal=causal, mask=mask), own, 2 * k),
-                partial(half, block.change, own, 2 * k + 1),
-            )
-            for k, (block, own) in enumerate(blocks)
-        ]
+        found = []
+        for k, (block, own) in enumerate(zip(self.blocks, self._tied(params), strict=True)):
+            mix = partial(block.mix, causal=causal, mask=mask)
+            found.append((half(mix, own, 2 * k), half(block.change, own, 2 * k + 1)))
+        return found
 
     @checked
     def __call__(  # type: ignore[override]

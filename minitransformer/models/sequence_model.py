@@ -161,7 +161,7 @@ class SequenceModel(Model):
 
     @property
     def answers(self) -> int:
-        """Numbers at each token."""
+        """How many numbers the model says at each token."""
         if isinstance(self.outputs, str):
             return self.width if self.outputs == "none" else self.vocabulary
         return self.outputs

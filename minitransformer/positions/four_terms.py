@@ -16,12 +16,11 @@ r_{j−i} for the offset in the place of π_i and π_j. This file is the definit
     (11)  T5                    cc, pp            relative: position–position is then one number for each offset
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype
+from minitransformer.arrays import one_dtype, scale_for
 from minitransformer.positions.shaw import by_clipped_offset, sum_by_clipped_offset, sum_over_rows
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array, Float, checked
@@ -157,7 +156,7 @@ def four_terms(
         raise TypeError(f"P: {p} rows, but {n} {'relative ' * relative}positions have {rows}")
     if E != D and (U_q is None or U_k is None):
         raise TypeError(f"P: rows of width {E} need matrices U_q and U_k of their own, W_q and W_k are for width {D}")
-    scale = X.dtype.type(1 / math.sqrt(max(d, 1)) if scale is None else scale)
+    scale = X.dtype.type(scale_for(d, scale))
     P_q, P_k = P @ (W_q if U_q is None else U_q), P @ (W_k if U_k is None else U_k)
     wanted = tuple(term for term in TERMS if term in terms)
     pullback = FourTermsPullback(X, P, W_q, W_k, U_q, U_k, X @ W_q, X @ W_k, P_q, P_k, wanted, relative, scale)

@@ -9,11 +9,11 @@ Offsets are clipped to −k … k. A factor is no penalty: a small one pulls a n
 content had ruled out comes back. At a = 1, where M1 to M3 begin, and at a = 0 in M4, this is attention without positions.
 """
 
-import math
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from minitransformer.arrays import scale_for
 from minitransformer.checks import frozen
 from minitransformer.functional import ScoresPullback, scores
 from minitransformer.gather_scatter import by_offset, sum_by_index, sum_by_offset
@@ -186,7 +186,7 @@ class Multiplicative(ScoreEncoding):
     def scores(self, params: MultiplicativeParams, Q: Array, K: Array) -> tuple[Array, MultiplicativeScoresPullback]:
         """S (*batch, H, n, m) of this kind. Pullback: dS to (dparams, dQ, dK)."""
         heads_are(self.d, params.a, Q=Q, K=K)
-        scale = Q.dtype.type(1 / math.sqrt(self.d) if self.scale is None else self.scale)
+        scale = Q.dtype.type(scale_for(self.d, self.scale))
         pullback: Pullback
         if self.kind in ("M1", "M2"):
             S, pullback = scaled_scores(params.a, Q, K, signed=self.kind == "M2", scale=scale)

@@ -28,5 +28,5 @@ class NoPositions:
 
     @checked
     def __call__(self, params: NoParams, X: Float[Array, "*batch n {self.width}"], *, first: Integer = 0):
-        """Y = X."""
+        """The rows stay as they are: Y = X."""
         return X, UnchangedPullback()

@@ -66,7 +66,7 @@ class CapsuleClassifierParams(NamedTuple):
 
 
 class CapsuleClassifierPullback(Pullback):
-    """Classes, squash, linear, pieces."""
+    """Back through the capsules of the classes, squash, the linear map, and the cut into pieces."""
 
     pieces: PiecesPullback
     linear: LinearPullback

@@ -174,7 +174,7 @@ class CapsulesParams(NamedTuple):
 
 
 class CapsulesPullback(Pullback):
-    """Routing, then votes."""
+    """Back through the routing, then through the votes."""
 
     votes: VotesPullback
     routing: RoutingPullback

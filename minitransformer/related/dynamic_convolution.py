@@ -75,7 +75,7 @@ class FusedPullback(Pullback):
 
     @property
     def weights(self) -> Array:
-        """What the softmax gave."""
+        """a, as the softmax in the loop has made it."""
         return self.convolve.A
 
     def __call__(self, dY: Array) -> tuple[Array, Array]:

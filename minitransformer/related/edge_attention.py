@@ -7,13 +7,13 @@
 The last two exist twice: with a matrix of all pairs, the definition, and along the edges, where time and memory are O(E).
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, those_seen
+from minitransformer.arrays import as_one_axis, must_broadcast, one_dtype, scale_for, those_seen
 from minitransformer.attention.around import AroundAttention
+from minitransformer.attention.core import where_it_is, where_seen
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.attention.masks import causal_mask
 from minitransformer.functional import SoftmaxPullback, loops_in, softmax
@@ -167,7 +167,7 @@ class _Sample(NamedTuple):
         """q_i + k_j, or q_i ⊙ k_j, of each edge: (E, H, r); zeros where nothing is seen."""
         q, k = self.Q[self.edges.destinations], self.K[self.edges.sources]
         P = q + k if self.kind == ADDITIVE else q * k
-        return P if self.seen is None else np.where(self.seen, P, P.dtype.type(0))
+        return where_seen(self.seen, P)
 
     def forward(self) -> tuple[Array, Array]:
         """Weights (E, H) and Y (n, H, d)."""
@@ -175,7 +175,7 @@ class _Sample(NamedTuple):
         S = ((self.a * leaky_relu(P)) if self.kind == ADDITIVE else P).sum(-1)
         V = self.V[self.edges.sources]
         if self.seen is not None:
-            S, V = np.where(self.seen[..., 0], S, -np.inf).astype(S.dtype), np.where(self.seen, V, V.dtype.type(0))
+            S, V = np.where(self.seen[..., 0], S, -np.inf).astype(S.dtype), where_seen(self.seen, V)
         top, some = np.zeros((len(starts) - 1, S.shape[1]), S.dtype), np.flatnonzero(np.diff(starts))
         if some.size:
             top[some] = np.maximum.reduceat(S, starts[some].astype(np.intp, copy=False), axis=0)
@@ -187,18 +187,14 @@ class _Sample(NamedTuple):
     def backward(self, A: Array, dY: Array) -> tuple[Array, Array, Array, Array]:
         """dQ, dK, dV and da."""
         edges, dy = self.edges, dY[self.edges.destinations]
-        dA = (dy * self.V[edges.sources]).sum(-1)
-        if self.seen is not None:
-            dA = np.where(self.seen[..., 0], dA, dA.dtype.type(0))
+        dA = where_it_is(self.seen, (dy * self.V[edges.sources]).sum(-1))
         dS = (A * (dA - segment_sums(A * dA, edges.row_starts)[edges.destinations]))[..., None]
         if self.kind == ADDITIVE:
             P = self.pairs()
             U = dS * leaky_relu_slope(P)
             to_q, to_k, da = self.a * U, self.a * U, (U * P).sum(0)
         else:
-            q, k = self.Q[edges.destinations], self.K[edges.sources]
-            if self.seen is not None:
-                q, k = (np.where(self.seen, X, X.dtype.type(0)) for X in (q, k))
+            q, k = (where_seen(self.seen, X) for X in (self.Q[edges.destinations], self.K[edges.sources]))
             to_q, to_k, da = dS * k, dS * q, np.zeros_like(self.a)
         dK, dV = (segment_sums(X[edges.by_source], edges.column_starts) for X in (to_k, A[..., None] * dy))
         return segment_sums(to_q, edges.row_starts), dK, dV, da
@@ -319,5 +315,5 @@ def edge_attention(
     returns  Y and a pullback: dQ, dK, dV = pullback(dY)
     raises   as `additive_edge_attention`
     """
-    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
+    scale = scale_for(Q.shape[-1], scale)
     return _along(PRODUCT, Q, K, V, np.zeros(Q.shape[-3::2], Q.dtype), edges, mask, scale)

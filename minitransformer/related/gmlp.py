@@ -200,7 +200,7 @@ class GMLP(Projected):
         return Y, GMLPPullback(self.longest, *back, gate, v)  # type: ignore[call-arg]
 
     def projections(self, params: GMLPParams) -> list[Projection]:
-        """Both halves, in rows."""
+        """The two maps that lead to the halves, without heads."""
         return [Projection(W, b, None, self._hidden) for W, b in ((params.U_1, params.b_1), (params.U_2, params.b_2))]
 
     def _output(self, params: GMLPParams) -> tuple[Array, Array | None]:

@@ -88,7 +88,7 @@ def _sorted(pairs: Array, nodes: int) -> Edges:
 
 
 def _for_good(X: Any) -> Array:
-    """A read-only copy."""
+    """A copy as int64 that can't be written to."""
     X = np.array(X, np.int64)
     X.flags.writeable = False
     return X

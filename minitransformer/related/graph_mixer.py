@@ -156,7 +156,7 @@ class GraphMean(AmongTokens):
         return Y[..., 0, :, :] + params.b, GraphMeanPullback(back, attention)
 
     def projections(self, params: GraphConvolutionParams) -> list[Projection]:
-        """V, as one head."""
+        """The only projection makes V, as one head."""
         return [Projection(params.W, None, 1, self.width)]
 
     def _go_on(self, params: GraphConvolutionParams, arrays: list[Array], state: Any) -> tuple[Array, KeysValues]:

@@ -220,7 +220,7 @@ class UnrolledGRU(GRU):
         X: Float[Array, "*batch n {self.inputs}"],
         h_0: Float[Array, "*batch {self.width}"] | None = None,
     ) -> tuple[Float[Array, "*batch n {self.width}"], UnrolledGRUPullback]:
-        """As for the GRU."""
+        """All states, and a pullback, as the GRU gives them."""
         p = params
         XW_c, input_c = linear(X, p.W_c, p.b_c)
         XW_u, input_u = linear(X, p.W_u, p.b_u)

@@ -134,7 +134,7 @@ class HopfieldPooling:
 
     @property
     def association(self) -> HopfieldAssociation:
-        """What the states do."""
+        """How the learned states look among the tokens."""
         return HopfieldAssociation(self.width, self.heads, self.hopfield)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> PoolingParams:
@@ -188,7 +188,7 @@ class HopfieldLookup:
 
     @property
     def association(self) -> HopfieldAssociation:
-        """What the tokens do."""
+        """How the tokens look among the learned patterns."""
         return HopfieldAssociation(self.width, self.heads, self.hopfield)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> LookupParams:

@@ -19,12 +19,11 @@ Kullback–Leibler divergences, and by Pinsker's inequality
 The right side needs no weight: every update is one call of dot-product attention, and no matrix is kept in any tier of loops.
 """
 
-import math
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import FEW, must_broadcast, one_dtype, times
+from minitransformer.arrays import FEW, must_broadcast, one_dtype, scale_for, times
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, NothingLearnedPullback
@@ -210,7 +209,7 @@ def hopfield_attention(
 
 def _until_settled(attend: Any, Q: Array, K: Array, beta: Any, steps: int, tolerance: float, gradient: Gradient) -> Any:
     """The updates and states that the gradient needs; how often each query is compared with the keys, and whether it moves on."""
-    sharp = np.asarray(1 / math.sqrt(max(Q.shape[-1], 1)) if beta is None else beta, Q.dtype)
+    sharp = np.asarray(scale_for(Q.shape[-1]) if beta is None else beta, Q.dtype)
     taken, moves = np.ones(Q.shape[:-1], np.int64), np.ones(Q.shape[:-1], bool)
     updates: list[Update] = []
     states, before = [Q], None
@@ -279,7 +278,7 @@ def hopfield_energy(
     one_dtype(xi=xi, K=K)
     _refuse_other_beta(beta, xi, "xi")
     n, m, d = xi.shape[-2], K.shape[-2], xi.shape[-1]
-    sharp = np.asarray(1 / math.sqrt(max(d, 1)) if beta is None else beta, xi.dtype)[..., None]
+    sharp = np.asarray(scale_for(d) if beta is None else beta, xi.dtype)[..., None]
     sees = np.ones((n, m), bool) if mask is None else must_broadcast(mask, (*xi.shape[:-1], m))
     sees = np.broadcast_to(sees, (*xi.shape[:-1], m))
     with np.errstate(invalid="ignore"):
@@ -364,7 +363,7 @@ class Hopfield(Core):
         """O(T m d) for one new token. The keys and values of the past are read where they are."""
         past = KeysValues.of(K, V) if state is None else state.extended(K, V)
         if (loops := loops_in("attention")) and Q.shape[-2] <= FEW:
-            scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if self.beta is None else self.beta
+            scale = scale_for(Q.shape[-1], self.beta)
             return loops.retrieve_from_buffer(Q, past.K, past.V, past.length, scale, self.steps, self.tolerance), past
 
         def attend(xi: Array, values: Array) -> tuple[Array, None]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import FEW, refuse_more_queries, uniform
+from minitransformer.arrays import FEW, refuse_more_queries, scale_for, uniform
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core
@@ -229,7 +229,7 @@ def mixed(logits: Logits, Q: Array, K: Array, w: tuple[Array, Array]) -> tuple[L
     if not isinstance(logits, Products):
         C, content = scores(Q, K)
         return w[0] * C + w[1] * logits, MixedPullback(content, logits, w)
-    scale, batch = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1))), Q.shape[:-2]
+    scale, batch = Q.dtype.type(scale_for(Q.shape[-1])), Q.shape[:-2]
     queries, keys = (np.broadcast_to(X, (*batch, *X.shape[-2:])) for X in logits)
     rows = Products(np.concatenate([w[0] * scale * Q, w[1] * queries], -1), np.concatenate([K, keys], -1))
     shapes = logits.queries.shape, logits.keys.shape

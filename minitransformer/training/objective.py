@@ -79,7 +79,7 @@ class DrawnTask:
     def loss(
         self, model: Any, params: Tree, batch: Any, rng: np.random.Generator | None = None
     ) -> tuple[Any, LossPullback]:
-        """Mean of −log P(target)."""
+        """Mean of −log P(target) in the last rows, and its pullback."""
         tokens, targets, *_ = batch
         return last_rows_loss(model, params, tokens, targets, rng)
 
@@ -140,7 +140,7 @@ class NextByte:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Kind, name and hash."""
+        """The kind of the task, and the name and hash of the text."""
         return {"task": "text", "name": self.text.name, "sha256": self.text.sha256}
 
     @property

@@ -40,7 +40,7 @@ class AdamW:
     weight_decay: NonNegativeNumber = 0.01
 
     def init(self, params: Tree) -> AdamWState:
-        """No gradient seen yet."""
+        """The state before the first update: both means are zero."""
         return AdamWState(0, tree_map(np.zeros_like, params), tree_map(np.zeros_like, params))
 
     def update(self, params: Tree, grads: Tree, state: AdamWState, rate: float) -> tuple[Tree, AdamWState]:

@@ -8,13 +8,12 @@ To continue one text in several ways, only the table is copied. A page that is f
 half full is copied by the second of two who want to go on in it.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries
+from minitransformer.arrays import must_be_for_heads, one_dtype, refuse_more_queries, scale_for
 from minitransformer.attention.cache.keys_values import claim, must_follow, writeable
 from minitransformer.attention.flash import find, finish, join, nothing_found
 from minitransformer.gather_scatter import for_each_head
@@ -135,7 +134,7 @@ def paged_attention(
     refuse_more_queries(n, state.length)
     if (*Q.shape[:-3], Q.shape[-1]) != (*K.shape[:-3], K.shape[-1]) or not K.shape[-3] or Q.shape[-3] % K.shape[-3]:
         raise ValueError(f"Q: shape {Q.shape} does not fit keys of {K.shape}")
-    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale
+    scale = scale_for(Q.shape[-1], scale)
     i = state.length - n + np.arange(n)
     parts, found = list(state.parts()), nothing_found(Q, state.pages[0].V, sink)
     order = list(range(len(parts)) if order is None else order)

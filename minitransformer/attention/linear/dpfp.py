@@ -94,5 +94,5 @@ class DPFP(FeatureAttention):
         return F, FeaturesPullback(pullback)
 
     def for_loops(self, params: NoParams, d: int, first: int) -> Features:
-        """The same at any position."""
+        """`dpfp_features` as data, the same at any position."""
         return Features("neighbours", self.nu)

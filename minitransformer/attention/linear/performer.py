@@ -148,7 +148,7 @@ class Performer(FeatureAttention):
         return (of_same_length(W) if self.same_length else W).astype(dtype)
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> PerformerParams:
-        """The directions, freshly drawn."""
+        """The directions of each head are drawn at random."""
         return PerformerParams(self._draw(rng, dtype), np.zeros(1, dtype))
 
     def phi(

@@ -7,13 +7,12 @@ This is how statistics smoothes data since Nadaraya and Watson (1964): the value
 weighted by a kernel. With exp ⟨q, k⟩/√d it is attention as we know it.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
-from minitransformer.arrays import inverse, must_broadcast, one_dtype, refuse_more_queries, those_seen, times
+from minitransformer.arrays import inverse, must_broadcast, one_dtype, refuse_more_queries, scale_for, those_seen, times
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues
 from minitransformer.attention.core import Core, NothingLearnedPullback
@@ -151,7 +150,7 @@ def gaussian(
     scale    1/√d by default
     """
     one_dtype(Q=Q, K=K)
-    s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    s = Q.dtype.type(scale_for(Q.shape[-1], scale))
     far = np.vecdot(Q, Q)[..., :, None] + np.vecdot(K, K)[..., None, :] - 2 * (Q @ K.mT)
     W = np.exp(-s / 2 * np.maximum(far, 0))
     return W, GaussianPullback(Q, K, W, s)
@@ -188,7 +187,7 @@ def gaussian_attention(Q: Array, K: Array, V: Array, **options: Any) -> tuple[Ar
 
     −‖q − k‖²/2 = ⟨q, k⟩ − ‖k‖²/2 − ‖q‖²/2, of which the last cancels: the rest is ⟨[q; 1], [k; −‖k‖²/2]⟩.
     """
-    scale = 1 / math.sqrt(max(Q.shape[-1], 1))
+    scale = scale_for(Q.shape[-1])
     K, V = those_seen(options.get("mask"), K, V)
     Q = np.concatenate([Q, np.ones_like(Q[..., :1])], -1)
     longer = np.concatenate([K, -np.vecdot(K, K)[..., None] / 2], -1)
@@ -229,5 +228,5 @@ class Smoother(Core):
             return super().step(params, Q, K, V, state=state)
         state, bias = KeysValues.of(K, V) if state is None else state.extended(K, V), None
         if self.similarity == "gaussian":
-            bias = np.vecdot(state.keys, state.keys) * Q.dtype.type(-0.5 / math.sqrt(max(Q.shape[-1], 1)))
+            bias = np.vecdot(state.keys, state.keys) * Q.dtype.type(-0.5 * scale_for(Q.shape[-1]))
         return attend_to_buffer(Q, state.K, state.V, state.length, bias), state

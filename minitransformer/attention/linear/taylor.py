@@ -106,5 +106,5 @@ class Taylor(FeatureAttention):
         return F, FeaturesPullback(ScaledPullback(pullback, c))
 
     def for_loops(self, params: NoParams, d: int, first: int) -> Features:
-        """The same at any position."""
+        """`taylor_features` as data, the same at any position."""
         return Features("powers", self.degree, max(d, 1) ** -0.25)

@@ -60,7 +60,7 @@ class Before(Pattern):
     reach: NonNegative
 
     def sees(self, i: Array, j: Array, m: int, *, causal: bool) -> Array:
-        """1 ≤ i − j ≤ reach."""
+        """Whether j is one of the `reach` positions before i."""
         return (j < i) & (i - j <= self.reach)
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:

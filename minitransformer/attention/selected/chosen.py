@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis
+from minitransformer.arrays import as_one_axis, scale_for
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend
 from minitransformer.attention.cache.keys_values import KeysValues, WithPast
@@ -123,10 +123,6 @@ class Choice(NamedTuple):
         return np.where(sees, j, -1), sees
 
 
-def _one_batch_axis(X: Array) -> Array:
-    return X.reshape(math.prod(X.shape[:-2]), *X.shape[-2:])
-
-
 class ChosenPullback(Pullback):
     """Attention's own gradients, of the pairs that were chosen; the choice is constant.
 
@@ -170,9 +166,9 @@ class ChosenPullback(Pullback):
         # zeros in C order, whatever the order of Q: parts are written through a reshaped view
         D, m, (dQ, dK, dV) = np.vecdot(dY, Y)[..., None], K.shape[-2], [np.zeros(X.shape, X.dtype) for X in (Q, K, V)]
         for part in self.gathered():
-            A, dy = part.A(scale, L), _one_batch_axis(dY)[:, part.rows, None]
-            dS = scale * A * ((dy @ part.V.mT)[..., 0, :] - _one_batch_axis(D)[:, part.rows])
-            _one_batch_axis(dQ)[:, part.rows] = (dS[..., None, :] @ part.K)[..., 0, :]
+            A, dy = part.A(scale, L), as_one_axis(dY, 0, -2)[:, part.rows, None]
+            dS = scale * A * ((dy @ part.V.mT)[..., 0, :] - as_one_axis(D, 0, -2)[:, part.rows])
+            as_one_axis(dQ, 0, -2)[:, part.rows] = (dS[..., None, :] @ part.K)[..., 0, :]
             for dX, weights, rows in ((dK, dS, part.Q), (dV, A, dy)):
                 of_heads = sum_rows(weights[..., None] * rows, part.j, m)
                 dX += sum_over_heads(of_heads.reshape(*Q.shape[:-2], *dX.shape[-2:]), dX.shape)
@@ -228,14 +224,14 @@ class _Part(NamedTuple):
         return np.where(self.sees, S, S.dtype.type(-np.inf))
 
     def A(self, scale: float, L: Array) -> Array:  # noqa: N802
-        """exp(S − L)."""
+        """The weights exp(S − L) of the slots, (P, rows, slots)."""
         L = L.reshape(len(self.Q), -1)[:, self.rows, None]
         return np.exp(self.scores(scale) - np.where(np.isneginf(L), L.dtype.type(0), L))
 
 
 def _parts_of(Q: Array, K: Array, V: Array, choice: Choice) -> Iterator[_Part]:
     batch = Q.shape[:-2]
-    q, k, v = (_one_batch_axis(X) for X in (Q, *(for_each_head(X, batch) for X in (K, V))))
+    q, k, v = (as_one_axis(X, 0, -2) for X in (Q, *(for_each_head(X, batch) for X in (K, V))))
     for rows in parts(Q.shape[-2] if len(q) else 0, len(q) * choice.slots * max(K.shape[-1], V.shape[-1])):
         j, sees = choice.keys(rows, batch)
         k_j, v_j = (np.where(sees[..., None], rows_at(X, j), X.dtype.type(0)) for X in (k, v))
@@ -260,7 +256,7 @@ def attend_to_chosen(
     if encoding is not None:
         Y, attention = attend(encoding, params, Q, K, V, causal=causal, mask=choice.pairs(Q.shape[:-2]), scale=scale)
         return Y, EncodedChosenPullback(attention, choice)
-    scale = 1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else float(scale)
+    scale = float(scale_for(Q.shape[-1], scale))
     Y, L = np.empty((*Q.shape[:-1], V.shape[-1]), Q.dtype), np.empty(Q.shape[:-1], Q.dtype)
     weights = np.zeros((*lists.shape[:-1], choice.slots) if weigh else (0, 0, 0), Q.dtype)
     pullback = ChosenPullback(Q, K, V, choice, scale, Y, L, weights)
@@ -270,7 +266,7 @@ def attend_to_chosen(
     for part in pullback.gathered():
         L.reshape(len(part.Q), n)[:, part.rows] = log_sum_exp(part.scores(scale))
         A = part.A(scale, L)
-        _one_batch_axis(Y)[:, part.rows] = (A[..., None, :] @ part.V)[..., 0, :]
+        as_one_axis(Y, 0, -2)[:, part.rows] = (A[..., None, :] @ part.V)[..., 0, :]
         if weigh:
             of_lists = as_one_axis(weights, 0, -2)
             of_lists[:, part.rows] = A.reshape(len(of_lists), -1, *A.shape[1:]).sum(1)

@@ -29,6 +29,7 @@ from minitransformer.attention.selected.chosen import (
 from minitransformer.attention.selected.gathered import only_those_there, rows_at, sum_of_rows, who_is_there
 from minitransformer.checks import frozen
 from minitransformer.functional import loops_in
+from minitransformer.gather_scatter import merge_heads
 from minitransformer.positions.encoding import Encoding, queries_last
 from minitransformer.pullback import NoParams, Pullback, Tree
 from minitransformer.ranges import NonNegativeNumber
@@ -147,12 +148,6 @@ class IndexerPullback(AroundAttention):
         return IndexerParams(dU_q, of_samples(self.X_k, dkeys), of_samples(self.X_q, dw), *dencoding), dQ, dK, dV
 
 
-def in_a_row(X: Array) -> Array:
-    """The heads of each token side by side, (*batch, H, n, d) to (*batch, n, H·d)."""
-    X = X.swapaxes(-2, -3)
-    return as_one_axis(X, -2)
-
-
 def _for_all_heads(seen: Array, axes: int) -> Array:
     """True where any head sees: `seen` without its axis of heads, the `axes`-th from the end, if it has one."""
     return np.any(seen, axis=-axes) if seen.ndim >= axes else seen
@@ -213,7 +208,7 @@ class Indexer(Core):
         n, m = queries_last(Q, K)
         mask, there = who_is_there(mask, (*Q.shape[:-1], m))
         K, V = only_those_there(there, K, V)
-        X_q, X_k = in_a_row(*only_those_there(there, Q)), in_a_row(K)
+        X_q, X_k = merge_heads(*only_those_there(there, Q)), merge_heads(K)
         queries, w, keys = *self._asked(params, X_q), X_k @ params.U_k
         chosen = self._choose(queries, w, keys, None if mask is None else _for_all_heads(mask, 3), causal)
         positions: dict[str, Any] = {"encoding": self.encoding, "params": params.encoding}
@@ -232,7 +227,7 @@ class Indexer(Core):
         self, params: IndexerParams, Q: Array, K: Array, V: Array, *streams: Array, state: IndexerState | None = None
     ) -> tuple[Array, IndexerState]:
         """O(H d H_I d_I + m H_I d_I + H chosen d) for one new token, if there is no encoding. Nothing is learned, so no loss."""
-        keys = in_a_row(K) @ params.U_k
+        keys = merge_heads(K) @ params.U_k
         new = (K, V), (keys, keys[..., :0])
         if state is None:
             state = IndexerState(*(KeysValues.of(*pair) for pair in new))
@@ -242,7 +237,7 @@ class Indexer(Core):
             )
         else:
             state = IndexerState(*(known.extended(*pair) for known, pair in zip(state, new, strict=True)))
-        queries, w = self._asked(params, in_a_row(Q))
+        queries, w = self._asked(params, merge_heads(Q))
         if Q.shape[-2] == 1 and self.encoding is None and (loops := loops_in("chosen_keys")):
             S = w @ np.maximum(queries[..., 0, :] @ state.small.keys.mT, 0)  # I without its factor
             k = min(self.chosen, state.length)

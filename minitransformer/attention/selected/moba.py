@@ -121,13 +121,8 @@ class MoBA(BlocksCore):
         mask: Array | None = None, rng: Any = None,
     ) -> tuple[Array, Pullback]:  # fmt: skip
         """Pullback: dY to (dparams, dQ, dK, dV)."""
-        options: dict[str, Any] = {
-            "block": self.block,
-            "chosen": self.chosen,
-            "encoding": self.encoding,
-            "params": params,
-        }
-        Y, attention = moba_attention(Q, K, V, causal=causal, mask=mask, **options)
+        options: dict[str, Any] = {"block": self.block, "chosen": self.chosen, "encoding": self.encoding}
+        Y, attention = moba_attention(Q, K, V, causal=causal, mask=mask, params=params, **options)
         return Y, NothingLearnedPullback(attention) if self.encoding is None else attention
 
     def _last_query(self, Q: Array, state: BlocksState, *streams: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitransformer.arrays import one_dtype, refuse_more_queries
+from minitransformer.arrays import one_dtype, refuse_more_queries, scale_for
 from minitransformer.attention.attend import attend
 from minitransformer.attention.block_sparse import block_sparse_attention, complete_blocks
 from minitransformer.attention.dot_product import attend_to_buffer
@@ -114,7 +114,7 @@ def nsa_attention(
     refuse_more_queries(n, m)
     given = scale  # `attend` takes the scale of the encoding by default; here the compressed branch gets the same
     scale = encoding.scale if encoding is not None and scale is None else scale
-    scale = 1 / math.sqrt(max(d, 1)) if scale is None else scale
+    scale = scale_for(d, scale)
     mask, there = who_is_there(mask, (*batch, H, n, m))
     if H != G and there.ndim > 1 and there.shape[-2] != 1:
         own = None if mask is None else mask.shape

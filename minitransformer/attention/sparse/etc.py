@@ -11,12 +11,20 @@ Replaces the stages "scores" and "pattern (which pairs)". A model puts g learned
 live through all layers, and drops them at the end.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import from_blocks, in_blocks, must_broadcast, one_dtype, refuse_other_lengths, times
+from minitransformer.arrays import (
+    from_blocks,
+    in_blocks,
+    must_broadcast,
+    one_dtype,
+    refuse_other_lengths,
+    scale_for,
+    times,
+)
+from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys
 from minitransformer.attention.dot_product import AggregatePullback, aggregate
 from minitransformer.checks import frozen
@@ -29,7 +37,7 @@ from minitransformer.typing import Array, Bool, Float, Int, checked
 BLOCK = 16  # the smallest block of words that are computed together
 
 
-class LabelledPullback(Pullback):
+class LabelledPullback(AroundAttention):
     """T = Q Rᵀ + b has a number for each query and label, and S = s (Q Kᵀ + T at the labels): dT sums dS over equal labels.
 
     dQ = s (dS K + dT R),   dK = s dSᵀ Q,   dR = s dTᵀ Q,   db = s Σ dT
@@ -43,11 +51,7 @@ class LabelledPullback(Pullback):
     scale: float
     softmax: SoftmaxPullback
     aggregate: AggregatePullback
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The attention matrices of both softmaxes."""
-        return self.softmax.A
+    inside = "softmax"
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         dA, dV = self.aggregate(dY)
@@ -87,7 +91,7 @@ def labelled_attention(
     must_broadcast(R, (*Q.shape[:-2], *R.shape[-2:]), "R", "the heads of the queries")
     if label.size and not (0 <= label.min() and label.max() < R.shape[-2]):
         raise ValueError(f"label: {label.min()} … {label.max()} is not within 0 … {R.shape[-2] - 1}")
-    s = Q.dtype.type(1 / math.sqrt(max(Q.shape[-1], 1)) if scale is None else scale)
+    s = Q.dtype.type(scale_for(Q.shape[-1], scale))
     T = Q @ R.mT + b[..., None, :]
     A, normalise = softmax(s * (Q @ K.mT + T[..., np.arange(len(label))[:, None], label]), mask=mask)
     Y, average = aggregate(A, V)
