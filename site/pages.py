@@ -323,11 +323,11 @@ def _chapter(stem: str, place: str = "what-we-know-now") -> str:
 
 
 def glossary(book: Book) -> str:
-    """The glossary of page 98, in the form in which the search finds each term by its name."""
+    """The glossary of page 98, in the form in which the search finds each term by its name, and by its short form."""
     about = "Each term with the chapter that introduces it; the link leads to the section."
     lines = ["# Glossary", "", about, "", "```{glossary}"]
     for term, meaning in words.terms(book.text["98_map_and_glossary"]):
-        lines += [term, f"  {_relinked(book, meaning)}", ""]
+        lines += [term, *words.short(meaning), f"  {_relinked(book, meaning)}", ""]
     return "\n".join([*lines, "```"])
 
 

@@ -180,6 +180,11 @@ def terms(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^- \*\*(.+)\.\*\* (.+)$", text.partition("## Glossary")[2], re.MULTILINE)
 
 
+def short(meaning: str) -> list[str]:
+    """The short form of a term, with which its meaning may end: "… of keys and values (GQA). [12](…)"."""
+    return re.findall(r" \(([A-Z]\w+)\)\. \[", meaning)
+
+
 # ------------------------------------------------------------------------------------------------------ docstrings
 
 KEY = re.compile(

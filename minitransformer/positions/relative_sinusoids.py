@@ -22,6 +22,7 @@ from minitransformer.gather_scatter import merge_heads, split_heads, unbroadcast
 from minitransformer.positions.absolute import sinusoids
 from minitransformer.positions.encoding import ScoreEncoding
 from minitransformer.pullback import Pullback
+from minitransformer.ranges import PositiveNumber
 from minitransformer.typing import Array
 
 
@@ -175,7 +176,7 @@ class TENER(RelativeSinusoids):
 
     heads: int
     d: int
-    scale: float | None = 1.0
+    scale: PositiveNumber | None = 1.0
 
     def __post_init__(self) -> None:
         sinusoids(0, self.d)  # refuses an odd width

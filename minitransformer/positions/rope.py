@@ -8,11 +8,12 @@ M_o that moves a sinusoid (Borealis II (4)), applied to content.
 """
 
 import functools
+import reprlib
 from typing import Literal
 
 import numpy as np
 
-from minitransformer.checks import frozen
+from minitransformer.checks import fits, frozen
 from minitransformer.functional import loops_in
 from minitransformer.positions.encoding import Encoding
 from minitransformer.positions.rope_scaling import Scaling, rope_frequencies
@@ -117,7 +118,7 @@ class RoPE(Encoding):
     scaling   for longer texts than in training (rope_scaling.py)
     source    Su et al. 2021
     cost      O((n + m) d) beside attention itself, in the fused core. Can be causal.
-    raises    ValueError for an odd number of channels, or more than there are
+    raises    ValueError for an odd number of channels, or more than there are; TypeError for a scaling that is none
     """
 
     d: int
@@ -136,7 +137,18 @@ class RoPE(Encoding):
             )
         if self.base <= 1:
             raise ValueError(f"base: {self.base} should be more than 1, so that frequencies fall")
-        self.angles(1)  # a scaling refuses what it can't do
+        if self.scaling is not None:
+            self._refuse_other_scaling(turned)
+
+    def _refuse_other_scaling(self, turned: int) -> None:
+        """A scaling itself refuses what it can't do, by a ValueError; what is no scaling at all is refused here."""
+        why = f"should give ({turned // 2} frequencies, a magnitude) for (d, base, length), as NTK(2.0) does"
+        try:
+            given = self.scaling(turned, self.base, 1)  # type: ignore[misc]
+        except (TypeError, AttributeError) as error:
+            raise TypeError(f"scaling: {reprlib.repr(self.scaling)} {why}, but says: {error}") from error
+        if not fits(given, tuple[np.ndarray, float]) or given[0].shape != (turned // 2,) or given[0].dtype.kind != "f":
+            raise TypeError(f"scaling: {reprlib.repr(self.scaling)} {why}, not {reprlib.repr(given)}")
 
     def angles(self, m: int) -> tuple[Array, float]:
         """φ_if = θ_f i for the positions 0 … m − 1, (m, pairs) in float64, and the magnitude."""

@@ -235,6 +235,22 @@ def test_what_it_refuses(make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        (NTK, "scaling: .*NTK.* should give .3 frequencies, a magnitude. .* but says: "),
+        (lambda d, base, length: base.factor, "but says: 'float' object has no attribute 'factor'"),
+        (lambda d, base, length: 3, "for .d, base, length., as NTK.2.0. does, not 3$"),
+        (lambda d, base, length: (np.ones(2), 1.0), "not .array"),
+        (lambda d, base, length: (np.ones(3), "1"), "not .array"),
+        (lambda d, base, length: (np.ones(3, "S1"), 1.0), "not .array"),
+    ],
+)
+def test_what_is_no_scaling_is_refused_in_words(scaling, message):
+    with pytest.raises(TypeError, match=f"^scaling: .*{message.removeprefix('scaling: ')}"):
+        RoPE(6, scaling=scaling)
+
+
 def test_heads_of_another_width_are_refused(tier):
     """Before a loop writes as many channels as the angles are for."""
     X = np.ones((2, 70, 8), np.float32)

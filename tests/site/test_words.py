@@ -123,6 +123,11 @@ def test_terms_are_those_of_the_glossary_with_what_they_mean():
     assert words.terms(page) == [("KV cache", "Keys and values. [03](03_a.ipynb#Writing)")]
 
 
+def test_a_short_form_is_what_a_meaning_ends_with():
+    assert words.short("Heads that share (GQA). [12](12_a.ipynb#Writing)") == ["GQA"]
+    assert words.short("Rows (compressed sparse rows). [14](14_a.ipynb), (2.1). [02](02_a.ipynb)") == []
+
+
 DOCSTRING = """Attention, of *batch axes.
 
     Y = softmax(Q Kᵀ) V
