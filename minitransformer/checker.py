@@ -46,8 +46,8 @@ def check_pullback(
 
     dY is random. The directions v are, for each real array among the arguments (and in their trees), its single
     entries, all of them up to `entries` and a random choice beyond, and random dense directions, which see every
-    entry at once. Errors are relative to the largest derivative with respect to that array, or to 0.001 if all are
-    smaller.
+    entry at once. Errors are relative to the largest derivative with respect to that array, to the norm of
+    its gradient if that is larger, or to 0.001 if both are smaller.
 
     It also fails when a gradient has the wrong type, shape or dtype, or is not finite; when every derivative of an
     array is zero, or the array is constant (gains of one and biases of zero hide mistakes: see `random_like`); when
@@ -83,8 +83,7 @@ def check_pullback(
         numeric = np.array([_difference(function, x, a, step * v, dY) / (2 * step) for _, v in directions])
         analytic = np.array([np.vdot(da, v) for _, v in directions])
         count += len(directions)
-        usual = np.linalg.norm(da)  # in a random direction
-        size = max(np.abs(numeric).max(), np.abs(analytic).max(), usual)
+        size = max(np.abs(numeric).max(), np.abs(analytic).max(), np.linalg.norm(da))
         if path in zero:
             if not size <= 1e-7:
                 raise GradientError(f"{path}: the gradient should be zero but is {size:.2g}")
