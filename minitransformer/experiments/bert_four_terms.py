@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from minitransformer.backend import backend
 from minitransformer.data.text import python_docs
+from minitransformer.experiments.bert_heads import SENTENCE
 from minitransformer.measurements.position_scores import fit_offsets
 from minitransformer.models import BERT, SequenceParams
 from minitransformer.models.bert_files import WordPiece, load_bert
@@ -23,7 +24,6 @@ from minitransformer.positions.four_terms import TERMS
 from minitransformer.typing import Array
 
 IN_A_TEST = {"pieces": 8, "windows": 6}
-SENTENCE = "The animal didn't cross the street because it was too tired."
 HEAD = 5  # of the first layer, in the matrices
 EXACT = 64  # windows whose first layer is split exactly
 

@@ -4,6 +4,7 @@ The probes of Wang and Chen, ten draws of each, on tables that were defined, dra
 and draw pairs, so a number without its spread says little.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,12 @@ def trials() -> list[Trial]:
 
 def run(trial: Trial) -> dict[str, Any]:
     """The answer to the question in each draw."""
-    ask = {"position": position, "order": order, "which pairs": which_pairs, "no row twice": no_row_twice}
+    ask: dict[str, Callable[[Array, np.random.Generator], Any]] = {
+        "position": lambda table, rng: round(position_error(table, rng), 2),
+        "order": lambda table, rng: round(order_error(table, rng), 4),
+        "which pairs": which_pairs,
+        "no row twice": no_row_twice,
+    }
     answers = [ask[trial.question](table_of(trial, draw), np.random.default_rng(draw)) for draw in range(trial.draws)]
     return {"draws": answers}
 
@@ -73,16 +79,6 @@ def table_of(trial: Trial, draw: int) -> Array:
         return load_bert()[1].positions.table
     (trained,) = experiments.load("learned_tables").where(table=trial.table, seed=trial.seed)
     return np.array(trained["table"])
-
-
-def position(table: Array, rng: np.random.Generator) -> float:
-    """How far the guessed place î of a row is from i, on average."""
-    return round(position_error(table, rng), 2)
-
-
-def order(table: Array, rng: np.random.Generator) -> float:
-    """Fraction of wrong answers."""
-    return round(order_error(table, rng), 4)
 
 
 def which_pairs(table: Array, rng: np.random.Generator) -> dict[str, list[int]]:

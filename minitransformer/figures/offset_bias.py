@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from minitransformer.figures.style import figure
+from minitransformer.measurements.position_scores import THRESHOLD
 from minitransformer.positions import t5_buckets
 from minitransformer.positions.fire import relative_distance
 from minitransformer.typing import Array
 
 FAR = 60
-THRESHOLD = 24  # n₀ of FIRE
 QUERIES = (24, 240)
 
 
