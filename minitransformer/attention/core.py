@@ -10,6 +10,7 @@ Both are frozen dataclasses under a name in a registry (registry.py). A field th
 in by the model, every other is an option: `LanguageModel(attention="window:radius=32")`.
 """
 
+from itertools import takewhile
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,6 +26,9 @@ from minitransformer.typing import Array, Checked
 NO_PAIRS = (
     "sums over the keys before it sees a query, so it has no score for a pair (i, j) that an encoding could change"
 )
+
+# What a core with a memory is made of, where compiled loops take its `for_loops` in their place
+STAGES = {"prepare", "finish", "phi", "rows"}
 
 
 class Part(Checked):
@@ -131,6 +135,13 @@ class Core(Part):
     starts_as: ClassVar[dict[str, str]] = {}
     norm: Literal["rms"] | None = None
     gate: Literal["head", "element"] | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A stage that a subclass makes anew is called: no compiled loop knows of it but by its own `for_loops`."""
+        super().__init_subclass__(**options)
+        newer = takewhile(lambda kind: "for_loops" not in vars(kind), cls.__mro__)
+        if hasattr(cls, "for_loops") and any(STAGES & vars(kind).keys() for kind in newer):
+            cls.for_loops = lambda self, params, d, first: None
 
     @property
     def places(self) -> bool:

@@ -120,10 +120,10 @@ class ImplicitPullback(AroundAttention):
 
     def __call__(self, dY: Array) -> tuple[Array, ...]:
         g, dK, dV, *dbeta = self.reading(dY)
-        _, dk, dv, *db = self.update(self._solve(g))
+        _, dk, dv, *db = self.update(self.solve(g))
         return np.zeros_like(g), dK + dk + dv, dV, *(a + b for a, b in zip(dbeta, db, strict=True))
 
-    def _solve(self, g: Array) -> Array:
+    def solve(self, g: Array) -> Array:
         """u with u − J u = g for every query at once, in at most d rounds of conjugate gradients."""
         u, r = g, self.update(g)[0]  # the first guess is u = g; what is missing is J g
         direction, size = r, np.vecdot(r, r)[..., None]

@@ -169,7 +169,7 @@ def test_implicit_is_unrolled_at_the_fixed_point(tier, seed):
     assert implicit.settled.all()
     for a, b in zip(unrolled(dY), implicit(dY), strict=True):
         assert np.abs(b - a).max() < 1e-9 * max(1, np.abs(a).max())
-    g, u = implicit.reading(dY)[0], implicit._solve(implicit.reading(dY)[0])
+    g, u = implicit.reading(dY)[0], implicit.solve(implicit.reading(dY)[0])
     p = implicit.A
     for b, h, i in np.ndindex(Q.shape[:-1]):
         inner = np.diag(p[b, h, i]) - np.outer(p[b, h, i], p[b, h, i])

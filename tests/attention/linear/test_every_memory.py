@@ -8,6 +8,8 @@ import pytest
 
 from minitransformer import check_pullback
 from minitransformer.attention import (
+    GLA,
+    DeltaRule,
     delta_rule,
     delta_rule_step,
     gated_delta_rule,
@@ -15,6 +17,8 @@ from minitransformer.attention import (
     gated_linear_attention,
     gated_linear_step,
 )
+from minitransformer.attention.linear.dpfp import DPFP
+from tests.pieces import in_pieces
 
 B, N, R, DV = 2, 7, 3, 5
 
@@ -116,3 +120,28 @@ def test_wrong_shapes_types_and_mixtures_are_refused(memory):
             memory.function(*arrays[:position], X.astype(np.float32), *arrays[position + 1 :])
     with pytest.raises(TypeError, match="parameter 'S'"):
         memory.step(*arrays, np.zeros((B, DV, R)))
+
+
+class Louder(GLA):
+    def finish(self, params, Y, V, gate):
+        Z, pullback = super().finish(params, Y, V, gate)
+        return 2 * Z, lambda dZ: pullback(2 * dZ)
+
+
+class Shifted(DeltaRule):
+    def rows(self, X):
+        return super().rows(X + 1)
+
+
+class Larger(DPFP):
+    def phi(self, params, X, *, first, query):
+        return super().phi(params, X + 3, first=first, query=query)
+
+
+@pytest.mark.parametrize("core", [Louder(2, 4, rank=3), Shifted(), Larger()], ids=lambda core: type(core).__name__)
+def test_a_stage_that_a_subclass_makes_anew_is_what_a_step_runs(core, tier):
+    rng = np.random.default_rng(0)
+    params = core.init(rng, np.float64)
+    arrays = [rng.standard_normal((B, 2, N, width)) for width in (4, 4, 4, *core.streams.values())]
+    said, _ = in_pieces(core, params, arrays, range(N + 1))
+    np.testing.assert_allclose(said, core(params, *arrays, causal=True)[0], rtol=1e-9)
