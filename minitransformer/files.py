@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +74,8 @@ def _opened(lock: Path) -> Any:
         with contextlib.suppress(FileExistsError):
             return open(os.open(lock, os.O_RDWR | NEW | PLAIN, 0o666), "rb+")
         with contextlib.suppress(FileNotFoundError):  # whose it was has ended between these two lines
-            if lock.is_symlink() or not lock.is_file() or lock.stat().st_size:
+            found = lock.lstat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size:
                 raise FileExistsError(errno.EEXIST, "what has the name of its lock is none", str(lock))
             return open(os.open(lock, os.O_RDWR | PLAIN), "rb+")
 

@@ -20,18 +20,19 @@ disk are found by the processor's name and features: code for two processors nev
 import functools
 import gc
 import hashlib
-import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numba
 from numba.np import linalg
 
 from minitransformer.backend import processor, register
+from minitransformer.files import InUse, alone
 from minitransformer.kept_loops import keep_somewhere, kept_in
 from minitransformer.kernels.less_compiling import in_less_time
 
@@ -119,18 +120,6 @@ def _or_say(load: Callable[..., Any]) -> Callable[..., Any]:
     return look
 
 
-@contextmanager
-def _alone(folder: str) -> Iterator[None]:
-    """Let no other process change an index in this folder meanwhile. (On Windows two that do it at once may lose a loop, which is
-    compiled once more.)"""
-    with ExitStack() as held:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(held.enter_context(open(os.path.join(folder, "changing"), "w")), fcntl.LOCK_EX)
-        yield
-
-
 def _keep(file: Any, key: Any, data: Any) -> None:
     """Write a loop to the disk, in a file named after its arguments and source, and then the index of the loop's function.
 
@@ -140,8 +129,11 @@ def _keep(file: Any, key: Any, data: Any) -> None:
     digest = hashlib.sha256(repr((file._source_stamp, key)).encode()).hexdigest()[:16]
     name = f"{file._index_name.removesuffix('.nbi')}.{digest}.nbc"
     file._save_data(name, data)
-    with _alone(file._cache_path):
-        file._save_index({**file._load_index(), key: name})
+    while True:
+        with suppress(InUse), alone(file._index_path):  # or of two loops that are added at once, one would be lost
+            file._save_index({**file._load_index(), key: name})
+            return
+        time.sleep(1e-3)
 
 
 def _no_way_in(loop: Any) -> None:
