@@ -196,7 +196,7 @@ def training_step() -> Job:
     noise = np.random.default_rng(0).integers(0, 256, 2**16).astype(np.uint8)
     never = 2**20
     objective = NextByte(Text(noise, noise[:1024], "noise", ""), MODEL["context"])
-    schedule, parts = Cosine(3e-4, never), parts_of(BATCH)
+    schedule, parts = Cosine(3e-4, never), parts_of(BATCH, BATCH * MODEL["context"])
     training = Training(never, BATCH, schedule, parts=parts, look_every=never, save_every=never)
     model = LanguageModel(**MODEL)
     state = start(model, training)

@@ -1,7 +1,8 @@
-"""Where the time of a call goes: its thread is looked at again and again, and what it is in is counted.
+"""Where the time of a call goes: its threads are looked at again and again, and what each is in is counted.
 
 A compiled loop runs without Python's lock, so another thread can look meanwhile. It sees the lines of Python that have called the
 loop; the outermost file of KINDS among them says what is computed. All other time is that of Python, and of NumPy's small calls.
+A thread that waits for others, or helps another one with a loop, is not counted.
 """
 
 import sys
@@ -19,13 +20,18 @@ KINDS = {  # what a file computes, with all that it calls
     "kernels/pointwise": "activations",
 }
 OPTIMISER = ("AdamW.update", "clip")  # functions whose loops stand in these files too
+WAITING, HELPING = "threading.py", "Helper.serve"  # the file that a thread waits in, the function that a helper is in
 PAUSE = 5e-4  # seconds between two looks
 
 
-def kind_of(frame: FrameType | None) -> str:
+def kind_of(frame: FrameType | None) -> str | None:
     """What a thread computes: "optimiser" within OPTIMISER, else what the outermost file of KINDS does, or else "Python"."""
     found = "Python"
+    if frame is not None and Path(frame.f_code.co_filename).name == WAITING:
+        return None
     while frame is not None:
+        if frame.f_code.co_qualname == HELPING:
+            return None
         if frame.f_code.co_qualname in OPTIMISER:
             return "optimiser"
         stem = "/".join(Path(frame.f_code.co_filename).with_suffix("").parts[-2:])
@@ -37,11 +43,13 @@ def kind_of(frame: FrameType | None) -> str:
 def shares(job: Callable[[], Any], calls: int) -> dict[str, float]:
     """The part of each kind in the time of so many calls, the largest first."""
     found: Counter[str] = Counter()
-    over, caller = threading.Event(), threading.get_ident()
+    over = threading.Event()
 
     def look() -> None:
         while not over.wait(PAUSE):
-            found[kind_of(sys._current_frames()[caller])] += 1
+            frames = sys._current_frames()
+            del frames[threading.get_ident()]
+            found.update(filter(None, map(kind_of, frames.values())))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)

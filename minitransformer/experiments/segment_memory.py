@@ -43,7 +43,9 @@ def run(trial: Trial) -> dict[str, Any]:
     model = LanguageModel(
         **sizes, positions="transformer-xl", stack=f"transformer-xl:memory={trial.memory}", ffn="relu"
     )
-    training = replace(usual_training(trial.steps, BATCH, 6e-3, trial.seed), parts=parts_of(BATCH))
+    training = replace(
+        usual_training(trial.steps, BATCH, 6e-3, trial.seed), parts=parts_of(BATCH, BATCH * trial.segment)
+    )
     objective = Segments(python_docs(), trial.segment)
     params = train(model, objective, training, progress=False).params
     return {

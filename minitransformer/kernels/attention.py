@@ -48,7 +48,7 @@ from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offs
 from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.few_queries import attend_biased, attend_plainly, forward_few, retrieve
-from minitransformer.kernels.threads import ENOUGH, claimed, in_parallel
+from minitransformer.kernels.threads import ENOUGH, borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import (
     LANES,
     add_product,
@@ -265,6 +265,7 @@ def write_rows(YT, top, total, i0, Y, L):
 @compiled
 def forward(Q, K, V, pairs, m, scale, loops, Y, L, queue):
     """Fill Y and L, with a task for each tile of queries of each head. Masks have keys on their rows, as S has."""
+    Q, K, V, pairs, Y, L = borrowed((Q, K, V, pairs, Y, L))
     tiles = (Y.shape[1] + LANES - 1) // LANES
     for task in claimed(queue, len(Y) * tiles):
         b, t = task // tiles, task % tiles
@@ -381,6 +382,7 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
 @compiled
 def backward(known, pairs, scale, loops, gradients, queue):
     """Fill the gradients, with a task for each part of the keys of each head. Each part has a dQ and a dbias of its own."""
+    known, pairs, gradients = borrowed((known, pairs, gradients))
     parts = len(gradients.dQ)
     for task in claimed(queue, len(gradients.dK) * parts):
         b, part = task // parts, task % parts

@@ -77,9 +77,15 @@ def panels_with_bias(W, b):
 def columns_of_some_rows(X, dY, start, stop, C, db):
     """C[c] = Xᵀ (panel c of dY) and db += Σ dY, over the rows start … stop − 1, of which there is at least one."""
     B = tiles(len(C), LANES, X)
+    D, spare = X.shape[1], tile(LANES, X)
+    last = (
+        D // LANES * LANES if D % 4 else D
+    )  # the columns from here on are copied first, with zeros up to a multiple of four
     for r0 in range(start, stop, LANES):
         rows = min(LANES, stop - r0)
         for r in range(rows):
+            for k in range(last, D):
+                spare[r, k - last] = X[r0 + r, k]
             for c in range(len(C)):
                 its = slice(c * LANES, (c + 1) * LANES)
                 dy, b, total = dY[r0 + r][its], B[c, r], db[its]
@@ -87,8 +93,9 @@ def columns_of_some_rows(X, dY, start, stop, C, db):
                     b[i] = dy[i]
                     total[i] += dy[i]
         for c in range(len(C)):
-            for k in range(0, X.shape[1], LANES):
-                A, its = X[r0 : r0 + rows, k : k + LANES].T, C[c, k : k + LANES]
+            for k in range(0, D, LANES):
+                its = C[c, k : k + LANES]
+                A = (spare[:rows, : len(its)] if k == last else X[r0 : r0 + rows, k : k + LANES]).T
                 if r0 == start:
                     product_in_registers(its[:0], A, B[c], its, LANES)
                 else:
@@ -150,11 +157,11 @@ def times(X: Array, W: Array, b: Array | None = None) -> Array:
 def transposed_times(X: Array, dY: Array) -> tuple[Array, Array]:
     """Xᵀ dY and the sum of the rows of dY, (rows, D) and (rows, E) to (D, E) and (E,)."""
     same_length(X, 0, dY, 0)
-    if not in_tiles(X) or X.shape[1] % 4 or not X.size:
+    if not in_tiles(X) or not X.size:
         return X.T @ dY, dY.sum(0)
     (rows, D), E = X.shape, dY.shape[1]
     parts = min(max(rows // 512, 2), 8, rows)  # whatever the number of threads, so that sums have one order
-    C, dbs = np.empty((parts, -(-E // LANES), D, LANES), X.dtype), np.zeros((parts, E), X.dtype)
+    C, dbs = np.empty((parts, -(-E // LANES), fours(D), LANES), X.dtype), np.zeros((parts, E), X.dtype)
     dW = np.empty((D, E), X.dtype)
     tasks = parts if X.size * E > ENOUGH else 1
     in_parallel(tasks, columns_times, *(for_loops(A, A.dtype, A.shape) for A in (X, dY)), C, dbs)

@@ -22,7 +22,7 @@ import numpy as np
 from minitransformer.kernels.compiling import any_order, compiled
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.pointwise import LOG2E, SMALL, for_loops, run
-from minitransformer.kernels.threads import claimed
+from minitransformer.kernels.threads import borrowed, claimed
 from minitransformer.kernels.tiles import larger
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
@@ -89,6 +89,7 @@ def norm_back(centre, X, gamma, mu, root, dY, dX, dgamma, dbeta, queue):
 
     G is dy ⊙ γ. With `centre` = False, mean G is left out.
     """
+    X, gamma, dY, dX, dgamma, dbeta = borrowed((X, gamma, dY, dX, dgamma, dbeta))
     one, zero, D = X.dtype.type(1), X.dtype.type(0), X.dtype.type(X.shape[1])
     parts = len(dgamma)
     for share in claimed(queue, queue[1]):

@@ -24,7 +24,7 @@ import numpy as np
 from minitransformer.arrays import for_reading
 from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2
-from minitransformer.kernels.threads import claimed, in_parallel
+from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
 
@@ -353,6 +353,7 @@ def turn_part(X, cos, sin, interleaved, Y, queue):
     A row is copied first and turned in place: with few arrays the compiler can prove them apart.
     """
     n, pairs = cos.shape
+    X, cos, sin, Y = borrowed((X, cos, sin, Y))
     for part in claimed(queue, queue[1]):
         start = part * len(X) // queue[1]
         position = start % n
@@ -417,30 +418,14 @@ def adamw(
     eps: float,
     rate: float,
 ) -> list[tuple[Array, Array, Array]]:
-    """Step t of AdamW: the new (θ, m, v) of each array. `kept` has the factor of each θ under weight decay, 1 for none.
-
-    A model has many small arrays; those with the same dtype and factor are laid end to end, and one loop goes through them.
-    """
+    """Step t of AdamW: the new (θ, m, v) of each array. `kept` has the factor of each θ under weight decay, 1 for none."""
     beta1, beta2 = betas
-    new: list[Any] = [None] * len(theta)
-    alike: dict[tuple[Any, ...], list[int]] = {}
-    for k, arrays in enumerate(zip(theta, g, m, v, strict=True)):
-        large = k if theta[k].size >= SMALL else None  # alone
-        alike.setdefault((np.result_type(*arrays), kept[k], large), []).append(k)
-    for (dtype, keep, large), members in alike.items():
+    new = []
+    for arrays, keep in zip(zip(theta, g, m, v, strict=True), kept, strict=True):
+        dtype, shape = np.result_type(*arrays), arrays[0].shape
         factors = beta1, 1 - beta1, beta2, 1 - beta2, (1 - beta2**t) ** -0.5, eps, rate / (1 - beta1**t), keep
-        if large is None:
-            old = [np.concatenate([X[k].reshape(-1) for k in members], dtype=dtype) for X in (theta, g, m, v)]
-        else:
-            old = [for_loops(X[large], dtype, theta[large].shape).reshape(-1) for X in (theta, g, m, v)]
-        result = [np.empty_like(old[0]) for _ in range(3)]
-        run(adamw_part, len(old[0]), *old, tuple(dtype.type(number) for number in factors), *result)
-        if large is not None:
-            new[large] = tuple(X.reshape(theta[large].shape) for X in result)
-            continue
-        start = 0
-        for k in members:
-            shape, stop = theta[k].shape, start + theta[k].size
-            new[k] = tuple(X[start:stop].reshape(shape) for X in result)
-            start = stop
+        result = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype)
+        old, to = (tuple(for_loops(X, dtype, shape).reshape(-1) for X in group) for group in (arrays, result))
+        run(adamw_part, to[0].size, *old, tuple(map(dtype.type, factors)), *to)
+        new.append(result)
     return new

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any
 
@@ -55,6 +56,7 @@ def _cores() -> int:
 
 
 number = _cores()  # of threads that share a loop
+beside = ContextVar("beside", default=0)  # threads of Python beside this one, each with loops of its own
 keep_freed_memory(KEPT)
 
 
@@ -246,11 +248,11 @@ def helpers(count: int) -> list[Helper]:
 
 
 def in_parallel(tasks: int, loop: Callable[..., None], *arguments: Any) -> None:
-    """Run loop(*arguments, queue) on as many threads as there are, or as there are tasks, if these are fewer.
+    """Run loop(*arguments, queue) on as many threads as are free, or as there are tasks, if these are fewer.
 
     raises   what the loop raises on any thread, when all of them have stopped
     """
-    threads = min(number, tasks)
+    threads = min(number - beside.get(), tasks)
     if threads <= 1:
         loop(*arguments, np.array([0, 1]))
         return

@@ -1,8 +1,9 @@
 """The parts of a batch side by side, one on each core.
 
-A Python thread leaves the interpreter free while NumPy works on an array, so threads do here what they can't do for plain
-Python. It is the best use of a second core: matrix products can spread over the cores by themselves, but the softmax, the
-norms and all the sums between them can't. A part's arrays are also smaller, so more of them fit into the caches.
+A Python thread leaves the interpreter free while NumPy or a compiled loop works on an array, so threads do here what they
+can't do for plain Python. It is the best use of a second core: matrix products and loops can spread over the cores by
+themselves, but the copies, the sums and the Python between them can't. A part's arrays are also smaller, so more of them fit
+into the caches.
 """
 
 import contextvars
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from minitransformer.functional import loops_in
 from minitransformer.machine import cores
 
 Part = TypeVar("Part")
@@ -28,7 +30,7 @@ def _libraries() -> ThreadpoolController:
 def each(function: Callable[[Part], Result], parts: Sequence[Part], threads: int | None = None) -> Iterator[Result]:
     """function(part) for each part, in their order; the same results whatever the number of threads (all cores by default).
 
-    `np.errstate` of the caller holds in the threads too.
+    `np.errstate` of the caller holds in the threads too. Compiled loops get the cores that are left: on two, one each.
     """
     threads = min(cores() if threads is None else threads, len(parts))
     # a matrix product that spreads over the cores would stand in the way of the other thread's; and two cores add in another
@@ -38,5 +40,9 @@ def each(function: Callable[[Part], Result], parts: Sequence[Part], threads: int
             yield from map(function, parts)
             return
         with ThreadPoolExecutor(threads) as pool:
-            jobs = [pool.submit(contextvars.copy_context().run, function, part) for part in parts]
+            contexts = [contextvars.copy_context() for _ in parts]
+            if loops := loops_in("threads"):
+                for context in contexts:
+                    context.run(loops.beside.set, threads - 1)
+            jobs = [pool.submit(context.run, function, part) for context, part in zip(contexts, parts, strict=True)]
             yield from (job.result() for job in jobs)

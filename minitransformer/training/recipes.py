@@ -23,7 +23,8 @@ from minitransformer.training.size import refuse_too_large
 
 OF_MODEL = ("width", "depth", "heads", "attention", "positions", "groups", "ffn")
 OF_TEXT = ("context", "stack")
-PARTS = 2  # of a batch, side by side; one where the loops of the tier "micro" use every core by themselves
+PARTS = 2  # of a batch, side by side
+LARGE = 2048  # tokens of a batch
 
 
 def language_model(**choices: Any) -> tuple[LanguageModel, Training]:
@@ -57,7 +58,8 @@ def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
 def _training(c: dict[str, Any]) -> Training:
     choose("lr", c["lr"], PositiveNumber)  # which the schedule would call its peak
     schedule = Cosine(c["lr"], c["steps"], warmup=c["steps"] // 10)
-    return Training(c["steps"], c["batch"], schedule, parts=parts_of(c["batch"]), seed=c["seed"])
+    tokens = c["batch"] * c.get("context", dates.ISO_LENGTH)
+    return Training(c["steps"], c["batch"], schedule, parts=parts_of(c["batch"], tokens), seed=c["seed"])
 
 
 def usual_training(steps: int, batch: int, rate: float, seed: int, *, warmup: int | None = None) -> Training:
@@ -71,9 +73,12 @@ def usually_trained(model: Any, objective: Objective, steps: int, batch: int, ra
     return train(model, objective, usual_training(steps, batch, rate, seed), progress=False).params
 
 
-def parts_of(batch: int) -> int:
-    """Parts that a batch is best cut into in this tier."""
-    return 1 if current() == "micro" else math.gcd(batch, PARTS)
+def parts_of(batch: int, tokens: int) -> int:
+    """Parts that a batch of so many texts, of so many tokens together, is best cut into in this tier.
+
+    Loops of the tier "micro" share the cores by themselves; what stands between them pays for a second thread in large batches.
+    """
+    return 1 if current() == "micro" and tokens < LARGE else math.gcd(batch, PARTS)
 
 
 def choices(model: Any, training: Training) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A loop on several threads: every task is done once, errors arrive, and nobody is left waiting."""
 
+import contextvars
 import gc
 import time
 import tracemalloc
@@ -57,6 +58,20 @@ def test_several_callers_at_once():
 
     with threads.limit(3), ThreadPoolExecutor(5) as pool:
         assert all(pool.map(call, range(500)))
+
+
+@pytest.mark.parametrize(("beside", "parts"), [(0, 3 * 4), (1, 2 * 4), (2, 1), (5, 1)])
+def test_threads_of_python_that_stand_beside_it_have_their_cores(beside, parts):
+    def cut(seen, queue):
+        seen[queue[1]] = 1
+
+    context = contextvars.copy_context()
+    context.run(threads.beside.set, beside)
+    with threads.limit(3):
+        threads.in_parallel(50, cut, np.zeros(50))  # the first time, one thread does all
+        seen = np.zeros(50)
+        context.run(threads.in_parallel, 50, cut, seen)
+    assert np.flatnonzero(seen) == [parts]
 
 
 def test_callers_who_need_the_first_helpers_at_once_get_the_same(monkeypatch):

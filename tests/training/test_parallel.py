@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from minitransformer.backend import available, backend
+from minitransformer.functional import loops_in
 from minitransformer.training.parallel import _libraries, each
+from minitransformer.training.recipes import language_model
 
 
 def blas_threads():
@@ -44,6 +47,12 @@ def test_blas_keeps_to_one_thread_inside_and_gets_its_own_back(threads):
     assert blas_threads() == before
 
 
+def test_loops_know_how_many_threads_stand_beside_theirs():
+    loops = loops_in("threads") or pytest.skip("no loops in this tier")
+    assert [list(each(lambda _: loops.beside.get(), range(4), threads)) for threads in (1, 3)] == [[0] * 4, [2] * 4]
+    assert loops.beside.get() == 0
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_error_in_a_part_comes_out(threads):
     def fails(part):
@@ -70,3 +79,14 @@ def test_what_numpy_warns_of_is_the_callers_choice(threads):
         assert [float(x) for x in each(lambda _: np.float32(1e38) * np.float32(10), range(2), threads)] == [np.inf] * 2
     with np.errstate(over="raise"), pytest.raises(FloatingPointError):
         list(each(lambda _: np.float32(1e38) * np.float32(10), range(2), threads))
+
+
+def test_a_batch_is_cut_where_that_is_faster():
+    def parts(batch, context):
+        return language_model(batch=batch, context=context)[1].parts
+
+    with backend("numpy"):
+        assert [parts(4, 128), parts(5, 128)] == [2, 1]
+    if "micro" in available():
+        with backend("micro"):
+            assert [parts(4, 128), parts(16, 128), parts(15, 256)] == [1, 2, 1]
