@@ -161,7 +161,7 @@ def _kind(path: Path) -> str:
     return "heat" if path.suffix == ".png" or HEAT.search(path.read_bytes()) else "line"
 
 
-COARSE = re.compile(r"\[(\(\d+\.\d+\)|[^\W\d_a-z][^\]\n]*? \(?\d{4}\)?)\]\((?:\d\d_\w+\.ipynb)?#[^)\s]+\)")
+COARSE = re.compile(r"\[(\(\d+\.\d+\)|[^\W\d_a-z][^\]\n]*? \(?\d{4}[a-z]?\)?)\]\((?:\d\d_\w+\.ipynb)?#[^)\s]+\)")
 
 
 def _relinked(book: Book, text: str) -> str:

@@ -73,7 +73,7 @@ def mentions(chapters: dict[str, str], equations: dict[str, str], papers: list["
     chapters    number to page
     equations   tag, such as "8.1" or "Borealis II 15", to address
     """
-    cited = {(paper.first, paper.year): f"{SOURCES}#{paper.anchor}" for paper in reversed(papers)}
+    cited = {paper.name: f"{SOURCES}#{paper.anchor}" for paper in papers}
     systems = {paper.system: f"{SOURCES}#{paper.anchor}" for paper in papers if paper.system}
 
     def once(found: re.Match[str]) -> str | None:
@@ -90,7 +90,7 @@ def mentions(chapters: dict[str, str], equations: dict[str, str], papers: list["
         Mention(re.compile(r"\b(Borealis II|Aalto),? \((\d+)\)"), lambda m: equations.get(f"{m[1]} {m[2]}")),
     ]
     if here != SOURCES:
-        found.append(Mention(CITATION, lambda m: cited.get((m["first"], m["year"] or m["bare"] or m["alone"]))))
+        found.append(Mention(CITATION, lambda m: cited.get(entry(m[0]))))
         longest = sorted(map(re.escape, systems), key=len, reverse=True)
         found.append(Mention(re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w-])"), once))
     return found
@@ -99,19 +99,17 @@ def mentions(chapters: dict[str, str], equations: dict[str, str], papers: list["
 # --------------------------------------------------------------------------------------------------------- papers
 
 SOURCES = "99_sources.html"
-_NAME, _YEAR = r"[^\W\d_a-z][\w’-]+", r"(?:19|20)\d\d"
-CITATION = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu (2021); Bell (1991)
-    rf"(?P<first>{_NAME})(?:(?: et al\.|(?:, {_NAME})* and {_NAME}),? (?:\((?P<year>{_YEAR})\)|(?P<bare>{_YEAR})(?!\d))"
-    rf"| \((?P<alone>{_YEAR})\))"
+_NAME, _YEAR = r"[^\W\d_a-z][\w’-]+", r"(?:19|20)\d\d[a-z]?"
+CITATION = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu (2021); Bell (1991); Tay et al. 2021b
+    rf"{_NAME}(?:(?: et al\.|(?:, {_NAME})* and {_NAME}),?)? (?:\({_YEAR}\)|{_YEAR}(?!\w))"
 )
-ENTRY = re.compile(r"^- \*\*(?P<names>.+) \((?P<year>\d{4})\)(?:, (?P<system>.+))?\.\*\* ", re.MULTILINE)
+ENTRY = re.compile(r"^- \*\*(?P<names>.+) \((?P<year>\d{4}[a-z]?)\)(?:, (?P<system>.+))?\.\*\* ", re.MULTILINE)
 
 
 class Paper(NamedTuple):
-    """An entry of the bibliography."""
+    """An entry of the bibliography, by its authors and year: "Child et al. 2019"."""
 
-    first: str
-    year: str
+    name: str
     system: str
     anchor: str
 
@@ -123,9 +121,13 @@ def papers(text: str) -> list[Paper]:
 
 def paper(found: re.Match[str]) -> Paper:
     """The entry that begins with "Child et al. (2019), Longformer."."""
-    system = found["system"] or ""
-    parts = (found["names"].replace(" et al.", ""), found["year"], system)
-    return Paper(found["names"].split()[0].rstrip(","), found["year"], system, "paper-" + slug(" ".join(parts)))
+    name, system = f"{found['names']} {found['year']}", found["system"] or ""
+    return Paper(name, system, "paper-" + slug(f"{name.replace(' et al.', '')} {system}"))
+
+
+def entry(words: str) -> str:
+    """Authors and year as the bibliography has them: "Ke, He and Liu (2021)" is "Ke et al. 2021"."""
+    return re.sub(r"[(),]", "", re.sub(r", .+ and [\w’-]+", " et al.", words))
 
 
 # -------------------------------------------------------------------------------------------- symbols and glossary

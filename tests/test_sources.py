@@ -2,18 +2,19 @@
 
 import json
 import re
+from collections import defaultdict
 
 import pytest
 
-from minitransformer.book import equations
+from minitransformer.book import cross_references, equations
 
 NAME = r"[^\W\d_a-z][\w’-]+"
-YEAR = r"(?P<year>(?:19|20)\d\d)"
+YEAR = r"(?P<year>(?:19|20)\d\d[a-z]?)"
 PAPER = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu (2021); Bell (1991)
-    rf"(?P<first>{NAME})(?:(?: et al\.|(?:, {NAME})* and {NAME}),? \(?{YEAR}(?!\d)| \({YEAR.replace('year', 'alone')}\))"
+    rf"(?P<first>{NAME})(?:(?: et al\.|(?:, {NAME})* and {NAME}),? \(?{YEAR}(?!\w)| \({YEAR.replace('year', 'alone')}\))"
 )
 ENTRY = re.compile(
-    r"^- \*\*(?P<names>.+) \((?P<year>\d{4})\)(?:, (?P<system>.+))?\.\*\* (?P<authors>.+?): \*.+\*\. .+\.$",
+    r"^- \*\*(?P<names>.+) \((?P<year>\d{4}[a-z]?)\)(?:, (?P<system>.+))?\.\*\* (?P<authors>.+?): \*.+\*\. .+\.$",
     re.MULTILINE,
 )
 
@@ -59,6 +60,24 @@ def test_an_entry_is_called_after_its_authors(entries):
         assert entry["names"] == expected
 
 
+def test_papers_of_the_same_authors_and_year_have_letters_wherever_they_are_named(root, entries):
+    letters = defaultdict(list)
+    for entry in entries:
+        letters[f"{entry['names']} {entry['year'][:4]}"].append(entry["year"][4:])
+    several = {paper: found for paper, found in letters.items() if found != [""]}
+    assert len(several) > 5
+    for paper, found in several.items():
+        assert len(found) > 1, paper
+        assert found == list("abcdefgh"[: len(found)]), paper
+    files = [path for part in ("minitransformer", "site", "tests") for path in (root / part).rglob("*.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in [*files, *root.glob("*.md")]}
+    for path, text in (texts | {path: words(path) for path in equations.notebooks(root)}).items():
+        for found in re.finditer(cross_references.PAPER, " ".join(text.split())):
+            cited = cross_references.entry(found["cited"] or found["paper"])
+            paper, letter = re.fullmatch(r"(.+ \d{4})([a-z]?)", cited).groups()
+            assert paper not in several or letter in several[paper], (path, found[0])
+
+
 def test_links_lead_to_the_numbers_they_show(page):
     links = re.findall(r"\[`(.+?)`\]\(https://arxiv\.org/abs/(.+?)\)", page)
     assert len(links) > 10
@@ -80,6 +99,7 @@ def test_all_five_sources_are_introduced(page):
         ("Ke, He and Liu (2021), and Kingma and Ba (2015)", {("Ke", "2021"), ("Kingma", "2015")}),
         ("(Williams, Waterman and Patterson, 2009)", {("Williams", "2009")}),
         ("Witten (1991)", {("Witten", "1991")}),
+        ("Shaw et al. 2018b", {("Shaw", "2018b")}),
         ("in April 2024, and Chapter 2019", set()),
     ],
 )

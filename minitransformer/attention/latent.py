@@ -96,7 +96,7 @@ def latent_attention(
     causal     query i sees keys j ≤ i only; with m ≠ n the queries are the last n of the m positions
     mask       True where query i sees key j; must broadcast to (*batch, H, n, m)
     absorbed   the same numbers with the brackets elsewhere: no keys or values are made
-    source     DeepSeek-AI 2024 (DeepSeek-V2), equations 9 to 19
+    source     DeepSeek-AI 2024a (DeepSeek-V2), equations 9 to 19
     cost       O(n m H (d + d_r + dv) + m r H (d + dv)) time; absorbed O(n m H (2 r + d_r) + n r H (d + dv)): more for many
                queries, less for one
     returns    Y and a pullback: dQ, dQ_R, dC, dK_R, dW_uk, dW_uv = pullback(dY)
@@ -196,7 +196,7 @@ class Latent(Projected):
     query_rank   the width of such a row for the queries, which saves activations in training, not in decoding; None for none
     rotary       d_r, channels beside the d = D/H of a head, which are turned; d/2 if None, in whole pairs
     base         of their angles, as in RoPE. So it knows where tokens stand, and needs no other encoding
-    source       DeepSeek-AI 2024 (DeepSeek-V2), equations 9 to 19
+    source       DeepSeek-AI 2024a (DeepSeek-V2), equations 9 to 19
     cost         O(n² (2 d + d_r)) for each head beside the projections. Keeps r + d_r numbers for each token
     raises       ValueError for a width that is not divisible by the heads, and for an odd d_r
     """

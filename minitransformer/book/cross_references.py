@@ -15,14 +15,14 @@ CHAPTER = r"\[(?P<linked>[Cc]hapter \d\d)\]\([^)\s]+\.ipynb\)|(?<![\[`])\b(?P<ch
 CHAPTERS = r"\b(?P<several>[Cc]hapters (?:\[?\d\d(?:\]\([^)\s]+\.ipynb\))?(?:, | and | to )?)+)"
 DISPLAY = r"\[\((?P<known>\d+\.\d+)\)\]\([^)\s]*#[^)\s]+\)|(?<!\]\()\((?P<display>\d+\.\d+)\)"
 NAME = r"[^\W\d_a-z][\w’-]+"
-YEAR = r"(?:\((?:19|20)\d\d\)|(?:19|20)\d\d(?!\d))"
-PAPER = (  # Shaw et al. (2018); Dai et al. 2019; Ke, He and Liu (2021); Bell (1991); OpenAI 2025
-    rf"\[(?P<cited>{NAME}[^\]\n]*? \(?\d{{4}}\)?)\]\({SOURCES}#\w\)"
+YEAR = r"(?:\((?:19|20)\d\d[a-z]?\)|(?:19|20)\d\d[a-z]?(?!\w))"
+PAPER = (  # Shaw et al. (2018); Dai et al. 2019; Ke, He and Liu (2021); Bell (1991); OpenAI 2025; Tay et al. 2021b
+    rf"\[(?P<cited>{NAME}[^\]\n]*? \(?\d{{4}}[a-z]?\)?)\]\({SOURCES}#\w\)"
     rf"|(?P<paper>{NAME}(?:(?: et al\.|(?:, {NAME})* and {NAME}),?)? {YEAR})"
 )
 MENTION = re.compile(f"(?P<kept>{PROTECTED})|{CHAPTERS}|{CHAPTER}|{DISPLAY}|{PAPER}", re.DOTALL | re.MULTILINE)
 TAGGED = re.compile(r"^## +(?P<heading>.+?) *$|\\tag\{(?P<tag>\d+\.\d+)\}", re.MULTILINE)
-ENTRY = re.compile(r"^- \*\*(?P<first>[\w’-]+).*? \((?P<year>\d{4})\)", re.MULTILINE)
+ENTRY = re.compile(r"^- \*\*(?P<names>.+?) \((?P<year>\d{4}[a-z]?)\)", re.MULTILINE)
 
 
 def anchor(heading: str) -> str:
@@ -50,11 +50,11 @@ def linked(text: str, path: Path, chapters: list[Path], named: set[str]) -> str:
         return f"[({number})]({'' if file == path.name else file}{heading})" if heading else f"({number})"
 
     def paper(words: str) -> str:
-        key = f"{re.split(r'[ ,]', words)[0]} {words.rstrip(')')[-4:]}"
-        if key in named or key not in known:
+        cited = entry(words)
+        if cited in named or cited not in known:
             return words
-        named.add(key)
-        return f"[{words}]({SOURCES}{anchor(key[0])})"
+        named.add(cited)
+        return f"[{words}]({SOURCES}{anchor(cited[0])})"
 
     def link(found: re.Match[str]) -> str:
         if found["kept"]:
@@ -88,8 +88,13 @@ def _displays(file: str, text: str) -> dict[str, tuple[str, str]]:
 
 
 def papers(path: Path) -> frozenset[str]:
-    """First author and year of each entry of the bibliography."""
-    return frozenset(f"{entry['first']} {entry['year']}" for entry in ENTRY.finditer(prose(path)))
+    """The entries of the bibliography, each by its authors and its year."""
+    return frozenset(f"{found['names']} {found['year']}" for found in ENTRY.finditer(prose(path)))
+
+
+def entry(words: str) -> str:
+    """Authors and year as the bibliography has them: "Ke, He and Liu (2021)" is "Ke et al. 2021"."""
+    return re.sub(r"[(),]", "", re.sub(r", .+ and [\w’-]+", " et al.", words))
 
 
 def prose(path: Path) -> str:

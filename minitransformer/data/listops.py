@@ -2,7 +2,7 @@
 
     [MAX 4 [MIN 7 2 9 ] 1 ]  →  4           what is inside has to be known before what is outside
 
-The task of the Long Range Arena (Tay et al. 2021) has four operators, ten levels and up to 2,000 tokens. Here are the first two
+The task of the Long Range Arena (Tay et al. 2021a) has four operators, ten levels and up to 2,000 tokens. Here are the first two
 operators, as many levels as one likes, and tokens from 0: the digits, one for each operator with its bracket, one for the
 closing bracket, and one that fills the places before an expression that is shorter than the others.
 """

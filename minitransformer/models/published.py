@@ -92,7 +92,7 @@ def deepseek_v2_lite(
     """DeepSeek-V2-Lite with dense blocks only. There D = 2048, 27 blocks, 16 heads, a latent of 512 and 64 turned channels.
 
     Left out: the mixture of experts in all blocks but the first, whose hidden width is 10944; YaRN
-    source   DeepSeek-AI 2024, and `modeling_deepseek_v2.py` in huggingface/transformers
+    source   DeepSeek-AI 2024a, and `modeling_deepseek_v2.py` in huggingface/transformers
     """
     options = {"rank": rank, "query_rank": query_rank, "rotary": rotary}
     return LanguageModel(
@@ -115,7 +115,7 @@ def qwen3_next(
 
     delta_heads, delta_width   H and d of the delta rule; as in the softmax blocks if None
     Left out: the mixture of experts. The published gains of norms are γ − 1, but for that behind the delta rule
-    source   Qwen Team 2025, and `modeling_qwen3_next.py` in huggingface/transformers
+    source   Qwen 2025a, and `modeling_qwen3_next.py` in huggingface/transformers
     """
     d = head_width_of(width, heads, head_width)
     H, e = delta_heads or heads, delta_width or d

@@ -61,7 +61,7 @@ class GridScalars(ScoreEncoding):
     heads     H
     longest   tokens of the largest picture: ⌈longest / columns⌉ rows
     columns   pixels in a row
-    source    Liu et al. 2021 (Swin), within a window; Cordonnier, Loukas and Jaggi 2020 with numbers that are functions of
+    source    Liu et al. 2021a (Swin), within a window; Cordonnier, Loukas and Jaggi 2020 with numbers that are functions of
               the offset
     cost      O(n m H) memory. Can be causal: a picture that is written pixel by pixel
     raises    ValueError for other heads, more queries than keys, or more keys than rows · columns

@@ -63,7 +63,7 @@ def spatial_gate(
     At M = 0 and b = 1 it is Z₁: nothing is mixed. With M_ij = w_{i−j} the rows of Z₂ are convolved with w.
     causal   whether only j ≤ i counts, whatever stands above the diagonal of M
     mask     True where a token is there; the others are zero before the mixing
-    source   Liu et al. 2021
+    source   Liu et al. 2021b
     cost     O(n² E) time, O(n E) memory beside M
     returns  S and a pullback: dZ_1, dZ_2, dM, db = pullback(dS)
     raises   TypeError for a wrong shape, or a mixture of dtypes
@@ -129,7 +129,7 @@ class GMLP(Projected):
     form      "paper", or "source" for Borealis II (25) as printed: a sigmoid gate on the half that is not mixed, no norm and
               no biases (E25)
     hidden    E, the width of each half; 2 D by default, so that both together have the usual 4 D
-    source    Liu et al. 2021; Borealis II (25)
+    source    Liu et al. 2021b; Borealis II (25)
     cost      O(n² E + n D E); 3 D E + n² parameters. Causal: M is lower triangular
     raises    ValueError for more than `longest` tokens
     """

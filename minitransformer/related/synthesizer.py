@@ -346,7 +346,7 @@ class Synthesizer(Core):
               numbers in place of the network, "factorised-random" with one of rank `rank`
     mixture   "sum" with the scores Q Kᵀ/√d, or "gated": (1 − σ(α)) Q Kᵀ/√d + σ(α) S with one α, as published
     learned   whether the numbers of a random one are; if not they stay as they were drawn
-    source    Borealis II, after (21), which prints neither biases nor the bracket in front of Relu (E20); Tay et al. 2021
+    source    Borealis II, after (21), which prints neither biases nor the bracket in front of Relu (E20); Tay et al. 2021b
     cost      O(n² d) for A V, as in dot-product attention; a random one makes its weights once for all samples. Tables of
               d · longest or longest² numbers for each head. Can be causal. An encoding that turns queries finds none to turn
               in a random one

@@ -25,6 +25,7 @@ Chapter 00 has begun, chapter 01 is this one, chapter 02 follows and chapter 03 
 See [chapter 00](00_old_name.ipynb), [a test](../tests/errata/test_aalto.py) and [the net](https://example.org).
 Chapters 00, 01 and 02 are three. From (0.1), (1.1) and [(2.1)](gone.ipynb#gone), not `(1.1)`, $(1.1)$ or (3.1).
 By Dao et al. (2022), then Dao et al. (2022) again, (Ke, He and Liu 2021), and Shaw et al. (2018), whom nobody lists.
+Dao et al. 2023a is not (Dao et al. 2023b).
 
 $$1 = 1 \\tag{%d.1}$$
 
@@ -41,6 +42,8 @@ SOURCES = """\
 ### D
 
 - **Dao et al. (2022), FlashAttention.** Tri Dao: *FlashAttention*. NeurIPS 2022.
+- **Dao et al. (2023a), One.** Tri Dao: *One*. ICLR 2023.
+- **Dao et al. (2023b), Two.** Tri Dao: *Two*. ICLR 2023.
 
 ### K
 
@@ -108,6 +111,7 @@ def test_a_paper_leads_to_its_letter_where_it_is_first_named(made):
     prose = navigation.renewed(made, notebooks(made)[1]).cells[2].source
     assert "By [Dao et al. (2022)](99_sources.ipynb#D), then Dao et al. (2022) again, " in prose
     assert "([Ke, He and Liu 2021](99_sources.ipynb#K)), and Shaw et al. (2018), whom" in prose
+    assert "[Dao et al. 2023a](99_sources.ipynb#D) is not ([Dao et al. 2023b](99_sources.ipynb#D))." in prose
 
 
 def test_minutes_are_those_of_words_and_cells(made):

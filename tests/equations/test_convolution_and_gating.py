@@ -130,7 +130,7 @@ def test_borealis_eq_25_gated_mlp():
 
 
 def test_borealis_gmlp_as_in_its_paper():
-    """Liu et al. 2021, in loops:   Z = GELU(X U + b_u),  Z = [Z₁ Z₂],  Y = (Z₁ ⊙ (M LN(Z₂) + b)) V + b_v."""
+    """Liu et al. 2021b, in loops:   Z = GELU(X U + b_u),  Z = [Z₁ Z₂],  Y = (Z₁ ⊙ (M LN(Z₂) + b)) V + b_v."""
     rng = np.random.default_rng(26)
     E = 3
     X, M, b = rng.standard_normal((n, D)), rng.standard_normal((n, n)), rng.standard_normal(n)

@@ -79,7 +79,7 @@ def test_E25_the_papers_gate_is_linear_and_stands_on_the_other_half():
     printed  Sig[X Φ_u1] ⊙ Ψ X Φ_u2: a sigmoid gate, no split of one GELU, no norm and no biases.
     wrong    At Ψ = 0 it gives 0, whatever its input; the paper's block, which is drawn near there, gives a network of
              each row. The gate of the paper goes below 0, and further than 10 from 1, where the mixing is strong.
-    holds    In Liu et al. 2021 the mixed half is the gate, and nothing bounds it.
+    holds    In Liu et al. 2021b the mixed half is the gate, and nothing bounds it.
     """
     rng = np.random.default_rng(2)
     paper, source = GMLP(2, 9), GMLP(2, 9, "source")

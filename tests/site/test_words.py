@@ -24,6 +24,9 @@ BIBLIOGRAPHY = """
 - **Ainslie et al. (2020), ETC.** Joshua Ainslie, …: *ETC: Encoding Long and Structured Inputs*. EMNLP 2020.
 - **Child et al. (2019).** Rewon Child, …: *Generating Long Sequences with Sparse Transformers*. arXiv.
 - **Dao and Gu (2024), Mamba-2.** Tri Dao and Albert Gu: *Transformers are SSMs*. ICML 2024.
+- **Dao et al. (2024a), One.** Tri Dao, …: *One*. arXiv.
+- **Dao et al. (2024b), Two.** Tri Dao, …: *Two*. arXiv.
+- **OpenAI (2025), gpt-oss.** OpenAI: *Model Card*. arXiv.
 """
 
 
@@ -66,6 +69,9 @@ def test_every_equation_of_a_tag_has_an_anchor(tag, anchors):
         ("Aalto (5), Aalto, (5)", [("Aalto (5)", "map.html#aalto-5"), ("Aalto, (5)", "map.html#aalto-5")]),
         ("Child et al. (2019)", [("Child et al. (2019)", "99_sources.html#paper-child-2019")]),
         ("(Dao and Gu 2024)", [("Dao and Gu 2024", "99_sources.html#paper-dao-and-gu-2024-mamba-2")]),
+        ("Dao et al. (2024b)", [("Dao et al. (2024b)", "99_sources.html#paper-dao-2024b-two")]),
+        ("Dao, Fu and Ré, 2024a", [("Dao, Fu and Ré, 2024a", "99_sources.html#paper-dao-2024a-one")]),
+        ("OpenAI 2025; Dao et al. 2024", [("OpenAI 2025", "99_sources.html#paper-openai-2025-gpt-oss")]),
         ("ETC, and ETC again, not ETCs", [("ETC", "99_sources.html#paper-ainslie-2020-etc")]),
     ],
 )
@@ -243,8 +249,8 @@ def test_every_paper_has_a_place_of_its_own(book):
 
 
 def test_a_coarse_link_is_unmade_because_the_site_has_a_place(book):
-    text = "[(8.1)](08_sparse_attention.ipynb#A-rule) of [Child et al. (2019)](99_sources.ipynb#C), [1](02_self_attention.ipynb)"
-    assert pages._relinked(book, text) == "(8.1) of Child et al. (2019), [1](02_self_attention.html)"
+    text = "[(8.1)](08_sparse_attention.ipynb#A-rule) of [Tay et al. (2021a)](99_sources.ipynb#T), [1](02_self_attention.ipynb)"
+    assert pages._relinked(book, text) == "(8.1) of Tay et al. (2021a), [1](02_self_attention.html)"
 
 
 def test_every_display_with_a_tag_is_known(book):

@@ -102,7 +102,7 @@ class Linformer(Core):
     k         rows that the keys are mixed into
     sharing   "none": every head of every layer has its E and F; "headwise": every layer; "key-value": every layer has one
               E = F; "layerwise": the whole stack has one E = F
-    source    Borealis II (15); Lecture notes, parameter sharing; Wang et al. 2020
+    source    Borealis II (15); Lecture notes, parameter sharing; Wang et al. 2020a
     cost      O(n k); k · longest parameters for each E and F. Never causal
     raises    ValueError for k < 1, or an unknown sharing; for a sequence longer than the longest
     """

@@ -75,7 +75,7 @@ class GatedDelta(Memory):
     key_heads    heads of queries and keys, each of which serves H/key_heads heads of values, every one with its own α and β. H if
                  None; half of H in Qwen3-Next
     eps          of the norm of y_t; 10⁻⁶ in Qwen3-Next
-    source       Yang, Kautz and Hatamizadeh 2025; Kimi Team 2025, whose projection to the gates goes through d columns;
+    source       Yang, Kautz and Hatamizadeh 2025; Kimi 2025, whose projection to the gates goes through d columns;
                  Grazzi et al. 2024 for c = 2
     cost         O(n d dv) time; one new token costs O(d dv). Always causal
     raises       ValueError for a reach that is not above 0 and at most 2, or an H that key_heads does not divide

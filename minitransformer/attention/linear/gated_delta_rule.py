@@ -89,7 +89,7 @@ def gated_delta_rule(
     beta        how far each write goes: 0 writes nothing, 1 replaces what is under a key of norm one, 2 mirrors the memory
     log_decay   ln α, at most 0: one number for each position, (*batch, n), or one for each channel too, (*batch, n, r)
     initial     S_0, what the memory holds before the first position. With it the value is (Y, S_n), and the gradients end in dS_0
-    source      Yang, Kautz and Hatamizadeh 2025 (Gated DeltaNet) for one number; Kimi Team 2025 for channels. No scale
+    source      Yang, Kautz and Hatamizadeh 2025 (Gated DeltaNet) for one number; Kimi 2025 for channels. No scale
     cost        O(n r dv) time, O(n (r + dv)) memory; in the tier "numpy", O(n r dv) memory on the way back. Always causal: y_t
                 depends on positions up to t only
     returns     Y (*batch, n, dv) and a pullback: dQ, dK, dV, dbeta, dlog_decay = pullback(dY). From S_0 on, Y, S = value, and

@@ -119,7 +119,7 @@ def gated_linear_attention(
     log_decay   ln α, at most 0: one number for each position, (*batch, n), or one for each channel too, (*batch, n, r). −∞
                 forgets all. That of the first position has no effect on an empty memory
     initial     S_0, what the memory holds before the first position. With it the value is (Y, S_n), and the gradients end in dS_0
-    source      Yang et al. 2024 for channels; Sun et al. 2023 (RetNet), Dao and Gu 2024 (Mamba-2) for one number. No scale
+    source      Yang et al. 2024b for channels; Sun et al. 2023 (RetNet), Dao and Gu 2024 (Mamba-2) for one number. No scale
     cost        O(n r dv) time, O(n (r + dv)) memory; in the tier "numpy", O(n r dv) memory on the way back. Always causal: y_t
                 depends on positions up to t only
     returns     Y (*batch, n, dv) and a pullback: dQ, dK, dV, dlog_decay = pullback(dY); `pullback.A` is the matrix of weights.

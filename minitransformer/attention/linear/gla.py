@@ -87,7 +87,7 @@ class GLA(Memory):
     heads, d   H, and the width of a head
     rank       columns of W_1, for all heads together
     root       α = σ(…)^(1/root): how many times slower a channel fades than its sigmoid says
-    source     Yang et al. 2024; its code has one gain for all heads, and rank and root of 16
+    source     Yang et al. 2024b; its code has one gain for all heads, and rank and root of 16
     cost       O(n d dv) time; one new token costs O(d dv). Always causal
     """
 

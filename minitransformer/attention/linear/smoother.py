@@ -3,8 +3,8 @@
     W_ij = sim(q_i, k_j)
     y_i  = Σ_j W_ij v_j / Σ_j W_ij
 
-This is how statistics smoothes data since Nadaraya and Watson (1964): the value at a point is the average of the values nearby,
-weighted by a kernel. With exp ⟨q, k⟩/√d it is attention as we know it.
+This is how statistics smoothes data since Nadaraya (1964) and Watson (1964): the value at a point is the average of the values
+nearby, weighted by a kernel. With exp ⟨q, k⟩/√d it is attention as we know it.
 """
 
 from collections.abc import Callable
