@@ -16,10 +16,10 @@ import numpy as np
 from minitransformer.arrays import inverse, one_dtype, refuse_more_queries
 from minitransformer.attention.compressed.products import mix
 from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
+from minitransformer.attention.depthwise import depthwise_convolution
 from minitransformer.attention.dot_product import ScoresPullback, dot_product_attention, scores
 from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
-from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
 from minitransformer.ranges import Repeats
 from minitransformer.typing import Array, Bool, Float, checked
@@ -126,37 +126,6 @@ def _mixed(means: Array, X: Array) -> Array:
     return mix(means, X)[0] if means.ndim == 2 else means @ X
 
 
-# ---------------------------------------------------------------------------------------------- convolution
-
-
-class ConvolvePullback(Pullback):
-    """y_i = Σ_t θ_t v_{i+t−r}: dv_j = Σ_t θ_t dy_{j−t+r}, the kernel turned round, and dθ_t = Σ_i ⟨dy_i, v_{i+t−r}⟩."""
-
-    V: Array
-    theta: Array
-
-    def __call__(self, dY: Array) -> tuple[Array, Array]:
-        dV, _ = _convolve(dY, self.theta[:, ::-1])
-        dtheta = [(dY * shifted).sum((-2, -1)) for shifted in _shifts(self.V, self.theta.shape[-1])]
-        return dV, unbroadcast(np.stack(dtheta, -1), self.theta.shape)
-
-
-def _shifts(V: Array, taps: int) -> list[Array]:
-    """v_{i+t−r} for each t, zeros beyond both ends; r = (taps − 1)/2."""
-    r, n = taps // 2, V.shape[-2]
-    padded = np.zeros((*V.shape[:-2], n + 2 * r, V.shape[-1]), V.dtype)
-    padded[..., r : r + n, :] = V
-    return [padded[..., t : t + n, :] for t in range(taps)]
-
-
-def _convolve(V: Array, theta: Array) -> tuple[Array, ConvolvePullback]:
-    """Along the sequence, with one kernel (H, taps) for all channels of a head."""
-    Y = np.zeros_like(V)
-    for t, shifted in enumerate(_shifts(V, theta.shape[-1])):
-        Y += theta[:, t, None, None] * shifted
-    return Y, ConvolvePullback(V, theta)
-
-
 # ------------------------------------------------------------------------------------------------- attention
 
 
@@ -173,7 +142,7 @@ class NystromPullback(Pullback):
     Z: Array
     N: Array
     means: tuple[Array, Array]
-    convolution: ConvolvePullback | None
+    convolution: Pullback | None
     seen: Array | None
 
     @property
@@ -191,10 +160,11 @@ class NystromPullback(Pullback):
         dK = dK + _mixed(of_keys.mT, dK_few + dK_between)
         if self.convolution is None:
             return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV)
-        before = self.convolution.V.shape[-2] - dY.shape[-2]  # keys in front of the first query
-        nowhere = np.zeros((*dY.shape[:-2], before, dY.shape[-1]), dY.dtype)
-        dV_near, dtheta = self.convolution(np.concatenate([nowhere, dY], -2))
-        return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV + dV_near), dtheta
+        d_local = np.zeros_like(dV)
+        d_local[..., dV.shape[-2] - dY.shape[-2] :, :] = dY  # the keys in front of the first query have no output
+        dV_near, dtheta = self.convolution(d_local.swapaxes(-2, -3))
+        dV = dV + dV_near.swapaxes(-2, -3)
+        return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV), dtheta[..., 0]
 
 
 @checked
@@ -254,8 +224,8 @@ def nystrom_attention(
     Y, to_landmarks = dot_product_attention(Q, K_few, Z @ N, mask=few, scale=scale)
     near = None
     if theta is not None:
-        local, near = _convolve(V, theta)
-        Y = Y + local[..., m - n :, :]
+        local, near = depthwise_convolution(V.swapaxes(-2, -3), theta[..., None])
+        Y = Y + local.swapaxes(-2, -3)[..., m - n :, :]
     between, means = (of_scores, of_softmax, of_inverse), (of_queries, of_keys)
     return Y, NystromPullback(to_landmarks, from_landmarks, between, Z, N, means, near, seen)
 
