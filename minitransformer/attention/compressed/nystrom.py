@@ -9,7 +9,7 @@ makes L M⁺ B right at the landmarks and a guess elsewhere. If M has an inverse
 still sum to one; but their entries can be negative, and large where M is nearly singular.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from minitransformer.attention.dot_product import ScoresPullback, dot_product_at
 from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import Repeats
+from minitransformer.ranges import Range, Rounds
 from minitransformer.typing import Array, Bool, Float, checked
 
 # -------------------------------------------------------------------------------------------- pseudo-inverse
@@ -79,7 +79,7 @@ class IteratedInversePullback(Pullback):
 
 @checked
 def pseudo_inverse(
-    A: Float[Array, "*batch r r"], *, steps: Repeats | None = 6
+    A: Float[Array, "*batch r r"], *, steps: Rounds | None = 6
 ) -> tuple[Float[Array, "*batch r r"], Pullback]:
     """A⁺ of matrices whose entries are not negative and whose rows sum to one (or are zero), as those of a softmax.
 
@@ -97,8 +97,6 @@ def pseudo_inverse(
     if steps is None:
         Z = np.linalg.pinv(A, rtol=A.shape[-1] * float(np.finfo(A.dtype).eps))
         return Z, ExactInversePullback(A, Z)
-    if steps == 0:
-        raise ValueError("steps: 0 should be at least 1, or None")
     c = A.sum(-2).max(-1, initial=0)
     Zs = [A.mT * inverse(c)[..., None, None]]
     for _ in range(steps):
@@ -175,7 +173,7 @@ def nystrom_attention(
     theta: Float[Array, "heads taps"] | None = None,
     *,
     landmarks: int = 64,
-    steps: Repeats | None = 6,
+    steps: Rounds | None = 6,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], NystromPullback]:
@@ -253,20 +251,14 @@ class Nystrom(Core):
 
     heads: int
     landmarks: int = 64
-    taps: int | None = 65
-    steps: Repeats | None = 6
+    taps: Annotated[int, Range("odd, so that a kernel has a middle", lambda k: k > 0 and k % 2 == 1)] | None = 65
+    steps: Rounds | None = 6
 
     stage = "normalise"
     unplaced = "has landmarks, which are means of queries and of keys and stand nowhere"
     cost = "O(n landmarks)"
     causal = "never"
     remembers = None
-
-    def __post_init__(self) -> None:
-        if self.steps == 0:
-            raise ValueError("steps: 0 should be at least 1, or None")
-        if self.taps is not None and self.taps % 2 == 0:
-            raise ValueError(f"taps: {self.taps} should be odd, so that a kernel has a middle")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NystromParams:
         """Kernels uniform on ±1/√taps."""
