@@ -3,12 +3,12 @@
 If that is not the meaning that chapter 00 gives it, its row says "elsewhere", and what it means there.
 """
 
-import json
 import re
 
 import pytest
 
 from minitransformer.book import appendix
+from minitransformer.book.cross_references import prose
 from minitransformer.book.equations import notebooks
 
 TABLE = re.compile(r"^\|[^\n]*\bsymbol\b[^\n]*\|\n\|[-| ]+\|\n((?:\|[^\n]*\n?)+)", re.MULTILINE)
@@ -24,11 +24,6 @@ GREEK = {  # a letter, and its name in a formula
 NAMES = str.maketrans({letter: rf"\{name}" for letter, name in GREEK.items()})
 LONG = re.compile(r"[^\W\d_]{3,}")
 EMPTY = {"all", "and", "different", "each", "first", "for", "number", "one", "single", "that", "the", "what", "with"}
-
-
-def prose(path):
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
 def cells_of(row):

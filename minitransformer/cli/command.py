@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minitransformer import files, terminal
-from minitransformer.cli.train import add_generate, add_train
+from minitransformer.cli.train import add_generate, add_train, generate, train
 from minitransformer.kept_loops import keep_somewhere
 from minitransformer.registry import instead
 
@@ -289,8 +289,8 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
         "--no-measure", action="store_false", dest="measure", help="the record alone; else up to a minute of timing"
     )
 
-    add_train(commands)
-    add_generate(commands)
+    add_train(_command(commands, "train", "train a model", train))
+    add_generate(_command(commands, "generate", "continue a prompt with a trained model", generate))
 
     command = _command(commands, "look", "draw the heads of a trained model", look)
     command.add_argument("checkpoint", type=Path, help="a file that `minitransformer train` has written")

@@ -32,9 +32,8 @@ EXAMPLES = 8
 LONGEST = 10**6  # bytes that are written at once
 
 
-def add_train(commands: Any) -> None:
-    """Add the command `train` to a parser."""
-    parser = commands.add_parser("train", help="train a model", description=train.__doc__)
+def add_train(parser: argparse.ArgumentParser) -> None:
+    """The options of the command `train`."""
     parser.add_argument("file", nargs="?", type=Path, help="a UTF-8 text; by default the documentation inside Python")
     parser.add_argument(
         "--task", choices=("text", "dates"), default="text", help="next byte, or written dates to ISO dates"
@@ -49,7 +48,6 @@ def add_train(commands: Any) -> None:
     for name in OLD_FIELDS:
         if written_now(name, CHOICES):
             parser.add_argument(f"--{name}", nargs="?", action=_Old, help=argparse.SUPPRESS)
-    parser.set_defaults(run=train)
 
 
 class _Old(argparse.Action):
@@ -66,11 +64,8 @@ def _usual(name: str) -> str:
     return f"default: {said}" if for_text == for_dates else f"default: {said}; dates: {for_dates}"
 
 
-def add_generate(commands: Any) -> None:
-    """Add the command `generate` to a parser."""
-    parser = commands.add_parser(
-        "generate", help="continue a prompt with a trained model", description=generate.__doc__
-    )
+def add_generate(parser: argparse.ArgumentParser) -> None:
+    """The options of the command `generate`."""
     parser.add_argument("checkpoint", type=Path, help="a file that `minitransformer train` has written")
     parser.add_argument("prompt", help="text to continue, or a date to translate")
     parser.add_argument("--length", type=int, default=SAMPLE, help="bytes to write (default: %(default)s)")
@@ -80,7 +75,6 @@ def add_generate(commands: Any) -> None:
     parser.add_argument("--top-k", type=int, help="draw from the k most probable bytes only")
     parser.add_argument("--top-p", type=float, help="draw from the fewest bytes that reach probability p")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
-    parser.set_defaults(run=generate)
 
 
 def train(args: argparse.Namespace) -> int:

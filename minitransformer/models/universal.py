@@ -205,7 +205,7 @@ class UniversalPullback(Pullback):
         return UniversalParams(functools.reduce(tree_add, dblocks), dhalting, dnorm), dX
 
     def _dR(self, dw: Array) -> Array:  # noqa: N802
-        count = dw[0].size if self.there is None else max(self.there.sum(), 1)
+        count = dw[0].size if self.there is None else self.there.sum()
         dR = np.full(dw.shape[1:], self.ponder * self.dadded / max(count, 1), dw.dtype)
         return dR if self.there is None else np.where(self.there, dR, dw.dtype.type(0))
 

@@ -26,3 +26,14 @@ def mask(rng):
     mask = rng.random((2, H, n, m)) < 0.8
     mask[0, 1, 2] = False
     return mask
+
+
+def some(rng, n, m, heads=3, groups=None):
+    """Of other lengths: queries, keys and values of two samples, and a mask that hides some keys, from one query all of them."""
+    groups = groups or heads
+    Q = rng.standard_normal((2, heads, n, d))
+    K, V = rng.standard_normal((2, 2, groups, m, d))
+    mask = rng.random((2, 1, n, m)) < 0.75
+    mask[0, 0, n // 2] = False
+    mask[1, 0, 0, 0] = True
+    return Q, K, V, mask

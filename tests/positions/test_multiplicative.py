@@ -13,21 +13,10 @@ from minitransformer.attention import (
 )
 from minitransformer.positions.multiplicative import Multiplicative, MultiplicativeParams
 from minitransformer.positions.shaw import Shaw, ShawParams
+from tests.positions.conftest import d, some
 
 SHAPES = [(5, 5), (3, 7), (1, 6)]  # n, m
 KINDS = ["M1", "M2", "M3", "M4"]
-d = 4
-
-
-def some(rng, n, m, heads=3, groups=None):
-    """Queries, keys and values of two samples, and a mask that hides some keys, from one query all of them."""
-    groups = groups or heads
-    Q = rng.standard_normal((2, heads, n, d))
-    K, V = rng.standard_normal((2, 2, groups, m, d))
-    mask = rng.random((2, 1, n, m)) < 0.75
-    mask[0, 0, n // 2] = False
-    mask[1, 0, 0, 0] = True
-    return Q, K, V, mask
 
 
 def setting(rng, kind, k):

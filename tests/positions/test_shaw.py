@@ -14,20 +14,9 @@ from minitransformer.attention import (
     dot_product_attention,
 )
 from minitransformer.positions.shaw import Shaw, ShawParams, by_clipped_offset, sum_by_clipped_offset
+from tests.positions.conftest import d, some
 
 SHAPES = [(5, 5), (3, 7), (1, 6)]  # n, m
-d = 4
-
-
-def some(rng, n, m, heads=3, groups=None):
-    """Queries, keys and values of two samples, and a mask that hides some keys, from one query all of them."""
-    groups = groups or heads
-    Q = rng.standard_normal((2, heads, n, d))
-    K, V = rng.standard_normal((2, 2, groups, m, d))
-    mask = rng.random((2, 1, n, m)) < 0.75
-    mask[0, 0, n // 2] = False
-    mask[1, 0, 0, 0] = True
-    return Q, K, V, mask
 
 
 def definition(params, Q, K, V, k, causal, mask):

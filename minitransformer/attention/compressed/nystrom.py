@@ -9,19 +9,19 @@ makes L M⁺ B right at the landmarks and a guess elsewhere. If M has an inverse
 still sum to one; but their entries can be negative, and large where M is nearly singular.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from minitransformer.arrays import inverse, one_dtype, refuse_more_queries
 from minitransformer.attention.compressed.products import mix
 from minitransformer.attention.core import Core, ParamsFirstPullback, seen_keys, where_seen
+from minitransformer.attention.depthwise import depthwise_convolution
 from minitransformer.attention.dot_product import ScoresPullback, dot_product_attention, scores
 from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
-from minitransformer.gather_scatter import unbroadcast
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import Repeats
+from minitransformer.ranges import Range, Rounds
 from minitransformer.typing import Array, Bool, Float, checked
 
 # -------------------------------------------------------------------------------------------- pseudo-inverse
@@ -79,7 +79,7 @@ class IteratedInversePullback(Pullback):
 
 @checked
 def pseudo_inverse(
-    A: Float[Array, "*batch r r"], *, steps: Repeats | None = 6
+    A: Float[Array, "*batch r r"], *, steps: Rounds | None = 6
 ) -> tuple[Float[Array, "*batch r r"], Pullback]:
     """A⁺ of matrices whose entries are not negative and whose rows sum to one (or are zero), as those of a softmax.
 
@@ -97,8 +97,6 @@ def pseudo_inverse(
     if steps is None:
         Z = np.linalg.pinv(A, rtol=A.shape[-1] * float(np.finfo(A.dtype).eps))
         return Z, ExactInversePullback(A, Z)
-    if steps == 0:
-        raise ValueError("steps: 0 should be at least 1, or None")
     c = A.sum(-2).max(-1, initial=0)
     Zs = [A.mT * inverse(c)[..., None, None]]
     for _ in range(steps):
@@ -126,37 +124,6 @@ def _mixed(means: Array, X: Array) -> Array:
     return mix(means, X)[0] if means.ndim == 2 else means @ X
 
 
-# ---------------------------------------------------------------------------------------------- convolution
-
-
-class ConvolvePullback(Pullback):
-    """y_i = Σ_t θ_t v_{i+t−r}: dv_j = Σ_t θ_t dy_{j−t+r}, the kernel turned round, and dθ_t = Σ_i ⟨dy_i, v_{i+t−r}⟩."""
-
-    V: Array
-    theta: Array
-
-    def __call__(self, dY: Array) -> tuple[Array, Array]:
-        dV, _ = _convolve(dY, self.theta[:, ::-1])
-        dtheta = [(dY * shifted).sum((-2, -1)) for shifted in _shifts(self.V, self.theta.shape[-1])]
-        return dV, unbroadcast(np.stack(dtheta, -1), self.theta.shape)
-
-
-def _shifts(V: Array, taps: int) -> list[Array]:
-    """v_{i+t−r} for each t, zeros beyond both ends; r = (taps − 1)/2."""
-    r, n = taps // 2, V.shape[-2]
-    padded = np.zeros((*V.shape[:-2], n + 2 * r, V.shape[-1]), V.dtype)
-    padded[..., r : r + n, :] = V
-    return [padded[..., t : t + n, :] for t in range(taps)]
-
-
-def _convolve(V: Array, theta: Array) -> tuple[Array, ConvolvePullback]:
-    """Along the sequence, with one kernel (H, taps) for all channels of a head."""
-    Y = np.zeros_like(V)
-    for t, shifted in enumerate(_shifts(V, theta.shape[-1])):
-        Y += theta[:, t, None, None] * shifted
-    return Y, ConvolvePullback(V, theta)
-
-
 # ------------------------------------------------------------------------------------------------- attention
 
 
@@ -173,7 +140,7 @@ class NystromPullback(Pullback):
     Z: Array
     N: Array
     means: tuple[Array, Array]
-    convolution: ConvolvePullback | None
+    convolution: Pullback | None
     seen: Array | None
 
     @property
@@ -191,10 +158,11 @@ class NystromPullback(Pullback):
         dK = dK + _mixed(of_keys.mT, dK_few + dK_between)
         if self.convolution is None:
             return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV)
-        before = self.convolution.V.shape[-2] - dY.shape[-2]  # keys in front of the first query
-        nowhere = np.zeros((*dY.shape[:-2], before, dY.shape[-1]), dY.dtype)
-        dV_near, dtheta = self.convolution(np.concatenate([nowhere, dY], -2))
-        return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV + dV_near), dtheta
+        d_local = np.zeros_like(dV)
+        d_local[..., dV.shape[-2] - dY.shape[-2] :, :] = dY  # the keys in front of the first query have no output
+        dV_near, dtheta = self.convolution(d_local.swapaxes(-2, -3))
+        dV = dV + dV_near.swapaxes(-2, -3)
+        return dQ, where_seen(self.seen, dK), where_seen(self.seen, dV), dtheta[..., 0]
 
 
 @checked
@@ -205,7 +173,7 @@ def nystrom_attention(
     theta: Float[Array, "heads taps"] | None = None,
     *,
     landmarks: int = 64,
-    steps: Repeats | None = 6,
+    steps: Rounds | None = 6,
     mask: Bool[Array, "..."] | None = None,
     scale: float | None = None,
 ) -> tuple[Float[Array, "*batch n dv"], NystromPullback]:
@@ -254,8 +222,8 @@ def nystrom_attention(
     Y, to_landmarks = dot_product_attention(Q, K_few, Z @ N, mask=few, scale=scale)
     near = None
     if theta is not None:
-        local, near = _convolve(V, theta)
-        Y = Y + local[..., m - n :, :]
+        local, near = depthwise_convolution(V.swapaxes(-2, -3), theta[..., None])
+        Y = Y + local.swapaxes(-2, -3)[..., m - n :, :]
     between, means = (of_scores, of_softmax, of_inverse), (of_queries, of_keys)
     return Y, NystromPullback(to_landmarks, from_landmarks, between, Z, N, means, near, seen)
 
@@ -283,20 +251,14 @@ class Nystrom(Core):
 
     heads: int
     landmarks: int = 64
-    taps: int | None = 65
-    steps: Repeats | None = 6
+    taps: Annotated[int, Range("odd, so that a kernel has a middle", lambda k: k > 0 and k % 2 == 1)] | None = 65
+    steps: Rounds | None = 6
 
     stage = "normalise"
     unplaced = "has landmarks, which are means of queries and of keys and stand nowhere"
     cost = "O(n landmarks)"
     causal = "never"
     remembers = None
-
-    def __post_init__(self) -> None:
-        if self.steps == 0:
-            raise ValueError("steps: 0 should be at least 1, or None")
-        if self.taps is not None and self.taps % 2 == 0:
-            raise ValueError(f"taps: {self.taps} should be odd, so that a kernel has a middle")
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> NystromParams:
         """Kernels uniform on ±1/√taps."""

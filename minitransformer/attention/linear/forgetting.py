@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minitransformer.arrays import FEW, one_dtype, refuse_other_lengths
+from minitransformer.arrays import FEW, one_dtype, refuse_other_lengths, scale_for
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.attend import attend, form
 from minitransformer.attention.cache.keys_values import KeysValues, WithPast
@@ -89,8 +89,7 @@ class FormedForgettingPullback(AroundAttention):
 
 def scale_of(encoding: Any, Q: Array) -> float:
     """The scale that the encoding asks for, or 1/√d."""
-    own = None if encoding is None else encoding.scale
-    return max(Q.shape[-1], 1) ** -0.5 if own is None else own
+    return scale_for(Q.shape[-1], None if encoding is None else encoding.scale)
 
 
 @checked
@@ -190,7 +189,7 @@ class Forgetting(Core):
     ) -> tuple[Array, ForgettingState]:
         """O(m d) for one new token."""
         if self.encoding is None and state is not None and Q.shape[-2] == 1 and (loops := loops_in("one_query")):
-            done = loops.fade_and_attend(Q, K, V, streams[0], state.c, state.past, scale_of(None, Q))
+            done = loops.fade_and_attend(Q, K, V, streams[0], state.c, state.past, scale_for(Q.shape[-1]))
             if done is not None:
                 return done[0], ForgettingState(*done[1:])
         closed = np.logaddexp(0, -streams[0][..., 0])

@@ -157,7 +157,13 @@ class ChosenPullback(Pullback):
 
     def gathered(self) -> "Iterator[_Part]":
         """The queries, part by part, with their keys and values."""
-        return _parts_of(self.Q, self.K, self.V, self.choice)
+        choice, batch = self.choice, self.Q.shape[:-2]
+        K, V = (for_each_head(X, batch) for X in (self.K, self.V))
+        q, k, v = (as_one_axis(X, 0, -2) for X in (self.Q, K, V))
+        for rows in parts(q.shape[1] if len(q) else 0, len(q) * choice.slots * max(k.shape[-1], v.shape[-1])):
+            j, sees = choice.keys(rows, batch)
+            k_j, v_j = (np.where(sees[..., None], rows_at(X, j), X.dtype.type(0)) for X in (k, v))
+            yield _Part(rows, q[:, rows, None], k_j, v_j, j, sees)
 
     def __call__(self, dY: Array) -> tuple[Array, Array, Array]:
         Q, K, V, choice, scale, Y, L, _ = self
@@ -227,15 +233,6 @@ class _Part(NamedTuple):
         """The weights exp(S − L) of the slots, (P, rows, slots)."""
         L = L.reshape(len(self.Q), -1)[:, self.rows, None]
         return np.exp(self.scores(scale) - np.where(np.isneginf(L), L.dtype.type(0), L))
-
-
-def _parts_of(Q: Array, K: Array, V: Array, choice: Choice) -> Iterator[_Part]:
-    batch = Q.shape[:-2]
-    q, k, v = (as_one_axis(X, 0, -2) for X in (Q, *(for_each_head(X, batch) for X in (K, V))))
-    for rows in parts(Q.shape[-2] if len(q) else 0, len(q) * choice.slots * max(K.shape[-1], V.shape[-1])):
-        j, sees = choice.keys(rows, batch)
-        k_j, v_j = (np.where(sees[..., None], rows_at(X, j), X.dtype.type(0)) for X in (k, v))
-        yield _Part(rows, q[:, rows, None], k_j, v_j, j, sees)
 
 
 def attend_to_chosen(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitransformer.arrays import as_one_axis, one_dtype
+from minitransformer.arrays import as_one_axis, one_dtype, scale_for
 from minitransformer.attention.around import AroundAttention
 from minitransformer.attention.cache.keys_values import KeysValues, WithPast
 from minitransformer.attention.core import Core
@@ -68,7 +68,7 @@ def index_scores(
     returns  I and a pullback: dQ, dK, dw = pullback(dI)
     """
     one_dtype(Q=Q, K=K, w=w)
-    scale = Q.dtype.type(max(Q.shape[-3] * Q.shape[-1], 1) ** -0.5)
+    scale = Q.dtype.type(scale_for(Q.shape[-3] * Q.shape[-1]))
     R = np.maximum(Q @ K[..., None, :, :].mT, 0)
     return scale * (w.mT[..., None] * R).sum(-3), IndexScoresPullback(Q, K, w, R, scale)
 

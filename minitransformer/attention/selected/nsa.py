@@ -199,7 +199,7 @@ def views_of_last(Q: Array, state: BlocksState, block: int, chosen: int, window:
     if loops := loops_in("chosen_keys"):
         return loops.views_of_last(Q, *past[:2], *means[:2], m, complete, block, chosen, window)
     K_c, V_c = (for_each_head(X, (*batch, H)) for X in (means.keys, means.values))
-    A, _ = softmax(Q.dtype.type(d**-0.5) * Q @ K_c.mT)
+    A, _ = softmax(Q.dtype.type(scale_for(d)) * Q @ K_c.mT)
     # the first block, its own and the one before are always chosen
     weight = np.full((*batch, G, 1, blocks), np.inf, Q.dtype)
     weight[..., 1 : blocks - 2] = A.reshape(*batch, G, H // G, 1, complete).sum(-3)[..., 1 : blocks - 2]

@@ -9,7 +9,7 @@ Queries are the keys, but of norm one: k_j = q_j/√(‖q_j‖² + 10⁻⁶ d), 
 the same paper are in `models/reversible.py`.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from minitransformer.attention.selected.gathered import at_pairs, of_pairs, only
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree
-from minitransformer.ranges import Iterations, Seed
+from minitransformer.ranges import Iterations, Range, Seed
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 
@@ -236,7 +236,7 @@ class Reformer(Core):
     """
 
     rounds: Iterations = 2
-    buckets: int = 8
+    buckets: Annotated[int, Range("even, half of them for x R and half for −x R", lambda b: b > 0 and b % 2 == 0)] = 8
     chunk: int = 32
     seed: Seed = 0
     encoding: Encoding | None = None
@@ -247,10 +247,6 @@ class Reformer(Core):
     looks_ahead = True
     needs = "queries are the keys"
     queries_are_keys = True
-
-    def __post_init__(self) -> None:
-        if self.buckets % 2:
-            raise ValueError(f"buckets: {self.buckets} should be even, a half of them for x R and a half for −x R")
 
     def __call__(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,

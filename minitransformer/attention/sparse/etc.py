@@ -11,7 +11,7 @@ Replaces the stages "scores" and "pattern (which pairs)". A model puts g learned
 live through all layers, and drops them at the end.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from minitransformer.checks import frozen
 from minitransformer.functional import SoftmaxPullback, softmax
 from minitransformer.gather_scatter import sum_by_index, unbroadcast
 from minitransformer.pullback import Pullback
-from minitransformer.ranges import NonNegative
+from minitransformer.ranges import NonNegative, Range
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
 BLOCK = 16  # the smallest block of words that are computed together
@@ -225,7 +225,7 @@ class ETC(Core):
     d: int
     heads: int
     radius: NonNegative = 32
-    global_tokens: NonNegative = 8
+    global_tokens: Annotated[int, Range("at least 1; without a global token it is a Window", lambda g: g >= 1)] = 8
     clip: NonNegative = 16
 
     stage = "scores, pattern"
@@ -233,10 +233,6 @@ class ETC(Core):
     causal = "never"
     cost = "O(n radius)"
     remembers = None
-
-    def __post_init__(self) -> None:
-        if self.global_tokens == 0:
-            raise ValueError("global_tokens: 0 should be at least 1; without a global token it is a Window")
 
     @property
     def prefix(self) -> int:  # type: ignore[override]

@@ -10,7 +10,7 @@ for these rows there is a second set of projections. It starts as a copy of the 
 Replaces the stages "project" and "pattern (which pairs)".
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from minitransformer.attention.sparse.window import Window
 from minitransformer.checks import frozen
 from minitransformer.positions.encoding import Encoding
 from minitransformer.pullback import NoParams, Pullback, Tree, tree_add
-from minitransformer.ranges import NonNegative
+from minitransformer.ranges import NonNegative, Range
 from minitransformer.typing import Array, Bool, Float, checked
 
 
@@ -134,7 +134,7 @@ class Longformer(Core):
     d: int
     radius: NonNegative = 32
     dilation: int = 1
-    global_tokens: NonNegative = 1
+    global_tokens: Annotated[int, Range("at least 1; without a global token it is a Window", lambda g: g >= 1)] = 1
     rotate: Any = None
     encoding: Encoding | None = None
 
@@ -146,10 +146,6 @@ class Longformer(Core):
     turns = True
     groups = True
     starts_as = {"q_g": "q", "k_g": "k", "v_g": "v"}  # noqa: RUF012  (as it is declared)
-
-    def __post_init__(self) -> None:
-        if self.global_tokens == 0:
-            raise ValueError("global_tokens: 0 should be at least 1; without a global token it is a Window")
 
     @property
     def streams(self) -> dict[str, int]:  # type: ignore[override]
