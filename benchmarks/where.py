@@ -2,7 +2,7 @@
 
 A compiled loop runs without Python's lock, so another thread can look meanwhile. It sees the lines of Python that have called the
 loop; the outermost file of KINDS among them says what is computed. All other time is that of Python, and of NumPy's small calls.
-A thread that waits for others, or helps another one with a loop, is not counted.
+A thread that waits for others, or helps another one with a loop, is not counted; nor is one that was there before the call.
 """
 
 import sys
@@ -43,13 +43,13 @@ def kind_of(frame: FrameType | None) -> str | None:
 def shares(job: Callable[[], Any], calls: int) -> dict[str, float]:
     """The part of each kind in the time of so many calls, the largest first."""
     found: Counter[str] = Counter()
-    over = threading.Event()
+    over, others = threading.Event(), sys._current_frames().keys() - {threading.get_ident()}
 
     def look() -> None:
         while not over.wait(PAUSE):
             frames = sys._current_frames()
-            del frames[threading.get_ident()]
-            found.update(filter(None, map(kind_of, frames.values())))
+            threads = frames.keys() - others - {threading.get_ident()}
+            found.update(filter(None, (kind_of(frames[thread]) for thread in threads)))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
