@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_info
+from threadpoolctl import ThreadpoolController, threadpool_info
 
 from minitransformer.backend import backend
 
@@ -26,6 +26,19 @@ _everything_is_kept: list[bool] = []
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    """The libraries that have threads of their own; finding them takes longer than many a step."""
+    return ThreadpoolController()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS use one thread in this block, in the whole process. (Its others look for work for a while after each product.)"""
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
 
 
 def memory() -> int | None:

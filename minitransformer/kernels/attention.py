@@ -47,7 +47,7 @@ from minitransformer.arrays import (
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2, tanh
-from minitransformer.kernels.few_queries import attend_biased, attend_plainly, forward_few, retrieve
+from minitransformer.kernels.few_queries import attend_biased, attend_plainly, forward_few, merge_parts, retrieve
 from minitransformer.kernels.threads import ENOUGH, borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import (
     LANES,
@@ -65,6 +65,7 @@ from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
 LONG = 2**17  # numbers in the keys, or values, of a few queries: with more, the heads are shared among threads
+PART = 1024  # keys of a few queries that are one task, at the least
 FAINT = -64  # a weight below 2⁻⁶⁴ counts as zero on the way back, see `weights_and_slopes`
 
 # ------------------------------------------------------------------------------------------ what loops are given
@@ -592,6 +593,15 @@ class TiledAttentionPullback(Pullback):
         return dX
 
 
+def _few(q: Array, k: Array, v: Array, pairs: Any, m: int, scale: float, much: bool) -> tuple[Array, Array]:
+    """(Y, L) of a few queries, (B, n, …). Parts of the keys are tasks of their own, if there is much to read."""
+    parts = max(1, min(m // PART, 16)) if much else 1
+    (B, n, _), dv = q.shape, v.shape[-1]
+    Y, L = np.empty((parts, B, n, dv), q.dtype), np.empty((parts, B, n), q.dtype)
+    in_parallel(B * parts if much else 1, forward_few, q, k, v, pairs, m, scale, Y, L)
+    return (Y[0], L[0]) if parts == 1 else merge_parts(Y, L)
+
+
 def tiled_attention(
     Q: Array,
     K: Array,
@@ -612,13 +622,14 @@ def tiled_attention(
     cost     O(n m (d + dv)) time, half of it if causal and n = m, or O(pattern.pairs (d + dv)); O(n + m) memory
     """
     batch, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
-    Y, L = np.empty((*batch, n, V.shape[-1]), Q.dtype), np.empty((*batch, n), Q.dtype)
-    out = heads(Y), L.reshape(math.prod(batch), n)
     if n <= FEW:
         seen = mask if pattern is None else pattern.mask if mask is None else mask & pattern.mask
         pairs = _pairs(Q, K, m, bias, seen, causal, sink, cap)
-        in_parallel(len(out[0]) if K.size > LONG else 1, forward_few, *map(heads, (Q, K, V)), pairs, m, scale, *out)
+        Y, L = _few(heads(Q), heads(K), heads(V), pairs, m, scale, K.size > LONG)
+        Y, L = Y.reshape(*batch, n, V.shape[-1]), L.reshape(*batch, n)
     else:
+        Y, L = np.empty((*batch, n, V.shape[-1]), Q.dtype), np.empty((*batch, n), Q.dtype)
+        out = heads(Y), L.reshape(math.prod(batch), n)
         pairs = _forwards(_pairs(Q, K, m, bias, mask, causal, sink, cap), pattern)
         tasks = math.prod(batch) * -(-n // LANES) if math.prod(batch) * n * m * Q.shape[-1] > ENOUGH else 1
         in_parallel(tasks, forward, *(padded(X) for X in (Q, K, V)), pairs, m, scale, plain_loops(), *out)
@@ -642,10 +653,8 @@ def attend_to_buffer(
         if n == 1 and (rows == 1 or bias.shape[:-1] in (Q.shape[-3:-2], Q.shape[:-2])):
             each = for_reading(bias.reshape(rows, m))
             return attend_biased(q, k, v, each, m, float(scale)).reshape(*Q.shape[:-1], dv)
-    Y, L = np.empty((B, n, dv), Q.dtype), np.empty((B, n), Q.dtype)
     pairs = _pairs(Q, K, m, bias, mask, True, sink, cap)
-    in_parallel(B if B * m * dv > LONG else 1, forward_few, q, k, v, pairs, m, scale, Y, L)
-    return Y.reshape(*Q.shape[:-1], dv)
+    return _few(q, k, v, pairs, m, scale, B * m * dv > LONG)[0].reshape(*Q.shape[:-1], dv)
 
 
 def retrieve_from_buffer(Q: Array, K: Array, V: Array, m: int, scale: float, steps: int, tolerance: float) -> Array:

@@ -9,7 +9,8 @@
     contract     a · b + c may be one instruction. No other liberty with arithmetic is given: sums are taken in the order
                  in which they are written (`exp2` needs it), and −∞ and NaN keep their meaning (masks need it).
     numpy        a division by zero gives what NumPy gives, without a test of every divisor
-    cache        compiled once per machine (seconds for attention, both ways), then read from the disk (under a second)
+    cache        compiled once per machine (seconds for attention, both ways), then read from the disk (under a second), until
+                 a source changes
 
 LLVM leaves half of a 512-bit register unused on Intel's servers, because their first generation slowed its clock for the
 full width. Today that costs these loops a third of their speed, so unless NUMBA_CPU_FEATURES is set the preference is
@@ -26,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -120,6 +122,21 @@ def _or_say(load: Callable[..., Any]) -> Callable[..., Any]:
     return look
 
 
+@functools.cache
+def _sources() -> str:
+    """A digest of the sources of all these loops."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
+
+
+def _of_all_sources(loop: Any) -> Any:
+    """The loop, kept until any of the sources changes. (Numba looks at its own file alone, but loops contain others.)"""
+    if not numba.config.DISABLE_JIT:
+        file = loop._cache._cache_file
+        file._source_stamp = file._source_stamp, _sources()
+    return loop
+
+
 def _keep(file: Any, key: Any, data: Any) -> None:
     """Write a loop to the disk, in a file named after its arguments and source, and then the index of the loop's function.
 
@@ -156,7 +173,7 @@ def _kept_whole(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        loop = numba.njit(function, **options)
+        loop = _of_all_sources(numba.njit(function, **options))
         if not numba.config.DISABLE_JIT:
             loop._compile_for_args = _ctrl_c_comes_later()(_garbage_stays()(in_less_time()(loop._compile_for_args)))
             loop._cache._cache_file.save = functools.partial(_keep, loop._cache._cache_file)
@@ -173,6 +190,11 @@ CONTRACT = {"contract"}
 _options = {"cache": True, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
 compiled = _kept_whole(**_options, fastmath=CONTRACT)
 inside = _kept_whole(**_options, fastmath=CONTRACT, no_cpython_wrapper=True)
-inlined = numba.njit(**_options, fastmath=CONTRACT, inline="always")
+_inlined = numba.njit(**_options, fastmath=CONTRACT, inline="always")
 in_loops = numba.njit(**{**_options, "cache": False}, fastmath=CONTRACT)
 any_order = _kept_whole(**_options, fastmath=CONTRACT | {"reassoc"}, no_cpython_wrapper=True)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A part of its caller: see above."""
+    return _of_all_sources(_inlined(function))

@@ -18,7 +18,7 @@ from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import claimed
-from minitransformer.kernels.tiles import LANES, dot, put
+from minitransformer.kernels.tiles import LANES, dot, put, rows_of
 
 LOG2E = math.log2(math.e)
 
@@ -32,22 +32,25 @@ def add_four(p, V, j, y):
 
 
 @inlined
-def attend_few(Q, K, V, bias, mask, causal, m, scale, sink, cap, Y, L):
-    """Fill Y and L of one head: all its queries, the first m keys. Of a key that the mask hides, key and value are not read."""
+def attend_few(Q, K, V, bias, mask, causal, before, m, behind, scale, sink, cap, Y, L):
+    """Fill Y and L of one head: all its queries, the first m rows of K and V. Of a key that the mask hides, they are not read.
+
+    before, behind   keys that stand before and behind these m, and are for others
+    """
     n, d, dv = len(Y), Q.shape[1], Y.shape[1]
     room, factor = np.empty(m, Q.dtype), Q.dtype.type(scale * LOG2E)
     for i in range(n):
-        p, q, y = room[: max(0, m - n + i + 1) if causal else m], Q[i], Y[i]
+        p, q, y = room[: min(m, max(0, m + behind - n + i + 1)) if causal else m], Q[i], Y[i]
         row = mask[i if len(mask) > 1 else 0]
         step = 1 if len(row) > 1 else 0
         top = sink
         for j in range(len(p)):
-            if row.size and not row[j * step]:
+            if row.size and not row[(before + j) * step]:
                 p[j] = -np.inf
                 continue
             p[j] = factor * dot(q, K[j, :d])
             if bias.size:
-                p[j] += bias[n - 1 - i + LANES + j]
+                p[j] += bias[n - 1 - i + LANES + before + j]
             if cap > 0:
                 p[j] = cap * tanh(p[j] / cap)
             top = max(top, p[j])
@@ -60,7 +63,7 @@ def attend_few(Q, K, V, bias, mask, causal, m, scale, sink, cap, Y, L):
         for j in range(0, fours, 4):
             add_four(p, V, j, y)
         for j in range(fours, len(p)):
-            if row.size and not row[j * step]:
+            if row.size and not row[(before + j) * step]:
                 continue
             v, share = V[j], p[j]
             for c in range(dv):
@@ -73,18 +76,16 @@ def attend_few(Q, K, V, bias, mask, causal, m, scale, sink, cap, Y, L):
 
 
 @inside
-def attend_to_seen(Q, K, V, mask, first, end, scale):
-    """Y of all heads, one after another, for the keys first … end − 1: causal, without bias, sink and cap. One call for all.
+def attend_to_seen(Q, K, V, mask, first, end, scale, start, stop, Y):
+    """Fill Y of the heads start … stop − 1, for the keys first … end − 1: causal, without bias, sink and cap. One call for all.
 
     mask    (1, 0), or for one query which of these keys it sees: (1, end − first), or a row for each head of a sample
     """
-    Y, L = np.empty((len(Q), Q.shape[1], V.shape[2]), Q.dtype), np.empty(Q.shape[1], Q.dtype)
-    no_sink, no_cap = Q.dtype.type(-np.inf), Q.dtype.type(0)
+    L, no_sink, no_cap = np.empty(Q.shape[1], Q.dtype), Q.dtype.type(-np.inf), Q.dtype.type(0)
     bias, sharing, m = np.empty(0, Q.dtype), len(Q) // len(K), end - first
-    for b in range(len(Q)):
+    for b in range(start, stop):
         k, v, row = K[b // sharing, first:], V[b // sharing, first:], b % len(mask)
-        attend_few(Q[b], k, v, bias, mask[row : row + 1], True, m, scale, no_sink, no_cap, Y[b], L)
-    return Y
+        attend_few(Q[b], k, v, bias, mask[row : row + 1], True, 0, m, 0, scale, no_sink, no_cap, Y[b], L)
 
 
 @compiled
@@ -96,23 +97,49 @@ def attend_biased(Q, K, V, bias, m, scale):
     for b in range(len(Q)):
         for j in range(m):
             row[LANES + j] = in_base_2 * bias[b % len(bias), j]
-        attend_few(Q[b], K[b // sharing], V[b // sharing], row, mask, True, m, scale, no_sink, no_cap, Y[b], L)
+        attend_few(Q[b], K[b // sharing], V[b // sharing], row, mask, True, 0, m, 0, scale, no_sink, no_cap, Y[b], L)
     return Y
 
 
 @compiled
 def attend_plainly(Q, K, V, m, scale):
-    """`attend_to_seen` for all of the first m keys."""
-    return attend_to_seen(Q, K, V, np.empty((1, 0), np.bool_), 0, m, scale)
+    """`attend_to_seen` for all heads, and all of the first m keys."""
+    Y = np.empty((len(Q), Q.shape[1], V.shape[2]), Q.dtype)
+    attend_to_seen(Q, K, V, np.empty((1, 0), np.bool_), 0, m, scale, 0, len(Q), Y)
+    return Y
 
 
 @compiled
 def forward_few(Q, K, V, pairs, m, scale, Y, L, queue):
-    """Fill Y and L, with a task for each head."""
-    for b in claimed(queue, len(Y)):
+    """Fill Y and L, (parts, B, n, …), with a task for each part of the keys of each head. A sink is in the first part."""
+    parts = len(Y)
+    for task in claimed(queue, parts * Y.shape[1]):
+        b, part = task // parts, task % parts
         kv, its_bias, its_mask, _ = pairs.of[b]
-        bias, mask, sink, cap = pairs.bias[its_bias], pairs.mask[its_mask], pairs.sink[b], Q.dtype.type(pairs.cap)
-        attend_few(Q[b], K[kv], V[kv], bias, mask, pairs.causal, m, scale, sink, cap, Y[b], L[b])
+        bias, mask, cap = pairs.bias[its_bias], pairs.mask[its_mask], Q.dtype.type(pairs.cap)
+        sink = pairs.sink[b] if part == 0 else Q.dtype.type(-np.inf)
+        first, end = part * m // parts, (part + 1) * m // parts
+        k, v, y, log_sum = rows_of(K[kv], first, end), rows_of(V[kv], first, end), Y[part, b], L[part, b]
+        attend_few(Q[b], k, v, bias, mask, pairs.causal, first, end - first, m - end, scale, sink, cap, y, log_sum)
+
+
+@compiled
+def merge_parts(Y, L):
+    """(Y, L) of all keys, from those of the parts, (parts, B, n, …): L = ln Σ_r exp L_r and Y = Σ_r exp(L_r − L) Y_r."""
+    parts, B, n, dv = Y.shape
+    whole, log_sum = np.zeros((B, n, dv), Y.dtype), np.empty((B, n), L.dtype)
+    for b in range(B):
+        for i in range(n):
+            top, weight = L[:, b, i].max(), Y.dtype.type(0)
+            for r in range(parts):
+                share = np.exp(L[r, b, i] - top) if top > -np.inf else L.dtype.type(0)
+                weight += share
+                for c in range(dv):
+                    whole[b, i, c] += share * Y[r, b, i, c]
+            log_sum[b, i] = top + np.log(weight) if top > -np.inf else top
+            for c in range(dv):
+                whole[b, i, c] /= weight if weight > 0 else L.dtype.type(1)
+    return whole, log_sum
 
 
 @compiled

@@ -14,6 +14,7 @@ from minitransformer.arrays import FEW
 from minitransformer.kernels.compiling import compiled, inside
 from minitransformer.kernels.norms_and_loss import squares, total
 from minitransformer.kernels.pointwise import GATES, GELU, GELU_TANH, RELU, activate_some, open_gate
+from minitransformer.kernels.threads import borrowed
 from minitransformer.typing import Array
 
 KINDS = {"relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH}
@@ -33,22 +34,33 @@ def norm_rows(X, gamma, beta, eps, centre):
 
 
 @inside
-def product(X, W, b):
-    """X W + b, four rows of W at a time."""
-    Y, inner = np.empty((len(X), W.shape[1]), X.dtype), len(W)
+def add_rows(X, W, start, end, Y):
+    """Y += X W, of the rows start … end − 1 of W alone: four at a time."""
+    X, W, Y = borrowed((X, W, Y))
+    fours = end - (end - start) % 4
     for i in range(len(X)):
-        x, y = X[i], Y[i]
-        for c in range(len(y)):
-            y[c] = b[c]
-        for k in range(0, inner - 3, 4):
+        x, y = X[i], Y[i].copy()
+        for k in range(start, fours, 4):
             x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
             w0, w1, w2, w3 = W[k], W[k + 1], W[k + 2], W[k + 3]
             for c in range(len(y)):
                 y[c] += (x0 * w0[c] + x1 * w1[c]) + (x2 * w2[c] + x3 * w3[c])
-        for k in range(inner // 4 * 4, inner):
+        for k in range(fours, end):
             w, x0 = W[k], x[k]
             for c in range(len(y)):
                 y[c] += x0 * w[c]
+        for c in range(len(y)):
+            Y[i, c] = y[c]
+
+
+@inside
+def product(X, W, b):
+    """X W + b."""
+    Y = np.empty((len(X), W.shape[1]), X.dtype)
+    for i in range(len(Y)):
+        for c in range(len(b)):
+            Y[i, c] = b[c]
+    add_rows(X, W, 0, len(W), Y)
     return Y
 
 

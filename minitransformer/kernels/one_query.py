@@ -43,7 +43,7 @@ def fade_one(Q, K, V, logits, c, keys, values, m, scale):
             values[b, m - 1, i] = V[b, 0, i]
         for j in range(m):  # scores are powers of two: c is in these units
             fades[LANES + j] = (whole + keys[b, j, 1]) + (rest + keys[b, j, 2])
-        attend_few(query, keys[b], values[b], fades, mask, True, m, scale, no_sink, zero, Y[b], L)
+        attend_few(query, keys[b], values[b], fades, mask, True, 0, m, 0, scale, no_sink, zero, Y[b], L)
     return Y, after
 
 

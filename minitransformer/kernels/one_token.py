@@ -14,9 +14,12 @@ Two kinds of core are here too, and all blocks are one call:
 
 Why this is fast. A token has so little arithmetic that the calls around it take longer, in NumPy as in any framework: here
 they are one for all blocks, with tables that say where arrays are. (An array takes 0.3 µs to hand over; a block has 16 to 30.)
-What is left is the reading of the weights. Around any other core a block is two calls. All this is for pre-norm blocks whose
-attention says what its projections are, with heads or without (attention/projected.py); any other goes part by part, and gives
-the same numbers.
+What is left is the reading of the weights, and two threads share it if there are many. Both go through all steps, but of each
+product, and of the heads of attention, a thread computes one half and takes the other half from the other thread. So a core
+reads the same half of the weights for every token, and may find it in its own cache.
+
+Around any other core a block is two calls. All this is for pre-norm blocks whose attention says what its projections are, with
+heads or without (attention/projected.py); any other goes part by part, and gives the same numbers.
 """
 
 import ctypes
@@ -33,14 +36,16 @@ from numba.extending import intrinsic
 from minitransformer.arrays import FEW, for_reading
 from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.few_queries import attend_to_seen
-from minitransformer.kernels.few_rows import KINDS, gated_layers, norm_rows, product, two_layers
-from minitransformer.kernels.pointwise import GATES, LOG2E, sigma
+from minitransformer.kernels.few_rows import KINDS, add_rows, norm_rows
+from minitransformer.kernels.pointwise import GATES, LOG2E, activate_some, open_gate, sigma
 from minitransformer.kernels.step import FEATURES, LEAST, SMALL, finish_one, number_of, sum_one, write_one
+from minitransformer.kernels.threads import LINE, claim, halves, in_parallel
 from minitransformer.kernels.tiles import put, rows_of
 from minitransformer.typing import Array
 
 EPS = 1e-6  # of `rms_norm`, which makes queries and keys of length √d
 EVERY_KEY = np.empty((1, 0), np.bool_)
+MANY = 2**20  # weights; to call a second thread for fewer takes longer than to read them
 KEPT = 128  # blocks whose addresses are remembered, at most
 
 # A row says where the arrays of a block are. First the addresses of these twelve; W₃ and b₃ may be empty. Then five numbers for
@@ -103,16 +108,82 @@ def put_row(X, rows, m):
                 X[b, g, m, c] = rows[b, g * d + c]
 
 
-@compiled
-def before(X, row, d, cos, sin, position, interleaved, eps, centre):
+# Two threads share the flags of `halves`, and room for what each step gives. Beside them goes what each of them knows for itself:
+# its number, 0 or 1, which step is next, and where in the room that one begins.
+ME, STEP, START = range(3)
+
+
+@inlined
+def one_of_two(flags, room, queue):
+    """What a thread needs for its part of the work. Its number is above 1 if it comes too late."""
+    return flags, room, np.array([claim(queue), 0, 0])
+
+
+@inlined
+def halves_of_next(shared):
+    """The halves of the next step that this thread takes."""
+    flags, _, own = shared
+    own[STEP] += 1
+    return halves(flags, own[ME], own[STEP] - 1)
+
+
+@inside
+def room_for(shared, size):
+    """Room for what the next step gives, `size` numbers."""
+    _, room, own = shared
+    own[START] += size
+    return rows_of(room, own[START] - size, own[START])
+
+
+@inlined
+def fill_half(X, W, half, Y):
+    """Fill Y with one half of the terms of X W."""
+    middle = len(W) // 2
+    for i in range(len(Y)):
+        for c in range(Y.shape[1]):
+            Y[i, c] = 0
+    add_rows(X, W, half * middle, len(W) if half else middle, Y)
+
+
+@inside
+def sum_of_halves(Y, b):
+    """Y₀ + Y₁ + b, of Y (2, rows, columns)."""
+    total = np.empty(Y.shape[1:], Y.dtype)
+    for i in range(len(total)):
+        for c in range(len(b)):
+            total[i, c] = (Y[0, i, c] + Y[1, i, c]) + b[c]
+    return total
+
+
+@inside
+def product(X, W, b, shared):
+    """X W + b."""
+    Y = room_for(shared, 2 * len(X) * W.shape[1]).reshape(2, len(X), W.shape[1])
+    for half in halves_of_next(shared):
+        fill_half(X, W, half, Y[half])
+    return sum_of_halves(Y, b)
+
+
+@inside
+def projections(X, row, d, cos, sin, position, interleaved, eps, centre, shared):
     """LN(X) W + b of all projections, normed and turned as `row` says: (B, columns) each, one behind the other in one array."""
     B, D = X.shape
-    Z, start = norm_rows(X, vector(row[GAMMA], D, X), vector(row[BETA], D, X), eps, centre), 0
+    Z = norm_rows(X, vector(row[GAMMA], D, X), vector(row[BETA], D, X), eps, centre)
     of_all = np.empty(B * row[FIRST + 3 :: EACH].sum(), X.dtype)
+    room, start = room_for(shared, 2 * len(of_all)), 0
+    for half in halves_of_next(shared):
+        start = 0
+        for p in range(FIRST, len(row), EACH):
+            W, columns = row[p], row[p + 3]
+            Y = rows_of(room, 2 * start, 2 * (start + B * columns)).reshape(2, B, columns)
+            fill_half(Z, matrix(W, D, columns, X), half, Y[half])
+            start += B * columns
+    start = 0
     for p in range(FIRST, len(row), EACH):
-        W, b, gain, columns, turned = row[p : p + EACH]
-        Y = of_all[start : start + B * columns].reshape(B, columns)
-        put(product(Z, matrix(W, D, columns, X), vector(b, columns, X)), Y)
+        b, gain, columns, turned = row[p + 1], row[p + 2], row[p + 3], row[p + 4]
+        halves_of_it = rows_of(room, 2 * start, 2 * (start + B * columns)).reshape(2, B, columns)
+        Y = rows_of(of_all, start, start + B * columns).reshape(B, columns)
+        put(sum_of_halves(halves_of_it, vector(b, columns, X)), Y)
         if gain != 0:
             heads = Y.reshape(-1, d)
             put(norm_rows(heads, vector(gain, d, X), np.zeros(d, X.dtype), EPS, False), heads)
@@ -122,37 +193,77 @@ def before(X, row, d, cos, sin, position, interleaved, eps, centre):
     return of_all
 
 
-@compiled
-def behind(X, Y, row, hidden, eps, centre, kind, gate):
-    """Z = X + Y W_o + b_o, Y (B, H·dv), and then Z + the feed-forward network of LN(Z); no gate is −1. W_o may be missing."""
-    D, b_o = X.shape[1], vector(row[B_O], X.shape[1], X)
-    Z = X + (Y + b_o if row[W_O] == 0 else product(Y, matrix(row[W_O], Y.shape[1], D, X), b_o))
-    F = norm_rows(Z, vector(row[GAMMA_2], D, X), vector(row[BETA_2], D, X), eps, centre)
-    first = matrix(row[W_1], D, hidden, X), vector(row[B_1], hidden, X)
-    last = matrix(row[W_2], hidden, D, X), vector(row[B_2], D, X)
+@inside
+def feed_forward(X, row, hidden, kind, gate, shared):
+    """f(X W₁ + b₁) W₂ + b₂, or (f(X W₁ + b₁) ⊙ (X W₃ + b₃)) W₂ + b₂; no gate is −1."""
+    D = X.shape[1]
+    F = product(X, matrix(row[W_1], D, hidden, X), vector(row[B_1], hidden, X), shared)
+    f = F.reshape(-1)
     if gate < 0:
-        return Z + two_layers(F, *first, *last, kind)
-    return Z + gated_layers(F, *first, matrix(row[W_3], D, hidden, X), vector(row[B_3], hidden, X), *last, gate)
+        activate_some(kind, f, f)
+    else:
+        G = product(X, matrix(row[W_3], D, hidden, X), vector(row[B_3], hidden, X), shared)
+        open_gate(gate, f, G.reshape(-1), f)
+    return product(F, matrix(row[W_2], hidden, D, X), vector(row[B_2], D, X), shared)
+
+
+@inside
+def after_mixing(X, Y, row, hidden, eps, centre, kind, gate, shared):
+    """Z = X + Y W_o + b_o, Y (B, H·dv), and then Z + the feed-forward network of LN(Z). W_o may be missing."""
+    D, b_o = X.shape[1], vector(row[B_O], X.shape[1], X)
+    Z = X + (Y + b_o if row[W_O] == 0 else product(Y, matrix(row[W_O], Y.shape[1], D, X), b_o, shared))
+    F = norm_rows(Z, vector(row[GAMMA_2], D, X), vector(row[BETA_2], D, X), eps, centre)
+    return Z + feed_forward(F, row, hidden, kind, gate, shared)
+
+
+@compiled
+def before(X, row, d, cos, sin, position, interleaved, eps, centre, flags, room, out, queue):
+    """Fill `out` with the `projections` of one block."""
+    shared = one_of_two(flags, room, queue)
+    if shared[2][ME] < 2:
+        of_all = projections(X, row, d, cos, sin, position, interleaved, eps, centre, shared)
+        if shared[2][ME] == 0:
+            out[:] = of_all
+
+
+@compiled
+def behind(X, Y, row, hidden, eps, centre, kind, gate, flags, room, out, queue):
+    """Fill `out` with what one block is `after_mixing`."""
+    shared = one_of_two(flags, room, queue)
+    if shared[2][ME] < 2:
+        Z = after_mixing(X, Y, row, hidden, eps, centre, kind, gate, shared)
+        if shared[2][ME] == 0:
+            put(Z, out)
 
 
 @compiled
 def through_blocks(
-    X, rows, rooms, mask, first, end, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale, kind, gate
-):
-    """X (B, D) through all blocks; `rooms` has for each block the addresses of K and V, and how many rows fit there.
+    X, rows, rooms, mask, first, end, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale, kind, gate,
+    flags, room, out, queue,
+):  # fmt: skip
+    """Fill `out` with X (B, D) after all blocks; `rooms` has for each the addresses of K and V, and how many rows fit there.
 
     Row end − 1 of K and V is filled; the keys first … end − 1 are those that the mask of `attend_to_seen` is for.
     """
+    shared = one_of_two(flags, room, queue)
+    if shared[2][ME] > 1:
+        return
     B, columns = len(X), len(X) * G * d
     for b in range(len(rows)):
-        room, of_all = rooms[b], before(X, rows[b], d, cos, sin, position, interleaved, eps, centre)
-        K, V = carray(at(room[0], X), (B, G, room[2], d)), carray(at(room[1], X), (B, G, room[2], d))
+        keys, values, fit = rooms[b]
+        of_all = projections(X, rows[b], d, cos, sin, position, interleaved, eps, centre, shared)
+        K, V = carray(at(keys, X), (B, G, fit, d)), carray(at(values, X), (B, G, fit, d))
         put_row(V, of_all[:columns].reshape(B, G * d), end - 1)
         put_row(K, of_all[len(of_all) - columns :].reshape(B, G * d), end - 1)
         Q = of_all[columns : len(of_all) - columns].reshape(-1, 1, d)
-        Y = attend_to_seen(Q, K.reshape(B * G, room[2], d), V.reshape(B * G, room[2], d), mask, first, end, scale)
-        X = behind(X, Y.reshape(B, Y.size // B), rows[b], hidden, eps, centre, kind, gate)
-    return X
+        k, v, Y = K.reshape(B * G, fit, d), V.reshape(B * G, fit, d), room_for(shared, Q.size)
+        for half in halves_of_next(shared):
+            start, stop = half * len(Q) // 2, (half + 1) * len(Q) // 2
+            attend_to_seen(Q, k, v, mask, first, end, scale, start, stop, Y.reshape(Q.shape))
+        Y = Y.copy().reshape(B, Q.size // B)
+        X = after_mixing(X, Y, rows[b], hidden, eps, centre, kind, gate, shared)
+    if shared[2][ME] == 0:
+        put(X, out)
 
 
 # What a core has learned stands in a table of its own: of each array the address and three axes, in front 1 where it has fewer.
@@ -196,20 +307,25 @@ def convolve_heads(X, first, theta, bias, tail, after):
 @compiled
 def through_memories(
     X, rows, cores, way, numbers, S, beside, S_after, beside_after,
-    d, cos, sin, position, interleaved, hidden, eps, centre, kind, gate,
+    d, cos, sin, position, interleaved, hidden, eps, centre, kind, gate, flags, room, out, queue,
 ):  # fmt: skip
-    """X (B, D) through all blocks, whose cores have memories: S (blocks, B·H, r, d), and `beside` it z or rows that were before.
+    """Fill `out` with X (B, D) after all blocks. Their cores have memories: S (blocks, B·H, r, d), and `beside` it z or rows
+    that were before.
 
     way      heads of values, and of keys; the features, or −1 for a memory with gates. Then of such a one: columns of its logits
              for a head, the gate behind it or −1; and whether that comes before the norm, whether the speed is learned, and steps
     numbers  a and b of the features, or those of `WriteAndRead`; at 4 the ε of the norm, at 5 the least denominator
     """
+    shared = one_of_two(flags, room, queue)
+    if shared[2][ME] > 1:
+        return
     B, H, G, kind_of_features, w, opens = len(X), way[0], way[1], way[2], way[3], way[4]
     to_q, to_k, to_streams = B * H * d, B * (H + G) * d, B * (H + 2 * G) * d
     writes = 1 if kind_of_features < 0 and numbers[2] > 0 else 0
     to_x, to_gate = to_streams + B * H * writes, to_streams + B * H * (writes + w)
     for n in range(len(rows)):
-        of_all, core = before(X, rows[n], d, cos, sin, position, interleaved, eps, centre), cores[n]
+        of_all = projections(X, rows[n], d, cos, sin, position, interleaved, eps, centre, shared)
+        core = cores[n]
         V, Q, K = of_heads(of_all, 0, B, H, d), of_heads(of_all, to_q, B, G, d), of_heads(of_all, to_k, B, G, d)
         if kind_of_features >= 0:
             Y = sum_one(
@@ -235,8 +351,9 @@ def through_memories(
                 gain, skip = learned(core, GAIN, X)[0, 0], learned(core, SKIP, X)[0, 0]
                 opener, heads = of_heads(of_all, to_gate, B, H, d), Y.reshape(B, H, d)
                 Y = finish_one(heads, V, opener, gain, skip, numbers[4], opens, way[5] > 0).reshape(B * H, 1, d)
-        X = behind(X, Y.reshape(B, H * d), rows[n], hidden, eps, centre, kind, gate)
-    return X
+        X = after_mixing(X, Y.reshape(B, H * d), rows[n], hidden, eps, centre, kind, gate, shared)
+    if shared[2][ME] == 0:
+        put(X, out)
 
 
 # ------------------------------------------------------------------------------------- what is known of the arrays
@@ -264,10 +381,14 @@ class Known:
     def __init__(self, block: Any, params: tuple[Any, ...]) -> None:
         self.block, self.params = block, params
         self.projections = block.attention.projections(params[0].attention)
-        self.dtype, columns = self.projections[0].W.dtype, max(p.columns for p in self.projections)
-        self.zeros = np.zeros(max(block.width, block.ffn.hidden, columns), self.dtype)
+        self.dtype, widest = self.projections[0].W.dtype, max(p.columns for p in self.projections)
+        self.zeros = np.zeros(max(block.width, block.ffn.hidden, widest), self.dtype)
         found = [self._row(own) for own in params]
         self.rows: Any = None if None in found else np.array(found, np.int64)
+        D, hidden, mixed, layers = block.width, block.ffn.hidden, block.attention.mixed, len(params[0].ffn) // 2
+        columns = sum(p.columns for p in self.projections)
+        self.weights = D * columns, D * (mixed + layers * hidden)  # of a block, before its core and behind it
+        self.room = 2 * (columns + 2 * hidden + 2 * D) + mixed  # numbers that two threads share of one row in a block
         self.cos = self.sin = np.empty((0, 0), self.dtype)
         self.last: tuple[Any, list[Array], Array] = None, [], np.empty((0, 0), np.int64)
         self.memories = self._memories() if self.rows is not None and block.of_memories else None
@@ -415,6 +536,12 @@ def known(block: Any, params: tuple[Any, ...]) -> Known:
 # ------------------------------------------------------------------------------------- the calls
 
 
+def _by_two(found: Known, blocks: int, weights: int, loop: Any, X: Array, *arguments: Any) -> None:
+    """loop(X, …, flags, room, out) on two threads if these blocks have many weights; `out` is the last of the arguments."""
+    flags, room = np.zeros(4 * LINE, np.int64), np.empty(len(X) * blocks * found.room, X.dtype)
+    in_parallel(2 if blocks * weights > MANY else 1, loop, X, *arguments[:-1], flags, room, arguments[-1])
+
+
 def _known_for(block: Any, params: tuple[Any, ...], X: Array) -> Known | None:
     """The `Known` of these blocks, if the loops can take X, one token of each sample, through them; else None."""
     ffn, found = block.ffn, known(block, params)
@@ -449,11 +576,21 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
     if rooms is None:
         return None
     (m, end), (eps, centre, kind, gate) = (states[0].length, states[0].end), _network(block)
-    Y = through_blocks(
-        *(for_reading(X.reshape(-1, block.width)), found.rows, rooms, *_seen(attention.core, end, m), end),
-        *(G, d, *found.angles(m - 1), block.ffn.hidden, eps, centre, 1 / math.sqrt(d), kind, gate),
+    Y = np.empty(X.shape, X.dtype)
+    _by_two(
+        *(
+            found,
+            len(params),
+            sum(found.weights),
+            through_blocks,
+            for_reading(X.reshape(-1, block.width)),
+            found.rows,
+            rooms,
+        ),
+        *(*_seen(attention.core, end, m), end, G, d, *found.angles(m - 1), block.ffn.hidden),
+        *(eps, centre, 1 / math.sqrt(d), kind, gate, Y.reshape(-1, block.width)),
     )
-    return Y.reshape(X.shape), states
+    return Y, states
 
 
 def _through_memories(
@@ -479,9 +616,21 @@ def _through_memories(
         return rows_of_heads, (beside[0] if beside else S[:, :0]).reshape(len(S), -1)
 
     eps, centre, kind, gate = network
-    X = through_memories(
-        *(rows, found.rows, own.cores, own.way, numbers, *for_loop(*held), *for_loop(*after)),
-        *(attention.d, *angles, found.block.ffn.hidden, eps, centre, kind, gate),
+    Y = np.empty_like(rows)
+    _by_two(
+        *(found, len(states), sum(found.weights), through_memories, rows, found.rows, own.cores, own.way, numbers),
+        *(
+            *for_loop(*held),
+            *for_loop(*after),
+            attention.d,
+            *angles,
+            found.block.ffn.hidden,
+            eps,
+            centre,
+            kind,
+            gate,
+            Y,
+        ),
     )
     found.left = left = [(list(X), X) for X in after]
     arrays = iter(left)
@@ -489,7 +638,7 @@ def _through_memories(
         next(arrays)[0] if isinstance(field, np.ndarray) else repeat(None if field is None else length + 1)
         for field in states[0]
     ]
-    return X, tuple(map(type(states[0]), *fields))
+    return Y, tuple(map(type(states[0]), *fields))
 
 
 def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
@@ -512,9 +661,12 @@ def around_core(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any
         start, axes = places[-1][1] if places else 0, () if p.heads is None else (p.heads,)
         places.append((start, start + len(rows) * p.columns, (*batch, *axes, 1, p.width)))
     for own, row, state in zip(params, found.rows, states, strict=True):
-        of_all = before(rows, row, found.projections[0].width, *angles, eps, centre)
+        of_all = np.empty(places[-1][1], rows.dtype)
+        width = found.projections[0].width
+        _by_two(found, 1, found.weights[0], before, rows, row, width, *angles, eps, centre, of_all)
         arrays = [of_all[start:stop].reshape(shape) for start, stop, shape in places]
         Y, state = attention._go_on(own.attention, arrays, state)
-        rows = behind(rows, for_reading(Y.reshape(len(rows), mixed)), row, hidden, eps, centre, kind, gate)
+        Y, rows, before_it = for_reading(Y.reshape(len(rows), mixed)), np.empty_like(rows), rows
+        _by_two(found, 1, found.weights[1], behind, before_it, Y, row, hidden, eps, centre, kind, gate, rows)
         longer.append(state)
     return rows.reshape(X.shape), tuple(longer)

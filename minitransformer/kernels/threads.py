@@ -11,7 +11,8 @@ A compiled loop leaves the interpreter free, so Python's own threads will do. A 
 many parts an array is cut. To claim a task is one instruction, and no core can come in between. (Threads that fetch their tasks
 from Python meet in the interpreter, and wait 50 µs to be woken.) There is a helper for each further core, made at the first use;
 between two jobs it sleeps. To wake it takes 50 µs, in which a core makes three products of 128 × 128; so a helper looks for the
-next job for a while (`LOOKS`) before it sleeps, and a thread that waits for a helper does the same.
+next job for a while (`LOOKS`) before it sleeps, and a thread that waits for a helper does the same. If more threads wait than
+there are cores, it lets another one run from time to time.
 
 No task writes where another one does, and no sum depends on who takes which task: the same bits on any number of threads.
 There are as many threads as NUMBA_NUM_THREADS says, or else as this process has cores; one if NUMBA_DISABLE_JIT makes plain
@@ -19,6 +20,7 @@ Python of the loops, so that a debugger can follow. Any Python thread may start 
 does itself. A forked child makes helpers of its own.
 """
 
+import operator
 import os
 import threading
 import time
@@ -41,7 +43,8 @@ from minitransformer.typing import Array
 
 ENOUGH = 2**20  # multiply-adds: for fewer, no helper is called
 PARTS = 4  # parts of an array for each thread: a thread that is done early takes another
-LOOKS = 1_000_000  # how often a thread looks at a flag before it sleeps: about half a millisecond
+LOOKS = 600_000  # how often a thread looks at a flag before it sleeps: about half a millisecond
+POLITE = 2**12  # how often before it offers its core to a thread that may wait for one
 NONE_LEFT = 2**62  # as the next task of a queue: none is left, whatever the loop
 PLACES, LINE = 64, 16  # queues, and numbers for each, so that no two share a line of the cache
 KEPT = 2**28  # bytes that one call may free and the next one finds again
@@ -71,6 +74,14 @@ def limit(threads: int) -> Iterator[None]:
         number = before
 
 
+@inlined
+def go_on():
+    """For a system without `sched_yield`."""
+
+
+let_others_run = types.ExternalFunction("sched_yield", types.int32()) if os.name == "posix" else go_on
+
+
 @intrinsic
 def look(typingctx, flags, i):
     """flags[i] as it is in memory now. (A compiler would read it once and keep it, since the loop itself does not change it.)"""
@@ -88,9 +99,24 @@ def claim(typingctx, queue):
 
     def code(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.atomic_rmw("add", array.data, context.get_constant(types.int64, 1), "monotonic")
+        return builder.atomic_rmw("add", array.data, context.get_constant(types.int64, 1), "acq_rel")
 
     return types.int64(queue), code
+
+
+@intrinsic
+def take(typingctx, flags, i, before):
+    """Whether flags[i] was `before`; it is one more now, and no other thread is told so."""
+
+    def code(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        _, i, before = arguments
+        after = builder.add(before, context.get_constant(types.int64, 1))
+        return builder.extract_value(
+            builder.cmpxchg(builder.gep(array.data, [i]), before, after, "acq_rel", "acquire"), 1
+        )
+
+    return types.boolean(flags, types.int64, types.int64), code
 
 
 @intrinsic
@@ -122,8 +148,14 @@ def _in_python(queue: Array) -> int:
     return int(queue[0] - 1)
 
 
+def _take_in_python(flags: Array, i: int, before: int) -> bool:
+    taken = bool(flags[i] == before)
+    flags[i] += taken
+    return taken
+
+
 if numba.config.DISABLE_JIT:  # one thread then, and no instruction of our own
-    claim, borrowed = _in_python, as_it_is
+    claim, look, take, borrowed = _in_python, operator.getitem, _take_in_python, as_it_is
 
 
 @in_loops
@@ -144,6 +176,30 @@ def claimed(queue, number):
     return one_by_one(borrowed(queue), number)
 
 
+@in_loops
+def one_or_both(flags, me, step):
+    """`halves` for a loop in Python."""
+    for half in (me, 1 - me):
+        if look(flags, half * LINE) == step and take(flags, half * LINE, step):
+            yield half
+            claim(flags[(2 + half) * LINE :])
+    looks = 0
+    while look(flags, 2 * LINE) <= step or look(flags, 3 * LINE) <= step:
+        looks += 1
+        if looks % POLITE == 0:
+            let_others_run()
+
+
+@inlined
+def halves(flags, me, step):
+    """Those halves of a step, 0 and 1, that thread `me`, 0 or 1, takes: its own, and the other one if that is not begun.
+
+    When this ends, both are done. The steps of some work are 0, 1, 2, …; flags (4 LINE,), all 0 before, say in how many steps
+    either half is begun, and in how many it is done.
+    """
+    return one_or_both(borrowed(flags), me, step)
+
+
 @compiled
 def watch(flags, looks):
     """Wait until all flags are up, and return True; after so many looks give up, and return False."""
@@ -152,6 +208,8 @@ def watch(flags, looks):
             looks -= 1
             if looks < 0:
                 return False
+            if looks % POLITE == 0:
+                let_others_run()
     return True
 
 

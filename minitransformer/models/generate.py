@@ -4,12 +4,13 @@ P = softmax(logits / temperature), restricted to the k most probable tokens (top
     or to the fewest tokens whose probabilities reach p (top-p), and renormalised
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from minitransformer.functional import refuse_unknown
-from minitransformer.machine import keep_freed_memory
+from minitransformer.functional import loops_in, refuse_unknown
+from minitransformer.machine import keep_freed_memory, one_blas_thread
 from minitransformer.models.sequence_model import LanguageModel, SequenceParams
 from minitransformer.ranges import NonNegativeNumber, PositivePart, Repeats
 from minitransformer.typing import Array, Float, Int, checked
@@ -92,18 +93,19 @@ def generate(
     keep_freed_memory()
     tokens = list(prompt)
     try:
-        logits, state = read(model, params, np.array(tokens if model.body.remembers else tokens[-model.context :]))
-        for k in range(steps):
-            P = next_token_distribution(
-                logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p
-            )
-            tokens.append(draw(P, rng))
-            if k == steps - 1:
-                break
-            if state.length >= model.context and not model.body.remembers:
-                logits, state = read(model, params, np.array(tokens[-max(model.context // 2, 1) :]))
-            else:
-                logits, state = model.step(params, np.array(tokens[-1:]), state)
+        with one_blas_thread() if loops_in("threads") else nullcontext():
+            logits, state = read(model, params, np.array(tokens if model.body.remembers else tokens[-model.context :]))
+            for k in range(steps):
+                P = next_token_distribution(
+                    logits[-1].astype(np.float64), temperature=temperature, top_k=top_k, top_p=top_p
+                )
+                tokens.append(draw(P, rng))
+                if k == steps - 1:
+                    break
+                if state.length >= model.context and not model.body.remembers:
+                    logits, state = read(model, params, np.array(tokens[-max(model.context // 2, 1) :]))
+                else:
+                    logits, state = model.step(params, np.array(tokens[-1:]), state)
     except KeyboardInterrupt:
         raise GenerationInterrupted(np.array(tokens[len(prompt) :], dtype=np.int64), steps) from None
     return np.array(tokens[len(prompt) :], dtype=np.int64)

@@ -7,24 +7,15 @@ into the caches.
 """
 
 import contextvars
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from threadpoolctl import ThreadpoolController
-
 from minitransformer.functional import loops_in
-from minitransformer.machine import cores
+from minitransformer.machine import cores, one_blas_thread
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
-
-
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    """The libraries that have threads of their own; finding them takes longer than many a step."""
-    return ThreadpoolController()
 
 
 def each(function: Callable[[Part], Result], parts: Sequence[Part], threads: int | None = None) -> Iterator[Result]:
@@ -35,7 +26,7 @@ def each(function: Callable[[Part], Result], parts: Sequence[Part], threads: int
     threads = min(cores() if threads is None else threads, len(parts))
     # a matrix product that spreads over the cores would stand in the way of the other thread's; and two cores add in another
     # order than one, so the limit holds for a single thread as well
-    with _libraries().limit(limits=1, user_api="blas"):
+    with one_blas_thread():
         if threads <= 1:
             yield from map(function, parts)
             return

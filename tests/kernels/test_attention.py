@@ -21,11 +21,14 @@ TOLERANCE = {"float32": 5e-6, "float64": 2e-14}
 
 @pytest.fixture(autouse=True, params=["numba", "micro", "few"])
 def tier(request, monkeypatch):
-    """Tiles for a single query too, in both tiers; and the loop for a few queries, for as many as there are."""
+    """Tiles for a single query too, in both tiers; and the loop for a few queries, for as many as there are, in parts of keys."""
     name = "numba" if request.param == "few" else request.param
     if name not in available():
         pytest.skip(f"this machine has no tier {name!r}")
     monkeypatch.setattr(kernels, "FEW", 10**9 if request.param == "few" else 0)
+    if request.param == "few":
+        monkeypatch.setattr(kernels, "LONG", 0)
+        monkeypatch.setattr(kernels, "PART", 8)
     with mt.backend(name):
         yield
 

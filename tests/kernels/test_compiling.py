@@ -55,6 +55,24 @@ def test_every_loop_is_kept_on_disk_and_gives_up_no_rule_of_arithmetic_but_one()
         assert loop.targetoptions["fastmath"] == {"contract"}
 
 
+def test_a_loop_is_kept_until_any_source_of_loops_changes(tmp_path, monkeypatch):
+    """Attention has the products of tiles.py in it: with another tiles.py it has to be compiled anew."""
+    import minitransformer.kernels.compiling as compiling
+
+    before = compiling.compiled(said)._cache._cache_file._source_stamp
+    assert compiling.inlined(said)._cache._cache_file._source_stamp == before
+    for name in ("compiling.py", "tiles.py"):
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compiling.py"))
+    monkeypatch.setattr(compiling, "_sources", compiling._sources.__wrapped__)
+    stamps = [before]
+    for text in ("tiles.py", "mended"):
+        (tmp_path / "tiles.py").write_text(text)
+        stamps.append(compiling.compiled(said)._cache._cache_file._source_stamp)
+    assert len(set(stamps)) == 3
+    assert len({own for own, _ in stamps}) == 1
+
+
 def test_a_part_of_loops_says_who_may_call_it():
     from minitransformer.kernels.compiling import compiled, inside
 

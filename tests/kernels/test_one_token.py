@@ -233,6 +233,21 @@ def test_rows_that_nobody_may_write_to_take_no_other_loop(attention, tier):
     assert [len(getattr(loops(), name).signatures) for name in names] == compiled
 
 
+@pytest.mark.parametrize("options", [{}, {"attention": "gla", "ffn": "swiglu"}, {"attention": "moba"}])
+def test_two_threads_write_what_one_writes(options, tier, monkeypatch):
+    """The same bits, and of each product both halves: also if the second thread comes late, or not at all."""
+    from minitransformer.kernels.threads import limit
+
+    monkeypatch.setattr(loops(), "MANY", 0)
+    model = LanguageModel(40, 96, width=30, depth=3, heads=5, hidden=11, **options)
+    params, tokens = some(model, np.float32), np.random.default_rng(0).integers(0, 40, (2, 90))
+    with limit(1):
+        alone, _ = written(model, params, tokens)
+    for threads in (2, 2, 2, 5):
+        with limit(threads):
+            np.testing.assert_array_equal(written(model, params, tokens)[0], alone)
+
+
 @pytest.mark.parametrize("path", ["W_o", "W_v", "streams.gate.W", "streams.gate.b"])
 def test_nothing_past_the_door_of_another_core(path, tier):
     """What a loop would read beyond its end is refused where it goes part by part."""

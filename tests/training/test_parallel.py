@@ -7,7 +7,8 @@ from threadpoolctl import threadpool_info
 
 from minitransformer.backend import available, backend
 from minitransformer.functional import loops_in
-from minitransformer.training.parallel import _libraries, each
+from minitransformer.machine import _libraries
+from minitransformer.training.parallel import each
 from minitransformer.training.recipes import language_model
 
 
