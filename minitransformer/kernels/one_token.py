@@ -39,13 +39,13 @@ from minitransformer.kernels.few_queries import attend_to_seen
 from minitransformer.kernels.few_rows import KINDS, add_rows, norm_rows
 from minitransformer.kernels.pointwise import GATES, LOG2E, activate_some, open_gate, sigma
 from minitransformer.kernels.step import FEATURES, LEAST, SMALL, finish_one, number_of, sum_one, write_one
-from minitransformer.kernels.threads import LINE, claim, halves, in_parallel
+from minitransformer.kernels.threads import LINE, LOOKS, claim, halves, in_parallel, watch
 from minitransformer.kernels.tiles import put, rows_of
 from minitransformer.typing import Array
 
 EPS = 1e-6  # of `rms_norm`, which makes queries and keys of length √d
 EVERY_KEY = np.empty((1, 0), np.bool_)
-MANY = 2**20  # weights; to call a second thread for fewer takes longer than to read them
+MANY = 2**19  # weights; to call a second thread for fewer takes longer than to read them
 KEPT = 128  # blocks whose addresses are remembered, at most
 
 # A row says where the arrays of a block are. First the addresses of these twelve; W₃ and b₃ may be empty. Then five numbers for
@@ -117,6 +117,15 @@ ME, STEP, START = range(3)
 def one_of_two(flags, room, queue):
     """What a thread needs for its part of the work. Its number is above 1 if it comes too late."""
     return flags, room, np.array([claim(queue), 0, 0])
+
+
+@inlined
+def give(X, shared, queue, out):
+    """Fill `out` with X, as thread 0. That is the caller, unless a helper was first; thread 1 leaves after it, see `leave`."""
+    if shared[2][ME] == 0:
+        put(X, out)
+    else:
+        watch(queue[2:], LOOKS // 10)
 
 
 @inlined
@@ -222,8 +231,7 @@ def before(X, row, d, cos, sin, position, interleaved, eps, centre, flags, room,
     shared = one_of_two(flags, room, queue)
     if shared[2][ME] < 2:
         of_all = projections(X, row, d, cos, sin, position, interleaved, eps, centre, shared)
-        if shared[2][ME] == 0:
-            out[:] = of_all
+        give(of_all.reshape(1, -1), shared, queue, out.reshape(1, -1))
 
 
 @compiled
@@ -232,8 +240,7 @@ def behind(X, Y, row, hidden, eps, centre, kind, gate, flags, room, out, queue):
     shared = one_of_two(flags, room, queue)
     if shared[2][ME] < 2:
         Z = after_mixing(X, Y, row, hidden, eps, centre, kind, gate, shared)
-        if shared[2][ME] == 0:
-            put(Z, out)
+        give(Z, shared, queue, out)
 
 
 @compiled
@@ -262,8 +269,7 @@ def through_blocks(
             attend_to_seen(Q, k, v, mask, first, end, scale, start, stop, Y.reshape(Q.shape))
         Y = Y.copy().reshape(B, Q.size // B)
         X = after_mixing(X, Y, rows[b], hidden, eps, centre, kind, gate, shared)
-    if shared[2][ME] == 0:
-        put(X, out)
+    give(X, shared, queue, out)
 
 
 # What a core has learned stands in a table of its own: of each array the address and three axes, in front 1 where it has fewer.
@@ -352,8 +358,7 @@ def through_memories(
                 opener, heads = of_heads(of_all, to_gate, B, H, d), Y.reshape(B, H, d)
                 Y = finish_one(heads, V, opener, gain, skip, numbers[4], opens, way[5] > 0).reshape(B * H, 1, d)
         X = after_mixing(X, Y.reshape(B, H * d), rows[n], hidden, eps, centre, kind, gate, shared)
-    if shared[2][ME] == 0:
-        put(X, out)
+    give(X, shared, queue, out)
 
 
 # ------------------------------------------------------------------------------------- what is known of the arrays

@@ -7,12 +7,12 @@
 
     in_parallel(tasks, loop, …)                          loop(…, queue) on every thread
 
-A compiled loop leaves the interpreter free, so Python's own threads will do. A queue is two numbers: the next task, and into how
-many parts an array is cut. To claim a task is one instruction, and no core can come in between. (Threads that fetch their tasks
-from Python meet in the interpreter, and wait 50 µs to be woken.) There is a helper for each further core, made at the first use;
-between two jobs it sleeps. To wake it takes 50 µs, in which a core makes three products of 128 × 128; so a helper looks for the
-next job for a while (`LOOKS`) before it sleeps, and a thread that waits for a helper does the same. If more threads wait than
-there are cores, it lets another one run from time to time.
+A compiled loop leaves the interpreter free, so Python's own threads will do. A queue is three numbers: the next task, into how
+many parts an array is cut, and whether the caller has left the loop. To claim a task is one instruction, and no core can come in
+between. (Threads that fetch their tasks from Python meet in the interpreter, and wait 50 µs to be woken.) There is a helper for
+each further core, made at the first use; between two jobs it sleeps. To wake it takes 50 µs, in which a core makes three products
+of 128 × 128; so a helper looks for the next job for a while (`LOOKS`) before it sleeps, and a thread that waits for a helper does
+the same. From time to time it offers its core to others that may wait for one.
 
 No task writes where another one does, and no sum depends on who takes which task: the same bits on any number of threads.
 There are as many threads as NUMBA_NUM_THREADS says, or else as this process has cores; one if NUMBA_DISABLE_JIT makes plain
@@ -214,6 +214,17 @@ def watch(flags, looks):
 
 
 @compiled
+def leave(its_queue, idle, looks):
+    """`watch` all helpers; but first tell them that the caller has left its loop, now that it does not hold the interpreter.
+
+    Who asks for the interpreter while another thread holds it sleeps, and is woken 40 µs later. Of two threads that end together,
+    as after `halves`, a helper would ask just then; so it waits for this.
+    """
+    claim(its_queue[2:])
+    return watch(idle, looks)
+
+
+@compiled
 def wait_for(bell, queues, idle, place, looks):
     """Raise the flag of this idle helper, now that it does not hold the interpreter; then wait for its bell, but not forever.
 
@@ -234,9 +245,9 @@ class Job:
     def __init__(
         self, place: int, parts: int, helpers: int, loop: Callable[..., None], arguments: tuple[Any, ...]
     ) -> None:
-        self.bell, self.place, queue = place + 1, [place], queues[place, :2]
-        queue[:] = 0, parts
-        self.loop, self.arguments = loop, (*arguments, queue)
+        self.bell, self.place, self.queue = place + 1, [place], queues[place, :3]
+        self.queue[:] = 0, parts, 0
+        self.loop, self.arguments = loop, (*arguments, self.queue)
         self.idle = np.ones(helpers, np.int64)  # a flag for each helper
         self.error: BaseException | None = None
 
@@ -247,15 +258,15 @@ class Job:
 
     def drop(self) -> None:
         """Let no thread begin another task."""
-        if arguments := self.arguments:
-            arguments[-1][0] = NONE_LEFT
+        if self.place:
+            self.queue[0] = NONE_LEFT
 
     def finish(self) -> None:
         """Wait until no helper is at work, and none can begin."""
         self.drop()
         self.arguments = ()  # a helper that comes from now on finds nothing; one that came before is not idle
         nap = 1e-5
-        while not watch(self.idle, LOOKS):
+        while not leave(self.queue, self.idle, LOOKS):
             time.sleep(nap)
             nap = min(2 * nap, 1e-3)
         while self.place:
