@@ -5,6 +5,7 @@ import functools
 import os
 import platform
 import subprocess
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,11 +35,24 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+_blocks: list[Any] = []  # that want one thread: the first entry ends the limit, the others are None
+_one_at_a_time = threading.Lock()
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let BLAS use one thread in this block, in the whole process. (Its others look for work for a while after each product.)"""
-    with _libraries().limit(limits=1, user_api="blas"):
+    """Let BLAS use one thread in this block, in the whole process. (Its others look for work for a while after each product.)
+
+    Blocks on several threads of Python may overlap: the limit ends with the last of them.
+    """
+    with _one_at_a_time:
+        _blocks.append(None if _blocks else _libraries().limit(limits=1, user_api="blas"))
+    try:
         yield
+    finally:
+        with _one_at_a_time:
+            if (limit := _blocks.pop()) is not None:
+                limit.restore_original_limits()
 
 
 def memory() -> int | None:

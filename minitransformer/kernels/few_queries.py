@@ -130,15 +130,15 @@ def merge_parts(Y, L):
     whole, log_sum = np.zeros((B, n, dv), Y.dtype), np.empty((B, n), L.dtype)
     for b in range(B):
         for i in range(n):
-            top, weight = L[:, b, i].max(), Y.dtype.type(0)
-            for r in range(parts):
-                share = np.exp(L[r, b, i] - top) if top > -np.inf else L.dtype.type(0)
+            top, weight = L[:, b, i].max(), L.dtype.type(0)
+            for r in range(parts if top != -np.inf else 0):
+                share = np.exp(L[r, b, i] - top)
                 weight += share
                 for c in range(dv):
                     whole[b, i, c] += share * Y[r, b, i, c]
-            log_sum[b, i] = top + np.log(weight) if top > -np.inf else top
-            for c in range(dv):
-                whole[b, i, c] /= weight if weight > 0 else L.dtype.type(1)
+            log_sum[b, i] = top + np.log(weight)
+            for c in range(dv if weight != 0 else 0):
+                whole[b, i, c] /= weight
     return whole, log_sum
 
 

@@ -7,7 +7,7 @@ from threadpoolctl import threadpool_info
 
 from minitransformer.backend import available, backend
 from minitransformer.functional import loops_in
-from minitransformer.machine import _libraries
+from minitransformer.machine import _libraries, one_blas_thread
 from minitransformer.training.parallel import each
 from minitransformer.training.recipes import language_model
 
@@ -45,6 +45,17 @@ def test_blas_keeps_to_one_thread_inside_and_gets_its_own_back(threads):
     _libraries.cache_clear()  # another test may have loaded SciPy's since they were looked for
     before = blas_threads()
     assert all(set(inside) <= {1} for inside in each(lambda _: blas_threads(), range(3), threads))
+    assert blas_threads() == before
+
+
+def test_blas_gets_its_own_back_when_the_last_of_overlapping_blocks_ends():
+    _libraries.cache_clear()  # as above
+    before, first, second = blas_threads(), one_blas_thread(), one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert set(blas_threads()) <= {1}
+    second.__exit__(None, None, None)
     assert blas_threads() == before
 
 
