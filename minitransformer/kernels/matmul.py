@@ -78,9 +78,8 @@ def columns_of_some_rows(X, dY, start, stop, C, db):
     """C[c] = Xᵀ (panel c of dY) and db += Σ dY, over the rows start … stop − 1, of which there is at least one."""
     B = tiles(len(C), LANES, X)
     D, spare = X.shape[1], tile(LANES, X)
-    last = (
-        D // LANES * LANES if D % 4 else D
-    )  # the columns from here on are copied first, with zeros up to a multiple of four
+    # the columns from here on are copied first, with zeros up to a multiple of four
+    last = D // LANES * LANES if D % 4 else D
     for r0 in range(start, stop, LANES):
         rows = min(LANES, stop - r0)
         for r in range(rows):

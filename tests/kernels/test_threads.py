@@ -32,6 +32,15 @@ def test_every_task_is_done_once(number, tasks):
             assert (done == 1).all()
 
 
+@pytest.mark.parametrize("me", [0, 1])
+def test_a_thread_takes_both_halves_if_the_other_one_is_late(me):
+    flags = np.zeros(4 * threads.LINE, np.int64)
+    for late in (False, True):
+        who = 1 - me if late else me
+        taken = [list(threads.one_or_both(flags, who, step)) for step in range(3)]
+        assert taken == [[] if late else [me, 1 - me]] * 3
+
+
 def test_a_call_leaves_nothing_behind():
     """No loop keeps what it was given, be it the queue: of 112 bytes a call, millions of calls of a training make a heap."""
     X = np.ones((2, 8))
