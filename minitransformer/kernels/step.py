@@ -46,9 +46,8 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
     after, z_after, Y = borrowed((after, z_after, Y))
     corrects, gates, zero, one = beta.shape[1] > 0, decay.shape[2], Y.dtype.type(0), Y.dtype.type(1)
     for h in claimed(queue, len(Y)):
-        e, held, now, sums = np.empty(V.shape[2], V.dtype), S[h], after[h], z_after[h]
-        for c in range(z.shape[1]):
-            sums[c] = z[h, c]
+        # the sums are a thread's own until the end: of two threads that make the same, none adds to what the other has added
+        e, held, now, sums = np.empty(V.shape[2], V.dtype), S[h], after[h], z[h].copy()
         for t in range(V.shape[1]):
             q, k, y = Q[h, t], K[h, t], Y[h, t]
             for c in range(len(e)):
@@ -82,6 +81,8 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
             held = now
         if V.shape[1] == 0:
             put(held, now)
+        for c in range(len(sums)):
+            z_after[h, c] = sums[c]
 
 
 def recurrence(

@@ -233,13 +233,15 @@ def test_rows_that_nobody_may_write_to_take_no_other_loop(attention, tier):
     assert [len(getattr(loops(), name).signatures) for name in names] == compiled
 
 
-@pytest.mark.parametrize("options", [{}, {"attention": "gla", "ffn": "swiglu"}, {"attention": "moba"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"attention": "gla", "ffn": "swiglu"}, *({"attention": a} for a in (*MEMORIES, "moba"))]
+)
 def test_two_threads_write_what_one_writes(options, tier, monkeypatch):
     """The same bits, and of each product both halves: also if the second thread comes late, or not at all."""
     from minitransformer.kernels.threads import limit
 
     monkeypatch.setattr(loops(), "MANY", 0)
-    model = LanguageModel(40, 96, width=30, depth=3, heads=5, hidden=11, **options)
+    model = LanguageModel(40, 96, width=36, depth=3, heads=6, hidden=11, **options)
     params, tokens = some(model, np.float32), np.random.default_rng(0).integers(0, 40, (2, 90))
     with limit(1):
         alone, _ = written(model, params, tokens)
