@@ -11,86 +11,154 @@ writes out for each edge (two gathered rows, their sum, a weighted row) never le
 another task adds: a row belongs to one task, and on the way back the same edges are walked through in the order of their columns.
 So no sum waits for another core, and none depends on how many there are.
 
+An edge may lead to any row, and no processor guesses which: the rows that an edge needs are asked for while the four before it
+are summed. And heads have few channels: a loop of eight steps is too short for a compiler to make vectors of it. So the number of
+a head is first written to all its channels, and one loop goes through the channels of all heads; what is summed within a head
+is summed in vectors of eight, where its channels are a multiple of that.
+
 There are H heads, with queries and keys of r channels and values of d. An edge that `seen` hides has weight 0, and its value
 is not read.
 """
 
 import math
 
+import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from minitransformer.arrays import for_reading
-from minitransformer.kernels.compiling import any_order, compiled, inside
+from minitransformer.kernels.compiling import compiled, inside
 from minitransformer.kernels.exp2 import exp2
+from minitransformer.kernels.micro_kernel import fetch_line
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import larger
 from minitransformer.typing import Array
 
 ADDITIVE, PRODUCT = 0, 1  # s = a·LeakyReLU(q + k), or s = q·k, with the scale in q
+AHEAD = 4  # edges whose rows are on their way to the cache
 SMALL = 2**14  # numbers fetched; what has fewer is done before a second thread is awake
 PARTS = 256  # of the rows, for a sum over all of them
 LOG2E = math.log2(math.e)
 
 
-@any_order
-def product(x, y, first, last):
-    """Σ x_c y_c for c = first … last − 1, in blocks of eight where possible, which become vector instructions."""
-    s = x.dtype.type(0)
-    if (last - first) % 8 == 0:
-        for block in range(first, last, 8):
-            for c in range(block, block + 8):
-                s += x[c] * y[c]
-        return s
-    for c in range(first, last):
-        s += x[c] * y[c]
-    return s
+def _eight(context, builder, kind, array, c):
+    """Where X[c : c + 8] lies, as one vector; what aligns it; and the type of these."""
+    number = context.get_value_type(kind.dtype)
+    data, vector = context.make_array(kind)(context, builder, array).data, ir.VectorType(number, 8)
+    return builder.bitcast(builder.gep(data, [c]), vector.as_pointer()), context.get_abi_sizeof(number), vector
+
+
+def _these(*places):
+    """Places in a vector, for LLVM's shuffle."""
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
+
+
+@intrinsic
+def set_eight(typingctx, X, c, x):
+    """X[c : c + 8] = x."""
+
+    def code(context, builder, signature, arguments):
+        place, size, vector = _eight(context, builder, X, *arguments[:2])
+        nothing = ir.Constant(vector, ir.Undefined)
+        first = builder.insert_element(nothing, arguments[2], ir.IntType(32)(0))
+        builder.store(builder.shuffle_vector(first, nothing, _these(*[0] * 8)), place, align=size)
+        return context.get_dummy_value()
+
+    return types.void(X, types.intp, X.dtype), code
+
+
+@intrinsic
+def dot_eight(typingctx, X, Y, c):
+    """The dot product of X[c : c + 8] and Y[c : c + 8]."""
+
+    def code(context, builder, signature, arguments):
+        factors = []
+        for array in arguments[:2]:
+            place, size, _ = _eight(context, builder, X, array, arguments[2])
+            factors.append(builder.load(place, align=size))
+        x = builder.fmul(*factors)
+        for half in (4, 2, 1):
+            x = builder.fadd(*(builder.shuffle_vector(x, x, _these(*range(at, at + half))) for at in (0, half)))
+        return builder.extract_element(x, ir.IntType(32)(0))
+
+    return X.dtype(X, X, types.intp), code
+
+
+if numba.config.DISABLE_JIT:  # the same in plain Python
+
+    def set_eight(X, c, x):
+        """X[c : c + 8] = x."""
+        X[c : c + 8] = x
+
+    def dot_eight(X, Y, c):
+        """The dot product of X[c : c + 8] and Y[c : c + 8]."""
+        return X[c : c + 8] @ Y[c : c + 8]
+
+    def fetch_line(X, i, c):
+        """Nothing: plain Python has no way to ask for what it needs later."""
 
 
 @inside
-def bent(q, k, a, slope, terms):
-    """terms_c = a_c LeakyReLU(q_c + k_c), for the channels of all heads."""
-    for c in range(len(terms)):
-        p = q[c] + k[c]
-        terms[c] = a[c] * (p if p > 0 else slope * p)
-
-
-@any_order
-def sums_of_heads(terms, s):
-    """s_h = Σ of the terms of head h, in blocks of eight where possible, which become vector instructions."""
-    r = len(terms) // len(s)
+def product(x, y, r, s):
+    """s_h = x_h·y_h for each head, which has r channels."""
+    if r == 1:
+        for h in range(len(s)):
+            s[h] = x[h] * y[h]
+        return
     for h in range(len(s)):
-        total = terms.dtype.type(0)
+        total = s.dtype.type(0)
         if r % 8 == 0:
-            for block in range(h * r, (h + 1) * r, 8):
-                for c in range(block, block + 8):
-                    total += terms[c]
+            for c in range(h * r, (h + 1) * r, 8):
+                total += dot_eight(x, y, c)
         else:
             for c in range(h * r, (h + 1) * r):
-                total += terms[c]
+                total += x[c] * y[c]
         s[h] = total
 
 
 @inside
-def add(y, w, v, d):
-    """y_h += w_h v_h for each head, in blocks of eight channels where possible, which become vector instructions."""
-    if d % 8 == 0:
-        for h in range(len(w)):
-            for block in range(h * d, (h + 1) * d, 8):
-                for c in range(block, block + 8):
-                    y[c] += w[h] * v[c]
-        return
-    for h in range(len(w)):
-        for c in range(h * d, (h + 1) * d):
-            y[c] += w[h] * v[c]
+def bent(q, k, slope, p):
+    """p_c = LeakyReLU(q_c + k_c)."""
+    for c in range(len(p)):
+        x = q[c] + k[c]
+        p[c] = x if x > 0 else slope * x
 
 
 @inside
-def spread(numbers, channels):
-    """Copy the number of each head to each of its channels."""
-    r = len(channels) // len(numbers)
+def unbent(q, k, slope, x):
+    """x_c *= LeakyReLU′(q_c + k_c)."""
+    for c in range(len(x)):
+        x[c] = x[c] if q[c] + k[c] > 0 else slope * x[c]
+
+
+@inside
+def spread(numbers, r, channels):
+    """Copy the number of each head to each of its r channels."""
     for h in range(len(numbers)):
-        for c in range(h * r, (h + 1) * r):
-            channels[c] = numbers[h]
+        if r % 8 == 0:
+            for c in range(h * r, (h + 1) * r, 8):
+                set_eight(channels, c, numbers[h])
+        else:
+            for c in range(h * r, (h + 1) * r):
+                channels[c] = numbers[h]
+
+
+@inside
+def add(y, w, v, wide):
+    """y_h += w_h v_h for each head. Weights are spread over the channels first: one loop is faster than one for each head."""
+    spread(w, len(y) // len(w), wide)
+    for c in range(len(y)):
+        y[c] += wide[c] * v[c]
+
+
+@inside
+def fetch_row(X, i):
+    """Let row i of X come into the cache while other work goes on."""
+    numbers = 16 if X.itemsize == 4 else 8  # in a line of the cache
+    for c in range(0, X.shape[1], numbers):
+        fetch_line(X, i, c)
 
 
 @inside
@@ -109,7 +177,8 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
     r, d, zero, all_seen = Q.shape[2] // H, Y.shape[2] // H, Y.dtype.type(0), len(seen) == 0
     for task in claimed(queue, len(Y) * parts):
         b, part = task // parts, task % parts
-        top, total, terms = np.empty(H, Y.dtype), np.empty(H, Y.dtype), np.empty(H * r, Y.dtype)
+        top, total = np.empty(H, Y.dtype), np.empty(H, Y.dtype)
+        p, wide = np.empty(H * r, Y.dtype), np.empty(H * d, Y.dtype)
         for i in range(part * n // parts, (part + 1) * n // parts):
             q, y, first, last = Q[b, i], Y[b, i], starts[i], starts[i + 1]
             for c in range(len(y)):
@@ -117,14 +186,14 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
             for h in range(H):
                 top[h], total[h] = -np.inf, zero
             for e in range(first, last):
+                fetch_row(K[b], sources[min(e + AHEAD, len(sources) - 1)])
+                fetch_row(V[b], sources[e])
                 k, s = K[b, sources[e]], A[b, e]
                 if kind == ADDITIVE:
-                    bent(q, k, a, slope, s if r == 1 else terms)
-                    if r > 1:
-                        sums_of_heads(terms, s)
+                    bent(q, k, slope, p)
+                    product(p, a, r, s)
                 else:
-                    for h in range(H):
-                        s[h] = product(q, k, h * r, (h + 1) * r)
+                    product(q, k, r, s)
                 if not all_seen:
                     for h in range(H):
                         if not is_seen(seen, b, e, h):
@@ -151,11 +220,12 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
                 for h in range(H):
                     w[h] *= total[h]
                 if all_seen:
-                    add(y, w, v, d)
+                    add(y, w, v, wide)
                 else:
                     for h in range(H):
                         if is_seen(seen, b, e, h):
-                            add(y[h * d : (h + 1) * d], w[h : h + 1], v[h * d : (h + 1) * d], d)
+                            at = slice(h * d, (h + 1) * d)
+                            add(y[at], w[h : h + 1], v[at], wide[at])
 
 
 @compiled
@@ -173,10 +243,14 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
             for h in range(H):
                 along[h] = zero
             for e in range(first, last):
+                fetch_row(V[b], sources[min(e + AHEAD, len(sources) - 1)])
+                fetch_row(K[b], sources[e])
                 v, w, ds = V[b, sources[e]], A[b, e], dS[b, e]
-                for h in range(H):
-                    # undoes y_h += w_h v_h, for w
-                    ds[h] = product(dy, v, h * d, (h + 1) * d) if all_seen or is_seen(seen, b, e, h) else zero
+                product(dy, v, d, ds)  # undoes y_h += w_h v_h, for w
+                if not all_seen:
+                    for h in range(H):
+                        if not is_seen(seen, b, e, h):
+                            ds[h] = zero
                 for h in range(H):
                     along[h] += w[h] * ds[h]  # undoes w_h *= 1 / total_h, for total
             for e in range(first, last):
@@ -184,12 +258,12 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
                 for h in range(H):
                     ds[h] = w[h] * (ds[h] - along[h])  # undoes w = exp(s − top) / total, for s
                 if kind == ADDITIVE and all_seen:
-                    spread(ds, each)
+                    spread(ds, r, each)
+                    unbent(q, k, slope, each)
                     for c in range(H * r):
-                        p = q[c] + k[c]
-                        bend = each[c] * (one if p > 0 else slope)
-                        dq[c] += bend * a[c]  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for q
-                        total[c] += bend * p  # and for a
+                        dq[c] += each[c]  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for q
+                    for c in range(H * r):
+                        total[c] += each[c] * (q[c] + k[c])  # and for a
                     continue
                 for h in range(H):
                     if not (all_seen or is_seen(seen, b, e, h)):
@@ -197,12 +271,15 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
                     if kind == ADDITIVE:
                         for c in range(h * r, (h + 1) * r):
                             p = q[c] + k[c]
-                            bend = ds[h] * (one if p > 0 else slope)
-                            dq[c] += bend * a[c]  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for q
-                            total[c] += bend * p  # and for a
+                            x = ds[h] * (one if p > 0 else slope)
+                            dq[c] += x  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for q
+                            total[c] += x * p  # and for a
                     else:
                         for c in range(h * r, (h + 1) * r):
                             dq[c] += ds[h] * k[c]  # undoes s_h = Σ q_c k_c, for q
+            if kind == ADDITIVE:
+                for c in range(H * r):
+                    dq[c] *= a[c]  # which stood before each LeakyReLU
 
 
 @compiled
@@ -214,28 +291,36 @@ def back_by_column(kind, Q, K, a, slope, starts, order, destinations, seen, part
     r, d, one, all_seen = Q.shape[2] // H, dY.shape[2] // H, dY.dtype.type(1), len(seen) == 0
     for task in claimed(queue, len(dV) * parts):
         b, part = task // parts, task % parts
-        each = np.empty(H * r, dY.dtype)
+        each, wide = np.empty(H * r, dY.dtype), np.empty(H * d, dY.dtype)
         for j in range(part * m // parts, (part + 1) * m // parts):
             k, dk, dv = K[b, j], dK[b, j], dV[b, j]
             for place in range(starts[j], starts[j + 1]):
-                e = order[place]
+                e, later = order[place], order[min(place + AHEAD, len(order) - 1)]
+                fetch_row(Q[b], destinations[later])
+                fetch_row(dY[b], destinations[later])
+                fetch_row(A[b], later)
+                fetch_row(dS[b], later)
                 q, dy, w, ds = Q[b, destinations[e]], dY[b, destinations[e]], A[b, e], dS[b, e]
                 # undoes y_h += w_h v_h, for v: what is not seen has weight 0, and no row of dY is hidden
-                add(dv, w, dy, d)
+                add(dv, w, dy, wide)
                 if kind == ADDITIVE and all_seen:
-                    spread(ds, each)
-                    for c in range(H * r):  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for k
-                        dk[c] += each[c] * a[c] * (one if q[c] + k[c] > 0 else slope)
+                    spread(ds, r, each)
+                    unbent(q, k, slope, each)
+                    for c in range(H * r):
+                        dk[c] += each[c]  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for k
                     continue
                 for h in range(H):
                     if not (all_seen or is_seen(seen, b, e, h)):
                         continue
                     if kind == ADDITIVE:
                         for c in range(h * r, (h + 1) * r):  # undoes s_h = Σ a_c LeakyReLU(q_c + k_c), for k
-                            dk[c] += ds[h] * a[c] * (one if q[c] + k[c] > 0 else slope)
+                            dk[c] += ds[h] * (one if q[c] + k[c] > 0 else slope)
                     else:
                         for c in range(h * r, (h + 1) * r):
                             dk[c] += ds[h] * q[c]  # undoes s_h = Σ q_c k_c, for k
+            if kind == ADDITIVE:
+                for c in range(H * r):
+                    dk[c] *= a[c]  # which stood before each LeakyReLU
 
 
 @compiled
@@ -249,6 +334,7 @@ def neighbour_sums(X, weights, starts, order, ends, parts, Y, queue):
             y = Y[b, i]
             for place in range(starts[i], starts[i + 1]):
                 e = order[place]
+                fetch_row(X[b], ends[order[min(place + AHEAD, len(order) - 1)]])
                 w, x = weights[e], X[b, ends[e]]
                 for c in range(d):
                     y[c] += w * x[c]

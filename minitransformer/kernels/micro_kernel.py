@@ -289,25 +289,29 @@ def _columns(fading, second, vectors_in_row, builder, number, size, arrays, posi
         write(last[i * vectors_in_row : (i + 1) * vectors_in_row], vectors(below, fixed(out)))
 
 
-@intrinsic
-def fetch(typingctx, X, t, c):
-    """Let WIDTH numbers, from X[t, c] on, come into the cache while other work goes on. X need not have such a row."""
+def _fetches(numbers):
+    """Code that lets so many numbers, from X[t, c] on, come into the cache while other work goes on. There may be no such row."""
 
-    def code(context, builder, signature, arguments):
-        array, (_, t, c) = context.make_array(signature.args[0])(context, builder, arguments[0]), arguments
-        size = context.get_abi_sizeof(context.get_value_type(signature.args[0].dtype))
-        row = builder.add(builder.ptrtoint(array.data, _i64), builder.mul(t, builder.extract_value(array.strides, 0)))
-        place, how = ir.IntType(8).as_pointer(), ir.IntType(32)
-        name, kind = "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [place, how, how, how])
-        prefetch = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        for line in range(0, WIDTH * size, LINE):
-            there = builder.add(row, builder.add(builder.mul(c, fixed(size)), fixed(line)))
-            builder.call(prefetch, [builder.inttoptr(there, place), how(0), how(3), how(1)])  # to read, soon, data
-        return context.get_dummy_value()
+    def typing(typingctx, X, t, c):
+        def code(context, builder, signature, arguments):
+            array, (_, t, c) = context.make_array(signature.args[0])(context, builder, arguments[0]), arguments
+            size = context.get_abi_sizeof(context.get_value_type(signature.args[0].dtype))
+            row = builder.add(builder.ptrtoint(array.data, _i64), builder.mul(t, builder.extract_value(array.strides, 0)))
+            place, how = ir.IntType(8).as_pointer(), ir.IntType(32)
+            name, kind = "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [place, how, how, how])
+            prefetch = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+            for line in range(0, numbers * size, LINE):
+                there = builder.add(row, builder.add(builder.mul(c, fixed(size)), fixed(line)))
+                builder.call(prefetch, [builder.inttoptr(there, place), how(0), how(3), how(1)])  # to read, soon, data
+            return context.get_dummy_value()
 
-    return types.void(X, types.int64, types.int64), code
+        return types.void(X, types.int64, types.int64), code
+
+    return typing
 
 
 six_rows = intrinsic(_some_rows(6, WIDE))
 four_rows = intrinsic(_some_rows(4, WIDE))
 four_rows_narrow = intrinsic(_some_rows(4, NARROW))
+fetch = intrinsic(_fetches(WIDTH))
+fetch_line = intrinsic(_fetches(1))
