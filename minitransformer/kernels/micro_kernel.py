@@ -296,7 +296,9 @@ def _fetches(numbers):
         def code(context, builder, signature, arguments):
             array, (_, t, c) = context.make_array(signature.args[0])(context, builder, arguments[0]), arguments
             size = context.get_abi_sizeof(context.get_value_type(signature.args[0].dtype))
-            row = builder.add(builder.ptrtoint(array.data, _i64), builder.mul(t, builder.extract_value(array.strides, 0)))
+            row = builder.add(
+                builder.ptrtoint(array.data, _i64), builder.mul(t, builder.extract_value(array.strides, 0))
+            )
             place, how = ir.IntType(8).as_pointer(), ir.IntType(32)
             name, kind = "llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [place, how, how, how])
             prefetch = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
