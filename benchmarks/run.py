@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.rows import Row, rows, yours
+from benchmarks.worker import WAKING
 from minitransformer import files
 from minitransformer.attention import ATTENTIONS
 from minitransformer.extensions import ReaderFile
@@ -150,7 +151,7 @@ def _times(row: Row, names: dict[str, str], team: Team, seconds: float) -> Taken
     unavailable = {label: answer["error"] for label, answer in answers.items() if "error" in answer}
     there = [label for label in answers if label not in unavailable]
     inner = {label: max(1, min(1000, int(seconds / 60 / answers[label]["value"]))) for label in there}
-    one_round = sum(answers[label]["value"] * (inner[label] + (inner[label] > 1)) for label in there)
+    one_round = sum(answers[label]["value"] * inner[label] + max(WAKING, answers[label]["value"]) for label in there)
     least = 5 if one_round < seconds else 3
     rounds = max(least, min(25, int(seconds / one_round))) if there and len(answers) == len(names) else 0
     samples: dict[str, list[float]] = {label: [] for label in there if rounds}

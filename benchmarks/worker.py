@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.where import shares
 
+WAKING = 0.02  # seconds until a sample begins: its threads wake up, and those that were measured before it fall asleep
 WARM = 128  # length of the call that loads the code before memory is measured
 
 
@@ -51,18 +52,22 @@ class Session:
     def first(self, work: str, case: dict[str, Any]) -> dict[str, Any]:
         """Seconds of the first call."""
         self.job = self._make(work, case)
-        return self.run(1)
+        return self._clock(1)
 
     def setup(self, work: str, case: dict[str, Any]) -> dict[str, Any]:
         """Make inputs and call twice: some numbers of the result, and the seconds of the second call."""
         self.job = self._make(work, case)
         sample = [_sample(np.asarray(result)) for result in self.job() or ()]
-        return {"sample": sample, **self.run(1)}
+        return {"sample": sample, **self._clock(1)}
 
     def run(self, inner: int) -> dict[str, Any]:
-        """Seconds of one call, the mean over `inner` of them; with several, one more goes before, to wake the cores."""
-        if inner > 1:
+        """Seconds of one call, the mean over `inner` of them, after calls that are not counted and fill WAKING."""
+        start = time.perf_counter()
+        while time.perf_counter() - start < WAKING:
             self.job()
+        return self._clock(inner)
+
+    def _clock(self, inner: int) -> dict[str, Any]:
         start = time.perf_counter()
         for _ in range(inner):
             self.job()
