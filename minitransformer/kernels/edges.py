@@ -230,14 +230,14 @@ def attend(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, Y, queue):
 
 @compiled
 def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ, da, dS, queue):
-    """Fill dS (B, E, H), add to dQ, and to the parts of da (tasks, H r), each the sum over some rows. Comments quote `attend`."""
+    """Fill dS (B, E, H) and the parts of da (tasks, H r), each the sum over some rows, and add to dQ. Comments quote `attend`."""
     Q, K, V, a, starts, sources, seen = borrowed((Q, K, V, a, starts, sources, seen))
     A, dY, dQ, da, dS = borrowed((A, dY, dQ, da, dS))
     n, H = dY.shape[1], A.shape[2]
     r, d, zero, one, all_seen = Q.shape[2] // H, dY.shape[2] // H, dY.dtype.type(0), dY.dtype.type(1), len(seen) == 0
     for task in claimed(queue, len(dY) * parts):
         b, part = task // parts, task % parts
-        along, each, total = np.empty(H, dY.dtype), np.empty(H * r, dY.dtype), da[task]
+        along, each, total = np.empty(H, dY.dtype), np.empty(H * r, dY.dtype), np.zeros(H * r, dY.dtype)
         for i in range(part * n // parts, (part + 1) * n // parts):
             q, dy, dq, first, last = Q[b, i], dY[b, i], dQ[b, i], starts[i], starts[i + 1]
             for h in range(H):
@@ -280,6 +280,8 @@ def back_by_row(kind, Q, K, V, a, slope, starts, sources, seen, parts, A, dY, dQ
             if kind == ADDITIVE:
                 for c in range(H * r):
                     dq[c] *= a[c]  # which stood before each LeakyReLU
+        for c in range(H * r):
+            da[task, c] = total[c]  # at last: in da neighbours share lines of the cache
 
 
 @compiled
@@ -383,7 +385,7 @@ def backward(
         np.zeros(V.shape, V.dtype),
         np.empty_like(A),
     )
-    da = np.zeros((B * parts, len(a)), V.dtype)
+    da = np.empty((B * parts, len(a)), V.dtype)
     rows = row_starts, sources, seen, parts, A, dY, dQ, da, dS
     in_parallel(B * parts, back_by_row, kind, Q, K, V, a, slope, *rows)
     columns = column_starts, by_source, destinations, seen, parts, A, dS, dY, dK, dV

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from minitransformer.arrays import heads, inverse
-from minitransformer.kernels.compiling import compiled
+from minitransformer.kernels.compiling import any_order, compiled
 from minitransformer.kernels.decays import fading, log_decay_gradient, meet_at_the_ends
 from minitransformer.kernels.passes import Reads, Writes
 from minitransformer.kernels.sweep import a_sweep, run, run_to_meet
@@ -54,17 +54,26 @@ def turned(S: Array) -> Array:
 # ------------------------------------------------------------------------------------ S_t = S_{t−1} + k_t v_tᵀ, divided
 
 
+@any_order
+def dot_with_sum(a, b, total):
+    """total += b; returns ⟨a, total⟩."""
+    s = total.dtype.type(0)
+    for k in range(len(total)):
+        total[k] += b[k]
+        s += a[k] * total[k]
+    return s
+
+
 @compiled
 def denominators(A, B, eps, z, D, queue):
     """Fill D with D_t = ⟨a_t, z_t⟩ + ε, z_t = z + Σ_{s ≤ t} b_s; z becomes the last z_t. A task for each head."""
     A, B, z, D = borrowed((A, B, z, D))
     for h in claimed(queue, len(D)):
-        total = z[h]
+        total = z[h].copy()  # in z neighbours share lines of the cache
         for t in range(D.shape[1]):
-            b = B[h, t]
-            for k in range(len(total)):
-                total[k] += b[k]
-            D[h, t] = dot(A[h, t], total) + eps
+            D[h, t] = dot_with_sum(A[h, t], B[h, t], total) + eps
+        for k in range(len(total)):
+            z[h, k] = total[k]
 
 
 @compiled
