@@ -333,13 +333,7 @@ def through_memories(
         of_all = projections(X, rows[n], d, cos, sin, position, interleaved, eps, centre, shared)
         core = cores[n]
         V, Q, K = of_heads(of_all, 0, B, H, d), of_heads(of_all, to_q, B, G, d), of_heads(of_all, to_k, B, G, d)
-        if kind_of_features >= 0:
-            Y = sum_one(
-                *(Q.reshape(B * H, d), K.reshape(B * H, d), V.reshape(B * H, 1, d), learned(core, DIRECTIONS, X)),
-                *(S[n], beside[n].reshape(S[n].shape[:2]), kind_of_features, numbers[0], numbers[1], numbers[5]),
-                *(S_after[n], beside_after[n].reshape(S[n].shape[:2])),
-            )
-        else:
+        if kind_of_features < 0:
             theta, bias = learned(core, THETA, X), learned(core, BIAS, X)[0]
             if theta.size > 0:
                 shape = B, H + 2 * G, theta.shape[1] - 1, d
@@ -347,16 +341,28 @@ def through_memories(
                 convolve_heads(Q, 0, theta, bias, past, after)
                 convolve_heads(K, G, theta, bias, past, after)
                 convolve_heads(V, 2 * G, theta, bias, past, after)
-            write, x = of_heads(of_all, to_streams, B, H, writes), of_heads(of_all, to_x, B, H, w)
-            Y = write_one(
-                *(Q, K, V, write, x, learned(core, SPEED, X)[0, 0], learned(core, SHIFT, X)[0, 0]),
-                *(learned(core, WIDE, X)[0], S[n], numbers[0], numbers[1], numbers[2], numbers[3]),
-                *(way[6] > 0, way[7] > 0, S_after[n]),
-            )
-            if opens >= 0:
-                gain, skip = learned(core, GAIN, X)[0, 0], learned(core, SKIP, X)[0, 0]
-                opener, heads = of_heads(of_all, to_gate, B, H, d), Y.reshape(B, H, d)
-                Y = finish_one(heads, V, opener, gain, skip, numbers[4], opens, way[5] > 0).reshape(B * H, 1, d)
+        write, x = of_heads(of_all, to_streams, B, H, writes), of_heads(of_all, to_x, B, H, w)
+        queries, keys, values = Q.reshape(B * G, d), K.reshape(B * G, d), V.reshape(B * H, 1, d)
+        Y = room_for(shared, V.size).reshape(B * H, 1, d)
+        for half in halves_of_next(shared):
+            start, stop = half * len(Y) // 2, (half + 1) * len(Y) // 2
+            if kind_of_features >= 0:
+                z, z_after = beside[n].reshape(S[n].shape[:2]), beside_after[n].reshape(S[n].shape[:2])
+                sum_one(
+                    *(queries, keys, values, learned(core, DIRECTIONS, X), S[n], z, kind_of_features),
+                    *(numbers[0], numbers[1], numbers[5], start, stop, S_after[n], z_after, Y),
+                )
+            else:
+                write_one(
+                    *(Q, K, V, write, x, learned(core, SPEED, X)[0, 0], learned(core, SHIFT, X)[0, 0]),
+                    *(learned(core, WIDE, X)[0], S[n], numbers[0], numbers[1], numbers[2], numbers[3]),
+                    *(way[6] > 0, way[7] > 0, start, stop, S_after[n], Y),
+                )
+        Y = Y.copy()
+        if kind_of_features < 0 and opens >= 0:
+            gain, skip = learned(core, GAIN, X)[0, 0], learned(core, SKIP, X)[0, 0]
+            opener, heads = of_heads(of_all, to_gate, B, H, d), Y.reshape(B, H, d)
+            Y = finish_one(heads, V, opener, gain, skip, numbers[4], opens, way[5] > 0).reshape(B * H, 1, d)
         X = after_mixing(X, Y.reshape(B, H * d), rows[n], hidden, eps, centre, kind, gate, shared)
     give(X, shared, queue, out)
 

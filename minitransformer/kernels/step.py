@@ -25,7 +25,7 @@ from minitransformer.kernels.few_rows import norm_rows, product
 from minitransformer.kernels.norms_and_loss import squares, total
 from minitransformer.kernels.pointwise import GATES, open_gate
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
-from minitransformer.kernels.tiles import dot, put
+from minitransformer.kernels.tiles import dot, put, rows_of
 from minitransformer.typing import Array
 
 # of |D|; below it 1 / D counts as 0, as in `inverse` of arrays.py
@@ -46,7 +46,6 @@ def recur(Q, K, V, beta, decay, S, z, least, eps, after, z_after, Y, queue):
     after, z_after, Y = borrowed((after, z_after, Y))
     corrects, gates, zero, one = beta.shape[1] > 0, decay.shape[2], Y.dtype.type(0), Y.dtype.type(1)
     for h in claimed(queue, len(Y)):
-        # the sums are a thread's own until the end: of two threads that make the same, none adds to what the other has added
         e, held, now, sums = np.empty(V.shape[2], V.dtype), S[h], after[h], z[h].copy()
         for t in range(V.shape[1]):
             q, k, y = Q[h, t], K[h, t], Y[h, t]
@@ -127,23 +126,33 @@ def to_unit(x, added):
     return number(1) / np.sqrt(squares(x, number(0)) + added)
 
 
+@inlined
+def fill_with_zeros(Y):
+    """Y = 0, of three axes."""
+    y = Y.reshape(-1)
+    for i in range(len(y)):
+        y[i] = 0
+
+
 @compiled
-def write_one(Q, K, V, write, x, speed, shift, W, S, unit, scale, reach, sign, learned, steps, after):
-    """y of each head after one token, (B·H, 1, dv), and its state in `after`; a row of Q and K (B, G, d) is for H/G heads of V.
+def write_one(Q, K, V, write, x, speed, shift, W, S, unit, scale, reach, sign, learned, steps, start, stop, after, Y):
+    """Fill Y (B·H, 1, dv) and `after`, the state, of the heads start … stop − 1 after one token.
+
+    A row of Q and K (B, G, d) is for H/G heads of V.
 
     The logits are x (B, H, w) + shift, or x W + shift if there is a W. α is exp(−speed softplus(± logits)), or exp(−speed) if x
     has no columns. β is reach σ(write); with reach 0 nothing is corrected. Of all else see `WriteAndRead` in linear/memory.py.
     """
-    H, dv, d, sharing, heads = V.shape[1], V.shape[2], Q.shape[2], V.shape[1] // Q.shape[1], V.shape[0] * V.shape[1]
+    H, dv, d, sharing, heads = V.shape[1], V.shape[2], Q.shape[2], V.shape[1] // Q.shape[1], stop - start
     zero, half, one = V.dtype.type(0), V.dtype.type(0.5), V.dtype.type(1)
     rows = x.reshape(len(V), H * x.shape[2])
-    logits = product(rows, W, shift).reshape(heads, W.shape[1] // H) if len(W) > 0 else x.reshape(heads, x.shape[2])
+    logits = product(rows, W, shift).reshape(len(Y), W.shape[1] // H) if len(W) > 0 else x.reshape(len(Y), x.shape[2])
     q, k, v = np.empty((heads, 1, d), V.dtype), np.empty((heads, 1, d), V.dtype), np.empty((heads, 1, dv), V.dtype)
     alpha = np.empty((heads, 1, max(logits.shape[1], 1)), V.dtype)
     beta = np.empty((heads, 1 if reach > 0 else 0), V.dtype)
     for i in range(heads):
-        b, h = i // H, i % H
-        g, own, rate = h // sharing, logits[i], speed[h % len(speed)]
+        b, h = (start + i) // H, (start + i) % H
+        g, own, rate = h // sharing, logits[start + i], speed[h % len(speed)]
         of_q = scale * to_unit(Q[b, g], unit) if unit >= zero else scale
         of_k = to_unit(K[b, g], unit) if unit >= zero else one
         if learned:
@@ -161,9 +170,10 @@ def write_one(Q, K, V, write, x, speed, shift, W, S, unit, scale, reach, sign, l
             v[i, 0, c] = step * V[b, h, c]
         if reach > 0:
             beta[i, 0] = reach * (half + half * np.tanh(half * write[b, h, 0]))
-    Y, nothing, queue = np.zeros(v.shape, V.dtype), beta[:, :0].copy(), np.zeros(2, np.int64)
-    recur(q, k, v, beta, alpha, S, nothing, zero, zero, after, nothing, Y, queue)
-    return Y
+    nothing, y = beta[:, :0].copy(), rows_of(Y, start, stop)
+    fill_with_zeros(y)
+    state = rows_of(S, start, stop), nothing, zero, zero, rows_of(after, start, stop)
+    recur(q, k, v, beta, alpha, *state, nothing, y, np.zeros(2, np.int64))
 
 
 @compiled
@@ -237,16 +247,22 @@ def features(kind, x, W, a, b, query, f):
 
 
 @compiled
-def sum_one(Q, K, V, W, S, z, kind, a, b, least, after, z_after):
-    """y = φ(q)ᵀ S / φ(q)ᵀ z of each head after one token, from its query and key, (B, d); its state in `after` and `z_after`."""
-    B, r = z.shape
-    F = np.empty((2, B, 1, r), V.dtype)
-    for i in range(2 * B):
-        query, h = i < B, i % B
-        features(kind, Q[h] if query else K[h], W[h % len(W)], a, b, query, F[i // B, h, 0])
-    Y, nothing, no_decay = np.zeros(V.shape, V.dtype), np.empty((B, 0), V.dtype), np.empty((B, 1, 0), V.dtype)
-    recur(F[0], F[1], V, nothing, no_decay, S, z, least, V.dtype.type(0), after, z_after, Y, np.zeros(2, np.int64))
-    return Y
+def sum_one(Q, K, V, W, S, z, kind, a, b, least, start, stop, after, z_after, Y):
+    """Fill Y with y = φ(q)ᵀ S / φ(q)ᵀ z of the heads start … stop − 1 after one token, and their state.
+
+    A head has its query and key in Q and K, (B, d); its state in `after` and `z_after`.
+    """
+    heads, y = stop - start, rows_of(Y, start, stop)
+    F = np.empty((2, heads, 1, z.shape[1]), V.dtype)
+    for i in range(heads):
+        h = start + i
+        features(kind, Q[h], W[h % len(W)], a, b, True, F[0, i, 0])
+        features(kind, K[h], W[h % len(W)], a, b, False, F[1, i, 0])
+    nothing, no_decay = np.empty((heads, 0), V.dtype), np.empty((heads, 1, 0), V.dtype)
+    fill_with_zeros(y)
+    state = rows_of(S, start, stop), rows_of(z, start, stop), least, V.dtype.type(0), rows_of(after, start, stop)
+    given = F[0], F[1], rows_of(V, start, stop), nothing, no_decay
+    recur(*given, *state, rows_of(z_after, start, stop), y, np.zeros(2, np.int64))
 
 
 def write_and_read(Q: Array, K: Array, V: Array, streams: Any, S: Array, how: Any) -> tuple[Array, Array]:
@@ -265,7 +281,8 @@ def write_and_read(Q: Array, K: Array, V: Array, streams: Any, S: Array, how: An
         map(number, how.numbers),
         np.empty(S.shape, S.dtype),
     )
-    Y = write_one(*rows, *learned, heads(S), *numbers, how.learned, how.steps, heads(after))
+    Y = np.empty((len(heads(S)), 1, V.shape[-1]), V.dtype)
+    write_one(*rows, *learned, heads(S), *numbers, how.learned, how.steps, 0, len(Y), heads(after), Y)
     return Y.reshape(V.shape), after
 
 
@@ -289,10 +306,11 @@ def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, how: Any) -> 
         return None
     B, number = math.prod(heads), V.dtype.type
     q, k = (for_reading(X.reshape(B, d)) for X in (Q, K))
-    held = (for_reading(X) for X in (V.reshape(B, 1, V.shape[-1]), W, S.reshape(B, r, V.shape[-1]), z.reshape(B, r)))
+    held = tuple(for_reading(X) for X in (V.reshape(B, 1, V.shape[-1]), W, S.reshape(B, r, V.shape[-1]), z.reshape(B, r)))
     after, z_after, numbers = np.empty(S.shape, S.dtype), np.empty(z.shape, z.dtype), (number(how.a), number(how.b))
     written = after.reshape(B, r, V.shape[-1]), z_after.reshape(B, r)
-    Y = sum_one(q, k, *held, FEATURES[how.kind], *numbers, LEAST[V.dtype], *written)
+    Y = np.empty(held[0].shape, V.dtype)
+    sum_one(q, k, *held, FEATURES[how.kind], *numbers, LEAST[V.dtype], 0, B, *written, Y)
     return Y.reshape(V.shape), after, z_after
 
 
