@@ -306,7 +306,9 @@ def sum_features(Q: Array, K: Array, V: Array, S: Array, z: Array, how: Any) -> 
         return None
     B, number = math.prod(heads), V.dtype.type
     q, k = (for_reading(X.reshape(B, d)) for X in (Q, K))
-    held = tuple(for_reading(X) for X in (V.reshape(B, 1, V.shape[-1]), W, S.reshape(B, r, V.shape[-1]), z.reshape(B, r)))
+    held = tuple(
+        for_reading(X) for X in (V.reshape(B, 1, V.shape[-1]), W, S.reshape(B, r, V.shape[-1]), z.reshape(B, r))
+    )
     after, z_after, numbers = np.empty(S.shape, S.dtype), np.empty(z.shape, z.dtype), (number(how.a), number(how.b))
     written = after.reshape(B, r, V.shape[-1]), z_after.reshape(B, r)
     Y = np.empty(held[0].shape, V.dtype)
