@@ -137,6 +137,7 @@ def machine() -> dict[str, Any]:
     """Processor, cores, vector instructions, caches, and how busy it is."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     settings = ("OPENBLAS", "OMP_", "MKL_", "NUMBA_", "MINITRANSFORMER_", "ATEN_", "ONEDNN_")
+    told = {key: value for key, value in os.environ.items() if key.startswith(settings) and not key.endswith("_DIR")}
     return {
         "processor": processor(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -145,7 +146,7 @@ def machine() -> dict[str, Any]:
         "register": register() if "numba" in available() else 0,  # bytes
         "caches": _caches(),
         "load": round(load, 2),
-        "settings": {key: value for key, value in os.environ.items() if key.startswith(settings)},
+        "settings": told,
     }
 
 
