@@ -65,15 +65,13 @@ class Row(NamedTuple):
             return (14 if backward else 4) * pairs * d * H  # two products forwards, five backwards
         if self.work == "block_sparse":
             pattern, n, backward = self.case.values()
-            pairs = (
-                bigbird(n).sum() * BLOCK**2 if pattern == "bigbird" else n * (2 * WINDOW + 1) - WINDOW * (WINDOW + 1)
-            )
-            return (14 if backward else 4) * float(pairs) * 64 * 8
+            window = n * (2 * WINDOW + 1) - WINDOW * (WINDOW + 1)
+            pairs = BLOCK**2 * float(bigbird(n).sum()) if pattern == "bigbird" else window
+            return (14 if backward else 4) * pairs * 64 * 8
         if self.work == "linear_attention":
             n, backward = self.case.values()
-            return (
-                (14 if backward else 4) * n * 64**2 * 8
-            )  # S is written and read; S again, and dS, which is read twice
+            times = 14 if backward else 4  # S is written and read; backwards S once more, and dS, which is read twice
+            return times * n * 64**2 * 8
         if self.work == "linear_layer":
             n, D, E, backward = self.case.values()
             return (6 if backward else 2) * n * D * E
