@@ -59,6 +59,7 @@ from minitransformer.kernels.tiles import (
     rows_of,
     tile,
     transpose_into,
+    turn,
 )
 from minitransformer.pullback import Pullback
 from minitransformer.typing import Array
@@ -256,11 +257,11 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
 @inlined
 def write_rows(YT, top, total, i0, Y, L):
     """Y = YT / total and L = top + log total, for the queries of a tile that exist."""
-    for i in range(min(LANES, len(L) - i0)):
+    rows, shares = min(LANES, len(L) - i0), np.empty(LANES, Y.dtype)
+    for i in range(rows):
         L[i0 + i] = (top[i] + np.log2(total[i])) / LOG2E if total[i] != 0 else -np.inf
-        share = Y.dtype.type(1 / total[i] if total[i] != 0 else 0)
-        for c in range(Y.shape[1]):
-            Y[i0 + i, c] = YT[c, i] * share
+        shares[i] = Y.dtype.type(1 / total[i] if total[i] != 0 else 0)
+    turn(YT, shares, rows_of(Y, i0, i0 + rows))
 
 
 @compiled
@@ -317,9 +318,10 @@ def collect(Q, dY, K_panels, keys, P, dS, loops, dQ, dKT, dVT):
 @inside
 def write_columns(XT, factor, X):
     """X = factor · XTᵀ, for as many rows and columns as X has."""
-    for r in range(X.shape[0]):
-        for c in range(X.shape[1]):
-            X[r, c] = factor * XT[c, r]
+    factors = np.empty(len(X), X.dtype)
+    for r in range(len(X)):
+        factors[r] = factor
+    turn(XT, factors, X)
 
 
 @inlined

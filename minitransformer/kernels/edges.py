@@ -24,12 +24,10 @@ import math
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from minitransformer.arrays import for_reading
 from minitransformer.kernels.compiling import compiled, inside
+from minitransformer.kernels.eights import dot_eight, set_eight
 from minitransformer.kernels.exp2 import exp2
 from minitransformer.kernels.micro_kernel import fetch_line
 from minitransformer.kernels.threads import borrowed, claimed, in_parallel
@@ -43,58 +41,7 @@ PARTS = 256  # of the rows, for a sum over all of them
 LOG2E = math.log2(math.e)
 
 
-def _eight(context, builder, kind, array, c):
-    """Where X[c : c + 8] lies, as one vector; what aligns it; and the type of these."""
-    number = context.get_value_type(kind.dtype)
-    data, vector = context.make_array(kind)(context, builder, array).data, ir.VectorType(number, 8)
-    return builder.bitcast(builder.gep(data, [c]), vector.as_pointer()), context.get_abi_sizeof(number), vector
-
-
-def _these(*places):
-    """Places in a vector, for LLVM's shuffle."""
-    return ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
-
-
-@intrinsic
-def set_eight(typingctx, X, c, x):
-    """X[c : c + 8] = x."""
-
-    def code(context, builder, signature, arguments):
-        place, size, vector = _eight(context, builder, X, *arguments[:2])
-        nothing = ir.Constant(vector, ir.Undefined)
-        first = builder.insert_element(nothing, arguments[2], ir.IntType(32)(0))
-        builder.store(builder.shuffle_vector(first, nothing, _these(*[0] * 8)), place, align=size)
-        return context.get_dummy_value()
-
-    return types.void(X, types.intp, X.dtype), code
-
-
-@intrinsic
-def dot_eight(typingctx, X, Y, c):
-    """The dot product of X[c : c + 8] and Y[c : c + 8]."""
-
-    def code(context, builder, signature, arguments):
-        factors = []
-        for array in arguments[:2]:
-            place, size, _ = _eight(context, builder, X, array, arguments[2])
-            factors.append(builder.load(place, align=size))
-        x = builder.fmul(*factors)
-        for half in (4, 2, 1):
-            x = builder.fadd(*(builder.shuffle_vector(x, x, _these(*range(at, at + half))) for at in (0, half)))
-        return builder.extract_element(x, ir.IntType(32)(0))
-
-    return X.dtype(X, X, types.intp), code
-
-
-if numba.config.DISABLE_JIT:  # the same in plain Python
-
-    def set_eight(X, c, x):
-        """X[c : c + 8] = x."""
-        X[c : c + 8] = x
-
-    def dot_eight(X, Y, c):
-        """The dot product of X[c : c + 8] and Y[c : c + 8]."""
-        return X[c : c + 8] @ Y[c : c + 8]
+if numba.config.DISABLE_JIT:
 
     def fetch_line(X, i, c):
         """Nothing: plain Python has no way to ask for what it needs later."""

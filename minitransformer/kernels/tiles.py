@@ -24,6 +24,7 @@ from numba.extending import intrinsic
 
 from minitransformer.backend import current, register
 from minitransformer.kernels.compiling import any_order, as_it_is, inlined, inside
+from minitransformer.kernels.eights import turn_eight
 from minitransformer.kernels.micro_kernel import LINE, NARROW, REGISTER, WIDE, four_rows, four_rows_narrow, six_rows
 
 MICRO = register() > 0  # whether there is a micro-kernel here
@@ -188,13 +189,27 @@ def add_product_by_loops(A, B, C):
 
 
 @inside
+def turn(X, factors, XT):
+    """XT[c, r] = factors[c] · X[r, c], for all rows of XT and as many columns as X has rows, or XT columns."""
+    columns, rows = XT.shape[0], min(X.shape[0], XT.shape[1])
+    wide, whole = columns // 8 * 8, rows // 8 * 8
+    for r in range(0, whole, 8):
+        for c in range(0, wide, 8):
+            turn_eight(X, r, c, factors, XT)
+    for c in range(columns):
+        for r in range(whole if c < wide else 0, rows):
+            XT[c, r] = factors[c] * X[r, c]
+
+
+@inside
 def transpose_into(XT, X, factor):
     """XT = factor · Xᵀ, with zeros where X has fewer than LANES rows."""
-    for c in range(XT.shape[0]):
-        for r in range(X.shape[0]):
-            XT[c, r] = factor * X[r, c]
+    factors = np.empty(len(XT), X.dtype)
+    for c in range(len(XT)):
+        factors[c] = factor
         for r in range(X.shape[0], LANES):
             XT[c, r] = 0
+    turn(X, factors, XT)
 
 
 @any_order
