@@ -157,7 +157,8 @@ def copy_of_V(n: int) -> Job:  # noqa: N802
 def limit(operations: float) -> Job:
     """So many operations by the inner loop of a matrix product, on tiles that stay in the first-level cache.
 
-    This is what the processor can do now: by the micro-kernel, or by plain loops where there is none.
+    This is what the processor can do now: by the micro-kernel, or by plain loops where there is none. There are eight tasks for
+    each core, as in a virtual machine one core may be slower than the other for a while.
     """
     from minitransformer.kernels.compiled_stairs import multiply_adds
     from minitransformer.kernels.threads import in_parallel
@@ -165,7 +166,7 @@ def limit(operations: float) -> Job:
     from minitransformer.machine import cores
 
     (A,) = arrays((64, 64))
-    B, C = tiles(1, 64, A)[0], tiles(cores(), 64, A)
+    B, C = tiles(1, 64, A)[0], tiles(8 * cores(), 64, A)
     times = max(1, round(operations / (2 * C.size * 64)))
 
     def job() -> None:
