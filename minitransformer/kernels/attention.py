@@ -22,7 +22,8 @@ The way back makes each tile again from L, P = exp(S − L), now with a query on
 
 Sparse attention is the same loop over a list of tiles: local, window, dilated, strided, global, BigBird, and whatever has been
 sorted. A tile costs what it costs in dense attention; there are fewer. For a tile at an edge of the pattern, a mask of 64 × 64
-says which pairs count. The way back takes the same list, sorted by keys instead of queries.
+says which pairs count; a quarter without any is left out, as it is on the diagonal of causal attention. The way back takes the
+same list, sorted by keys instead of queries.
 
 No two tasks write to the same place, and sums are always taken in the same order: the same input gives the same bits,
 whatever the number of threads. To walk through these loops with a debugger set NUMBA_DISABLE_JIT=1.
@@ -50,12 +51,13 @@ from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.few_queries import attend_biased, attend_plainly, forward_few, merge_parts, retrieve
 from minitransformer.kernels.threads import ENOUGH, borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import (
+    HALF,
     LANES,
     add_product,
     fours,
     larger,
     plain_loops,
-    product,
+    product_from,
     rows_of,
     tile,
     transpose_into,
@@ -83,6 +85,7 @@ class Pairs(NamedTuple):
     cap            c of S → c tanh(S/c), in base 2; it is applied after the bias and before anything is hidden; 0 if there is none
     starts, tiles  list p says which tiles tile t is paired with: tiles[starts[p, t] : starts[p, t + 1]]. No starts: all of them
     which, blocks  the pairs that count in tiles[s] are blocks[which[s]], 64 × 64; all of them if which[s] is −1
+    quarters       in which quarters of tiles[s] any pair counts, as four bits
     """
 
     of: Array
@@ -95,6 +98,7 @@ class Pairs(NamedTuple):
     tiles: Array
     which: Array
     blocks: Array
+    quarters: Array
 
 
 class Known(NamedTuple):
@@ -131,8 +135,8 @@ def hide(S, columns, mask, r0, c0):
     for r in range(len(S)):
         s, row = S[r], mask[r0 + r if len(mask) > 1 else 0]
         if len(row) > 1:
-            seen = row[c0 : c0 + columns]
-            for c in range(len(seen)):
+            seen = rows_of(row, c0, c0 + columns)
+            for c in range(columns):
                 s[c] = s[c] if seen[c] else hidden
         elif not row[0]:
             for c in range(columns):
@@ -172,6 +176,42 @@ def multiply(dS, slopes):
     d, by = dS.reshape(-1), slopes.reshape(-1)
     for i in range(len(d)):
         d[i] *= by[i]
+
+
+# Of a tile whose pairs do not all count, some quarters may be empty: on the diagonal of causal attention one, at the edge of a
+# window up to three. Such a tile is computed in strips of half its rows, each in those columns where any pair counts. Bits 0 and
+# 1 of a number say of the left and right half of the upper rows whether any does; bits 2 and 3, below.
+ABOVE_RIGHT, BELOW_LEFT, ALL_QUARTERS = 2, 4, 15
+
+
+@inlined
+def quarters_of(pairs, number, i, j, ahead):
+    """The quarters of tile `number`, whose first query and key stand at i and j; `ahead` is that of early queries, late keys."""
+    some = pairs.quarters[number] if pairs.starts.size > 0 else ALL_QUARTERS
+    return some & ~ahead if pairs.causal and i == j else some
+
+
+@inside
+def strips_of(rows, some):
+    """Which rows of a tile are computed, from where to where, and how many at a time."""
+    if some == ALL_QUARTERS:
+        return 0, rows, rows
+    return 0 if some & 3 else HALF, LANES if some & 12 else HALF, HALF
+
+
+@inside
+def columns_of(r, some):
+    """From where to where a strip of rows that begins at row r has columns in which any pair counts."""
+    some >>= r // HALF * 2
+    return 0 if some & 1 else HALF, LANES if some & 2 else HALF
+
+
+@inside
+def clear(X):
+    """X = 0."""
+    for r in range(len(X)):
+        for c in range(X.shape[1]):
+            X[r, c] = 0
 
 
 # --------------------------------------------------------------------------------------------- forwards
@@ -236,21 +276,27 @@ def attend(Q, K, V, pairs, b, t, m, scale, loops, Y, L):
         if j0 >= end:
             break
         S = rows_of(space, 0, min(LANES, fours(end - j0)))
-        product(rows_of(k, j0, j0 + len(S)), QT, S, rows, loops)
+        some = quarters_of(pairs, number, i0 + m - n, j0, BELOW_LEFT) if len(S) == LANES else ALL_QUARTERS
+        first, last, strip = strips_of(len(S), some)
+        for j in range(first, last, strip):
+            its, (left, right) = rows_of(S, j, j + strip), columns_of(j, some)
+            product_from(rows_of(S, 0, 0), rows_of(k, j0 + j, j0 + j + strip), QT, its, left, min(right, rows), loops)
         if bias.size:
             add_bias(S, bias, i0 - j0 + m - 1 + LANES, -1)
         if cap > 0:
             cap_scores(S, cap)
         for j in range(len(S)):
-            first = j0 + j - (m - n) - i0 if pairs.causal else 0  # the first query that sees this key
-            for i in range(min(first, LANES) if j0 + j < m else LANES):
+            hidden = j0 + j - (m - n) - i0 if pairs.causal else 0  # from how many queries, the first ones
+            for i in range(min(hidden, LANES) if j0 + j < m else LANES):
                 S[j, i] = -np.inf
         if mask.size:
             hide(S[: m - j0], rows, mask, j0, i0)
         if listed and pairs.which[number] >= 0:
-            hide(S, rows, pairs.blocks[pairs.which[number]], 0, 0)
-        exponentiate(S, YT, numbers)
-        add_product(rows_of(v, j0, j0 + len(S)).T, S, YT, rows, loops)
+            hide(rows_of(S, first, last), rows, pairs.blocks[pairs.which[number]], first, 0)
+        exponentiate(rows_of(S, first, last), YT, numbers)
+        for j in range(first, last, strip):
+            its, (left, right) = rows_of(S, j, j + strip), columns_of(j, some)
+            product_from(YT, rows_of(v, j0 + j, j0 + j + strip).T, its, YT, left, min(right, rows), loops)
     write_rows(YT, numbers[0], numbers[1], i0, Y[b], L[b])
 
 
@@ -307,12 +353,17 @@ def weights_and_slopes(P, dS, L, D):
 
 
 @inlined
-def collect(Q, dY, K_panels, keys, P, dS, loops, dQ, dKT, dVT):
-    """dV += Pᵀ dY,  dK += dSᵀ Q (both transposed),  dQ += dS K (in panels), from one tile of weights P and slopes dS."""
-    add_product(dY.T, P, dVT, P.shape[1], loops)  # undoes Y += P V
-    add_product(Q.T, dS, dKT, P.shape[1], loops)  # undoes S = Q Kᵀ, for K
+def collect(Q, dY, K_panels, left, right, P, dS, loops, dQ, i, dKT, dVT):
+    """dV += Pᵀ dY,  dK += dSᵀ Q (both transposed),  dQ += dS K (in panels), from a strip of weights P and slopes dS.
+
+    left, right   from where to where its queries see keys of the tile
+    i             its first row in the tile
+    """
+    product_from(dVT, dY.T, P, dVT, left, right, loops)  # undoes Y += P V
+    product_from(dKT, Q.T, dS, dKT, left, right, loops)  # undoes S = Q Kᵀ, for K
     for p in range(len(dQ)):
-        add_product(dS[:, :keys], K_panels[p, :keys], dQ[p], min(LANES, Q.shape[1] - p * LANES), loops)  # and for Q
+        columns, dQ_p = min(LANES, Q.shape[1] - p * LANES), rows_of(dQ[p], i, i + len(P))
+        add_product(dS[:, left:right], K_panels[p, left:right], dQ_p, columns, loops)  # and for Q
 
 
 @inside
@@ -355,8 +406,16 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
         rows = min(LANES, n - i0)
         P, dS = rows_of(P_space, 0, fours(rows)), rows_of(dS_space, 0, fours(rows))
         Q_tile, dY_tile = rows_of(Q, i0, i0 + len(P)), rows_of(dY, i0, i0 + len(P))
-        product(Q_tile, KT, P, P.shape[1], loops)  # S = Q Kᵀ once more, in base 2
-        product(dY_tile, VT, dS, P.shape[1], loops)  # dP = dY Vᵀ, undoes Y += P V
+        some = quarters_of(pairs, number, i0 + m - n, j0, ABOVE_RIGHT) if len(P) == LANES else ALL_QUARTERS
+        above, below, strip = strips_of(len(P), some)
+        if strip < len(P):
+            clear(dS)
+        for i in range(above, below, strip):
+            until, (left, right) = i + strip, columns_of(i, some)
+            its_P, its_dS = rows_of(P, i, until), rows_of(dS, i, until)
+            # S = Q Kᵀ once more, in base 2; and dP = dY Vᵀ, which undoes Y += P V
+            product_from(rows_of(P, 0, 0), rows_of(Q_tile, i, until), KT, its_P, left, right, loops)
+            product_from(rows_of(dS, 0, 0), rows_of(dY_tile, i, until), VT, its_dS, left, right, loops)
         if bias.size:
             add_bias(rows_of(P, 0, rows), bias, j0 - i0 + n - 1 + LANES, -1)
         if cap > 0:
@@ -368,12 +427,18 @@ def attend_back(known, pairs, b, part, t, scale, loops, gradients):
                 P[i, j] = -np.inf
         if mask.size:
             hide(rows_of(P, 0, rows), keys, mask, i0, j0)
+        until = min(below, rows)
         if listed and pairs.which[number] >= 0:
-            hide(rows_of(P, 0, rows), keys, pairs.blocks[pairs.which[number]], 0, 0)
-        weights_and_slopes(P, dS, rows_of(L, i0, i0 + rows), rows_of(D, i0, i0 + rows))
+            hide(rows_of(P, above, until), keys, pairs.blocks[pairs.which[number]], above, 0)
+        its_L, its_D = rows_of(L, i0 + above, i0 + until), rows_of(D, i0 + above, i0 + until)
+        weights_and_slopes(rows_of(P, above, until), rows_of(dS, above, until), its_L, its_D)
         if cap > 0:
             multiply(dS, slopes)  # undoes cap_scores(S)
-        collect(Q_tile, dY_tile, K_panels, fours(keys), P, dS, loops, dQ[i0 // LANES], dKT, dVT)
+        for i in range(above, below, strip):
+            until, (left, right) = i + strip, columns_of(i, some)
+            its_Q, its_dY, right = rows_of(Q_tile, i, until), rows_of(dY_tile, i, until), min(right, fours(keys))
+            its_P, its_dS = rows_of(P, i, until), rows_of(dS, i, until)
+            collect(its_Q, its_dY, K_panels, left, right, its_P, its_dS, loops, dQ[i0 // LANES], i, dKT, dVT)
         for i in range(rows if dbias.size else 0):
             db = dbias[j0 - i0 - i + n - 1 + LANES : j0 - i0 - i + n - 1 + 2 * LANES]
             for j in range(LANES):
@@ -418,7 +483,8 @@ def _distinct(X: Array, batch: tuple[int, ...], keep: int) -> tuple[Array, Array
     return few, (which if own == batch else np.broadcast_to(which, batch)).reshape(math.prod(batch))
 
 
-NOT_LISTED = np.empty((0, 0), np.int64), *(np.empty(0, np.int64) for _ in range(2)), np.empty((0, 0, 0), bool)
+NONE = np.empty(0, np.int64)
+NOT_LISTED = np.empty((0, 0), np.int64), NONE, NONE, np.empty((0, 0, 0), bool), NONE
 
 
 @functools.lru_cache
@@ -482,7 +548,11 @@ def _listed(pairs: Pairs, pattern: Any, starts: Array, tiles: Array, which: Arra
     # one list for all heads, or one for each of the last batch axis
     of[:, 3] = np.arange(len(of)) % len(pattern.starts)
     starts, tiles, which = (np.require(X, np.int64, ["C", "W"]) for X in (starts, tiles, which))
-    return pairs._replace(of=of, starts=starts, tiles=tiles, which=which, blocks=np.require(blocks, bool, ["C", "W"]))
+    blocks = np.require(blocks, bool, ["C", "W"])
+    eight_pairs = blocks.view(np.int64).reshape(len(blocks), 2, HALF, 2, HALF // 8)
+    of_blocks = eight_pairs.any((2, 4)).reshape(-1, 4) @ np.array([1, 2, 4, 8])
+    quarters = np.append(of_blocks, ALL_QUARTERS)[which]  # which is −1 for a tile without a block
+    return pairs._replace(of=of, starts=starts, tiles=tiles, which=which, blocks=blocks, quarters=quarters)
 
 
 def matrix(

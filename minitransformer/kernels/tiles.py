@@ -29,6 +29,7 @@ from minitransformer.kernels.micro_kernel import LINE, NARROW, REGISTER, WIDE, f
 
 MICRO = register() > 0  # whether there is a micro-kernel here
 LANES = 64  # columns of a tile
+HALF = LANES // 2
 ZERO = np.float32(0)
 
 
@@ -120,27 +121,27 @@ if numba.config.DISABLE_JIT:
 @inlined
 def product(A, B, C, columns, loops):
     """C = A B, in the first `columns` columns at least. A has a multiple of four rows; for plain loops also of columns."""
-    product_from(rows_of(C, 0, 0), in_any_layout(A), B, C, columns, loops)
+    some_product(rows_of(C, 0, 0), in_any_layout(A), B, C, 0, columns, loops)
 
 
 @inlined
 def add_product(A, B, C, columns, loops):
     """C += A B, in the first `columns` columns at least. A has a multiple of four rows; for plain loops also of columns."""
-    product_from(C, in_any_layout(A), B, C, columns, loops)
+    some_product(C, in_any_layout(A), B, C, 0, columns, loops)
 
 
 @inlined
 def product_in_registers(S, A, B, C, columns):
     """C = S + A B by the micro-kernel. S has as many rows as C, or one, which is added to each row, or none: then C = A B."""
-    rows_in_registers(in_any_layout(S), in_any_layout(A), in_any_layout(B), in_any_layout(C), columns)
+    rows_in_registers(in_any_layout(S), in_any_layout(A), in_any_layout(B), in_any_layout(C), 0, columns)
 
 
 @inside
-def rows_in_registers(S, A, B, C, columns):
-    """C = S + A B in blocks: six rows by WIDE vectors, four rows where fewer than twelve are left, NARROW vectors at the edge."""
+def rows_in_registers(S, A, B, C, c, columns):
+    """C = S + A B from column c on, in blocks: six rows by WIDE vectors, four rows where fewer than twelve are left, and NARROW
+    vectors at the edge."""
     wide, narrow = WIDE * REGISTER // C.itemsize, NARROW * REGISTER // C.itemsize
     sixes = len(A) // 12 * 12
-    c = 0
     while c + wide <= columns:
         for r in range(0, sixes, 6):
             six_rows(A, B, S, C, r, c)
@@ -153,11 +154,17 @@ def rows_in_registers(S, A, B, C, columns):
         c += narrow
 
 
+@inlined
+def product_from(S, A, B, C, c, columns, loops):
+    """C = A B if S has no rows; otherwise S is C itself, and C += A B. In columns c … columns − 1 at least; c is 0 or HALF."""
+    some_product(S, in_any_layout(A), B, C, c, columns, loops)
+
+
 @inside
-def product_from(S, A, B, C, columns, loops):
-    """C = A B if S has no rows. Otherwise S is C itself, and C += A B."""
+def some_product(S, A, B, C, c, columns, loops):
+    """`product_from`, compiled once for all layouts of A."""
     if MICRO and not loops:
-        product_in_registers(S, A, B, C, columns)
+        rows_in_registers(in_any_layout(S), A, in_any_layout(B), in_any_layout(C), c, columns)
     else:
         if len(S) == 0:
             C[: len(A)] = 0

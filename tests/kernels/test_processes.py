@@ -176,21 +176,21 @@ from numba import njit
 from minitransformer.kernels.tiles import product_from
 
 @njit
-def product(S, A, B, C, columns):
-    product_from(S, A, B, C, columns, False)
+def product(S, A, B, C, c, columns):
+    product_from(S, A, B, C, c, columns, False)
 
 print(*available(), REGISTER)
 rng = np.random.default_rng(0)
 for dtype, bound in (("float32", 2e-6), ("float64", 4e-15)):
-    for rows, inner, columns in ((4, 1, 3), (12, 5, 64), (28, 17, 37)):
+    for rows, inner, c, columns in ((4, 1, 0, 3), (12, 5, 0, 64), (28, 17, 0, 37), (32, 4, 32, 64)):
         A, B, C = (rng.standard_normal(s).astype(dtype) for s in ((inner, rows), (inner, 64), (rows, 64)))
         for S in (C[:0], C[:1].copy(), C):
-            want = A.T @ B + (S if len(S) else 0)
-            product(S, A.T, B, C, columns)
-            print(np.abs(C - want)[:, :columns].max() < bound * np.abs(want).max())
+            want, before = A.T @ B + (S if len(S) else 0), C[:, :c].copy()
+            product(S, A.T, B, C, c, columns)
+            print(np.abs(C - want)[:, c:columns].max() < bound * np.abs(want).max() and (C[:, :c] == before).all())
 """
     said = run(code, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES=features)
-    assert said == ["numpy", "numba", "micro", register] + ["True"] * 18
+    assert said == ["numpy", "numba", "micro", register] + ["True"] * 24
 
 
 @x86

@@ -8,6 +8,7 @@ positions, and those of the text would grow without end; so they get those insid
 training. Two keys of the window are as far apart there as in the text. Only how far away the first tokens are is cut off.
 """
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,7 @@ class Sinks(Core):
         Y, attention = sink_attention(Q, K, V, **self._options(params), mask=mask)
         return Y, NothingLearnedPullback(attention) if self.encoding is None else attention
 
-    @property
+    @cached_property
     def pattern(self) -> Window:
         """Who sees whom: the window, and the sinks."""
         return Window(self.last - 1, global_tokens=self.first)
