@@ -13,7 +13,11 @@ def draw(record: dict[str, Any]) -> Figure:
     fig, (left, right) = figure(1, 2, width=13, height=max(4.5, 0.21 * len(judged) + 1.2), width_ratios=(1, 1.1))
     _ratios(left, judged)
     _lengths(right, record["slopes"])
-    fig.suptitle(f"{record['machine']['processor']}, {record['machine']['cores']} cores")
+    fig.suptitle(f"{record['machine']['processor']}, {record['machine']['cores']} cores", fontsize=12)
+    for axis in (left, right):
+        axis.tick_params("x", labelsize=9)
+        axis.xaxis.label.set_size(10)
+        axis.yaxis.label.set_size(10)
     return fig
 
 
@@ -27,11 +31,11 @@ def _ratios(axis: Any, judged: list[dict[str, Any]]) -> None:
             axis.plot(row["limit"]["median"], y, ">", color="#888888", markersize=5)
     axis.axvline(1, color="#555555", linewidth=0.8, linestyle="-")
     axis.set(ylim=(-0.7, len(judged) - 0.3), xlabel="best of the peers / ours")
-    axis.set_title("● median  — quartiles  | target  ▸ limit", loc="left")
+    axis.set_title("● median  — quartiles  | target  ▸ limit", loc="left", fontsize=10)
     axis.set_xscale("log")
     axis.set_xticks([1, 2, 4, 8], labels=["1", "2", "4", "8"], minor=False)
     axis.xaxis.set_minor_formatter("")
-    axis.set_yticks(range(len(judged)), [row["label"] for row in reversed(judged)], fontsize=7.5)
+    axis.set_yticks(range(len(judged)), [row["label"] for row in reversed(judged)], fontsize=8)
 
 
 # A colour for each core, a dash for the way back, a marker for each line.
@@ -53,7 +57,8 @@ def _lengths(axis: Any, slopes: list[dict[str, Any]]) -> None:
             look = {"color": colour, "linestyle": style, "marker": MARKERS[k % len(MARKERS)]}
         axis.loglog(n, [1e3 * s for s in seconds], markersize=4, label=f"{core}: n^{fit['slope']:.2f}", **look)
     axis.set(xlabel="length n", ylabel="time of ours in ms")
+    axis.tick_params("y", labelsize=9)
     axis.set_box_aspect(1.2)
     axis.set_anchor("N")
     if fits:
-        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.11))
+        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14))
