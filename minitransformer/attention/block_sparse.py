@@ -51,8 +51,10 @@ class BlockPattern(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Number of pairs that are computed: all those of the tiles in the lists of all heads."""
-        return len(self.tiles) * TILE * TILE
+        """Number of pairs that are computed, for all heads: those of the tiles in their lists, but for quarters without any."""
+        half = TILE // 2
+        quarters = self.masks.reshape(len(self.masks), 2, half, 2, half).any((2, 4)).sum((1, 2))
+        return int(np.append(quarters, 4)[self.which].sum()) * half * half
 
 
 def pairs_seen(found: Any, n: int, m: int, heads: bool = False) -> Array:

@@ -90,9 +90,11 @@ def test_a_window_has_few_masks_and_work_that_grows_with_n():
 
 
 def test_any_boolean_matrix_is_a_pattern():
-    mask = np.random.default_rng(0).random((130, 200)) < 0.02
-    pattern = block_pattern(130, 200, lambda i, j: np.pad(mask, ((0, 62), (0, 56)))[i - 70, j])
+    mask = np.random.default_rng(0).random((130, 200)) < 0.001
+    padded = np.pad(mask, ((0, 62), (0, 56)))
+    pattern = block_pattern(130, 200, lambda i, j: padded[i - 70, j])
     np.testing.assert_array_equal(pattern.mask, mask)
+    assert pattern.pairs == 32**2 * padded.reshape(6, 32, 8, 32).any((1, 3)).sum()  # quarters of tiles
 
 
 @pytest.mark.parametrize(("first", "n", "count", "step", "front"), [
