@@ -10,7 +10,7 @@ import numpy as np
 
 from minitransformer.attention.block_sparse import TILE
 from minitransformer.attention.cache.recent import Kept
-from minitransformer.attention.sparse.pattern import Pattern
+from minitransformer.attention.sparse.pattern import SHORT, Pattern
 from minitransformer.checks import frozen
 from minitransformer.ranges import NonNegative
 from minitransformer.typing import Array
@@ -40,6 +40,17 @@ class Window(Pattern):
         near = np.abs(i - j) <= self.radius * self.dilation
         near &= (i - j) % self.dilation == 0
         return near | ((0 <= i) & (i < self.global_tokens)) | (j < self.global_tokens)
+
+    def last_rows(self, n: int, m: int, length: int) -> Array | slice:
+        """As of any pattern. But one query sees all that a window without gaps has kept; that takes no rule to find."""
+        first, last = self.kept
+        if n > 1 or self.dilation > 1 or last > SHORT:
+            return super().last_rows(n, m, length)
+        if first == 0 or m <= first + last:
+            return slice(max(m - first - last, 0), m)
+        mask = np.zeros((1, m), bool)
+        mask[0, :first] = mask[0, m - last :] = True
+        return mask
 
     def near(self, t: Array, k: Array, m: int, *, causal: bool) -> Array:
         """Tiles that hold a pair within radius · dilation, or a global position."""

@@ -41,6 +41,23 @@ def test_a_window_may_reach_one_pair_of_a_tile(radius, step):
     np.testing.assert_array_equal(Window(radius, step)(200, 200, causal=False).mask, expected)
 
 
+@pytest.mark.parametrize(("radius", "step", "first"), [(3, 1, 0), (3, 1, 2), (0, 1, 4), (3, 2, 2), (300, 1, 1)])
+@pytest.mark.parametrize("m", [1, 2, 5, 6, 7, 20, 305])
+@pytest.mark.parametrize("forgotten", [0, 50])
+def test_rows_of_a_state_that_the_next_query_sees(radius, step, first, m, forgotten):
+    """Those whose positions it sees by the rule: the first rows are the first positions, the others the last ones."""
+    rows = np.arange(m)
+    position = np.where(rows < first, rows, rows + forgotten)
+    gap = m - 1 + forgotten - position
+    expected = ((gap <= radius * step) & (gap % step == 0)) | (position < first)
+    seen = Window(radius, step, global_tokens=first).last_rows(1, m, m + forgotten)
+    if isinstance(seen, slice):
+        assert expected[seen].all()
+        assert not expected[: seen.start].any()
+    else:
+        np.testing.assert_array_equal(seen, expected[None])
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_window_over_everything_is_dense(causal, tier):
     """Identity 4: radius ≥ n − 1. One less, and the corners are hidden."""
