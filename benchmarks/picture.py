@@ -13,7 +13,11 @@ def draw(record: dict[str, Any]) -> Figure:
     fig, (left, right) = figure(1, 2, width=13, height=max(4.5, 0.21 * len(judged) + 1.2), width_ratios=(1, 1.1))
     _ratios(left, judged)
     _lengths(right, record["slopes"])
-    fig.suptitle(f"{record['machine']['processor']}, {record['machine']['cores']} cores", fontsize=12)
+    machine = record["machine"]
+    about = [machine["processor"], f"{machine['cores']} cores"]
+    if "register" in machine:  # the oldest records don't say it
+        about.append(f"registers of {8 * machine['register']} bits")
+    fig.suptitle(", ".join(about), fontsize=12)
     for axis in (left, right):
         axis.tick_params("x", labelsize=9)
         axis.xaxis.label.set_size(10)

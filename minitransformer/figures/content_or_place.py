@@ -35,7 +35,7 @@ def draw(data: ContentOrPlace) -> Figure:
             colour = "#c8553d" if "dot product" in kind else "#20639b"
             ax.scatter(parts, np.full(len(parts), row), s=130, color=colour, alpha=0.7, linewidth=0)
         ax.axvline(1 / 8, color="0.5", linewidth=1.5, linestyle="--")
-        ax.set(title=f"asked by {question}", xlabel="fraction right", xlim=(0, 1.04))
+        ax.set(title=f"asked by {question}", xlabel="fraction right", xlim=(0, 1.04), xticks=(0, 0.5, 1))
         ax.set_yticks(range(len(kinds)), list(kinds))
         ax.grid(axis="y", color="0.9")
         ax.set_axisbelow(True)

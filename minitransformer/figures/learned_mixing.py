@@ -48,7 +48,7 @@ def draw(data: LearnedMixing) -> Figure:
             column[1].plot(range(OFFSETS), kernel, marker="osD"[k], markersize=8, label=f"layer {k + 1}")
         column[1].axhline(0, color="0.7", linewidth=1, linestyle="-", zorder=0)
         column[1].set(xlabel="offset $i - j$", ylim=(-1, 1.1), xticks=range(0, OFFSETS, 2))
-    fig.colorbar(image, ax=axes[0, 1], ticks=(-1, 0, 1), aspect=14, shrink=0.9)
+    fig.colorbar(image, ax=axes[0, 1], ticks=(-1, 0, 1), aspect=14, shrink=0.9, label="entry of $M$")
     axes[0, 0].set_ylabel("place $i$")
     axes[1, 0].set_ylabel("mean of a diagonal of $M$")
     axes[1, 1].legend()

@@ -42,7 +42,7 @@ def draw(data: LiteralReadings) -> Figure:
     places = np.arange(len(data.rows))
     ax.hlines(places, 0.1, 13, color="0.88", linewidth=1.5)  # to follow from a name to its mark: no lengths
     ax.axvline(1, color="0.3", linewidth=2, linestyle="--")
-    ax.text(1.12, 15.5, "as far off as\nan answer of zeros", va="center", backgroundcolor="white")
+    ax.text(1, -0.8, "as far off as an answer of zeros", ha="center")
     rim = {"markersize": 11, "markeredgewidth": 2}
     for k, (source, marker) in enumerate(MARKERS.items()):
         ax.plot([], [], marker, color=COLOURS[k], markersize=11, label=source)
@@ -55,7 +55,5 @@ def draw(data: LiteralReadings) -> Figure:
     plain_ticks(ax, x=[0.1, 0.3, 1, 3, 10])
     ax.set_yticks(places, [f"{row.id}  {row.name}" for row in data.rows])
     ax.tick_params(axis="y", length=0)
-    narrow = {"labelspacing": 0.25, "borderpad": 0.1, "handlelength": 0.8, "handletextpad": 0.3}
-    frame = {"frameon": True, "facecolor": "white", "edgecolor": "white", "framealpha": 1}
-    ax.legend(loc="lower right", bbox_to_anchor=(1.0, -0.01), **narrow, **frame)
+    fig.legend(loc="outside upper center", ncols=3, handlelength=0.8, handletextpad=0.3, columnspacing=1.5)
     return fig

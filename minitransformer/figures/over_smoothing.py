@@ -60,7 +60,7 @@ def draw(data: OverSmoothing) -> Figure:
     ax.plot(L, data.average, linestyle="-", color="#20639b", label="average $N^{-1} M$")
     slope = data.average[16] / 2 * data.second ** (L[16:] - 16.0)
     ax.plot(L[16:], slope, linestyle=":", color="#222222", label="slope $|\\lambda_2|^L$")
-    ax.set(yscale="log", ylim=(5e-5, 60), xlabel="layers $L$", ylabel="what is left of it")
+    ax.set(yscale="log", ylim=(8e-6, 1.5), xlabel="layers $L$", ylabel="what is left of it")
     ax.set_title("how far rows are from their mean")
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower left")
     return fig

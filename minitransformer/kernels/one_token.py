@@ -587,20 +587,10 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
     if rooms is None:
         return None
     (m, end), (eps, centre, kind, gate) = (states[0].length, states[0].end), _network(block)
-    Y = np.empty(X.shape, X.dtype)
-    _by_two(
-        *(
-            found,
-            len(params),
-            sum(found.weights),
-            through_blocks,
-            for_reading(X.reshape(-1, block.width)),
-            found.rows,
-            rooms,
-        ),
-        *(*_seen(attention.core, end, m), end, G, d, *found.angles(m - 1), block.ffn.hidden),
-        *(eps, centre, 1 / math.sqrt(d), kind, gate, Y.reshape(-1, block.width)),
-    )
+    Y, rows = np.empty(X.shape, X.dtype), for_reading(X.reshape(-1, block.width))
+    seen = *_seen(attention.core, end, m), end, G, d, *found.angles(m - 1), block.ffn.hidden
+    rest = eps, centre, 1 / math.sqrt(d), kind, gate, Y.reshape(rows.shape)
+    _by_two(found, len(params), sum(found.weights), through_blocks, rows, found.rows, rooms, *seen, *rest)
     return Y, states
 
 
@@ -626,23 +616,10 @@ def _through_memories(
         rows_of_heads = S.reshape(len(S), len(rows) * attention.heads, *S.shape[-2:])
         return rows_of_heads, (beside[0] if beside else S[:, :0]).reshape(len(S), -1)
 
-    eps, centre, kind, gate = network
     Y = np.empty_like(rows)
-    _by_two(
-        *(found, len(states), sum(found.weights), through_memories, rows, found.rows, own.cores, own.way, numbers),
-        *(
-            *for_loop(*held),
-            *for_loop(*after),
-            attention.d,
-            *angles,
-            found.block.ffn.hidden,
-            eps,
-            centre,
-            kind,
-            gate,
-            Y,
-        ),
-    )
+    cores = found.rows, own.cores, own.way, numbers, *for_loop(*held), *for_loop(*after)
+    rest = attention.d, *angles, found.block.ffn.hidden, *network, Y
+    _by_two(found, len(states), sum(found.weights), through_memories, rows, *cores, *rest)
     found.left = left = [(list(X), X) for X in after]
     arrays = iter(left)
     fields = [

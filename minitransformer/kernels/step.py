@@ -276,11 +276,8 @@ def write_and_read(Q: Array, K: Array, V: Array, streams: Any, S: Array, how: An
     B, nothing, number = math.prod(V.shape[:-3]), V[..., :0], V.dtype.type
     write, x = (*([] if how.reach else [nothing]), *streams, nothing)[:2]
     rows = (for_reading(X.reshape(B, X.shape[-3], X.shape[-1])) for X in (Q, K, V, write, x))
-    learned, numbers, after = (
-        map(for_reading, how.arrays(V.dtype)),
-        map(number, how.numbers),
-        np.empty(S.shape, S.dtype),
-    )
+    learned, numbers = map(for_reading, how.arrays(V.dtype)), map(number, how.numbers)
+    after = np.empty(S.shape, S.dtype)
     Y = np.empty((len(heads(S)), 1, V.shape[-1]), V.dtype)
     write_one(*rows, *learned, heads(S), *numbers, how.learned, how.steps, 0, len(Y), heads(after), Y)
     return Y.reshape(V.shape), after

@@ -317,7 +317,7 @@ class HopfieldPullback(NothingLearnedPullback):
 
 @frozen
 class Hopfield(Core):
-    """Every query moves among the keys until it stands still, and takes its average of the values there.
+    """Every query moves among the keys until it stands still, a few times at most, and takes its average of the values there.
 
     steps      how often a query is compared with the keys at most; 1 is attention
     tolerance  a query has settled when an update surely changes its weights by less
