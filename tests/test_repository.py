@@ -126,14 +126,14 @@ def test_live_cells_assert_what_they_claim(chapters):
     assert silent == []
 
 
-def test_what_a_chapter_prints_fits_beside_the_contents_of_the_site(chapters):
-    """88 columns, as many as code has: what is wider scrolls sideways, on the site and in JupyterLab."""
+def test_code_and_what_it_prints_fit_beside_the_contents_of_the_site(chapters):
+    """88 columns: what is wider scrolls sideways, on the site and in JupyterLab."""
     wide = [
         (name, cell["id"], line)
         for name, notebook in chapters.items()
         for cell in code_cells(notebook)
-        for output in cell["outputs"]
-        for line in _printed(output).splitlines()
+        for text in ("".join(cell["source"]), *map(_printed, cell["outputs"]))
+        for line in text.splitlines()
         if len(line) > 88
     ]
     assert wide == []

@@ -43,12 +43,13 @@ def data() -> Heads:
 def draw(heads: Heads) -> Figure:
     """Six attention matrices: row i is the token that looks, column j the token looked at, dark is much weight."""
     fig, axes = figure(3, 2, width=11.0, height=16.5, sharex=True, sharey=True)
-    n = np.arange(len(heads.tokens))
+    n, marks = np.arange(len(heads.tokens)), {".": "full stop", "'": "apostrophe"}
+    names = [marks.get(token, token) for token in heads.tokens]
     for ax, A, pattern, (block, head) in zip(axes.flat, heads.A, PATTERNS, heads.best, strict=True):
         image = ax.imshow(A, cmap=WEIGHTS, vmin=0, vmax=1)
         ax.set_title(f"{pattern}\nblock {block + 1}, head {head + 1}")
-        ax.set_xticks(n, heads.tokens, rotation=90, rotation_mode="anchor", ha="right", va="center")
-        ax.set_yticks(n, heads.tokens)
+        ax.set_xticks(n, names, rotation=90, rotation_mode="anchor", ha="right", va="center")
+        ax.set_yticks(n, names)
         ax.tick_params(length=0, pad=5)
         ax.spines[["top", "right"]].set_visible(True)
     outer_labels(axes, "… at token $j$", "token $i$ looks …")

@@ -65,7 +65,7 @@ def draw(data: StateFilling) -> Figure:
         ax.tick_params(length=0)
     for ax in axes[:2, 0]:
         ax.set_ylabel("feature")
-    fig.colorbar(image, ax=axes[:2], shrink=0.6)
+    fig.colorbar(image, ax=axes[:2], shrink=0.6, label="entry of S or z")
     below = merged(fig, axes[2])
     below.plot(data.lengths, data.cache_bytes / 1024, "ko-", label="keys and values")
     below.plot(data.lengths, data.state_bytes / 1024, "C0^--", label="S and z")

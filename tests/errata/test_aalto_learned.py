@@ -13,7 +13,7 @@ def test_E50_scores_of_a_span_are_divided_by_the_root_of_d():
     """Aalto, (8).
 
     printed  s_tr = x_tᵀ W_qᵀ (W_k x_r + p_{t−r}): d products, divided by nothing.
-    wrong    At d = 256 the softmax of (7) is nearly an argmax: the largest of 64 weights is above 0.85 on average.
+    wrong    At d = 256 and p = 0 the softmax of (7) is nearly an argmax: the largest of 64 weights is above 0.85 on average.
     holds    s_tr/√d, as the authors' code has it: below 0.15.
     """
     rng = np.random.default_rng(0)
