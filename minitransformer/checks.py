@@ -522,6 +522,11 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
     return bool(state.changed)
 
 
+def unmarked(value: Any) -> Any:
+    """The value, but a state without its mark, which is that of the layer around: what is inside of it may go on from it, too."""
+    return value.marked(None) if isinstance(value, DecodingState) and value.mark is not None else value
+
+
 def same_kind(state: Any, model: Any, path: str, many: bool = False) -> None:
     """Raise a TypeError that names the part unless a state has the parts of `model`, one that this layer has left.
 

@@ -101,7 +101,8 @@ def _checked(function: Function, trusted: bool) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         if the_call.inside and trusted:
             return function(*args, **kwargs)
-        if the_call.inside:
+        if the_call.inside:  # a reader's own, called by the book: what it calls is checked
+            args, kwargs = tuple(map(checks.unmarked, args)), {name: checks.unmarked(a) for name, a in kwargs.items()}
             the_call.inside = False
             try:
                 return function(*args, **kwargs)

@@ -67,8 +67,8 @@ def draw(data: ImageFilters) -> Figure:
     )
     for ax, (title, picture, low, high, colours) in zip(axes.flat, panels, strict=True):
         image = ax.imshow(picture, vmin=low, vmax=high, cmap=colours)
-        ax.set_title(title)
-        ax.set_axis_off()
+        ax.set(title=title, xticks=(), yticks=())
+        ax.spines[["top", "right"]].set_visible(True)
     bar = {"location": "bottom", "shrink": 0.8, "aspect": 20, "label": "difference in grey level"}
     fig.colorbar(image, ax=axes[1, 1], ticks=(0, 0.5, 1), **bar)
     return fig

@@ -82,7 +82,9 @@ def still(data: dict[str, Any]) -> Figure:
     apart = [link for link in links if tuple(link) != BRIDGE]
     for some, label, colour, style in ((apart, "groups apart", "#c8553d", "--"), (links, "as drawn", "#20639b", "-")):
         right.plot(compute(data, some, 0, 0, False)["left"], label=label, color=colour, linestyle=style)
-    right.set(yscale="log", xlabel="layers", title="differences between rows", ylabel="share that is left", ylim=(0.02, 1.2))
+    right.set(
+        yscale="log", xlabel="layers", title="differences between rows", ylabel="share that is left", ylim=(0.02, 1.2)
+    )
     plain_ticks(right, y=[0.1, 1])
     right.legend(loc="lower left")
     return fig

@@ -257,17 +257,17 @@ class Block(OldFieldsRefused):
             self.order == "pre"
             and self._norm.kind != "layer_eps_outside"
             and self.cross is None
-            and isinstance(self.ffn, FeedForward | GatedFeedForward)
+            and type(self.ffn) in (FeedForward, GatedFeedForward)
             and isinstance(attention, Projected)
             and type(attention).step in (Projected.step, MultiHeadAttention.step)
-            and (attention.rotate is None or (isinstance(attention.rotate, RoPE) and attention.rotate.fixed))
+            and (attention.rotate is None or (type(attention.rotate) is RoPE and attention.rotate.fixed))
         )
 
     @cached_property
     def usual(self) -> bool:
         """Whether one loop can do the whole block: as `of_heads`, and its core is softmax attention, dense or with a pattern."""
         core = self.attention.core if self.of_heads and isinstance(self.attention, MultiHeadAttention) else None
-        if isinstance(core, Sinks):
+        if type(core) is Sinks:
             return core.rotate is None and core.encoding is None
         return isinstance(core, SoftmaxAttention) and replace(core, pattern=None, norm=None) == SoftmaxAttention()
 

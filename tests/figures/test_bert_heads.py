@@ -125,10 +125,11 @@ def test_the_head_for_the_token_before_is_made_of_positions():
 
 def test_the_figure_has_six_panels_with_tokens_on_both_axes(heads):
     fig = bert_heads.draw(heads)
-    panels = fig.axes[:6]
+    panels, in_words = fig.axes[:6], {".": "full stop", "'": "apostrophe"}
+    names = [in_words.get(token, token) for token in heads.tokens]
     for ax, (block, head) in zip(panels, heads.best, strict=True):
         assert f"block {block + 1}, head {head + 1}" in ax.get_title()
     for ax in panels[::2]:  # rows are shared by the panel beside, columns by those above
-        assert [t.get_text() for t in ax.get_yticklabels()] == heads.tokens
+        assert [t.get_text() for t in ax.get_yticklabels()] == names
     for ax in panels[4:]:
-        assert [t.get_text() for t in ax.get_xticklabels()] == heads.tokens
+        assert [t.get_text() for t in ax.get_xticklabels()] == names

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from minitransformer import random_like, tree_map
-from minitransformer.attention import EachHead, Local, MultiHeadAttention, SoftmaxAttention, Window
+from minitransformer.attention import EachHead, Local, MultiHeadAttention, Sinks, SoftmaxAttention, Window
+from minitransformer.attention.cache.recent import Kept
 from minitransformer.attention.linear.smoother import Smoother
 from minitransformer.backend import available
+from minitransformer.checks import frozen
 from minitransformer.models import Block, FeedForward, LanguageModel, Stack
+from minitransformer.positions import RoPE
 from minitransformer.pullback import tree_get, tree_set
 from minitransformer.related import GraphMean
 from tests.pieces import in_pieces
@@ -424,3 +427,73 @@ def test_nor_a_gain_or_a_gate_of_another_size(part, tier):
     else:
         other = params._replace(ffn=ffn._replace(U_2=ffn.U_2[:, :-1].copy()))
     assert loops().known(model.body.blocks[0], (other,)).rows is None
+
+
+@frozen
+class EverySecond(Window):
+    """A rule of its own."""
+
+    def sees(self, i, j, m, *, causal):
+        return super().sees(i, j, m, causal=causal) & ((i - j) % 2 == 0)
+
+
+@frozen
+class LessKept(Window):
+    """A rule that keeps less than a window does."""
+
+    @property
+    def kept(self):
+        return Kept(0, 3)
+
+    def sees(self, i, j, m, *, causal):
+        return super().sees(i, j, m, causal=causal) & (np.abs(i - j) < 3)
+
+
+@frozen
+class Loud(Sinks):
+    """Twice what sinks say."""
+
+    def __call__(self, *arguments, **options):
+        Y, pullback = super().__call__(*arguments, **options)
+        return 2 * Y, pullback
+
+    def step(self, params, Q, K, V, *streams, state=None):
+        Y, state = super().step(params, Q, K, V, *streams, state=state)
+        return 2 * Y, state
+
+
+@frozen
+class Backwards(RoPE):
+    """Rows turned twice."""
+
+    def turn(self, X, *, first=0, length):
+        Y, _ = super().turn(X, first=first, length=length)
+        return super().turn(Y, first=first, length=length)
+
+
+@frozen
+class Doubled(FeedForward):
+    """Twice what a network says."""
+
+    def __call__(self, params, X):
+        Y, pullback = super().__call__(params, X)
+        return 2 * Y, pullback
+
+    def value(self, params, X):
+        return 2 * super().value(params, X)
+
+
+@pytest.mark.parametrize(
+    ("core", "rotate", "ffn"),
+    [
+        (SoftmaxAttention(EverySecond(8)), None, FeedForward),
+        (SoftmaxAttention(LessKept(8)), None, FeedForward),
+        (Loud(first=2, last=8), None, FeedForward),
+        (SoftmaxAttention(), Backwards(6), FeedForward),
+        (SoftmaxAttention(), None, Doubled),
+    ],
+)
+def test_what_a_subclass_makes_anew_is_what_a_step_runs(core, rotate, ffn, tier):
+    block = Block(MultiHeadAttention(24, 4, core=core, rotate=rotate), ffn(24, 10))
+    params, X = some(block, np.float64), np.random.default_rng(0).standard_normal((40, 24))
+    np.testing.assert_allclose(in_pieces(block, params, X, range(41))[0], block(params, X, causal=True)[0], rtol=0, atol=1e-12)

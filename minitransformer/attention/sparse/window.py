@@ -44,7 +44,8 @@ class Window(Pattern):
     def last_rows(self, n: int, m: int, length: int) -> Array | slice:
         """As of any pattern. But one query sees all that a window without gaps has kept; that takes no rule to find."""
         first, last = self.kept
-        if n > 1 or self.dilation > 1 or last > SHORT:
+        own_rule = type(self).sees is not Window.sees or type(self).kept is not Window.kept
+        if n > 1 or self.dilation > 1 or last > SHORT or own_rule:
             return super().last_rows(n, m, length)
         if first == 0 or m <= first + last:
             return slice(max(m - first - last, 0), m)
