@@ -64,10 +64,14 @@ def check_pullback(
     returns    the largest relative error, where it was found, and the number of derivatives compared
     raises     GradientError, with the path of the offending array
     """
+    if not callable(function):
+        raise TypeError(
+            f"function: {type(function).__name__} should be a function that returns its value and a pullback"
+        )
     rng = np.random.default_rng([seed, 271828])  # not default_rng(seed): the arguments may be its first numbers
     x = {name: _cast(a, np.float64) for name, a in zip(_names(function, len(args)), args, strict=True)}
     if not any(_is_real(a) and a.size for a in tree_leaves(x)):
-        raise GradientError("no real-valued argument: nothing to check")
+        raise GradientError("no real-valued argument, an array or a tree of arrays: nothing to check")
     _refuse_constants(x, zero)
 
     Y, dY, pullback, dx = _run(
@@ -142,7 +146,7 @@ def _run(
     Y and dx are copies: a function that hands out the same work array twice would change them under our hands.
     """
     before = _copies(x)
-    Y, pullback = function(*x.values())
+    Y, pullback = _pair(function(*x.values()))
     _refuse_changes(before, x, "the forward pass")
     dY = cotangent(Y)
     others = {"dY": dY, "the value": Y}
@@ -157,6 +161,18 @@ def _run(
     for name, grad in dx.items():
         _check_form(name, x[name], grad, untrained)
     return tree_map(np.copy, Y), dY, pullback, tree_map(np.copy, dx)
+
+
+def _pair(returned: Any) -> tuple[Tree, Pullback]:
+    """A value and its pullback, if that is what the function has returned."""
+    if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
+        found = type(returned).__name__
+        if isinstance(returned, tuple):
+            found = f"({', '.join(type(part).__name__ for part in returned)})"
+        raise GradientError(
+            f"the function should return its value and a pullback, which can be called; it returned {found}"
+        )
+    return returned
 
 
 def _gradients(pullback: Pullback, dY: Tree, x: dict) -> dict[str, Tree]:

@@ -522,6 +522,13 @@ def made_by_hand(arguments: dict[str, Any], asked: Asked) -> bool:
     return bool(state.changed)
 
 
+def must_be_pair(result: Any, core: Any) -> None:
+    """Raise ValueError unless a reader's core has returned Y and a pullback."""
+    if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
+        returned = f"{type(core).__name__}: should return Y and a pullback, and returned {type(result).__name__}"
+        raise ValueError(f"{returned}; mt.check_attention says more")
+
+
 def unmarked(value: Any) -> Any:
     """The value, but a state without its mark, which is that of the layer around: what is inside of it may go on from it, too."""
     return value.marked(None) if isinstance(value, DecodingState) and value.mark is not None else value

@@ -85,8 +85,12 @@ def named(what: str, registry: Mapping[str, Callable[..., Any]], text: str, size
             own = f"it has {', '.join(choices)}, as {name}:{next(iter(choices))}=…" if choices else "it has none"
             if RENAMED.get(option) in choices:
                 own = f"write {RENAMED[option]} instead"
+            elif close := difflib.get_close_matches(option, choices, cutoff=0.7):
+                own = f"near it: {', '.join(close)}; {own}"
             if option in known and option in sizes:
                 own = f"{option} is filled in by the model; {own}"
+            elif option in choices and not equals:
+                raise ValueError(f"{what}: {option} of {name!r} needs a value, as {name}:{option}=…")
             raise ValueError(f"{what}: {name!r} has no option {part!r}{', or has it already' * bool(chosen)}; {own}")
         chosen[option] = _value(value)
         if type(chosen[option]) not in choices[option]:

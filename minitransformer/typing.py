@@ -105,9 +105,12 @@ def _checked(function: Function, trusted: bool) -> Function:
             args, kwargs = tuple(map(checks.unmarked, args)), {name: checks.unmarked(a) for name, a in kwargs.items()}
             the_call.inside = False
             try:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
             finally:
                 the_call.inside = True
+            if asked.heads and function.__name__ == "__call__":
+                checks.must_be_pair(result, args[0])
+            return result
         if grows in kwargs:
             looks = _looks(args, {**kwargs, grows: type(kwargs[grows])})
         elif 0 <= place < len(args):

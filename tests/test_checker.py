@@ -595,13 +595,35 @@ def infinite_value(X):
     return Y, lambda dY: dY * (np.arange(D) != 2)
 
 
-@wrong(r"no real-valued argument: nothing to check", TOKENS)
+@wrong(r"should return its value and a pullback, which can be called; it returned ndarray$", X[:2])
+def value_alone(X):
+    """Two rows are no pair."""
+    return X**2
+
+
+@wrong(r"it returned \(ndarray, int\)$", X)
+def number_as_pullback(X):
+    """A pair, but nothing to call."""
+    return X**2, 3
+
+
+@wrong(r"it returned NoneType$", X)
+def nothing_returned(X):
+    """A forgotten return."""
+
+
+@wrong(r"no real-valued argument, an array or a tree of arrays: nothing to check", TOKENS)
 def nothing_real(tokens):
     """A function of tokens alone has no gradient."""
     return np.zeros(3), lambda dY: ()
 
 
 # ------------------------------------------------------------------------------------------------ the tests
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match=r"^function: int should be a function that returns its value and a pullback$"):
+        check_pullback(3, X)
 
 
 @pytest.mark.parametrize("name", BANK)

@@ -73,15 +73,19 @@ async def mark(notebook: Any, path: Path) -> dict[str, str]:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             said = SAID.findall("".join(out.get("text", "") for out in cell.outputs if out.get("name") == "stdout"))
-            raised = [f"{out.ename}: {out.evalue}".splitlines()[0] for out in cell.outputs if "ename" in out]
-            why = f"raised {raised[0]}" if raised else "no answer" if cell.execution_count else died
+            raised = [f"raised {out.ename}: {out.evalue}".splitlines()[0] for out in cell.outputs if "ename" in out]
+            if raised and raised[0].startswith("raised KeyboardInterrupt"):
+                raised[0] = f"too long: stopped after {LONGEST_CELL} seconds"
+            why = raised[0] if raised else "no answer" if cell.execution_count else died
             found |= dict.fromkeys(ASKED.findall(cell.source), why) | dict(said)
     return found
 
 
 def _kind(said: str) -> str:
     """The first words of a mark, which stand for it in a table."""
-    return next((kind for kind in ("right", "not yet", "waits", "raised") if said.startswith(kind)), "no answer")
+    return next(
+        (kind for kind in ("right", "not yet", "waits", "raised", "too long") if said.startswith(kind)), "no answer"
+    )
 
 
 def _table(marks: dict[Path, dict[str, str]]) -> Iterator[str]:

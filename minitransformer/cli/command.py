@@ -238,7 +238,7 @@ def parser() -> argparse.ArgumentParser:
     return _parser_and_commands()[0]
 
 
-def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
+def _parser_and_commands() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     top = argparse.ArgumentParser(
         prog="minitransformer", description="The book on attention that runs.", formatter_class=_Help
     )
@@ -318,7 +318,7 @@ def _parser_and_commands() -> tuple[argparse.ArgumentParser, list[str]]:
         commands.choices[name].add_argument(
             "--import", dest="imports", action="append", metavar="FILE.py", type=Path, help=text
         )
-    return top, list(commands.choices)
+    return top, dict(commands.choices)
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -329,9 +329,12 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     if not first.startswith("-") and first not in commands:
         top.error(f"no command {first!r}; {instead(first, commands)}")
     try:
-        return top.parse_args(argv)
+        args, more = top.parse_known_args(argv)
     except ValueError:  # `--out=--`: argparse takes the dashes away, and then misses them
         top.error("-- can't be the value of an option")
+    if more:
+        commands.get(first, top).error(f"unrecognized arguments: {' '.join(more)}")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -235,8 +235,15 @@ def generate(args: argparse.Namespace) -> int:
     from minitransformer.training.checkpoint import load
     from minitransformer.training.objective import WriteISO
 
+    loops_in("attention")  # imported now, while Ctrl-C simply ends
     model, _, state, data = load(args.checkpoint)
     if data.get("task") == "dates":
+        usual = {"length": SAMPLE, "temperature": TEMPERATURE, "top_k": None, "top_p": None, "seed": 0}
+        if chosen := [name for name, value in usual.items() if getattr(args, name) != value]:
+            name = f"--{chosen[0].replace('_', '-')}"
+            raise ValueError(f"{name}: this model translates a date, by the most probable characters, and draws none")
+        if not args.prompt:
+            raise ValueError("prompt: there should be a date")
         print(WriteISO().translate(model, state.params, [args.prompt])[0])
         return 0
     if not 0 <= args.length <= LONGEST:
@@ -244,7 +251,6 @@ def generate(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise ValueError(f"seed: {args.seed} should be at least 0")
     options = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
-    loops_in("attention")  # imported now, while Ctrl-C simply ends
     try:
         with terminal.ctrl_c_raises():
             text = _continue(model, state.params, args.prompt, args.length, args.seed, **options)

@@ -202,4 +202,4 @@ def decode(tokens: Array | list) -> str:
 @checked
 def encode(text: str) -> Array:
     """Text as tokens: its UTF-8 bytes, (n,) int64."""
-    return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+    return np.frombuffer(text.encode("utf8", "surrogateescape"), np.uint8).astype(np.int64)  # as a terminal gave them

@@ -64,6 +64,8 @@ def _chapter(number: str) -> str:
 
 
 def _checker(number: str) -> Checker:
+    if not isinstance(number, str):
+        raise TypeError(f'number: {number!r} should be text, as "{number}"')
     there = numbers(_chapter(number))
     if number not in there:
         raise ValueError(f"there is no exercise {number!r} with a checker; there are {', '.join(there or numbers())}")

@@ -539,7 +539,8 @@ def known(block: Any, params: tuple[Any, ...]) -> Known:
     key = id(block), *map(id, params), *map(id, chain.from_iterable(streams))
     if (found := _looked_at.get(key)) is None:
         while _looked_at and sum(len(one.params) for one in list(_looked_at.values())) + len(params) > KEPT:
-            _looked_at.pop(next(iter(list(_looked_at)), None), None)  # of a copy: threads add to it
+            for oldest in list(_looked_at)[:1]:  # of a copy: other threads change it
+                _looked_at.pop(oldest, None)
         found = _looked_at[key] = Known(block, params)
     return found
 

@@ -271,7 +271,8 @@ class SequenceModel(Model):
     ) -> tuple[Array, Written]:
         """What a causal model says at new tokens (*batch, n) after those in the state, and the longer state.
 
-        The same numbers as calling it on all. Where attention keeps no state, that is what happens.
+        The same numbers as calling it on all, unless an attention lets later tokens change which keys a query sees (`causal:
+        values only`, as Reformer and Routing do). Where attention keeps no state, it is called on all.
         cost     one token after m − 1: O(D²) per block and attention's own, O(m D) with keys and values
         raises   ValueError if the model is not causal
         """

@@ -132,9 +132,10 @@ class RoPE(Encoding):
     def __post_init__(self) -> None:
         name, turned = ("d", self.d) if self.part is None else ("part", self.part)
         if turned < 2 or turned % 2 or turned > self.d:
-            raise ValueError(
-                f"{name}: {turned} of {self.d} channels can't be turned in pairs; should be even, and from 2 to {self.d}"
+            wanted = (
+                f"{name} should be even, and from 2 to {self.d}" if self.d > 1 else "a head should be 2 wide at least"
             )
+            raise ValueError(f"{name}: {turned} of {self.d} channels can't be turned in pairs; {wanted}")
         if self.base <= 1:
             raise ValueError(f"base: {self.base} should be more than 1, so that frequencies fall")
         if self.scaling is not None:

@@ -35,7 +35,7 @@ from minitransformer.lazy_import import lazy_import
 from minitransformer.machine import circumstances
 from minitransformer.pullback import Tree, tree_items
 from minitransformer.training.choices import Training
-from minitransformer.training.description import checked_as, described, fitting_model, model_of, training_of
+from minitransformer.training.description import checked_as, described, fitting_model, training_of
 from minitransformer.training.optimiser import AdamWState, with_leaves
 from minitransformer.training.state import State
 
@@ -85,22 +85,26 @@ def record(checkpoint: Checkpoint) -> dict[str, Any]:
 def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint in place of the one that may be there.
 
-    raises   CheckpointError if that fails: folder missing, not writable, disk full, or a part that no file can name. The old
-             file is then untouched. TypeError for what is no Checkpoint
+    raises   CheckpointError if that fails: folder missing, not writable, disk full, or anything that `load` would refuse. The
+             old file is then untouched. TypeError for what is no Checkpoint, or holds no State with an AdamWState
     """
-    if not isinstance(checkpoint, Checkpoint):
-        raise TypeError(
-            f"checkpoint: a {type(checkpoint).__name__} should be a Checkpoint(model, training, state, data)"
-        )
-    state = checkpoint.state
+    state: Any = getattr(checkpoint, "state", None)
+    for name, part, kind in (
+        ("checkpoint", checkpoint, Checkpoint),
+        ("state", state, State),
+        ("optimiser", getattr(state, "optimiser", None), AdamWState),
+    ):
+        if not isinstance(part, kind):
+            raise TypeError(f"{name}: {type(part).__name__} should be {kind.__name__}({', '.join(kind._fields)})")
     about = {"version": VERSION, "digest": BLANK, "updates": state.optimiser.step, **record(checkpoint)}
     trees = {"params": state.params, "m": state.optimiser.m, "v": state.optimiser.v, "carried": state.carried}
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in tree_items(trees)}
     to_bytes = lazy_import("safetensors.numpy", "a checkpoint").save
+    from_bytes = lazy_import("safetensors", "a checkpoint").deserialize
     try:
-        content = to_bytes(arrays, {KEY: json.dumps(about, allow_nan=False)})
-        model_of(about["model"], len(content))  # what can't be read is not written
-        training_of(about["training"])
+        text = json.dumps(about, allow_nan=False)
+        content = to_bytes(arrays, {KEY: text})
+        _restored(from_bytes(content), json.loads(text), len(content))  # what can't be read is not written
         files.write(path, content.replace(BLANK.encode(), _digest(content).encode(), 1))
     except (TypeError, ValueError) as error:  # a choice that a file has no word for
         raise CheckpointError(f"{path}: the checkpoint can't be written: {error}") from error
@@ -214,7 +218,12 @@ def _tuples(value: Any) -> Any:
 
 def _fitting(trees: Tree, arrays: dict[str, Any]) -> Iterator[Any]:
     """The arrays in the order of the trees, whose shapes they have; all of one dtype, and no array more."""
-    dtype = "F64" if all(entry["dtype"] == "F64" for entry in arrays.values()) else "F32"
+    dtypes = {entry["dtype"] for entry in arrays.values()}
+    if dtypes == set(DTYPES):
+        raise ValueError(
+            "arrays of F32 and of F64; all should be of one dtype, as start(model, training, dtype=…) makes them"
+        )
+    dtype = "F64" if dtypes == {"F64"} else "F32"
     wanted = dict(tree_items(trees))
     if odd := sorted(wanted.keys() ^ arrays.keys()):
         raise ValueError(f"the array {odd[0]} {'is missing' if odd[0] in wanted else 'belongs to nothing'}")

@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 from minitransformer import cli
+from minitransformer.book import marking
 
 pytest.importorskip("nbclient")
 
@@ -44,6 +45,14 @@ def test_what_is_right_what_is_not_yet_what_waits_and_what_raises(tmp_path, caps
     ]
     assert (tmp_path / "anna.ipynb").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["anna.ipynb", "ben.ipynb", "data.txt"]
+
+
+def test_an_endless_loop_is_stopped_and_called_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(marking, "LONGEST_CELL", 3)
+    hand_in(tmp_path / "loop.ipynb", CHECK.format("2.4", "[x for x in iter(int, 1)]"), RIGHT)
+    assert cli.main(["exercises", str(tmp_path / "loop.ipynb")]) == 0
+    lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
+    assert lines == ["loop.ipynb: 1 too long, 1 right", "  2.4    too long: stopped after 3 seconds", "  2.1    right."]
 
 
 def test_cells_without_an_id_or_a_source_run_like_any_others(tmp_path, capsys, recwarn):

@@ -55,7 +55,13 @@ def test_all_of_one(listed, registry):
     ("listed", "text", "refused", "message"),
     [
         (attentions, "softmax:norm=rms", "softmax:norm=layer", "^norm: no 'layer'; there are rms$"),
-        (encodings, "rope:base=500", "rope:bass=500", "^positions: 'rope' has no option 'bass=500'; it has "),
+        (
+            encodings,
+            "rope:base=500",
+            "rope:bass=5",
+            "^positions: 'rope' has no option 'bass=5'; near it: base; it has ",
+        ),
+        (encodings, "rope:base=500", "rope:base", "^positions: base of 'rope' needs a value, as rope:base=…$"),
         (
             stacks,
             "transformer-xl:memory=128",

@@ -35,6 +35,19 @@ def test_a_wrong_call_ends_with_2_and_the_usage(args, capsys):
     assert "usage: minitransformer" in capsys.readouterr().err
 
 
+def test_an_option_too_many_is_told_with_the_usage_of_its_command(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", "mine.txt", "--foo"])
+    assert end.value.code == 2
+    assert re.search(
+        r"^usage: minitransformer train .*train: error: unrecognized arguments: --foo$", _err(capsys), re.S
+    )
+
+
+def _err(capsys):
+    return capsys.readouterr().err.strip()
+
+
 def test_who_asks_for_nothing_gets_the_help(capsys):
     helps = []
     for args in ((), ("--help",)):

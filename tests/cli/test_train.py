@@ -1,3 +1,4 @@
+import os
 import re
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minitransformer import tree_bytes, tree_size
+from minitransformer import backend, tree_bytes, tree_size
 from minitransformer.cli import main, train
 from minitransformer.cli.command import parser
 from minitransformer.cli.train import CHOICES
@@ -87,6 +88,9 @@ def test_dates_are_learned_judged_and_translated(folder, capsys):
     assert out.count("wrong: ") > 0
     said = run(capsys, "generate", "run.safetensors", "3 March 2021")
     assert len(said.strip()) <= 11
+    said = refused(capsys, "generate", "run.safetensors", "3 March 2021", "--top-k", 3)
+    assert "--top-k: this model translates a date" in said
+    assert "prompt: there should be a date" in refused(capsys, "generate", "run.safetensors", "")
 
 
 def test_the_share_of_dates_that_match(capsys):
@@ -335,7 +339,7 @@ def test_dates_come_from_no_file(folder, capsys):
     assert "takes no file" in refused(capsys, "train", "mine.txt", "--task", "dates")
 
 
-def test_what_generate_refuses(folder, capsys):
+def test_what_generate_refuses(folder, capsys, monkeypatch):
     assert "nothing: there is no such file" in refused(capsys, "generate", "nothing", "the")
     assert "mine.txt: not a checkpoint" in refused(capsys, "generate", "mine.txt", "the")
     run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
@@ -349,6 +353,15 @@ def test_what_generate_refuses(folder, capsys):
         (("a", "--length", 10**9), "length: 1000000000 should be within 0 … 1000000"),
     ):
         assert message in refused(capsys, "generate", "run.safetensors", *options)
+    monkeypatch.setattr(backend, "_current", None)
+    monkeypatch.setenv("MINITRANSFORMER_BACKEND", "foo")
+    said = refused(capsys, "generate", "run.safetensors", "a")
+    assert said.startswith("minitransformer: MINITRANSFORMER_BACKEND: no tier 'foo'; there are ")
+
+
+def test_a_prompt_of_any_bytes_is_continued(folder, capsys):
+    run(capsys, "train", "mine.txt", *SMALL, "--context", 8, "--steps", 1)
+    assert run(capsys, "generate", "run.safetensors", os.fsdecode(b"\xff\xfe"), "--length", 3)
 
 
 def test_ctrl_c_says_where_the_run_is(folder):

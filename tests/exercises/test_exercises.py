@@ -161,11 +161,12 @@ def test_what_a_reader_sees(capsys):
     for unknown, there in (
         ("99.1", "0.1, 0.2"),
         ("2.10", "there are 2.1, "),
-        (2.3, "there are 2.1, "),
         ("two", "0.1, 0.2"),
     ):
         with pytest.raises(ValueError, match=f"no exercise {unknown!r} with a checker.* {there}"):
             mt.check_exercise(unknown, 1)
+    with pytest.raises(TypeError, match=r'^number: 2\.1 should be text, as "2\.1"$'):
+        mt.check_exercise(2.1, 3)  # 2.10 is the same number
 
 
 def test_a_checker_is_imported_with_its_chapter_alone():

@@ -496,4 +496,6 @@ class Doubled(FeedForward):
 def test_what_a_subclass_makes_anew_is_what_a_step_runs(core, rotate, ffn, tier):
     block = Block(MultiHeadAttention(24, 4, core=core, rotate=rotate), ffn(24, 10))
     params, X = some(block, np.float64), np.random.default_rng(0).standard_normal((40, 24))
-    np.testing.assert_allclose(in_pieces(block, params, X, range(41))[0], block(params, X, causal=True)[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        in_pieces(block, params, X, range(41))[0], block(params, X, causal=True)[0], rtol=0, atol=1e-12
+    )

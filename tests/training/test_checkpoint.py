@@ -134,10 +134,31 @@ def assert_the_old_one_survives(path, error):
 
 def test_what_is_no_checkpoint_is_not_written(path):
     model, _, state, _ = made(seed=0)
-    with pytest.raises(
-        TypeError, match=r"^checkpoint: a tuple should be a Checkpoint\(model, training, state, data\)$"
+    whole = made(seed=0)
+    for wrong, said in (
+        ((model, state.params), r"checkpoint: tuple should be Checkpoint\(model, training, state, data\)"),
+        (whole._replace(state=state.params), r"state: \w+ should be State\(step, params, "),
+        (
+            whole._replace(state=state._replace(optimiser=None)),
+            r"optimiser: NoneType should be AdamWState\(step, m, v\)",
+        ),
     ):
-        save(path, (model, state.params))
+        with pytest.raises(TypeError, match=said):
+            save(path, wrong)
+    other = mt.tree_map(lambda a: a.astype(np.float64), state.params)
+    for changes, said in (
+        ({"params": other}, r"arrays of F32 and of F64; all should be of one dtype"),
+        (
+            {"params": mt.tree_map(lambda a: a.astype(np.int64), state.params)},
+            r"params\.\S+ is I64 .*, the model needs F32",
+        ),
+        ({"params": mt.tree_map(lambda a: a[:1].copy(), state.params)}, r"params\.\S+ is F32 \(1"),
+        ({"params": None}, "the array params.* is missing"),
+        ({"step": -1}, "step: -1"),
+        ({"step": "a"}, "step: 'a' should be int"),
+    ):
+        with pytest.raises(CheckpointError, match=f"can't be written: {said}"):
+            save(path, whole._replace(state=state._replace(**changes)))
     assert not path.exists()
 
 

@@ -171,6 +171,8 @@ class Indexer(Core):
     encoding   of positions in the scores of the chosen pairs, not in those of the indexer; a model puts its own there
 
     It reads the queries and keys of all heads, as constants; DeepSeek's reads the tokens, and their latents.
+    Equal tokens have equal scores where no position is added to them, but for rounding: which of them is chosen may then differ
+    between a text and its steps, and with an encoding so may Y.
 
     source   DeepSeek-V3.2-Exp report, sparse attention. Its loss is that of their second stage, over the chosen keys
     cost     O(n² H_I d_I) time to score, O(n chosen d) for each head to attend; O(n chosen d_I) memory. Can be causal, and so

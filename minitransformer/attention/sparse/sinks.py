@@ -84,11 +84,12 @@ def in_caches(
     encoding: Any, params: Any, Q: Array, K: Array, V: Array, mask: Array | None, first: int, last: int
 ) -> tuple[Array, CachesPullback]:
     """Attention with an encoding of positions in the scores: the cache of each query is a text of its own, which it ends."""
-    n, m, size = Q.shape[-2], K.shape[-2], first + last
+    n, m = Q.shape[-2], K.shape[-2]
+    size = min(first + last, m)  # in a shorter text no cache is full, and an encoding may know no place behind it
     early = min(max(size - (m - n), 0), n)
     known, late = m - n + early, n - early
     places = np.arange(m - late, m)[:, None] + np.arange(1 - size, 1)
-    places[:, :first] = np.arange(first)
+    places[:, :first] = np.arange(first)[:size]
     seen = seen_late = None
     if mask is not None:
         whole = np.broadcast_to(must_broadcast(mask, (*Q.shape[:-1], m)), (*Q.shape[:-1], m))

@@ -131,6 +131,16 @@ def test_memory_is_constant_in_a_model(tier):
     assert len(set(sizes[100:])) == 1
 
 
+@pytest.mark.parametrize("positions", ["tupe", "grid:columns=4", "learned"])
+def test_a_text_shorter_than_its_cache_asks_for_no_position_behind_it(positions, tier):
+    model = LanguageModel(40, 16, 16, 1, 2, 10, attention="sinks:first=4,last=64", positions=positions)
+    dense = LanguageModel(40, 16, 16, 1, 2, 10, positions=positions)
+    params, tokens = dense.init(np.random.default_rng(0), np.float64), np.arange(12)
+    expected = dense(params, tokens)[0]
+    np.testing.assert_allclose(model(params, tokens)[0], expected, atol=1e-12)
+    np.testing.assert_allclose(in_pieces(model, params, tokens, range(13))[0], expected, atol=1e-12)
+
+
 def test_what_can_not_be():
     with pytest.raises(ValueError, match="first: -1 should be at least 0"):
         sink_attention(*arrays(4), first=-1, last=3)
