@@ -191,7 +191,7 @@ def test_a_name_with_options():
     for wrong, message in {
         "rope:d=6": "positions: 'rope' has no option 'd=6'; d is filled in by the model; it has base, ",
         "rope:bse=5": "positions: 'rope' has no option 'bse=5'",
-        "rope:base": "positions: 'rope' has no option 'base'",
+        "rope:base": "positions: base of 'rope' needs a value, as rope:base=…",
         "alibi:slope=3": "positions: 'alibi' has no option 'slope=3'; it has none",
         "rope:base=0.5": "base: 0.5 should be more than 1",
         "rope:base=ten": "positions: base of 'rope' should be float or int, got 'ten'",
