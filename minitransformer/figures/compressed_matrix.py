@@ -53,7 +53,7 @@ def draw(data: CompressedMatrix) -> Figure:
         ax.set(title=title, xticks=(0, A.shape[1] - 1), xticklabels=("1", f"{A.shape[1]}"))
         ax.set(yticks=(0, n - 1), yticklabels=("1", f"{n}") if ax in axes[:, 0] else ("", ""))
         ax.spines[["top", "right"]].set_visible(True)
-    axes[1, 1].set_xticks([0, blocks])
+    axes[1, 1].set_xticks([0, blocks], ["0", f"{blocks}"])
     for row, label in zip(axes, ("block $b$", "null, $b$"), strict=True):
         row[0].set(xlabel="key $j$", ylabel="query $i$")
         row[1].set_xlabel(label)

@@ -352,7 +352,7 @@ def test_names_and_options():
         "windw": "no 'windw'; near it: window; there are softmax, differential, latent, compressed, linformer",
         "window:step=5": "'window' has no option 'step=5'; write dilation instead",
         "longformer:globals_=5": "'longformer' has no option 'globals_=5'; write global_tokens instead",
-        "window:radio=5": "'window' has no option 'radio=5'; near it: radius; it has radius, dilation, global_tokens, as window:radius=…",
+        "window:radio=5": "'radio=5'; near it: radius; it has radius, dilation, global_tokens, as window:radius=…",
         "window:5": "no option '5'",
         "linear:d=5": "no option 'd=5'",
         "window:radius=-1": "radius: -1 should be at least 0",

@@ -39,3 +39,4 @@ def test_it_draws_every_weight(matrices):
     assert not drawn[1].mask.any()
     assert np.array_equal(drawn[2].mask, np.triu(np.ones((24, 24)), 1) == 1)
     assert np.array_equal(drawn[3].mask, matrices.causal == 0)
+    assert [label.get_text() for label in panels[3].get_xticklabels()] == ["0", "6"]  # the null, and six blocks
