@@ -39,13 +39,9 @@ def test_an_option_too_many_is_told_with_the_usage_of_its_command(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["train", "mine.txt", "--foo"])
     assert end.value.code == 2
-    assert re.search(
-        r"^usage: minitransformer train .*train: error: unrecognized arguments: --foo$", _err(capsys), re.S
-    )
-
-
-def _err(capsys):
-    return capsys.readouterr().err.strip()
+    said = capsys.readouterr().err
+    assert said.startswith("usage: minitransformer train ")
+    assert said.endswith("minitransformer train: error: unrecognized arguments: --foo\n")
 
 
 def test_who_asks_for_nothing_gets_the_help(capsys):

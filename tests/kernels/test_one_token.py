@@ -463,7 +463,7 @@ class Loud(Sinks):
 
 
 @frozen
-class Backwards(RoPE):
+class TurnedTwice(RoPE):
     """Rows turned twice."""
 
     def turn(self, X, *, first=0, length):
@@ -489,7 +489,7 @@ class Doubled(FeedForward):
         (SoftmaxAttention(EverySecond(8)), None, FeedForward),
         (SoftmaxAttention(LessKept(8)), None, FeedForward),
         (Loud(first=2, last=8), None, FeedForward),
-        (SoftmaxAttention(), Backwards(6), FeedForward),
+        (SoftmaxAttention(), TurnedTwice(6), FeedForward),
         (SoftmaxAttention(), None, Doubled),
     ],
 )
