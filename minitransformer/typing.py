@@ -10,12 +10,13 @@ What a reader's own layer or pullback calls is checked, wherever it stands.
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
-from jaxtyping import Bool, Int, jaxtyped
+from jaxtyping import Bool, Int, TypeCheckError, jaxtyped
 
 from minitransformer import checks
 from minitransformer.backend import current
@@ -36,6 +37,12 @@ else:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MANY = 4096  # kinds of calls that a function remembers to have passed
+TOLD = re.compile(  # by jaxtyping, of a wrong type
+    r"whilst checking the (?:parameters|return value) of (\S+)\.\n"
+    r"(?:The problem arose whilst typechecking (parameter '\w+')\.\n)?Actual value: (.*?)\nExpected type: (.*?)\.\n-----",
+    re.S,
+)
+LONGEST = 100  # letters of a wrong value that its error shows
 PLAIN = {bool, int, float, str, type}  # types of options, which a check looks at by value
 
 
@@ -82,7 +89,38 @@ def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
     from beartype import BeartypeConf, beartype
 
     accepts_ints = beartype(conf=BeartypeConf(is_pep484_tower=True))  # scale=1 is a fine float
-    return jaxtyped(function, typechecker=accepts_ints)
+    check = jaxtyped(function, typechecker=accepts_ints)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return check(*args, **kwargs)
+        except TypeCheckError as error:
+            raise TypeError(_in_a_sentence(str(error), args[:1])) from None
+
+    return call
+
+
+def _in_a_sentence(told: str, layer: tuple[Any, ...]) -> str:
+    """What the check has told in two dozen lines: the argument, what it is, what it should be, and how long its axes have to be.
+
+        linear: parameter 'W': f64[3,4] should be Float[Array, 'D E'], where D=2
+
+    layer   the first argument, for axes such as {self.width}
+    """
+    if not (found := TOLD.search(told)):
+        return told
+    place, which, given, wanted = found.groups()
+    path, wanted = place.split("."), wanted.removeprefix("<class '").removesuffix("'>")
+    wanted = re.sub(r"\b(jaxtyping|typing|numpy)\.", "", wanted).replace("ndarray", "Array")
+    wanted = re.sub(r"Annotated\[(.+?), (.+?)\]", r"\1, \2", wanted)
+    axes = dict(re.findall(r"^(\w+)=(.+)$", told.partition("each jaxtyping axis")[2], re.M))
+    for own in re.findall(r"\{self\.([\w.]+)\}", wanted):
+        axes[f"self.{own}"] = str(functools.reduce(getattr, own.split("."), *layer))
+    sizes = ", ".join(f"{axis}={axes[axis]}" for axis in dict.fromkeys(re.findall(r"[\w.]+", wanted)) if axis in axes)
+    name = ".".join(path[-2:] if path[-2:-1] and path[-2][:1].isupper() else path[-1:])
+    given = " ".join(given.replace("(numpy)", "").split())
+    given = given if len(given) <= LONGEST else given[:LONGEST] + "…"
+    return f"{name}: {which or 'the return value'}: {given} should be {wanted}" + (f", where {sizes}" if sizes else "")
 
 
 def checked(function: Function) -> Function:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minitransformer.attention import MultiHeadAttention
 from minitransformer.backend import available, backend, current
 from minitransformer.typing import Array, Bool, Float, Int, checked
 
@@ -183,3 +184,25 @@ def test_a_state_that_grows_is_no_other_call(rng):
     flat.clear()
     with pytest.raises(TypeError, match="state: int should be a state that a step has returned"):
         layer.step(A, 3)
+
+
+def test_an_error_is_a_sentence(rng):
+    layer = MultiHeadAttention(8, 2)
+    params, A = layer.init(rng, np.float64), rng.standard_normal((2, 3, 4))
+    for call, said in (
+        (
+            lambda: product(A, A),
+            "product: parameter 'B': f64[2,3,4] should be Float[Array, '*batch d m'], where batch=(2,), d=4",
+        ),
+        (lambda: product(A.astype(int), A), "product: parameter 'A': i64[2,3,4] should be Float[Array, '*batch n d']"),
+        (
+            lambda: layer(params, A),
+            "MultiHeadAttention.__call__: parameter 'X': f64[2,3,4] should be Float[Array, '*batch n {self.width}'], "
+            "where n=3, self.width=8",
+        ),
+        (lambda: product(A, A.mT, scale="x" * 200), f"product: parameter 'scale': '{'x' * 99}… should be float"),
+    ):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value) == said
+        assert caught.value.__cause__ is None

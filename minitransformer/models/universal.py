@@ -232,8 +232,8 @@ class UniversalStack(Stack):
     source   Aalto (18), (19) and figure 11; Dehghani et al. 2018; halting is mentioned there, without an equation (E58).
              (18) and (19) are post-norm blocks; a pre-norm one gets the same P^t
     cost     T times that of a block; parameters of one block and D + 1
-    raises   ValueError for blocks that differ, have cross-attention, or attention that wants rows in front, or that is moved
-             after a step
+    raises   ValueError for an odd width; for blocks that differ, have cross-attention, or attention that wants rows in front,
+             or that is moved after a step
     """
 
     halting: Halting = "basic"
@@ -245,6 +245,7 @@ class UniversalStack(Stack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        sinusoids(1, self.width)  # refuses what has no P^t
         cross, moves = self.blocks[0].cross is not None, self.blocks[0].attention.moves
         if len(set(self.blocks)) > 1:
             raise ValueError("blocks: a Universal Transformer has one block, and these differ")

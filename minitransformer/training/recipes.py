@@ -51,7 +51,8 @@ def _hidden(c: dict[str, Any]) -> int | None:
 def _with(defaults: dict[str, Any], choices: dict[str, Any]) -> dict[str, Any]:
     for name in choices:
         if name not in defaults:
-            raise ValueError(f"no choice {name!r}; there are {', '.join(defaults)}")
+            task = "dates" if defaults is DATES else "a text"
+            raise ValueError(f"no choice {name!r} for {task}; there are {', '.join(defaults)}")
     return {**defaults, **choices}
 
 

@@ -270,7 +270,7 @@ def test_a_text_that_can_not_be_learned_from(folder, capsys, content, message):
         (("--steps", 0), "steps: 0 should be at least 1"),
         (("--batch", 0), "batch: 0"),
         (("--context", 0), "context"),
-        (("--task", "dates", "--context", 8), "no choice 'context'"),
+        (("--task", "dates", "--context", 8), "no choice 'context' for dates; there are width"),
         (("--seed", -1), "seed: -1 should be at least 0"),
         (("--lr", "nan"), "lr: nan should be a number"),
         (("--lr", -1), "lr: -1.0 should be above 0"),

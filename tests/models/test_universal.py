@@ -500,6 +500,8 @@ def test_what_can_not_be():
         model_of(attention="span")
     with pytest.raises(ValueError, match="can't have cross-attention"):
         UniversalStack((Block.of(D, H, 10, cross=True),) * 2)
+    with pytest.raises(ValueError, match="width: sines and cosines come in pairs, and 13 is not an even number"):
+        LanguageModel(40, 24, 13, 1, 1, 10, stack="universal", positions="none")
     with pytest.raises(ValueError, match="halting: no 'sometimes'; there are fixed, basic, accumulated"):
         model_of("sometimes")
     with pytest.raises(ValueError, match=r"ponder: -1.0 should be at least 0"):
