@@ -29,6 +29,7 @@ from minitransformer.models.block import BlockParams, BlockPullback
 from minitransformer.models.norms import NormParams
 from minitransformer.models.stack import Stack
 from minitransformer.positions import sinusoids
+from minitransformer.positions.absolute import must_be_even
 from minitransformer.pullback import Pullback, tree_add
 from minitransformer.ranges import NonNegativeNumber
 from minitransformer.typing import Array, Bool, Float, checked
@@ -245,7 +246,7 @@ class UniversalStack(Stack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sinusoids(1, self.width)  # refuses what has no P^t
+        must_be_even(self.width)
         cross, moves = self.blocks[0].cross is not None, self.blocks[0].attention.moves
         if len(set(self.blocks)) > 1:
             raise ValueError("blocks: a Universal Transformer has one block, and these differ")

@@ -21,6 +21,12 @@ from minitransformer.typing import Array, Float, checked
 Layout = Literal["interleaved", "halves"]
 
 
+def must_be_even(width: int) -> None:
+    """Raise ValueError for a width that leaves a sine without its cosine."""
+    if width % 2:
+        raise ValueError(f"width: sines and cosines come in pairs, and {width} is not an even number of columns")
+
+
 @checked
 def angular_frequencies(width: int, *, layout: Layout = "interleaved", base: PositiveNumber = 10000.0) -> Array:
     """ω_f, (D/2,), from 1 downwards in equal steps of the logarithm.
@@ -30,8 +36,7 @@ def angular_frequencies(width: int, *, layout: Layout = "interleaved", base: Pos
 
     raises   ValueError for an odd width, a base that is not positive, or another layout
     """
-    if width % 2:
-        raise ValueError(f"width: sines and cosines come in pairs, and {width} is not an even number of columns")
+    must_be_even(width)
     pairs = width // 2
     steps = pairs if layout == "interleaved" else max(pairs - 1, 1)
     return base ** (-np.arange(pairs) / steps)
