@@ -131,6 +131,14 @@ class SoftmaxAttention(Core):
             return params.encoding, options | {"sink": params.sink}
         return params, options if self.sink is None else options | {"sink": np.array(self.sink, Q.dtype)}
 
+    def beside_scores(self, params: Tree, n: int, m: int, Q: Array) -> tuple[Array | None, dict[str, Any]]:
+        """The bias of an encoding, for n queries that are the last of m positions, (…, n + m − 1); and sink and cap."""
+        own, options = self._options(params, Q)
+        if self.encoding is None:
+            return None, options
+        bias = self.encoding.bias(own, n, m, causal=True)[0]  # type: ignore[attr-defined]
+        return bias.astype(Q.dtype, copy=False), options
+
     def __call__(
         self, params: Tree, Q: Array, K: Array, V: Array, *streams: Array, causal: bool = False,
         mask: Array | None = None, rng: Any = None,
@@ -164,10 +172,8 @@ class SoftmaxAttention(Core):
             state = KeysValues.of(K, V)
         else:
             state = Recent.of(K[..., :0, :], V[..., :0, :], kept).extended(K, V)
-        m, K, V, bias, mask = state.end, state.K, state.V, None, None
-        own, options = self._options(params, Q)
-        if self.encoding is not None:
-            bias = self.encoding.bias(own, n, m, causal=True)[0].astype(Q.dtype, copy=False)  # type: ignore[attr-defined]
+        m, K, V, mask = state.end, state.K, state.V, None
+        bias, options = self.beside_scores(params, n, m, Q)
         if self.pattern is not None:
             seen = self.pattern.last_rows(n, m, state.length)
             if not isinstance(seen, slice):

@@ -48,7 +48,7 @@ from minitransformer.arrays import (
 from minitransformer.gather_scatter import by_offset, for_each_head, sum_by_offset, sum_over_heads, unbroadcast
 from minitransformer.kernels.compiling import compiled, inlined, inside
 from minitransformer.kernels.exp2 import exp2, tanh
-from minitransformer.kernels.few_queries import attend_biased, attend_plainly, forward_few, merge_parts, retrieve
+from minitransformer.kernels.few_queries import attend_plainly, forward_few, in_base_2, merge_parts, retrieve
 from minitransformer.kernels.threads import ENOUGH, borrowed, claimed, in_parallel
 from minitransformer.kernels.tiles import (
     HALF,
@@ -719,12 +719,11 @@ def attend_to_buffer(
     B, n, dv = math.prod(Q.shape[:-2]), Q.shape[-2], V.shape[-1]
     q, k, v = map(heads, (Q, K, V))
     if mask is None and sink is None and cap is None and B * m * dv <= LONG:
-        if bias is None:
-            return attend_plainly(q, k, v, m, float(scale)).reshape(*Q.shape[:-1], dv)
-        rows = bias.size // max(m, 1)
-        if n == 1 and (rows == 1 or bias.shape[:-1] in (Q.shape[-3:-2], Q.shape[:-2])):
-            each = for_reading(bias.reshape(rows, m))
-            return attend_biased(q, k, v, each, m, float(scale)).reshape(*Q.shape[:-1], dv)
+        added, rows = np.empty((1, 0), Q.dtype), 0 if bias is None else bias.size // max(m, 1)
+        if n == 1 and bias is not None and (rows == 1 or bias.shape[:-1] in (Q.shape[-3:-2], Q.shape[:-2])):
+            added = in_base_2(bias.reshape(rows, m))
+        if bias is None or added.size:
+            return attend_plainly(q, k, v, added, m, float(scale)).reshape(*Q.shape[:-1], dv)
     pairs = _pairs(Q, K, m, bias, mask, True, sink, cap)
     return _few(q, k, v, pairs, m, scale, B * m * dv > LONG)[0].reshape(*Q.shape[:-1], dv)
 

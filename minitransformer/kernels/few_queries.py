@@ -19,6 +19,7 @@ from minitransformer.kernels.exp2 import exp2, tanh
 from minitransformer.kernels.norms_and_loss import total
 from minitransformer.kernels.threads import claimed
 from minitransformer.kernels.tiles import LANES, dot, put, rows_of
+from minitransformer.typing import Array
 
 LOG2E = math.log2(math.e)
 
@@ -76,36 +77,35 @@ def attend_few(Q, K, V, bias, mask, causal, before, m, behind, scale, sink, cap,
 
 
 @inside
-def attend_to_seen(Q, K, V, mask, first, end, scale, start, stop, Y):
-    """Fill Y of the heads start … stop − 1, for the keys first … end − 1: causal, without bias, sink and cap. One call for all.
+def attend_to_seen(Q, K, V, mask, bias, sink, cap, first, end, scale, start, stop, Y):
+    """Fill Y of the heads start … stop − 1, for the keys first … end − 1, causally. One call for all.
 
-    mask    (1, 0), or for one query which of these keys it sees: (1, end − first), or a row for each head of a sample
+    mask    (1, 0), or for one query which of these keys it sees, (rows, end − first)
+    bias    (1, 0), or for one query what is added to its scores, (rows, LANES + end − first), `in_base_2`
+    sink    (rows,), in base 2 as well, −∞ for none; and so is the cap, 0 for none
+    A row of these is for all heads, or for one of each sample, or for one of one sample.
     """
-    L, no_sink, no_cap = np.empty(Q.shape[1], Q.dtype), Q.dtype.type(-np.inf), Q.dtype.type(0)
-    bias, sharing, m = np.empty(0, Q.dtype), len(Q) // len(K), end - first
+    L, sharing, m = np.empty(Q.shape[1], Q.dtype), len(Q) // len(K), end - first
     for b in range(start, stop):
         k, v, row = K[b // sharing, first:], V[b // sharing, first:], b % len(mask)
-        attend_few(Q[b], k, v, bias, mask[row : row + 1], True, 0, m, 0, scale, no_sink, no_cap, Y[b], L)
+        added, own_sink = bias[b % len(bias)], sink[b % len(sink)]
+        attend_few(Q[b], k, v, added, mask[row : row + 1], True, 0, m, 0, scale, own_sink, cap, Y[b], L)
+
+
+def in_base_2(bias: Array) -> Array:
+    """What is added to scores, (rows, keys), as the loops for one query take it: in the units of powers of two, from LANES on."""
+    added = np.empty((len(bias), LANES + bias.shape[1]), bias.dtype)
+    np.multiply(bias, bias.dtype.type(LOG2E), out=added[:, LANES:])
+    return added
 
 
 @compiled
-def attend_biased(Q, K, V, bias, m, scale):
-    """`attend_to_seen` for one query in each head and all of the first m keys, whose scores get a bias, (1, H or B; m)."""
-    Y, L, mask = np.empty((len(Q), 1, V.shape[2]), Q.dtype), np.empty(1, Q.dtype), np.empty((1, 0), np.bool_)
-    no_sink, no_cap, in_base_2 = Q.dtype.type(-np.inf), Q.dtype.type(0), Q.dtype.type(LOG2E)
-    sharing, row = len(Q) // len(K), np.empty(LANES + m, Q.dtype)
-    for b in range(len(Q)):
-        for j in range(m):
-            row[LANES + j] = in_base_2 * bias[b % len(bias), j]
-        attend_few(Q[b], K[b // sharing], V[b // sharing], row, mask, True, 0, m, 0, scale, no_sink, no_cap, Y[b], L)
-    return Y
-
-
-@compiled
-def attend_plainly(Q, K, V, m, scale):
-    """`attend_to_seen` for all heads, and all of the first m keys."""
-    Y = np.empty((len(Q), Q.shape[1], V.shape[2]), Q.dtype)
-    attend_to_seen(Q, K, V, np.empty((1, 0), np.bool_), 0, m, scale, 0, len(Q), Y)
+def attend_plainly(Q, K, V, bias, m, scale):
+    """`attend_to_seen` for all heads and all of the first m keys, with a bias, or (1, 0)."""
+    Y, no_sink = np.empty((len(Q), Q.shape[1], V.shape[2]), Q.dtype), np.empty(1, Q.dtype)
+    no_sink[0] = -np.inf
+    mask, no_cap = np.empty((1, 0), np.bool_), Q.dtype.type(0)
+    attend_to_seen(Q, K, V, mask, bias, no_sink, no_cap, 0, m, scale, 0, len(Q), Y)
     return Y
 
 
@@ -149,17 +149,17 @@ def retrieve(Q, K, V, m, scale, steps, tolerance, Y, queue):
     Q (B, n, d) are the last n of m positions; it is `hopfield_attention` without a way back, with the square of its `tolerance`.
     A task for each head.
     """
-    n, sharing = Q.shape[1], len(Q) // len(K)
+    n, sharing, no_bias = Q.shape[1], len(Q) // len(K), np.empty((1, 0), Q.dtype)
     for b in claimed(queue, len(Y)):
         k, v = K[b // sharing : b // sharing + 1], V[b // sharing : b // sharing + 1]
         for i in range(n):
             xi, seen = Q[b : b + 1, i : i + 1].copy(), m - n + i + 1
             before = np.full_like(xi, np.nan)
             for _ in range(1, steps):
-                now = attend_plainly(xi, k, k, seen, scale)
+                now = attend_plainly(xi, k, k, no_bias, seen, scale)
                 change = now - xi
                 stands = scale * dot(before.reshape(-1), change.reshape(-1)) <= tolerance
                 xi, before = now, change
                 if stands:
                     break
-            put(attend_plainly(xi, k, v, seen, scale)[0], Y[b, i : i + 1])
+            put(attend_plainly(xi, k, v, no_bias, seen, scale)[0], Y[b, i : i + 1])

@@ -56,7 +56,7 @@ def differ_one(Q, K, V, keys, values, m, lambda_, left, gain, eps, scale):
         for i in range(d):
             at = h % 2 * d + i
             queries[h, 0, at], keys[h // 2, m - 1, at], values[h // 2, m - 1, at] = Q[h, 0, i], K[h, 0, i], V[h, 0, i]
-    Y = attend_plainly(queries, keys, values, m, scale)
+    Y = attend_plainly(queries, keys, values, np.empty((1, 0), V.dtype), m, scale)
     for p in range(len(both)):
         for i in range(2 * d):
             both[p, i] = Y[2 * p, 0, i] - lambda_ * Y[2 * p + 1, 0, i]

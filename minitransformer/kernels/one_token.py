@@ -33,9 +33,9 @@ import numpy as np
 from numba import carray, types
 from numba.extending import intrinsic
 
-from minitransformer.arrays import FEW, for_reading
+from minitransformer.arrays import FEW, for_reading, scale_for
 from minitransformer.kernels.compiling import compiled, inlined, inside
-from minitransformer.kernels.few_queries import attend_to_seen
+from minitransformer.kernels.few_queries import attend_to_seen, in_base_2
 from minitransformer.kernels.few_rows import KINDS, add_rows, norm_rows
 from minitransformer.kernels.pointwise import GATES, LOG2E, activate_some, open_gate, sigma
 from minitransformer.kernels.step import FEATURES, LEAST, SMALL, finish_one, number_of, sum_one, write_one
@@ -245,12 +245,13 @@ def behind(X, Y, row, hidden, eps, centre, kind, gate, flags, room, out, queue):
 
 @compiled
 def through_blocks(
-    X, rows, rooms, mask, first, end, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale, kind, gate,
-    flags, room, out, queue,
+    X, rows, rooms, mask, bias, sinks, cap, first, end, G, d, cos, sin, position, interleaved, hidden, eps, centre, scale,
+    kind, gate, flags, room, out, queue,
 ):  # fmt: skip
     """Fill `out` with X (B, D) after all blocks; `rooms` has for each the addresses of K and V, and how many rows fit there.
 
-    Row end − 1 of K and V is filled; the keys first … end − 1 are those that the mask of `attend_to_seen` is for.
+    Row end − 1 of K and V is filled; the keys first … end − 1 are those that mask, bias and sink of `attend_to_seen` are for.
+    Of bias and sinks there is one for each block, or one for all.
     """
     shared = one_of_two(flags, room, queue)
     if shared[2][ME] > 1:
@@ -266,7 +267,8 @@ def through_blocks(
         k, v, Y = K.reshape(B * G, fit, d), V.reshape(B * G, fit, d), room_for(shared, Q.size)
         for half in halves_of_next(shared):
             start, stop = half * len(Q) // 2, (half + 1) * len(Q) // 2
-            attend_to_seen(Q, k, v, mask, first, end, scale, start, stop, Y.reshape(Q.shape))
+            beside = bias[b % len(bias)], sinks[b % len(sinks)], cap
+            attend_to_seen(Q, k, v, mask, *beside, first, end, scale, start, stop, Y.reshape(Q.shape))
         Y = Y.copy().reshape(B, Q.size // B)
         X = after_mixing(X, Y, rows[b], hidden, eps, centre, kind, gate, shared)
     give(X, shared, queue, out)
@@ -568,10 +570,36 @@ def _network(block: Any) -> tuple[Any, ...]:
     return norm.eps, norm.kind == "layer", *((KINDS[block.ffn.activation], -1) if gate is None else (-1, GATES[gate]))
 
 
-def _seen(core: Any, end: int, m: int) -> tuple[Array, int]:
+def _seen(core: Any, own: list[Any], end: int, m: int) -> tuple[Array, int]:
     """The mask of `attend_to_seen` for the last of m positions, and its first key, among the `end` rows of a state."""
+    if hasattr(core, "furthest"):
+        return EVERY_KEY, max(0, end - 1 - max(map(core.furthest, own)))
     seen = slice(0, end) if core.pattern is None else core.pattern.last_rows(1, end, m)
     return (EVERY_KEY, seen.start) if isinstance(seen, slice) else (for_reading(seen.reshape(-1, end)), 0)
+
+
+def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -> Any:
+    """Bias, sinks and cap of `through_blocks` for so many keys; None if an array has another shape or dtype than it should.
+
+    They are looked at anew for each token, since a reader may have changed the parameters where they stand.
+    """
+    bias, sinks, cap = np.empty((1, 1, 0), X.dtype), np.full((1, 1), -np.inf, X.dtype), X.dtype.type(0)
+    if not hasattr(core, "beside_scores"):
+        return bias, sinks, cap
+    found = [
+        core.beside_scores(params, 1, keys, X) for params in (own if own[0] else own[:1])
+    ]  # without any it is one for all
+    biases, options = [np.atleast_2d(b) for b, _ in found if b is not None], [options for _, options in found]
+    each = [np.atleast_1d(one["sink"]) for one in options if "sink" in one]
+    if any(b.shape not in ((1, keys), (heads, keys)) for b in biases):
+        return None
+    if any(b.shape not in ((1,), (heads,)) or b.dtype != X.dtype for b in each):
+        return None
+    if biases:
+        bias = np.stack([in_base_2(b) for b in biases])
+    if each:
+        sinks = np.stack(each) * X.dtype.type(LOG2E)
+    return bias, sinks, X.dtype.type(options[0].get("cap", 0) * LOG2E)
 
 
 def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, ...]) -> tuple[Array, Any] | None:
@@ -587,10 +615,17 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
     rooms = found.rooms(states, (*X.shape[:-2], G, d))
     if rooms is None:
         return None
-    (m, end), (eps, centre, kind, gate) = (states[0].length, states[0].end), _network(block)
-    Y, rows = np.empty(X.shape, X.dtype), for_reading(X.reshape(-1, block.width))
-    seen = *_seen(attention.core, end, m), end, G, d, *found.angles(m - 1), block.ffn.hidden
-    rest = eps, centre, 1 / math.sqrt(d), kind, gate, Y.reshape(rows.shape)
+    (m, end), (eps, centre, kind, gate), core = (states[0].length, states[0].end), _network(block), attention.core
+    Y, rows, own = (
+        np.empty(X.shape, X.dtype),
+        for_reading(X.reshape(-1, block.width)),
+        [p.attention.core for p in params],
+    )
+    mask, first = _seen(core, own, end, m)
+    if (beside := _beside_scores(core, own, end - first, attention.heads, X)) is None:
+        return None
+    seen = mask, *beside, first, end, G, d, *found.angles(m - 1), block.ffn.hidden
+    rest = eps, centre, scale_for(d, core.scale), kind, gate, Y.reshape(rows.shape)
     _by_two(found, len(params), sum(found.weights), through_blocks, rows, found.rows, rooms, *seen, *rest)
     return Y, states
 

@@ -20,7 +20,7 @@ def position_error(table: Float[Array, "n width"], rng: np.random.Generator) -> 
 
     The rows are shuffled first, so the five parts are random. Where a fold has fewer rows than a row has channels, many
     (w, b) fit without an error, and w is the shortest of them.
-    source   Wang and Chen 2020, absolute positions (its "mse" is this mean of |i − î|)
+    source   Wang and Chen 2020, absolute positions (what its code calls mse is this mean of |i − î|)
     cost     O(n² D) for D ≥ n
     raises   ValueError for fewer rows than folds
     """

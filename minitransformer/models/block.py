@@ -6,7 +6,6 @@
 F is attention first (or another mixer), then the feed-forward network. A decoder block has cross-attention between the two.
 """
 
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +17,7 @@ from minitransformer.attention.kernel_attention import FeatureAttention
 from minitransformer.attention.linear import DeltaRule
 from minitransformer.attention.linear.memory import Memory
 from minitransformer.attention.projected import Projected
+from minitransformer.attention.selected import AdaptiveSpan
 from minitransformer.checks import choose, frozen
 from minitransformer.functional import dropout, loops_in
 from minitransformer.models.feed_forward import Activation, FeedForward
@@ -265,11 +265,16 @@ class Block(OldFieldsRefused):
 
     @cached_property
     def usual(self) -> bool:
-        """Whether one loop can do the whole block: as `of_heads`, and its core is softmax attention, dense or with a pattern."""
+        """Whether one loop can do the whole block: as `of_heads`, and its core is softmax attention, all but pages and gates.
+
+        Its encoding, if it has one, is a bias; and so is what a head learns about how far back it looks.
+        """
         core = self.attention.core if self.of_heads and isinstance(self.attention, MultiHeadAttention) else None
         if type(core) is Sinks:
             return core.rotate is None and core.encoding is None
-        return isinstance(core, SoftmaxAttention) and replace(core, pattern=None, norm=None) == SoftmaxAttention()
+        if type(core) is AdaptiveSpan or (type(core) is SoftmaxAttention and core.page is None and core.gate is None):
+            return core.encoding is None or hasattr(core.encoding, "bias")
+        return False
 
     @cached_property
     def of_memories(self) -> bool:

@@ -101,7 +101,7 @@ class Llama3:
 
     factor    s
     trained   L₀, the length in training; pair f turns L₀ θ_f / 2π times in it
-    source    Grattafiori et al. 2024 (Llama 3.1)
+    source    the published code of Llama 3.1; Grattafiori et al. 2024 give the base alone
     """
 
     factor: Factor

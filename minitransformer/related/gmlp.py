@@ -149,9 +149,9 @@ class GMLP(Projected):
         return 2 * self.width if self.hidden is None else self.hidden
 
     def init(self, rng: np.random.Generator, dtype: type = np.float32) -> GMLPParams:
-        """Both forms start with nothing mixed. Paper's: M uniform on ±10⁻³/longest, b = 1. Source's: M = 1, the identity.
+        """Both forms start with nothing mixed. Paper's: b = 1, and M near zero. Source's: M = 1, the identity.
 
-        Other weights are uniform with variance 1/D and 1/E; gains are one, biases zero.
+        M near zero is uniform on ±10⁻³/longest. Other weights are uniform with variance 1/D and 1/E; gains are one, biases zero.
         """
         D, E, n = self.width, self._hidden, self.longest
 

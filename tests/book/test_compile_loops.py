@@ -16,7 +16,7 @@ from tests.fresh_python import fresh_python
 
 OF_ONE_TOKEN = (
     *("norm_rows", "two_layers", "attend_plainly", "through_blocks", "through_memories", "three_views"),
-    *("read_best", "attend_biased", "convolve_last"),
+    *("read_best", "convolve_last"),
 )
 
 

@@ -26,6 +26,13 @@ CASES = [
     {"attention": "softmax:norm=rms", "ffn": "swiglu"},
     {"positions": "rope", "groups": 2, "head_width": 10, "attention": "softmax:norm=rms"},
     *({"positions": "rope", "ffn": gate} for gate in ("glu", "reglu", "geglu", "bilinear")),
+    *({"positions": name} for name in ("t5", "alibi", "kerple")),
+    {"positions": "rope", "attention": "softmax:sink=learned"},
+    {"positions": "kerple", "groups": 2, "attention": "softmax:sink=0.5,cap=2"},
+    {"positions": "alibi", "attention": "window:radius=5"},
+    {"attention": "span:limit=20,ramp=9"},
+    {"positions": "alibi", "groups": 2, "attention": "span:ramp=1"},
+    {"positions": "t5", "attention": Window(9, 2), "groups": 2},
     {"attention": Window(3), "positions": "rope", "groups": 2},
     {"attention": Window(9, 2, global_tokens=2)},
     {"attention": EachHead((Window(3), Window(5, 2), Local(8), Window(0)))},
@@ -101,7 +108,7 @@ CORES = [
     {"attention": "delta:reach=2"},
     {"attention": "softmax:norm=rms,gate=head", "positions": "rope", "groups": 2},
     {"attention": "nsa:block=4,window=5", "groups": 2, "positions": "rope:layout=halves,part=4"},
-    {"positions": "t5"},
+    {"positions": "shaw"},
     *({"attention": name} for name in ("lightweight-convolution", "dynamic-convolution:renormalise=True", "gmlp")),
     *(
         {"attention": name}
@@ -292,7 +299,7 @@ def test_a_step_of_ones_own_is_made(tier):
 
 
 @pytest.mark.parametrize(
-    "options", [{"attention": "sinks", "positions": "rope"}, {"attention": "linear"}, {"positions": "t5"}]
+    "options", [{"attention": "sinks", "positions": "rope"}, {"attention": "linear"}, {"positions": "shaw"}]
 )
 def test_one_call_for_all_is_for_softmax(options, tier, monkeypatch):
     monkeypatch.setattr(loops(), "one_token", lambda *a: pytest.fail("not a usual block"))

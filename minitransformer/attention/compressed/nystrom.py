@@ -86,8 +86,8 @@ def pseudo_inverse(
         Z₀ = Aᵀ / max_j Σ_i A_ij,   Z ← ¼ Z (13 I − P (15 I − P (7 I − P))) with P = A Z
 
     steps    of the iteration; None for the exact one, from singular values
-    source   Xiong et al. 2021. There and in published code c is one largest sum over all heads, and may be one over all
-             samples, so that a sample's result depends on its neighbours; here every matrix has its own
+    source   Xiong et al. 2021, where the largest sum is that of one matrix, as here. Published code may take one for all heads
+             and samples of a batch, so that a sample's result depends on its neighbours
     cost     O(r³) for each step
     returns  Z and a pullback: dA = pullback(dZ), through the steps
     raises   TypeError for a wrong shape or dtype, ValueError for fewer steps than one, or matrices without rows

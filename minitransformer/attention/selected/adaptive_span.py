@@ -213,6 +213,18 @@ class AdaptiveSpan(Core):
         """The parameters with spans brought back into 0 … S."""
         return params._replace(span=np.clip(params.span, 0, 1))
 
+    def furthest(self, params: SpanParams) -> int:
+        """No head sees what is further back than this."""
+        return self.ramp + int(min(np.fmax.reduce(self.largest * params.span, initial=0), self.largest))
+
+    def beside_scores(self, params: SpanParams, n: int, m: int, Q: Array) -> tuple[Array, dict[str, Any]]:
+        """A bias for one query, the last of m positions, (H, m): ln m_z and that of an encoding, −∞ where nothing is seen."""
+        z = self.largest * params.span
+        b, seen = seen_by_last(tuple(z.tolist()), z.dtype.char, self.ramp, self.largest, n, m)
+        if self.encoding is not None:
+            b = b + self.encoding.bias(params.encoding, n, m, causal=True)[0]  # type: ignore[attr-defined]
+        return np.where(seen[:, -1], b, -np.inf).astype(Q.dtype), {}
+
     def step(
         self, params: SpanParams, Q: Array, K: Array, V: Array, *streams: Array, state: KeysValues | None = None
     ) -> tuple[Array, KeysValues]:
@@ -222,8 +234,7 @@ class AdaptiveSpan(Core):
             return super().step(params, Q, K, V, state=state)
         state = KeysValues.of(K, V) if state is None else state.extended(K, V)
         z = self.largest * params.span
-        furthest = self.ramp + int(min(np.fmax.reduce(z, initial=0), self.largest))  # no head sees beyond
-        near = min(n + furthest, state.length)
+        near = min(n + self.furthest(params), state.length)
         b, mask = seen_by_last(tuple(z.tolist()), z.dtype.char, self.ramp, self.largest, n, near)
         if self.encoding is not None:
             b = b + self.encoding.bias(params.encoding, n, near, causal=True)[0].astype(Q.dtype, copy=False)

@@ -212,7 +212,7 @@ def views_of_last(Q: Array, state: BlocksState, block: int, chosen: int, window:
 class NSA(BlocksCore):
     """A coarse view of the whole past, an exact one of a few blocks of it, and a window, added as gates of the token say.
 
-    block, chosen, window   as in `nsa_attention`. The three branches have the same keys and values
+    block, chosen, window   as in `nsa_attention`. The three branches have the same keys and values; in the paper each has its own
     encoding                of positions in the scores of the selected branch and of the window; a model puts its own there
     source                  Yuan et al. 2025
     cost                    O(n (n/block + chosen · block + window) d) time. Always causal, the choice as well

@@ -241,8 +241,8 @@ class Routing(Core):
     see of the past. So in training a model learns a little from what comes next. A token that no centroid took gets zeros: let
     layers or heads with a window stand beside it, attention=("window", "routing").
 
-    source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, γ = 0.999. They add sums to a centroid where this adds
-             their mean, which does not depend on the size of the batch
+    source   Named in Borealis II; Roy, Saffar, Vaswani and Grangier 2020, γ = 0.999. Their formula adds sums to a
+             centroid; here, as in their code, it is a mean, which does not depend on the size of the batch
     cost     O(n clusters d + clusters · window² d) time, O(n² d) with an encoding
     """
 

@@ -52,7 +52,7 @@ def sinkhorn(
     Columns come last and sum to one exactly, rows as nearly as the iterations have come.
 
     there    rows and columns that take part; the others are zero
-    source   Sinkhorn and Knopp 1967; in logarithms, so that no R is too large
+    source   Sinkhorn 1964; in logarithms, so that no R is too large
     cost     O(iterations · N²) time and memory
     """
     if there is not None:
