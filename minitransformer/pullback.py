@@ -209,10 +209,12 @@ class ResidualPullback(Pullback):
 
 
 def residual(layer: Layer) -> Layer:
-    """Add a layer to its own input: `residual(f)(p, X)` is `X + f(p, X)`."""
+    """Add a layer to its own input: `residual(f)(p, X)` is `X + f(p, X)`. Raises ValueError if f changes the shape of X."""
 
     def added(params: Tree, X: Array, **options: Any) -> tuple[Array, ResidualPullback]:
         F, pullback = layer(params, X, **options)
+        if F.shape != X.shape:
+            raise ValueError(f"residual: the layer makes {F.shape} of X {X.shape}; what is added should have the shape of X")
         return X + F, ResidualPullback(pullback)
 
     return added

@@ -267,6 +267,12 @@ def test_chain_with_a_wrong_number_of_parameters(count):
         chain(affine, affine)((pair(4, 4),) * count, X)
 
 
+def test_what_a_residual_adds_has_the_shape_of_its_input():
+    for width in (1, 5):  # NumPy would add one column to all
+        with pytest.raises(ValueError, match=rf"residual: the layer makes \(4, {width}\) of X \(4, 6\)"):
+            residual(affine)(pair(6, width), np.ones((4, 6)))
+
+
 def test_residual_adds_its_input():
     p = pair(4, 4)
     Y, pullback = residual(affine)(p, X)

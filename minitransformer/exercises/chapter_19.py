@@ -73,6 +73,12 @@ def below(S: Any, value: float, ahead: int = 0) -> Any:
     return np.where(np.tri(len(S), k=ahead) > 0, S, value)
 
 
+def same_block(n: int) -> Any:
+    """Whether i and j are in one block of five, (n, n)."""
+    block = np.arange(n) // 5
+    return block[:, None] == block
+
+
 ATTENTIONS = (
     (True, "has −∞ in place of every score with j > i", attention(lambda S: below(S, -np.inf))),
     (False, "hides nothing", attention(lambda S: S)),
@@ -85,13 +91,14 @@ ATTENTIONS = (
         "divides keys by their deviation over the whole text",
         attention(lambda S: below(S, -np.inf), keys=lambda K: K / K.std()),
     ),
+    (False, "looks at all of its block of five", attention(lambda S: np.where(same_block(len(S)), S, -np.inf))),
     (True, "is a causal sum without any softmax", lambda Q, K, V: np.tril(Q @ K.T) @ V),
 )
 
 
 @exercise("19.4")
 def hears_nothing_later(answer):
-    """A test of causality, held against eight layers."""
+    """A test of causality, held against nine layers."""
     for wanted, name, attend in ATTENTIONS:
         judged(answer(attend), wanted, f"an attention that {name}")
 

@@ -29,7 +29,7 @@ TERMS = ("cc", "cp", "pc", "pp")
 
 
 class FourTermsPullback(Pullback):
-    """S is a sum of products of Q = X W_q, K = X W_k with each other and with P_q = P U_q, P_k = P U_k.
+    """S is a sum of products of Q = X W_q, K = X W_k with each other and with P_q = Π U_q, P_k = Π U_k.
 
     Each of the four gets its gradient from the terms that it is in; then back through the projections.
     What is used twice gets the sum: P and X always, W_q and W_k where positions share them.
@@ -124,7 +124,7 @@ class FourTermsPullback(Pullback):
 @checked
 def four_terms(
     X: Float[Array, "*batch n D"],
-    P: Float[Array, "p E"],
+    Pi: Float[Array, "p E"],
     W_q: Float[Array, "D d"],
     W_k: Float[Array, "D d"],
     U_q: Float[Array, "E d"] | None = None,
@@ -136,30 +136,30 @@ def four_terms(
 ) -> tuple[Float[Array, "*batch n n"], FourTermsPullback]:
     """The scores of one head, from content X and positions P, as the sum of those of the four terms that are wanted.
 
-        S = scale · (Q Kᵀ + Q P_kᵀ + P_q Kᵀ + P_q P_kᵀ),    Q = X W_q, K = X W_k, P_q = P U_q, P_k = P U_k
+        S = scale · (Q Kᵀ + Q P_kᵀ + P_q Kᵀ + P_q P_kᵀ),    Q = X W_q, K = X W_k, P_q = Π U_q, P_k = Π U_k
 
-    P          one row for each position, π_i, (n, E); or for each offset, r_{j−i}, (2n − 1, E), in row j − i + n − 1
+    Pi         one row for each position, π_i, (n, E); or for each offset, r_{j−i}, (2n − 1, E), in row j − i + n − 1
     U_q, U_k   matrices for positions; W_q, W_k where there is none (then E = D)
     terms      any of "cc", "cp", "pc", "pp"
-    relative   P is by offset; position–content has r_{i−j}, as in (13): where the query is, seen from the key
+    relative   Pi is by offset; position–content has r_{i−j}, as in (13): where the query is, seen from the key
     scale      1/√d by default; it is in (5) and (6), and has been dropped from (7) on (E1)
     source     Borealis II (5) to (8). Softmax of it times (X + P) W_v is (5), times X W_v is (6)
     cost       O(n² d) time, O(n²) memory, also if relative. Can be causal: mask it.
     returns    S and a pullback to (dX, dP, dW_q, dW_k), and dU_q, dU_k for those given; pullback.cc … pullback.pp are the terms
-    raises     ValueError for an unknown term, or none; TypeError for a number or a width of rows of P that does not fit
+    raises     ValueError for an unknown term, or none; TypeError for a number or a width of rows of Pi that does not fit
     """
-    one_dtype(X=X, P=P, W_q=W_q, W_k=W_k, U_q=U_q, U_k=U_k)
+    one_dtype(X=X, Pi=Pi, W_q=W_q, W_k=W_k, U_q=U_q, U_k=U_k)
     if not terms or not set(terms) <= set(TERMS):
         raise ValueError(f"terms: {tuple(terms)} should be one or more of {', '.join(TERMS)}")
-    n, (p, E), (D, d) = X.shape[-2], P.shape, W_q.shape
+    n, (p, E), (D, d) = X.shape[-2], Pi.shape, W_q.shape
     if p != (rows := 2 * n - 1 if relative else n):
-        raise TypeError(f"P: {p} rows, but {n} {'relative ' * relative}positions have {rows}")
+        raise TypeError(f"Pi: {p} rows, but {n} tokens have {rows} {'offsets' if relative else 'positions'}, and each has a row")
     if E != D and (U_q is None or U_k is None):
-        raise TypeError(f"P: rows of width {E} need matrices U_q and U_k of their own, W_q and W_k are for width {D}")
+        raise TypeError(f"Pi: rows of width {E} need matrices U_q and U_k of their own, W_q and W_k are for width {D}")
     scale = X.dtype.type(scale_for(d, scale))
-    P_q, P_k = P @ (W_q if U_q is None else U_q), P @ (W_k if U_k is None else U_k)
+    P_q, P_k = Pi @ (W_q if U_q is None else U_q), Pi @ (W_k if U_k is None else U_k)
     wanted = tuple(term for term in TERMS if term in terms)
-    pullback = FourTermsPullback(X, P, W_q, W_k, U_q, U_k, X @ W_q, X @ W_k, P_q, P_k, wanted, relative, scale)
+    pullback = FourTermsPullback(X, Pi, W_q, W_k, U_q, U_k, X @ W_q, X @ W_k, P_q, P_k, wanted, relative, scale)
     S = np.zeros((*X.shape[:-1], n), X.dtype)
     for term in wanted:
         S += getattr(pullback, term)

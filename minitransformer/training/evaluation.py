@@ -50,4 +50,6 @@ def bits_per_byte(objective: NextByte, model: Any, params: Tree, *, order: int =
 def table(rows: list[Bits]) -> str:
     """The rows as text, one predictor a line."""
     head = f"{'bits per byte':<14}{'all':>8}{'copies':>8}{'new':>8}"
-    return "\n".join([head, *(f"{name:<14}{a:8.3f}{c:8.3f}{n:8.3f}" for name, a, c, n in rows)])
+    lines = [f"{row.name:<14}" + "".join(f"{'–' if np.isnan(b) else f'{b:.3f}':>8}" for b in row[1:]) for row in rows]
+    none = ["–: the held-out text has no such bytes"] if np.isnan([row[1:] for row in rows]).any() else []
+    return "\n".join([head, *lines, *none])

@@ -195,12 +195,12 @@ def test_bad_arguments(rng):
         four_terms(X, P, W_q, W_k, terms=("cc", "xx"))
     with pytest.raises(ValueError, match=r"terms: \(\) should be one or more"):
         four_terms(X, P, W_q, W_k, terms=())
-    with pytest.raises(TypeError, match="P: 4 rows, but 5 positions have 5"):
+    with pytest.raises(TypeError, match="Pi: 4 rows, but 5 tokens have 5 positions"):
         four_terms(X, P[:-1], W_q, W_k)
-    with pytest.raises(TypeError, match="P: 5 rows, but 5 relative positions have 9"):
+    with pytest.raises(TypeError, match="Pi: 5 rows, but 5 tokens have 9 offsets"):
         four_terms(X, P, W_q, W_k, relative=True)
     wide = rng.standard_normal((n, E))
-    with pytest.raises(TypeError, match="P: rows of width 7 need matrices U_q and U_k of their own"):
+    with pytest.raises(TypeError, match="Pi: rows of width 7 need matrices U_q and U_k of their own"):
         four_terms(X, wide, W_q, W_k, rng.standard_normal((E, d)))
     with pytest.raises(TypeError, match="U_k"):
         four_terms(X, wide, W_q, W_k, rng.standard_normal((E, d)), rng.standard_normal((E, d + 1)))

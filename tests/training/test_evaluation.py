@@ -6,7 +6,7 @@ import pytest
 from minitransformer.data import ngrams
 from minitransformer.data.text import Text, copied
 from minitransformer.models import LanguageModel
-from minitransformer.training.evaluation import bits_per_byte, judged, table
+from minitransformer.training.evaluation import Bits, bits_per_byte, judged, table
 from minitransformer.training.objective import NextByte
 
 MODEL = LanguageModel(context=6, width=8, depth=1, heads=2)
@@ -58,6 +58,12 @@ def test_the_table_is_one_line_for_each(rows):
     assert lines[0].split() == ["bits", "per", "byte", "all", "copies", "new"]
     assert [line.split()[0] for line in lines[1:]] == ["1-gram", "2-gram", "3-gram", "transformer"]
     assert all(len(line) == len(lines[0]) for line in lines)
+
+
+def test_what_there_is_nothing_of_has_no_number():
+    lines = table([Bits("1-gram", 4.5, 4.5, float("nan"))]).splitlines()
+    assert lines[1].split() == ["1-gram", "4.500", "4.500", "–"]
+    assert lines[2] == "–: the held-out text has no such bytes"
 
 
 def test_a_long_text_is_judged_by_a_sample(monkeypatch):
