@@ -214,7 +214,9 @@ def residual(layer: Layer) -> Layer:
     def added(params: Tree, X: Array, **options: Any) -> tuple[Array, ResidualPullback]:
         F, pullback = layer(params, X, **options)
         if F.shape != X.shape:
-            raise ValueError(f"residual: the layer makes {F.shape} of X {X.shape}; what is added should have the shape of X")
+            raise ValueError(
+                f"residual: the layer makes {F.shape} of X {X.shape}; what is added should have the shape of X"
+            )
         return X + F, ResidualPullback(pullback)
 
     return added

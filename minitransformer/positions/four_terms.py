@@ -153,7 +153,9 @@ def four_terms(
         raise ValueError(f"terms: {tuple(terms)} should be one or more of {', '.join(TERMS)}")
     n, (p, E), (D, d) = X.shape[-2], Pi.shape, W_q.shape
     if p != (rows := 2 * n - 1 if relative else n):
-        raise TypeError(f"Pi: {p} rows, but {n} tokens have {rows} {'offsets' if relative else 'positions'}, and each has a row")
+        raise TypeError(
+            f"Pi: {p} rows, but {n} tokens have {rows} {'offsets' if relative else 'positions'}, and each has a row"
+        )
     if E != D and (U_q is None or U_k is None):
         raise TypeError(f"Pi: rows of width {E} need matrices U_q and U_k of their own, W_q and W_k are for width {D}")
     scale = X.dtype.type(scale_for(d, scale))

@@ -16,10 +16,7 @@ def hears(changed, rows=slice(-1), row=-1):
 
 
 def hears_anything(attend):
-    for k in range(1, len(BEFORE[0])):
-        if not hears((0, 1, 2), slice(k), slice(k, None))(attend):
-            return False
-    return True
+    return all(hears((0, 1, 2), slice(k), slice(k, None))(attend) for k in range(1, len(BEFORE[0])))
 
 
 def scale(of=lambda y, d: np.log(y / (1 - y))):
