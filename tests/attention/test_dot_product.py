@@ -420,3 +420,8 @@ def test_a_nan_comes_back(tier, dtype):
     assert np.isnan(dQ[0]).all()
     assert np.isnan(dV[0]).all()
     assert np.isfinite(dV[1]).all()
+
+
+def test_keys_and_values_of_other_samples(tier):
+    with pytest.raises((TypeError, ValueError), match="batch"):
+        dot_product_attention(np.ones((3, 4, 5, 6)), np.ones((2, 2, 5, 6)), np.ones((2, 2, 5, 6)))

@@ -129,3 +129,7 @@ def test_what_does_not_fit_is_refused():
         ring_attention(Q, K[:, 1:], V[:, 1:], contiguous(N, 2))
     with pytest.raises(TypeError, match="should have one dtype"):
         ring_attention(Q, K.astype(np.float32), V, contiguous(N, 2))
+
+
+def test_work_of_parts_that_differ():
+    assert work(contiguous(5, 2), causal=False).tolist() == [[9, 4], [6, 6]]

@@ -152,3 +152,9 @@ def test_nothing_can_be_sampled_and_written():
     sources, lengths = to_sources(["", "3/3/2021"])
     assert np.array_equal(lengths, [0, 8])
     assert (sources[0] == PAD).all()
+
+
+def test_every_day_can_be_drawn(monkeypatch):
+    monkeypatch.setattr(dates, "LAST", dates.FIRST.replace(day=12))
+    drawn = [dates.sample(n, np.random.default_rng(0), held_out=part).iso for n, part in ((400, False), (100, True))]
+    assert {*drawn[0], *drawn[1]} == {f"1950-01-{day:02}" for day in range(1, 13)}

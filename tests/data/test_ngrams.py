@@ -119,3 +119,10 @@ def test_what_is_no_byte_is_refused(other):
         for call in (lambda text: fit(text, 2), lambda text: probabilities(fit(TRAIN, 2), text)):
             with pytest.raises(ValueError, match=rf"{other}.* is not within 0 … 255"):
                 call(np.array(text))
+
+
+def test_contexts_that_do_not_fit_their_counts():
+    model = fit(np.arange(20).astype(np.uint8), 2)
+    fewer = model.orders[1]._replace(contexts=model.orders[1].contexts[:-1])
+    with pytest.raises(ValueError, match="should be equal"):
+        probabilities(model._replace(orders=(model.orders[0], fewer)), np.arange(5).astype(np.uint8))

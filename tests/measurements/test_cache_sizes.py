@@ -96,3 +96,7 @@ def test_deepseek_v3_in_bytes_a_token():
     )
     assert latent == 70_272
     assert whole / latent == pytest.approx(56.9, abs=0.05)
+
+
+def test_a_text_that_fits_the_window_saves_nothing():
+    assert saving(6, 1024, 512) == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minitransformer import random_like
 from minitransformer.models import LanguageModel, generate, next_token_distribution
-from minitransformer.models.generate import read
+from minitransformer.models.generate import draw, read
 from tests.peaks import peak
 
 pytestmark = pytest.mark.usefixtures("definitions")
@@ -321,3 +321,21 @@ def test_a_text_in_pieces_needs_the_room_of_a_piece(monkeypatch):
         tokens = seeded(n).integers(0, 7, n)
         peaks.append(peak(lambda tokens=tokens: read(model, params, tokens)) - 8 * n)
     assert peaks[2] < 1.05 * peaks[1]
+
+
+def test_top_p_ends_where_it_is_reached():
+    P = next_token_distribution(np.log([0.5, 0.25, 0.125, 0.125]))
+    assert next_token_distribution(np.log(P), top_p=float(P[0])).tolist() == [1, 0, 0, 0]
+
+
+def test_a_low_temperature_is_not_none():
+    near = next_token_distribution(np.array([0.0, -1e-4, -2e-4]), temperature=1e-4)
+    assert np.allclose(near, next_token_distribution(np.array([0.0, -1, -2])))
+
+
+def test_what_has_no_probability_is_not_drawn():
+    class Zero:
+        def random(self):
+            return 0.0
+
+    assert draw(np.array([0.0, 0.5, 0.5]), Zero()) == 1

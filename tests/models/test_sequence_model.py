@@ -458,3 +458,8 @@ def test_parameters_of_another_model_are_refused():
     ):
         with pytest.raises(TypeError, match=r"params\.(types|head): should be"):
             one(some(other), TOKENS)
+
+
+def test_more_kinds_than_blocks():
+    with pytest.raises(ValueError, match="each of the 2 kinds"):
+        LanguageModel(depth=1, attention=("softmax", "linear"))

@@ -306,3 +306,11 @@ def test_learnable_sinusoids_are_exact_far_out(rng):
     layer = LearnableSinusoids(2)  # ω = 1
     Y, _ = layer(layer.init(rng), np.zeros((1, 2), np.float32), first=100_003)
     np.testing.assert_allclose(Y, sinusoids(1, 2, first=100_003), rtol=0, atol=1e-7)
+
+
+def test_learnable_sinusoids_far_out_in_float32():
+    encoding = LearnableSinusoids(8)
+    params = encoding.init(np.random.default_rng(0))
+    Y, _ = encoding(params, np.zeros((4, 8), np.float32), first=20_000)
+    angles = np.arange(20_000, 20_004)[:, None] * np.exp(params.log_omega.astype(float))
+    assert np.allclose(Y, np.stack([np.sin(angles), np.cos(angles)], -1).reshape(4, 8), atol=1e-6)

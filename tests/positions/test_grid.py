@@ -63,3 +63,12 @@ def test_in_a_model_and_what_is_refused(rng):
         grid_offsets(3, 2, 4, 4)
     with pytest.raises(ValueError, match="m: 17 pixels should be at most 4 rows of 4"):
         grid_offsets(3, 17, 4, 4)
+
+
+def test_a_last_row_that_is_not_full_has_all_its_columns():
+    encoding = GridScalars(heads=1, longest=9, columns=4)
+    params, Q = encoding.init(np.random.default_rng(0), np.float64), np.zeros((1, 13, 4))
+    assert encoding.rows == 3
+    assert encoding.scores(params, Q[:, :12], Q[:, :12])[0].shape == (1, 12, 12)
+    with pytest.raises(ValueError, match="13 pixels"):
+        encoding.scores(params, Q, Q)

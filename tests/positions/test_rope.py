@@ -281,3 +281,14 @@ def test_wrong_shapes_and_types_are_refused(rng):
         rotate(Q[0, 0], angles=np.ones((4, 3)))
     with pytest.raises(AttributeError):
         RoPE(6).d = 8
+
+
+def test_rows_are_within_the_text():
+    with pytest.raises(ValueError, match="3 rows from position 8 are not within a text of 10"):
+        RoPE(4).turn(np.zeros((3, 4)), first=8, length=10)
+
+
+def test_nobody_writes_into_the_table_of_all():
+    for part in RoPE(4).table(10, np.dtype(np.float32)):
+        with pytest.raises(ValueError, match="read-only"):
+            part[0] = 0

@@ -15,6 +15,7 @@ from minitransformer.training.checkpoint import load
 from minitransformer.training.choices import Training
 from minitransformer.training.loop import TrainingDiverged, TrainingInterrupted, advance, start, train
 from minitransformer.training.objective import LossPullback, NextByte
+from minitransformer.training.recipes import usual_training
 from minitransformer.training.schedule import Cosine
 
 MODEL = LanguageModel(context=8, width=8, depth=2, heads=2, dropout=0.1)
@@ -286,3 +287,7 @@ def test_the_bar_shows_loss_speed_and_time_left(objective, capsys):
 def test_no_bar_if_none_is_wanted(objective, capsys):
     train(MODEL, objective, TRAINING, progress=False)
     assert capsys.readouterr() == ("", "")
+
+
+def test_no_warmup_is_none():
+    assert usual_training(100, 4, 1e-2, 0, warmup=0).schedule.warmup == 0

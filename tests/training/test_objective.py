@@ -173,3 +173,10 @@ def test_only_the_last_rows_are_asked_for(rng):
     assert dlogits.dtype == np.float32
     np.testing.assert_array_equal(dlogits[:, 3:], dlast)
     assert not dlogits[:, :3].any()
+
+
+def test_a_look_at_one_segment():
+    model = LanguageModel(256, 5, 8, 1, 2, positions="none", stack="transformer-xl:memory=5")
+    params, text = model.init(np.random.default_rng(0)), np.arange(41).astype(np.uint8)
+    objective = Segments(Text(text, text[:6], "count", ""), 5)
+    assert objective.look(model, params) == pytest.approx(objective.bits(model, params).mean())

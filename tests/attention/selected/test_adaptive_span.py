@@ -188,3 +188,13 @@ def test_what_is_refused():
     for wrong in ({"ramp": 0}, {"limit": 0}, {"penalty": -1.0}, {"penalty": math.nan}):
         with pytest.raises(ValueError, match=r"should be at least [01]|should be a number"):
             AdaptiveSpan(H, N, **wrong)
+
+
+def test_the_furthest_head_decides_what_is_read(tier):
+    core = AdaptiveSpan(heads=2, longest=40, ramp=2)
+    params = core.init(np.random.default_rng(0), np.float64)._replace(span=np.array([0.05, 0.8]))
+    Q, K, V = np.random.default_rng(1).standard_normal((3, 1, 2, 30, 4))
+    Y, _ = core(params, Q, K, V)
+    _, state = core.step(params, *(X[..., :29, :] for X in (Q, K, V)))
+    last, _ = core.step(params, *(X[..., 29:, :] for X in (Q, K, V)), state=state)
+    assert np.allclose(last, Y[..., 29:, :])

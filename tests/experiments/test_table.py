@@ -1,0 +1,59 @@
+"""The table of chapter 20: what it counts and whom it compares, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+import minitransformer as mt
+from minitransformer.attention.registry import EXAMPLE, attention_of
+from minitransformer.experiments import which, which_cost
+from minitransformer.experiments.table import BOTH, Row, Table, table
+from minitransformer.pullback import tree_get
+
+SOFTMAX = attention_of("softmax", EXAMPLE)
+
+
+def cost(*seconds):
+    return {n: which_cost.Cost([t, t], [t, t], [1.0, 1.0]) for n, t in zip(which_cost.LENGTHS, seconds, strict=True)}
+
+
+def test_noise_is_two_standard_errors_of_a_difference():
+    scores = {"a": (0.1, 0.2, 0.3), "b": (0.5, 0.5, 0.8), "bag": (0.0, 0.0, 0.0)}
+    a, b, bag = (Row(name, SOFTMAX, scores={"recall": of}) for name, of in scores.items())
+    variance = (0.01 + 0.03 + 0) / 3
+    assert Table({"a": a, "b": b}, a, bag, "").noise("recall") == pytest.approx(2 * math.sqrt(2 * variance / 3))
+
+
+def test_the_slope_leaves_out_the_first_length():
+    first, *rest = (100.0, *(4.0**k for k in range(len(which_cost.LENGTHS) - 1)))
+    assert Row("x", SOFTMAX, cost(first, *rest)).slope(BOTH) == pytest.approx(1)
+
+
+def test_of_two_that_take_as_long_the_better_one_is_in_front():
+    same = cost(*[1.0] * len(which_cost.LENGTHS))
+    rows = {name: Row(name, SOFTMAX, same, "", {"recall": (s,) * 3}) for name, s in (("worse", 0.5), ("better", 0.9))}
+    found = Table(rows, rows["better"], Row("bag", SOFTMAX, scores={"recall": (0.1,) * 3}), "")
+    assert [row.name for row in found.front(list(found), 1024, BOTH)] == ["better"]
+
+
+def test_who_looks_ahead_and_who_is_compared_with_whom():
+    found = table()
+    ahead = {row.name for row in found if "choose its keys without looking ahead" in row.cannot}
+    assert ahead == {row.name for row in found if row.part.looks_ahead} != set()
+    assert found.dense(found.rows["fnet"]) is found.both_sides
+    assert found.dense(found.rows["linear"]) is found.rows["softmax"]
+
+
+def test_what_is_held_out_has_its_own_seed():
+    for name in ("recall", "listops"):
+        task = which.TASKS[name]
+        same = task.batch(task.judged, np.random.default_rng(2**32))
+        assert all(np.array_equal(a, b) for a, b in zip(task.held_out(), same, strict=True))
+
+
+def test_a_table_that_is_frozen_is_not_learned():
+    model = which.model_of(which.BAG, which.TASKS["listops"])
+    params = model.init(np.random.default_rng(0))
+    frozen = sum(mt.tree_size(tree_get(params, path)) for path in model.untrained)
+    assert which.learned(model) == mt.tree_size(params) - frozen < mt.tree_size(params)
