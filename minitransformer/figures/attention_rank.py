@@ -62,10 +62,10 @@ def draw_heads(data: AttentionRank) -> Figure:
     ax.imshow(data.heads, cmap="Blues_r", vmin=0.2, vmax=1, aspect="auto")
     for place in np.ndindex(data.heads.shape):
         value = data.heads[place]
-        ink = "white" if value < 0.6 else "black"
+        ink = "white" if value < 0.43 else "black"
         ax.text(*place[::-1], f"{100 * value:.0f}", ha="center", va="center", color=ink)
     layers, heads = (np.arange(1, size + 1) for size in data.heads.shape)
     ax.set_xticks(heads - 1, heads)
     ax.set_yticks(layers - 1, layers)
-    ax.set(xlabel="head", ylabel="layer")
+    ax.set(xlabel="head", ylabel="layer", title="% of the sum of singular values in the 128 largest of 512")
     return fig

@@ -65,7 +65,9 @@ def draw_sizes(data: FourTermsOfBert) -> Figure:
     above.legend(ncols=2, loc="upper center")
     for block, (size_, part) in enumerate(zip(data.size[:, 3], data.of_offset, strict=True), 1):
         places = block + np.linspace(-0.25, 0.25, len(part))
-        below.scatter(places, part, s=20 + 50 * size_, color="C3", alpha=0.6, linewidths=0)
+        large = size_ > 1
+        below.scatter(places[~large], part[~large], s=20 + 50 * size_[~large], facecolors="none", edgecolors="C3")
+        below.scatter(places[large], part[large], s=20 + 50 * size_[large], color="C3", alpha=0.6, linewidths=0)
     below.set(xlabel="layer", ylabel="part of its variance", ylim=(0, 1.05))
     below.set_title("position–position: how much is a function of $j − i$")
     return fig

@@ -57,7 +57,8 @@ def draw(data: Capacity) -> Figure:
     left.set_title(f"{NEURONS} neurons, 8 turned round")
     left.text(0.55, 0.5, NAMES["classical"], color="#20639b")
     left.text(9, 0.66, NAMES["power 3"], ha="right", color="#c8553d")
-    left.text(0.35, 0.86, f"{NAMES['exponential']},\nand modern", color="#3b8554")
+    left.text(0.35, 0.91, f"{NAMES['exponential']},", color="#3b8554")
+    left.text(0.35, 0.84, "and modern", color="#8a5a9e")
     for kind, counts in data.capacities.items():
         d = data.neurons[kind]
         (line,) = right.plot(d, np.median(counts, 1), marker=MARKERS[kind], markersize=9, label=NAMES[kind])

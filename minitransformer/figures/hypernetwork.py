@@ -51,7 +51,7 @@ def draw(data: Hypernetwork) -> Figure:
     n = TOKENS * WIDTH
     place = np.arange(n) + 0.8 * (np.arange(n) // WIDTH)  # a gap between tokens
     largest = np.abs(data.W).max()
-    layers = (data.values, largest), (data.mixing, 1.0)
+    layers = (data.values, largest), (data.mixing, largest)
     for layer, (M, most) in enumerate(layers):
         for out, into in zip(*np.nonzero(M), strict=True):
             colour = COLOURS(0.5 + 0.5 * M[out, into] / most)
@@ -66,7 +66,7 @@ def draw(data: Hypernetwork) -> Figure:
     net.axis("off")
     titles = r"b) $I\otimes W_v^\top$, X to V", r"c) $A\otimes I$, V to Y"
     for ax, (M, most), title in zip(axes[1], layers, titles, strict=True):
-        ax.imshow(np.ma.masked_equal(M, 0), cmap=COLOURS, vmin=-most, vmax=most)
+        image = ax.imshow(np.ma.masked_equal(M, 0), cmap=COLOURS, vmin=-most, vmax=most)
         for edge in np.arange(TOKENS + 1) * WIDTH - 0.5:
             ax.axhline(edge, color="0.6", linewidth=1, linestyle="-")
             ax.axvline(edge, color="0.6", linewidth=1, linestyle="-")
@@ -76,4 +76,5 @@ def draw(data: Hypernetwork) -> Figure:
         ax.set(title=title, xlabel="from token")
         ax.tick_params(length=0)
     axes[1, 0].set_ylabel("to token")
+    fig.colorbar(image, ax=axes[1], shrink=0.7, ticks=(-2, -1, 0, 1, 2), label="weight")
     return fig

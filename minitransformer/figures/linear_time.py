@@ -56,7 +56,7 @@ def draw(data: LinearTime) -> Figure:
     ax.annotate(told, end, (0, 14), textcoords="offset points", ha="center", va="bottom", color="#20639b")
     top = 2 * max(seconds.max() for seconds in data.seconds.values())
     ax.set(xscale="log", yscale="log", xlabel="tokens $n$", ylabel="seconds, forwards and backwards", ylim=(None, top))
-    ax.set_xticks([256, 1024, 4096, 16384, 65536], ["256", "1024", "4096", "16,384", "65,536"])
+    ax.set_xticks([256, 1024, 4096, 16384, 65536], ["256", "1,024", "4,096", "16,384", "65,536"])
     ax.minorticks_off()
     ax.legend(loc="lower right")
     return fig

@@ -29,11 +29,11 @@ def draw(data: MemoryBits) -> Figure:
     """A line for each memory in training, the mean over seeds; bars reach from the best seed to the worst."""
     fig, ax = figure(width=9, height=5.5)
     places = np.arange(len(data.judged))
-    for M, bits in data.bits.items():
+    for (M, bits), beside, marker in zip(data.bits.items(), (-0.05, 0, 0.05), "os^", strict=True):
         mean = bits.mean(0)
         spread = np.abs(np.stack([bits.min(0), bits.max(0)]) - mean)
         name = f"trained with M = {M}" if M else "trained without"
-        ax.errorbar(places, mean, spread, marker="o", capsize=4, label=name)
+        ax.errorbar(places + beside, mean, spread, marker=marker, capsize=4, label=name)
     ax.set(xticks=places, xticklabels=data.judged, xlabel="memory in evaluation, bytes", ylabel="bits per byte")
     ax.legend()
     return fig

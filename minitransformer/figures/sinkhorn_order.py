@@ -45,5 +45,5 @@ def draw(data: SinkhornOrder) -> Figure:
         ax.set(title=f"P, τ = {temperature:g}", xticks=(1, N), yticks=(1, N))
         ax.set(xlabel="block $s$", ylabel="sorted block $u$")
         ax.spines[["top", "right"]].set_visible(True)
-    fig.colorbar(image, ax=axes[1:], shrink=0.8, ticks=(0, 0.5, 1))
+    fig.colorbar(image, ax=axes[1:], shrink=0.8, ticks=(0, 0.5, 1), label="entry of P")
     return fig

@@ -61,5 +61,5 @@ def draw(data: WeightSources) -> Figure:
         picture.set_yticks(range(len(data.words)), data.words)
         picture.tick_params(length=0)
         picture.spines[["top", "right"]].set_visible(True)
-    fig.colorbar(image, ax=axes[:, 1], shrink=0.5, label="weight $A_{ij}$", extend="max")
+    fig.colorbar(image, ax=axes[:, 1], shrink=0.5, label="weight $A_{ij}$")
     return fig

@@ -61,7 +61,8 @@ def draw(data: WhichPays) -> Figure:
     ax.legend(
         (pays, alone, never),
         ("pays in training from here on", "forwards alone, from here on", "not in training, up to here"),
-    )
+        frameon=True, facecolor="white", edgecolor="none", framealpha=1,
+    )  # fmt: skip
     ax.grid(axis="x", color="0.85")
     ax.set_axisbelow(True)
     ax.minorticks_off()

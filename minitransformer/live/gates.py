@@ -37,7 +37,7 @@ def still(data: dict[str, Any]) -> Figure:
     below.imshow(np.where(np.arange(n + 1) <= np.arange(1, n + 1)[:, None], C, np.nan), cmap="Blues", vmin=0, vmax=0.9)
     for (i, j), weight in np.ndenumerate(C):
         if weight >= 0.05:
-            below.text(j, i, f"{weight:.1f}", ha="center", va="center", color="white" if weight > 0.5 else "black")
+            below.text(j, i, f"{weight:.1f}", ha="center", va="center", color="white" if weight > 0.65 else "black")
     names = ["$h_0$", *(f"$c_{j}$" for j in range(1, n + 1))]
     below.set(xticks=range(n + 1), xticklabels=names, yticks=range(n), yticklabels=[f"$h_{i + 1}$" for i in range(n)])
     below.set_aspect("auto")
