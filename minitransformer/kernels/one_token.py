@@ -586,9 +586,8 @@ def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -
     bias, sinks, cap = np.empty((1, 1, 0), X.dtype), np.full((1, 1), -np.inf, X.dtype), X.dtype.type(0)
     if not hasattr(core, "beside_scores"):
         return bias, sinks, cap
-    found = [
-        core.beside_scores(params, 1, keys, X) for params in (own if own[0] else own[:1])
-    ]  # without any it is one for all
+    without = isinstance(own[0], tuple) and not own[0]  # any parameters: then it is the same for all blocks
+    found = [core.beside_scores(params, 1, keys, X) for params in (own[:1] if without else own)]
     biases, options = [np.atleast_2d(b) for b, _ in found if b is not None], [options for _, options in found]
     each = [np.atleast_1d(one["sink"]) for one in options if "sink" in one]
     if any(b.shape not in ((1, keys), (heads, keys)) for b in biases):

@@ -194,4 +194,8 @@ def test_it_draws_the_size_of_each_term_and_a_dot_for_each_head(d):
     above, below = bert_four_terms.draw_sizes(d).axes
     assert [line.get_label() for line in above.lines] == list(bert_four_terms.NAMES)
     assert sum(len(dots.get_offsets()) for dots in below.collections) == 72
-    assert to_hex(below.collections[0].get_facecolor()[0]) == to_hex(above.lines[PP].get_color()), "the same term"
+    hollow, filled = below.collections[::2], below.collections[1::2]  # of each layer
+    assert to_hex(filled[0].get_facecolor()[0]) == to_hex(above.lines[PP].get_color()), "the same term"
+    strong = d.size[:, PP] > 1
+    assert [len(dots.get_offsets()) for dots in filled] == strong.sum(1).tolist()
+    assert not any(len(dots.get_facecolor()) for dots in hollow)
