@@ -405,6 +405,10 @@ class Known:
         self.cos = self.sin = np.empty((0, 0), self.dtype)
         self.last: tuple[Any, list[Array], Array] = None, [], np.empty((0, 0), np.int64)
         self.memories = self._memories() if self.rows is not None and block.of_memories else None
+        none = np.empty((1, 1, 0), self.dtype), np.full((1, 1), -np.inf, self.dtype), self.dtype.type(0)
+        core = getattr(block.attention, "core", None)
+        added = [getattr(core, part, None) for part in ("encoding", "sink", "cap", "furthest")]
+        self.beside = none if added == [None] * 4 else None  # the scores: bias, sinks, cap
         self.left: list[tuple[list[Array], Array]] = []  # the arrays of the last states, of each block and of all
 
     def _row(self, params: Any) -> list[int] | None:
@@ -583,9 +587,7 @@ def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -
 
     They are looked at anew for each token, since a reader may have changed the parameters where they stand.
     """
-    bias, sinks, cap = np.empty((1, 1, 0), X.dtype), np.full((1, 1), -np.inf, X.dtype), X.dtype.type(0)
-    if not hasattr(core, "beside_scores"):
-        return bias, sinks, cap
+    bias, sinks = np.empty((1, 1, 0), X.dtype), np.full((1, 1), -np.inf, X.dtype)
     without = isinstance(own[0], tuple) and not own[0]  # any parameters: then it is the same for all blocks
     found = [core.beside_scores(params, 1, keys, X) for params in (own[:1] if without else own)]
     biases, options = [np.atleast_2d(b) for b, _ in found if b is not None], [options for _, options in found]
@@ -593,6 +595,8 @@ def _beside_scores(core: Any, own: list[Any], keys: int, heads: int, X: Array) -
     if any(b.shape not in ((1, keys), (heads, keys)) for b in biases):
         return None
     if any(b.shape not in ((1,), (heads,)) or b.dtype != X.dtype for b in each):
+        return None
+    if any(len({b.shape for b in some}) > 1 for some in (biases, each)):
         return None
     if biases:
         bias = np.stack([in_base_2(b) for b in biases])
@@ -615,13 +619,10 @@ def one_token(block: Any, params: tuple[Any, ...], X: Array, states: tuple[Any, 
     if rooms is None:
         return None
     (m, end), (eps, centre, kind, gate), core = (states[0].length, states[0].end), _network(block), attention.core
-    Y, rows, own = (
-        np.empty(X.shape, X.dtype),
-        for_reading(X.reshape(-1, block.width)),
-        [p.attention.core for p in params],
-    )
-    mask, first = _seen(core, own, end, m)
-    if (beside := _beside_scores(core, own, end - first, attention.heads, X)) is None:
+    Y, rows = np.empty(X.shape, X.dtype), for_reading(X.reshape(-1, block.width))
+    mask, first = _seen(core, own := [each.attention.core for each in params], end, m)
+    beside = found.beside or _beside_scores(core, own, end - first, attention.heads, X)
+    if beside is None:
         return None
     seen = mask, *beside, first, end, G, d, *found.angles(m - 1), block.ffn.hidden
     rest = eps, centre, scale_for(d, core.scale), kind, gate, Y.reshape(rows.shape)
