@@ -116,14 +116,11 @@ def forgetting_attention(
     source      Lin et al. 2025
     cost        that of `dot_product_attention` with three channels more; that of `attend` with an encoding. Always causal
     returns     Y and a pullback: dQ, dK, dV, dlog_forget = pullback(dY), after dparams if there is an encoding
-    raises      TypeError for a wrong shape or dtype, ValueError for a mask that hides pairs, or a gate that is closed
+    raises      TypeError for a wrong shape or dtype, ValueError for a mask that hides pairs
     """
     one_dtype(Q=Q, K=K, V=V, log_forget=log_forget)
     seen = seen_keys(mask, Q, K, "a sum of gates")
-    log_forget = where_it_is(seen, log_forget)
-    if np.isinf(log_forget).any():
-        raise ValueError("log_forget: infinite somewhere; to forget all is the work of a mask")
-    c = log_forget.cumsum(-1, dtype=np.float64)
+    c = where_it_is(seen, log_forget).cumsum(-1, dtype=np.float64)
     if isinstance(encoding, ScoreEncoding):
         fades = fading(c, Q.shape[-2], Q.dtype)
         Y, formed = form(encoding, params, Q, K, V, matrix=fades, causal=True, mask=mask)

@@ -176,10 +176,3 @@ def test_what_is_refused():
         core(Q, K, V, x, mask=np.ones((N, N), bool))
     with pytest.raises(TypeError, match="parameter 'log_forget'"):
         forgetting_attention(Q, K, V, x)
-
-
-def test_a_gate_is_not_closed(tier):
-    Q, K, V, log_forget = random_inputs(4)
-    log_forget[..., 2] = -np.inf
-    with pytest.raises(ValueError, match="log_forget: infinite somewhere; to forget all is the work of a mask"):
-        forgetting_attention(Q, K, V, log_forget)
