@@ -436,6 +436,28 @@ def test_nor_a_gain_or_a_gate_of_another_size(part, tier):
     assert loops().known(model.body.blocks[0], (other,)).rows is None
 
 
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [({"positions": "t5"}, "table"), ({"attention": "softmax:sink=learned"}, "sink"), ({"attention": "span"}, "span")],
+)
+def test_what_is_beside_the_scores_is_looked_at_for_each_token(options, part, tier):
+    block = LanguageModel(40, 96, width=24, depth=1, heads=4, hidden=10, **options).body.blocks[0]
+    params, X = some(block, np.float32), np.random.default_rng(0).standard_normal((1, 3, 24)).astype(np.float32)
+    learned = tree_get(params, f"attention.core.{part}")
+    _, state = block.step(params, X[:, :2])
+    assert loops().one_token(block, (params,), X[:, 2:], (state,))
+    learned += 0.3  # where it stands
+    whole, _ = block(params, X, causal=True)
+    _, state = block.step(params, X[:, :2])
+    assert np.allclose(loops().one_token(block, (params,), X[:, 2:], (state,))[0], whole[:, 2:], atol=1e-4)
+    fewer = tree_set(params, f"attention.core.{part}", learned[:3].copy())
+    if part == "table":  # a bias looks at its parameters itself
+        with pytest.raises(TypeError, match=r"table: shape \(3, 32\) should be \(4, 32\)"):
+            loops().one_token(block, (fewer,), X[:, 2:], (state,))
+    else:
+        assert loops().one_token(block, (fewer,), X[:, 2:], (state,)) is None
+
+
 @frozen
 class EverySecond(Window):
     """A rule of its own."""
