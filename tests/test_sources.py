@@ -1,4 +1,4 @@
-"""The page of sources: every paper that a chapter names is in its bibliography, and no other."""
+"""The page of sources: every paper that a chapter or the package names is in its bibliography, and no other."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from minitransformer.book import cross_references, equations
 
 NAME = r"[^\W\d_a-z][\w’-]+"
 YEAR = r"(?P<year>(?:19|20)\d\d[a-z]?)"
-PAPER = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu (2021); Bell (1991)
+PAPER = re.compile(  # Shaw et al. (2018); (Dai et al. 2019); Ke, He and Liu (2021); Shazeer (2019)
     rf"(?P<first>{NAME})(?:(?: et al\.|(?:, {NAME})* and {NAME}),? \(?{YEAR}(?!\w)| \({YEAR.replace('year', 'alone')}\))"
 )
 ENTRY = re.compile(
@@ -39,12 +39,14 @@ def entries(page):
     return list(ENTRY.finditer(page.partition("## Papers")[2]))
 
 
-def test_the_bibliography_has_what_chapters_name_and_nothing_else(root, entries):
-    text = "\n\n".join(words(path) for path in equations.notebooks(root) if path.name < "98")
+def test_the_bibliography_has_what_chapters_and_the_code_name_and_nothing_else(root, entries):
+    chapters = [words(path) for path in equations.notebooks(root) if path.name < "98"]
+    modules = [" ".join(path.read_text(encoding="utf-8").split()) for path in (root / "minitransformer").rglob("*.py")]
+    text = "\n\n".join(chapters + modules)
     listed = {(entry["names"].split()[0], entry["year"]): entry["system"] for entry in entries}
     assert papers(text) - set(listed) == set(), "not in the bibliography"
     rest = {paper for paper, system in listed.items() if not (system and re.search(rf"\b{system}\b", text))}
-    assert rest - papers(text) == set(), "named by no chapter"
+    assert rest - papers(text) == set(), "named nowhere"
 
 
 def test_every_line_of_the_bibliography_is_an_entry_in_order(page, entries):

@@ -42,7 +42,7 @@ def softmax_with_sink(
 
     sink     b, (H,) or what broadcasts to (*batch,); −∞ is softmax
     mask     True where an entry takes part; must broadcast to S. Where there is none, all weight is in the sink
-    source   gpt-oss (2025), learned; b = 0 for all is "softmax off by one" of Miller 2023
+    source   gpt-oss (2025), learned; b = 0 for all is "softmax off by one" of Miller (2023)
     cost     O(size of S)
     returns  A and a pullback: dS, dsink = pullback(dA)
     raises   ValueError for a mask or a sink that does not fit

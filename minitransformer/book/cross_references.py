@@ -16,7 +16,7 @@ CHAPTERS = r"\b(?P<several>[Cc]hapters (?:\[?\d\d(?:\]\([^)\s]+\.ipynb\))?(?:, |
 DISPLAY = r"\[\((?P<known>\d+\.\d+)\)\]\([^)\s]*#[^)\s]+\)|(?<!\]\()\((?P<display>\d+\.\d+)\)"
 NAME = r"[^\W\d_a-z][\w’-]+"
 YEAR = r"(?:\((?:19|20)\d\d[a-z]?\)|(?:19|20)\d\d[a-z]?(?!\w))"
-PAPER = (  # Shaw et al. (2018); Dai et al. 2019; Ke, He and Liu (2021); Bell (1991); OpenAI 2025; Tay et al. 2021b
+PAPER = (  # Shaw et al. (2018); Dai et al. 2019; Ke, He and Liu (2021); Shazeer (2019); OpenAI 2025; Tay et al. 2021b
     rf"\[(?P<cited>{NAME}[^\]\n]*? \(?\d{{4}}[a-z]?\)?)\]\({SOURCES}#\w\)"
     rf"|(?P<paper>{NAME}(?:(?: et al\.|(?:, {NAME})* and {NAME}),?)? {YEAR})"
 )
